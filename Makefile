@@ -105,8 +105,8 @@ bench-simulate: $(VENV)/test.stamp ## what simulating 512 workers with 64 server
 bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 
-bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval
-	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(ARGS)
+bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval (PUBLISH=1: write docs/benchmarks.md)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(if $(PUBLISH),--publish) $(ARGS)
 
 bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs (PUBLISH=1: write docs/easgd.md)
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/easgd.py $(if $(PUBLISH),--publish) $(ARGS)

@@ -54,7 +54,12 @@ _PALE_DARK: Final = {
 
 @dataclass(frozen=True)
 class Theme:
-    """One colour scheme; `ramp` runs from no residual to the largest."""
+    """One colour scheme; `ramp` runs from no residual to the largest.
+
+    A colour has one meaning on all pages: `accent` is of amounts that are of no category, `loss` of
+    what a finding or a test names, `faster` and `slower` of a difference between runs, `series` of
+    groups without an order (operations, algorithms, ranks).
+    """
 
     name: str
     text: str
@@ -64,10 +69,12 @@ class Theme:
     accent: str
     loss: str
     slower: str
+    faster: str
     quiet: str
     flame: str  # of a call that takes no longer than elsewhere
     categories: dict[str, str]
     ramp: tuple[str, ...]
+    series: tuple[str, ...]
 
     @property
     def colorscale(self) -> list[list[object]]:
@@ -82,13 +89,15 @@ LIGHT: Final = Theme(
     secondary="#5C636A",
     grid="#E6E8EB",
     surface="#FFFFFF",
-    accent="#4477AA",
+    accent="#64748B",
     loss="#C4473A",
     slower="#C9681A",
+    faster="#0F7C80",
     quiet="#C9CED4",
     flame="#EBE4D2",
     categories=STRONG | PALE,
     ramp=("#FAF7EF", "#FAF0D4", "#F5CF79", "#EB8F35", "#C93529", "#7A0A24"),
+    series=("#5B3FA8", "#A0522D", "#4F6B1E", "#B0568C", "#1F2937", "#8A8420"),
 )
 DARK: Final = Theme(
     name="dark",
@@ -96,13 +105,15 @@ DARK: Final = Theme(
     secondary="#B5B8BD",
     grid="#434343",
     surface="#2E2E2E",
-    accent="#6A9FD4",
+    accent="#94A3B8",
     loss="#EF7C6E",
     slower="#E8923F",
+    faster="#3FB6B9",
     quiet="#6A6E73",
     flame="#4A473F",
     categories=STRONG | _PALE_DARK,
     ramp=("#333130", "#443D2E", "#7F662D", "#CF8A2C", "#F0563F", "#FFC2B8"),
+    series=("#A893F0", "#D08A5E", "#A9C25D", "#E39AC6", "#E5E7EB", "#CFC95A"),
 )
 
 
@@ -159,12 +170,15 @@ def blank() -> go.Figure:
 
 
 @cache
-def palette(scheme: str) -> tuple[Colour, ...]:
-    """Return the colours of every palette index of `tracelens.lod.lanes`."""
+def palette(scheme: str, reach: float = 1.0) -> tuple[Colour, ...]:
+    """Return the colours of every palette index of `tracelens.lod.lanes`.
+
+    The largest residual gets the colour at `reach`, 0 to 1, of the ramp: 1 unless a scale goes further.
+    """
     theme = of(scheme)
     colours = shades(theme.categories, theme.surface)
     stops = np.array([rgb(colour) for colour in theme.ramp], float)
-    places = np.linspace(0, len(stops) - 1, LEVELS)
+    places = reach * np.linspace(0, len(stops) - 1, LEVELS)
     channels = [np.interp(places, range(len(stops)), stops[:, c]).round() for c in range(3)]
     return (*colours, *((int(r), int(g), int(b)) for r, g, b in zip(*channels, strict=True)))
 

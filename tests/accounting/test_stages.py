@@ -14,7 +14,7 @@ from benchmarks.labelled.setting import Setting
 from support.runs.matrices import healthy, own_time
 from support.runs.traces import span, trace_of
 
-from tracelens.accounting.stages import Stages, find_stages
+from tracelens.accounting.stages import Stages, find_server, find_stages
 from tracelens.load import prepare
 
 if TYPE_CHECKING:
@@ -127,3 +127,54 @@ def test_without_stages_nothing_is_levelled() -> None:
     own = own_time(healthy(1, 4, 40))
     assert own.levelled is own
     assert own.peers_of((1,)).tolist() == [0, 2, 3]
+
+
+def served(order: list[int], *, directly: bool = True, others: bool = False) -> Trace:
+    """Let rank 0 answer requests of ranks 1 to 3: each before the next, or all of them at last."""
+    rows: list[dict[str, Any]] = []
+    counts = dict.fromkeys(range(1, 4), 0)
+    last = 10 * len(order)
+    for place, peer in enumerate(order):
+        asked, answered = 10 * place, 10 * place + 5 if directly else last + 10 * place
+        for rank, op, other, key, at in (
+            (peer, "send", 0, 1, asked),
+            (0, "recv", peer, 1, asked + 1),
+            (0, "send", peer, 2, answered),
+            (peer, "recv", 0, 2, answered + 1),
+        ):
+            more: dict[str, Any] = {"op": op, "peer": other, "key": key, "communicator": "c"}
+            more["seq"] = counts[peer]
+            rows.append(span(rank, "reduction", at, at + 2, **more))
+        counts[peer] += 1
+    if others:
+        more = {"op": "send", "peer": 2, "key": 3, "seq": 0, "communicator": "d"}
+        rows.append(span(1, "reduction", 3 * last, 3 * last + 2, **more))
+    return prepare(trace_of(rows, ranks=4))
+
+
+ORDER = [1, 2, 3, 3, 1, 2, 2, 3, 1, 1, 2, 3]
+
+
+def test_who_answers_all_others_is_a_server() -> None:
+    assert find_server(served(ORDER)) == 0
+
+
+def test_who_gathers_and_then_answers_is_a_peer() -> None:
+    """It may work as the others do."""
+    assert find_server(served(ORDER, directly=False)) is None
+
+
+def test_without_others_that_talk_past_it() -> None:
+    assert find_server(served(ORDER, others=True)) is None
+    assert find_server(prepare(exchange(3, together=True))) is None
+
+
+def test_a_server_is_compared_only_if_it_takes_longer() -> None:
+    """What it idles says nothing of those whom it serves."""
+    own = replace(own_time(healthy(0, 4, 40)), server=0)
+    idle, slow = own.own.copy(), own.own.copy()
+    idle[:, :, 0], slow[:, :, 0] = 0.0, 9 * own.own[:, :, 0]
+    usual = np.median(own.own[:, :, 1:], axis=2)
+    assert (replace(own, own=idle).levelled.own[:, :, 0] == usual).all()
+    assert (replace(own, own=slow).levelled.own[:, :, 0] == slow[:, :, 0]).all()
+    assert replace(own, own=idle).peers_of((1,)).tolist() == [2, 3]

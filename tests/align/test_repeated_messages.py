@@ -81,6 +81,18 @@ def test_a_server_takes_messages_in_any_order() -> None:
     assert [len(starts_ms(trace, rank)) for rank in range(3)] == [39, 39, 39]
 
 
+def test_those_whom_a_server_serves_may_take_their_own_pace() -> None:
+    """The slower one has fewer steps."""
+    worker: list[Message] = [("send", 0, 7, 9.0), ("recv", 0, 8, 1.0)] * 40
+    slow: list[Message] = [("send", 0, 7, 27.0), ("recv", 0, 8, 1.0)] * 12
+    order = np.random.default_rng(3).permuted(np.repeat([1, 2], [40, 12])).tolist()
+    server: list[Message] = [
+        message for peer in order for message in (("recv", peer, 7, 1.0), ("send", peer, 8, 1.0))
+    ]
+    trace = divided(server, worker, slow)
+    assert [len(starts_ms(trace, rank)) for rank in range(3)] == [39, 39, 11]
+
+
 def test_what_does_not_come_back_is_no_step() -> None:
     """Nor is what comes back unequally often."""
     drawn = np.random.default_rng(5).integers(0, 1000, 60).tolist()

@@ -66,7 +66,12 @@ def test_who_is_named_is_not_asked() -> None:
     assert jitter(waits(IN_TURNS | {(0, 50): 900.0}), {0}) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("steps", [1, 4, 40, 400])
+def test_a_run_of_one_step_has_no_jitter() -> None:
+    """What the steps are is not known: nothing says that ranks wait for each other in turns."""
+    assert in_few_steps(np.ones(1)).all()
+
+
+@pytest.mark.parametrize("steps", [2, 4, 40, 400])
 def test_no_step_of_noise_is_rare(steps: int) -> None:
     """However few there are."""
     noise = np.abs(np.random.default_rng(steps).normal(size=steps))

@@ -90,3 +90,29 @@ def test_the_palette_gives_every_code_its_colour(theme: Theme) -> None:
         assert colours[code] == rgb(theme.categories[label])
     assert colours[FIRST_LEVEL] == rgb(theme.ramp[0])
     assert colours[-1] == rgb(theme.ramp[-1])
+
+
+@THEMES
+def test_a_colour_has_one_meaning(theme: Theme) -> None:
+    """No category shares its colour with amounts of none, with groups, or with what is named."""
+    alone = (theme.accent, theme.loss, theme.slower, theme.faster, theme.quiet, *theme.series)
+    assert len(set(alone)) == len(alone)
+    assert set(alone) & set(theme.categories.values()) == set()
+
+
+def test_no_figure_gives_a_category_s_colour_to_something_else() -> None:
+    """Categories are coloured by their own names; groups take `series`."""
+    for file in (HERE / "figures").rglob("*.py"):
+        fixed = re.findall(r'theme\.categories\["(\w+)"\]', file.read_text())
+        assert set(fixed) <= {"wait", "transfer"}, file.name
+
+
+@THEMES
+def test_a_larger_scale_pales_what_is_the_same(theme: Theme) -> None:
+    """Two runs side by side share a scale: the lesser one never reaches the ramp's end."""
+    whole, half = palette(theme.name), palette(theme.name, 0.5)
+    last = FIRST_LEVEL + LEVELS - 1
+    middle = FIRST_LEVEL + (LEVELS - 1) // 2
+    assert half[FIRST_LEVEL] == whole[FIRST_LEVEL]
+    assert half[last] != whole[last]
+    assert max(abs(a - b) for a, b in zip(half[last], whole[middle], strict=True)) <= 40

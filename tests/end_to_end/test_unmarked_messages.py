@@ -24,7 +24,13 @@ pytestmark = pytest.mark.end_to_end
 PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs"
 MPI, PIPELINE = PROGRAMS / "unmarked_mpi.py", PROGRAMS / "pipeline_torch.py"
 RANKS = 3
-STEPS = {"borders": 119, "ring": 79, "server": 79}  # what was done before the second is start-up
+STEPS = {
+    "borders": 119,
+    "ring": 79,
+    "server": 79,
+    "windows": 79,
+    "exposed": 79,
+}  # what was done before the second is start-up
 
 
 def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
@@ -43,17 +49,37 @@ def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
 
 @pytest.mark.parametrize(
     ("pattern", "fault", "culprit"),
-    [("borders", "work", 2), ("ring", "work", 2), ("server", "apply", 0)],
+    [
+        ("borders", "work", 2),
+        ("ring", "work", 2),
+        ("server", "apply", 0),
+        ("windows", "work", 2),
+        ("exposed", "work", 2),
+    ],
 )
 def test_who_makes_the_others_wait_is_named(
     pattern: str, fault: str, culprit: int, tmp_path: Path
 ) -> None:
-    """Also where a few collectives come beside the messages, and where a server is the slow one."""
+    """Also where a few collectives come beside the messages, or none of either but windows."""
     report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, fault]))
     first = report.findings[0]
     assert (first.kind, first.ranks, first.phase) == ("straggler", (culprit,), "uninstrumented")
     assert report.verdict.headline.startswith(f"STRAGGLER rank {culprit}")
     assert report.summary.steps == STEPS[pattern]
+
+
+@pytest.mark.parametrize("fault", ["none", "work"])
+def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: Path) -> None:
+    """Others make the steps that it does not: rank 0 is no peer, and it is no fault of it to wait."""
+    report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), "queue", fault]))
+    faults = [finding for finding in report.findings if finding.category == "fault"]
+    assert (report.verdict.state == "faults") == (fault == "work")
+    assert [(one.kind, one.ranks) for one in faults] == (
+        [("straggler", (2,))] if fault == "work" else []
+    )
+    for one in faults:
+        assert "the others make the steps that it does not" in one.sentence
+        assert one.saving == pytest.approx(0.25, abs=0.05)  # 1 / 15 + 1 / 30 of 2 / 15 steps a ms
 
 
 @pytest.mark.parametrize("pattern", STEPS)
@@ -63,7 +89,10 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     report = tl.analyze(trace)
     assert [f.sentence for f in report.findings if f.category == "fault"] == []
     assert report.summary.steps == STEPS[pattern]
-    assert "the messages that they repeat" in trace.notes[0].sentence
+    what = (
+        "collectives that they repeat (barrier)" if pattern == "windows" else "messages that they"
+    )
+    assert f"taken from the {what}" in trace.notes[0].sentence
 
 
 def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None:

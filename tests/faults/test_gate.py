@@ -110,6 +110,8 @@ def test_limit_is_raised_and_lowered(tmp_path: Path) -> None:
         load.open(victim)
     assert main(["info", str(victim), "--limit", "file=1GiB"]) == 0
     assert load.open(victim).workers["rank"].to_list() == [1]
+    assert main(["compare", str(tmp_path), str(tmp_path), "--limit", "file=1000"]) == 3
+    assert main(["compare", str(tmp_path), str(tmp_path), "--limit", "file=1GiB"]) == 0
 
 
 def test_decompressed_size(tmp_path: Path) -> None:

@@ -15,10 +15,11 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNINSTRUMENTED
-from tracelens.accounting.stages import stages_of
+from tracelens.accounting.stages import find_server, stages_of
 from tracelens.accounting.workers import AMOUNTS
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
+from tracelens.stats.constants import CLEARLY_SLOWER
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class ComputeTime:
     `settled` says which rows (steps) statistics may use: not those of the warm-up, nor those that
     were extraordinarily long on every rank in the same phases. `parted`: other ranks were left out as
     asked, so that it is not known who waits for whom. `stages` separates ranks that play different
-    parts.
+    parts; `server` (a column) is no peer of those whom it serves.
     """
 
     ranks: tuple[int, ...]
@@ -58,6 +59,7 @@ class ComputeTime:
     settled: Flags
     parted: bool = False
     stages: Stages | None = None
+    server: int | None = None
 
     @cached_property
     def total(self) -> Floats:
@@ -78,8 +80,14 @@ class ComputeTime:
 
         In each phase and step the median rank of every stage is moved to the mean of all stages. Of two
         ranks, the slower one is not usual; of one alone it is not known what is, so only what it takes
-        beyond its own median step is left.
+        beyond its own median step is left. A server takes at least what those take whom it serves.
         """
+        if self.server is not None:
+            own = self.own.copy()
+            for values in own:
+                served = self._usual_of(np.delete(values, self.server, axis=1))
+                values[:, self.server] = np.maximum(values[:, self.server], served)
+            return replace(self, own=own)
         if self.stages is None:
             return self
         own = self.own.copy()
@@ -103,8 +111,24 @@ class ComputeTime:
         alike = np.ones(len(self.ranks), np.bool_)
         if self.stages is not None:
             alike = np.isin(self.stages.stage, self.stages.stage[list(ranks)])
-        alike[list(ranks)] = False
+        alike[[*ranks, *([] if self.server is None else [self.server])]] = False
         return np.flatnonzero(alike)
+
+    @cached_property
+    def steps_done(self) -> Ints:
+        """How many steps each rank has made."""
+        return np.asarray(np.count_nonzero(~np.isnan(self.total), axis=0), np.int64)
+
+    def work_left_to_others(self, ranks: tuple[int, ...]) -> bool:
+        """Return whether some ranks of a server made clearly fewer steps than their peers meanwhile.
+
+        Then all take work at their own pace, and none waits for another.
+        """
+        peers = self.peers_of(ranks)
+        if self.server is None or not len(peers):
+            return False
+        most = float(self.steps_done[list(ranks)].max())
+        return most * CLEARLY_SLOWER <= float(np.median(self.steps_done[peers]))
 
     def compared_with(self, ranks: tuple[int, ...]) -> Indices:
         """Return the peers of some ranks (columns); where their stages have no others, all others."""
@@ -162,6 +186,7 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     for matrix, name in zip(own, names, strict=True):
         matrix[:] = grid.sum(cells, phases.of(name))
     own[:, missing] = present[missing] = np.nan
+    server = find_server(trace)
     wait = grid.sum(cells, phases.of(*WAIT_CATEGORIES))
     wait[missing] = 0.0
     return ComputeTime(
@@ -175,6 +200,7 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
         settled=_settled(own),
         parted=bool(trace.parted),
         stages=stages_of(trace, phases),
+        server=None if server is None else ranks.index(server),
     )
 
 

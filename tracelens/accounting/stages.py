@@ -4,7 +4,8 @@ Ranks that hand work on by messages form a chain. A communicator no two of whose
 joins ranks at the same place of different chains: replicas of a stage, or the ranks that share its
 layers. These are peers. Where no communicator does so, ranks are stages if messages pass through three
 of them or more, each of which receives before it sends; in an exchange of borders all send at once, and
-all are peers.
+all are peers. Only a rank that alone all others exchange messages with, and that answers each of them
+before it takes the next one, is none: it serves them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import polars as pl
 
+from tracelens.stats.constants import FEW, NEARLY_ALL
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Indices, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Stages", "find_stages", "stages_of"]
+__all__ = ["Stages", "find_server", "find_stages", "stages_of"]
 
 _ENOUGH_STEPS: Final = 64  # tell in which order ranks send and receive
 _LEAST_DEPTH: Final = 2  # messages one after the other: an exchange of borders may take turns once
@@ -72,6 +75,29 @@ def find_stages(trace: Trace) -> Stages | None:
             return None
         stage = np.array([depth.get(at, 0) for at in range(len(ranks))], np.int64)
     return Stages(_in_order(stage, depth), chain)
+
+
+def find_server(trace: Trace) -> int | None:
+    """Return the rank that serves all others by messages, each when it asks; None without one.
+
+    Between its answers it has no work of its own that theirs could be compared with.
+    """
+    workers = set(trace.workers["rank"].to_list())
+    if len(workers) < FEW or trace.sent.is_empty():
+        return None
+    sent = trace.sent.filter(pl.col("rank").is_in(list(workers)))
+    pairs = [{a, b} for a, b in sent.select("rank", "peer").unique().rows() if {a, b} <= workers]
+    common = set.intersection(*pairs) if pairs else set()
+    if len(common) != 1 or set.union(*pairs) != workers:
+        return None
+    (server,) = common
+    sends = pl.col("op").cast(pl.String) == "send"
+    done = pl.when(sends).then("start_ns").otherwise("end_ns")
+    mine = sent.filter(pl.col("rank") == server).select("peer", done=done, answers=sends)
+    mine = mine.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
+    answers = mine.with_columns(asker=pl.col("peer").shift(1)).filter("answers")
+    direct = answers.select((pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()).item()
+    return server if answers.height and direct >= NEARLY_ALL * answers.height else None
 
 
 def _joined_by_communicators(trace: Trace, column: Mapping[int, int], chain: Ints) -> Ints | None:

@@ -3,8 +3,8 @@
 Of a rank the messages repeat with the shortest period after which most of them are equal (other rank,
 tag, bytes, and whether a long time without messages was before). A step begins where the message before
 the first one of a period ends. All ranks must repeat equally often. One whose messages are in no order,
-as a server takes them from whoever is first, repeats one of its messages as often. What was done before
-the second time is start-up.
+as a server takes them from whoever is first, repeats one of its messages as often; if there is one, the
+others may repeat at their own pace. What was done before the second time is start-up.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tracelens.model.columns import FOREVER
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from tracelens.arrays import Indices, Ints
+    from tracelens.arrays import Array, Indices, Ints
 
 __all__ = ["find"]
 
@@ -32,11 +32,15 @@ _SORTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())  # the first that
 
 @dataclass(frozen=True, eq=False)
 class _Sent:
-    """The messages of a process in order of their begins; `sort` numbers those that are equal."""
+    """The messages of a process in order of their begins; `sort` numbers those that are equal.
+
+    `plain` does so whatever time was before them.
+    """
 
     start_ns: Ints
     end_ns: Ints
     sort: Ints
+    plain: Ints
 
 
 def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
@@ -64,34 +68,48 @@ def _sent(rows: pl.DataFrame, sort: tuple[str, ...]) -> _Sent:
         for name in ("peer", "key", *(["bytes"] if "bytes" in sort else []))
     ]
     facts.append(rows["op"].cast(pl.String).eq("send").to_numpy())
+    plain = number = _numbered(facts)
     if "long" in sort:
         until = np.maximum.accumulate(end)
-        facts.append(after_long(start[1:] - until[:-1]))
+        number = _numbered([*facts, after_long(start[1:] - until[:-1])])
+    return _Sent(start, end, number, plain)
+
+
+def _numbered(facts: list[Array]) -> Ints:
+    """Return the number of each row of facts among all that are different."""
     _, number = np.unique(np.stack(facts).astype(np.int64), axis=1, return_inverse=True)
-    return _Sent(start, end, number.ravel())
+    return np.asarray(number.ravel(), np.int64)
 
 
 def _begins(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
     """Return the first messages of each process's steps; None if processes repeat unequally often."""
-    found = {process: _of_period(one.sort) for process, one in sent.items()}
+    found = {process: _of_period(one) for process, one in sent.items()}
     often = {len(places) for places in found.values() if len(places)}
-    if not often or max(often) - min(often) > 1 or min(often) < FEWEST_TIMES:
+    if not often or min(often) < FEWEST_TIMES:
         return None
-    times = min(often)
-    for process, places in found.items():
-        found[process] = places[:times] if len(places) else _so_often(sent[process].sort, times)
-    return found if all(len(places) == times for places in found.values()) else None
+    unordered = [process for process, places in found.items() if not len(places)]
+    if max(often) - min(often) > 1 and not unordered:
+        return None
+    own_pace = max(often) - min(often) > 1
+    for process in found:
+        if process in unordered:
+            found[process] = _so_often(sent[process].sort, max(often) if own_pace else min(often))
+        elif not own_pace:
+            found[process] = found[process][: min(often)]
+    return found if all(map(len, found.values())) else None
 
 
-def _of_period(sort: Ints) -> Indices:
-    """Return where each period begins; nothing if there is none."""
-    looked_at = sort[:MOST_LOOKED_AT]
-    for period in range(1, min(len(looked_at) // FEWEST_TIMES, LONGEST) + 1):
-        equal = looked_at[period:] == looked_at[:-period]
-        if np.count_nonzero(equal) >= REGULAR * len(equal):
-            break
-    else:
+def _of_period(sent: _Sent) -> Indices:
+    """Return where each period begins; nothing if there is none.
+
+    Where it is the same without times, these do not count: at first all takes longer.
+    """
+    period = _period(sent.sort)
+    if not period:
         return np.zeros(0, np.intp)
+    sort = sent.plain if _period(sent.plain) == period else sent.sort
+    looked_at = sort[:MOST_LOOKED_AT]
+    equal = looked_at[period:] == looked_at[:-period]
     equal[0] = True  # what was before the first message is not known
     first = _first_run(np.flatnonzero(~equal), len(equal), period)
     again = looked_at[first + period : first + 2 * period]
@@ -99,6 +117,16 @@ def _of_period(sort: Ints) -> Indices:
     places = np.flatnonzero(sort == again[0])
     second = int(np.searchsorted(places, first + period))
     return np.concatenate([[first], places[second::alike]])
+
+
+def _period(sort: Ints) -> int:
+    """Return the shortest period with which messages repeat; 0 without one."""
+    looked_at = sort[:MOST_LOOKED_AT]
+    for period in range(1, min(len(looked_at) // FEWEST_TIMES, LONGEST) + 1):
+        equal = looked_at[period:] == looked_at[:-period]
+        if np.count_nonzero(equal) >= REGULAR * len(equal):
+            return period
+    return 0
 
 
 def _first_run(apart: Indices, count: int, period: int) -> int:

@@ -89,12 +89,13 @@ def in_few_steps(waited_ns: Floats) -> Flags:
     """Return in which few steps so much was waited that each outweighs many of the others.
 
     In such a step more was waited than in `MANY` of those that are left, and than in one of `MANY` parts
-    of all of them. At most one of `MANY` steps is such a step: more are no few.
+    of all of them. At most one of `MANY` steps is such a step: more are no few. A run that is one step
+    has all in it.
     """
     few = np.zeros(len(waited_ns), np.bool_)
     for step in np.argsort(-waited_ns, kind="stable")[: max(len(waited_ns) // MANY, 1)].tolist():
         rest = np.delete(waited_ns, np.append(np.flatnonzero(few), step))
-        if not len(rest) or waited_ns[step] <= max(rest.sum() / MANY, MANY * rest.mean()):
+        if len(rest) and waited_ns[step] <= max(rest.sum() / MANY, MANY * rest.mean()):
             break
         few[step] = True
     return few

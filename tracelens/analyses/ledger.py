@@ -2,9 +2,10 @@
 
 Findings claim losses in the order of the report, each at most what it costs; of what is left, some
 categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
-are alike is its bubble (`stage_imbalance.py`); where ranks wait for each other in turns, as much for
-one as for another and in many steps, it is jitter (`jitter.py`); what they wait for one rank beyond
-that, or in few steps, is unexplained, and so is time in code that no span covers, beyond the peers'.
+are alike is its bubble (`stage_imbalance.py`); a rank that serves the others waits until they ask; where
+ranks wait for each other in turns, as much for one as for another and in many steps, it is jitter
+(`jitter.py`); what they wait for one rank beyond that, or in few steps, is unexplained, and so is time
+in code that no span covers, beyond the peers'.
 
 Of queues at parameter servers, a finding that names shards claims what workers were queued while these
 were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
@@ -22,7 +23,7 @@ import numpy as np
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.efficiency import USEFUL
 from tracelens.accounting.phases import job_ns
-from tracelens.accounting.stages import stages_of
+from tracelens.accounting.stages import find_server, stages_of
 from tracelens.analyses.collectives.arrivals import Arrivals
 from tracelens.analyses.imbalance import Imbalance
 from tracelens.analyses.jitter import Waits
@@ -93,6 +94,9 @@ def measure(
     bubble = min(_bubble_ns(results) / total, left["wait"])
     left["wait"] -= bubble
     losses.append(Loss("wait", bubble, "bubble"))
+    unasked = min(_unasked_ns(trace, phases) / total, left["wait"])
+    left["wait"] -= unasked
+    losses.append(Loss("wait", unasked, "known"))
     last, pushed = _at_calls(results, phases), _at_servers(queues, phases)
     named = {rank for finding in findings if finding.category == "fault" for rank in finding.ranks}
     delayed = queues.missing_ns / total - _claimed_by_ranks(losses, findings)
@@ -123,6 +127,15 @@ def measure(
 def _bubble_ns(results: Mapping[str, Result]) -> float:
     staged = results.get("stages")
     return staged.bubble_ns if isinstance(staged, StageImbalance) else 0.0
+
+
+def _unasked_ns(trace: Trace, phases: Phases) -> float:
+    """Return for how long a rank that serves the others waited for what they ask."""
+    server = find_server(trace)
+    if server is None:
+        return 0.0
+    waited = phases.by_worker(phases.of("wait"))
+    return float(waited[list(phases.pieces.ranks).index(server)])
 
 
 def _parts_of_ranks(trace: Trace, phases: Phases) -> dict[int, int]:

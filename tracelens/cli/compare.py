@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import import_libraries, matched, named, open_path, progress
+from tracelens.cli.opening import add_limit, import_libraries, matched, named, open_path, progress
 from tracelens.errors import InvalidArgument
 from tracelens.remote.address import place
 
@@ -45,6 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map", action="append", metavar="THEIRS=OURS", help="as of analyze, of all"
     )
+    add_limit(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 

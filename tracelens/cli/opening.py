@@ -89,6 +89,11 @@ def add_trace(
         metavar="FILE=RANK",
         help="of which rank a file is that does not say so itself; again for each",
     )
+    add_limit(parser)
+
+
+def add_limit(parser: argparse.ArgumentParser) -> None:
+    """Add the option that raises a limit on what is read."""
     parser.add_argument(
         "--limit",
         action="append",

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from tracelens.lod.step_times import Times
 
 # The ramp ends at the residual of the worst steps, leaving out a few (a first step loads libraries),
-# and never below a tenth of a step: noise in a healthy run stays pale.
+# and never below a fifth of a step: noise in a healthy run stays pale; nor beyond a whole one.
 CEILING_QUANTILE: Final = 0.98
-SMALLEST_CEILING: Final = 0.1
+SMALLEST_CEILING: Final = 0.2
+LARGEST_CEILING: Final = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,4 +174,5 @@ def _ceiling(compute: Floats, residual: Floats, step_ns: float) -> float:
         return 1.0
     worst = np.max(np.nan_to_num(residual), axis=0)
     usual = max(float(np.nanmedian(compute)), step_ns)
-    return max(float(np.quantile(worst, CEILING_QUANTILE)), SMALLEST_CEILING * usual, 1.0)
+    most = min(float(np.quantile(worst, CEILING_QUANTILE)), LARGEST_CEILING * usual)
+    return max(most, SMALLEST_CEILING * usual, 1.0)

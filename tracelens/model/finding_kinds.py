@@ -140,7 +140,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         ),
         action="Give ranks equal work: sort or bucket samples by length, or share by tokens.",
         sentence=(
-            "In every step some rank computes {excess} of a step longer than most, each time "
+            "In every step some rank computes {excess} of the median step longer than most, each time "
             "another one: {why}; balancing it would shorten the job by up to {saving}."
         ),
     ),

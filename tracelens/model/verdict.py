@@ -29,9 +29,10 @@ class Loss:
 
     `category` is one of the partition's, or ``outside``; of uninstrumented time only what ranks have
     beyond their peers is a loss. `cause` is ``finding`` (of which number in the report, from 0),
-    ``known`` (the category says it all), ``bubble`` (stages of a pipeline wait for each other as its
-    schedule makes them, however alike they are), ``jitter`` (ranks wait for each other in turns, as
-    much for one as for another, and in many steps) or ``unexplained``.
+    ``known`` (the category says it all; of ``wait``, that a rank that serves the others waits until they
+    ask), ``bubble`` (stages of a pipeline wait for each other as its schedule makes them, however alike
+    they are), ``jitter`` (ranks wait for each other in turns, as much for one as for another, and in
+    many steps) or ``unexplained``.
     """
 
     category: str

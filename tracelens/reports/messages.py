@@ -37,6 +37,7 @@ CAUSES: Final = {
     "uninstrumented": "uninstrumented",
 }
 _BY_CAUSE: Final = {"bubble": "pipeline bubble", "jitter": "jitter"}
+_KNOWN: Final = {"wait": "server that waits for requests"}
 
 
 def cause(name: str) -> str:
@@ -70,7 +71,8 @@ def accounted(ledger: Ledger, findings: Sequence[Finding]) -> str:
 
 def _lost_to(loss: Loss, findings: Sequence[Finding]) -> str:
     if loss.finding is None:
-        return _BY_CAUSE.get(loss.cause) or cause(loss.category)
+        known = _KNOWN.get(loss.category) if loss.cause == "known" else None
+        return known or _BY_CAUSE.get(loss.cause) or cause(loss.category)
     finding = findings[loss.finding]
     culprit = subject(finding)
     if KINDS[finding.kind].group != "ranks" or not culprit:

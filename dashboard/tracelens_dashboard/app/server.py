@@ -18,7 +18,7 @@ from dash import Dash, set_props
 from tracelens.errors import TraceLensError
 from tracelens.load import open as open_trace
 from tracelens_dashboard import ids
-from tracelens_dashboard.app import guards, loading, run_list, shell, wire
+from tracelens_dashboard.app import glossary, guards, loading, run_list, shell, wire
 from tracelens_dashboard.app.guards import LOOPBACK, Access
 from tracelens_dashboard.app.listening import listen
 from tracelens_dashboard.components import chart
@@ -88,6 +88,7 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
         _add(page.PATH, page.TITLE, _run_layout(page))
         page.register(app)
     _add(run_list.PATH, run_list.TITLE, _list_layout)
+    _add(glossary.PATH, glossary.TITLE, _glossary_layout)
     run_list.register(app)
     loading.register(app, PAGES)
     chart.register_switches(app)
@@ -119,6 +120,10 @@ def _run_layout(page: Page) -> Callable[..., Component]:
 
 def _list_layout(**query: str) -> Component:
     return run_list.layout(current.runs(), state.parse(query))
+
+
+def _glossary_layout(**query: str) -> Component:
+    return glossary.layout(current.runs(), state.parse(query))
 
 
 def _report_error(error: Exception) -> Any:

@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.app.run_list import PATH as RUN_LIST
+from tracelens_dashboard.components.heading import GLOSSARY
 from tracelens_dashboard.export import menu
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
@@ -177,7 +178,11 @@ def _header(runs: Runs) -> Component:
     return dmc.Group(
         [
             left,
-            dmc.Group([menu.button(), _help_button(), _scheme_switch()], gap="xs", wrap="nowrap"),
+            dmc.Group(
+                [_copy_link(), menu.button(), _help_button(), _scheme_switch()],
+                gap="xs",
+                wrap="nowrap",
+            ),
         ],
         h="100%",
         px="md",
@@ -200,6 +205,20 @@ def _picker(runs: Runs) -> Component:
         **aria("run"),
     )
     return html.Div(picker, hidden=runs.alone is not None, className="picker")
+
+
+def _copy_link() -> Component:
+    """Return the button that copies the address of what is shown; assets/copying.js makes it work."""
+    return dmc.Button(
+        "Copy link",
+        variant="default",
+        size="sm",
+        fw=500,
+        px="sm",
+        className="copy-link",
+        visibleFrom="md",
+        **aria("copy a link to this view"),
+    )
 
 
 def _help_button() -> Component:
@@ -242,6 +261,11 @@ def _error_notice() -> Component:
 def _help() -> Component:
     rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(action)]) for keys, action in KEYS]
     mouse = "In the timeline: wheel to zoom, drag to move, click a span for its details."
-    body = [html.Table(html.Tbody(rows), className="keys"), html.P(mouse, className="summary")]
+    words = dcc.Link("Glossary: what the words mean", href=GLOSSARY, className="way")
+    body = [
+        html.Table(html.Tbody(rows), className="keys"),
+        html.P(mouse, className="summary"),
+        words,
+    ]
     close = aria("close")
     return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False, closeButtonProps=close)

@@ -32,17 +32,6 @@
     note.textContent = words;
     setTimeout(() => { note.textContent = ""; }, SAID_MS);
   };
-  // Browsers give the clipboard only to pages of this machine, or that came encrypted.
-  const copy = async (text) => {
-    if (navigator.clipboard) return navigator.clipboard.writeText(text);
-    const field = document.createElement("textarea");
-    field.value = text;
-    document.body.append(field);
-    field.select();
-    document.execCommand("copy");
-    field.remove();
-    return undefined;
-  };
   const save = (text, name) => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(new Blob(["\ufeff", text, "\r\n"], { type: "text/csv" }));
@@ -71,7 +60,7 @@
     const rows = `${api.getDisplayedRowCount().toLocaleString("en")} rows`;
     if (button.classList.contains("table-csv")) save(lines(api, ","), named(table));
     else {
-      await copy(lines(api, "\t"));
+      await window.tracelensCopy(lines(api, "\t"));
       say(table, `${rows} copied`);
     }
   });

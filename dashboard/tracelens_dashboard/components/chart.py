@@ -13,6 +13,7 @@ from dash import ALL, MATCH, ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import ids, theme
+from tracelens_dashboard.components.heading import card_title
 from tracelens_dashboard.components.table import table
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.ids import aria
@@ -41,14 +42,23 @@ def graph(identity: Any, height: int | None = None) -> dcc.Graph:
     )
 
 
-def card(chart: str, title: str, height: int, *extra: Component, scrolls: bool = False) -> dmc.Card:
+def card(
+    chart: str,
+    title: str,
+    height: int,
+    *extra: Component,
+    scrolls: bool = False,
+    suffix: str = "",
+) -> dmc.Card:
     """Return the card of a chart; `extra` stands beside its title. Its plot fills a higher card.
+
+    `title` is one of `heading.EXPLAINED`; a `suffix` says of which run it is.
 
     In a narrow window a plot may be wider than its card (`scrolls`): the keyboard reaches it, too.
     """
     return dmc.Card(
         [
-            _heading(chart, title, *extra),
+            _heading(chart, title, suffix, *extra),
             dcc.Store(id=ids.part(chart, "lead")),
             html.P(id=ids.part(chart, "summary"), className="summary"),
             html.Div(
@@ -66,14 +76,14 @@ def card(chart: str, title: str, height: int, *extra: Component, scrolls: bool =
     )
 
 
-def _heading(chart: str, title: str, *extra: Component) -> Component:
+def _heading(chart: str, title: str, suffix: str, *extra: Component) -> Component:
     switch = dmc.Switch(
         id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
     )
     parts = [
-        dmc.Title(title, order=2, className="card-title"),
+        card_title(title, suffix=suffix),
         html.Div(extra, className="card-choices") if extra else None,
-        html.Div([picture(title), switch], className="card-tools"),
+        html.Div([picture(title + suffix), switch], className="card-tools"),
     ]
     return html.Div([part for part in parts if part], className="card-heading")
 

@@ -33,11 +33,11 @@ def title(finding: Finding) -> str:
 
 
 def amount(finding: Finding) -> tuple[str, str]:
-    """Return its saving or cost in points, and the colour: that of faults, of opportunities, or none."""
+    """Return its saving or cost in percent of job time, and a colour: fault, opportunity, neither."""
     cost = finding.saving if finding.saving is not None else finding.cost
     if cost is None or cost < NOTHING:
         return "!" if finding.category == "fault" else "i", "quiet"
-    return f"\N{MINUS SIGN}{text.points(cost)}", finding.category
+    return f"\N{MINUS SIGN}{text.percent(cost)}", finding.category
 
 
 def card(store: Store, finding: Finding) -> Component:

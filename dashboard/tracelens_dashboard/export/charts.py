@@ -28,7 +28,7 @@ from tracelens_dashboard.figures.drawing import Drawing
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.plot import LEVELS
 from tracelens_dashboard.text import count
-from tracelens_dashboard.view import peer_stacks, viewport
+from tracelens_dashboard.view import links, peer_stacks, viewport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -129,6 +129,11 @@ def straggler_functions(store: Store, theme: Theme) -> Drawing:
     return sampled_stacks.by_function(
         stacks.frames(*peer_stacks.stacks_of(store, asked)), asked.rank, theme
     )
+
+
+def link_bars(store: Store, theme: Theme) -> Drawing:
+    """Draw the links, those that findings name in red."""
+    return bandwidth.by_link(store.table("links"), theme, links.slow_links(store))
 
 
 def _timeline_frame(store: Store) -> Frame:
@@ -253,7 +258,7 @@ CHARTS: Final[tuple[Chart, ...]] = (
         _has("bandwidths"), NETWORK, deep=True,
     ),
     Chart(
-        "Links between ranks", _rows(_table("links")), _of(bandwidth.by_link, "links"),
+        "Links between ranks", _rows(_table("links")), link_bars,
         _has("links"), NETWORK, deep=True,
     ),
     Chart(

@@ -145,7 +145,7 @@ def _alone(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
         orientation="h",
         y=labels,
         x=shown["alone_ns"].to_list(),
-        marker={"color": theme.categories["data"]},
+        marker={"color": theme.categories["wait"], "line": {"width": 1, "color": theme.secondary}},
         customdata=[list(pair) for pair in zip(lengths, _leads(shown), strict=True)],
         hovertemplate="wait caused by %{y}alone: %{customdata[0]}<extra></extra>",
     )
@@ -239,7 +239,7 @@ def over_run(by_step: pl.DataFrame, theme: Theme) -> Drawing:
         kept.group_by("last_rank").agg(pl.col("skew_max_ns").sum()).sort("skew_max_ns", "last_rank")
     )
     named = lost["last_rank"].reverse().to_list()[:NAMED]
-    strong = (theme.loss, theme.categories["data"], theme.accent)
+    strong = theme.series
     points = [
         _points(kept.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
         for rank, colour in zip(named, strong, strict=False)

@@ -49,12 +49,24 @@ def log_durations(low_ns: float, high_ns: float) -> dict[str, Any]:
     low, high = max(low_ns, 1.0), max(high_ns, low_ns * 1.01, 1.01)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     powers = [10.0**power for power in range(first, last + 1)]
-    finer = (1.0, 2.0, 5.0) if math.log10(high / low) <= FEW_DECADES else (1.0,)
-    ticks = [tick for p in powers for part in finer if low / 2 <= (tick := part * p) <= 2 * high]
+    ticks = [
+        tick
+        for p in powers
+        for part in _finer(high / low)
+        if low / 2 <= (tick := part * p) <= 2 * high
+    ]
     if len(ticks) > MOST_TICKS + 2:
         ticks = [power for power in powers if low / 2 <= power <= 2 * high]
     stride = -(-len(ticks) // (MOST_TICKS + 2))
     return {"type": "log"} | _with_ticks(ticks[::stride])
+
+
+def _finer(ratio: float) -> tuple[float, ...]:
+    """Choose the ticks of a decade: an axis within one would have a single power of ten, or none."""
+    decades = math.log10(ratio)
+    if decades > FEW_DECADES:
+        return (1.0,)
+    return (1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 5.0, 7.0)
 
 
 def durations(high_ns: float, low_ns: float = 0.0, most: int = MOST_TICKS) -> dict[str, Any]:
@@ -94,7 +106,7 @@ def log_sizes(low: float, high: float) -> dict[str, Any]:
 def log_bandwidths(low: float, high: float) -> dict[str, Any]:
     """Return an axis of bytes per nanosecond."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    finer = (1.0, 2.0, 5.0) if math.log10(high / low) <= FEW_DECADES else (1.0,)
+    finer = _finer(high / low)
     ticks = [part * 10.0**power for power in range(first, last + 1) for part in finer]
     shown = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
     return _log_ticks(shown, [_short_number(fmt.bandwidth(tick)) for tick in shown])

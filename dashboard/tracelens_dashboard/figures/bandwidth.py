@@ -14,6 +14,8 @@ from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, empty, figure
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tracelens_dashboard.theme import Theme
 
 
@@ -25,7 +27,7 @@ NO_BYTES: Final = (
     "with nbytes=…"
 )
 MOST_LINKS: Final = 24
-SLOW: Final = 1.5  # times slower than the median link: in red
+ALIKE: Final = 1.05
 NO_MESSAGES: Final = (
     "No messages between two ranks were recorded. Collectives alone do not identify a slow link; "
     "point-to-point calls do: with MPI, tl.attach(comm) records them."
@@ -53,7 +55,7 @@ def by_size(
     most = rows.group_by(_BY).agg(pl.col("calls").sum()).sort("calls", *_BY, descending=True)
     shown = most.head(MOST_SERIES).sort(_BY)
     traces: list[go.Scatter] = []
-    for row, colour in zip(shown.iter_rows(named=True), _colours(theme), strict=False):
+    for row, colour in zip(shown.iter_rows(named=True), theme.series, strict=False):
         mine = [pl.col(name).eq_missing(pl.lit(row[name])) for name in _BY]
         traces += _series(rows.filter(mine), lines.filter(mine), colour)
     _name_once(traces)
@@ -194,28 +196,26 @@ def _label(best: float, theme: Theme) -> dict[str, Any]:
     }
 
 
-def _colours(theme: Theme) -> list[str]:
-    names = ("forward", "transfer", "data", "update", "gc", "backprop")
-    return [theme.categories[name] for name in names]
-
-
 def _operation(row: dict[str, Any]) -> str:
     how = f" ({text.safe(row['algorithm'])})" if row["algorithm"] else ""
     return f"{text.safe(row['op'])} of {row['ranks']} ranks{how}"
 
 
-def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a bar a link; `links` as `links.LINK_COLUMNS`, the slowest first."""
+def by_link(links: pl.DataFrame, theme: Theme, found: Collection[tuple[int, int]] = ()) -> Drawing:
+    """Draw a bar a link, red if it is among those that findings name, (sender, receiver).
+
+    `links` as `links.LINK_COLUMNS`, the slowest first.
+    """
     if links.is_empty():
         return empty(theme, NO_MESSAGES)
     shown = links.head(MOST_LINKS)
-    usual = _median_bandwidth(links)
     speeds = shown["bandwidth"].to_numpy()
+    ends = shown.select("sender", "receiver").rows()
     trace = go.Bar(
         orientation="h",
         y=[_link_name(row) + " " for row in shown.iter_rows(named=True)],
         x=speeds,
-        marker={"color": np.where(speeds * SLOW < usual, theme.loss, theme.accent)},
+        marker={"color": [theme.loss if pair in found else theme.accent for pair in ends]},
         customdata=[
             [_link_hover(row), [row["sender"], row["receiver"]]]
             for row in shown.iter_rows(named=True)
@@ -229,20 +229,18 @@ def by_link(links: pl.DataFrame, theme: Theme) -> Drawing:
         "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
         "bargap": 0.35,
     }
-    return Drawing(figure(theme, trace, **layout), links_summary(links), links_table(links))
+    return Drawing(figure(theme, trace, **layout), links_summary(links, found), links_table(links))
 
 
-def links_summary(links: pl.DataFrame) -> str:
-    """Return the slowest link, and how far it is below the median."""
+def links_summary(links: pl.DataFrame, found: Collection[tuple[int, int]] = ()) -> str:
+    """Return the slowest link, how far it is below the median, and whether a finding names it."""
     first, usual = links.row(0, named=True), _median_bandwidth(links)
     ratio = usual / max(float(first["bandwidth"]), 1e-12)
     begin = f"The slowest of {text.count(links.height, 'link')}, {_link_name(first)}, moves"
     speed = fmt.bandwidth(first["bandwidth"])
-    if ratio < SLOW:
-        return f"{begin} {speed}; none deviates from the median link ({fmt.bandwidth(usual)})."
-    return (
-        f"{begin} {speed}: {ratio:.1f} times slower than the median link ({fmt.bandwidth(usual)})."
-    )
+    times = f"{ratio:.1f} times slower than" if ratio > ALIKE else "no slower than"
+    named = "a finding" if (first["sender"], first["receiver"]) in found else "no finding"
+    return f"{begin} {speed}: {times} the median link ({fmt.bandwidth(usual)}); {named} names it."
 
 
 def links_table(links: pl.DataFrame) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ _CEILING: Final = 0.98
 
 
 def by_rank(found: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing:
-    """Draw rank by step, blue where this run is faster, orange where it is slower.
+    """Draw rank by step, teal where this run is faster, orange where it is slower.
 
     Of neighbours that share a cell the largest difference is shown; the scale never ends below a
     twentieth of a step, so that noise stays pale.
@@ -43,7 +43,7 @@ def by_rank(found: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing
         z=cells.astype(np.float32),
         x=[found.steps[part.start] for part in columns],
         y=labels,
-        colorscale=[[0, theme.accent], [0.5, theme.surface], [1, theme.slower]],
+        colorscale=[[0, theme.faster], [0.5, theme.surface], [1, theme.slower]],
         zmin=-ceiling,
         zmax=ceiling,
         hoverongaps=False,

@@ -49,7 +49,6 @@ def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) ->
     ratio = float(table["to_ns"][0] / table["from_ns"][0])
     first, last = (round(float(np.log(ns) / np.log(ratio))) for ns in _reach(table))
     edges: Floats = np.power(ratio, np.arange(first, last + 1, dtype=np.float64))
-    names = ("forward", "transfer", "data", "update", "gc", "backprop")
     found = []
     for number, part in enumerate(table.partition_by(by, maintain_order=True)):
         places = (np.log(part["from_ns"].to_numpy()) / np.log(ratio)).round().astype(int) - first
@@ -58,7 +57,7 @@ def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) ->
         counts[places] = part["count"].to_numpy()
         for place, row in zip(places.tolist(), part.select(lead).rows(), strict=True):
             examples[place] = list(row)
-        colour = theme.categories[names[number % len(names)]]
+        colour = theme.series[number % len(theme.series)]
         found.append(Bars(text.safe(str(part[by][0])), edges, counts, colour, examples))
     return found
 

@@ -32,6 +32,8 @@ STAGES: Final = (
     ("updating_ns", "optimizer update", "update"),
     ("until_use_ns", "wait for next forward", "idle"),
 )
+IN_ALL: Final = "ready to first use"
+NOT_KNOWN: Final = "-"
 NO_CHAINS: Final = (
     "No gradient can be traced: that needs reductions that name their bucket, or requests to shards, "
     "and weight updates (kind update) in the same steps. Hooks of frameworks record both."
@@ -155,11 +157,28 @@ def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
     for stage in STAGES:
         bars.append(_stage(shown, base, stage, theme))
         base = base + shown[stage[0]].fill_null(0)
-    last = base.to_numpy().max()
+    ends = shown.select(pl.col("ready_ns").fill_null(0) + pl.col("whole_ns"))["ready_ns"]
+    last = max(float(base.to_numpy().max()), float(ends.fill_null(0).to_numpy().max()))
     return Drawing(
-        figure(theme, *bars, **_latency_axes(float(last), theme)),
+        figure(theme, *bars, _in_all(shown, ends, theme), **_latency_axes(last, theme)),
         latency_summary(chains),
         latency_table(chains),
+    )
+
+
+def _in_all(shown: pl.DataFrame, ends: pl.Series, theme: Theme) -> go.Scatter:
+    """Mark the median of whole chains: medians of parts do not add up to it."""
+    return go.Scatter(
+        name=IN_ALL,
+        x=ends.to_list(),
+        y=[f"{of} {number} " for of, number in shown.select("of", "number").iter_rows()],
+        mode="markers",
+        marker={"symbol": "line-ns-open", "size": 15, "color": theme.text, "line": {"width": 2}},
+        customdata=[
+            [text.duration(ns) if ns is not None else NOT_KNOWN, list(lead)]
+            for ns, lead in zip(shown["whole_ns"], shown.select("rank", "step").rows(), strict=True)
+        ],
+        hovertemplate="%{y}from ready to first use: %{customdata[0]}<extra></extra>",
     )
 
 
@@ -171,10 +190,11 @@ def latency_summary(chains: pl.DataFrame) -> str:
     spent = {name: longest[column] or 0 for column, name, _ in STAGES}
     most = max(spent, key=lambda name: spent[name])
     whole = longest["whole_ns"] or sum(spent.values())
+    mark = " (the mark; medians of stages need not add up to it)" if longest["whole_ns"] else ""
     return (
         f"{fmt.capital(longest['of'])} {longest['number']} has the longest gradient-to-weight latency, "
-        f"{text.duration(whole)} from ready to first use; most of it, {text.duration(spent[most])}, is "
-        f"the stage “{most}”."
+        f"in the median {text.duration(whole)} from ready to first use{mark}. Its longest stage is "
+        f"“{most}”, in the median {text.duration(spent[most])}."
     )
 
 
@@ -211,7 +231,7 @@ def _stage(
 
 
 def _stage_hover(ns: float | None) -> str:
-    return "-" if ns is None else text.duration(ns)
+    return NOT_KNOWN if ns is None else text.duration(ns)
 
 
 def _latency_axes(last: float, theme: Theme) -> dict[str, Any]:
@@ -265,7 +285,7 @@ def idle_time(
     drawn = figure(
         theme,
         _idle_bars(shown, labels, "gap_ns", "between updates", theme.quiet),
-        _idle_bars(shown, labels, "usable_ns", "overlappable", theme.categories["update"]),
+        _idle_bars(shown, labels, "usable_ns", "overlappable", theme.accent),
         _least_idle(shown, labels, theme),
         **_idle_axes(shown, theme),
     )

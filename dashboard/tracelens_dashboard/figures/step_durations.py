@@ -34,6 +34,7 @@ ALIKE: Final = (
     "which rank causes the wait."
 )
 _LOW, _HIGH = 0.05, 0.98
+LEAST_USUAL, MOST_USUAL = 1.25, 2.5  # where the map's scale ends, times the usual step
 
 
 @dataclass(frozen=True)
@@ -268,9 +269,12 @@ def _alone(column: Floats) -> bool:
 
 
 def _scale(cells: Floats) -> tuple[float, float]:
-    low = float(np.nanquantile(cells, _LOW))
+    """Choose the scale by the usual step: neither noise nor a few very long steps use its colours up."""
+    usual = float(np.nanmedian(cells))
+    low = min(float(np.nanquantile(cells, _LOW)), usual)
     worst = np.nan_to_num(cells).max(axis=0)
-    return low, max(float(np.quantile(worst, _HIGH)), 1.2 * low, 1.0)
+    most = float(np.quantile(worst, _HIGH))
+    return low, max(min(most, MOST_USUAL * usual), LEAST_USUAL * usual, 1.0)
 
 
 def _colour_bar(low: float, high: float) -> dict[str, Any]:

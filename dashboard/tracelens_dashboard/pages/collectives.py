@@ -9,7 +9,7 @@ from dash import html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.figures import arrival_skew, bandwidth
 from tracelens_dashboard.view import links
 
@@ -48,7 +48,7 @@ WITH_SERVERS: Final = (
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
-    title = dmc.Title(TITLE, order=1, className="page-title")
+    title = heading.page_title(TITLE)
     question = html.P(QUESTION, className="summary")
     if store.table("arrivals_last").is_empty():
         lines = [html.P(NO_DATA), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
@@ -111,7 +111,7 @@ def _speed(store: Store, theme: Theme) -> Drawing:
 
 
 def _link_bars(store: Store, theme: Theme) -> Drawing:
-    return bandwidth.by_link(store.table("links"), theme)
+    return bandwidth.by_link(store.table("links"), theme, links.slow_links(store))
 
 
 def _links(store: Store) -> int:

@@ -13,7 +13,7 @@ from tracelens.comparison import Steps
 from tracelens.comparison import compare as compared
 from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare, overview
 from tracelens_dashboard.figures.drawing import empty
@@ -45,7 +45,6 @@ MAP: Final = "compare-map"
 SHOWN: Final = 6
 _KEPT: Final = 2  # comparisons: of which a page has the charts drawn
 ROW_PX: Final = 26
-QUESTION: Final = "What changed?"
 ALONE: Final = (
     "One run is served, so there is none to compare it with. Name another one beside it, or a folder "
     "that holds both: tracelens serve DIR DIR ..."
@@ -59,28 +58,32 @@ NOT_CHOSEN: Final = "Choose a run to compare with."
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or how to come to a second run."""
-    title = dmc.Title(QUESTION, order=1, className="page-title")
+    title = heading.page_title(TITLE)
     if store.run_id is None:
         return _message(title, ALONE)
     other = current.other(view.compare)
-    heading = html.Div([title, _choice(store, view)], className="page-heading")
+    top = html.Div([title, _choice(store, view)], className="page-heading")
     if other is None:
-        return _message(heading, CHOOSE)
+        return _message(top, CHOOSE)
     height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
     half = {"base": 12, "md": 6}
     cards = (
-        (chart.card(THIS_RUN, f"{current.name(store)}: where the time went", 280), half),
-        (chart.card(THERE, f"{current.name(other)}: where the time went", 280), half),
+        (chart.card(THIS_RUN, "Where the time went", 280, suffix=f": {current.name(store)}"), half),
+        (chart.card(THERE, "Where the time went", 280, suffix=f": {current.name(other)}"), half),
         (chart.card(MOVED, "Step time by category", 320), {"base": 12, "md": 5}),
         (
-            chart.card(MAP, "Difference by rank and step (blue: faster, orange: slower)", height),
+            chart.card(
+                MAP,
+                "Compute time difference by rank and step",
+                height,
+            ),
             {"base": 12, "md": 7},
         ),
     )
     return html.Div(
         [
             dcc.Store(id=OTHER, data=view.compare),
-            heading,
+            top,
             _sentence(store, other),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
             side_by_side.layout(store, other, view),

@@ -9,7 +9,7 @@ import polars as pl
 from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
-from tracelens_dashboard.components import chart
+from tracelens_dashboard.components import chart, heading
 from tracelens_dashboard.figures import critical_path, slack
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -46,7 +46,7 @@ NO_STEPS: Final = (
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or say why there is no path."""
-    title = dmc.Title(TITLE, order=1, className="page-title")
+    title = heading.page_title(TITLE)
     if store.table("critical_cells").is_empty():
         card = dmc.Card(html.P(NO_STEPS), className="card prose", id="no-path")
         return html.Div([title, card], className="page")

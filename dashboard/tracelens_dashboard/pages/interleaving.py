@@ -9,7 +9,7 @@ from dash import Input, html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.figures import interleaving
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -48,7 +48,7 @@ NO_DATA: Final = (
 
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
-    title = dmc.Title("Communication overlap", order=1, className="page-title")
+    title = heading.page_title("Communication overlap")
     question = html.P(QUESTION, className="summary")
     if _is_empty(store):
         card = dmc.Card(html.P(NO_DATA), className="card prose")

@@ -10,7 +10,7 @@ from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.figures import shards, staleness
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -58,7 +58,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.shard),
-            dmc.Title("Is there a hot shard?", order=1, className="page-title"),
+            heading.page_title("Parameter servers"),
             dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
             dmc.Grid(_charts(store, view), gutter="sm"),
         ],

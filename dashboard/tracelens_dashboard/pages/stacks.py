@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from tracelens.lod import stacks
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components import chart
+from tracelens_dashboard.components import chart, heading
 from tracelens_dashboard.figures import sampled_stacks
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
@@ -51,7 +51,7 @@ WHAT_IT_SHOWS: Final = (
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say how to record what it shows."""
-    title = dmc.Title("Sampled stacks", order=1, className="page-title")
+    title = heading.page_title("Sampled stacks")
     if not store.sampled:
         return html.Div([title, _explanation()], className="page", id="no-stacks")
     seen = _window(store, view)

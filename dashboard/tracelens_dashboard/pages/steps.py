@@ -13,7 +13,7 @@ from dash import Input, State, dcc, html
 from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.figures import axes, step_durations
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
@@ -49,7 +49,7 @@ NO_STEPS: Final = (
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
-    title = dmc.Title("How long do steps take?", order=1, className="page-title")
+    title = heading.page_title(TITLE)
     if not store.times.steps:
         return html.Div(
             [title, dmc.Card(html.P(NO_STEPS), className="card prose")], className="page"

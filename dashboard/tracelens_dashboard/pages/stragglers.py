@@ -9,7 +9,7 @@ from dash import Input, dcc, html
 
 from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
@@ -42,7 +42,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.steps),
-            dmc.Title("Which ranks are stragglers?", order=1, className="page-title"),
+            heading.page_title(TITLE),
             dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
             dmc.Grid(
                 [

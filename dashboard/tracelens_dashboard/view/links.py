@@ -187,3 +187,12 @@ def _framed(store: Store, view: ViewState, window: Window | None) -> ViewState:
     seen = Window(window.start_ns - beside, window.end_ns + beside).clamp(store.whole)
     start = store.whole.start_ns
     return replace(view, start_ns=seen.start_ns - start, end_ns=seen.end_ns - start)
+
+
+def slow_links(store: Store) -> frozenset[tuple[int, int]]:
+    """Return the links that findings name, as (sender, receiver)."""
+    return frozenset(
+        (sender, receiver)
+        for finding in store.report.findings
+        for sender, receiver in finding.evidence.get("slow_links", ())
+    )

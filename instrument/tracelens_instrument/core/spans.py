@@ -29,11 +29,37 @@ from tracelens_instrument.core.state import OPEN, OPEN_WITH_BYTES, STATE
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from typing import Final, Self
+    from typing import Final, Protocol, Self
 
     from tracelens_instrument.core.state import OpenSegment
 
-__all__ = ["NOTHING", "PythonSpan", "PythonToken", "Span", "Token", "Values", "reduced", "span_of"]
+    class Future(Protocol):
+        """What is asked of a future, such as PyTorch's."""
+
+        def value(self) -> object:
+            """Return its value, or raise its error."""
+            ...
+
+    class Ends(Protocol):
+        """A token, as far as it ends."""
+
+        def end(self, failed: bool = False) -> None:  # noqa: FBT001, FBT002 - as tokens have it
+            """Close the span."""
+            ...
+
+
+__all__ = [
+    "NOTHING",
+    "Future",
+    "PythonSpan",
+    "PythonToken",
+    "Span",
+    "Token",
+    "Values",
+    "end_by",
+    "reduced",
+    "span_of",
+]
 
 
 _write_definition = struct.Struct("@I").pack_into
@@ -77,11 +103,25 @@ class PythonToken:
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
 
+    def completed(self, future: Future) -> None:
+        """Close the span, as failed if `future` holds an error; a callback for it."""
+        end_by(future, self)
+
     def discard(self) -> None:
         """Remove the span as if it had not begun."""
         segment, self.segment = self.segment, None
         if segment is not None:
             _write_definition(segment.memory, 8 * self.word + _DEFINITION_OFFSET, _UNUSED)
+
+
+def end_by(future: Future, token: Ends) -> None:
+    """Close the span of `token`, as failed if `future`, which is done, holds an error."""
+    try:
+        future.value()
+    except Exception:  # noqa: BLE001 - PyTorch raises it where the program waits
+        token.end(failed=True)
+    else:
+        token.end()
 
 
 NOTHING: Final = PythonToken()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from threading import local
 
+from tracelens_instrument.core.spans import end_by
 from tracelens_instrument.core.state import STATE
 
 TYPE_CHECKING = False
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Self, Unpack
 
-    from tracelens_instrument.core.spans import Span, Token, Values
+    from tracelens_instrument.core.spans import Future, Span, Token, Values
     from tracelens_instrument.device.times import Devices, DeviceTimes, Timing
 
 __all__ = ["DeviceSpan", "DeviceToken"]
@@ -46,6 +47,10 @@ class DeviceToken:
             except Exception as error:  # noqa: BLE001 - the border to the user's training code
                 self._devices.give_up(error)
         self._token.end(failed)
+
+    def completed(self, future: Future) -> None:
+        """Close the span, as failed if `future` holds an error; a callback for it."""
+        end_by(future, self)
 
     def discard(self) -> None:
         """Remove the span as if it had not begun."""

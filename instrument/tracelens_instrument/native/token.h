@@ -116,6 +116,41 @@ static PyObject *token_discard(Token *self, PyObject *unused)
     return incref(Py_None);
 }
 
+/* A thread of a library has a Python state only while it is in Python: each time one is made, with memory
+   that the kernel maps and takes back, which interrupts the other threads. One more use keeps it. */
+static void keep_python_state(void)
+{
+    static THREAD_LOCAL int kept;
+    if (!kept) {
+        kept = 1;
+        (void)PyGILState_Ensure();
+    }
+}
+
+/* Whether a future holds an error; -1 and an exception if that is none that a program catches. */
+static int future_failed(PyObject *future)
+{
+    PyObject *value = PyObject_CallMethod(future, "value", NULL);
+    if (value != NULL) {
+        Py_DECREF(value);
+        return 0;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear(); /* PyTorch raises it where the program waits */
+    return 1;
+}
+
+static PyObject *token_completed(Token *self, PyObject *future)
+{
+    int64_t end_ns = now();
+    keep_python_state();
+    int failed = future_failed(future);
+    if (self->slots != NULL)
+        token_close(self, failed ? -end_ns : end_ns);
+    return failed < 0 ? NULL : incref(Py_None);
+}
+
 /* Python comes here where it does not use `call`. */
 static PyObject *token_tp_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
@@ -127,6 +162,9 @@ static PyMethodDef token_methods[] = {
     {"end", METHOD(token_end), METH_FASTCALL | METH_KEYWORDS,
      "end($self, /, failed=False)\n--\n\n"
      "Close the span, as failed if it ended by an exception; a second time does nothing."},
+    {"completed", METHOD(token_completed), METH_O,
+     "completed($self, future, /)\n--\n\n"
+     "Close the span, as failed if `future` holds an error; a callback for it."},
     {"discard", METHOD(token_discard), METH_NOARGS,
      "discard($self, /)\n--\n\nMake as if it had never begun."},
     {NULL, NULL, 0, NULL},

@@ -56,10 +56,10 @@ def test_waiting_is_told_from_transfer(store: Store) -> None:
 
 
 def test_the_late_rank_has_its_own_colour(store: Store) -> None:
-    """Rank 5 is named, in the colour of loss, and its points are its slow steps."""
+    """Rank 5 is named, first of those with a colour, and its points are its slow steps."""
     drawing = arrival_skew.over_run(store.table("arrivals_by_step"), LIGHT)
     late = next(one for one in drawing.figure.data if one.name == "rank 5 last")
-    assert late.marker.color == LIGHT.loss
+    assert late.marker.color == LIGHT.series[0]
     assert set(range(20, 60)) <= set(late.x)
     assert "rank 5 last" in drawing.summary
 
@@ -126,8 +126,8 @@ def test_bandwidths_carry_their_fit() -> None:
     assert bus.customdata[0][1] == [5, 12, None]
 
 
-def test_a_slow_link_is_red() -> None:
-    """The slowest link is first, red, and the sentence says how much slower than the median."""
+def test_a_link_is_red_where_a_finding_names_it() -> None:
+    """The slowest is first, and the sentence says how much slower, and whether that is a finding."""
     links = pl.DataFrame(
         {
             "sender": [1, 0, 2],
@@ -140,9 +140,13 @@ def test_a_slow_link_is_red() -> None:
             "bandwidth": [0.01, 0.1, 0.11],
         }
     )
-    drawing = bandwidth.by_link(links, LIGHT)
+    drawing = bandwidth.by_link(links, LIGHT, {(1, 2)})
     assert list(drawing.figure.data[0].marker.color) == [LIGHT.loss, LIGHT.accent, LIGHT.accent]
     assert "10.0 times slower than the median link" in drawing.summary
+    assert drawing.summary.endswith("a finding names it.")
+    unnamed = bandwidth.by_link(links, LIGHT)
+    assert set(unnamed.figure.data[0].marker.color) == {LIGHT.accent}
+    assert unnamed.summary.endswith("no finding names it.")
     assert drawing.rows[0]["to host"] == "&lt;b&gt;"
 
 

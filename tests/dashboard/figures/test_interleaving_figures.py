@@ -10,6 +10,7 @@ import pytest
 from support.runs.analysed import report, trace
 
 from tracelens.analyses import analyze
+from tracelens.analyses.overlap import gradient_latency
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Scenario, generate
 from tracelens_dashboard.figures import interleaving
@@ -56,7 +57,7 @@ def test_stages_of_a_gradient_follow_each_other(store: Store) -> None:
     """Each stage begins where the one before ends, the first when the gradient is ready."""
     chains = store.table("chains")
     drawing = interleaving.latency(chains, LIGHT)
-    bars = drawing.figure.data
+    bars = [trace for trace in drawing.figure.data if trace.type == "bar"]
     ready = chains.sort("of", "ready_ns", "number")["ready_ns"].to_list()
     assert list(bars[0].base) == ready
     assert min(ready) == 0
@@ -129,3 +130,22 @@ def test_a_run_without_updates_and_communication_says_what_to_record() -> None:
     for draw in (page._by_step, page._by_bucket, page._chains, page._gaps):
         assert draw(empty, LIGHT).rows == []
     assert page._budget(empty, LIGHT, 5, 5).rows == []
+
+
+def test_the_latency_that_is_told_is_the_one_that_is_marked() -> None:
+    """Medians of stages do not add up to the median of the whole: the mark is where that ends."""
+    row = dict.fromkeys(gradient_latency.SHOWN_COLUMNS, 0) | {
+        "of": "bucket",
+        "number": 3,
+        "chains": 8,
+        "ready_ns": 5_000_000,
+        "reducing_ns": 44_600_000,
+        "whole_ns": 61_000_000,
+        "whole_p90_ns": 70_000_000,
+    }
+    chains = pl.DataFrame([row], schema=gradient_latency.SHOWN_COLUMNS)
+    drawing = interleaving.latency(chains, LIGHT)
+    mark = next(trace for trace in drawing.figure.data if trace.name == interleaving.IN_ALL)
+    assert mark.x[0] - row["ready_ns"] == row["whole_ns"]
+    assert "61.0 ms from ready to first use (the mark" in drawing.summary
+    assert "“reduction”, in the median 44.6 ms" in drawing.summary

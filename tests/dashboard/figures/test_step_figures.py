@@ -127,3 +127,26 @@ def test_marks_are_findings_of_a_part_of_the_run() -> None:
     """The page links the finding's steps, and names it."""
     shown = str(page.layout(open_run(SLOW_RANK, LATE), ViewState()))
     assert "Straggler: rank 2, backprop, steps 20\N{EN DASH}39" in shown
+
+
+def test_some_very_long_steps_leave_colours_for_the_others() -> None:
+    """Four warm-up steps of 40 take ten times as long: a step that takes half more is still seen."""
+    ns = np.full((1, 40, 8), 100_000_000, np.uint32)
+    ns[0, :4] = 1_000_000_000
+    ns[0, 20:30, 3] = 150_000_000
+    times = Times(tuple(range(8)), tuple(range(40)), ("user",), ns, np.ones((40, 8), np.bool_), 1e8)
+    drawing = step_durations.by_rank(StepGrid.of(times, ("user",), 160, 320), LIGHT)
+    trace = drawing.figure.data[0]
+    share = (150e6 - trace.zmin) / (trace.zmax - trace.zmin)
+    assert 0.3 < share < 0.9
+    assert trace.zmax <= step_durations.MOST_USUAL * 100e6
+
+
+def test_noise_of_equal_steps_stays_pale() -> None:
+    """The scale is tied to the step time: 3 % of it are no dark red."""
+    draw = np.random.default_rng(1)
+    ns = (1e8 * draw.normal(1, 0.03, (1, 60, 8))).astype(np.uint32)
+    times = Times(tuple(range(8)), tuple(range(60)), ("user",), ns, np.ones((60, 8), np.bool_), 1e8)
+    trace = step_durations.by_rank(StepGrid.of(times, ("user",), 160, 320), LIGHT).figure.data[0]
+    shares = (np.array(trace.z) - trace.zmin) / (trace.zmax - trace.zmin)
+    assert np.quantile(shares, 0.99) < 0.5

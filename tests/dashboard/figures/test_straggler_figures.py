@@ -83,3 +83,15 @@ def test_one_rank_gets_no_comparison_with_peers() -> None:
     late = residuals.measure(times_of(run.times, range(1)))
     assert stragglers.by_category(late, lambda _: late, LIGHT).summary.startswith("A single rank")
     assert late.compute_ns[0, 0] == 15 * MS
+
+
+def test_noise_of_a_healthy_run_stays_pale() -> None:
+    """The scale is tied to the step: what lasts 5 % of it is not even half way to the darkest."""
+    draw = np.random.default_rng(0)
+    compute = 1e8 * draw.normal(1, 0.02, (8, 60))
+    found = residuals.compare(compute, tuple(range(8)), tuple(range(60)), 1e8)
+    trace = stragglers.by_rank(found, LIGHT).figure.data[0]
+    assert np.nanmax(np.array(trace.z)) < 0.5 * trace.zmax
+    compute[:, :4] *= 10 * np.arange(1, 9)[:, None]
+    warm = residuals.compare(compute, tuple(range(8)), tuple(range(60)), 1e8)
+    assert warm.ceiling_ns <= 1.1e8

@@ -162,3 +162,16 @@ def test_the_whole_of_both_runs_is_shown_first(runs: Runs) -> None:
         shown = side_by_side.whole(*pair(runs))
         assert begin + shown["t0"] <= 0
         assert begin + shown["t1"] >= store.whole.width_ns
+
+
+def test_two_timelines_share_one_scale(runs: Runs) -> None:
+    """What lasts the same in both is as red in both; the scale stands above them, with its end."""
+    stores = pair(runs)
+    ceiling = side_by_side.common_ceiling(stores)
+    assert ceiling == max(store.residuals.ceiling_ns for store in stores)
+    late, healthy = stores
+    assert healthy.residuals.ceiling_ns < late.residuals.ceiling_ns
+    sync = side_by_side.whole(late, healthy)
+    alone = side_by_side._figure(healthy, sync, 1, theme.LIGHT, healthy.residuals.ceiling_ns)
+    beside = side_by_side._figure(healthy, sync, 1, theme.LIGHT, ceiling)
+    assert alone.layout.images[0].source != beside.layout.images[0].source

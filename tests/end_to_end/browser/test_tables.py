@@ -77,3 +77,17 @@ def test_rows_are_found_copied_and_saved(browser: Browser, addresses: dict[str, 
         card.get_by_label("filter rows").fill(" ".join(words[2:4]))
         expect(card.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
         expect(card.locator(".ag-center-cols-container")).to_contain_text(words[3])
+
+
+def test_a_link_to_the_view_is_copied(browser: Browser, addresses: dict[str, str]) -> None:
+    """Opened anew it shows the same window: the button copies what the address bar says."""
+    with opened(browser, addresses["Timeline"]) as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        settled(page)
+        before = page.url
+        page.locator("#zoom-in").click()
+        page.wait_for_function("before => location.href !== before", arg=before)
+        page.get_by_label("copy a link to this view").click()
+        expect(page.get_by_label("copy a link to this view")).to_have_text("Copied")
+        assert page.evaluate("navigator.clipboard.readText()") == page.url
+        expect(page.get_by_label("copy a link to this view")).to_have_text("Copy link")

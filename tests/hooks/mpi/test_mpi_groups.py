@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.mpi import run_recorded
+from support.launch.mpi import run_ranks, run_recorded
+from support.launch.recording import read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,10 +54,78 @@ def test_their_collectives_are_communication_without_an_operation(tmp_path: Path
         assert process.one("Merge")["op"] is None
 
 
-def test_synchronization_of_windows_is_communication(tmp_path: Path) -> None:
+def test_a_fence_is_a_barrier_of_the_windows_group(tmp_path: Path) -> None:
+    """What makes and frees a window, and locks, is communication without an operation."""
     for process in run_recorded(WINDOW, tmp_path / "t", 2):
-        names = [event["name"] for event in process.events]
-        assert names == [
-            f"Win.{name}" for name in ("Allocate", "Fence", "Fence", "Lock", "Unlock", "Free")
+        found = [(event["name"], event["op"], event["seq"]) for event in process.events]
+        assert found == [
+            ("Win.Allocate", None, None),
+            ("Win.Fence", "barrier", 0),
+            ("Win.Fence", "barrier", 1),
+            ("Win.Lock", None, None),
+            ("Win.Unlock", None, None),
+            ("Win.Free", None, None),
         ]
-        assert {(event["kind"], event["op"]) for event in process.events} == {("reduction", None)}
+        assert {event["kind"] for event in process.events} == {"reduction"}
+        groups = {row.index: (row.name, row.ranks) for row in process.side.communicators}
+        assert groups[process.events[1]["communicator"]] == ("MPI_COMM_WORLD.Win", [0, 1])
+
+
+def test_a_fence_after_nothing_is_not_matched(tmp_path: Path) -> None:
+    """MPI need not wait in it."""
+    code = WINDOW.replace("window.Fence()", "window.Fence(assertion=MPI.MODE_NOPRECEDE)", 1)
+    for process in run_recorded(code, tmp_path / "t", 2):
+        found = [(event["op"], event["seq"]) for event in process.named("Win.Fence")]
+        assert found == [(None, None), ("barrier", 0)]
+
+
+EXPOSED = """
+window = MPI.Win.Create(np.zeros(4), 8, comm=world)
+everybody = world.Get_group()
+others = everybody.Excl([world.rank])
+for turn in range(2):
+    window.Post(others)
+    window.Start(others)
+    for other in range(world.size):
+        if other != world.rank:
+            window.Put(np.ones(1), other)
+    window.Complete()
+    if turn:
+        window.Wait()
+    else:
+        while not window.Test():
+            pass
+assert others.Get_size() == 2  # it is still there
+window.Free()
+"""
+
+
+def test_who_opens_a_window_for_whom_are_messages(tmp_path: Path) -> None:
+    """`Start` waits for each `Post`, `Wait` for each `Complete`; what a test sees is counted."""
+    for rank, process in enumerate(run_recorded(EXPOSED, tmp_path / "t", 3)):
+        others = [other for other in range(3) if other != rank]
+        for name, op, tag, numbers in (
+            ("Win.Post", "send", 0, (0, 1)),
+            ("Win.Start", "recv", 0, (0, 1)),
+            ("Win.Complete", "send", 1, (0, 1)),
+            ("Win.Wait", "recv", 1, (1,)),
+        ):
+            found = process.named(name)
+            expected = [(op, other, tag, number) for number in numbers for other in others]
+            assert [(e["op"], e["peer"], e["key"], e["seq"]) for e in found] == expected
+            assert {e["status"] for e in found} == {"closed"}
+
+
+ATTACHED = """
+window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)
+other = MPI.Win.Allocate(8, comm=MPI.COMM_SELF)
+window.Fence()
+other.Fence()
+"""
+
+
+def test_windows_of_an_attached_communicator_are_recorded(tmp_path: Path) -> None:
+    """Those that are made from then on, and no others."""
+    run_ranks(ATTACHED, tmp_path / "t", 2)
+    for process in read_all(tmp_path / "t"):
+        assert [event["op"] for event in process.named("Win.Fence")] == ["barrier"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from support.launch.recording import read_one
 from support.launch.torch_training import Training, dist, group_of_one, network, torch
 
 import tracelens as tl
+from tracelens_instrument.core.backend import NATIVE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +56,27 @@ def test_without_a_hook_of_the_users(trace: Path) -> None:
     buckets = read_one(trace).named("bucket")
     assert [(b["bytes"], b["op"]) for b in buckets] == [(4 * (8 * 16 + 16 + 16), "allreduce")] * 2
     assert buckets[0]["seq"] < buckets[1]["seq"]  # between them DDP tells in which order it reduces
+
+
+@pytest.mark.skipif(not NATIVE, reason="the recorder in Python leaves it as it is")
+@pytest.mark.usefixtures("trace")
+def test_threads_of_gloo_keep_their_python_state() -> None:
+    """Else each completion makes one, with memory that the kernel maps and takes back."""
+    kept = threading.local()
+    made = []
+
+    def completed(_future: Any) -> None:
+        if not hasattr(kept, "state"):
+            kept.state = True
+            made.append(threading.get_ident())
+
+    tl.attach(DistributedDataParallel(network()))
+    dist.all_reduce(torch.ones(4))  # the first event opens the recording, in Python
+    for _ in range(20):
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        work.get_future().add_done_callback(completed)
+        work.wait()
+    assert len(made) == len(set(made))
 
 
 def test_the_users_hook_is_called_and_recorded(trace: Path) -> None:

@@ -129,7 +129,7 @@ def test_a_step_that_calls_its_base_is_one_update(trace: Path) -> None:
     ("target", "name"),
     [
         (backward._BackwardPass, "_wait"),
-        (buckets, "_bucket"),
+        (buckets, "_begin"),
         (process_groups.Flight, "_follow"),
         (modules._EndLayer, "_await_gradient"),
         (backward._BackwardPass, "finish"),

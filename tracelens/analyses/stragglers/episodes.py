@@ -21,7 +21,7 @@ from tracelens.accounting import compute_time
 from tracelens.analyses.servers import shards
 from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
-from tracelens.replay.counterfactual import as_work_varies, price
+from tracelens.replay.counterfactual import TWO_SIDED, Price, as_work_varies, price
 from tracelens.stats.constants import (
     CONSISTENT,
     ENOUGH,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
     from tracelens.replay.collectives import Pipeline
-    from tracelens.replay.counterfactual import Episode, Price
+    from tracelens.replay.counterfactual import Episode
     from tracelens.replay.dependencies import Dependencies
 
 
@@ -256,6 +256,8 @@ def _price_of(
     further = pipeline.further(late, effect) if pipeline and not chains else None
     names = (late.phase, *late.also)
     met = _time_to_meeting(own, late)
+    if own.work_left_to_others(late.ranks):
+        return _price_of_pace(own, late)
     return price(
         met,
         effect,
@@ -267,6 +269,16 @@ def _price_of(
         length=own.length,
         lost_of=(lambda by: chains.lost((names, by))) if chains else None,
     )
+
+
+def _price_of_pace(own: ComputeTime, late: Episode) -> Price:
+    """Price ranks that take work at their own pace: what they do less of, others have to do."""
+    done = own.steps_done
+    peers = own.peers_of(late.ranks)
+    less = sum(max(float(np.median(done[peers])) - done[rank], 0.0) for rank in late.ranks)
+    saving = less / (float(done[[*peers, *late.ranks]].sum()) + less)
+    low, high = (saving * (1 + sign * TWO_SIDED * late.unsure) for sign in (-1, 1))
+    return Price(saving, (max(low, 0.0), min(high, 1.0)), cost=0.0, waiting=0)
 
 
 def _removable_delay(own: ComputeTime, late: Episode) -> Floats:

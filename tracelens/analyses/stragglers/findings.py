@@ -131,6 +131,8 @@ def _corroborated(
     """
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
+    if own.work_left_to_others(late.ranks):
+        return True
     if late.pattern == "migrating" or lost_ns < CLEAR * trace.uncertainty_ns * len(rows):
         return True
     messages = awaited_messages(trace).filter(pl.col("step").is_in(own.steps[rows]))
@@ -167,6 +169,7 @@ def _straggler(own: ComputeTime, late: Episode, cost: Price, *, majority: bool) 
         extra_ns=extra,
         share=extra / own.step_ns,
         majority=majority,
+        at_own_pace=own.work_left_to_others(late.ranks),
     )
 
 
@@ -272,7 +275,10 @@ NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no re
 
 @dataclass(frozen=True, eq=False)
 class Straggler:
-    """An episode as it is reported; `ranks` and `steps` are those of the run, `hosts` only if whole."""
+    """An episode as it is reported; `ranks` and `steps` are those of the run, `hosts` only if whole.
+
+    `at_own_pace` says that none waits, but others do more of the work instead.
+    """
 
     late: Episode
     cost: Price
@@ -282,6 +288,7 @@ class Straggler:
     extra_ns: float
     share: float
     majority: bool
+    at_own_pace: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,7 +356,9 @@ def fields(found: Straggler, step_ns: float) -> dict[str, str]:
         "extra": fmt.duration(found.extra_ns),
         "share": fmt.percent(found.share),
         "step": fmt.duration(step_ns),
-        "waiting": _waiting(found, several=several),
+        "waiting": _pace(several=several)
+        if found.at_own_pace
+        else _waiting(found, several=several),
         "it": "them" if several else "it",
         "absorbed": _absorbed(found.cost),
     }
@@ -406,6 +415,10 @@ def _course(found: Straggler, *, several: bool) -> str:
     if late.pattern == "drifting":
         return f"{slow} in {phase}, with growing delay"
     return f"{slow} in {phase}"
+
+
+def _pace(*, several: bool) -> str:
+    return f"no rank waits, but the others make the steps that {'they do' if several else 'it does'} not"
 
 
 def _waiting(found: Straggler, *, several: bool) -> str:

@@ -176,7 +176,7 @@ def _where(trace: Trace, phases: Phases, rank: int) -> str:
     most = int(np.argmax([float(by.sum()) for by in longer]))
     phase, extra = own.phases[most], longer[most]
     few = in_few_steps(extra) & (extra > extra.max() / MANY)  # not what hardly matters beside
-    if extra[few].sum() < MAJORITY * extra.sum():
+    if not few.any() or extra[few].sum() < MAJORITY * extra.sum():
         per_step = fmt.duration(float(extra.sum()) / len(own.steps))
         return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
     steps, peers = own.steps[few], tuple(one for one in own.ranks if one != rank)

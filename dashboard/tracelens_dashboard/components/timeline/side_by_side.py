@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
+from tracelens.lod import raster
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart
+from tracelens_dashboard.components.heading import card_title
+from tracelens_dashboard.components.timeline.controls import residual_ramp
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.ids import aria
@@ -19,6 +23,8 @@ from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dash import Dash
     from dash.development.base_component import Component
     from plotly import graph_objects as go
@@ -30,6 +36,7 @@ UPPER: Final = "together-here"
 LOWER: Final = "together-there"
 SYNC: Final = "together-view"
 STEP: Final = "together-step"
+SCALE: Final = "together-scale"
 AROUND: Final = 1.5  # steps on either side of one that is looked at
 HINT: Final = (
     "Both timelines show the same duration, aligned at the chosen step (counted from each run's first). "
@@ -51,15 +58,16 @@ def layout(store: Store, other: Store, view: ViewState) -> Component:
     label = html.Span("aligned at step", className="fact-name")
     heading = dmc.Group(
         [
-            dmc.Title("Side by side", order=2, className="card-title"),
+            card_title("Side by side"),
             dmc.Group([label, number], gap="xs"),
         ],
         justify="space-between",
     )
     plots = [_plot(current.name(store), UPPER), _plot(current.name(other), LOWER)]
     hint = html.P(HINT, className="summary")
+    scale = html.Div(id=SCALE, className="legend")
     return dmc.Card(
-        [dcc.Store(id=SYNC, data=data), heading, hint, *plots], className="card", mt="sm"
+        [dcc.Store(id=SYNC, data=data), heading, hint, scale, *plots], className="card", mt="sm"
     )
 
 
@@ -118,6 +126,7 @@ def _register_drawing(app: Dash, other: str) -> None:
         Output(LOWER, "style"),
         Output(f"{UPPER}-plot", "aria-label"),
         Output(f"{LOWER}-plot", "aria-label"),
+        Output(SCALE, "children"),
         Input(SYNC, "data"),
         Input(ids.SCHEME, "computedColorScheme"),
         current.RUN,
@@ -127,10 +136,16 @@ def _register_drawing(app: Dash, other: str) -> None:
         if scheme is None:
             raise PreventUpdate
         shown = (current.store(run), current.other(with_run))
-        figures = [_figure(store, sync, at, themes.of(scheme)) for at, store in enumerate(shown)]
+        theme, ceiling = themes.of(scheme), common_ceiling(shown)
+        figures = [_figure(store, sync, at, theme, ceiling) for at, store in enumerate(shown)]
         heights = [{"height": f"{figure.layout.height or 0}px"} for figure in figures]
         labels = [f"timeline of {current.name(store)}" if store else "" for store in shown]
-        return *figures, *heights, *labels
+        return *figures, *heights, *labels, residual_ramp(ceiling, theme)
+
+
+def common_ceiling(stores: Sequence[Store | None]) -> float:
+    """Return where the scale of residuals ends, in ns: one for both runs."""
+    return max((store.residuals.ceiling_ns for store in stores if store), default=1.0)
 
 
 def place_of(store: Store, step: int) -> int:
@@ -168,13 +183,19 @@ def _plot(name: str, identity: str) -> Component:
     )
 
 
-def _figure(store: Store | None, sync: Any, at: int, theme: themes.Theme) -> go.Figure:
+def _figure(
+    store: Store | None, sync: Any, at: int, theme: themes.Theme, ceiling: float
+) -> go.Figure:
     seen = _seen(sync, at)
     if store is None or seen is None:
         return themes.blank()
     inside = seen.clamp(Window(0, store.whole.width_ns))
     frame = viewport.frame(store, {"t0": inside.start_ns, "t1": inside.end_ns}, [], None)
-    figure = plot.draw(frame, viewport.picture(frame), theme)
+    picture = viewport.picture(frame)
+    figure = plot.draw(frame, picture, theme)
+    palette = themes.palette(theme.name, store.residuals.ceiling_ns / ceiling)
+    data = base64.b64encode(raster.encode_png(picture.pixels, palette)).decode()
+    figure.layout.images[0].source = f"data:image/png;base64,{data}"
     ends = [seen.start_ns / SECOND, seen.end_ns / SECOND]
     figure.update_layout(
         xaxis={"range": ends, "minallowed": None, "maxallowed": None, "title": None}

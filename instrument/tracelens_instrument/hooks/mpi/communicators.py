@@ -1,4 +1,4 @@
-"""Functions in the place of methods of communicators, windows and messages, which record the call.
+"""Functions in the place of methods of communicators and messages, which record the call.
 
 Each asks the log of its communicator to begin a span, calls MPI's method once with what it was given,
 and ends the span. If the log fails nothing is recorded, and the call is made all the same. Logs are
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mpi4py import MPI
 
 from tracelens_instrument.hooks.base import Switch, guarded
+from tracelens_instrument.hooks.mpi import windows
 from tracelens_instrument.hooks.mpi.log import Flight, Log, members
 from tracelens_instrument.hooks.mpi.requests import FLIGHTS, STARTS, ByObject, span_of
 from tracelens_instrument.hooks.mpi.table import (
@@ -25,7 +26,6 @@ from tracelens_instrument.hooks.mpi.table import (
     PERSISTENT_MESSAGES,
     POINT_TO_POINT,
     PROBES,
-    WINDOW_CALLS,
 )
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def replace(replaced: Replaced) -> None:
         | dict.fromkeys(("Free", "free", "Disconnect"), _forgetting),
     )
     replaced.replace([MPI.Message], _each(_receiving, MATCHED) | _each(_probing, MESSAGE_PROBES))
-    if EVERYTHING.on:  # a window does not tell its communicator
-        replaced.replace([MPI.Win], dict.fromkeys(WINDOW_CALLS, _synchronizing))
+    replaced.replace([MPI.Win], windows.methods(_log_of, everything=EVERYTHING.on))
 
 
 def _each(
@@ -252,16 +251,6 @@ def _receiving(_row: None, name: str, original: Function) -> Function:
         if name[0] in "Ii" or flight is None:
             return _issued(flight, original, self, args, kwargs)
         with flight.tokens[0]:
-            return original(self, *args, **kwargs)
-
-    return method
-
-
-def _synchronizing(name: str, original: Function) -> Function:
-    name = f"Win.{name}"
-
-    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with span_of(name, "reduction"):
             return original(self, *args, **kwargs)
 
     return method

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span, Token
     from tracelens_instrument.hooks.mpi.table import Collective, Leg, PointToPoint
 
-__all__ = ["Claim", "Flight", "Log", "Receipt", "members", "payload_of_buffer", "payload_of_call"]
+__all__ = [
+    "Claim",
+    "Flight",
+    "Log",
+    "Receipt",
+    "global_ranks",
+    "members",
+    "payload_of_buffer",
+    "payload_of_call",
+]
 _TRACK: Final = "non-blocking"
 
 
@@ -154,6 +163,21 @@ def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
         receipt.token.discard()
 
 
+class Notices:
+    """What a call is about for several ranks at once, ended with it."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+
+    def __enter__(self) -> None:
+        """Go on with the call."""
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        """End it for all, the last one first, as they lie in each other."""
+        for token in reversed(self._tokens):
+            token.end(failed is not None)
+
+
 class Claim(NamedTuple):
     """A message that a probe has taken out of the queue: its number, sender, tag and size."""
 
@@ -168,21 +192,28 @@ def members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
 
     These are others only if it is one between two groups.
     """
-    mine = _global_ranks(comm.Get_group())
+    mine = _of_own(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
         return mine, mine
-    peers = _global_ranks(comm.Get_remote_group())
+    peers = _of_own(comm.Get_remote_group())
     return sorted({*mine, *peers}), peers
 
 
-def _global_ranks(group: MPI.Group) -> list[int]:
+def _of_own(group: MPI.Group) -> list[int]:
+    """Return the global ranks of a group that is freed then."""
+    try:
+        return global_ranks(group)
+    finally:
+        group.Free()
+
+
+def global_ranks(group: MPI.Group) -> list[int]:
     """Return ranks in COMM_WORLD; `NO_INDEX` for processes of another one."""
     world = MPI.COMM_WORLD.Get_group()
     try:
         ranks = group.Translate_ranks(None, world)
         return [NO_INDEX if rank == MPI.UNDEFINED else int(rank) for rank in ranks]
     finally:
-        group.Free()
         world.Free()
 
 
@@ -242,6 +273,16 @@ class Log:
         if PENDING:
             write_pending()
         return found if found.tokens or found.receipt is not None else None
+
+    def notices(self, name: str, op: str, ranks: Sequence[int], tag: int) -> Notices:
+        """Begin what a call lets some ranks know, or waits for that they let it know; no data."""
+        span = self.span(name, op)
+        return Notices(
+            [
+                span.begin(None, seq=self.next_message(op, rank, tag), peer=rank, key=tag)
+                for rank in ranks
+            ]
+        )
 
     def _message(
         self,

@@ -22,6 +22,7 @@ __all__ = [
     "POINT_TO_POINT",
     "PROBES",
     "WINDOW_CALLS",
+    "WINDOW_MAKERS",
     "Collective",
     "Leg",
     "PointToPoint",
@@ -159,10 +160,11 @@ DERIVING: Final = dict.fromkeys(
     Collective(None),
 )
 
-# One-sided communication: the calls in which a rank may wait for others.
+# One-sided communication: the calls that make a window, by the place of the communicator among what
+# they are given, and those in which a rank may wait for others.
+WINDOW_MAKERS: Final = {"Create": 3, "Allocate": 3, "Allocate_shared": 3, "Create_dynamic": 1}
 WINDOW_CALLS: Final = (
-    *("Create", "Allocate", "Allocate_shared", "Create_dynamic", "Free", "Fence"),
-    *("Start", "Complete", "Post", "Wait", "Lock", "Unlock", "Lock_all", "Unlock_all"),
+    *("Fence", "Start", "Complete", "Post", "Wait", "Lock", "Unlock", "Lock_all", "Unlock_all"),
     *("Flush", "Flush_all", "Flush_local", "Flush_local_all"),
 )
 

@@ -17,22 +17,24 @@ import wrapt
 
 from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import attempt, warn_failed
 from tracelens_instrument.hooks.torch.devices import Placed
 from tracelens_instrument.hooks.torch.steps import STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from tracelens_instrument.core.spans import Span, Token
     from tracelens_instrument.device.spans import DeviceToken
 
-__all__ = ["bucket_issued", "in_backward", "install", "layer_begins", "operator_begins"]
+__all__ = ["ENGINE", "bucket_issued", "install", "layer_begins", "operator_begins"]
 
 _BACKPROP: Final = Placed(recorder.span("backprop", kind="backprop"))
 _WAIT: Final = recorder.span("wait for reductions", kind="wait")
-_ENGINE: Final = {
+_queue_callback: Final[Any] = torch.autograd.Variable._execution_engine.queue_callback  # noqa: SLF001 - as DDP does
+# What calls code without a frame, such as DDP's, in a backward pass: none of Python, or one of these.
+ENGINE: Final = {
     getattr(torch.autograd.graph, "_engine_run_backward", torch.autograd.backward).__code__,
     torch.autograd.backward.__code__,
 }
@@ -42,7 +44,8 @@ class _BackwardPass:
     """One call of backward() on the training thread."""
 
     def __init__(self, loss: Any) -> None:
-        STEPS.propagating()
+        if STATE.infers_steps:
+            STEPS.propagating()
         self._thread = threading.get_ident()
         self._layer: Token | None = None
         self._operator: Token | None = None
@@ -71,8 +74,7 @@ class _BackwardPass:
             self._was_computing()
         if not self._marked:
             self._marked = True
-            engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001 - as DDP does
-            engine.queue_callback(self._computed)
+            _queue_callback(self._computed)
         number = self._buckets
         self._buckets += 1
         return number
@@ -138,14 +140,6 @@ class _BackwardPasses:
 
 
 _PASSES: Final = _BackwardPasses()
-
-
-def in_backward(frame: FrameType | None) -> bool:
-    """Return whether code without a frame, called by `frame`, is part of a backward pass.
-
-    Such as DDP's: it runs where the engine does, which may be a thread without Python code below.
-    """
-    return frame is None or frame.f_code in _ENGINE
 
 
 def bucket_issued() -> int | None:

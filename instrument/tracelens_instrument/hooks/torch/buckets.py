@@ -6,6 +6,7 @@ communication hook of the user's, which may do anything, is called from ours, wh
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from tracelens.schema.record import NO_INDEX
 from tracelens_instrument.core.failures import warn_once
 from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
 from tracelens_instrument.hooks.torch import backward
-from tracelens_instrument.hooks.torch.process_groups import Flight, group_of
+from tracelens_instrument.hooks.torch.process_groups import Flight, Group, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,8 @@ class _UserHook:
     def begin(self, bucket: GradBucket) -> Flight:
         """A bucket is complete."""
         backward.bucket_issued()
-        return _begin(self.group, bucket.buffer(), bucket.index())
+        buffer = bucket.buffer()
+        return _begin(_Buffer(buffer, group_of(self.group)), bucket.index())
 
     def reduce(self, bucket: GradBucket) -> Future:
         """Call the user's communication hook; the operations that it issues are part of the bucket."""
@@ -79,17 +81,22 @@ def look_for_hook(model: DistributedDataParallel) -> None:
 
 def is_gradient(tensors: list[torch.Tensor]) -> bool:
     """Return whether DDP reduces gradients here, not which parameters are in use."""
-    return tensors[0].is_floating_point() or tensors[0].is_complex()
+    buffer = tensors[0]
+    return id(buffer) in _BUFFERS or buffer.dtype.is_floating_point or buffer.dtype.is_complex
 
 
 def see_bucket(args: tuple[Any, ...]) -> Flight | None:
     """See an allreduce by DDP, unless a communication hook has asked for it."""
-    if in_users_hook():
+    if _running:
         return None
     try:
-        return _bucket(args)
+        buffer = args[0][0]
+        known = _BUFFERS.get(id(buffer))
+        if known is None or known.buffer() is not buffer:
+            known = _met(buffer, group_of(dist.ProcessGroup.unbox(args[1])))
+        return _begin(known, backward.bucket_issued())
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
-        warn_failed(_bucket, error)
+        warn_failed(_begin, error)
         return None
 
 
@@ -98,18 +105,40 @@ def in_users_hook() -> bool:
     return bool(_running)
 
 
-def _bucket(args: tuple[Any, ...]) -> Flight:
-    number = backward.bucket_issued()
-    return _begin(dist.ProcessGroup.unbox(args[1]), args[0][0], number)
+class _Buffer:
+    """The memory that DDP reduces a bucket in, step after step."""
+
+    __slots__ = ("buffer", "group", "nbytes", "span")
+
+    def __init__(self, buffer: torch.Tensor, group: Group) -> None:
+        self.buffer = weakref.ref(buffer, _forget)
+        self.group = group
+        self.span = group.span_of("bucket", "allreduce", buffer)
+        self.nbytes = 0 if buffer.is_sparse else buffer.nbytes
 
 
-def _begin(process_group: dist.ProcessGroup, buffer: torch.Tensor, number: int | None) -> Flight:
-    group = group_of(process_group)
-    token = group.span_of("bucket", "allreduce", buffer).begin(
+# By id: to ask PyTorch for the group of each call would take longer than all the rest.
+_BUFFERS: Final[dict[int, _Buffer]] = {}
+
+
+def _met(buffer: torch.Tensor, group: Group) -> _Buffer:
+    known = _BUFFERS[id(buffer)] = _Buffer(buffer, group)
+    return known
+
+
+def _forget(dropped: weakref.ref[torch.Tensor]) -> None:
+    for key, known in list(_BUFFERS.items()):
+        if known.buffer is dropped:
+            del _BUFFERS[key]
+
+
+def _begin(known: _Buffer, number: int | None) -> Flight:
+    group = known.group
+    token = known.span.begin(
         group.buckets,
+        nbytes=known.nbytes,
         seq=group.next_seq(),
         bucket=NO_INDEX if number is None else number,
-        nbytes=0 if buffer.is_sparse else buffer.nbytes,
     )
     return Flight(token)
 

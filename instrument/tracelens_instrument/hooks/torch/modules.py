@@ -149,7 +149,7 @@ class _BeginRoot(ModuleHook):
         if not self._settled:
             self._settled = True
             attempt(self._whole.settle, module)
-        if module.training and torch.is_grad_enabled():
+        if STATE.infers_steps and module.training and torch.is_grad_enabled():
             STEPS.computing()
         self._whole.span.__enter__()
         self._whole.enter()

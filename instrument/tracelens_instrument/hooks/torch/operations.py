@@ -119,7 +119,11 @@ def resume_kernels() -> None:
 
 
 def _kernel(name: str, watch: Watch) -> Callable[..., Any]:
-    hand_on = getattr(torch.ops.c10d, name).default.redispatch
+    operator = getattr(torch.ops.c10d, name).default
+    handle = getattr(
+        operator, "_handle", None
+    )  # without the operator's method, which only calls it
+    hand_on = getattr(handle, "redispatch_boxed", operator.redispatch)
     below = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -319,7 +323,7 @@ def _bucket_or_collective(
 
     def watch(args: tuple[Any, ...]) -> Flight | None:
         caller = sys._getframe(1).f_back  # noqa: SLF001 - no other way
-        if backward.in_backward(caller) and buckets.is_gradient(args[0]):
+        if (caller is None or caller.f_code in backward.ENGINE) and buckets.is_gradient(args[0]):
             return buckets.see_bucket(args)
         return collective(args)
 

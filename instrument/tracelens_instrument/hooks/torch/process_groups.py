@@ -24,7 +24,8 @@ __all__ = [
     "group_of",
     "queues_only",
 ]
-_GROUPS: Final[weakref.WeakKeyDictionary[dist.ProcessGroup, Group]] = weakref.WeakKeyDictionary()
+_GROUPS: Final[dict[int, tuple[weakref.ref[dist.ProcessGroup], Group]]] = {}  # by id
+_unbox_work: Final = dist.Work.unbox
 _MOST_ENDED_BY_WAITING: Final = 256
 
 
@@ -47,7 +48,7 @@ class Group:
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for an operation on a tensor, which stands for all that it works on."""
-        span, placed = self._known(name, op)
+        span, placed = self._spans.get(name) or self._known(name, op)
         return span if placed is None else placed.at(tensor)
 
     def span_on_host(self, name: str, op: str) -> Span:
@@ -65,16 +66,23 @@ class Group:
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
     """Return what is known of `process_group`, without keeping it alive."""
-    group = _GROUPS.get(process_group)
-    if group is None:
-        recorder.identify(dist.get_rank(), dist.get_world_size())
-        ranks = dist.get_process_group_ranks(process_group)
-        if process_group is dist.group.WORLD:
-            note_attached(f"process group of {len(ranks)} ranks")
-        group = _GROUPS[process_group] = Group(
-            f"torch {process_group.group_name}", ranks, queues=queues_only(process_group)
-        )
+    known = _GROUPS.get(id(process_group))
+    if known is not None and known[0]() is process_group:
+        return known[1]
+    recorder.identify(dist.get_rank(), dist.get_world_size())
+    ranks = dist.get_process_group_ranks(process_group)
+    if process_group is dist.group.WORLD:
+        note_attached(f"process group of {len(ranks)} ranks")
+    name = f"torch {process_group.group_name}"
+    group = Group(name, ranks, queues=queues_only(process_group))
+    _GROUPS[id(process_group)] = weakref.ref(process_group, _forget), group
     return group
+
+
+def _forget(dropped: weakref.ref[dist.ProcessGroup]) -> None:
+    for key, (known, _) in list(_GROUPS.items()):
+        if known is dropped:
+            del _GROUPS[key]
 
 
 def queues_only(process_group: dist.ProcessGroup) -> bool:
@@ -101,7 +109,7 @@ class Flight:
         """End with the work that an operator returned, alone or behind its tensors."""
         try:
             boxed = result[-1] if isinstance(result, (tuple, list)) else result
-            self._follow(dist.Work.unbox(boxed))
+            self._follow(_unbox_work(boxed))
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(self._follow, error)
 
@@ -111,7 +119,7 @@ class Flight:
 
     def end_with(self, future: Any) -> None:
         """End with this future, which is left as it is."""
-        future.add_done_callback(self._over)
+        future.add_done_callback(self._token.completed)
 
     def waited_for(self, _work: Any, *, failed: bool) -> None:
         """Called when the program has waited for it."""
@@ -132,15 +140,7 @@ class Flight:
         except RuntimeError:  # it has none: gloo completes reduce_scatter and messages by waiting
             self.end_by_waiting(work)
         else:
-            self.end_with(future)
-
-    def _over(self, future: Any) -> None:
-        try:
-            future.value()
-        except Exception:  # noqa: BLE001 - it failed; PyTorch raises it where the program waits
-            self._token.end(failed=True)
-        else:
-            self._token.end()
+            future.add_done_callback(self._token.completed)
 
 
 _ended_by_waiting: Final[dict[int, tuple[Any, Flight]]] = {}

@@ -112,7 +112,6 @@ class ImplicitSteps:
                 on_stop(self._stop)
                 self._begin()
         elif self._updated_ns is not None:
-            end_step()
             self._number += 1
             self._begin()
 

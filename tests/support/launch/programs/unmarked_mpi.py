@@ -2,9 +2,11 @@
 
 Usage: unmarked_mpi.py PATTERN FAULT. PATTERN is borders (each rank exchanges its borders with those
 beside it, in a ring, and all reduce a norm every fifth time), ring (an all-reduce written by hand, of
-messages that do not block) or server (rank 0 takes pickled gradients from whoever is first, and replies
-with weights). FAULT is none, work (rank 2 works twice as long) or, of a server, apply (what it does
-takes longer than two workers' work).
+messages that do not block), server (rank 0 takes pickled gradients from whoever is first, and replies
+with weights), queue (as server, but it says when there were enough, however many of whom), or windows or
+exposed (each rank puts its weights into the window of the next one, between fences, or between calls of
+these two alone). FAULT is none, work (rank 2 works twice as long) or, of a
+server, apply (what it does takes longer than two workers' work).
 """
 
 from __future__ import annotations
@@ -72,4 +74,47 @@ def server() -> None:
     comm.Barrier()
 
 
-{"borders": borders, "ring": ring, "server": server}[pattern]()
+def queue() -> None:
+    """Serve until there were enough gradients, or work until told to stop; nobody waits for another."""
+    weights, status, often = np.zeros(10_000), MPI.Status(), 60 * (size - 1)
+    if rank == 0:
+        gradient, served, working = np.empty_like(weights), 0, size - 1
+        while working:
+            comm.Recv(gradient, source=MPI.ANY_SOURCE, tag=1, status=status)
+            weights -= 0.01 * gradient
+            served += 1
+            stops = served > often - size + 1
+            working -= stops
+            comm.Send(weights, dest=status.Get_source(), tag=2 + stops)
+    else:
+        while status.Get_tag() != 3:
+            work()
+            comm.Send(0.1 * weights + 1, dest=0, tag=1)
+            comm.Recv(weights, source=0, tag=MPI.ANY_TAG, status=status)
+
+
+def windows() -> None:
+    """Average weights with the rank before, in windows."""
+    weights, right = np.ones(20_000), (rank + 1) % size
+    window = MPI.Win.Allocate(weights.nbytes, weights.itemsize, comm=comm)
+    received = np.asarray(window.tomemory()).view(np.float64)
+    everybody = comm.Get_group()
+    before, after = (everybody.Incl([(rank + by) % size]) for by in (-1, 1))
+    for _ in range(80):
+        work()
+        if pattern == "windows":
+            window.Fence()
+            window.Put(weights, right)
+            window.Fence()
+        else:
+            window.Post(before)
+            window.Start(after)
+            window.Put(weights, right)
+            window.Complete()
+            window.Wait()
+        weights = (weights + received) / 2
+    window.Free()
+
+
+programs = {"borders": borders, "ring": ring, "server": server, "queue": queue}
+programs.get(pattern, windows)()

@@ -1,0 +1,176 @@
+"""One-sided communication: functions that record what the synchronizing calls of a window wait for.
+
+A window has a group of its own, as a communicator has. `Fence` is a barrier of it, unless the program
+says that nothing came before, when MPI need not wait. Where only some ranks synchronize, `Start` waits
+for the `Post` of each target and `Wait` for the `Complete` of each origin: these are recorded as
+messages of the window, with the tags `POSTED` and `COMPLETED`. Who holds a lock MPI does not tell, so
+that `Lock` and the like are communication of the window without an operation.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+from mpi4py import MPI
+
+from tracelens_instrument.hooks.base import guarded
+from tracelens_instrument.hooks.mpi.log import Log, global_ranks
+from tracelens_instrument.hooks.mpi.table import WINDOW_CALLS, WINDOW_MAKERS, Collective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from tracelens_instrument.hooks.mpi.replaced import Function, Make
+
+    LogOf = Callable[[Any], Log | None]
+
+__all__ = ["methods"]
+
+POSTED, COMPLETED = range(2)  # tags: a window has no others
+_BARRIER: Final = Collective("barrier")
+_LOOSE: Final = Collective(None)
+_UNKNOWN: Final = nullcontext()
+
+
+class _Window:
+    """What is recorded of a window; the global ranks that it is open for, and to, without all others."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.posted: list[int] = []
+        self.started: list[int] = []
+
+    def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Begin what a method waits for."""
+        whole, log = f"Win.{name}", self.log
+        match name:
+            case "Fence":
+                given = kwargs.get("assertion", args[0] if args else 0)
+                row = _LOOSE if given & MPI.MODE_NOPRECEDE else _BARRIER
+                return log.collective(whole, row, {})
+            case "Post" | "Start":
+                ranks = global_ranks(args[0] if args else kwargs["group"])
+                if name == "Post":
+                    self.posted = ranks
+                else:
+                    self.started = ranks
+                op = "send" if name == "Post" else "recv"
+                return log.notices(whole, op, ranks, POSTED)
+            case "Complete":
+                ranks, self.started = self.started, []
+                return log.notices(whole, "send", ranks, COMPLETED)
+            case "Wait":
+                ranks, self.posted = self.posted, []
+                return log.notices(whole, "recv", ranks, COMPLETED)
+            case _:
+                return log.collective(whole, _LOOSE, {})
+
+    def tested(self) -> None:
+        """Count what a test has found to be complete, as a wait would."""
+        ranks, self.posted = self.posted, []
+        for rank in ranks:
+            self.log.next_message("recv", rank, COMPLETED)
+
+
+_WINDOWS: Final[dict[int, _Window | None]] = {}
+
+
+def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
+    """Return what is put in the place of the methods of windows.
+
+    Args:
+        log_of: Finds the log of a communicator.
+        everything: Also record windows that were made before.
+    """
+
+    def making(name: str, original: Function) -> Function:
+        place = WINDOW_MAKERS[name]
+
+        def method(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
+            comm = kwargs.get("comm", args[place] if len(args) > place else MPI.COMM_SELF)
+            log = log_of(comm)
+            with _loose(log, name) or _UNKNOWN:
+                window = original(cls, *args, **kwargs)
+            _made(window, log)
+            return window
+
+        return method
+
+    def synchronizing(name: str, original: Function) -> Function:
+        def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            with _begin(self, name, args, kwargs, everything) or _UNKNOWN:
+                return original(self, *args, **kwargs)
+
+        return method
+
+    return (
+        dict.fromkeys(WINDOW_MAKERS, making)
+        | dict.fromkeys(WINDOW_CALLS, synchronizing)
+        | {"Free": _freeing, "Test": _testing}
+    )
+
+
+@guarded
+def _loose(log: Log | None, name: str) -> AbstractContextManager[Any] | None:
+    """Begin a call in which ranks may wait for others."""
+    return None if log is None else log.collective(f"Win.{name}", _LOOSE, {})
+
+
+@guarded
+def _made(window: MPI.Win, log: Log | None) -> None:
+    """Record a window from now on, if its communicator is recorded."""
+    _WINDOWS[window.handle] = None  # unless it turns out well
+    if log is not None:
+        _WINDOWS[window.handle] = _Window(Log(f"{log.name}.Win", log.ranks, log.ranks))
+
+
+def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
+    """Return what is recorded of a window; one that was made before tells its group alone."""
+    handle = window.handle
+    if handle not in _WINDOWS and everything:
+        group = window.Get_group()
+        try:
+            ranks = global_ranks(group)
+        finally:
+            group.Free()
+        _WINDOWS[handle] = _Window(Log(f"MPI window of {len(ranks)}", ranks, ranks))
+    return _WINDOWS.get(handle)
+
+
+@guarded
+def _begin(
+    window: MPI.Win,
+    name: str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    everything: bool,  # noqa: FBT001 - `guarded` takes what is given by position
+) -> AbstractContextManager[Any] | None:
+    known = _window_of(window, everything=everything)
+    return None if known is None else known.call(name, args, kwargs)
+
+
+def _freeing(_name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        known = _WINDOWS.pop(self.handle, None)  # before another one gets this handle
+        with _loose(known.log if known else None, "Free") or _UNKNOWN:
+            return original(self, *args, **kwargs)
+
+    return method
+
+
+def _testing(_name: str, original: Function) -> Function:
+    def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        done = original(self, *args, **kwargs)
+        known = _WINDOWS.get(self.handle) if done else None
+        if known is not None:
+            _count(known)
+        return done
+
+    return method
+
+
+@guarded
+def _count(window: _Window) -> None:
+    window.tested()

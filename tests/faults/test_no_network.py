@@ -1,0 +1,76 @@
+"""Nothing that TraceLens does asks for anything on a network, but for a trace that is on one."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from support.launch.patience import PATIENCE_S
+from support.samples import SAMPLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Runs a verb, and ends with 99 where it or a library looks up a name or connects to another machine.
+WATCHED: Final = """
+import os, sys
+def watch(event, arguments):
+    if event == "socket.getaddrinfo" and arguments[0] not in (None, "", "localhost", "127.0.0.1", "::1"):
+        sys.stderr.write(f"looked up {arguments[0]}\\n"); os._exit(99)
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        if arguments[1][0] not in ("localhost", "127.0.0.1", "::1"):
+            sys.stderr.write(f"connected to {arguments[1]}\\n"); os._exit(99)
+sys.addaudithook(watch)
+if sys.argv[1] == "connect":
+    import socket
+    socket.create_connection(("192.0.2.1", 80), 0.1)
+if sys.argv[1] == "record":
+    import tracelens as tl
+    tl.start(sys.argv[2], rank=0, world=2)
+    with tl.step(0), tl.span("work", kind="forward"):
+        pass
+    tl.stop()
+    sys.exit()
+from tracelens.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+VERBS: Final = (
+    ("info", "RUN"),
+    ("analyze", "RUN", "--html", "OUT/report.html", "--tables", "OUT/tables"),
+    ("index", "RUN"),
+    ("validate", "RUN"),
+    ("whatif", "RUN", "--what", "all"),
+    ("compare", "RUN", "RUN"),
+    ("convert", "RUN", "--to", "perfetto", "--out", "OUT/run.json"),
+    ("doctor",),
+)
+
+
+def watched(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WATCHED, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+
+
+def test_a_connection_would_be_seen() -> None:
+    done = watched("connect")
+    assert (done.returncode, done.stderr) == (99, "looked up 192.0.2.1\n")
+
+
+def test_recording(tmp_path: Path) -> None:
+    done = watched("record", str(tmp_path / "run"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list((tmp_path / "run").glob("*.arrow"))
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb[0])
+def test_a_verb(verb: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(SAMPLES / "ddp-slow-backprop", tmp_path / "run")
+    places = {"RUN": str(tmp_path / "run"), "OUT": str(tmp_path)}
+    for name, place in places.items():
+        verb = tuple(argument.replace(name, place) for argument in verb)
+    done = watched(*verb)
+    assert done.returncode in {0, 1}, done.stderr

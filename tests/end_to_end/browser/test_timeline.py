@@ -139,7 +139,7 @@ def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
     with opened(browser, link) as page:
         drawn(page)
         expect(page.locator("#details-title")).to_have_text(said)
-        expect(page.locator("#timeline .shapelayer path").first).to_be_attached()
+        expect(page.locator("#timeline .layer-above .shapelayer path").first).to_be_attached()
 
 
 def test_rows_are_made_taller_by_their_edge(browser: Browser, url: str) -> None:

@@ -27,6 +27,7 @@ ALONE: Final = {
     "tracelens.readers.kineto.matching": "what concerns the files of all ranks, not one",
     "tracelens.readers.spans.build": "what every reader ends with, and the columns it hands over",
     "tracelens.reports.schema": "beside what it describes; only `validate` asks for it",
+    "tracelens_dashboard.app.glossary": "a page of no run, with the documentation that it shows",
     "tracelens_dashboard.app.listening": "all that knows waitress",
     "tracelens_dashboard.app.posted": "what may be posted, not who may post",
     "tracelens_dashboard.app.wire": "how answers travel, not what is in them",

@@ -22,6 +22,10 @@ EXPLAINED: Final = {
         "Compute time of a rank in a step minus its peers' median. The scale ends between a fifth of a "
         "step and a whole one, so noise stays pale."
     ),
+    "Residual by host and step: the worst rank of each host": (
+        "The largest residual of a host's ranks in a step: compute time minus the peers' median. A mean "
+        "over the host would hide a single rank."
+    ),
     "Residual by phase": "The mean residual per step of the worst ranks, by the phase it is in.",
     "Steps": "How long steps take: their time over the run, by rank, and as a distribution.",
     "Step time over the run": (

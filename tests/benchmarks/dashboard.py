@@ -32,10 +32,16 @@ from benchmarks.resident import memory_of, resident
 from support.runs.large_runs import LargeRun
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from support.web.asking import Answer
+
+    from tracelens_dashboard.runs.store import Store
 
 SHARES: Final = (1.0, 0.5, 0.3, 0.1, 0.03, 0.01, 0.005, 0.001, 0.0003, 0.0001)
 LOOKS: Final = 40
+OPENED: Final = ("1", "2", "3", "4")
+SEARCHED: Final = "bucket 3"
 MANY_RANKS: Final = 4096
 MOST_SPANS: Final = 6_000_000  # of the run with many ranks
 LOOK_EVERY_S: Final = 0.05
@@ -162,12 +168,31 @@ def sizes(trace: Path) -> dict[str, str]:
 
 
 def ask(trace: Path) -> dict[str, str]:
-    """Open the index and answer zooms and drags."""
+    """Open the index, answer zooms and drags, with processes closed and opened; search."""
     started = time.perf_counter()
-    from support.web.asking import asker  # noqa: PLC0415 - what it imports counts
+    from support.web.asking import asker, open_store  # noqa: PLC0415 - what it imports counts
 
-    answer, width = asker(trace)
-    opened = time.perf_counter() - started
+    store = open_store(trace)
+    closed = asker(store)
+    found = {"opening the index, libraries included": f"{time.perf_counter() - started:.1f} s"}
+    every = zoomed(closed, store.whole.width_ns)
+    started = time.perf_counter()
+    for key in OPENED:
+        store.opened(store.groups[key])
+    took = (time.perf_counter() - started) / len(OPENED)
+    inside = zoomed(asker(store, *OPENED), store.whole.width_ns)
+    return found | {
+        f"the server's part of a zoom or drag ({len(every)} of all widths)": told(every),
+        f"the same with {len(OPENED)} ranks opened": told(inside),
+        "opening a rank, the first time": f"{took:.2f} s",
+        "bytes of an answer": f"at most {max(look.sent for look in [*every, *inside]) / 1e3:.0f} kB",
+        "memory after them": memory_of(),
+        **searched(store),
+    }
+
+
+def zoomed(answer: Callable[[int, int], Answer], width: int) -> list[Answer]:
+    """Ask for windows of all widths."""
     draw, every = np.random.default_rng(0), []
     for share in SHARES:
         length = int(width * share)
@@ -175,11 +200,28 @@ def ask(trace: Path) -> dict[str, str]:
         for begin in begins:  # once to bring in what is on the disk
             answer(begin, begin + length)
         every += [answer(begin, begin + length) for begin in begins]
+    return every
+
+
+def searched(store: Store) -> dict[str, str]:
+    """Count all names, search for one, and go from one span to the next."""
+    from tracelens_dashboard.components.timeline import finding  # noqa: PLC0415
+
+    started = time.perf_counter()
+    _ = store.names.table
+    counted = time.perf_counter() - started
+    took, place = [], None
+    for _ in range(LOOKS):
+        started = time.perf_counter()
+        finding.matches_of(store, SEARCHED)
+        hit = finding.next_hit(store, SEARCHED, place, 1)
+        assert hit
+        place = hit.place
+        took.append((time.perf_counter() - started) * 1e3)
+    usual, most = np.median(took), np.quantile(took, 0.95)
     return {
-        "opening the index, libraries included": f"{opened:.1f} s",
-        f"the server's part of a zoom or drag ({len(every)} of all widths)": told(every),
-        "bytes of an answer": f"at most {max(look.sent for look in every) / 1e3:.0f} kB",
-        "memory after them": memory_of(),
+        "counting all names, once": f"{counted:.1f} s",
+        "a search and the next span": f"{usual:.0f} ms, 95 % within {most:.0f} ms",
     }
 
 

@@ -256,13 +256,31 @@ def _words_of(column: pa.ChunkedArray[Any]) -> Words:
 
 
 def _words_of_frame(column: pl.Series) -> Words:
-    """Number the words of a column of a frame from 0 on."""
-    known = column.drop_nulls().unique().sort()
+    """Number the words of a column of a frame from 0 on.
+
+    A frame of each process is asked, of some hundred rows often: of what has codes already, only the few
+    words that there are become text, in place of a search and a sort of the whole column.
+    """
     if column.dtype.is_(pl.String):
+        known = column.drop_nulls().unique().sort()
         codes = column.replace_strict(known, range(len(known)), default=-1, return_dtype=pl.Int32)
         return Words(codes.to_numpy(), tuple(known))
-    physical, numbers = column.to_physical(), known.to_physical().to_numpy()
-    table = np.full(int(numbers.max(initial=0)) + 2, -1, np.int32)  # the last one is for null
-    table[numbers] = np.arange(len(numbers), dtype=np.int32)
-    places = physical.cast(pl.Int64).fill_null(len(table) - 1).to_numpy()
-    return Words(table[places], tuple(known.cast(pl.String)))
+    physical = column.to_physical()
+    numbers = physical.to_numpy() if not physical.null_count() else None
+    if numbers is None:  # nulls get a number of their own, the last one
+        highest = physical.max()
+        assert highest is None or isinstance(highest, int)
+        last = 0 if highest is None else highest + 1
+        numbers = physical.cast(pl.Int64).fill_null(last).to_numpy()
+    first = np.full(int(numbers.max(initial=0)) + 1, -1)
+    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)
+    there = np.flatnonzero(first >= 0)
+    words = column.gather(first[there]).cast(pl.String).to_list()
+    by_word = not isinstance(column.dtype, pl.Enum)  # those of an enumeration have an order
+    order = sorted(
+        (place for place, word in enumerate(words) if word is not None),
+        key=lambda place: words[place] if by_word else place,
+    )
+    table = np.full(len(first), -1, np.int32)
+    table[there[order]] = np.arange(len(order), dtype=np.int32)
+    return Words(table[numbers], tuple(words[place] for place in order))

@@ -176,8 +176,12 @@ class FramePart:
         return self.whole.frame[self.whole.rows(self.process)]
 
     def alone(self) -> Part:
-        """Return the same rows in a frame of their own."""
-        return FramePart(WholeFrame(self.frame().lazy()), self.process)
+        """Return it as it is: whoever works in this process shares what was made of the whole."""
+        return self
+
+    def __reduce__(self) -> tuple[type[FramePart], tuple[WholeFrame, int]]:
+        """Send the same rows in a frame of their own."""
+        return FramePart, (WholeFrame(self.frame().lazy()), self.process)
 
     def around(self, _first_ns: int, _last_ns: int) -> Part:
         """Return it as it is: it is held anyway."""

@@ -5,7 +5,7 @@
   const BESIDE_PLOT = 136; // figures/timeline/frame.py: LEFT_PX + RIGHT_PX
   let waiting = null;
 
-  const BESIDE_ROWS = 96; // figures/timeline/plot.py: TOP_PX + BOTTOM_PX, and the card's edge
+  const BESIDE_ROWS = 160; // figures/timeline/plot.py: TOP_PX + BOTTOM_PX, the legend, and the card's edge
 
   const query = (view, pins, sort, selected, path, opened, row, find) => {
     const values = new URLSearchParams();

@@ -112,7 +112,7 @@ def test_a_segment_of_the_path_leads_to_its_span(
         rank = cells.first.inner_text()
         cells.first.click()
         expect_spans(page, f"pin={rank}", "path=1")
-        lines = page.locator("#timeline .shapelayer path")
+        lines = page.locator("#timeline .layer-above .shapelayer path")
         expect(lines).not_to_have_count(0)
         page.get_by_role("switch", name="Critical path").uncheck(force=True)
         expect(lines).to_have_count(0)

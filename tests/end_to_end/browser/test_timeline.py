@@ -133,13 +133,13 @@ def test_a_bucket_is_seen_beside_backprop_and_its_link_opens_again(
         )  # those beside the window are drawn, too
         page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         title = page.locator("#details-title")
-        expect(title).to_contain_text("bucket")
+        expect(title).to_contain_text("allreduce on rank 0, reductions")
         page.wait_for_function("() => /sel=0-[0-9]+-[0-9]+/.test(location.search)")
         said, link = title.inner_text(), page.url
     with opened(browser, link) as page:
         drawn(page)
         expect(page.locator("#details-title")).to_have_text(said)
-        expect(page.locator("#timeline .shapelayer path").first).to_be_attached()
+        expect(page.locator("#timeline .layer-above .shapelayer path").first).to_be_attached()
 
 
 def test_rows_are_made_taller_by_their_edge(browser: Browser, url: str) -> None:

@@ -25,15 +25,19 @@ class Answer(NamedTuple):
     level: str
 
 
-def asker(trace: Path) -> tuple[Callable[[int, int], Answer], int]:
-    """Open a trace; return what asks for a window in ns since its start, and the run's length."""
-    store = Store.open(trace, lambda: load.open(trace))
+def asker(store: Store, *opened: str) -> Callable[[int, int], Answer]:
+    """Return what asks a run for a window in ns since its start, with some processes opened."""
     app = create_app(store)
     listed = app.server.test_client().get("/_dash-dependencies").get_json()
     names = [entry["output"].removeprefix("..").split("...")[0] for entry in listed]
     output = next(name for name in names if name.startswith("timeline.figure@"))
     client = app.server.test_client()
-    usual = {"scheme.computedColorScheme": "light", "timeline-pins.value": ["1"]}
+    usual = {
+        "scheme.computedColorScheme": "light",
+        "timeline-pins.value": ["1"],
+        "timeline-opened.data": list(opened),
+        "timeline-tall.data": 700,
+    }
 
     def ask(begin: int, end: int) -> Answer:
         body = request(app, output, usual | {"timeline-view.data": {"t0": begin, "t1": end}})
@@ -46,4 +50,9 @@ def asker(trace: Path) -> tuple[Callable[[int, int], Answer], int]:
             ms, cpu_ms, len(answer.data), note.split("view.")[1].split(".")[0].split(":")[0].strip()
         )
 
-    return ask, store.whole.width_ns
+    return ask
+
+
+def open_store(trace: Path) -> Store:
+    """Open a trace by its index."""
+    return Store.open(trace, lambda: load.open(trace))

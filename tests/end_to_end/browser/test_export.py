@@ -78,7 +78,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def drawn(page: Page) -> None:
     """Wait until the timeline is drawn."""
-    expect(page.locator("#timeline image")).to_have_count(1)
+    expect(page.locator("#timeline image").first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
 
 

@@ -32,7 +32,7 @@ def follow_first_finding(page: Page) -> None:
     """Click the first finding's card and wait until the timeline is drawn."""
     page.locator("#findings .finding").first.click()
     page.wait_for_url("**/timeline?*")
-    expect(page.locator("#timeline image")).to_have_count(1)
+    expect(page.locator("#timeline image").first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
 
 
@@ -88,7 +88,7 @@ def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
         style = "e => [e.style.left, e.style.width]"
         address = page.url
         with opened(browser, address) as again:
-            expect(again.locator("#timeline image")).to_have_count(1)
+            expect(again.locator("#timeline image").first).to_be_attached()
             until(
                 lambda: (
                     again.locator(window).evaluate(style) == page.locator(window).evaluate(style)
@@ -100,9 +100,9 @@ def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
 def test_dragging_moves_the_window(browser: Browser, url: str) -> None:
     """A drag to the left moves on in time, and the image follows."""
     with opened(browser, url + "timeline?t0=500000000&t1=900000000") as page:
-        expect(page.locator("#timeline image")).to_have_count(1)
+        expect(page.locator("#timeline image").first).to_be_attached()
         settled(page)  # a plot that is drawn anew forgets the drag that began on it
-        before = page.locator("#timeline image").get_attribute("href")
+        before = page.locator("#timeline image").first.get_attribute("href")
         x, y, width, height = plot_box(page)
         page.mouse.move(x + width * 0.7, y + height / 2)
         page.mouse.down()

@@ -52,7 +52,7 @@ def url() -> Iterator[str]:
 def test_the_one_late_step_is_seen(url: str) -> None:
     """At full zoom-out its colour stands in its row, at its place, whatever the window's width."""
     with chromium() as browser, opened(browser, url + "timeline") as page:
-        expect(page.locator("#timeline image")).to_have_count(1)
+        expect(page.locator("#timeline image").first).to_be_attached()
         for width in (1440, 1000, 600, 420):
             page.set_viewport_size({"width": width, "height": 1100})
             until(lambda: page.evaluate(FITS) and _the_late_step_alone_is_seen(page))

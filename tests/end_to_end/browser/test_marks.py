@@ -78,7 +78,7 @@ def expect_spans(page: Page, *said: str) -> None:
     page.wait_for_url("**/timeline?*")
     for word in ("pin=", *said):
         assert word in page.url
-    expect(page.locator("#timeline image")).to_have_count(1)
+    expect(page.locator("#timeline image").first).to_be_attached()
 
 
 def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) -> None:

@@ -45,7 +45,7 @@ def open_run(page: Page, name: str) -> None:
 def timeline(page: Page) -> None:
     """Go to the timeline by its key, and wait until it is drawn."""
     page.keyboard.press("2")
-    expect(page.locator(IMAGE)).to_have_count(1)
+    expect(page.locator(IMAGE).first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
 
 
@@ -141,7 +141,7 @@ def test_keys_and_the_address_restore_the_view(browser: Browser, url: str) -> No
         page.wait_for_function("() => /pin=[^&]*3/.test(location.search)")
         said, address = page.locator("#details-title").inner_text(), page.url
     with opened(browser, address) as again:
-        expect(again.locator(IMAGE)).to_have_count(1)
+        expect(again.locator(IMAGE).first).to_be_attached()
         expect(again.locator("#details-title")).to_have_text(said)
         expect(again.locator(".pins")).to_contain_text("rank 3")
         expect(again.locator("#run-picker")).to_have_value("slow")

@@ -55,7 +55,7 @@ def card_of(page: Page, culprit: str) -> Locator:
 
 def middle_of(page: Page, label: str) -> float:
     """Return the height of the row that is called so, once the timeline is drawn."""
-    expect(page.locator("#timeline image")).to_have_count(1)
+    expect(page.locator("#timeline image").first).to_be_attached()
     name = page.locator("#timeline .yaxislayer-above text").get_by_text(label, exact=True).first
     box = box_of(name)
     return box["y"] + box["height"] / 2

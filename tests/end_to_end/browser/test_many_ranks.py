@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from playwright.sync_api import expect
 from support.launch.patience import until
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.end_to_end
 
-RANK, STEP, STEPS = 2741, 1776, 3000
+RANKS, RANK, STEP, STEPS = 4096, 2741, 1776, 3000
 # The plot lies within the window, and its image has no more columns than it has pixels.
 FITS = """async () => {
   const plot = document.querySelector("#timeline .nsewdrag").getBoundingClientRect();
@@ -42,7 +43,7 @@ LATEST = rgb(theme.LIGHT.ramp[-1])
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    store = Store(with_peaks(crowd(4096, STEPS, RANK, STEP)), Path())
+    store = Store(with_peaks(crowd(RANKS, STEPS, RANK, STEP)), Path())
     server = create_server(create_app(store).server, host="127.0.0.1", port=0, ident=None)
     threading.Thread(target=server.run, daemon=True).start()
     yield f"http://127.0.0.1:{server.effective_port}/"
@@ -62,7 +63,8 @@ def _the_late_step_alone_is_seen(page: Page) -> bool:
     where = plot(page)
     late = coloured(page, where, [LATEST])
     columns = [x for x, _ in late]
-    if {y for _, y in late} != {RANK * 512 // 4096}:
+    rows = np.array_split(np.arange(RANKS), int(where["height"]))
+    if {y for _, y in late} != {next(y for y, ranks in enumerate(rows) if RANK in ranks)}:
         return False
     place = (min(columns) + max(columns) + 1) / 2
     return abs(place / where["width"] - (STEP + 0.5) / STEPS) * where["width"] < 4

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 State = Literal["new", "gone", "both"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Metric:
     """A metric's change; `probability` is that of equal runs, two-sided and adjusted (Holm).
 

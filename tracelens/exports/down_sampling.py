@@ -55,7 +55,7 @@ class Part(NamedTuple):
     sums: int = 0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Flagged:
     """Which steps of which processes are kept whole; `named` lists the findings behind that."""
 

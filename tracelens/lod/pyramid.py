@@ -130,7 +130,7 @@ def _coded(present: Bytes, sums: Floats, width_ns: int) -> Bytes:
     return found
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Pyramid:
     """Rows of coded bins, [lane, bin], for each rung of a ladder (the finest first).
 

@@ -188,7 +188,7 @@ class FramePart:
         return self
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Numbered:
     """A part under another process number, as in a run of which it is one of several traces."""
 

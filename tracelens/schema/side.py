@@ -170,7 +170,7 @@ def summarized(steps: Sequence[tuple[int, int, int]]) -> list[Past]:
     return [Past(min(numbers), max(numbers), len(took), total, *max(took))]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class SideTables:
     """All side tables of one process.
 

@@ -63,7 +63,7 @@ _TIMES: Final = ("start_ns", "duration_ns")
 _DAMAGED_SCHEMA: Final = "its header is damaged or cut off"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Recording:
     """What one process recorded."""
 

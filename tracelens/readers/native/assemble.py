@@ -124,7 +124,7 @@ def _recorded(index: int, part: Part) -> RecordedPart:
     return RecordedPart(part.path, index, process.rank, process.role, part.side, part.table)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class RecordedPart:
     """The events of one process, in its file, or in memory where they are in none."""
 

@@ -101,7 +101,7 @@ class Source:
     unit_ns: int | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Plan:
     """`sources` by our names; `unused` are the table's columns that nothing is read from."""
 

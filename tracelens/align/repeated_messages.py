@@ -3,8 +3,9 @@
 Of a rank the messages repeat with the shortest period after which most of them are equal (other rank,
 tag, bytes, and whether a long time without messages was before). A step begins where the message before
 the first one of a period ends. All ranks must repeat equally often. One whose messages are in no order,
-as a server takes them from whoever is first, repeats one of its messages as often; if there is one, the
-others may repeat at their own pace. What was done before the second time is start-up.
+as a server takes them from whoever is first, or in an order of its own, as of a server whose workers
+differ, repeats one of its messages as often; if there is one, the others may repeat at their own pace.
+What was done before the second time is start-up.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ _SORTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())  # the first that
 class _Sent:
     """The messages of a process in order of their begins; `sort` numbers those that are equal.
 
-    `plain` does so whatever time was before them.
+    `plain` does so whatever time was before them; `peers` is with how many ranks they are.
     """
 
     start_ns: Ints
     end_ns: Ints
     sort: Ints
     plain: Ints
+    peers: int
 
 
 def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
@@ -72,7 +74,7 @@ def _sent(rows: pl.DataFrame, sort: tuple[str, ...]) -> _Sent:
     if "long" in sort:
         until = np.maximum.accumulate(end)
         number = _numbered([*facts, after_long(start[1:] - until[:-1])])
-    return _Sent(start, end, number, plain)
+    return _Sent(start, end, number, plain, rows["peer"].n_unique())
 
 
 def _numbered(facts: list[Array]) -> Ints:
@@ -88,15 +90,24 @@ def _begins(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
     if not often or min(often) < FEWEST_TIMES:
         return None
     unordered = [process for process, places in found.items() if not len(places)]
-    if max(often) - min(often) > 1 and not unordered:
-        return None
     own_pace = max(often) - min(often) > 1
+    if own_pace and not unordered:
+        unordered = _centre(sent)
+        often = {len(places) for process, places in found.items() if process not in unordered}
+    if own_pace and not unordered:
+        return None
     for process in found:
         if process in unordered:
             found[process] = _so_often(sent[process].sort, max(often) if own_pace else min(often))
         elif not own_pace:
             found[process] = found[process][: min(often)]
     return found if all(map(len, found.values())) else None
+
+
+def _centre(sent: dict[int, _Sent]) -> list[int]:
+    """Return the one process with which alone all others exchange messages; nothing if none is it."""
+    several = [process for process, one in sent.items() if one.peers > 1]
+    return several if len(several) == 1 else []
 
 
 def _of_period(sent: _Sent) -> Indices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import glob
 import os
 import sys
@@ -209,16 +210,25 @@ def ranks_of_files(arguments: argparse.Namespace) -> dict[str, int]:
 def import_libraries() -> None:
     """Import NumPy and polars so that they start no threads in vain, and free what they do not use.
 
-    What whoever calls us has set stays as it is.
+    What whoever calls us has set stays as it is. What they consist of stays to the end, so that the
+    garbage collector need not look for it, neither now nor later.
     """
-    for library, (name, value) in _LOADED_WITH.items():
-        if name in os.environ:
-            continue
-        os.environ[name] = value
-        try:
-            import_module(library)
-        finally:
-            del os.environ[name]
+    gc.disable()
+    try:
+        for library, (name, value) in _LOADED_WITH.items():
+            if name not in os.environ:
+                _import_with(library, name, value)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _import_with(library: str, name: str, value: str) -> None:
+    os.environ[name] = value
+    try:
+        import_module(library)
+    finally:
+        del os.environ[name]
 
 
 def local(place: Place, enough: Callable[[Path], bool] | None = None) -> Path:

@@ -101,7 +101,7 @@ class Store:
 
     def _refine(self) -> None:
         opening.refined(self.run)
-        with suppress(TraceLensError):  # whoever searches is told
+        with suppress(TraceLensError):  # whoever searches reads it
             _ = self.names.table
 
     @property

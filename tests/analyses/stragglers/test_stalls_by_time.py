@@ -62,7 +62,7 @@ def test_blips_of_all_alone_are_no_fault(ranks: int, seed: int) -> None:
 
 @pytest.mark.parametrize("steps", [0.0, 30.0])
 def test_four_very_long_stalls_of_one_of_three_ranks_that_keep_a_period(steps: float) -> None:
-    """As evaluations after each epoch; without them nobody is accused."""
+    """As evaluations after each epoch; without them no rank is accused."""
     setting = Setting(3, 120, 1, "mild", "lognormal", FIRST)
 
     def plant(setting: Setting, work: Work) -> Label:

@@ -74,7 +74,7 @@ def test_from_a_finding_to_the_spans_behind_it(browser: Browser, url: str) -> No
             for path in page.evaluate(REQUESTED)
             if "plotly" in path or "async-community" in path
         ]
-        assert large == [wire.LIBRARY_PATH]  # once, and nothing for tables that nobody asked for
+        assert large == [wire.LIBRARY_PATH]  # once, and nothing for tables that no page asked for
 
 
 def test_a_link_restores_the_view(browser: Browser, url: str) -> None:

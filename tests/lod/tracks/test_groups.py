@@ -99,7 +99,7 @@ def test_a_process_without_events_has_no_lanes() -> None:
 
 
 def test_sampled_code_is_a_lane() -> None:
-    """By its innermost call; two calls in a row are told apart, and each knows its step."""
+    """By its innermost call; two calls in a row are different ones, and each knows its step."""
     rows_seen = [
         (0, 0, 100, "MainThread", 1_000, 4_000, ["main (a:1)", "load (b:2)"]),
         (0, 0, 100, "MainThread", 4_000, 9_000, ["main (a:1)", "work (/home/me/c.py:3)"]),
@@ -135,7 +135,7 @@ def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
 
 
 def test_what_has_no_lane_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more calls at once than there are lanes, those left out are told."""
+    """Of more calls at once than there are lanes, those left out are counted."""
     monkeypatch.setattr(group, "MOST_LEVELS", 3)
     rows = [call(0, seq, 10, 50) for seq in range(5)]
     found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, whole=WHOLE)

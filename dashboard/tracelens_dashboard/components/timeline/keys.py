@@ -48,6 +48,15 @@ def layout() -> Component:
 def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, str]) -> None:
     """Answer keys; the arguments name the timeline's components, `rows` the pins and their order."""
     pins, sort = rows
+    shown_now = (
+        State(view, "data"),
+        State(pins, "value"),
+        State(sort, "value"),
+        State(graph, "hoverData"),
+        State(selected, "data"),
+        *(State(*part) for part in SHAPE),
+        current.RUN,
+    )
 
     @app.callback(
         Output(GOTO, "data"),
@@ -66,13 +75,7 @@ def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, s
     @app.callback(
         Output(pins, "value"),
         Input(PRESSED, "data"),
-        State(view, "data"),
-        State(pins, "value"),
-        State(sort, "value"),
-        State(graph, "hoverData"),
-        State(selected, "data"),
-        *(State(*part) for part in SHAPE),
-        current.RUN,
+        *shown_now,
         prevent_initial_call=True,
     )
     def pin(pressed: Any, *shown: Any) -> list[str]:
@@ -87,13 +90,7 @@ def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, s
     @app.callback(
         Output(names.TOGGLE, "data"),
         Input(PRESSED, "data"),
-        State(view, "data"),
-        State(pins, "value"),
-        State(sort, "value"),
-        State(graph, "hoverData"),
-        State(selected, "data"),
-        *(State(*part) for part in SHAPE),
-        current.RUN,
+        *shown_now,
         prevent_initial_call=True,
     )
     def open_or_close(pressed: Any, *shown: Any) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _made(window: MPI.Win, log: Log | None) -> None:
 
 
 def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
-    """Return what is recorded of a window; one that was made before tells its group alone."""
+    """Return what is recorded of a window; of one that was made before only its group is known."""
     handle = window.handle
     if handle not in _WINDOWS and everything:
         group = window.Get_group()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
+from tracelens.containment import watching
 from tracelens.executors import USUAL_WORKERS
 from tracelens.memory import keep_room
 
@@ -62,12 +63,16 @@ def mapped(
         Exception: what `work` raises.
     """
     if executor is None and brief:
-        yield from map(work, things)
+        with watching():
+            yield from map(work, things)
     elif executor is None:
-        with ThreadPoolExecutor(_cores()) as pool:
+        with watching(_cores()), ThreadPoolExecutor(_cores()) as pool:
             yield from _in_order(work, work, things, pool, _cores())
     else:
-        with TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder:
+        with (
+            watching(),
+            TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder,
+        ):
             there = _Remote(work, folder)
             yield from _in_order(work, there, things, executor, _workers(executor))
 
@@ -108,7 +113,8 @@ class _Remote(Generic[_Thing, _Made]):
 
     def __call__(self, thing: _Thing) -> _Made | _Filed:
         keep_room()  # Dask starts its workers so that they give all memory back at once
-        made = self.work(thing)
+        with watching():
+            made = self.work(thing)
         if not Path(self.folder).is_dir():  # a worker on another machine
             return made
         arrays: list[pickle.PickleBuffer] = []

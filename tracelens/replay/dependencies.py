@@ -63,15 +63,17 @@ class Dependencies:
         mine = [windows[process,] for process in processes]
         first = np.array([part["start_ns"][0] for part in mine])
         last = np.array([part["end_ns"][-1] for part in mine])
-        sent, received = messages_of(trace, first, last)
+        pieces = [
+            phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
+        ]
+        sent, received = messages_of(trace, pieces, first, last)
         calls, met = _calls(trace, first, last)
         if not len(sent.worker):
             return None
         threads = []
-        for worker, process in enumerate(processes):
+        for worker, one in enumerate(pieces):
             sides = [side.taken(side.worker == worker) for side in (sent, received, calls)]
-            pieces = phases.pieces.of_worker(phases.pieces.processes.index(process))
-            threads.append(Thread.of(pieces, mine[worker], sides))
+            threads.append(Thread.of(one, mine[worker], sides))
         numbers = Numbers(threads)
         since = all_waits_since(received, threads)
         edges = message_edges(sent, received, since, numbers)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from tracelens.replay.threads import Sides, waits_since
+from tracelens.replay.threads import NOTED_LATER, Sides, rows_by_worker, waits_since
+from tracelens.stats.constants import ONE_CALL_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.arrays import Flags, Ints
+    from tracelens.arrays import Array, Flags, Ints
+    from tracelens.accounting.pieces import WorkerPieces
     from tracelens.model.trace import Trace
     from tracelens.replay.threads import Edges, Numbers, Thread
 
 __all__ = ["all_waits_since", "known_edges", "message_edges", "messages_of"]
 
 
-def messages_of(trace: Trace, first: Ints, last: Ints) -> tuple[Sides, Sides]:
+def messages_of(
+    trace: Trace, pieces: Sequence[WorkerPieces], first: Ints, last: Ints
+) -> tuple[Sides, Sides]:
     """Return both sides of all messages that lie in the steps of both workers."""
     place = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
     messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
@@ -27,12 +32,34 @@ def messages_of(trace: Trace, first: Ints, last: Ints) -> tuple[Sides, Sides]:
         named = place.rename({"process": f"process{suffix}", "worker": f"worker{suffix}"})
         messages = messages.join(named, on=f"process{suffix}", how="inner")
     names = ("worker", "start_ns", "end_ns", "stops")
-    sides = [
+    sent, received = (
         Sides(*(messages[f"{name}{suffix}"].to_numpy() for name in names))
         for suffix in ("", "_there")
-    ]
-    kept = sides[0].within(first, last) & sides[1].within(first, last)
-    return sides[0].taken(kept), sides[1].taken(kept)
+    )
+    kept = sent.within(first, last) & received.within(first, last)
+    return _noted_at_once(sent.taken(kept), received.taken(kept), pieces)
+
+
+def _noted_at_once(
+    sent: Sides, received: Sides, pieces: Sequence[WorkerPieces]
+) -> tuple[Sides, Sides]:
+    """Return those in flight that a thread noted as over in one call with the end of the last one."""
+    worker, end, stops = _of_both(sent, received, "worker", "end", "stops")
+    end = end.copy()
+    for number, rows in enumerate(rows_by_worker(worker, len(pieces))):
+        mine = rows[~stops[rows]]
+        order = mine[np.argsort(end[mine], kind="stable")]
+        at = end[order]
+        waited = at - waits_since(pieces[number], at)
+        apart = np.diff(at) > np.maximum(ONE_CALL_NS, NOTED_LATER * waited[1:])
+        last = np.flatnonzero(np.append(apart, True))[: len(order)]
+        end[order] = np.repeat(at[last], np.diff(last, prepend=-1))
+    ends = np.split(end, [len(sent.end)])
+    return replace(sent, end=ends[0]), replace(received, end=ends[1])
+
+
+def _of_both(sent: Sides, received: Sides, *names: str) -> list[Array]:
+    return [np.concatenate([getattr(side, name) for side in (sent, received)]) for name in names]
 
 
 def all_waits_since(received: Sides, threads: Sequence[Thread]) -> Ints:
@@ -48,12 +75,14 @@ def message_edges(sent: Sides, received: Sides, since: Ints, numbers: Numbers) -
     """Return what ends of sends and receives follow; `since` is when receivers began to wait.
 
     A message that is there before came sooner than the receive tells: as soon as those between the same
-    workers for which one waited.
+    workers for which one waited. Those for which one call waits take no longer than the last begun.
     """
     send, sent_by = numbers.of(sent.worker, sent.begin), numbers.of(sent.worker, sent.end)
     receive, got = (numbers.of(received.worker, at) for at in (received.begin, received.end))
     way = received.end - sent.begin
-    usual = _usual(sent.worker, received.worker, way, sent.begin >= since)
+    rest_of_send, rest = _since_last_of_call(sent, received)
+    rest = np.minimum(rest, way)
+    usual = _usual(sent.worker, received.worker, rest, sent.begin >= since)
     awaited = (way > 0) & (sent.begin + usual >= since)
     takes = np.where(awaited, 0, received.end - received.begin)
     # What is sent and received in one call lasts as long as its receive.
@@ -61,12 +90,27 @@ def message_edges(sent: Sides, received: Sides, since: Ints, numbers: Numbers) -
     blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
     lasts = np.where(blocked | once, 0, sent.end - sent.begin)
     edges = [
-        (send, got, np.where(awaited, way, np.minimum(usual, way)), way > 0),
+        (send, got, np.where(awaited, rest, np.minimum(usual, way)), way > 0),
         (receive, got, takes, received.stops),
-        (receive, sent_by, sent.end - received.begin, blocked),
+        (receive, sent_by, np.minimum(rest_of_send, sent.end - received.begin), blocked),
         (send, sent_by, lasts, sent.stops),
     ]
     return [known_edges(source, target, lag, there) for source, target, lag, there in edges]
+
+
+def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
+    """Return how long before its end the last of the other sides was begun that one call waited for.
+
+    Which of them were over before, and when, no recorder sees. What stops its thread is a call alone.
+    """
+    worker, end, stops = _of_both(sent, received, "worker", "end", "stops")
+    (there,) = _of_both(received, sent, "begin")
+    call = np.where(stops, np.arange(len(stops)), -1)
+    table = pl.DataFrame({"worker": worker, "end": end, "there": there, "call": call})
+    began = pl.col("there").filter(pl.col("there") < pl.col("end"))
+    last = began.max().over("worker", "end", "call")
+    rest = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
+    return np.split(rest, [len(sent.end)])
 
 
 def _in_one_call(sent: Sides, received: Sides) -> Flags:

@@ -81,7 +81,7 @@ class Model:
         pieces = [
             phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
         ]
-        sent, received = messages_of(trace, first, last)
+        sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
         calls = tuple(call.noticed(blocked) for call in complete_calls(trace, first, last))
         requests = Requests.of(trace, first, last).noticed(blocked)

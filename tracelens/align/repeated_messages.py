@@ -45,8 +45,12 @@ class _Sent:
     peers: int
 
 
-def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
+def find(
+    messages: pl.DataFrame, processes: Collection[int], what: str = "the messages"
+) -> Repeated | None:
     """Look for a loop in the messages of all of some processes; None without one."""
+    if messages.is_empty():
+        return None
     closed = messages.filter(
         pl.col("end_ns").is_not_null() & (pl.col("end_ns") < FOREVER), pl.col("peer") >= 0
     ).sort("process", "start_ns")
@@ -59,7 +63,7 @@ def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
         sent = {process: _sent(rows, sort) for process, rows in by_process.items()}
         begins = _begins(sent)
         if begins:
-            return _repeated(sent, begins)
+            return _repeated(sent, begins, f"{what} that they repeat")
     return None
 
 
@@ -156,7 +160,7 @@ def _so_often(sort: Ints, times: int) -> Indices:
     return np.flatnonzero(sort == number[fitting[np.argmin(first[fitting])]])
 
 
-def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices]) -> Repeated:
+def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices], what: str) -> Repeated:
     """Return where steps begin; the last one ends with its last message."""
     found: dict[int, Ints] = {}
     ends: dict[int, int] = {}
@@ -166,4 +170,4 @@ def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices]) -> Repeated:
         found[process] = np.minimum(until[places[1:] - 1], one.start_ns[places[1:]])
         last = min(int(places[-1] + np.median(np.diff(places))), len(until)) - 1
         ends[process] = max(int(until[last]), int(found[process][-1]))
-    return Repeated(found, ends, "the messages that they repeat")
+    return Repeated(found, ends, what)

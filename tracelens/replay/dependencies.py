@@ -20,7 +20,7 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER, taken
 from tracelens.replay.graph import Graph
-from tracelens.replay.messages import all_waits_since, known_edges, message_edges, messages_of
+from tracelens.replay.messages import known_edges, message_edges, messages_of
 from tracelens.replay.threads import Numbers, Sides, Thread, rows_of
 from tracelens.stats.constants import MOST_UNMATCHED
 
@@ -75,8 +75,7 @@ class Dependencies:
             sides = [side.taken(side.worker == worker) for side in (sent, received, calls)]
             threads.append(Thread.of(one, mine[worker], sides))
         numbers = Numbers(threads)
-        since = all_waits_since(received, threads)
-        edges = message_edges(sent, received, since, numbers)
+        edges = message_edges(sent, received, threads, numbers)
         last_ns = np.full(int(met.max(initial=-1)) + 1, NEVER)
         np.maximum.at(last_ns, met, calls.begin)
         edges += _of_calls(calls, met, last_ns, numbers)

@@ -9,17 +9,17 @@ import numpy as np
 import polars as pl
 
 from tracelens.replay.threads import NOTED_LATER, Sides, rows_by_worker, waits_since
-from tracelens.stats.constants import ONE_CALL_NS
+from tracelens.stats.constants import MANY, ONE_CALL_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.arrays import Array, Flags, Ints
     from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.threads import Edges, Numbers, Thread
 
-__all__ = ["all_waits_since", "known_edges", "message_edges", "messages_of"]
+__all__ = ["known_edges", "message_edges", "messages_of"]
 
 
 def messages_of(
@@ -62,37 +62,47 @@ def _of_both(sent: Sides, received: Sides, *names: str) -> list[Array]:
     return [np.concatenate([getattr(side, name) for side in (sent, received)]) for name in names]
 
 
-def all_waits_since(received: Sides, threads: Sequence[Thread]) -> Ints:
-    """Return since when threads waited for messages; receives in flight were begun before."""
-    since = received.begin.copy()
+def _waits_since(side: Sides, threads: Sequence[Thread]) -> Ints:
+    """Return since when threads waited for messages; those in flight were begun before."""
+    since = side.begin.copy()
     for worker, thread in enumerate(threads):
-        rows = np.flatnonzero((received.worker == worker) & ~received.stops)
-        since[rows] = waits_since(thread.pieces, received.end[rows])
+        rows = np.flatnonzero((side.worker == worker) & ~side.stops)
+        since[rows] = waits_since(thread.pieces, side.end[rows])
     return since
 
 
-def message_edges(sent: Sides, received: Sides, since: Ints, numbers: Numbers) -> list[Edges]:
-    """Return what ends of sends and receives follow; `since` is when receivers began to wait.
+def message_edges(
+    sent: Sides, received: Sides, threads: Sequence[Thread], numbers: Numbers
+) -> list[Edges]:
+    """Return what ends of sends and receives follow.
 
-    A message that is there before came sooner than the receive tells: as soon as those between the same
-    workers for which one waited. Those for which one call waits take no longer than the last begun.
+    A message that is there before one waits for it came sooner than the receive tells: as soon as those
+    between the same workers for which one waited; so with sends. Those for which one call waits take no
+    longer than the last begun.
     """
     send, sent_by = numbers.of(sent.worker, sent.begin), numbers.of(sent.worker, sent.end)
     receive, got = (numbers.of(received.worker, at) for at in (received.begin, received.end))
     way = received.end - sent.begin
     rest_of_send, rest = _since_last_of_call(sent, received)
     rest = np.minimum(rest, way)
-    usual = _usual(sent.worker, received.worker, rest, sent.begin >= since)
+    pair = sent.worker, received.worker
+    since = _waits_since(received, threads)
+    usual = _usual(*pair, rest, sent.begin >= since)
     awaited = (way > 0) & (sent.begin + usual >= since)
     takes = np.where(awaited, 0, received.end - received.begin)
     # What is sent and received in one call lasts as long as its receive.
     once = _in_one_call(sent, received)
     blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
     lasts = np.where(blocked | once, 0, sent.end - sent.begin)
+    rest_of_send = np.minimum(rest_of_send, sent.end - received.begin)
+    since = _waits_since(sent, threads)
+    usual_rest = _usual(*pair, rest_of_send, blocked & (received.begin >= since))
+    before = received.begin + usual_rest < since
+    rest_of_send = np.where(before, np.minimum(usual_rest, rest_of_send), rest_of_send)
     edges = [
         (send, got, np.where(awaited, rest, np.minimum(usual, way)), way > 0),
         (receive, got, takes, received.stops),
-        (receive, sent_by, np.minimum(rest_of_send, sent.end - received.begin), blocked),
+        (receive, sent_by, rest_of_send, blocked),
         (send, sent_by, lasts, sent.stops),
     ]
     return [known_edges(source, target, lag, there) for source, target, lag, there in edges]
@@ -125,10 +135,14 @@ def _in_one_call(sent: Sides, received: Sides) -> Flags:
 
 
 def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
-    """Return what a message between the same two takes for which one waits; else one of any two."""
+    """Return what a message between the same two takes for which one waits; else one of any two.
+
+    So also where one hardly ever waited: that was when something else was late.
+    """
     table = pl.DataFrame({"of": sender, "to": receiver, "way": way, "awaited": awaited})
     some = pl.col("way").filter("awaited").median()
-    found = table.select(some.over("of", "to").fill_null(some).fill_null(0))
+    theirs = pl.when(pl.col("awaited").sum() >= MANY).then(some)
+    found = table.select(theirs.over("of", "to").fill_null(some).fill_null(0))
     return found.to_series().cast(pl.Int64).to_numpy()
 
 

@@ -74,8 +74,10 @@ def calls_of_groups(calls: Sequence[CallGrid], processes: Collection[int]) -> pl
     """Return what each process calls as if they were messages, which `repeated_messages` looks through.
 
     `key` tells the operation and the communicator, by the order in which a process first calls them:
-    ranks of one program do so alike, though their groups differ.
+    ranks of one program do so alike, though their groups differ. Nothing where all calls are of all.
     """
+    if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):
+        return pl.DataFrame()
     first_call = [int(grid.start_ns[grid.there].min(initial=FOREVER)) for grid in calls]
     parts: list[pl.DataFrame] = []
     known = Counter[int]()

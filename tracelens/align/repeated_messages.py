@@ -20,11 +20,11 @@ from tracelens.align.repeated_calls import FEWEST_TIMES, REGULAR, Repeated, afte
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from tracelens.arrays import Array, Indices, Ints
 
-__all__ = ["find"]
+__all__ = ["find", "find_calls"]
 
 MOST_LOOKED_AT: Final = 1 << 14  # messages of a rank, to see how they repeat
 LONGEST: Final = 1 << 10  # messages of a step
@@ -45,10 +45,20 @@ class _Sent:
     peers: int
 
 
-def find(
-    messages: pl.DataFrame, processes: Collection[int], what: str = "the messages"
-) -> Repeated | None:
+def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
     """Look for a loop in the messages of all of some processes; None without one."""
+    return _found(messages, processes, _SORTS, "the messages that they repeat")
+
+
+def find_calls(calls: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
+    """Look for a loop in collectives, given as messages; those of other sizes are other ones."""
+    sized = [sort for sort in _SORTS if "bytes" in sort]
+    return _found(calls, processes, sized, "the collectives of groups that they repeat")
+
+
+def _found(
+    messages: pl.DataFrame, processes: Collection[int], sorts: Sequence[tuple[str, ...]], what: str
+) -> Repeated | None:
     if messages.is_empty():
         return None
     closed = messages.filter(
@@ -59,11 +69,11 @@ def find(
     }
     if set(by_process) != set(processes):
         return None
-    for sort in _SORTS:
+    for sort in sorts:
         sent = {process: _sent(rows, sort) for process, rows in by_process.items()}
         begins = _begins(sent)
         if begins:
-            return _repeated(sent, begins, f"{what} that they repeat")
+            return _repeated(sent, begins, what)
     return None
 
 

@@ -213,7 +213,7 @@ def _repeating(trace: Trace, marks: Mapping[int, _Marks]) -> Repeated | None:
         messages = repeated_messages.find(trace.sent, marks)
     if calls is None and messages is None:
         of_groups = repeated_calls.calls_of_groups(trace.calls, marks)
-        return repeated_messages.find(of_groups, marks, "the collectives of groups")
+        return repeated_messages.find_calls(of_groups, marks)
     if calls is None or messages is None:
         return calls or messages
     return max(calls, messages, key=lambda one: one.often)  # of equals, the first

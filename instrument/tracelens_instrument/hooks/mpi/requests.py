@@ -79,13 +79,15 @@ def _span_of(name: str, kind: str) -> Span:
 def _note_test(flights: Sequence[Flight], *, complete: bool) -> None:
     """Note that a program tested; if it did so in a loop that is over now, record that as waiting."""
     at = now()
-    since = [flight.polled_since for flight in flights if at - flight.polled_ns <= _POLLED_NS]
+    latest = max(flights, key=lambda flight: flight.polled_ns)
+    since, last = latest.polled_since, latest.polled_ns
+    apart = at - last > _POLLED_NS
+    over = last if apart else at
+    if (complete or apart) and since < over:
+        _span_of("polling", "wait").complete(since, over)
     for flight in flights:
-        if complete or at - flight.polled_ns > _POLLED_NS:
-            flight.polled_since = at
+        flight.polled_since = at if complete or apart else since
         flight.polled_ns = at
-    if complete and since and min(since) < at:
-        _span_of("polling", "wait").complete(min(since), at)
 
 
 @dataclass(frozen=True)

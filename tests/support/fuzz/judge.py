@@ -17,6 +17,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
+from support.fuzz.counts import uncounted
 from support.fuzz.runs import others, put
 from support.fuzz.subjects import Subject, bases
 
@@ -104,6 +105,8 @@ class Judge:
             trace.events.collect()
         except TraceLensError as error:
             return self._refused(error)
+        if aligned and self._is_events and (wrong := uncounted(place)):
+            raise Failure(wrong)
         return "noted" if trace.notes else "read"
 
     @property

@@ -35,6 +35,11 @@ SEED: Final = 1
 _STUCK_S: Final = 600  # of an input; so long a machine may be paused
 _PROGRESS: Final = 8  # bytes
 _NOT_BEGUN: Final = -1
+_ENVIRONMENT: Final = {
+    "PYTHONPATH": os.pathsep.join(str(ROOT / room) for room in (".", "instrument", "tests")),
+    "POLARS_MAX_THREADS": "1",
+    "RUST_BACKTRACE": "0",
+}
 
 
 @dataclass
@@ -119,7 +124,7 @@ def _cause(code: int, errors: str) -> str:
 
 
 def _work(piece: Piece, words: list[Any], progress: Path) -> tuple[int, str]:
-    environment = os.environ | {"POLARS_MAX_THREADS": "1", "RUST_BACKTRACE": "0"}
+    environment = os.environ | _ENVIRONMENT
     command = [sys.executable, "-X", "faulthandler", "-m", "support.fuzz.worker", *map(str, words)]
     with (
         tempfile.TemporaryFile() as errors,
@@ -162,7 +167,8 @@ def guided_piece(subject: str, count: int, seed: int) -> Piece:
     """
     piece = Piece(subject, seed, count, guided=True)
     words = ["-m", "support.fuzz.guided", subject, f"--inputs={count}", f"--seed={seed}"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, check=False)
+    command, environment = [sys.executable, *words], os.environ | _ENVIRONMENT
+    done = subprocess.run(command, capture_output=True, check=False, env=environment)
     said = done.stderr.decode("utf-8", "replace") + done.stdout.decode("utf-8", "replace")
     if "atheris is not installed" in said:
         raise RuntimeError("atheris is not installed here: no input is chosen by coverage")

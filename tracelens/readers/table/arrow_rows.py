@@ -8,6 +8,7 @@ are text; of any other type there are nulls, as nothing would be read from it.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from polars.io.plugins import register_io_source
 
 from tracelens.errors import NotATrace
+from tracelens.readers.base import quoted
 from tracelens.schema.arrow import mapped
 
 if TYPE_CHECKING:
@@ -76,9 +78,9 @@ def scan_parquet(path: Path) -> pl.LazyFrame:
 def _scan(schema: pa.Schema, batches: _Batches) -> pl.LazyFrame:
     schema.to_string()  # a name that is no text is a ValueError here, and a panic in polars
     names = schema.names
-    twice = next((name for name in names if names.count(name) > 1), None) if names else None
-    if twice is not None:
-        raise NotATrace(f"it has several columns '{twice}', expected each name once")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise NotATrace(f"it has several columns {quoted(twice[0])}, expected each name once")
 
     def rows(
         chosen: list[str] | None, predicate: pl.Expr | None, count: int | None, _size: int | None

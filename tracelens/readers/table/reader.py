@@ -185,6 +185,7 @@ def _csv(path: Path) -> pl.LazyFrame:
     if not head.strip():
         raise NotATrace(f"'{path}' has no header line: expected the names of the columns.")
     delimiter = max(_DELIMITERS, key=head.count)
+    refuse_beyond("columns", head.count(delimiter) + 1)
     return pl.scan_csv(
         _source(path),
         separator=delimiter,

@@ -84,6 +84,5 @@ def _dask(address: str) -> Iterator[Executor]:
         ) from error
     with client:
         pool = client.get_executor(pure=False)
-        # More may come later.
-        pool.num_workers = max(sum(client.nthreads().values()), USUAL_WORKERS)
+        pool.num_workers = sum(client.nthreads().values()) or USUAL_WORKERS  # those may come later
         yield pool

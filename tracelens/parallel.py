@@ -5,8 +5,9 @@ runs one after the other: beyond a core or two, processes are faster, here or on
 (docs/cluster.md). Whatever does the work, results come in the order of the things, so that reports are
 the same byte for byte.
 
-Most of a result are arrays. A worker that sees the temporary files of this process leaves them in one,
-from where each is read once; through pipes and messages they are copied several times.
+Most of a thing and of a result are arrays. What a worker that sees the temporary files of this process
+is given, and what it made, is left in one, from where it is read once; through pipes and messages, and
+by a scheduler between them, it is copied several times.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ __all__ = ["at_once", "mapped"]
 
 _AHEAD: Final = 2  # things handed out for each that is worked on
 _MOST_AHEAD: Final = 64
-_MOST_AT_ONCE: Final = 8
+_MOST_AT_ONCE: Final = 32
+_FEW_BYTES: Final = 1 << 14  # sent as they are
 _TURNS: Final = 8  # of each worker, so that all end at about the same time
 _DIED: Final = ("KilledWorker", "FutureCancelledError", "CancelledError")  # Dask's words for it
 _Thing = TypeVar("_Thing")
@@ -65,11 +67,16 @@ def mapped(
         yield from map(work, things)
     elif executor is None:
         with ThreadPoolExecutor(_cores()) as pool:
-            yield from _in_order(work, work, things, pool, _cores())
+            yield from _in_order(
+                lambda thing: pool.submit(work, thing),
+                lambda _, future: future.result(),
+                things,
+                _cores(),
+            )
     else:
         with TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder:
-            there = _Remote(work, folder)
-            yield from _in_order(work, there, things, executor, _workers(executor))
+            workers = _Workers(work, executor, folder)
+            yield from _in_order(workers.begun, workers.made, things, _workers(executor))
 
 
 def at_once(count: int, executor: Executor | None) -> int:
@@ -83,20 +90,44 @@ def at_once(count: int, executor: Executor | None) -> int:
 
 
 class _Filed(NamedTuple):
-    """What a worker made: pickled without its arrays, which are in a file, one after the other."""
+    """What is handed over: pickled without its arrays, which are in a file, one after the other."""
 
     pickled: bytes
     sizes: tuple[int, ...]
     file: str
 
     def read(self) -> Any:
+        """Return it, and remove the file.
+
+        Raises:
+            OSError, EOFError: the file is not seen from here, has been read before, or was cut off.
+        """
         arrays = [np.empty(size, np.uint8) for size in self.sizes]
         with Path(self.file).open("rb") as file:
             read = [file.readinto(array.data) for array in arrays]
         if read != list(self.sizes):
             raise EOFError(self.file)
         Path(self.file).unlink()
-        return pickle.loads(self.pickled, buffers=arrays)  # noqa: S301 - of a worker of our own
+        return pickle.loads(self.pickled, buffers=arrays)  # noqa: S301 - of a process of our own
+
+
+def _left_in(folder: str, handed: Any) -> Any:
+    """Return what is to be handed over: in a file, or as it is if it is small or the disk is full."""
+    arrays: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(handed, protocol=5, buffer_callback=arrays.append)
+    sizes = tuple(array.raw().nbytes for array in arrays)
+    if sum(sizes) < _FEW_BYTES:
+        return handed
+    try:
+        with NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.writelines(array.raw() for array in arrays)
+    except OSError:
+        return handed
+    return _Filed(pickled, sizes, file.name)
+
+
+class _NotSeen:
+    """What a worker makes of a file that it does not see."""
 
 
 @dataclass(frozen=True)
@@ -106,70 +137,75 @@ class _Remote(Generic[_Thing, _Made]):
     work: Callable[[_Thing], _Made]
     folder: str
 
-    def __call__(self, thing: _Thing) -> _Made | _Filed:
+    def __call__(self, given: _Thing | _Filed) -> _Made | _Filed | _NotSeen:
         keep_room()  # Dask starts its workers so that they give all memory back at once
+        try:
+            thing: _Thing = given.read() if isinstance(given, _Filed) else given
+        except (OSError, EOFError):
+            return _NotSeen()
         made = self.work(thing)
         if not Path(self.folder).is_dir():  # a worker on another machine
             return made
-        arrays: list[pickle.PickleBuffer] = []
-        pickled = pickle.dumps(made, protocol=5, buffer_callback=arrays.append)
+        left: _Made | _Filed = _left_in(self.folder, made)
+        return left
+
+
+class _Workers(Generic[_Thing, _Made]):
+    """An executor's workers, as one that hands things to them and takes what they made sees them."""
+
+    def __init__(self, work: Callable[[_Thing], _Made], pool: Executor, folder: str) -> None:
+        self._work, self._pool = work, pool
+        self._there, self._folder = _Remote(work, folder), folder
+        self._see_files = True
+
+    def begun(self, thing: _Thing) -> Future[Any]:
+        """Hand a thing to a worker."""
+        given = _left_in(self._folder, thing) if self._see_files else thing
         try:
-            with NamedTemporaryFile(dir=self.folder, delete=False) as file:
-                file.writelines(array.raw() for array in arrays)
-        except OSError:  # the disk is full
-            return made
-        return _Filed(pickled, tuple(array.raw().nbytes for array in arrays), file.name)
+            return self._pool.submit(self._there, given)
+        except BrokenExecutor as error:  # a worker died: the rest is worked on here
+            broken: Future[Any] = Future()
+            broken.set_exception(error)
+            return broken
+
+    def made(self, thing: _Thing, future: Future[Any]) -> _Made:
+        """Return what was made; what a worker that died was to make is made here."""
+        try:
+            found = future.result()
+        except (BrokenExecutor, ConnectionError):
+            return self._work(thing)
+        except Exception as error:
+            if type(error).__name__ not in _DIED:
+                raise
+            return self._work(thing)
+        if isinstance(found, _NotSeen):
+            self._see_files = False
+            return self.made(thing, self.begun(thing))
+        try:
+            made: _Made = found.read() if isinstance(found, _Filed) else found
+        except (OSError, EOFError):
+            return self._work(thing)
+        return made
 
 
 def _in_order(
-    work: Callable[[_Thing], _Made],
-    there: Callable[[_Thing], _Made | _Filed],
+    begun: Callable[[_Thing], Future[Any]],
+    made: Callable[[_Thing, Future[Any]], _Made],
     things: Iterable[_Thing],
-    pool: Executor,
     workers: int,
 ) -> Iterator[_Made]:
-    waiting: deque[tuple[_Thing, Future[_Made | _Filed]]] = deque()
+    waiting: deque[tuple[_Thing, Future[Any]]] = deque()
     ahead = min(_AHEAD * workers, _MOST_AHEAD)
     try:
         for thing in things:
-            waiting.append((thing, _submitted(pool, there, thing)))
+            waiting.append((thing, begun(thing)))
             if len(waiting) >= ahead:
-                yield _result(work, *waiting.popleft())
+                yield made(*waiting.popleft())
         while waiting:
-            yield _result(work, *waiting.popleft())
+            yield made(*waiting.popleft())
     finally:
         for _, future in waiting:
             future.cancel()
-
-
-def _submitted(pool: Executor, work: Callable[[_Thing], _Made], thing: _Thing) -> Future[_Made]:
-    try:
-        return pool.submit(work, thing)
-    except BrokenExecutor as error:  # a worker died: the rest is worked on here
-        broken: Future[_Made] = Future()
-        broken.set_exception(error)
-        return broken
-
-
-def _result(
-    work: Callable[[_Thing], _Made], thing: _Thing, future: Future[_Made | _Filed]
-) -> _Made:
-    """Return what was made; what a worker that died was to make is made here."""
-    try:
-        found = future.result()
-    except (BrokenExecutor, ConnectionError):
-        return work(thing)
-    except Exception as error:
-        if type(error).__name__ not in _DIED:
-            raise
-        return work(thing)
-    if not isinstance(found, _Filed):
-        return found
-    try:
-        made: _Made = found.read()
-    except (OSError, EOFError):
-        return work(thing)
-    return made
 
 
 def _workers(pool: Executor) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,8 @@ def made(count: int) -> dict[str, Any]:
 
 class Here(Executor):
     """Does the work at once, with something before it and after it."""
+
+    num_workers = 8
 
     def __init__(
         self, before: Callable[[Any], object] = id, after: Callable[[Any], object] = id
@@ -73,18 +76,54 @@ def test_files_are_there_while_they_are_needed(temporary: Path) -> None:
 
 def test_a_worker_that_sees_no_file() -> None:
     """One on another machine sends everything."""
-    elsewhere = Here(before=lambda work: Path(work.folder).rmdir())
+    elsewhere = Here(before=lambda work: rmtree(work.folder))
     equal([one for count in SOME for one in mapped(made, [count], elsewhere)])
 
 
+def test_what_workers_are_given_is_left_in_files(temporary: Path) -> None:
+    """Each is read once, and then it is gone, with what was made of it."""
+    given = [np.arange(count) for count in SOME]
+    seen: list[int] = []
+    pool = Here(before=lambda _: seen.append(len([*temporary.glob("*/*")])))
+    np.testing.assert_equal([*mapped(np.negative, given, pool)], [-one for one in given])
+    assert max(seen) >= 1
+    assert list(temporary.iterdir()) == []
+
+
+class Elsewhere(Here):
+    """Sees none of the files that it is given; of two things at a time."""
+
+    num_workers = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bool] = []
+
+    def submit(self, work: Any, /, *arguments: Any, **_named: Any) -> Future[Any]:
+        self.sent.append(isinstance(arguments[0], np.ndarray))
+        for file in () if self.sent[-1] else Path(work.folder).iterdir():
+            file.unlink()
+        return super().submit(work, *arguments)
+
+
+def test_workers_that_see_no_files_are_sent_everything() -> None:
+    """Nothing more is left in files for them; what was under way is handed out anew."""
+    given = [np.arange(100_000)] * 5
+    pool = Elsewhere()
+    np.testing.assert_equal([*mapped(np.negative, given, pool)], [-one for one in given])
+    assert pool.sent == [False] * 2 + [True] * 5
+
+
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be written is sent."""
+    """What cannot be written is sent, either way."""
 
     def full(**_named: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(parallel, "NamedTemporaryFile", full)
     equal(list(mapped(made, SOME, Here())))
+    given = [np.arange(count) for count in SOME]
+    np.testing.assert_equal([*mapped(np.negative, given, Here())], [-one for one in given])
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
@@ -114,5 +153,5 @@ def test_several_small_files_at_once(tmp_path: Path) -> None:
 def test_every_worker_has_several_turns() -> None:
     """Else some would be idle at the end, while others still have much to do."""
     with ThreadPoolExecutor(4) as four:
-        assert [at_once(count, four) for count in (1, 31, 64, 512, 10**6)] == [1, 1, 2, 8, 8]
+        assert [at_once(count, four) for count in (1, 31, 64, 512, 10**6)] == [1, 1, 2, 16, 32]
     assert at_once(512, None) == 1

@@ -107,7 +107,7 @@ def _billion(bench: Bench, start: Rounds) -> str:
     part = bench.size("64x7398", "8x200")
     found = bench.measure(bench.trace(part), second=False, info=False)
     beyond = median(_cpu(found.first)) - median(_cpu(start.first))
-    maps = [maps_of(bench, bench.trace(part)) for _ in range(bench.rounds)]
+    maps = [maps_of(bench.trace(part)) for _ in range(bench.rounds)]
     larger = _BILLION / part.events
     minutes, of_maps = beyond * larger / 60, median(maps) * larger / 60
     rest = max(minutes - of_maps, 0.0)

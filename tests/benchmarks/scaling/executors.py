@@ -1,9 +1,11 @@
 """Two workers beside one: processes, MPI ranks, Dask workers; the speed of maps, and equal reports.
 
-The maps are timed by the clock, with two workers of a sort and with one of the same sort, in turns
-(`passes.py`). Each worker computes with one thread. Two cores that share memory and a hypervisor do
-not do twice the work of one: the bound is a share of what two processes gain on the same machine, in
-the same round, that know nothing of each other. Of two whole cores that share is 1.7 times one.
+The maps are timed by the clock, in turns (`passes.py`): with one worker on one core, and with two of the
+same sort on two cores. On each of them runs all that takes part: workers, the process that hands work
+out and takes it in, and a scheduler. Each worker computes with one thread. Two cores that share memory
+and a hypervisor do not do twice the work of one: the bound is a share of what two processes gain on the
+same machine, in the same round, that know nothing of each other. Of two whole cores that share is 1.7
+times one.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -93,10 +96,10 @@ def two_workers(bench: Bench) -> Section:
 
 def _round(bench: Bench, trace: Path, sort: str, expected: bytes, found: _Measured) -> None:
     """Time the maps of a sort with one worker and with two; explain the run with two."""
-    with _started(sort, bench, 1) as (launcher, executor):
-        one = maps_of(bench, trace, launcher, executor)
-    with _started(sort, bench, WORKERS) as (launcher, executor):
-        two = maps_of(bench, trace, launcher, executor)
+    with _on_cores(1), _started(sort, bench, 1) as (launcher, executor):
+        one = maps_of(trace, launcher, executor)
+    with _on_cores(WORKERS), _started(sort, bench, WORKERS) as (launcher, executor):
+        two = maps_of(trace, launcher, executor)
         bench.forget(trace)
         arguments = ("-m", "tracelens", "analyze", str(trace), "--format", "json")
         command = [*launcher, *arguments, "--executor", executor]
@@ -109,35 +112,45 @@ def _round(bench: Bench, trace: Path, sort: str, expected: bytes, found: _Measur
 
 
 def maps_of(
-    bench: Bench,
-    trace: Path,
-    launcher: Sequence[str] = (sys.executable,),
-    executor: str = "threads",
+    trace: Path, launcher: Sequence[str] = (sys.executable,), executor: str = "threads"
 ) -> float:
     """Return the seconds that the maps of a trace take, in one thread of each worker."""
-    measured(
-        [*launcher, str(_PASSES), str(trace), executor],
-        bench.output,
-        environment=same_imports() | ONE_THREAD,
-    )
-    return float(json.loads(bench.output.read_text())["maps_s"])
+    return _seconds(_maps_begun(trace, launcher, executor))
+
+
+def _maps_begun(
+    trace: Path, launcher: Sequence[str] = (sys.executable,), executor: str = "threads"
+) -> subprocess.Popen[str]:
+    command = [*launcher, str(_PASSES), str(trace), executor]
+    environment = same_imports() | ONE_THREAD
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+
+def _seconds(begun: subprocess.Popen[str]) -> float:
+    printed, _ = begun.communicate()
+    if begun.returncode:
+        raise Failed(f"the maps ended with exit code {begun.returncode}")
+    return float(json.loads(printed)["maps_s"])
 
 
 def _at_most(trace: Path) -> float:
     """Return how many times as much two processes get through that know nothing of each other."""
-    command = [sys.executable, str(_PASSES), str(trace), "threads"]
-    environment = same_imports() | ONE_THREAD
-
-    def started() -> subprocess.Popen[str]:
-        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-
-    def seconds(process: subprocess.Popen[str]) -> float:
-        printed, _ = process.communicate()
-        return float(json.loads(printed)["maps_s"])
-
-    alone = seconds(started())
-    both = [seconds(process) for process in [started() for _ in range(WORKERS)]]
+    with _on_cores(1):
+        alone = maps_of(trace)
+    with _on_cores(WORKERS):
+        both = [_seconds(process) for process in [_maps_begun(trace) for _ in range(WORKERS)]]
     return WORKERS * alone / max(both)
+
+
+@contextlib.contextmanager
+def _on_cores(count: int) -> Iterator[None]:
+    """Let this process, and what it starts, use so many cores only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _judge(section: Section, found: _Measured, absent: dict[str, str], *, judged: bool) -> None:
@@ -153,7 +166,7 @@ def _maps(found: _Measured, absent: dict[str, str]) -> str:
         for sort in _SORTS
         if sort not in absent
     ]
-    head = ("workers", "wall s, one of them", "wall s, two", "times as fast")
+    head = ("workers", "wall s, one on one core", "wall s, two on two", "times as fast")
     shown = table("The maps", head, rows)
     return (
         f"{shown}\n\nTwo processes that know nothing of each other, each with all maps of its own, "

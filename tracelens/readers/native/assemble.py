@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -221,8 +222,9 @@ def _rows(
     parts: list[Part], table: str, columns: dict[str, pl.DataType], **renamed: str
 ) -> pl.DataFrame:
     """Gather one side table of all processes; `renamed` maps columns to fields."""
-    given = [[vars(row) for row in getattr(part.side, table)] for part in parts]
+    given = [getattr(part.side, table) for part in parts]
     rows = [*chain.from_iterable(given)]
-    found = {name: [row.get(renamed.get(name, name)) for row in rows] for name in columns}
+    fields = {name: renamed.get(name, name) for name in columns if name != "process"}
+    found = {name: [*map(attrgetter(field), rows)] for name, field in fields.items()}
     found["process"] = np.repeat(np.arange(len(parts)), [*map(len, given)]).tolist()
     return pl.DataFrame(found, schema=columns)

@@ -93,8 +93,8 @@ def left_out(path: Path, error: Exception) -> str:
 
 def reason_of(error: Exception) -> str:
     """Return the first line of what an error says, or its kind."""
-    said = str(error).strip()
-    return said.splitlines()[0].rstrip(".") if said else type(error).__name__
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def vanished(path: Path) -> TraceNotFound:

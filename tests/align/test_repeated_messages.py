@@ -106,3 +106,22 @@ def test_what_does_not_come_back_is_no_step() -> None:
         trace = divided(*ranks)
         assert trace.steps["step"].unique().to_list() == [0]
         assert "the whole run counts as one" in trace.notes[0].sentence
+
+
+def test_collectives_of_groups_repeat_as_messages_do() -> None:
+    """Ranks 0 and 1, 2 and 3 meet three times a step, then 0 and 2, 1 and 3: no call is of all."""
+    rows: list[dict[str, Any]] = []
+    for rank in range(4):
+        at, count = 0, {"row": 0, "column": 0}
+        groups = {"row": f"row {rank // 2}", "column": f"column {rank % 2}"}
+        for _ in range(10):
+            for group in ("row", "row", "row", "column"):
+                at += 5 * MS
+                called: dict[str, Any] = {"op": "allreduce", "bytes": 8, "seq": count[group]}
+                where = {"communicator": groups[group]}
+                rows.append(span(rank, "reduction", at, at + MS, **called, **where))
+                at += MS
+                count[group] += 1
+    trace = steps.divide(trace_of(rows, ranks=4))
+    assert [starts_ms(trace, rank) for rank in range(4)] == [[24.0 * n for n in range(1, 10)]] * 4
+    assert "the collectives of groups that they repeat" in trace.notes[0].sentence

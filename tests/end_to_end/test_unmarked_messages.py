@@ -30,6 +30,9 @@ STEPS = {
     "server": 79,
     "windows": 79,
     "exposed": 79,
+    "scattered": 59,
+    "polled": 119,
+    "groups": 119,
 }  # what was done before the second is start-up
 
 
@@ -55,6 +58,9 @@ def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
         ("server", "apply", 0),
         ("windows", "work", 2),
         ("exposed", "work", 2),
+        ("scattered", "work", 2),
+        ("polled", "work", 2),
+        ("groups", "work", 2),
     ],
 )
 def test_who_makes_the_others_wait_is_named(
@@ -66,6 +72,8 @@ def test_who_makes_the_others_wait_is_named(
     assert (first.kind, first.ranks, first.phase) == ("straggler", (culprit,), "uninstrumented")
     assert report.verdict.headline.startswith(f"STRAGGLER rank {culprit}")
     assert report.summary.steps == STEPS[pattern]
+    if pattern in ("ring", "scattered", "borders"):  # it works twice as long: half of the job
+        assert first.saving == pytest.approx(0.45, abs=0.12)
 
 
 @pytest.mark.parametrize("fault", ["none", "work"])
@@ -89,9 +97,12 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     report = tl.analyze(trace)
     assert [f.sentence for f in report.findings if f.category == "fault"] == []
     assert report.summary.steps == STEPS[pattern]
-    what = (
-        "collectives that they repeat (barrier)" if pattern == "windows" else "messages that they"
-    )
+    what = {
+        "windows": "collectives that they repeat (barrier)",
+        "scattered": "collectives that they repeat (all_gather)",
+        "polled": "collectives that they repeat (allreduce of 390.6 KiB)",
+        "groups": "collectives of groups that they repeat",
+    }.get(pattern, "messages that they")
     assert f"taken from the {what}" in trace.notes[0].sentence
 
 

@@ -112,6 +112,69 @@ def _less(found: Dependencies, effect: Floats) -> Floats:
     return lag
 
 
+def exchanged_at_once() -> Trace:
+    """Two steps: rank 1 works 50 ms, the others 10; all send to all and wait for all in one call."""
+    rows = []
+    for step in range(2):
+        for rank in range(3):
+            begin = 100 * step * MS
+            begun = begin + (50 if rank == 1 else 10) * MS + rank * 1000
+            over = begin + 52 * MS + rank * 1000
+            at: dict[str, Any] = {"step": step, "depth": 1}
+            rows += [
+                span(rank, "step", begin, begin + 100 * MS, step=step),
+                span(rank, "backprop", begin, begun, **at),
+                span(rank, "wait", begun + 9000, over + 9000, op="request_wait", **at),
+            ]
+            others = [other for other in range(3) if other != rank]
+            for place, (op, peer) in enumerate((op, p) for op in ("send", "recv") for p in others):
+                flight: dict[str, Any] = {"op": op, "peer": peer, "seq": step, "thread": 1} | at
+                first = begun + 2000 * place
+                rows.append(span(rank, "reduction", first, over + 2000 * place, **flight))
+    return prepare(trace_of(rows, ranks=3))
+
+
+def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
+    """The others' messages, noted with it, were there before: they hold nobody."""
+    found, total = played(exchanged_at_once())
+    assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
+    effect = np.zeros_like(total)
+    effect[:, 1] = 30 * MS
+    assert found.lost((("backprop",), effect)) == pytest.approx(30 * MS, abs=0.1 * MS)
+
+
+def noted_late() -> Trace:
+    """Two steps of 100 ms: rank 0 sends to rank 1, receives from rank 2 until 60 ms, and waits then."""
+    rows = []
+    for step in range(2):
+        begin = 100 * step * MS
+        at: dict[str, Any] = {"step": step, "depth": 1}
+        one: dict[str, Any] = {"seq": step, **at}
+        rows += [
+            *(span(rank, "step", begin, begin + 100 * MS, step=step) for rank in range(3)),
+            *(span(rank, "backprop", begin, begin + 5 * MS, **at) for rank in range(2)),
+            span(2, "backprop", begin, begin + 59 * MS, **at),
+            span(
+                0, "reduction", begin + 5 * MS, begin + 62 * MS, op="send", peer=1, thread=1, **one
+            ),
+            span(1, "reduction", begin + 6 * MS, begin + 7 * MS, op="recv", peer=0, **one),
+            span(2, "reduction", begin + 59 * MS, begin + 60 * MS, op="send", peer=0, **one),
+            span(0, "reduction", begin + 8 * MS, begin + 60 * MS, op="recv", peer=2, **one),
+            span(0, "wait", begin + 61 * MS, begin + 62 * MS, op="request_wait", **at),
+            span(0, "update", begin + 62 * MS, begin + 100 * MS, **at),
+        ]
+    return prepare(trace_of(rows, ranks=3))
+
+
+def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> None:
+    found, total = played(noted_late())
+    effect = np.zeros_like(total)
+    effect[0, 2] = 20 * MS
+    lag = found.lags((("backprop",), effect))
+    ends = found.graph.play(lag)[found.ends[0]]
+    assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)
+
+
 def test_without_messages_there_is_nothing_to_replay() -> None:
     rows = [span(rank, "step", 0, 100 * MS, step=0) for rank in range(2)]
     trace = prepare(trace_of(rows, ranks=2))

@@ -2,15 +2,18 @@
 
 A step begins where the call returns that is followed by the work of the next step: before a call that
 comes after a long stretch without calls, and that comes back regularly. Of several such calls the one
-that comes most often counts. What was done before its second time is start-up.
+that comes most often counts. What was done before its second time is start-up. Where no call is of all
+processes, those of their groups are looked through as messages are (`repeated_messages.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
 
 from tracelens.model import fmt
 from tracelens.model.columns import FOREVER
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.calls import CallGrid
 
-__all__ = ["FEWEST_TIMES", "REGULAR", "Repeated", "after_long", "find"]
+__all__ = ["FEWEST_TIMES", "REGULAR", "Repeated", "after_long", "calls_of_groups", "find"]
 
 FEWEST_TIMES: Final = 4  # that a call comes back: less is no loop
 REGULAR: Final = 0.9  # of the times, equally many calls lie between
@@ -65,6 +68,36 @@ def find(calls: Sequence[CallGrid], processes: Collection[int]) -> Repeated | No
     return Repeated(
         found, ends, f"the collectives that they repeat ({_named(whole, int(begins[0]))})"
     )
+
+
+def calls_of_groups(calls: Sequence[CallGrid], processes: Collection[int]) -> pl.DataFrame:
+    """Return what each process calls as if they were messages, which `repeated_messages` looks through.
+
+    `key` tells the operation and the communicator, by the order in which a process first calls them:
+    ranks of one program do so alike, though their groups differ. Nothing where all calls are of all.
+    """
+    if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):
+        return pl.DataFrame()
+    first_call = [int(grid.start_ns[grid.there].min(initial=FOREVER)) for grid in calls]
+    parts: list[pl.DataFrame] = []
+    known = Counter[int]()
+    for place in np.argsort(first_call, kind="stable").tolist():
+        grid = calls[place]
+        facts = {"key": grid.first("op").astype(np.int64), "bytes": grid.first("nbytes")}
+        for column, process in enumerate(grid.processes.tolist()):
+            rows = np.flatnonzero(grid.there[:, column])
+            if process not in processes or not len(rows):
+                continue
+            times = {name: getattr(grid, name)[rows, column] for name in ("start_ns", "end_ns")}
+            values = times | {name: fact[rows].astype(np.int64) for name, fact in facts.items()}
+            values["key"] += len(COLLECTIVES) * known[process]
+            known[process] += 1
+            parts.append(
+                pl.DataFrame(values).with_columns(
+                    process=pl.lit(process, pl.Int32), peer=len(grid.processes), op=pl.lit("")
+                )
+            )
+    return pl.concat(parts) if parts else pl.DataFrame()
 
 
 def _begins(grid: CallGrid) -> Indices | None:

@@ -20,11 +20,11 @@ from tracelens.align.repeated_calls import FEWEST_TIMES, REGULAR, Repeated, afte
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from tracelens.arrays import Array, Indices, Ints
 
-__all__ = ["find"]
+__all__ = ["find", "find_calls"]
 
 MOST_LOOKED_AT: Final = 1 << 14  # messages of a rank, to see how they repeat
 LONGEST: Final = 1 << 10  # messages of a step
@@ -47,6 +47,20 @@ class _Sent:
 
 def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
     """Look for a loop in the messages of all of some processes; None without one."""
+    return _found(messages, processes, _SORTS, "the messages that they repeat")
+
+
+def find_calls(calls: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
+    """Look for a loop in collectives, given as messages; those of other sizes are other ones."""
+    sized = [sort for sort in _SORTS if "bytes" in sort]
+    return _found(calls, processes, sized, "the collectives of groups that they repeat")
+
+
+def _found(
+    messages: pl.DataFrame, processes: Collection[int], sorts: Sequence[tuple[str, ...]], what: str
+) -> Repeated | None:
+    if messages.is_empty():
+        return None
     closed = messages.filter(
         pl.col("end_ns").is_not_null() & (pl.col("end_ns") < FOREVER), pl.col("peer") >= 0
     ).sort("process", "start_ns")
@@ -55,11 +69,11 @@ def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
     }
     if set(by_process) != set(processes):
         return None
-    for sort in _SORTS:
+    for sort in sorts:
         sent = {process: _sent(rows, sort) for process, rows in by_process.items()}
         begins = _begins(sent)
         if begins:
-            return _repeated(sent, begins)
+            return _repeated(sent, begins, what)
     return None
 
 
@@ -156,7 +170,7 @@ def _so_often(sort: Ints, times: int) -> Indices:
     return np.flatnonzero(sort == number[fitting[np.argmin(first[fitting])]])
 
 
-def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices]) -> Repeated:
+def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices], what: str) -> Repeated:
     """Return where steps begin; the last one ends with its last message."""
     found: dict[int, Ints] = {}
     ends: dict[int, int] = {}
@@ -166,4 +180,4 @@ def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices]) -> Repeated:
         found[process] = np.minimum(until[places[1:] - 1], one.start_ns[places[1:]])
         last = min(int(places[-1] + np.median(np.diff(places))), len(until)) - 1
         ends[process] = max(int(until[last]), int(found[process][-1]))
-    return Repeated(found, ends, "the messages that they repeat")
+    return Repeated(found, ends, what)

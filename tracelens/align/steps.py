@@ -208,9 +208,12 @@ def _repeating(trace: Trace, marks: Mapping[int, _Marks]) -> Repeated | None:
     """Return the steps by what comes back most often: collectives, or messages between ranks."""
     calls = repeated_calls.find(trace.calls, marks)
     outlines = trace.outlines or {}
-    if not all(process in outlines and outlines[process].messages for process in marks):
-        return calls
-    messages = repeated_messages.find(trace.sent, marks)
+    messages = None
+    if all(process in outlines and outlines[process].messages for process in marks):
+        messages = repeated_messages.find(trace.sent, marks)
+    if calls is None and messages is None:
+        of_groups = repeated_calls.calls_of_groups(trace.calls, marks)
+        return repeated_messages.find_calls(of_groups, marks)
     if calls is None or messages is None:
         return calls or messages
     return max(calls, messages, key=lambda one: one.often)  # of equals, the first

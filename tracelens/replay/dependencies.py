@@ -20,7 +20,7 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER, taken
 from tracelens.replay.graph import Graph
-from tracelens.replay.messages import all_waits_since, known_edges, message_edges, messages_of
+from tracelens.replay.messages import known_edges, message_edges, messages_of
 from tracelens.replay.threads import Numbers, Sides, Thread, rows_of
 from tracelens.stats.constants import MOST_UNMATCHED
 
@@ -63,18 +63,19 @@ class Dependencies:
         mine = [windows[process,] for process in processes]
         first = np.array([part["start_ns"][0] for part in mine])
         last = np.array([part["end_ns"][-1] for part in mine])
-        sent, received = messages_of(trace, first, last)
+        pieces = [
+            phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
+        ]
+        sent, received = messages_of(trace, pieces, first, last)
         calls, met = _calls(trace, first, last)
         if not len(sent.worker):
             return None
         threads = []
-        for worker, process in enumerate(processes):
+        for worker, one in enumerate(pieces):
             sides = [side.taken(side.worker == worker) for side in (sent, received, calls)]
-            pieces = phases.pieces.of_worker(phases.pieces.processes.index(process))
-            threads.append(Thread.of(pieces, mine[worker], sides))
+            threads.append(Thread.of(one, mine[worker], sides))
         numbers = Numbers(threads)
-        since = all_waits_since(received, threads)
-        edges = message_edges(sent, received, since, numbers)
+        edges = message_edges(sent, received, threads, numbers)
         last_ns = np.full(int(met.max(initial=-1)) + 1, NEVER)
         np.maximum.at(last_ns, met, calls.begin)
         edges += _of_calls(calls, met, last_ns, numbers)

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from tracelens.replay.threads import Sides, waits_since
+from tracelens.replay.threads import NOTED_LATER, Sides, rows_by_worker, waits_since
+from tracelens.stats.constants import MANY, ONE_CALL_NS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.arrays import Flags, Ints
+    from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.threads import Edges, Numbers, Thread
 
-__all__ = ["all_waits_since", "known_edges", "message_edges", "messages_of"]
+__all__ = ["known_edges", "message_edges", "messages_of"]
 
 
-def messages_of(trace: Trace, first: Ints, last: Ints) -> tuple[Sides, Sides]:
+def messages_of(
+    trace: Trace, pieces: Sequence[WorkerPieces], first: Ints, last: Ints
+) -> tuple[Sides, Sides]:
     """Return both sides of all messages that lie in the steps of both workers."""
     place = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
     messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
@@ -27,46 +32,95 @@ def messages_of(trace: Trace, first: Ints, last: Ints) -> tuple[Sides, Sides]:
         named = place.rename({"process": f"process{suffix}", "worker": f"worker{suffix}"})
         messages = messages.join(named, on=f"process{suffix}", how="inner")
     names = ("worker", "start_ns", "end_ns", "stops")
-    sides = [
+    sent, received = (
         Sides(*(messages[f"{name}{suffix}"].to_numpy() for name in names))
         for suffix in ("", "_there")
-    ]
-    kept = sides[0].within(first, last) & sides[1].within(first, last)
-    return sides[0].taken(kept), sides[1].taken(kept)
+    )
+    kept = sent.within(first, last) & received.within(first, last)
+    return _noted_at_once(sent.taken(kept), received.taken(kept), pieces)
 
 
-def all_waits_since(received: Sides, threads: Sequence[Thread]) -> Ints:
-    """Return since when threads waited for messages; receives in flight were begun before."""
-    since = received.begin.copy()
+def _noted_at_once(
+    sent: Sides, received: Sides, pieces: Sequence[WorkerPieces]
+) -> tuple[Sides, Sides]:
+    """Return those in flight that a thread noted as over in one call with the end of the last one."""
+    worker, end, stops = _of_both(sent, received, "worker", "end", "stops")
+    end = end.copy()
+    for number, rows in enumerate(rows_by_worker(worker, len(pieces))):
+        mine = rows[~stops[rows]]
+        order = mine[np.argsort(end[mine], kind="stable")]
+        at = end[order]
+        waited = at - waits_since(pieces[number], at)
+        apart = np.diff(at) > np.maximum(ONE_CALL_NS, NOTED_LATER * waited[1:])
+        last = np.flatnonzero(np.append(apart, True))[: len(order)]
+        end[order] = np.repeat(at[last], np.diff(last, prepend=-1))
+    ends = np.split(end, [len(sent.end)])
+    return replace(sent, end=ends[0]), replace(received, end=ends[1])
+
+
+def _of_both(sent: Sides, received: Sides, *names: str) -> list[Array]:
+    return [np.concatenate([getattr(side, name) for side in (sent, received)]) for name in names]
+
+
+def _waits_since(side: Sides, threads: Sequence[Thread]) -> Ints:
+    """Return since when threads waited for messages; those in flight were begun before."""
+    since = side.begin.copy()
     for worker, thread in enumerate(threads):
-        rows = np.flatnonzero((received.worker == worker) & ~received.stops)
-        since[rows] = waits_since(thread.pieces, received.end[rows])
+        rows = np.flatnonzero((side.worker == worker) & ~side.stops)
+        since[rows] = waits_since(thread.pieces, side.end[rows])
     return since
 
 
-def message_edges(sent: Sides, received: Sides, since: Ints, numbers: Numbers) -> list[Edges]:
-    """Return what ends of sends and receives follow; `since` is when receivers began to wait.
+def message_edges(
+    sent: Sides, received: Sides, threads: Sequence[Thread], numbers: Numbers
+) -> list[Edges]:
+    """Return what ends of sends and receives follow.
 
-    A message that is there before came sooner than the receive tells: as soon as those between the same
-    workers for which one waited.
+    A message that is there before one waits for it came sooner than the receive tells: as soon as those
+    between the same workers for which one waited; so with sends. Those for which one call waits take no
+    longer than the last begun.
     """
     send, sent_by = numbers.of(sent.worker, sent.begin), numbers.of(sent.worker, sent.end)
     receive, got = (numbers.of(received.worker, at) for at in (received.begin, received.end))
     way = received.end - sent.begin
-    usual = _usual(sent.worker, received.worker, way, sent.begin >= since)
+    rest_of_send, rest = _since_last_of_call(sent, received)
+    rest = np.minimum(rest, way)
+    pair = sent.worker, received.worker
+    since = _waits_since(received, threads)
+    usual = _usual(*pair, rest, sent.begin >= since)
     awaited = (way > 0) & (sent.begin + usual >= since)
     takes = np.where(awaited, 0, received.end - received.begin)
     # What is sent and received in one call lasts as long as its receive.
     once = _in_one_call(sent, received)
     blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
     lasts = np.where(blocked | once, 0, sent.end - sent.begin)
+    rest_of_send = np.minimum(rest_of_send, sent.end - received.begin)
+    since = _waits_since(sent, threads)
+    usual_rest = _usual(*pair, rest_of_send, blocked & (received.begin >= since))
+    before = received.begin + usual_rest < since
+    rest_of_send = np.where(before, np.minimum(usual_rest, rest_of_send), rest_of_send)
     edges = [
-        (send, got, np.where(awaited, way, np.minimum(usual, way)), way > 0),
+        (send, got, np.where(awaited, rest, np.minimum(usual, way)), way > 0),
         (receive, got, takes, received.stops),
-        (receive, sent_by, sent.end - received.begin, blocked),
+        (receive, sent_by, rest_of_send, blocked),
         (send, sent_by, lasts, sent.stops),
     ]
     return [known_edges(source, target, lag, there) for source, target, lag, there in edges]
+
+
+def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
+    """Return how long before its end the last of the other sides was begun that one call waited for.
+
+    Which of them were over before, and when, no recorder sees. What stops its thread is a call alone.
+    """
+    worker, end, stops = _of_both(sent, received, "worker", "end", "stops")
+    (there,) = _of_both(received, sent, "begin")
+    call = np.where(stops, np.arange(len(stops)), -1)
+    table = pl.DataFrame({"worker": worker, "end": end, "there": there, "call": call})
+    began = pl.col("there").filter(pl.col("there") < pl.col("end"))
+    last = began.max().over("worker", "end", "call")
+    rest = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
+    return np.split(rest, [len(sent.end)])
 
 
 def _in_one_call(sent: Sides, received: Sides) -> Flags:
@@ -81,10 +135,14 @@ def _in_one_call(sent: Sides, received: Sides) -> Flags:
 
 
 def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
-    """Return what a message between the same two takes for which one waits; else one of any two."""
+    """Return what a message between the same two takes for which one waits; else one of any two.
+
+    So also where one hardly ever waited: that was when something else was late.
+    """
     table = pl.DataFrame({"of": sender, "to": receiver, "way": way, "awaited": awaited})
     some = pl.col("way").filter("awaited").median()
-    found = table.select(some.over("of", "to").fill_null(some).fill_null(0))
+    theirs = pl.when(pl.col("awaited").sum() >= MANY).then(some)
+    found = table.select(theirs.over("of", "to").fill_null(some).fill_null(0))
     return found.to_series().cast(pl.Int64).to_numpy()
 
 

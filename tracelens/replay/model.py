@@ -20,7 +20,7 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.replay.calls import Calls, complete_calls
 from tracelens.replay.graph import Graph
 from tracelens.replay.links import KEPT, Links, LinkTable
-from tracelens.replay.messages import all_waits_since, message_edges, messages_of
+from tracelens.replay.messages import message_edges, messages_of
 from tracelens.replay.requests import Requests
 from tracelens.replay.threads import (
     IS_BLOCKED,
@@ -81,7 +81,7 @@ class Model:
         pieces = [
             phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
         ]
-        sent, received = messages_of(trace, first, last)
+        sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
         calls = tuple(call.noticed(blocked) for call in complete_calls(trace, first, last))
         requests = Requests.of(trace, first, last).noticed(blocked)
@@ -100,9 +100,7 @@ class Model:
         times = np.concatenate(recorded)
         for call, place in zip(calls, places, strict=True):
             call.add_links(links, numbers, place)
-        for source, target, lag in message_edges(
-            sent, received, all_waits_since(received, threads), numbers
-        ):
+        for source, target, lag in message_edges(sent, received, threads, numbers):
             links.add(source, target, lag)
         if requests.asked.height:
             requests.add_links(links, numbers, count, times, released)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IS_BLOCKED",
+    "NOTED_LATER",
     "Blocked",
     "Numbers",
     "Sides",
@@ -36,7 +37,7 @@ __all__ = [
     "waits_since",
 ]
 
-_NOTED_LATER: Final = 0.05  # of the stretch that a thread was blocked
+NOTED_LATER: Final = 0.05  # of the stretch that a thread was blocked
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
@@ -145,7 +146,7 @@ class Blocked:
             at = np.searchsorted(over, end[rows]) - 1
             late = end[rows] - over[at]
             length = over[at] - begin[at]
-            inside = (at >= 0) & (late <= _NOTED_LATER * length)
+            inside = (at >= 0) & (late <= NOTED_LATER * length)
             next_begin = np.append(begin, FOREVER)[at + 1]
             inside &= (end[rows] <= next_begin) & (over[at] > begun[rows])
             found[rows[inside]] = over[at[inside]]

@@ -87,5 +87,42 @@ def test_waiting_is_a_span_of_the_thread_and_testing_is_none(
         assert not waits
 
 
+POLLING = """
+import time
+
+def tested(call, apart_s, after_s):
+    sent, got = np.zeros(1), np.zeros(1)
+    request = comm.Irecv(got, 0, 7)
+    begun = time.monotonic()
+    while time.monotonic() - begun < after_s:
+        assert not call(request)
+        time.sleep(apart_s)
+    comm.Isend(sent, 0, 7).Wait()
+    with tl.span("last test"):
+        while not call(request):
+            pass
+
+tested(lambda request: request.Test(), 0.0, 0.05)
+tested(lambda request: MPI.Request.Testall([request]), 0.0, 0.05)
+tested(lambda request: request.Test(), 0.02, 0.05)
+"""
+
+
+def test_a_loop_of_tests_is_waiting_and_tests_far_apart_are_none(tmp_path: Path) -> None:
+    """What a program does between tests may be work, if it takes long."""
+    run_alone(POLLING, tmp_path / "t")
+    recording = read_one(tmp_path / "t")
+    polled = []
+    for received in recording.named("Irecv"):
+        inside = [
+            poll
+            for poll in recording.named("polling")
+            if received["start_ns"] < poll["start_ns"] < _end(poll) <= _end(received)
+        ]
+        assert all((one["kind"], one["op"]) == ("wait", "request_wait") for one in inside)
+        polled.append(sum(one["duration_ns"] for one in inside) / 1e6)
+    assert min(polled[:2]) > 10 > polled[2]
+
+
 def _end(event: dict[str, Any]) -> int:
     return int(event["start_ns"] + event["duration_ns"])

@@ -7,6 +7,7 @@ is in the status at the end.
 from __future__ import annotations
 
 import itertools
+import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpi4py import MPI
@@ -124,12 +125,17 @@ class Receipt:
 
 
 class Flight:
-    """What one call has under way; ended once, by whoever first sees it complete."""
+    """What one call has under way; ended once, by whoever first sees it complete.
+
+    `polled_ns` is when the program last tested for it, `polled_since` the begin of the tests that
+    follow each other.
+    """
 
     def __init__(self, tokens: list[Token], status: MPI.Status | None = None) -> None:
         self.tokens = tokens
         self.receipt: Receipt | None = None
         self.status = status
+        self.polled_since = self.polled_ns = -sys.maxsize
         self._cancelled = False
 
     @property

@@ -3,7 +3,8 @@
 What a non-blocking call has under way (`FLIGHTS`) belongs to the request that it returned, for as long
 as the program holds that, and ends when any of MPI's ways shows the program that it is complete. A table
 says of the methods for several requests which of them are complete when they return. Waiting for any
-of them is a span of the thread; testing is not, for nothing waits there.
+of them is a span of the thread, and so is a loop of tests until one says "complete", if they follow each
+other so soon that nothing else can be done in between.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from weakref import ref
 from mpi4py import MPI
 
 from tracelens_instrument import recorder
+from tracelens_instrument.core.clock import now
 from tracelens_instrument.hooks.base import attempt, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
 
+    from tracelens_instrument.core.spans import Span
     from tracelens_instrument.hooks.mpi.log import Flight
     from tracelens_instrument.hooks.mpi.replaced import Function, Replaced
 
 __all__ = ["COMPLETIONS", "FLIGHTS", "STARTS", "ByObject", "Completion", "replace", "span_of"]
 T = TypeVar("T")
 _NO_SPAN: Final = nullcontext()
+_POLLED_NS: Final = 1_000_000  # tests that follow each other no later are a loop that waits
 
 
 class ByObject(Generic[T]):
@@ -67,8 +71,23 @@ def span_of(name: str, kind: str | None) -> AbstractContextManager[object]:
 
 
 @functools.cache
-def _span_of(name: str, kind: str) -> AbstractContextManager[object]:
+def _span_of(name: str, kind: str) -> Span:
     return recorder.span(name, kind=kind, op="request_wait" if kind == "wait" else None)
+
+
+@guarded
+def _note_test(flights: Sequence[Flight], *, complete: bool) -> None:
+    """Note that a program tested; if it did so in a loop that is over now, record that as waiting."""
+    at = now()
+    latest = max(flights, key=lambda flight: flight.polled_ns)
+    since, last = latest.polled_since, latest.polled_ns
+    apart = at - last > _POLLED_NS
+    over = last if apart else at
+    if (complete or apart) and since < over:
+        _span_of("polling", "wait").complete(since, over)
+    for flight in flights:
+        flight.polled_since = at if complete or apart else since
+        flight.polled_ns = at
 
 
 @dataclass(frozen=True)
@@ -193,7 +212,10 @@ def _completing(name: str, original: Function) -> Function:
             except BaseException:
                 _end(self, status, failed=True)
                 raise
-            if done(result):
+            complete = done(result)
+            if kind is None:
+                _note_test([flight], complete=complete)
+            if complete:
                 _end(self, status)
         return result
 
@@ -218,6 +240,9 @@ def _completing_several(name: str, original: Function) -> Function:
             except BaseException:
                 row.fail(requests)
                 raise
+            if kind is None:
+                complete = any(True for _ in row.completed(result, len(requests)))
+                _note_test(flights, complete=complete)
             row.finish(result, requests, statuses)
         return result
 

@@ -3,10 +3,12 @@
 Usage: unmarked_mpi.py PATTERN FAULT. PATTERN is borders (each rank exchanges its borders with those
 beside it, in a ring, and all reduce a norm every fifth time), ring (an all-reduce written by hand, of
 messages that do not block), server (rank 0 takes pickled gradients from whoever is first, and replies
-with weights), queue (as server, but it says when there were enough, however many of whom), or windows or
-exposed (each rank puts its weights into the window of the next one, between fences, or between calls of
-these two alone). FAULT is none, work (rank 2 works twice as long) or, of a
-server, apply (what it does takes longer than two workers' work).
+with weights), queue (as server, but it says when there were enough, however many of whom), scattered (a
+reduce-scatter of messages for all of which one call waits, and every second time an allgather of
+objects), polled (an all-reduce in flight, tested for until it is there), groups (an all-reduce of each
+pair of ranks, in turns), or windows or exposed (each rank puts its weights into the window of the next
+one, between fences, or between calls of these two alone). FAULT is none, work (rank 2 works twice as
+long) or, of a server, apply (what it does takes longer than two workers' work).
 """
 
 from __future__ import annotations
@@ -55,6 +57,43 @@ def ring() -> None:
             ]
             MPI.Request.Waitall(requests)
             parts[(rank - turn - 1) % size] = received
+
+
+def scattered() -> None:
+    """Sum parts that all send to all; all come together every second time."""
+    others = [other for other in range(size) if other != rank]
+    for number in range(120):
+        work()
+        got = [np.empty(20_000) for _ in others]
+        requests = [comm.Isend(np.ones(20_000), other, number) for other in others]
+        requests += [comm.Irecv(*one, number) for one in zip(got, others, strict=True)]
+        MPI.Request.Waitall(requests)
+        if number % 2:
+            comm.allgather({"rank": rank, "sum": sum(float(one.sum()) for one in got)})
+
+
+def polled() -> None:
+    """Reduce beside the work, and look again and again whether that is over."""
+    request, own, received = MPI.REQUEST_NULL, np.ones(50_000), np.empty(50_000)
+    for _ in range(120):
+        time.sleep(WORK_S / 3)
+        while not request.Test():
+            time.sleep(0.0003)
+        work()
+        request = comm.Iallreduce(own, received)
+    request.Wait()
+
+
+def groups() -> None:
+    """Reduce in pairs, each of which has a communicator of its own."""
+    pairs = [(one, other) for one in range(size) for other in range(one)]
+    split = {pair: comm.Split(0 if rank in pair else MPI.UNDEFINED) for pair in pairs}
+    mine = [split[pair] for pair in pairs if rank in pair]
+    own, received = np.ones(20_000), np.empty(20_000)
+    for _ in range(120):
+        work()
+        for pair in mine:
+            pair.Allreduce(own, received)
 
 
 def server() -> None:
@@ -116,5 +155,5 @@ def windows() -> None:
     window.Free()
 
 
-programs = {"borders": borders, "ring": ring, "server": server, "queue": queue}
-programs.get(pattern, windows)()
+programs = (borders, ring, scattered, polled, groups, server, queue)
+{program.__name__: program for program in programs}.get(pattern, windows)()

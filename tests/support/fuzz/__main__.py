@@ -46,11 +46,11 @@ def main() -> int:
 
 
 def _turns(asked: argparse.Namespace) -> list[str]:
-    """Return whose pieces are to be done, in turns, until each has so many inputs in the journal."""
+    """Return whose pieces are to be done until each has so many inputs; who has fewest comes first."""
     names = asked.subjects or list(SUBJECTS)
     left = {n: asked.inputs - next_of(n, asked.journal, guided=asked.guided) for n in names}
-    rounds = range(-(-max(left.values()) // PIECE))
-    return [name for turn in rounds for name in names if left[name] > turn * PIECE]
+    turns = [(left[n] - done, n) for n in names for done in range(0, left[n], PIECE)]
+    return [name for _, name in sorted(turns, reverse=True)]
 
 
 def _noted(piece: Piece, journal: Path) -> None:

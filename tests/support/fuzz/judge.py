@@ -40,6 +40,8 @@ RUN_EVERY: Final = 32
 ANALYZE_EVERY: Final = 96
 _DONE: Final = frozenset((0, 1, 3))  # exit codes: done, a problem was found, unusable
 _RANK: Final = {"rank1.json": 1, "rank1.json.gz": 1, "rank0.json.gz": 0}  # these do not say it
+# Where no recorder numbered calls they are numbered if all ranks make equally many, and not at all else.
+_INFERRED: Final = ("seq", "status")
 _MOST_TEXT: Final = 2000  # bytes of what a library printed
 
 _State = dict[str, tuple[int, int, int]]
@@ -170,8 +172,9 @@ class Judge:
         names = {shown_name(path.name) for path in self._others}
         rows = trace.processes.filter(pl.col("file").is_in(names)).select("process", "file")
         words = pl.col(pl.Categorical).cast(pl.String)
+        others = ("process",) if self._subject.is_ours else ("process", *_INFERRED)
         return {
-            file: trace.source.frame(process).drop("process").with_columns(words)
+            file: trace.source.frame(process).drop(others).with_columns(words)
             for process, file in rows.iter_rows()
         }
 

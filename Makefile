@@ -33,10 +33,14 @@ unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also w
 	$(BIN)/pytest -m "not side_by_side and end_to_end" $(PYTEST_ARGS) || [ $$? = 5 ]
 	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)
 
-PROOFS := tests/instrument/storage/test_kill.py tests/instrument/core/test_threads.py tests/instrument/test_fork.py tests/instrument/storage/test_full_disk.py
-proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills, 8 x 10^5 spans, forks, full disks; with both recorders
+PROOFS := tests/faults/test_kills.py tests/instrument/storage/test_converter_kill.py tests/instrument/storage/test_kill.py tests/instrument/core/test_threads.py tests/instrument/test_fork.py tests/instrument/storage/test_full_disk.py
+proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills of each sort, 8 x 10^5 spans, forks, full disks; with both recorders
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800
+
+# ARGS: kinds of files, --inputs 20000, --minutes 10, --guided (by coverage), --replay FILE, --publish
+fuzz: $(VENV)/fuzz.stamp ## damage every kind of file that is read, and watch (ARGS="native --inputs 20000"; ARGS=--guided)
+	PYTHONPATH=.:instrument:tests $(BIN)/python -m support.fuzz $(ARGS)
 
 sanitize: $(VENV)/test.stamp ## the tests of what is in C, with sanitizers in it
 	PYTHONPATH=tests $(BIN)/python -m support.sanitize $(PYTEST_ARGS)
@@ -219,6 +223,11 @@ lock: $(VENV)/bin/python ## the newest versions of what the tests use, with hash
 	$(PIP) 'uv>=0.9'
 	$(BIN)/uv pip compile pyproject.toml --extra test --universal --python-version 3.11 --generate-hashes --no-annotate --quiet \
 	  --upgrade --custom-compile-command 'make lock' $(addprefix --no-emit-package ,$(NOT_LOCKED)) --output-file $(LOCK)
+
+# Inputs are chosen by coverage where atheris can be installed; elsewhere only ARGS=--guided is missing.
+$(VENV)/fuzz.stamp: $(VENV)/test.stamp
+	$(PIP) 'atheris>=3' || echo "atheris cannot be installed here: make fuzz ARGS=--guided will not run"
+	touch $@
 
 $(VENV)/mutate.stamp: $(VENV)/test.stamp
 	$(PIP) 'cosmic-ray>=8.4'

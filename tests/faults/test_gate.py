@@ -170,6 +170,20 @@ def test_table_that_would_become_huge(name: str, tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kilobytes
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.arrow"])
+def test_a_million_columns(name: str, tmp_path: Path) -> None:
+    """Refused by the header alone, in seconds."""
+    names = [f"c{number}" for number in range(1_000_000)]
+    if name == "a.csv":
+        (tmp_path / name).write_text(",".join(names) + "\n1\n")
+    else:
+        schema = pa.schema([(text, pa.int8()) for text in names])
+        with pa.ipc.new_file(str(tmp_path / name), schema):
+            pass
+    with pytest.raises(NotATrace, match="more than the limit of 10000"):
+        load.open(tmp_path / name)
+
+
 def test_too_many_lines(tmp_path: Path) -> None:
     """The rows of a text are counted before they are read, where there may be too many."""
     table = tmp_path / "events.csv"

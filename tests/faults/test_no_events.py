@@ -6,9 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.runs.damage import RUN, VICTIM, own_time, rewritten, written
+from support.runs.segments import write_folder
 
 from tracelens import load
+from tracelens.conversion.segments import convert
 from tracelens.errors import EmptyTrace
+from tracelens.schema.side import dropped_line
+from tracelens.schema.vocabulary import NO_ROOM, SIDE_FILE
 from tracelens.simulator.synthetic import write
 
 if TYPE_CHECKING:
@@ -33,5 +37,17 @@ def test_no_events_at_all(tmp_path: Path) -> None:
     write(RUN, tmp_path)
     for path in tmp_path.iterdir():
         rewritten(path, lambda table: table.slice(0, 0))
-    with pytest.raises(EmptyTrace, match="3 recorded processes, but not one event"):
+    with pytest.raises(EmptyTrace, match="3 recorded processes, but not one event: check"):
+        load.open(tmp_path)
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["converted", "segments"])
+def test_no_room_from_the_beginning(ended: bool, tmp_path: Path) -> None:  # noqa: FBT001 - a case
+    """The cause is named, with how much was lost, and what to do."""
+    place = write_folder(tmp_path, [])
+    with (place / SIDE_FILE).open("ab") as side:
+        side.write(dropped_line(NO_ROOM, 4200))
+    if ended:
+        convert(place)
+    with pytest.raises(EmptyTrace, match=r"the disk was full .*\(4,200 events lost.*--out\.$"):
         load.open(tmp_path)

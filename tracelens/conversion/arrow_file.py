@@ -220,11 +220,23 @@ def read_samples(path: Path) -> list[pa.RecordBatch]:
     Growth(len(content)).add_all(memoryview(content), begin=0)
     batches: list[pa.RecordBatch] = []
     with pa.ipc.open_stream(content) as stream, contextlib.suppress(pa.ArrowInvalid, OSError):
+        _check_names(stream.schema)
         for batch in stream:
             batches.append(batch)  # noqa: PERF402 - what is whole stays if one is not
     for batch in batches:
         batch.validate(full=True)
     return batches
+
+
+def _check_names(schema: pa.Schema) -> None:
+    """Refuse lists whose inner field has a name that is no text: no comparison sees it, polars panics.
+
+    Raises:
+        UnicodeDecodeError: there is one.
+    """
+    for field in schema:
+        if isinstance(field.type, pa.ListType):
+            str(field.type.value_field.name)
 
 
 def write_events(path: Path, events: pa.Table, side: SideTables) -> None:

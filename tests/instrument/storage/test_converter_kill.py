@@ -18,8 +18,7 @@ from support.launch.recording import clean_environment, read_one
 
 from tracelens.conversion.segments import convert
 
-# By hand: TRACELENS_TEST_ROUNDS=100 pytest tests/instrument/storage/test_converter_kill.py
-ROUNDS = int(os.environ.get("TRACELENS_TEST_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("TRACELENS_PROOF_KILLS", "3"))  # `make proofs`: 100
 PROGRESS = struct.Struct("@q")
 
 LOOP = """

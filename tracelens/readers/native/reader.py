@@ -106,7 +106,7 @@ class NativeReader:
         folder = path.parent if path.is_file() else path
         trace = _with_samples(assemble(parts, notes), folder, parts)
         if not trace.processes["events"].sum():
-            raise no_events(path, len(found))
+            raise no_events(path, len(found), (part.side.dropped for part in parts))
         return trace.with_(path=path)
 
 

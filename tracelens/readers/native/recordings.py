@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
+from tracelens.model import fmt
 from tracelens.model.fmt import shown_name
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
+    NO_ROOM,
     SEGMENTS_SUFFIX,
     TRACE_SUFFIX,
     parse_stem,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from tracelens.model.choice import Choice
@@ -28,6 +30,7 @@ __all__ = [
     "left_out",
     "named_ranks",
     "no_events",
+    "reason_of",
     "recordings",
     "refusal",
     "vanished",
@@ -85,8 +88,13 @@ def _name(path: Path) -> str:
 
 def left_out(path: Path, error: Exception) -> str:
     """Return one sentence on which file was left out and why."""
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return f"'{shown_name(path.name)}' was left out: {reason.rstrip('.')}."
+    return f"'{shown_name(path.name)}' was left out: {reason_of(error)}."
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what an error says, or its kind."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def vanished(path: Path) -> TraceNotFound:
@@ -109,9 +117,15 @@ def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErro
     )
 
 
-def no_events(path: Path, count: int) -> EmptyTrace:
-    """Build the error for a trace of so many processes without an event."""
-    return EmptyTrace(
-        f"'{shown_name(path)}' holds {count} recorded processes, but not one event: "
-        "check that the recorded program did any work after tl.start()."
+def no_events(path: Path, count: int, lost: Iterable[Mapping[str, int]]) -> EmptyTrace:
+    """Build the error for a trace of so many processes without an event; `lost` says what each lost."""
+    without_room = sum(reasons.get(NO_ROOM, 0) for reasons in lost)
+    why = (
+        "the disk was full or could not be written when it was recorded "
+        f"({fmt.count(without_room, 'event')} lost for that): free some room, or record elsewhere "
+        "with --out."
+        if without_room
+        else "check that the recorded program did any work after tl.start()."
     )
+    processes = fmt.count(count, "recorded process", "recorded processes")
+    return EmptyTrace(f"'{shown_name(path)}' holds {processes}, but not one event: {why}")

@@ -109,7 +109,7 @@ def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], 
     if not found:
         raise refusal(path, problems) if problems else vanished(path)
     if not any(facts.summary.rows for facts in found):
-        raise no_events(path, len(files))
+        raise no_events(path, len(files), (facts.side.dropped for facts in found))
     notes = tuple(Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
     return sorted(found, key=lambda facts: order_of(facts.side.process)), notes
 

@@ -12,6 +12,7 @@ from tracelens.distil.outline import outlined
 from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.fmt import shown_name
 from tracelens.readers.native.arrow_file import read_arrow
+from tracelens.readers.native.recordings import DAMAGE, reason_of
 from tracelens.schema.vocabulary import KINDS, OPS, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -47,12 +48,19 @@ def _noted(note: Note) -> str:
 
 
 def _unsorted(trace: Trace) -> list[str]:
-    """Find files whose rows are not in order of begin, as the format requires."""
-    return [
-        f"'{shown_name(file.name)}': rows are not sorted by start_ns."
-        for file in _arrow_files(trace)
-        if not _is_sorted(file)
-    ]
+    """Find files whose rows are not in order of begin, as the format requires, or that lack some.
+
+    Of a file whose checksums are right a column may still be none that can be decoded.
+    """
+    found = []
+    for file in _arrow_files(trace):
+        name = shown_name(file.name)
+        try:
+            if not _is_sorted(file):
+                found.append(f"'{name}': rows are not sorted by start_ns.")
+        except DAMAGE as error:
+            found.append(f"'{name}': not all columns can be decoded ({reason_of(error)}).")
+    return found
 
 
 def _is_sorted(file: Path) -> bool:

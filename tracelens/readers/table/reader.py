@@ -26,6 +26,7 @@ from tracelens.model.trace import CLOCK_COLUMNS, Note, Trace
 from tracelens.readers import spans
 from tracelens.readers.base import LONGEST_NS, SIMPLY, Reading, quoted
 from tracelens.readers.spans import Origin
+from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
 from tracelens.readers.table.cells import gather
 from tracelens.readers.table.kinds import translate, translate_roles
 from tracelens.readers.table.naming import Renaming, plan
@@ -49,6 +50,14 @@ _TEXT: Final = (".csv", ".tsv")
 _NAMED: Final = (".parquet", ".feather", *_TEXT)
 _SHORTEST_ROW: Final = 6  # bytes of a row with a rank and two times
 _DELIMITERS: Final = (",", ";", "\t", "|")
+# What a damaged file makes polars and Arrow's library raise.
+_DAMAGE: Final = (
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+    pa.ArrowException,
+    OSError,
+    ValueError,
+)
 
 
 def is_table(path: Path) -> bool:
@@ -76,14 +85,13 @@ def scan(path: Path) -> pl.LazyFrame:
         pass  # who reads it says what is wrong with it
     try:
         if begin.startswith(_PARQUET):
-            return _opened(pl.scan_parquet(_source(path), glob=False))
+            return scan_parquet(path)
         if begin.startswith(_ARROW):
-            return _opened(pl.scan_ipc(_source(path), glob=False))
+            return scan_arrow(path)
         if path.suffix.casefold() in _TEXT:
             return _opened(_csv(path))
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "no reason is given"
-        raise NotATrace(f"'{path}' cannot be read as a table: {reason.rstrip('.')}.") from error
+    except (*_DAMAGE, NotATrace) as error:
+        raise NotATrace(f"'{path}' cannot be read as a table: {_reason(error)}.") from error
     raise NotATrace(
         f"'{path}' is neither an Arrow nor a Parquet file (it begins with {begin!r}): expected one, "
         "or a .csv with a header line."
@@ -177,6 +185,7 @@ def _csv(path: Path) -> pl.LazyFrame:
     if not head.strip():
         raise NotATrace(f"'{path}' has no header line: expected the names of the columns.")
     delimiter = max(_DELIMITERS, key=head.count)
+    refuse_beyond("columns", head.count(delimiter) + 1)
     return pl.scan_csv(
         _source(path),
         separator=delimiter,
@@ -299,6 +308,9 @@ def _damage_named(path: Path) -> Iterator[None]:
     """Turn what a damaged file makes polars raise, while its rows are read, into a sentence."""
     try:
         yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        reason = next(iter(str(error).strip().splitlines()), "no reason is given")
-        raise NotATrace(f"'{path}' is damaged or cut off: {reason.rstrip('.')}.") from error
+    except _DAMAGE as error:
+        raise NotATrace(f"'{path}' is damaged or cut off: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason is given").rstrip(".")

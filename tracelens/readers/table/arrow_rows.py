@@ -1,0 +1,121 @@
+"""Rows of Arrow and Parquet files as a lazy frame, decoded and checked by Arrow's own library.
+
+polars decodes both faster, but ends a damaged file by a panic, which prints where in polars it happened.
+Arrow's library returns an error, and `validate` finds lengths, offsets and indexes that lead outside of
+what is there before anything follows them. What polars gets are columns of simple types under names that
+are text; of any other type there are nulls, as nothing would be read from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, cast
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+from polars.io.plugins import register_io_source
+
+from tracelens.errors import NotATrace
+from tracelens.readers.base import quoted
+from tracelens.schema.arrow import mapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from typing import Any, TypeAlias
+
+    _Batches: TypeAlias = Callable[[list[str]], Iterator[pa.RecordBatch]]
+
+__all__ = ["scan_arrow", "scan_parquet"]
+
+_BATCH_ROWS: Final = 1 << 16
+_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_SIMPLE: Final = (
+    *_TEXT,
+    *(pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_boolean),
+    *(pa.types.is_date, pa.types.is_timestamp, pa.types.is_duration, pa.types.is_decimal128),
+    *(pa.types.is_binary, pa.types.is_null),
+)
+
+
+def scan_arrow(path: Path) -> pl.LazyFrame:
+    """Open an Arrow file; its header is read.
+
+    Raises:
+        NotATrace: two columns have one name.
+        ValueError, OSError, pyarrow.ArrowException: it is damaged.
+    """
+
+    def batches(names: list[str]) -> Iterator[pa.RecordBatch]:
+        places = sorted(schema.get_field_index(name) for name in names)
+        options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+        with pa.ipc.open_file(mapped(path), options=options) as reader:
+            for index in range(reader.num_record_batches):
+                yield reader.get_batch(index)
+
+    with pa.ipc.open_file(mapped(path)) as reader:
+        schema = reader.schema
+    return _scan(schema, batches)
+
+
+def scan_parquet(path: Path) -> pl.LazyFrame:
+    """Open a Parquet file; its footer is read.
+
+    Raises:
+        NotATrace, ValueError, OSError, pyarrow.ArrowException: as `scan_arrow` does.
+    """
+
+    def batches(names: list[str]) -> Iterator[pa.RecordBatch]:
+        with pq.ParquetFile(pa.BufferReader(mapped(path))) as file:
+            yield from file.iter_batches(_BATCH_ROWS, columns=names, use_threads=False)
+
+    with pq.ParquetFile(pa.BufferReader(mapped(path))) as file:
+        schema = file.schema_arrow
+    return _scan(schema, batches)
+
+
+def _scan(schema: pa.Schema, batches: _Batches) -> pl.LazyFrame:
+    schema.to_string()  # a name that is no text is a ValueError here, and a panic in polars
+    names = schema.names
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise NotATrace(f"it has several columns {quoted(twice[0])}, expected each name once")
+
+    def rows(
+        chosen: list[str] | None, predicate: pl.Expr | None, count: int | None, _size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        left = count
+        for batch in batches(names if chosen is None else chosen):
+            frame = _frame(batch).select(names if chosen is None else chosen)
+            if left is not None:
+                frame = frame.head(left)
+                left -= frame.height
+            yield frame if predicate is None else frame.filter(predicate)
+            if left == 0:
+                return
+
+    empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
+    return register_io_source(rows, schema=dict(_frame(empty).schema))
+
+
+def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
+    batch.validate(full=True)
+    columns = {field.name: _simple(batch.column(place)) for place, field in enumerate(batch.schema)}
+    return cast("pl.DataFrame", pl.from_arrow(pa.table(columns)))
+
+
+def _simple(column: pa.Array[Any]) -> pa.Array[Any]:
+    """Return a column in a type that polars has; nulls where it has none."""
+    if isinstance(column, pa.ExtensionArray):
+        column = column.storage
+    kind = column.type
+    if isinstance(kind, pa.DictionaryType):
+        if any(is_text(kind.value_type) for is_text in _TEXT):
+            return column
+        return _simple(column.cast(kind.value_type))
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return column.cast(pa.timestamp(kind.unit, "UTC"))  # the same moments
+    if any(is_kind(kind) for is_kind in _SIMPLE):
+        return column
+    return pa.nulls(len(column))

@@ -109,6 +109,9 @@ bench-simulate: $(VENV)/test.stamp ## what simulating 512 workers with 64 server
 bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 
+bench-clients: $(VENV)/test.stamp ## whether 50 people who look at a run at once are all answered (a minute)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/clients.py $(ARGS)
+
 bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval (PUBLISH=1: write docs/benchmarks.md)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(if $(PUBLISH),--publish) $(ARGS)
 

@@ -29,7 +29,6 @@ ALONE: Final = {
     "tracelens.reports.schema": "beside what it describes; only `validate` asks for it",
     "tracelens_dashboard.app.glossary": "a page of no run, with the documentation that it shows",
     "tracelens_dashboard.app.listening": "all that knows waitress",
-    "tracelens_dashboard.app.posted": "what may be posted, not who may post",
     "tracelens_dashboard.app.wire": "how answers travel, not what is in them",
     "tracelens_instrument.device.cuda": "all that calls CUDA, as tests replace it",
     "tracelens_instrument.hooks.torch.loader_worker": "all that runs in loader processes",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from http.client import HTTPConnection
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
+from benchmarks.clients import visited
 from support.launch.patience import PATIENCE_S
 from support.web.browser import served
 
@@ -49,3 +53,36 @@ def test_the_printed_address_is_the_key(tmp_path: Path, given: str, asked: str) 
         assert "TraceLens" in text
         assert ask(*there, "/", Cookie=cookie, Host="evil.example")[0] == 400
         assert ask(*there, "/", Cookie=cookie, Host=address.netloc)[0] == 200
+
+
+# The first request imports what may not be seen by others.
+AS_ANOTHER = """
+import os, sys
+from http.client import HTTPConnection
+for user in (0, 65534):
+    os.setuid(user)
+    connection = HTTPConnection(sys.argv[1])
+    for path in ("/", "/_dash-layout", "/_dash-dependencies"):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        print(answer.status)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_user_of_the_machine_is_not_let_in(tmp_path: Path) -> None:
+    """A login node has many users, and the loopback address is everybody's."""
+    write(Scenario(ranks=2, steps=5), tmp_path)
+    with served(tmp_path, "--host", "127.0.0.1") as url:
+        asked = [sys.executable, "-c", AS_ANOTHER, urlsplit(url).netloc]
+        done = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["401"] * 6  # without the token root is not let in, either
+
+
+def test_many_clients_are_all_answered(tmp_path: Path) -> None:
+    """For a short while; `make bench-clients` does so for a minute, and looks at the memory."""
+    write(Scenario(ranks=2, steps=5), tmp_path)
+    found = visited(tmp_path, clients=20, seconds=2)
+    assert set(found.answers) == {200}
+    assert found.answers[200] >= 100

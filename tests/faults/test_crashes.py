@@ -32,8 +32,9 @@ def kill(): os.kill(os.getpid(), signal.SIGKILL)
 def spin():
     while True: pass
 def memory():
+    import numpy
     held = []
-    while True: held.append(bytearray(1 << 30))
+    while True: held.append(numpy.empty(1 << 30, "u1"))  # which asks for it, and leaves it untouched
 
 harm, name = globals()[os.environ["HARM"]], os.environ["VICTIM"]
 real = gate.opened

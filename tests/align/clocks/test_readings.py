@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tracelens.align.clocks.readings import WANDER, Readings, map_through
@@ -62,6 +62,7 @@ def error(truth: Truth, found: ClockMap, first: int, last: int) -> int:
     return int(np.abs(found.apply(truth.shown(host)) - host).max())
 
 
+@example(29.0, 0.0, 60.0, 0, [(1.0, 196461, 1.0), (1.5, 38448276, 0.0)])
 @given(
     drift=st.floats(-100, 100),
     wander=st.floats(0, 1e6 * WANDER * 0.9),
@@ -90,8 +91,10 @@ def test_uncertainty_covers_the_error(
     found_in = measured(truth, moments, windows, places)
     found = map_through(found_in)
     rounding = 300 * len(readings)
+    # The last moment is the middle of a window, up to half of which the clock went on by itself.
+    beyond = abs(drift) * 1e-6 * max(windows) / 2
     worst = error(truth, found, int(found_in.known[0]), int(found_in.known[-1]))
-    assert worst <= found.uncertainty_ns + rounding
+    assert worst <= found.uncertainty_ns + rounding + beyond
 
 
 def test_sharp_windows_make_a_sharp_map() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit
 
@@ -18,7 +19,6 @@ from support.launch.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import (
         Browser,
@@ -95,7 +95,7 @@ def served(trace: Path, *options: str) -> Iterator[str]:
 
 @contextmanager
 def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
-    """Do as `served`; yields the address and the process.
+    """Do as `served`; yields the address and the process that answers.
 
     Without a token, so that the address can be continued, unless a `--host` is given.
     """
@@ -105,11 +105,17 @@ def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
     try:
         assert process.stdout is not None
         words = (word for line in iter(process.stdout.readline, "") for word in line.split())
-        yield next(word for word in words if word.startswith("http://")), process.pid
+        yield next(word for word in words if word.startswith("http://")), _child(process.pid)
         assert ended(process) == 0
     finally:
         process.kill()
         process.communicate()
+
+
+def _child(process: int) -> int:
+    """Return the process in which a verb runs: the child of the one that waits."""
+    children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    return int(children[0]) if children else process
 
 
 @contextmanager

@@ -25,6 +25,11 @@ def call(app: Dash, output: str, values: dict[str, Any], **headers: str) -> Test
 def request(app: Dash, output: str, values: dict[str, Any]) -> dict[str, Any]:
     """Write what the browser would post."""
     listed = app.server.test_client().get("/_dash-dependencies").get_json()
+    return body_of(listed, output, values)
+
+
+def body_of(listed: list[dict[str, Any]], output: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Write it for one of the callbacks that a server lists."""
     found = next(entry for entry in listed if _first(entry["output"]) == output)
     return {
         "output": found["output"],

@@ -2,7 +2,7 @@
 
 import sys
 
-from tracelens.cli import main
+from tracelens.supervisor import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -6,6 +6,7 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+from tracelens.containment import contain, is_contained
 from tracelens.errors import InvalidArgument, MissingExtra
 
 if TYPE_CHECKING:
@@ -49,7 +50,27 @@ def _processes(count: int) -> Executor:
     from multiprocessing import get_context  # noqa: PLC0415 - likewise
 
     # Forked children of a process with threads, as those of polars, can hang.
-    return ProcessPoolExecutor(count, get_context("spawn"))
+    return ProcessPoolExecutor(count, get_context("spawn"), _begin, (is_contained(),))
+
+
+def _begin(contained: bool) -> None:  # noqa: FBT001 - sent as it is
+    """Begin a worker: it ends when its parent does, and by what it reads if that may be so there."""
+    from threading import Thread  # noqa: PLC0415 - in a worker
+
+    Thread(target=_end_with_parent, daemon=True).start()
+    if contained:
+        contain()
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent to end, and end: a worker would wait for work for ever."""
+    import os  # noqa: PLC0415 - in a worker
+    from multiprocessing import connection, parent_process  # noqa: PLC0415
+
+    parent = parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
 
 
 def _mpi() -> Executor:

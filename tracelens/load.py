@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens import plugins
+from tracelens import containment, plugins
 from tracelens.align import DEFAULT_TRANSFORMS, devices, selection
 from tracelens.errors import (
     EmptyTrace,
@@ -50,6 +50,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     rank_of: Mapping[str, int] | None = None,
     executor: Executor | None = None,
     memory: int = 0,
+    contained: bool = False,
     ranks: str | None = None,
     steps: str | None = None,
     time: str | None = None,
@@ -68,6 +69,8 @@ def open(  # noqa: A001 - reads as tracelens.open
         executor: Reads the files of a folder; None = in threads of this process.
         memory: About how many bytes a report may take: a part of them keeps events that it asks for
             again, which are else read again.
+        contained: Try each file in a process of its own first, with limits of memory and CPU, and leave
+            out those that end it: a crash costs a rank, not this process (docs/reliability.md).
         ranks: Which workers, such as ``"0-7,12"``; files of others are not read. None = all.
         steps: Which steps, such as ``"200-260"`` or ``"200-"``.
         time: Which time, from the run's begin, such as ``"10s-70s"``: the steps that reach into it.
@@ -78,16 +81,33 @@ def open(  # noqa: A001 - reads as tracelens.open
         InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing; or the
             run has nothing of the ranks, steps or time.
     """
-    return open_joined(
-        [path],
-        progress,
-        map=map,
-        one_clock=one_clock,
-        rank_of=rank_of,
-        executor=executor,
-        memory=memory,
-        choice=Choice.parse(ranks, steps, time),
-    )
+    place = local(path, progress)
+    options = _options(map, rank_of, one_clock=one_clock)
+    with containment.leaving_out(containment.tried([place], options) if contained else {}):
+        return open_joined(
+            [place],
+            progress,
+            map=map,
+            one_clock=one_clock,
+            rank_of=rank_of,
+            executor=executor,
+            memory=memory,
+            choice=Choice.parse(ranks, steps, time),
+        )
+
+
+def _options(
+    map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
+    rank_of: Mapping[str, int] | None,
+    *,
+    one_clock: bool,
+) -> list[str]:
+    """Return how a run is read, as the command line says it."""
+    return [
+        *(["--one-clock"] if one_clock else []),
+        *(f"--map={theirs}={ours}" for theirs, ours in (map or {}).items()),
+        *(f"--rank-of={file}={rank}" for file, rank in (rank_of or {}).items()),
+    ]
 
 
 def open_joined(
@@ -163,6 +183,18 @@ def _read(
             f"There is no '{place}': expected a trace folder or a table of spans; "
             "record one with 'tracelens record -- COMMAND'."
         )
+    containment.begin(place)
+    with containment.watching():
+        return _recognised(place, how, map, one_clock=one_clock)
+
+
+def _recognised(
+    place: Path,
+    how: Reading,
+    map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
+    *,
+    one_clock: bool,
+) -> Trace:
     if map or one_clock:
         reader = _table_reader(map, one_clock=one_clock)
         if not reader.sniff(place):
@@ -180,8 +212,11 @@ def _read_by_plugin(place: Path, how: Reading) -> Trace:
     """Ask the readers of other distributions, by name.
 
     Raises:
-        UnusableInput: none recognises it, or the one that does fails.
+        UnusableInput: none recognises it, the one that does fails, or it would end this process.
     """
+    reason = containment.reason_of(place)
+    if reason:
+        raise UnusableInput(f"'{place}' is not read: {reason}.")
     for plugin in plugins.installed(plugins.READERS):
         named = plugin.load()
         try:

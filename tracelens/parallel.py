@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 import numpy as np
 import polars as pl
 
+from tracelens.containment import watching
 from tracelens.executors import USUAL_WORKERS
 from tracelens.memory import keep_room
 
@@ -64,9 +65,10 @@ def mapped(
         Exception: what `work` raises.
     """
     if executor is None and brief:
-        yield from map(work, things)
+        with watching():
+            yield from map(work, things)
     elif executor is None:
-        with ThreadPoolExecutor(_cores()) as pool:
+        with watching(_cores()), ThreadPoolExecutor(_cores()) as pool:
             yield from _in_order(
                 lambda thing: pool.submit(work, thing),
                 lambda _, future: future.result(),
@@ -74,7 +76,10 @@ def mapped(
                 _cores(),
             )
     else:
-        with TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder:
+        with (
+            watching(),
+            TemporaryDirectory(prefix="tracelens-", ignore_cleanup_errors=True) as folder,
+        ):
             workers = _Workers(work, executor, folder)
             yield from _in_order(workers.begun, workers.made, things, _workers(executor))
 
@@ -143,7 +148,8 @@ class _Remote(Generic[_Thing, _Made]):
             thing: _Thing = given.read() if isinstance(given, _Filed) else given
         except (OSError, EOFError):
             return _NotSeen()
-        made = self.work(thing)
+        with watching():
+            made = self.work(thing)
         if not Path(self.folder).is_dir():  # a worker on another machine
             return made
         left: _Made | _Filed = _left_in(self.folder, made)

@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from tracelens import __version__
+from tracelens import __version__, containment
 from tracelens.cli import bug
 from tracelens.errors import MissingExtra, TraceLensError
 from tracelens.model.fmt import shown_name
@@ -79,6 +79,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _tried(arguments)
     except (KeyboardInterrupt, SystemExit):
         raise
+    except MemoryError as error:
+        containment.out_of_memory()
+        return bug.report(error)
     except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
         return bug.report(error)
 

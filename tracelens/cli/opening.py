@@ -172,7 +172,12 @@ def open_trace(arguments: argparse.Namespace, memory: int = 0) -> Trace:
 
 
 def open_path(
-    arguments: argparse.Namespace, path: Path, on_progress: OnProgress, memory: int = 0
+    arguments: argparse.Namespace,
+    path: Path,
+    on_progress: OnProgress,
+    memory: int = 0,
+    *,
+    contained: bool = False,
 ) -> Trace:
     """Open one of several runs, as `add_trace` says how."""
     import_libraries()
@@ -183,7 +188,13 @@ def open_path(
     one_clock = getattr(arguments, "one_clock", False)
     rank_of = ranks_of_files(arguments)
     return open_any(
-        path, on_progress, map=renamed, one_clock=one_clock, memory=memory, rank_of=rank_of
+        path,
+        on_progress,
+        map=renamed,
+        one_clock=one_clock,
+        memory=memory,
+        rank_of=rank_of,
+        contained=contained,
     )
 
 

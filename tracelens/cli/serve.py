@@ -63,7 +63,9 @@ def _served(arguments: argparse.Namespace) -> Runs | Store:
     places = matched(arguments.trace)
     found = [run for place in places for run in runs_in(place)] or places
     if len(found) > 1:
-        return Runs(places, partial(open_path, arguments, memory=MEMORY), indexed=not renamed)
+        # One of them must not end the server, which shows others meanwhile.
+        read = partial(open_path, arguments, memory=MEMORY, contained=True)
+        return Runs(places, read, indexed=not renamed)
 
     arguments.trace = found[0]
     return Store.open(

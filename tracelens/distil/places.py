@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracelens.containment import left_out
 from tracelens.conversion.lock import locked
 from tracelens.schema.ownership import is_ours, mark
 from tracelens.schema.vocabulary import ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX, TRACE_SUFFIX
@@ -43,7 +44,7 @@ _PATIENCE_S: Final = 600.0
 
 
 def fingerprint(trace: Path) -> str | None:
-    """Return a digest of the files of a trace folder.
+    """Return a digest of the files of a trace folder, and of which are left out.
 
     None where there is nothing to keep an index of: a recording that still goes on, or no folder.
     """
@@ -56,7 +57,7 @@ def fingerprint(trace: Path) -> str | None:
     live = (Path(entry.name) for entry in visible if entry.name.endswith(_LIVE_SUFFIXES))
     if not files or any(entry.stem not in converted for entry in live):
         return None
-    return _digest(sorted(map(_described, files)))
+    return _digest([*sorted(map(_described, files)), *left_out(trace)])
 
 
 def index_places(trace: Path) -> list[Path]:

@@ -11,6 +11,7 @@ import io
 import os
 import stat
 
+from tracelens import containment
 from tracelens.errors import InvalidArgument, NotATrace
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Final
 
-__all__ = ["LIMITS", "contents", "limit", "opened", "raise_limit", "refuse_beyond"]
+__all__ = ["LIMITS", "admit", "contents", "limit", "opened", "raise_limit", "refuse_beyond"]
 
 # What each limit is about, and its value; `--limit NAME=VALUE` sets another one.
 LIMITS: Final = {
@@ -29,6 +30,8 @@ LIMITS: Final = {
     "side": (256 << 20, "bytes of a recording's side file, or of its progress"),
     "segment": (256 << 20, "bytes of one live segment"),
     "samples": (1 << 30, "bytes of a file of sampled stacks"),
+    "memory": (16 << 30, "bytes of memory that reading one file may take"),
+    "cpu": (120, "seconds of CPU that reading one file may take, beside one for each MiB of it"),
 }
 # In the environment, so that workers in other processes hold to the same.
 _VARIABLE: Final = "TRACELENS_LIMITS"
@@ -82,16 +85,30 @@ def refuse_beyond(name: str, found: int) -> None:
         )
 
 
+def admit(path: Path) -> None:
+    """Refuse what is left out as it would end this process.
+
+    Raises:
+        NotATrace: it is.
+    """
+    reason = containment.reason_of(path)
+    if reason is not None:
+        raise NotATrace(reason)
+
+
 def opened(path: Path, name: str = "file") -> io.FileIO:
     """Open a regular file, unbuffered, that is no larger than a limit.
 
     Raises:
-        NotATrace: it is no regular file, or too large.
+        NotATrace: it is no regular file, too large, or left out.
         OSError: the system refused; there may be no such file.
     """
+    admit(path)
     descriptor = os.open(path, _WITHOUT_WAITING)
     try:
-        _check(os.fstat(descriptor), name)
+        state = os.fstat(descriptor)
+        _check(state, name)
+        containment.prolong(limit("cpu"), state.st_size)
     except BaseException:
         os.close(descriptor)
         raise

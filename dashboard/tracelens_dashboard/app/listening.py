@@ -1,13 +1,15 @@
 """Listens for requests: at which address, on how many connections, and for how long one may arrive.
 
 The server itself is waitress. What it lacks: whoever keeps connections open without a whole request on
-them would keep out all others once there are as many as it accepts.
+them would keep out all others once there are as many as it accepts. Of too many connections one of the
+address that has most gives way.
 """
 
 from __future__ import annotations
 
 import errno
 import socket
+from collections import Counter
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -55,7 +57,7 @@ def listen(application: Any, host: str, port: int) -> Any:
 
 
 class Connection(HTTPChannel):  # type: ignore[misc]  # waitress has no types
-    """A connection to a browser; of too many, those on which nothing was asked for longest close."""
+    """A connection to a browser; of too many, the address with most closes what it used least lately."""
 
     last_activity: float
 
@@ -64,9 +66,11 @@ class Connection(HTTPChannel):  # type: ignore[misc]  # waitress has no types
         super().__init__(server, *given, **named)
         others = [one for one in server.active_channels.values() if one is not self]
         if len(others) >= MOST_CONNECTIONS:
+            many = Counter(one.addr[0] for one in others)
             idle = [one for one in others if not (one.requests or one.will_close)]
             if idle:
-                min(idle, key=lambda one: one.last_activity).will_close = True
+                first = min(idle, key=lambda one: (-many[one.addr[0]], one.last_activity))
+                first.will_close = True
 
     def handle_read(self) -> None:
         """Read; further bytes of a request are no activity, so that one cannot arrive for ever."""

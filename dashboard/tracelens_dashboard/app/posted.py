@@ -34,6 +34,8 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
     "selectedData": (dict,),
     "value": (str, int, float, list),
 }
+_OF_POINTS: Final = frozenset({"clickData", "hoverData", "selectedData"})
+_SCALAR: Final = (str, int, float)
 
 
 def check(app: Dash) -> None:
@@ -81,6 +83,24 @@ def _is_value(given: Any, name: str) -> bool:
         return False
     value = given.get("value")
     kinds = TYPES[name]
-    return value is None or (
-        isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+    if value is None:
+        return True
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        return False
+    return name not in _OF_POINTS or _has_points(value)
+
+
+def _has_points(value: dict[str, Any]) -> bool:
+    """Return whether each point has a place, and beside it at most a list of plain values."""
+    points = value.get("points", [])
+    return isinstance(points, list) and all(map(_is_point, points))
+
+
+def _is_point(point: Any) -> bool:
+    if not isinstance(point, dict):
+        return False
+    beside = point.get("customdata")
+    values = beside if isinstance(beside, list) else [beside]
+    return all(isinstance(point.get(axis), _SCALAR) for axis in "xy") and all(
+        value is None or isinstance(value, _SCALAR) for value in values
     )

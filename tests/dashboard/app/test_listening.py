@@ -64,6 +64,23 @@ def test_those_that_say_half_of_it_give_way(monkeypatch: pytest.MonkeyPatch) -> 
         assert is_closed(held[0])
 
 
+def test_who_has_most_connections_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another address keeps the one that it has, however long nothing was asked on it."""
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", LIMIT)
+    with serving() as port, ExitStack() as open_:
+        other = HTTPConnection(
+            "127.0.0.1", port, timeout=PATIENCE_S, source_address=("127.0.0.2", 0)
+        )
+        open_.enter_context(closing(other))
+        other.connect()
+        kept = other.sock
+        for _ in range(4 * LIMIT):
+            open_.enter_context(connected(port)).sendall(HALF)
+        other.request("GET", "/")
+        assert other.getresponse().status == 200
+        assert other.sock is kept
+
+
 def test_a_request_has_so_long_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """However it drips: each byte is no new beginning."""
     monkeypatch.setattr(listening, "ARRIVAL_S", 1)

@@ -44,6 +44,34 @@ def test_a_value_of_another_type(app: Dash, caplog: pytest.LogCaptureFixture, va
     assert status(app, caplog, json=request(app, GRAPH, {SCHEME: "light"})) == 200
 
 
+PLACE = {"x": 3, "y": "rank 1"}
+
+
+@pytest.mark.parametrize(
+    "click",
+    [
+        {"points": 5},
+        {"points": [5]},
+        {"points": [{}]},
+        {"points": [{"x": 3}]},
+        {"points": [PLACE | {"x": [3]}]},
+        {"points": [PLACE, PLACE | {"customdata": {"step": 3}}]},
+        {"points": [PLACE | {"customdata": [[3]]}]},
+    ],
+)
+def test_a_click_that_is_none(app: Dash, caplog: pytest.LogCaptureFixture, click: Any) -> None:
+    """What a chart posts holds places; none of these reaches a callback that follows clicks."""
+    graphs = {
+        output.strip(".").split("...")[0]: f"{given['id']}.clickData"
+        for output, callback in app.callback_map.items()
+        for given in callback["inputs"]
+        if given["property"] == "clickData"
+    }
+    assert len(graphs) >= 5
+    for output, graph in graphs.items():
+        assert status(app, caplog, json=request(app, output, {graph: click})) == 400
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import polars as pl
 import pyarrow as pa
 
+from tracelens.containment import out_of_memory
 from tracelens.conversion.arrow_file import read_samples
 from tracelens.distil.outline import KEPT, OUTLINED, outline
 from tracelens.errors import NotATrace, TraceNotFound
@@ -42,6 +43,7 @@ from tracelens.readers.native.recordings import (
 )
 from tracelens.readers.native.side_checks import check_inside, check_no_links
 from tracelens.schema.arrow import SAMPLE_SCHEMA
+from tracelens.schema.gate import admit
 from tracelens.schema.ownership import belongs_to
 from tracelens.schema.vocabulary import (
     SAMPLES_FOLDER,
@@ -175,6 +177,8 @@ def _tried_one(path: Path, trace: Path | None, *, keep: bool) -> Part | Exceptio
             check_inside(path, trace)
         return _read(path, keep=keep)
     except (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        if isinstance(error, MemoryError):
+            out_of_memory()
         return error
 
 
@@ -208,6 +212,7 @@ def _read_segments(place: Path) -> Part:
     """
     from tracelens.conversion import segments
 
+    admit(place)
     folder = segments.folder_of(place)
     own = belongs_to(folder, place.parent)
     if folder != place and not own:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from tracelens import containment
 from tracelens.conversion.arrow_file import read_samples
 from tracelens.conversion.tally import TALLIED, Tally, valid_of, values_of
 from tracelens.errors import NotATrace
@@ -86,6 +87,12 @@ def summaries(
     Raises:
         UnusableInput: nothing of it can be read, or no process has recorded an event.
     """
+    containment.begin(path)
+    with containment.watching():
+        return _summaries(path, progress)
+
+
+def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], tuple[Note, ...]]:
     files = recordings(path)
     root = None if path in files else path
     found: list[FileFacts] = []
@@ -94,6 +101,8 @@ def summaries(
         try:
             found.append(_facts(file, root))
         except DAMAGE as error:
+            if isinstance(error, MemoryError):
+                containment.out_of_memory()
             problems.append((file, error))
         if progress:
             progress(done + 1, len(files))

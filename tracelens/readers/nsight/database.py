@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from tracelens.containment import out_of_memory
 from tracelens.errors import NotATrace
-from tracelens.schema.gate import refuse_beyond
+from tracelens.schema import gate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -92,7 +93,7 @@ def opened(path: Path) -> Iterator[Database]:
         NotATrace: it is no database, beyond the limit of a file, or damaged where it was read.
     """
     try:
-        refuse_beyond("file", path.stat().st_size)
+        gate.opened(path).close()
     except NotATrace as error:
         raise NotATrace(f"'{path}' is not read: {error}.") from error
     address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
@@ -106,6 +107,8 @@ def opened(path: Path) -> Iterator[Database]:
         connection.execute("pragma cell_size_check = on")
         yield Database(connection, _columns(connection), path.stat().st_size)
     except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
+        if isinstance(error, MemoryError):
+            out_of_memory()
         raise _damaged(path, error) from error
     finally:
         connection.close()

@@ -1,0 +1,163 @@
+"""A verb that reads runs in a child process, and nobody notices: signals, terminals, exit codes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from support.launch.patience import PATIENCE_S, until
+from support.runs.damage import written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.side_by_side,
+    pytest.mark.skipif(sys.platform != "linux", reason="other systems do without a supervisor"),
+]
+
+# A reader that says that it reads and then waits, where a test wants to send signals.
+SITE: Final = """
+import os, signal, sys
+from tracelens.schema import gate
+
+real = gate.opened
+
+def opened(path, *kind):
+    if "READS" in os.environ:
+        if "HANDLED" in os.environ:
+            signal.signal(signal.SIGUSR1, lambda *_: os.write(2, b"got it\\n"))
+            signal.signal(signal.SIGTERM, lambda *_: os.write(2, b"got it\\n"))
+        os.write(2, b"reads\\n")
+        while True:
+            signal.pause()
+    return real(path, *kind)
+
+gate.opened = opened
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Any]:
+    """Yield a function that starts `info` in a process group of its own, and waits until it reads."""
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    written(tmp_path / "trace")
+    started: list[subprocess.Popen[str]] = []
+
+    def start(**more: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tracelens", "info", tmp_path / "trace"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(tmp_path), "READS": "1"} | more,
+            process_group=0,
+        )
+        started.append(process)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "reads\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def child_of(pid: int) -> int:
+    (found,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(found)
+
+
+def state_of(pid: int) -> str:
+    """Return a letter of ps; a process that is gone, or is not waited for by another, has Z."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGUSR2"])
+def test_a_signal_ends_both(run: Any, name: str) -> None:
+    """Whoever waits sees the command ended by that signal, and nothing is left."""
+    process = run()
+    child = child_of(process.pid)
+    process.send_signal(signal.Signals[name])
+    assert process.wait(PATIENCE_S) == -signal.Signals[name]
+    until(lambda: state_of(child) == "Z")
+
+
+def test_ctrl_c(run: Any) -> None:
+    """The exit code is that of an interrupted command, whoever of the two gets the signal."""
+    for send in (os.kill, os.killpg):
+        process = run()
+        send(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+
+
+def test_killed_without_notice(run: Any) -> None:
+    """SIGKILL of the command, as by a time limit, ends what it started."""
+    process = run()
+    child = child_of(process.pid)
+    process.kill()
+    process.wait(PATIENCE_S)
+    until(lambda: state_of(child) == "Z")
+
+
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGTERM"])
+@pytest.mark.parametrize("whole", [False, True], ids=["to the command", "to its group"])
+def test_what_is_handled_arrives_once(run: Any, name: str, *, whole: bool) -> None:
+    """Not twice where the sender reaches both processes."""
+    process = run(HANDLED="1")
+    (os.killpg if whole else os.kill)(process.pid, signal.Signals[name])
+    assert process.stderr.readline() == "got it\n"
+    os.kill(child_of(process.pid), signal.SIGHUP)
+    assert "got it" not in process.communicate(timeout=PATIENCE_S)[1]
+
+
+def test_stopped_and_continued(run: Any) -> None:
+    """Ctrl-Z, from a terminal or by name, stops both; `fg` goes on."""
+    process = run()
+    child = child_of(process.pid)
+    os.kill(process.pid, signal.SIGTSTP)
+    until(lambda: state_of(process.pid) == state_of(child) == "T")
+    os.kill(process.pid, signal.SIGCONT)
+    until(lambda: "T" not in {state_of(process.pid), state_of(child)})
+    process.terminate()
+    assert process.wait(PATIENCE_S) == -signal.SIGTERM
+
+
+def test_a_terminal(tmp_path: Path) -> None:
+    """Ctrl-C that is typed ends the command; what it prints is as wide as ever."""
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    written(tmp_path / "trace")
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ |= {"PYTHONPATH": str(tmp_path), "READS": "1"}
+        command = [sys.executable, "-m", "tracelens", "info", str(tmp_path / "trace")]
+        os.execv(sys.executable, command)  # noqa: S606 - our own command
+    with closing(os.fdopen(terminal, "r+b", buffering=0)) as typed:
+        seen = b""
+        while b"reads" not in seen:
+            seen += typed.read(1024) or b""
+        typed.write(b"\x03")
+        _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 130
+
+
+def test_no_traces_are_read_no_child(tmp_path: Path) -> None:
+    """What starts the user's own programs, or reads nothing, is one process."""
+    program = "import os; os.fork = None; from tracelens.supervisor import main; main()"
+    command = [sys.executable, "-c", program, "simulate", "--help"]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    record = [sys.executable, "-c", program, "record", "--no-verdict", "--out", str(tmp_path), "--"]
+    done = subprocess.run([*record, "true"], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,228 @@
+"""A file that ends whoever reads it, or takes all memory or time, costs its rank; the verb ends as ever.
+
+Files that pass the gate and still end a reader are not to be had, so the children of these tests have a
+`sitecustomize` that does it where a file of some name is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from support.launch.patience import PATIENCE_S
+from support.runs.damage import VICTIM, written
+
+from tracelens.schema.vocabulary import SAMPLES_FOLDER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SITE: Final = """
+import ctypes, os, signal
+from tracelens.schema import gate
+
+def segv(): ctypes.string_at(0)
+def abort(): os.abort()
+def kill(): os.kill(os.getpid(), signal.SIGKILL)
+def spin():
+    while True: pass
+def memory():
+    held = []
+    while True: held.append(bytearray(1 << 30))
+
+harm, name = globals()[os.environ["HARM"]], os.environ["VICTIM"]
+real = gate.opened
+
+def opened(path, *kind):
+    file = real(path, *kind)
+    if str(path).endswith(name):
+        harm()
+    return file
+
+gate.opened = opened
+"""
+LIMITS: Final = ("--limit", "cpu=3", "--limit", "memory=4GiB")
+SAID: Final = {
+    "segv": "ended the process by signal 11 (SIGSEGV)",
+    "abort": "ended the process by signal 6 (SIGABRT)",
+    "kill": "ended the process by signal 9 (SIGKILL)",
+    "spin": "more than the limit of 3 seconds of CPU ('--limit cpu=...' raises it)",
+    "memory": "more than the limit of 4294967296 bytes of memory ('--limit memory=...' raises it)",
+}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text(SITE)
+    return folder
+
+
+def harmed(site: Path, harm: str, name: str = VICTIM) -> dict[str, str]:
+    """Return the environment of a process that a file does harm to."""
+    return os.environ | {"PYTHONPATH": str(site), "HARM": harm, "VICTIM": name}
+
+
+def run(
+    *arguments: str | Path,
+    environment: dict[str, str] | None = None,
+    start: Sequence[str] = ("-m", "tracelens"),
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *start, *map(str, arguments)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        env=environment,
+    )
+
+
+def report(text: str) -> tuple[dict[str, Any], list[str]]:
+    """Return a report without its notes, and the sentences of those on files that cannot be read."""
+    found: dict[str, Any] = json.loads(text)
+    notes = found.pop("notes")
+    return found, [note["sentence"] for note in notes if note["kind"] == "unreadable"]
+
+
+@pytest.mark.parametrize("harm", SAID)
+def test_the_other_ranks_are_explained_as_without_it(harm: str, site: Path, tmp_path: Path) -> None:
+    """The same report as where that file is damaged, and one sentence says what it did."""
+    asked = ("analyze", tmp_path, "--format", "json", "--no-keep", *LIMITS)
+    victim = written(tmp_path)
+    done = run(*asked, environment=harmed(site, harm))
+    assert done.returncode == 0
+    assert f"'{VICTIM}' is left out: reading it" in done.stderr
+    assert "Traceback" not in done.stderr
+    found, (note,) = report(done.stdout)
+    assert note.startswith(f"'{VICTIM}' was left out: ")
+    assert SAID[harm] in note
+    victim.write_bytes(b"damaged")
+    without, (other,) = report(run(*asked).stdout)
+    assert "not an Arrow file" in other
+    assert json.dumps(found) == json.dumps(without)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [["info"], ["validate"], ["index"], ["convert", "--to", "csv"], ["whatif", "--what", "all"]],
+)
+def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None:
+    """Each that reads a run; one that only checks it finds a problem."""
+    place = tmp_path / "run"
+    written(place)
+    out = ["--out", str(tmp_path / "out.csv")] if verb[0] == "convert" else []
+    done = run(*verb[:1], place, *verb[1:], *out, environment=harmed(site, "segv"))
+    assert done.returncode == (1 if verb[0] == "validate" else 0), done.stderr
+    assert SAID["segv"] in done.stderr
+
+
+def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_path: Path) -> None:
+    """Neither report nor index: of the run without a file they are others."""
+    written(tmp_path)
+    asked = ("analyze", tmp_path, "--format", "json")
+    whole = run(*asked).stdout
+    crashed = run(*asked, "--again", environment=harmed(site, "segv"))
+    assert report(crashed.stdout)[1]
+    assert not report(run(*asked).stdout)[1]
+    assert run(*asked).stdout == whole
+
+
+def test_where_processes_read(site: Path, tmp_path: Path) -> None:
+    """A worker ends, the file is read once more, and then it is left out; the report is the same."""
+    written(tmp_path)
+    asked = ("analyze", tmp_path, "--format", "json", "--no-keep")
+    alone = run(*asked, environment=harmed(site, "segv"))
+    done = run(*asked, "--executor", "processes:2", environment=harmed(site, "segv"))
+    assert (done.returncode, done.stdout) == (0, alone.stdout)
+
+
+def test_samples_that_end_a_reader(site: Path, tmp_path: Path) -> None:
+    """They alone are left out: their rank is explained."""
+    written(tmp_path)
+    (tmp_path / SAMPLES_FOLDER).mkdir()
+    (tmp_path / SAMPLES_FOLDER / VICTIM).write_bytes(b"x" * 1000)
+    victim = f"{SAMPLES_FOLDER}/{VICTIM}"
+    done = run("analyze", tmp_path, "--format", "json", environment=harmed(site, "segv", victim))
+    assert done.returncode == 0, done.stderr
+    assert SAID["segv"] in done.stderr
+    assert json.loads(done.stdout)["trace"]["ranks_seen"] == 3
+
+
+@pytest.mark.parametrize("name", ["events.csv", VICTIM])
+def test_a_file_alone(name: str, site: Path, tmp_path: Path) -> None:
+    """Nothing else can be read, so the input is unusable."""
+    written(tmp_path)
+    (tmp_path / "events.csv").write_text("rank,start_ns,end_ns\n0,1,2\n")
+    done = run("analyze", tmp_path / name, environment=harmed(site, "segv", name))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert SAID["segv"] in done.stderr.splitlines()[-1]
+
+
+READER: Final = """
+import os
+
+class Broken:
+    name = "broken"
+
+    def sniff(self, path):
+        return path.suffix == ".broken"
+
+    def read(self, path, how=None):
+        os.abort()
+
+def analysis(trace, phases):
+    if trace.workers.height > 1:
+        os.abort()
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the environment in which another distribution brings a reader and an analysis."""
+    folder = tmp_path_factory.mktemp("plugins")
+    info = folder / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    entries = "[tracelens.readers]\nx = broken:Broken\n[tracelens.analyses]\nx = broken:analysis\n"
+    (info / "entry_points.txt").write_text(entries)
+    (folder / "broken.py").write_text(READER)
+    return os.environ | {"PYTHONPATH": str(folder)}
+
+
+def test_a_reader_of_another_distribution(plugins: dict[str, str], tmp_path: Path) -> None:
+    """What it does to a process, it does to one that is tried."""
+    (tmp_path / "run.broken").write_text("x")
+    done = run("analyze", tmp_path / "run.broken", environment=plugins)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert SAID["abort"] in done.stderr.splitlines()[-1]
+
+
+def test_a_crash_of_no_file(plugins: dict[str, str], tmp_path: Path) -> None:
+    """Each file alone does no harm, so it is a bug, and is reported as one."""
+    written(tmp_path)
+    done = run("analyze", tmp_path, "--no-keep", environment=plugins)
+    assert (done.returncode, done.stdout) == (70, "")
+    assert "this is a bug in TraceLens" in done.stderr.splitlines()[-1]
+    assert "SIGABRT" in done.stderr
+
+
+PROGRAM: Final = """
+import sys, tracelens
+trace = tracelens.open(sys.argv[1], contained=True)
+print(trace.workers.height, len(trace.notes), trace.notes[0].sentence)
+"""
+
+
+def test_a_program_of_ones_own(site: Path, tmp_path: Path) -> None:
+    """It asks for the trial, and goes on without the file."""
+    written(tmp_path)
+    done = run(tmp_path, start=("-c", PROGRAM), environment=harmed(site, "segv"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("2 1 ")
+    assert SAID["segv"] in done.stdout

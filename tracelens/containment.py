@@ -1,0 +1,172 @@
+"""How a file that would end this process, or never be done with, costs no more than its own rank.
+
+Validated files do no harm, but readers stand on libraries in C and Rust, and bugs of these end a process
+at once. So `tracelens VERB` runs in a child of a small process that only waits (`supervisor.py`); while
+it reads, the system ends it if it takes more than a file may. Then every file is tried alone, in a
+process with limits (`cli/trials.py`), and the verb runs again without those that end theirs. Programs
+that use `tracelens.open` ask for the trials beforehand (`contained=True`).
+
+What is here is what both need: which files are left out, and what reading may take.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from contextlib import contextmanager
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+    from typing import Final
+
+__all__ = [
+    "BYTES_A_SECOND",
+    "OUT_OF_MEMORY",
+    "begin",
+    "contain",
+    "is_contained",
+    "leave_out",
+    "leaving_out",
+    "left_out",
+    "out_of_memory",
+    "prolong",
+    "reason_of",
+    "tried",
+    "watching",
+]
+
+OUT_OF_MEMORY: Final = 75  # exit status of a process that was refused memory
+BYTES_A_SECOND: Final = 1 << 20  # of a file; it takes a tenth of that time, or less
+
+_left_out: dict[str, str] = {}
+
+
+class _Contained:
+    """What a process that may be ended knows: whom to tell what it opens, and how often it watches."""
+
+    def __init__(self, announce: Callable[[Path], None] | None) -> None:
+        import resource  # noqa: PLC0415 - other systems lack it
+
+        self.announce = announce
+        self.may_end = resource.getrlimit(resource.RLIMIT_CPU)[0] == resource.RLIM_INFINITY
+        self.at_once = 0  # files that are worked on, at most
+        self.watched = 0
+
+
+_contained: _Contained | None = None
+
+
+def contain(announce: Callable[[Path], None] | None = None) -> None:
+    """Let this process be ended by what it reads; `announce` is called with each place before."""
+    global _contained  # noqa: PLW0603 - of the whole process, as its limits are
+    _contained = _Contained(announce)
+
+
+def is_contained() -> bool:
+    """Return whether this process may be ended by what it reads."""
+    return _contained is not None
+
+
+def begin(place: Path) -> None:
+    """Announce a run before it is read."""
+    if _contained and _contained.announce:
+        _contained.announce(place)
+
+
+def leave_out(reasons: Mapping[str, str]) -> None:
+    """Leave out files, by their absolute paths, from now on."""
+    _left_out.update(reasons)
+
+
+@contextmanager
+def leaving_out(reasons: Mapping[str, str]) -> Iterator[None]:
+    """Leave out files, by their absolute paths, in the meantime."""
+    leave_out(reasons)
+    try:
+        yield
+    finally:
+        for path in reasons:
+            _left_out.pop(path, None)
+
+
+def left_out(folder: Path) -> list[str]:
+    """Return the paths of what is left out of a folder, in order."""
+    within = os.path.join(os.path.abspath(folder), "")  # noqa: PTH100, PTH118 - links stay
+    return sorted(path for path in _left_out if path.startswith(within))
+
+
+def reason_of(path: Path) -> str | None:
+    """Return why a file, or a folder of segments, is left out; None = it is not."""
+    return _left_out.get(os.path.abspath(path)) if _left_out else None  # noqa: PTH100 - links stay
+
+
+def out_of_memory() -> None:
+    """End this process if it may be ended: what it read last need not be what took the memory."""
+    if _contained:
+        os._exit(OUT_OF_MEMORY)
+
+
+@contextmanager
+def watching(at_once: int = 1) -> Iterator[None]:
+    """Hold what is read meanwhile, so many files at once, to their time, where this may end."""
+    mine = _contained
+    if mine is None:
+        yield
+        return
+    mine.watched += 1
+    mine.at_once = max(mine.at_once, at_once)
+    try:
+        yield
+    finally:
+        mine.watched -= 1
+        if not mine.watched:
+            mine.at_once = 0
+            _end_at(None)
+
+
+def prolong(seconds: int, size: int) -> None:
+    """Allow the time for a file of so many bytes, from now on: `seconds`, and more of a large one."""
+    if _contained and _contained.watched:
+        _end_at(time.process_time() + _contained.at_once * (seconds + size / BYTES_A_SECOND))
+
+
+def _end_at(used: float | None) -> None:
+    """Have the system end this process when it has used so many seconds; never sooner than said."""
+    import resource  # noqa: PLC0415 - other systems lack it
+
+    if not (_contained and _contained.may_end):  # somebody else has set a limit
+        return
+    before, most = resource.getrlimit(resource.RLIMIT_CPU)
+    if used is None:
+        resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, most))
+    elif before == resource.RLIM_INFINITY or used > before:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 1, most))
+
+
+def tried(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
+    """Try each file of some runs in a process of its own; return why some are to be left out, by path.
+
+    Args:
+        places: Files, or folders of them.
+        options: How they are read, as on the command line.
+
+    Where that is impossible (systems other than Linux), nothing is.
+    """
+    if sys.platform != "linux":
+        return {}
+    import json  # noqa: PLC0415 - seldom needed
+    import subprocess  # noqa: PLC0415
+
+    asked = {"places": [os.fspath(place) for place in places], "options": list(options)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tracelens.cli.trials"],
+        check=True,
+        input=json.dumps(asked),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    found: dict[str, str] = json.loads(done.stdout)
+    return found

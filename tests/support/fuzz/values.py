@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Final
 
 from support.fuzz.changes import NUMBERS
@@ -28,7 +29,7 @@ _ROWS: Final = 50
 def change(value: Any, luck: random.Random) -> Any:
     """Return a value that differs in one place; what it was made of may be changed."""
     if not isinstance(value, (dict, list)) or not value:
-        return luck.choice(ODD)
+        return deepcopy(luck.choice(ODD))
     holder: Any = value
     while True:
         key = luck.choice(list(holder)) if isinstance(holder, dict) else luck.randrange(len(holder))
@@ -45,13 +46,13 @@ def _change_member(holder: Any, key: Any, luck: random.Random) -> None:
     if kind < 0.15:
         del holder[key]
     elif kind < 0.25 and isinstance(holder, list):
-        holder += [holder[key]] * luck.choice((1, _ROWS))
+        holder += [deepcopy(holder[key]) for _ in range(luck.choice((1, _ROWS)))]
     elif kind < 0.32 and isinstance(holder, dict):
         holder[luck.choice(TEXTS)] = holder.pop(key)
     elif kind < 0.5 and isinstance(holder[key], int):
         holder[key] += luck.choice((-1, 1, -(10**9), 10**9, 10**15))
     else:
-        holder[key] = luck.choice(ODD)
+        holder[key] = deepcopy(luck.choice(ODD))  # what is put in may be changed, too
 
 
 def text_of(value: Any, luck: random.Random) -> bytes:

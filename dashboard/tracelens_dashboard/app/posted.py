@@ -90,10 +90,10 @@ def _is_value(given: Any, name: str) -> bool:
     return name not in _OF_POINTS or _has_points(value)
 
 
-def _has_points(value: dict[str, Any]) -> bool:
+def _has_points(value: Any) -> bool:
     """Return whether each point has a place, and beside it at most a list of plain values."""
     points = value.get("points", [])
-    return isinstance(points, list) and all(map(_is_point, points))
+    return isinstance(points, list) and all(_is_point(point) for point in points)
 
 
 def _is_point(point: Any) -> bool:

@@ -28,7 +28,7 @@ from tracelens.model.trace import Alignment, HostClock, Note
 __all__ = ["ClockMap", "Moving", "align", "moved_times"]
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tracelens.arrays import Indices, Ints
     from tracelens.model.calls import CallGrid
@@ -155,8 +155,9 @@ def _maps(
         "requests": partial(_by_requests, maps=maps, readings=readings, origin=origin, asked=asked),
         "wall": partial(_by_wall, maps=maps, readings=readings, origin=origin),
     }
+    read, asking = _named_in(readings, "clock", "peer_clock"), _named_in(asked, "clock", "peer")
     for method, tie in ways.items():
-        used |= _add_by(method, maps, names.height, tie)
+        used |= _add_by(method, maps, asking if method == "requests" else read, tie)
     notes = causality_violations(asked, maps)
     alone = names.filter(~pl.col("clock").is_in(list(maps)))
     maps |= _untied(maps[origin], origin, clocks, alone["clock"].to_list())
@@ -215,18 +216,23 @@ def _sharpened(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, C
     return better
 
 
+def _named_in(frame: pl.DataFrame, *columns: str) -> list[int]:
+    """Return the clocks that some columns name, in order."""
+    return sorted(
+        {clock for name in columns for clock in frame[name].unique() if clock is not None}
+    )
+
+
 def _add_by(
     method: str,
     maps: dict[int, ClockMap],
-    count: int,
+    clocks: Sequence[int],
     tie: Callable[[int], ClockMap | None],
 ) -> dict[int, str]:
     """Tie clocks to mapped ones, and others to those, until nothing is left to tie."""
     before = set(maps)
     while True:
-        found = {
-            clock: tied for clock in range(count) if clock not in maps and (tied := tie(clock))
-        }
+        found = {clock: tied for clock in clocks if clock not in maps and (tied := tie(clock))}
         if not found:
             return dict.fromkeys(maps.keys() - before, method)
         maps |= found

@@ -137,7 +137,7 @@ def _end_at(used: float | None) -> None:
     """Have the system end this process when it has used so many seconds; never sooner than said."""
     import resource  # noqa: PLC0415 - other systems lack it
 
-    if not (_contained and _contained.may_end):  # somebody else has set a limit
+    if not (_contained and _contained.may_end):  # a limit was set from outside
         return
     before, most = resource.getrlimit(resource.RLIMIT_CPU)
     if used is None:

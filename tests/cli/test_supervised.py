@@ -1,4 +1,4 @@
-"""A verb that reads runs in a child process, and nobody notices: signals, terminals, exit codes."""
+"""A verb that reads runs in a child process, unseen: signals, terminals, exit codes."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def exchanged_at_once() -> Trace:
 
 
 def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
-    """The others' messages, noted with it, were there before: they hold nobody."""
+    """The others' messages, noted with it, were there before: no call waits for them."""
     found, total = played(exchanged_at_once())
     assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
     effect = np.zeros_like(total)

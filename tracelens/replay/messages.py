@@ -76,7 +76,7 @@ def message_edges(
 ) -> list[Edges]:
     """Return what ends of sends and receives follow.
 
-    A message that is there before one waits for it came sooner than the receive tells: as soon as those
+    A message that is there before one waits for it came sooner than the receive shows: as soon as those
     between the same workers for which one waited; so with sends. Those for which one call waits take no
     longer than the last begun.
     """

@@ -104,6 +104,7 @@ def test_a_selection_is_downloaded_once_its_size_is_known(
     """The dialog speaks of the window as it is after a zoom, and the file holds what it said."""
     with opened(browser, url + WINDOW) as page:
         drawn(page)
+        page.wait_for_load_state("networkidle")  # it is drawn anew once its height is known
         before = page.url
         page.keyboard.press("w")
         page.wait_for_function("before => location.href !== before", arg=before)

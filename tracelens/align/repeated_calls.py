@@ -73,7 +73,7 @@ def find(calls: Sequence[CallGrid], processes: Collection[int]) -> Repeated | No
 def calls_of_groups(calls: Sequence[CallGrid], processes: Collection[int]) -> pl.DataFrame:
     """Return what each process calls as if they were messages, which `repeated_messages` looks through.
 
-    `key` tells the operation and the communicator, by the order in which a process first calls them:
+    `key` is the operation and the communicator, by the order in which a process first calls them:
     ranks of one program do so alike, though their groups differ. Nothing where all calls are of all.
     """
     if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):

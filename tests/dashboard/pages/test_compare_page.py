@@ -123,7 +123,7 @@ def test_a_clicked_cell_aligns_both_timelines(runs: Runs) -> None:
     values = {
         "shown-run.data": late.id,
         "compare-other.data": healthy.id,
-        '{"chart":"compare-map","part":"graph"}.clickData': {"points": [{"x": 12}]},
+        '{"chart":"compare-map","part":"graph"}.clickData': {"points": [{"x": 12, "y": 0}]},
         "scheme.computedColorScheme": "light",
     }
     listed = app.server.test_client().get("/_dash-dependencies").get_json()

@@ -54,6 +54,10 @@ _NO_STEPS: Final = (
     "No worker recorded a step, so nothing can be compared.",
     "Mark steps with tl.step(i), or record with the hooks of the framework.",
 )
+_RECORD_ALONE: Final = (
+    "Record again where nothing else runs, or give each rank cores of its own (mpiexec -bind-to "
+    "core, taskset) and no more threads than these."
+)
 _RECORD_TASKS: Final = (
     "Wrap a task in a span (tl.span), with what tells tasks apart in its name, or record with "
     "--sample; of at least 30 tasks a worker it is judged who is slow."
@@ -81,7 +85,7 @@ def conclude(
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
         return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
-    undecided = _undecided(trace, phases, summary, ledger)
+    undecided = _undecided(trace, phases, summary, ledger, findings)
     if undecided:
         return Verdict("inconclusive", *undecided, scope)
     assert ledger
@@ -103,7 +107,11 @@ def conclude(
 
 
 def _undecided(
-    trace: Trace, phases: Phases, summary: Summary, ledger: Ledger | None
+    trace: Trace,
+    phases: Phases,
+    summary: Summary,
+    ledger: Ledger | None,
+    findings: Sequence[Finding],
 ) -> tuple[str, str, str] | None:
     """Return what keeps a run without a fault from being called healthy: headline, why, action."""
     if ledger is None:
@@ -115,6 +123,9 @@ def _undecided(
             f"{ranks} ran, and no call of one to another is known.",
             "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
         )
+    held_up = _held_up_by_the_machine(findings)
+    if held_up:
+        return held_up
     tasks = measure_tasks(trace, phases)
     if tasks and tasks.is_clear:
         return (
@@ -130,6 +141,22 @@ def _undecided(
         _unexplained(ledger, tasks.text if tasks else awaited_text(trace, phases, ledger)),
         _RECORD_TASKS if tasks else _RECORD[_largest_unexplained(ledger).category],
     )
+
+
+def _held_up_by_the_machine(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
+    """Return who is late because it waited for a core more than its peers, which did so, too."""
+    found = [one for one in findings if (one.evidence.get("core_wait") or {}).get("is_cause")]
+    if not found:
+        return None
+    worst = max(found, key=lambda one: one.saving or 0.0)
+    wait = worst.evidence["core_wait"]
+    named, share = subject(worst) or "ranks", fmt.percent(wait["share"])
+    headline = f"INCONCLUSIVE: the machine was busy: {named} waited for a core {share} of the time"
+    why = (
+        f"{_why(worst)} Waiting for a core explains {fmt.percent(wait['explains'])} of it; usual was "
+        f"{fmt.percent(wait['usual'])} of the time."
+    )
+    return headline, why, _RECORD_ALONE
 
 
 def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:

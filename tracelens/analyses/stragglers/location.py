@@ -19,7 +19,7 @@ from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.analyses import stacks
 from tracelens.analyses.jitter import in_few_steps
 from tracelens.model import fmt
-from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, MANY, NEGLIGIBLE
+from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, MANY
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _where(trace: Trace, phases: Phases, rank: int) -> str:
     longer = [np.maximum(by, 0.0) for by in beyond]
     most = int(np.argmax([float(by.sum()) for by in longer]))
     phase, extra = own.phases[most], longer[most]
-    if extra.sum() <= NEGLIGIBLE * len(own.steps) * own.step_ns:
+    if extra.sum() < len(own.steps):  # not a nanosecond per step
         return ", whose own time is no longer than that of the others"
     few = in_few_steps(extra) & (extra > extra.max() / MANY)  # not what hardly matters beside
     if not few.any() or extra[few].sum() < MAJORITY * extra.sum():

@@ -20,8 +20,8 @@ from tracelens.stats.constants import CONSISTENT, ENOUGH, LARGE_DELAY, MAJORITY
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.arrays import Ints
-    from tracelens.model.trace import Trace
+    from tracelens.arrays import Floats, Ints
+    from tracelens.model.trace import Moved, Trace
 
 __all__ = ["CoreWait", "core_wait_of", "core_wait_of_all"]
 
@@ -75,7 +75,8 @@ def core_wait_of(
     None where that was not read.
     """
     columns = [*ranks, *own.compared_with(ranks).tolist()]
-    read = [_waited(trace, own, column, rows) for column in columns]
+    waited = _waited(trace, own, rows)
+    read = [waited.get(column) for column in columns]
     known = [one for one in read if one is not None]
     count = len(ranks)
     if len(known) < len(read) or len(known) == count:
@@ -103,13 +104,8 @@ def core_wait_of_all(
     In these they take `extra_ns` a step longer. None where it was not read.
     """
     everywhere = slice(0, len(own.steps))
-    inside, usual = (
-        [_waited(trace, own, column, some) for column in range(len(own.ranks))]
-        for some in (rows, everywhere)
-    )
-    known = [
-        (*a, *b) for a, b in zip(inside, usual, strict=True) if a is not None and b is not None
-    ]
+    inside, usual = (_waited(trace, own, some) for some in (rows, everywhere))
+    known = [(*inside[column], *usual[column]) for column in sorted(inside.keys() & usual)]
     if not known or extra_ns <= 0:
         return None
     share, _, _, often, work, _ = np.median(np.array(known), axis=0)
@@ -120,27 +116,42 @@ def core_wait_of_all(
     return CoreWait(float(share), float(often), explains, left)
 
 
-def _waited(
-    trace: Trace, own: ComputeTime, column: int, rows: slice
+def _waited(trace: Trace, own: ComputeTime, rows: slice) -> dict[int, tuple[float, float, float]]:
+    """Return of ranks, by column, for what share of the time they waited for a core in some steps.
+
+    Beside it is their work per step, nanoseconds, with and without that. A rank is left out where it
+    was not read.
+    """
+    read = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
+    if read.is_empty():
+        return {}
+    readings = {int(process): part for (process,), part in read.group_by("process")}
+    first, last = own.steps[rows][[0, -1]].tolist()
+    on_main = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
+    inside = trace.steps.filter(pl.col("step").is_between(first, last))
+    times = inside.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    known = trace.workers.join(on_main, on=["process", "training_thread"]).join(times, on="process")
+    column_of = {rank: column for column, rank in enumerate(own.ranks)}
+    found = {}
+    for process, rank, *edges in known.select("process", "rank", "start_ns", "end_ns").iter_rows():
+        if process in readings and rank in column_of:
+            work = own.total[rows, column_of[rank]]
+            shares = _shares(readings[process], trace.moved.get(process), np.array(edges), work)
+            if shares is not None:
+                found[column_of[rank]] = shares
+    return found
+
+
+def _shares(
+    read: pl.DataFrame, moved: Moved | None, edges: Ints, work: Floats
 ) -> tuple[float, float, float] | None:
-    """Return a rank's share of time in run queues, and its work per step, ns, with and without that."""
-    worker = trace.workers.filter(rank=own.ranks[column])
-    process, thread = worker.select("process", "training_thread").row(0)
-    name = trace.threads.filter(process=process, thread=thread)["name"].to_list()
-    read = trace.clocks.filter(pl.col("process") == process).drop_nulls(["ran_ns", "queued_ns"])
-    first, last = own.steps[rows][[0, -1]]
-    inside = trace.steps.filter(
-        pl.col("process") == process, pl.col("step").is_between(int(first), int(last))
-    )
-    if name != [_MAIN] or read.height < 2 or inside.is_empty():
+    """Return what `_waited` does of one rank, between two times."""
+    if read.height < 2:
         return None
     at = read["monotonic_ns"].to_numpy()
-    moved = trace.moved.get(process)
     at = moved.apply(at) if moved else at
-    edges = np.array([inside["start_ns"].to_numpy().min(), inside["end_ns"].to_numpy().max()])
     edges = np.clip(edges, at[0], at[-1])
     ran, queued = (_between(edges, at, read[name]) for name in ("ran_ns", "queued_ns"))
-    work = own.total[rows, column]
     took = float(edges[1] - edges[0])
     if took <= 0 or ran <= 0 or np.isnan(work).all():
         return None

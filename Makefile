@@ -78,8 +78,8 @@ bench-peers: $(VENV)/peers.stamp ## install the recorders to compare with, into 
 bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/conversion.py $(if $(PUBLISH),--publish) $(ARGS)
 
-soak: $(VENV)/test.stamp ## whether a long recording stays small and quiet: files, memory, processor time, spans lost (3 minutes)
-	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/soak.py $(ARGS)
+soak: $(VENV)/test.stamp ## whether recording, reports and a polled dashboard stay small: memory, descriptors, files, spans lost (an hour; ARGS="--seconds 600"; PUBLISH=1: write docs/reliability.md)
+	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/soak.py $(if $(PUBLISH),--publish) $(ARGS)
 
 # KEEP: a folder for the runs, which serve again (0.9 GB in all); ARGS="--arms report": one arm of four.
 bench-scale: $(VENV)/test.stamp ## what explaining large runs takes, of what it takes to read them (QUICK=1: small runs; PUBLISH=1: write docs/scale.md)

@@ -28,7 +28,7 @@ from support.web.callbacks import URL, body_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Found", "visited"]
+__all__ = ["DRAWN", "PATIENCE_S", "Found", "visited"]
 
 PATIENCE_S: Final = 60
 PAGES: Final = ("/", "/timeline", "/_dash-layout", "/_dash-dependencies")

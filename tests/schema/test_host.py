@@ -109,7 +109,9 @@ def test_segments_on_this_host(tmp_path: Path) -> None:
     """Also where the folder is reached from another one, by a shared file system."""
     note, folder = tmp_path / "note", tmp_path / "segments"
     host.leave_note(note, folder)
-    with pytest.raises(TraceNotFound, match="were on this host, in .*, and are not there any more"):
+    with pytest.raises(
+        TraceNotFound, match=r"were on this host, in .*, and are not there any more"
+    ):
         host.find_segments(note)
     folder.mkdir()
     assert host.find_segments(note) == folder

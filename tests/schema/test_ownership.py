@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tracelens.schema import ownership
 from tracelens.schema.ownership import MARKER_FILE, belongs_to, is_ours, mark
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -70,8 +67,10 @@ def test_a_pipe_is_not_waited_for(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x {inode} 0", "{format} {inode}", "{format} {inode} 0 0", "{format} x 0", "{format} 1 0"]
-    + ["{format} {inode} x"],
+    [
+        *("", "x {inode} 0", "{format} {inode}", "{format} {inode} 0 0"),
+        *("{format} x 0", "{format} 1 0", "{format} {inode} x"),
+    ],
 )
 def test_what_is_no_marker(folder: Path, text: str) -> None:
     inode = folder.stat().st_ino
@@ -98,7 +97,7 @@ def test_another_users_folder_is_not_ours(folder: Path, monkeypatch: pytest.Monk
 
 
 def test_descriptors_are_closed(folder: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     mark(folder)
     assert is_ours(folder)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tracelens.schema import ownership
 from tracelens.schema.ownership import MARKER_FILE, belongs_to, is_ours, mark
 
 
@@ -90,9 +89,9 @@ def test_another_users_folder_is_not_ours(folder: Path, monkeypatch: pytest.Monk
     mark(folder)
     for other in (os.geteuid() + 1, os.geteuid() - 1):
         with monkeypatch.context() as changed:
-            changed.setattr(ownership.os, "geteuid", lambda other=other: other)
+            changed.setattr(os, "geteuid", lambda other=other: other)
             assert not is_ours(folder)
-    monkeypatch.delattr(ownership.os, "geteuid")  # a system without users
+    monkeypatch.delattr(os, "geteuid")  # a system without users
     assert is_ours(folder)
 
 

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.published import publish as write
 from benchmarks.published import table
 from scipy.stats import binomtest
-from support.mutate import ROOT, UNSEEN, Change, Sample, changes_of, copied, say, tests_of, told
+from support.mutate import UNSEEN, Change, Sample, changes_of, copied, say, tests_of, told
+from support.sanitize import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

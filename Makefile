@@ -45,8 +45,9 @@ fuzz: $(VENV)/fuzz.stamp ## damage every kind of file that is read, and watch (A
 sanitize: $(VENV)/test.stamp ## the tests of what is in C, with sanitizers in it
 	PYTHONPATH=tests $(BIN)/python -m support.sanitize $(PYTEST_ARGS)
 
+# GROUPS instead of MODULE: samples of the changes of schema, conversion, gate, clocks (ARGS="--seed 2"; PUBLISH=1: write docs/reliability.md)
 mutate: $(VENV)/mutate.stamp ## what no test notices of many small changes of a module: make mutate MODULE=tracelens.conversion.columns (TESTS="tests/schema")
-	PYTHONPATH=tests $(BIN)/python -m support.mutate $(MODULE) $(if $(TESTS),--tests $(TESTS)) $(PYTEST_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m $(if $(MODULE),support.mutate $(MODULE) $(if $(TESTS),--tests $(TESTS)) $(PYTEST_ARGS),support.mutate_groups $(GROUPS) $(if $(PUBLISH),--publish) $(ARGS))
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples
@@ -77,8 +78,8 @@ bench-peers: $(VENV)/peers.stamp ## install the recorders to compare with, into 
 bench-conversion: $(VENV)/test.stamp ## what it costs to turn recordings into Arrow: time, bytes, memory
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/conversion.py $(if $(PUBLISH),--publish) $(ARGS)
 
-soak: $(VENV)/test.stamp ## whether a long recording stays small and quiet: files, memory, processor time, spans lost (3 minutes)
-	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/soak.py $(ARGS)
+soak: $(VENV)/test.stamp ## whether recording, reports and a polled dashboard stay small: memory, descriptors, files, spans lost (an hour; ARGS="--seconds 600"; PUBLISH=1: write docs/reliability.md)
+	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/soak.py $(if $(PUBLISH),--publish) $(ARGS)
 
 # KEEP: a folder for the runs, which serve again (0.9 GB in all); ARGS="--arms report": one arm of four.
 bench-scale: $(VENV)/test.stamp ## what explaining large runs takes, of what it takes to read them (QUICK=1: small runs; PUBLISH=1: write docs/scale.md)
@@ -109,8 +110,8 @@ bench-simulate: $(VENV)/test.stamp ## what simulating 512 workers with 64 server
 bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memory, zooms, also in a browser (SPANS=100000000: 15 minutes, 12 GB of memory, 20 of disk; PUBLISH=1: write docs/dashboard.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 
-bench-clients: $(VENV)/test.stamp ## whether 50 people who look at a run at once are all answered (a minute)
-	PYTHONPATH=tests $(BIN)/python tests/benchmarks/clients.py $(ARGS)
+bench-clients: $(VENV)/test.stamp ## whether 50 people who look at a run at once are all answered (a minute; PUBLISH=1: write docs/reliability.md)
+	PYTHONPATH=tests $(BIN)/python tests/benchmarks/clients.py $(if $(PUBLISH),--publish) $(ARGS)
 
 bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval (PUBLISH=1: write docs/benchmarks.md)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(if $(PUBLISH),--publish) $(ARGS)

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from weakref import WeakMethod
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["Known", "forget", "give_back", "keep_room"]
+__all__ = ["Known", "forget", "give_back", "keep_room", "last_results"]
 
+_Key = TypeVar("_Key", bound="Hashable")
 _Made = TypeVar("_Made")
 
 _M_TRIM_THRESHOLD: Final = -1  # of malloc.h
@@ -55,6 +57,23 @@ def _most_so_far() -> int:
 @cache
 def _c_library() -> Any:
     return ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def last_results(method: Callable[[_Key], _Made], most: int) -> Callable[[_Key], _Made]:
+    """Return what calls a method of an object, and keeps its last results; the object calls it.
+
+    ``lru_cache`` itself would hold the object, which holds it: all that both hold, mapped files with
+    their descriptors, too, would stay until cycles are looked for.
+    """
+    weak = WeakMethod(method)
+
+    @lru_cache(most)
+    def call(key: _Key) -> _Made:
+        bound = weak()
+        assert bound is not None  # it makes the call
+        return bound(key)
+
+    return call
 
 
 def forget() -> None:

@@ -3,7 +3,7 @@
 Each asks in turns for a page, what the page is made of, and a drawing, as a browser does, on a
 connection of its own, as fast as it is answered. Errors are whatever is not answered with 200.
 
-Run: make bench-clients (ARGS="--clients 50 --seconds 60 TRACE")
+Run: make bench-clients (ARGS="--clients 50 --seconds 60 TRACE"; PUBLISH=1: write docs/reliability.md)
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlsplit
 
+import numpy as np
+from benchmarks.published import publish, table
 from benchmarks.resident import resident
 from support.web.browser import serving
 from support.web.callbacks import URL, body_of
@@ -26,20 +28,32 @@ from support.web.callbacks import URL, body_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Found", "visited"]
+__all__ = ["DRAWN", "PATIENCE_S", "Found", "visited"]
 
 PATIENCE_S: Final = 60
 PAGES: Final = ("/", "/timeline", "/_dash-layout", "/_dash-dependencies")
 DRAWN: Final = '{"chart":"waterfall","part":"graph"}.figure'
+PAGE: Final = "reliability.md"
+SCRIPT: Final = "tests/benchmarks/clients.py"
 _SAMPLE: Final = Path(__file__).parents[2] / "sample_traces" / "mpi-late-rank"
 _BETWEEN_LOOKS_S: Final = 0.5
 
 
 class Found(NamedTuple):
-    """What many clients got: answers by status (0 = none), and the server's bytes now and then."""
+    """What many clients got: answers by status (0 = none), how long they took, and the server.
+
+    Of the server: its own bytes and its open descriptors, now and then.
+    """
 
     answers: Counter[int]
+    seconds: list[float]
     memory: list[int]
+    descriptors: list[int]
+
+    @property
+    def errors(self) -> int:
+        """Return how many requests got another answer than 200, or none."""
+        return self.answers.total() - self.answers[200]
 
 
 def visited(trace: Path, clients: int, seconds: float) -> Found:
@@ -47,7 +61,8 @@ def visited(trace: Path, clients: int, seconds: float) -> Found:
     with serving(trace) as (url, process):
         address = urlsplit(url).netloc
         body = json.dumps(_drawing(address))
-        until, answers, memory = time.monotonic() + seconds, list[int](), list[int]()
+        until, answers = time.monotonic() + seconds, list[tuple[int, float]]()
+        memory, descriptors = list[int](), list[int]()
         threads = [
             threading.Thread(target=_look, args=(address, body, until, answers))
             for _ in range(clients)
@@ -56,10 +71,12 @@ def visited(trace: Path, clients: int, seconds: float) -> Found:
             thread.start()
         while time.monotonic() < until:
             memory.append(resident(process)[0])
+            descriptors.append(len(list(Path(f"/proc/{process}/fd").iterdir())))
             time.sleep(_BETWEEN_LOOKS_S)
         for thread in threads:
             thread.join()
-    return Found(Counter(answers), memory)
+    statuses = Counter(status for status, _ in answers)
+    return Found(statuses, [took for _, took in answers], memory, descriptors)
 
 
 def _drawing(address: str) -> dict[str, object]:
@@ -70,12 +87,13 @@ def _drawing(address: str) -> dict[str, object]:
     return body_of(listed, DRAWN, {"scheme.computedColorScheme": "light"})
 
 
-def _look(address: str, body: str, until: float, answers: list[int]) -> None:
-    """Ask for one thing after the other, and note the status of each answer."""
+def _look(address: str, body: str, until: float, answers: list[tuple[int, float]]) -> None:
+    """Ask for one thing after the other, and note the status of each answer, and how long it took."""
     connection = HTTPConnection(address, timeout=PATIENCE_S)
     posted = {"Content-Type": "application/json"}
     while time.monotonic() < until:
         for path in (*PAGES, URL):
+            asked = time.monotonic()
             try:
                 if path == URL:
                     connection.request("POST", path, body, posted)
@@ -83,11 +101,35 @@ def _look(address: str, body: str, until: float, answers: list[int]) -> None:
                     connection.request("GET", path)
                 answer = connection.getresponse()
                 answer.read()
-                answers.append(answer.status)
+                status = answer.status
             except (OSError, HTTPException):
-                answers.append(0)
+                status = 0
                 connection.close()
+            answers.append((status, time.monotonic() - asked))
     connection.close()
+
+
+def shown(found: Found, clients: int, seconds: float) -> str:
+    """Return a table of what was measured."""
+    median, most = np.quantile(found.seconds, [0.5, 0.99])
+    later = slice(len(found.memory) // 2, None)
+    rows = [
+        ["answers", f"{found.answers[200]:,}"],
+        ["errors", str(found.errors)],
+        ["seconds until an answer: median, p99", f"{median:.3f}, {most:.3f}"],
+        ["memory of the server: half way, at the end", _ends(found.memory[later], 1 << 20, " MiB")],
+        ["descriptors: most in each half", f"{_most(found.descriptors)}"],
+    ]
+    return table(f"{clients} clients for {seconds:g} s", ["what", "measured"], rows)
+
+
+def _ends(values: list[int], unit: int, name: str) -> str:
+    return f"{values[0] / unit:.0f}, {values[-1] / unit:.0f}{name}"
+
+
+def _most(values: list[int]) -> str:
+    half = len(values) // 2
+    return f"{max(values[:half])}, {max(values[half:])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,16 +139,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("trace", type=Path, nargs="?", default=_SAMPLE)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
     options = parser.parse_args(arguments)
     found = visited(options.trace, options.clients, options.seconds)
-    failed = found.answers.total() - found.answers[200]
-    middle = found.memory[len(found.memory) // 2]
-    sys.stdout.write(
-        f"{options.clients} clients, {options.seconds:g} s: {found.answers[200]:,} answers, "
-        f"{failed} errors; "
-        f"memory of the server {middle >> 20} MiB half way, {found.memory[-1] >> 20} MiB at the end\n"
-    )
-    return 1 if failed else 0
+    text = shown(found, options.clients, options.seconds)
+    sys.stdout.write(f"{text}\n")
+    if options.publish:
+        publish(PAGE, SCRIPT, text)
+    return 1 if found.errors else 0
 
 
 if __name__ == "__main__":

@@ -1,172 +1,184 @@
-"""Whether a long recording stays small and quiet: files, bytes, memory and processor time as it goes on.
+"""Whether a long recording, and looking at it all the while, stay small and quiet.
 
-A process records steps at a steady rate, many times that of a busy training (2,000 spans a second), so
-that minutes turn over as many segments as hours would. This process looks on from outside, every few
-seconds: what lies in the folder, what memory the rank has of its own (not pages of segments, which are
-the kernel's to write and drop), what it and its converter have spent. In the end every span must be
-there, once.
+Two runs are recorded, by three processes: one of all spans, one of the last steps, at ten times the
+rate of a busy training (2,000 spans a second), so that an hour turns over as many segments as ten. Of
+the second one a report is made every half minute, and a dashboard on it and on ten other runs is polled
+all the while: as it keeps eight of them open, each is opened anew in each round, and the one that is
+recorded is read anew. From outside, every few seconds: memory of their own (not pages of files, which
+are the kernel's to write and drop) and descriptors of whoever records, converts and serves; files and
+bytes. In the end every span that was to be kept must be there, once.
 
-Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/soak.py [--help]
+Run: make soak (ARGS="--seconds 600"; PUBLISH=1: write docs/reliability.md)
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
+import shutil
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from benchmarks.published import publish, table
+from benchmarks.resident import resident
+from benchmarks.soaking.onlookers import Report, polling, report
+from benchmarks.soaking.recording import SPANS, missing, recording, wait_for_the_rest
+from benchmarks.soaking.trend import WARM_UP, trend
 from support.launch.converters import converters_of
-from support.launch.recording import clean_environment
+from support.launch.patience import until
+from support.web.browser import serving
 
-from tracelens.schema.record import RECORD_BYTES
-from tracelens_instrument.storage.segments import SEGMENT_BYTES
+from tracelens_dashboard.runs.catalog import id_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
 
-BUSY = 2_000  # spans a second
-DAY_S = 86_400
-SPANS = 400  # a step
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-MIB = 1 << 20
-TIME_LIMIT_S = 600
-HEADS = ("second", "files", "MiB", "rank MiB", "rank CPU s", "converter CPU s")
-
-TRAINING = """
-import sys, time
-import tracelens as tl
-folder, rate, seconds, keep = sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
-tl.start(folder, keep=keep)
-piece, begun, step, spans = tl.span("piece", kind="forward"), time.monotonic(), 0, int(sys.argv[5])
-while (passed := time.monotonic() - begun) < seconds:
-    with tl.step(step):
-        for number in range(spans):
-            with piece(nbytes=step * spans + number):
-                pass
-    step += 1
-    time.sleep(max(0.0, (step * (spans + 1)) / rate - passed))
-print(step, flush=True)
-begun = time.monotonic()
-tl.stop()
-print(time.monotonic() - begun, flush=True)
-"""
+PAGE: Final = "reliability.md"
+SCRIPT: Final = "tests/benchmarks/soak.py"
+SAMPLES: Final = Path(__file__).parents[2] / "sample_traces"
+OTHERS: Final = 10  # runs, beside the one that is recorded: more than a dashboard keeps open
+LAST: Final = 500  # steps that the second run keeps
+REPORTS_S: Final = 30.0
+SHORTEST_S: Final = 180
+MIB: Final = 1 << 20
+HEADS: Final = ("of", "what", "median", "in an hour (95 %)", "flat")
 
 
-class Look(NamedTuple):
-    """What is seen from outside at one moment; CPU in seconds, memory in bytes."""
+class Value(NamedTuple):
+    """What was seen at one moment."""
 
     second: float
-    files: int
-    bytes: int
-    memory: int
-    rank_s: float
-    converter_s: float
+    value: float
+
+
+Series = dict[tuple[str, str], list[Value]]
 
 
 def main() -> None:
     """Record, look on, and check."""
     asked = arguments()
     with tempfile.TemporaryDirectory(dir=asked.dir) as name:
-        trace = Path(name) / "trace"
-        words = [trace, asked.rate, asked.seconds, asked.keep, SPANS]
-        command = [sys.executable, "-c", TRAINING, *map(str, words)]
-        environment = clean_environment()
-        with subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, text=True
-        ) as training:
-            looks = list(look_on(training, trace, asked.every))
-            said, _ = training.communicate(timeout=TIME_LIMIT_S)
-        steps, end_s = said.split()
-        wait_for_the_rest(trace)
-        told(looks, int(steps), float(end_s), trace)
-        lost = missing(trace, int(steps)) if asked.keep == "all" else 0
-    say(f"spans lost: {lost}")
-    sys.exit(lost != 0)
+        folder = Path(name)
+        recent, whole = folder / "runs" / "recent", folder / "whole" / "run"
+        others = _others(folder / "runs")
+        ranks = {
+            "rank, all spans": recording(whole, asked.rate, asked.seconds, "all"),
+            "rank 0, last steps": recording(
+                recent, asked.rate, asked.seconds, f"last:{LAST}", (0, 2)
+            ),
+            "rank 1, last steps": recording(
+                recent, asked.rate, asked.seconds, f"last:{LAST}", (1, 2)
+            ),
+        }
+        until(lambda: len(list(recent.glob("*.segments"))) == 2)
+        served = [id_of(run) for run in (recent, *others)]
+        with (
+            serving(recent.parent) as (url, server),
+            polling(url, served, folder / "answers"),
+        ):
+            series, reports = look_on(ranks, server, whole, recent, asked.every)
+        steps = {name: int(rank.communicate()[0].split()[0]) for name, rank in ranks.items()}
+        wait_for_the_rest(whole)
+        wait_for_the_rest(recent)
+        lost = _lost(whole, recent, list(steps.values()))
+        answers = Counter(line.split()[0] for line in (folder / "answers").read_text().splitlines())
+    text, well = told(series, reports, answers, lost, sum(steps.values()) * (SPANS + 1))
+    say(text)
+    if asked.publish:
+        publish(PAGE, SCRIPT, text)
+    sys.exit(not well)
 
 
-def look_on(training: subprocess.Popen[str], trace: Path, every_s: float) -> Iterator[Look]:
-    """Look while it trains, and print what is seen."""
-    say("".join(f"{name:>17}" for name in HEADS))
-    begun = time.monotonic()
-    spent: dict[int, float] = {}
-    while training.poll() is None:
+def _others(runs: Path) -> list[Path]:
+    """Copy recorded runs, so that they are served beside the one that grows."""
+    found = sorted(path for path in SAMPLES.iterdir() if path.is_dir())[:OTHERS]
+    return [Path(shutil.copytree(path, runs / path.name)) for path in found]
+
+
+def look_on(
+    ranks: dict[str, subprocess.Popen[str]], server: int, whole: Path, recent: Path, every_s: float
+) -> tuple[Series, list[Report]]:
+    """Look while they record, and print what is seen."""
+    begun, next_report = time.monotonic(), 0.0
+    series: Series = defaultdict(list)
+    reports: list[Report] = []
+    while all(rank.poll() is None for rank in ranks.values()):
         time.sleep(every_s)
-        for folder in trace.glob("*.segments"):
+        second = time.monotonic() - begun
+        pids = {name: rank.pid for name, rank in ranks.items()} | {"dashboard": server}
+        converting = [pid for place in whole.glob("*.segments") for pid in converters_of(place)]
+        pids |= dict(zip(["converter"], converting, strict=False))
+        for name, pid in pids.items():
             try:
-                spent |= {pid: cpu_of(pid) for pid in converters_of(folder)}
-                look = Look(
-                    time.monotonic() - begun,
-                    *size_of(folder),
-                    own_memory_of(training.pid),
-                    cpu_of(training.pid),
-                    sum(spent.values()),
-                )
-            except (OSError, IndexError):  # one of them has just ended
+                seen = {"MiB": resident(pid)[0] / MIB, "descriptors": descriptors_of(pid)}
+            except (OSError, KeyError):  # it has just ended
                 continue
-            say(
-                f"{look.second:17.0f}{look.files:17}{look.bytes / MIB:17.1f}{look.memory / MIB:17.1f}"
-                f"{look.rank_s:17.2f}{look.converter_s:17.2f}"
+            for what, value in seen.items():
+                series[name, what].append(Value(second, value))
+        for name, place in (("all spans", whole), ("last steps", recent)):
+            files, size = size_of(place)
+            series[f"folder, {name}", "files"].append(Value(second, files))
+            if name == "last steps":  # the other one grows with its spans
+                series[f"folder, {name}", "MiB"].append(Value(second, size / MIB))
+        if second >= next_report:
+            reports.append(report(recent, begun))
+            next_report = second + REPORTS_S
+        say(
+            ", ".join(
+                f"{of} {values[-1].value:.0f} {what}" for (of, what), values in series.items()
             )
-            yield look
+        )
+    return series, reports
+
+
+def descriptors_of(pid: int) -> int:
+    """Count the open descriptors of a process."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def size_of(folder: Path) -> tuple[int, int]:
-    """Count the files of a folder, and their bytes."""
-    sizes = [path.stat().st_size for path in folder.iterdir() if path.exists()]
+    """Count the files of a trace, and their bytes; some go while they are counted."""
+    sizes = []
+    for path in folder.rglob("*"):
+        try:
+            sizes.append(path.stat().st_size if path.is_file() else 0)
+        except OSError:
+            continue
     return len(sizes), sum(sizes)
 
 
-def own_memory_of(pid: int) -> int:
-    """Return how many bytes of memory a process has for itself alone."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (line,) = (line for line in lines if line.startswith("RssAnon"))
-    return int(line.split()[1]) * 1024
+def _lost(whole: Path, recent: Path, steps: list[int]) -> int:
+    """Count the spans that were to be kept, and are not there exactly once."""
+    (first,) = whole.glob("*.arrow")
+    files = sorted(recent.glob("*.arrow"))
+    lasting = zip(files, steps[1:], strict=True)
+    return missing(first, steps[0]) + sum(missing(file, count, LAST) for file, count in lasting)
 
 
-def cpu_of(pid: int) -> float:
-    """Return the seconds of processor time that a process has spent."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) * TICK_S
-
-
-def wait_for_the_rest(trace: Path) -> None:
-    """Wait for a converter that goes on after the training has ended."""
-    end = time.monotonic() + TIME_LIMIT_S
-    while list(trace.glob("*.segments")) and time.monotonic() < end:
-        time.sleep(0.1)
-
-
-def told(looks: list[Look], steps: int, end_s: float, trace: Path) -> None:
-    """Sum it up, and say what a day of a busy training makes of it."""
-    spans = steps * (SPANS + 1)
-    first, last, later = looks[len(looks) // 4], looks[-1], looks[len(looks) // 2 :]
-    (file,) = trace.glob("*.arrow")
-    size = file.stat().st_size
-    segments, hours = spans * RECORD_BYTES / SEGMENT_BYTES, spans / BUSY / 3600
-    day = DAY_S * BUSY
-    say(f"{spans:,} spans, {segments:,.0f} segments, as {hours:.1f} h at {BUSY:,} a second make")
-    say(f"files: at most {max_files(looks)}, in the second half {max_files(later)}, in the end 1")
-    say(f"file: {size / MIB:,.1f} MiB, {size / spans:.1f} bytes a span")
-    say(f"memory of the rank: {(last.memory - first.memory) / MIB:+.1f} MiB in three quarters")
-    say(f"CPU of the rank: {last.rank_s / spans * 1e6:.2f} s a million spans, its loop included")
-    say(f"CPU of the converter: {last.converter_s / spans * 1e6:.2f} s a million spans")
-    say(f"end of the recording: {end_s:.1f} s")
-    say(
-        f"a day at {BUSY:,} a second: {day / 1e6:.0f} million spans, {day * size / spans / 1e9:.1f} GB"
-    )
-    say(f"converter then: {last.converter_s / spans * BUSY:.3%} of a core")
-
-
-def max_files(looks: list[Look]) -> int:
-    return max(look.files for look in looks)
+def told(
+    series: Series, reports: list[Report], answers: Counter[str], lost: int, spans: int
+) -> tuple[str, bool]:
+    """Sum it up; also whether all is as it should be."""
+    rows, well = [], lost == 0 and set(answers) == {"200"} and not any(one.code for one in reports)
+    series = series | {("reports", "MiB"): [Value(one.second, one.memory / MIB) for one in reports]}
+    for (name, what), values in series.items():
+        found = trend(*zip(*values, strict=True))
+        well = well and found.flat
+        grown = f"{found.slope:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+        rows.append([name, what, f"{found.median:.1f}", grown, "yes" if found.flat else "**no**"])
+    seconds = max(values[-1].second for values in series.values())
+    failed = sum(answers.values()) - answers["200"]
+    text = table(f"{seconds / 60:.0f} minutes", HEADS, rows)
+    return (
+        f"{text}\n\n{spans:,} spans by three processes, of those to be kept {lost} lost or twice; "
+        f"{len(reports)} reports of the run that was recorded, {sum(one.code != 0 for one in reports)} "
+        f"failed, the longest took {max(one.took_s for one in reports):.1f} s; {answers['200']:,} "
+        f"answers of the dashboard, {failed} errors. Medians and slopes are those after the first "
+        f"{WARM_UP:.0%} of the time."
+    ), well
 
 
 def say(line: str) -> None:
@@ -174,26 +186,17 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def missing(trace: Path, steps: int) -> int:
-    """Count spans that are not there exactly once."""
-    (file,) = trace.glob("*.arrow")
-    seen = np.zeros(steps * SPANS, np.int64)
-    with pa.ipc.open_file(str(file)) as reader:
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            chosen = pc.drop_null(batch.column("bytes")).to_numpy(zero_copy_only=False)
-            seen += np.bincount(chosen.astype(np.int64), minlength=len(seen))
-    return int((seen != 1).sum())
-
-
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=180.0)
-    parser.add_argument("--rate", type=int, default=100_000, help="spans a second")
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--rate", type=int, default=20_000, help="spans a second of each process")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between two looks")
-    parser.add_argument("--keep", default="all", help="as for tracelens record")
     parser.add_argument("--dir", help="where to record (default: the folder for temporary files)")
-    return parser.parse_args()
+    parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
+    asked = parser.parse_args()
+    if asked.seconds < SHORTEST_S:
+        parser.error(f"{asked.seconds:g} s: expected {SHORTEST_S} or more, as less tells no trend")
+    return asked
 
 
 if __name__ == "__main__":

@@ -80,9 +80,10 @@ def test_another_user_of_the_machine_is_not_let_in(tmp_path: Path) -> None:
     assert done.stdout.split() == ["401"] * 6  # without the token root is not let in, either
 
 
-def test_many_clients_are_all_answered(tmp_path: Path) -> None:
-    """For a short while; `make bench-clients` does so for a minute, and looks at the memory."""
+def test_many_clients_are_all_answered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """For a short while, and nothing is printed; `make bench-clients` does so for a minute."""
     write(Scenario(ranks=2, steps=5), tmp_path)
     found = visited(tmp_path, clients=20, seconds=2)
     assert set(found.answers) == {200}
     assert found.answers[200] >= 100
+    assert capfd.readouterr().err == ""

@@ -8,6 +8,7 @@ address that has most gives way.
 from __future__ import annotations
 
 import errno
+import logging
 import socket
 from collections import Counter
 from ipaddress import ip_address
@@ -42,6 +43,8 @@ def listen(application: Any, host: str, port: int) -> Any:
         raise InvalidArgument(
             f"Port {port} cannot be used ({error}): choose another one with --port, 0 picks one."
         ) from error
+    # A line for each request that waits for another one would hide what failed.
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     server = create_server(
         application,
         sockets=[listening],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +20,7 @@ from tracelens.lod.tracks.group import group_of
 from tracelens.lod.tracks.names import Names
 from tracelens.lod.tracks.recorded_spans import KEPT_PROCESSES, RecordedSpans
 from tracelens.lod.viewport import Window
+from tracelens.memory import last_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -51,8 +52,8 @@ class Store:
         pyramid = shown.scene.pyramid
         processes = [*shown.workers["process"], *shown.shards["process"]]
         self.names = Names(processes, self._recorded.read, pyramid.folder if pyramid else None)
-        self.opened = lru_cache(KEPT_GROUPS)(self._open)
-        self.step_times = lru_cache(KEPT_PROCESSES)(self._step_times)
+        self._opened = last_results(self._open, KEPT_GROUPS)
+        self._last_step_times = last_results(self._step_times, KEPT_PROCESSES)
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Store:
@@ -156,8 +157,11 @@ class Store:
     def _stages(self) -> dict[int, int]:
         return dict(self.run.workers.select("rank", "stage").iter_rows())
 
-    def _step_times(self, categories: tuple[str, ...]) -> StepTimes:
+    def step_times(self, categories: tuple[str, ...]) -> StepTimes:
         """Return how long steps took in some categories."""
+        return self._last_step_times(categories)
+
+    def _step_times(self, categories: tuple[str, ...]) -> StepTimes:
         return StepTimes.of(self.times, categories)
 
     @cached_property
@@ -196,6 +200,14 @@ class Store:
     def lane_of(self, rank: int) -> int | None:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
+
+    def opened(self, row: int) -> Group:
+        """Return the tracks of the process of a row.
+
+        Raises:
+            UnusableInput: its file cannot be read any more.
+        """
+        return self._opened(row)
 
     def _open(self, row: int) -> Group:
         """Return the tracks of the process of a row of the scene.

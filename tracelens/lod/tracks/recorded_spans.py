@@ -6,12 +6,12 @@ read from there, so an opened rank costs an index nothing.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.memory import last_results
 from tracelens.model.fmt import shown_name
 from tracelens.schema.vocabulary import SAMPLES_FOLDER
 
@@ -32,8 +32,8 @@ class RecordedSpans:
         self._run = run
         both = [part.select("process", "file") for part in (run.workers, run.shards)]
         self._files = dict(pl.concat(both).iter_rows())
-        self.events_of = lru_cache(KEPT_PROCESSES)(self.read)
-        self.samples_of = lru_cache(MOST_SAMPLED)(self._samples_of)
+        self._events_of = last_results(self.read, KEPT_PROCESSES)
+        self._last_samples_of = last_results(self._samples_of, MOST_SAMPLED)
 
     @property
     def sampled(self) -> frozenset[int]:
@@ -51,6 +51,14 @@ class RecordedSpans:
         """
         return self.events_of(process).filter(pl.col("type") == "span")
 
+    def events_of(self, process: int) -> pl.DataFrame:
+        """Return the events of one process, and keep them for a while.
+
+        Raises:
+            UnusableInput: its file cannot be read (any more).
+        """
+        return self._events_of(process)
+
     def read(self, process: int) -> pl.DataFrame:
         """Return the events of one process, which are not kept in memory.
 
@@ -64,12 +72,15 @@ class RecordedSpans:
             return events_of(file, process, self._run.moved.get(process))
         return self._source.events_of(process)
 
-    def _samples_of(self, process: int) -> pl.DataFrame:
+    def samples_of(self, process: int) -> pl.DataFrame:
         """Return the samples of one process's stacks as in `Trace.samples`, in order of their begins.
 
         Raises:
             UnusableInput: its file cannot be read (any more).
         """
+        return self._last_samples_of(process)
+
+    def _samples_of(self, process: int) -> pl.DataFrame:
         from tracelens.load import samples_of  # noqa: PLC0415 - an index opens without readers
 
         if isinstance(self._source, Path):

@@ -1,0 +1,70 @@
+"""All times of a trace are moved alike: events, calls, processes and samples, in whatever order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import pytest
+from support.runs.traces import span, trace_of
+
+from tracelens.align.clocks import common
+from tracelens.align.collectives import gather
+from tracelens.simulator.synthetic import Scenario, generate, random_clocks
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+HOSTS = Scenario(ranks=6, ranks_per_host=2, steps=60, clocks=random_clocks(3, seed=2))
+
+
+@pytest.fixture(scope="module")
+def aligned() -> Trace:
+    return common.align(generate(HOSTS))
+
+
+def test_calls_are_moved_process_by_process(aligned: Trace) -> None:
+    """Though neighbours on one clock are moved together."""
+    raw = generate(HOSTS)
+    grids = zip((raw if raw.calls else gather(raw)).calls, aligned.calls, strict=True)
+    for before, after in grids:
+        assert before.whole
+        for column, process in enumerate(before.processes.tolist()):
+            moved = aligned.moved[process]
+            assert (after.start_ns[:, column] == moved.apply(before.start_ns[:, column])).all()
+            assert (after.end_ns[:, column] == moved.apply(before.end_ns[:, column])).all()
+
+
+def test_processes_are_moved_as_their_events_are(aligned: Trace) -> None:
+    """Also in a table that is in no order."""
+    maps = aligned.moved
+    shuffled = generate(HOSTS)
+    order = [3, 0, 5, 1, 4, 2]
+    again = common.align(shuffled.with_(processes=shuffled.processes[order]))
+    for trace in (aligned, again):
+        raw = dict(shuffled.processes.select("process", "first_ns").iter_rows())
+        for process, first_ns in trace.processes.select("process", "first_ns").iter_rows():
+            assert first_ns == maps[process].apply(np.array([raw[process]]))[0]
+
+
+def test_a_missing_time_stays_so(aligned: Trace) -> None:
+    trace = generate(HOSTS)
+    last = pl.when(pl.col("process") == 3).then(None).otherwise("last_ns").alias("last_ns")
+    again = common.align(trace.with_(processes=trace.processes.with_columns(last)))
+    found = dict(again.processes.select("process", "last_ns").iter_rows())
+    expected = dict(aligned.processes.select("process", "last_ns").iter_rows())
+    assert found == expected | {3: None}
+
+
+def test_what_a_conversion_left_is_half_of_its_window() -> None:
+    """Times that were put onto one clock before are as sure as the widest window was."""
+    row = {"process": 0, "method": "common", "window_ns": 1001}
+    trace = trace_of(
+        [span(0, "step", 0, 10, step=0)],
+        clocks=[row, row | {"window_ns": 600}, row | {"method": "wall"}],
+    )
+    (host,) = common.align(trace).alignment.hosts
+    assert (host.uncertainty_ns, host.offset_ns, host.drift_ppm) == (500, 0, 0.0)
+    (host,) = common.align(trace.with_(clocks=trace.clocks.clear())).alignment.hosts
+    assert host.uncertainty_ns == 0

@@ -1,0 +1,184 @@
+"""Changes groups of modules in small ways, a sample of each, and publishes how many are noticed.
+
+What is drawn depends on the seed alone. Whoever writes tests for survivors draws with another seed
+before publishing: of changes that tests were written for, more are noticed than of others.
+
+Run: make mutate GROUPS="schema clocks" [ARGS="--seed 2 --one-in 10"] [PUBLISH=1]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.published import publish as write
+from benchmarks.published import table
+from scipy.stats import binomtest
+from support.mutate import UNSEEN, Change, Sample, changes_of, copied, say, tests_of, told
+from support.sanitize import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESULTS: Final = ROOT / ".mutation"
+PAGE: Final = "reliability.md"
+SCRIPT: Final = "make mutate"
+HEADS: Final = ("module", "changes", "made", "noticed", "survived", "share noticed")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules by patterns, the tests that concern them, and of how many changes one is made."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    one_in: int
+    direct: bool = True  # those that import a module, where there are any, and no others of these
+    without: tuple[str, ...] = ("__init__.py",)
+
+    def files(self) -> list[Path]:
+        """Return the modules, relative to the checkout."""
+        found = {path for pattern in self.modules for path in ROOT.glob(pattern)}
+        return sorted(path.relative_to(ROOT) for path in found if path.name not in self.without)
+
+
+GROUPS: Final = {
+    "schema": Group(
+        ("tracelens/schema/*.py",),
+        ("tests/schema", "tests/faults/test_nested.py", "tests/faults/test_wrong_schema.py"),
+        one_in=14,
+        direct=False,
+        without=("__init__.py", "gate.py"),
+    ),
+    "conversion": Group(
+        ("tracelens/conversion/*.py",),
+        (
+            "tests/conversion",
+            "tests/schema",
+            "tests/faults/test_checksums.py",
+            "tests/faults/test_killed.py",
+            "tests/faults/test_nothing_outside.py",
+            "tests/faults/test_nested.py",
+            "tests/readers/native/test_summary.py",
+            "tests/instrument/test_stop.py",
+        ),
+        one_in=90,
+    ),
+    "gate": Group(("tracelens/schema/gate.py",), ("tests/schema/test_gate.py",), one_in=2),
+    "clocks": Group(
+        ("tracelens/align/clocks/*.py",),
+        (
+            "tests/align/clocks/test_maps.py",
+            "tests/align/clocks/test_readings.py",
+            "tests/align/clocks/test_whole_trace.py",
+            "tests/align/clocks/test_exit_lags.py",
+            "tests/align/clocks/test_first_host.py",
+            "tests/align/clocks/test_fallbacks.py",
+            "tests/align/clocks/test_accuracy.py",
+            "tests/align/clocks/test_requests.py",
+        ),
+        one_in=70,
+        direct=False,
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Change each group's modules, keep what was found, and publish what is kept."""
+    parser = argparse.ArgumentParser(prog="make mutate")
+    parser.add_argument("groups", nargs="*", metavar="group", help=f"of {', '.join(GROUPS)}")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--one-in", type=int, help="of how many changes one is made")
+    parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
+    asked = parser.parse_args(arguments)
+    if unknown := set(asked.groups) - GROUPS.keys():
+        parser.error(f"no group {', '.join(sorted(unknown))}: expected {', '.join(GROUPS)}")
+    failed = [name for name in asked.groups if not examined(name, asked.seed, asked.one_in)]
+    if asked.publish:
+        publish()
+    return 2 if failed else 0
+
+
+def examined(name: str, seed: int, one_in: int | None) -> bool:
+    """Change the modules of a group, and keep what was found; false where tests fail by themselves."""
+    group = GROUPS[name]
+    sample = Sample(one_in or group.one_in, seed)
+    found: dict[str, list[Change]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copied(Path(folder, "tree"))
+        for file in group.files():
+            say(f"\n{file}")
+            tests = [test for part in group.tests for test in below(part)]
+            direct = [test for test in tests if test in set(tests_of(file))]
+            changes = changes_of(tree, file, (direct if group.direct else []) or tests, sample)
+            if changes is None:
+                return False
+            told(changes)
+            found[str(file)] = changes
+            _keep(name, sample, found)
+    return True
+
+
+def below(part: str) -> list[str]:
+    """Return the files of tests in a folder, or the file itself."""
+    place = ROOT / part
+    files = [place] if place.is_file() else sorted(place.rglob("test_*.py"))
+    return [str(file.relative_to(ROOT)) for file in files]
+
+
+def _keep(name: str, sample: Sample, found: dict[str, list[Change]]) -> None:
+    modules = {
+        file: {
+            "outcomes": Counter(change.outcome for change in changes),
+            "survivors": [asdict(change) for change in changes if change.outcome == "survived"],
+        }
+        for file, changes in found.items()
+    }
+    RESULTS.mkdir(exist_ok=True)
+    kept = {**asdict(sample), "modules": modules}
+    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def publish() -> None:
+    """Write a table of each group of which results are kept into the documentation."""
+    parts = [
+        _shown(name, json.loads((RESULTS / f"{name}.json").read_text()))
+        for name in GROUPS
+        if (RESULTS / f"{name}.json").exists()
+    ]
+    if not parts:
+        sys.exit("No group was examined yet.")
+    write(PAGE, SCRIPT, "\n\n".join(parts))
+
+
+def _shown(name: str, kept: dict[str, object]) -> str:
+    modules = kept["modules"]
+    assert isinstance(modules, dict)
+    rows = [_row(f"`{file}`", Counter(found["outcomes"])) for file, found in modules.items()]
+    whole = sum((Counter(found["outcomes"]) for found in modules.values()), Counter[str]())
+    shown = [row for row in rows if row[2] != "0"]
+    text = table(name.capitalize(), HEADS, [*shown, _row("**all**", whole)])
+    made = whole.total() - whole[UNSEEN]
+    bounds = binomtest(made - whole["survived"], made).proportion_ci(method="wilson")
+    drawn = f"one of {kept['one_in']}, seed {kept['seed']}" if kept["one_in"] != 1 else "each"
+    return (
+        f"{text}\n\nOf the changes that could be made {drawn} was made: "
+        f"{bounds.low:.0%} to {bounds.high:.0%} of all are noticed (95 %)."
+    )
+
+
+def _row(name: str, outcomes: Counter[str]) -> list[str]:
+    made = outcomes.total() - outcomes[UNSEEN]
+    noticed = made - outcomes["survived"]
+    share = f"{noticed / made:.0%}" if made else ""
+    return [name, *map(str, (outcomes.total(), made, noticed, outcomes["survived"])), share]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

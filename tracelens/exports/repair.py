@@ -14,10 +14,11 @@ from tracelens.conversion.arrow_file import read_samples, write_events
 from tracelens.errors import InvalidArgument
 from tracelens.exports.output import new_folder
 from tracelens.model.fmt import count, shown_name
+from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.checks import sound_rows
 from tracelens.readers.native.recordings import DAMAGE, left_out, recordings, refusal
-from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
+from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import WRITE_OPTIONS
 from tracelens.schema.gate import contents
 from tracelens.schema.ownership import belongs_to

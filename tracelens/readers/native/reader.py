@@ -26,6 +26,7 @@ from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
 from tracelens.parallel import at_once, mapped
 from tracelens.readers.base import LATEST_NS, LONGEST_NS, SIMPLY, Reading
+from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording
 from tracelens.readers.native.assemble import Part, assemble
 from tracelens.readers.native.checks import ALWAYS_READ
@@ -41,7 +42,6 @@ from tracelens.readers.native.recordings import (
     vanished,
     wanted,
 )
-from tracelens.readers.native.side_checks import check_inside, check_no_links
 from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.gate import admit
 from tracelens.schema.ownership import belongs_to

@@ -19,6 +19,7 @@ from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
 from tracelens.model.notes import Note
 from tracelens.readers.base import LATEST_NS, LONGEST_NS
+from tracelens.readers.links import check_inside
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.readers.native.process_notes import (
     UNUSABLE,
@@ -37,7 +38,7 @@ from tracelens.readers.native.recordings import (
     refusal,
     vanished,
 )
-from tracelens.readers.native.side_checks import check_inside, check_side
+from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, EVENT_TYPES, SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ def rows_of(columns: Columns) -> dict[str, list[Any]]:
 def assert_same(found: Usable, expected: Usable) -> None:
     """Compare all but words that no row has."""
     assert found.side == expected.side
-    assert (found.unusable, found.cut) == (expected.unusable, expected.cut)
+    assert (found.lost, found.cut) == (expected.lost, expected.cut)
     assert found.columns.height == expected.columns.height
     assert found.columns.uids == expected.columns.uids
     assert rows_of(found.columns) == rows_of(expected.columns)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.errors import NotATrace
-from tracelens.readers.base import LATEST_NS
 from tracelens.readers.links import check_inside
 from tracelens.readers.words import meaning
 from tracelens.schema.gate import opened
+from tracelens.schema.rules import LATEST_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

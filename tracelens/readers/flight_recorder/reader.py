@@ -18,6 +18,7 @@ from tracelens.readers.flight_recorder.hangs import hang_facts, mismatches
 from tracelens.readers.links import inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import beginning
+from tracelens.schema.rules import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,7 +76,7 @@ class FlightRecorderReader:
             path.name,
             dates=True,
             once=True,
-            unusable=unusable,
+            unusable={lacking("start_ns"): unusable},
             notes=notes,
             members=members,
             recognition=Recognition(

@@ -7,22 +7,18 @@ a time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens import containment
 from tracelens.conversion.arrow_file import read_samples
-from tracelens.conversion.tally import TALLIED, Tally, valid_of, values_of
+from tracelens.conversion.tally import TALLIED, Tally
 from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
 from tracelens.model.notes import Note
-from tracelens.readers.base import LATEST_NS, LONGEST_NS
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.arrow_file import read_arrow, read_end
+from tracelens.readers.native.checks import ALWAYS_READ, sound_rows
 from tracelens.readers.native.process_notes import (
-    UNUSABLE,
     Recorded,
     choose_main,
     order_of,
@@ -39,7 +35,8 @@ from tracelens.readers.native.recordings import (
     vanished,
 )
 from tracelens.readers.native.side_checks import check_side
-from tracelens.schema.vocabulary import CHOSEN_LOSSES, EVENT_TYPES, SAMPLES_FOLDER, TRACE_SUFFIX
+from tracelens.readers.rules import added
+from tracelens.schema.vocabulary import CHOSEN_LOSSES, SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,8 +46,6 @@ if TYPE_CHECKING:
     from tracelens.schema.side import SideTables, Summary
 
 __all__ = ["FileFacts", "is_finished", "main_flags", "notes_of", "sampled", "summaries"]
-
-_NEVER_NULL: Final = ("start_ns", "type", "kind", "thread", "step")
 
 
 class FileFacts(NamedTuple):
@@ -174,15 +169,15 @@ def _facts(file: Path, trace: Path | None) -> FileFacts:
 
 
 def _counted(file: Path) -> FileFacts:
-    """Read the few columns that tell what a file holds."""
-    recording = read_arrow(file, TALLIED)
+    """Read the few columns that tell what a file holds, and which of its rows are usable."""
+    recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
     check_side(recording.side)
-    tally, unusable = Tally(), 0
-    for batch in recording.table.to_batches():
-        usable = _usable(batch)
-        unusable += batch.num_rows - usable.num_rows
-        tally.add(usable)
-    lost = recording.side.dropped | ({UNUSABLE: unusable} if unusable else {})
+    kept, unusable = sound_rows(recording.table)
+    tally = Tally()
+    usable = recording.table.take(kept) if unusable else recording.table
+    for batch in usable.to_batches():
+        tally.add(batch)
+    lost = added(recording.side.dropped, unusable)
     return FileFacts(
         shown_name(file.name),
         recording.side,
@@ -194,22 +189,3 @@ def _counted(file: Path) -> FileFacts:
 
 def _unasked(lost: dict[str, int]) -> dict[str, int]:
     return {reason: count for reason, count in lost.items() if reason not in CHOSEN_LOSSES}
-
-
-def _usable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Drop the rows whose times or words make no sense; as a rule there are none, so look first."""
-    if not batch.num_rows:
-        return batch
-    start = values_of(batch.column("start_ns"), np.int64)
-    duration = values_of(batch.column("duration_ns"), np.int64)
-    sane = (start >= 0) & (start <= LATEST_NS)
-    sane &= ~valid_of(batch.column("duration_ns")) | ((duration >= 0) & (duration <= LONGEST_NS))
-    complete = all(not batch.column(name).null_count for name in _NEVER_NULL)
-    types = batch.column("type")
-    words = types.dictionary.to_pylist() if isinstance(types, pa.DictionaryArray) else []
-    if complete and sane.all() and {*words} <= {*EVENT_TYPES}:
-        return batch
-    for name in _NEVER_NULL:
-        sane &= np.array([value is not None for value in batch.column(name).to_pylist()])
-    sane &= np.array([word in EVENT_TYPES for word in types.to_pylist()])
-    return batch.filter(pa.array(sane))

@@ -69,7 +69,7 @@ class NsightReader:
             path.name,
             dates=all(profile.begin_ns for profile in profiles.values()),
             once=True,
-            unusable=unusable,
+            unusable={"no begin or no end": unusable},
             notes=notes,
             recognition=_recognition(profiles, rows, unowned),
         )

@@ -23,7 +23,7 @@ from tracelens.conversion.messages import BATCH, LEAD, messages
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.model.trace import CLOCK_COLUMNS, Note, Trace
 from tracelens.readers import spans
-from tracelens.readers.base import LONGEST_NS, SIMPLY, Reading, quoted
+from tracelens.readers.base import SIMPLY, Reading, quoted
 from tracelens.readers.spans import Origin
 from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
 from tracelens.readers.table.cells import gather
@@ -32,6 +32,7 @@ from tracelens.readers.table.naming import Renaming, plan
 from tracelens.schema.arrow import mapped
 from tracelens.schema.gate import beginning, contents, limit, opened, passed, refuse_beyond
 from tracelens.schema.json_text import loads
+from tracelens.schema.rules import LONGEST_NS
 from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
 from tracelens.schema.vocabulary import SUMMED_UP
 

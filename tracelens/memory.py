@@ -101,8 +101,9 @@ class Known(Generic[_Made]):
         self, arrays: Sequence[NDArray[Any]], make: Callable[[], _Made], *also: Hashable
     ) -> _Made:
         """Return what is made of arrays, and of what else is given; once, if the arrays are fixed."""
-        if any(array.flags.writeable for array in arrays):
-            return make()
+        for array in arrays:
+            if array.flags.writeable:
+                return make()
         key = (*also, *map(id, arrays))
         found = self._made.get(key)
         if found is None:

@@ -281,6 +281,9 @@ def measure_workload(phases: Phases, own: ComputeTime) -> Workload:
     for name in AMOUNTS:
         matrix = np.full((len(own.steps), len(own.ranks)), np.nan)
         for rank, (steps, values) in phases.amounts.get(name, {}).items():
+            if np.array_equal(steps, own.steps):
+                matrix[:, column[rank]] = values
+                continue
             known = np.isin(steps, own.steps)
             matrix[np.searchsorted(own.steps, steps[known]), column[rank]] = values[known]
         if not np.isnan(matrix).all():

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SEGMENT_COLUMNS",
+    "JoinedPieces",
     "PackedPieces",
     "PieceStore",
     "Segments",
@@ -37,6 +38,9 @@ __all__ = [
     "spent_before",
 ]
 
+_MOST_JOINED: Final = (
+    1 << 16
+)  # pieces of workers that are joined: so many stay in a processor's cache
 # The training thread's time, cut into touching, non-overlapping pieces.
 SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
@@ -204,6 +208,64 @@ class WorkerPieces:
 
 
 @dataclass(frozen=True, eq=False)
+class JoinedPieces:
+    """The pieces of several workers on one line of time, each right behind those of the one before.
+
+    What is asked of arrays of some hundred pieces costs by the call, so it is asked of many at once.
+
+    Args:
+        processes: Of each worker.
+        first_ns: When the pieces of each begin.
+        begins: Where they begin on the line, and after the last one where those end, nanoseconds.
+        places: Where the pieces of each begin among all, and after the last one their number.
+        bounds: The boundaries of all pieces on the line, one more than pieces.
+        step: The step window of each piece, as `WorkerPieces.step`.
+        category: What each piece is.
+    """
+
+    processes: tuple[int, ...]
+    first_ns: Ints
+    begins: Ints
+    places: Ints
+    bounds: Ints
+    step: Int32s
+    category: Int8s
+
+    @classmethod
+    def of(cls, workers: Sequence[WorkerPieces]) -> Self:
+        """Join those of some workers, of which there is at least one."""
+        packed = [one.packed for one in workers]
+        places = np.cumsum([0, *(len(one.lengths) for one in packed)])
+        bounds = np.zeros(places[-1] + 1, np.int64)
+        np.cumsum(np.concatenate([one.lengths for one in packed]), out=bounds[1:])
+        return cls(
+            tuple(one.process for one in workers),
+            np.array([one.first_ns for one in packed]),
+            bounds[places],
+            places,
+            bounds,
+            np.concatenate([one.step for one in packed]),
+            np.concatenate([one.category for one in packed]),
+        )
+
+    def moved(self, moments: Ints, owner: Ints) -> Ints:
+        """Return where moments are on the line, those beyond a worker's time at its ends.
+
+        `owner` is the place of the worker of each; broadcast against each other.
+        """
+        since = moments - self.first_ns[owner]
+        return np.asarray(
+            np.clip(since + self.begins[owner], self.begins[owner], self.begins[owner + 1])
+        )
+
+    def spent_before(self, counts: Flags, moments: Ints) -> Floats:
+        """Return how much of some categories (flags) had passed at each moment on the line."""
+        inside = np.concatenate([[False], counts[self.category], [False]])
+        edges = self.bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
+        return covered_before(edges[::2], edges[1::2], moments)
+
+
+@dataclass(frozen=True, eq=False)
 class Segments:
     """Pieces worker by worker, each with the row of `steps` at which it begins.
 
@@ -233,6 +295,19 @@ class Segments:
 
     def _owners(self, name: str) -> list[int]:
         return self.steps[name].gather(list(self.begins[: len(self.packed)])).to_list()
+
+    def joined(self, places: Iterable[int]) -> Iterator[JoinedPieces]:
+        """Yield the pieces of workers, by their places, in that order, those of some at a time."""
+        group: list[WorkerPieces] = []
+        count = 0
+        for one in map(self.of_worker, places):
+            if group and count + len(one.category) > _MOST_JOINED:
+                yield JoinedPieces.of(group)
+                group, count = [], 0
+            group.append(one)
+            count += len(one.category)
+        if group:
+            yield JoinedPieces.of(group)
 
     def of_worker(self, place: int) -> WorkerPieces:
         """Unpack the pieces of a worker, by its place in order."""

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
 
-__all__ = ["GAP_COLUMNS", "UPDATE_COLUMNS", "USED_COLUMNS", "Updates", "WeightUpdates", "followed"]
+__all__ = [
+    "GAP_COLUMNS",
+    "UPDATE_COLUMNS",
+    "USED_COLUMNS",
+    "Updates",
+    "WeightUpdates",
+    "followed",
+    "sharing",
+]
 
 _AT_ONCE: Final = 32  # workers
 _KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
@@ -125,9 +133,9 @@ def _ordered(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[A
     rows = rows[steps[rows] % every == 0]
     rows = rows[np.lexsort((buckets[rows], steps[rows]))]
     step, bucket = steps[rows], buckets[rows]
-    new = np.flatnonzero(
-        (np.diff(step, prepend=NULL) != 0) | (np.diff(bucket, prepend=NULL - 1) != 0)
-    )
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (step[1:] != step[:-1]) | (bucket[1:] != bucket[:-1])
+    new = np.flatnonzero(is_new)
     return step[new], bucket[new], rows, new
 
 
@@ -179,13 +187,13 @@ class WeightUpdates:
         updates = _table(UPDATE_COLUMNS, processes, [one.updates for one in found])
         return cls(
             ranks=tuple(rank for _, rank in owners),
-            gaps_of_workers=tuple(accumulate((one.gaps for one in found), _sharing)),
+            gaps_of_workers=tuple(accumulate((one.gaps for one in found), sharing)),
             updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
             used=_table(USED_COLUMNS, processes, [one.used for one in found]),
         )
 
 
-def _sharing(like: tuple[Array, ...], mine: tuple[Array, ...]) -> tuple[Array, ...]:
+def sharing(like: tuple[Array, ...], mine: tuple[Array, ...]) -> tuple[Array, ...]:
     """Return arrays of a worker, those of another one where they are equal, so that one is kept."""
     pairs = zip(mine, like, strict=True)
     return tuple(other if np.array_equal(own, other) else own for own, other in pairs)

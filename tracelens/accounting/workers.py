@@ -6,6 +6,7 @@ Small ones go several at a time (`joined.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -15,11 +16,11 @@ from tracelens.accounting.joined import Joined, grouped
 from tracelens.accounting.partition import Surroundings, partition
 from tracelens.accounting.pieces import PackedPieces
 from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity, has_waits
-from tracelens.accounting.weight_updates import Updates
+from tracelens.accounting.weight_updates import Updates, sharing
 from tracelens.memory import Known
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from tracelens.accounting.partition import Intervals, Pieces
     from tracelens.arrays import Array, Indices, Int32s, Ints
@@ -112,18 +113,24 @@ def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list
     )
     left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
     apart, spans = places.apart(found, left), places.counts(joined.is_span)
-    every = enumerate(zip(tasks, columns, apart, spans, strict=True))
-    names, rows = _names(joined, tasks[0].words), _rows_of(activity)
+    names = _names(joined, tasks[0].words)
+    every = zip(tasks, columns, apart, _shared_rows(places, activity), spans, strict=True)
     return [
-        _accounted(
-            task,
-            one,
-            replace(pieces, name=names[pieces.name]),
-            tuple(places.rows_of(place, some) for some in rows),
-            count,
-        )
-        for place, (task, one, pieces, count) in every
+        _accounted(task, one, replace(pieces, name=names[pieces.name]), rows, count)
+        for task, one, pieces, rows, count in every
     ]
+
+
+def _shared_rows(places: Joined, activity: ThreadActivity) -> Iterator[tuple[Indices, ...]]:
+    """Yield `_rows_of` of each process, the same arrays for those of which they are equal."""
+    rows = _rows_of(activity)
+    found = (
+        tuple(places.rows_of(place, some) for some in rows) for place in range(len(places.first_ns))
+    )
+    for shared in accumulate(found, sharing):
+        for some in shared:
+            some.setflags(write=False)
+        yield shared
 
 
 def _partition(

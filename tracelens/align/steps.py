@@ -22,7 +22,7 @@ from tracelens.align.collectives import gather
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER
-from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.columns import FOREVER
 from tracelens.model.outline import NO_COUNTERS, NO_STEPS
 from tracelens.model.trace import STEP_COLUMNS, Note
 
@@ -57,8 +57,9 @@ class _Marks:
     @property
     def disordered(self) -> Flags:
         """Return which numbers are negative, or not above the one before."""
-        falls = np.diff(self.step.astype(np.int64), prepend=2 * NULL) <= 0
-        return np.asarray(falls | (self.step < 0))
+        wrong = np.asarray(self.step < 0)
+        wrong[1:] |= self.step[1:] <= self.step[:-1]
+        return wrong
 
     def whole(self) -> _Marks:
         """Return them as one step, from the first begin to the end."""
@@ -282,7 +283,7 @@ class Numbering:
             lost = np.arange(len(step))
         else:
             lost = np.flatnonzero(step < 0)
-            lost = lost[np.isin(thread[lost], self.places[process])]
+            lost = lost[np.isin(thread[lost], self.places[process])] if len(lost) else lost
         if not len(lost):
             return step
         window = np.searchsorted(begins, start_ns[lost], side="right") - 1

@@ -39,6 +39,7 @@ _LOADED_WITH: Final = {
     "numpy": ("OPENBLAS_NUM_THREADS", "1"),
     "polars": ("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"),
 }
+_OBJECTS: Final = 100_000  # that were made and are still there before cycles are looked for again
 MAP: Final = (
     "what a table calls something, and what TraceLens calls it; again for each: a column "
     "(worker_no=rank, t0=start_us) or a word in one (kind:predict=forward, role:chief2=worker)"
@@ -222,24 +223,18 @@ def import_libraries() -> None:
     """Import NumPy and polars so that they start no threads in vain, and free what they do not use.
 
     What whoever calls us has set stays as it is. What they consist of stays to the end, so that the
-    garbage collector need not look for it, neither now nor later.
+    garbage collector need not look for it, neither now nor later; and it looks for cycles less often,
+    as a run of thousands of files is hundreds of thousands of small objects without any.
     """
     gc.disable()
     try:
         for library, (name, value) in _LOADED_WITH.items():
-            if name not in os.environ:
-                _import_with(library, name, value)
+            os.environ.setdefault(name, value)  # for the BLAS of SciPy, too
+            import_module(library)
     finally:
         gc.freeze()
+        gc.set_threshold(_OBJECTS)
         gc.enable()
-
-
-def _import_with(library: str, name: str, value: str) -> None:
-    os.environ[name] = value
-    try:
-        import_module(library)
-    finally:
-        del os.environ[name]
 
 
 def local(place: Place, enough: Callable[[Path], bool] | None = None) -> Path:

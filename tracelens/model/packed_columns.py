@@ -49,8 +49,10 @@ class PackedColumns:
     def of(cls, columns: Columns, names: Collection[str]) -> Self:
         """Pack some columns, times among them; ``communicator`` cannot be."""
         start, end = columns.number("start_ns"), columns.number("end_ns")
+        since = np.zeros_like(start)
+        np.subtract(start[1:], start[:-1], out=since[1:])
         own = {
-            "start_ns": np.diff(start, prepend=start[:1]),
+            "start_ns": since,
             "end_ns": np.where(end == FOREVER, _OPEN, end - start),
         }
         numbers, arrays, values = {}, {}, {}

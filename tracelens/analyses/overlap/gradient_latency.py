@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tracelens.accounting.phases import Phases
-    from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.accounting.pieces import JoinedPieces
     from tracelens.arrays import Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
@@ -319,10 +319,11 @@ BUDGET_COLUMNS: Final[dict[str, pl.DataType]] = {
 def background_budget(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return each rank's time for background work."""
     ranks = dict(trace.workers.select("process", "rank").iter_rows())
+    places = (at for at, process in enumerate(phases.pieces.processes) if process in ranks)
     found = [
-        (ranks[pieces.process], int(pieces.bounds[-1] - pieces.bounds[0]), *between)
-        for pieces in phases.pieces
-        if pieces.process in ranks and (between := _gaps_of(pieces)) is not None
+        (ranks[process], *rest)
+        for some in phases.pieces.joined(places)
+        for process, *rest in _gaps_of(some)
     ]
     rows = [row for same in _by_number_of_gaps(found) for row in _budget_rows(same)]
     return pl.DataFrame(rows, schema=BUDGET_COLUMNS, orient="row").sort("rank")
@@ -345,20 +346,28 @@ def _budget_rows(alike: list[_Found]) -> Iterator[tuple[int, int, int, int, floa
         yield rank, round(float(gap[row])), round(middle[row]), round(low[row]), share
 
 
-def _gaps_of(pieces: WorkerPieces) -> tuple[Ints, Ints] | None:
-    """Return gaps between updates, and what is usable in each; None with fewer than two updates."""
+def _gaps_of(pieces: JoinedPieces) -> Iterator[_Found]:
+    """Yield of workers with two updates or more what `_Found` says, with processes in place of ranks."""
     updates = np.flatnonzero(pieces.category == UPDATE)
     if not len(updates):
-        return None
+        return
+    owner = np.searchsorted(pieces.places, updates, side="right") - 1
     numbers = pieces.step[updates]
-    last = np.append(np.flatnonzero(numbers[1:] != numbers[:-1]), len(updates) - 1)
+    is_last = (numbers[1:] != numbers[:-1]) | (owner[1:] != owner[:-1])
+    last = np.append(np.flatnonzero(is_last), len(updates) - 1)
     first, after = updates[np.append(0, last[:-1] + 1)], updates[last] + 1
     begins, ends = pieces.bounds[first], pieces.bounds[after]
-    if len(begins) < 2:
-        return None
     free = np.flatnonzero(IS_FREE[pieces.category])
     length = pieces.bounds[free + 1] - pieces.bounds[free]
     enough = length >= SHORTEST_NS
     before = np.concatenate([[0], np.cumsum(length[enough])])
     at_end, at_begin = before[np.searchsorted(free[enough], (after[:-1], first[1:]))]
-    return begins[1:] - ends[:-1], at_begin - at_end
+    of = owner[last]
+    inside = np.flatnonzero(of[1:] == of[:-1])
+    edges = np.searchsorted(of[1:][inside], np.arange(len(pieces.processes) + 1))
+    gaps, usable = (begins[1:] - ends[:-1])[inside], (at_begin - at_end)[inside]
+    for place, process in enumerate(pieces.processes):
+        some = slice(edges[place], edges[place + 1])
+        if some.start < some.stop:
+            lasted = int(pieces.begins[place + 1] - pieces.begins[place])
+            yield process, lasted, gaps[some], usable[some]

@@ -33,7 +33,7 @@ from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.accounting.pieces import Segments, WorkerPieces
+    from tracelens.accounting.pieces import JoinedPieces, Segments
     from tracelens.accounting.weight_updates import WeightUpdates
     from tracelens.arrays import Flags, Ints
     from tracelens.model.calls import CallGrid
@@ -290,20 +290,22 @@ def _add(found: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
     bucket = np.broadcast_to(np.searchsorted(numbers, distinct(grid.bucket)), shape)
     spent = np.zeros((len(numbers), 3), np.int64)
     longest: list[tuple[int, ...]] = [(-1, 0)] * len(numbers)
-    for column, (process, *times) in enumerate(grid.by_process()):
-        calls = np.flatnonzero(counted[:, column])
-        if not len(calls):
-            continue
-        start, end, mine = *(cells[calls] for cells in times), bucket[calls, column]
-        parts = _parts(pieces.of_worker(place[process]), start, grid.last_ns[calls], end)
+    columns = np.flatnonzero(counted.any(axis=0))
+    for some in pieces.joined(place[process] for process in grid.processes[columns].tolist()):
+        those, columns = np.split(columns, [len(some.processes)])
+        owner, calls = np.nonzero(counted.T[those])
+        cells = calls, those[owner]
+        start, end, mine = grid.start_ns[cells], grid.end_ns[cells], bucket[cells]
+        parts = _parts(some, owner, start, grid.last_ns[calls], end)
         spent += np.stack([np.bincount(mine, ns, len(numbers)) for ns in parts], 1).astype(np.int64)
         exposed = parts[1] + parts[2]
         most = np.full(len(numbers), -1)
         np.maximum.at(most, mine, exposed)
         for at in np.flatnonzero(most > [ns for ns, *_ in longest]).tolist():
             call = int(np.argmax((mine == at) & (exposed == most[at])))
+            column = cells[1][call]
             where = int(grid.ranks[column]), int(start[call]), int(end[call])
-            longest[at] = int(most[at]), -process, *where
+            longest[at] = int(most[at]), -int(grid.processes[column]), *where
     for at, number in enumerate(numbers.tolist()):
         sizes = _sizes(grid.nbytes, counted & (bucket == at))
         if len(sizes[0]):
@@ -324,9 +326,12 @@ def _sizes(nbytes: Ints, chosen: Flags) -> tuple[Ints, Ints]:
     return nbytes[calls, 0], often[calls]
 
 
-def _parts(pieces: WorkerPieces, start: Ints, last: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return how long the calls of a rank were hidden, waited and transferred."""
+def _parts(
+    pieces: JoinedPieces, owner: Ints, start: Ints, last: Ints, end: Ints
+) -> tuple[Ints, Ints, Ints]:
+    """Return how long calls, each of a worker, were hidden, waited and transferred."""
     arrived = np.clip(last, start, end)
-    compute = pieces.spent_before(IS_COMPUTE, np.stack([start, arrived, end]))
+    moments = pieces.moved(np.stack([start, arrived, end]), owner)
+    compute = pieces.spent_before(IS_COMPUTE, moments)
     early, delayed = np.rint(np.diff(compute, axis=0)).astype(np.int64)
     return early + delayed, arrived - start - early, end - arrived - delayed

@@ -167,9 +167,10 @@ def end_of(content: pa.Buffer) -> FileEnd | None:
             schema = reader.schema
     except (pa.ArrowException, OSError, ValueError):
         return None
-    if not is_intact(schema.metadata):
+    metadata = schema.metadata
+    if not is_intact(metadata):
         return None
-    return FileEnd(schema, SideTables.from_metadata(schema.metadata))
+    return FileEnd(schema, SideTables.from_metadata(metadata, is_checked=True))
 
 
 def checked_footer(content: pa.Buffer) -> Footer | None:

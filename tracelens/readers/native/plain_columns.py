@@ -36,7 +36,7 @@ from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterator, Sequence
+    from collections.abc import Collection, Hashable, Sequence
     from pathlib import Path
 
     from tracelens.arrays import Array, Flags, Ints
@@ -212,7 +212,7 @@ def _held(
         ValueError: a buffer is not where it can be, or not as long as its rows need.
         OSError: what is compressed is damaged.
     """
-    keys = {name: (name, *_packed(bodies, at)) for name, at in places.items() if name not in _OWN}
+    keys = {name: _packed(bodies, at) for name, at in places.items() if name not in _OWN}
     known = {name: _KNOWN.get(key) for name, key in keys.items()}
     found = {name: column for name, column in known.items() if column is not None}
     fresh = {name: at for name, at in places.items() if name not in found}
@@ -225,12 +225,17 @@ def _held(
     return found
 
 
-def _packed(bodies: Sequence[tuple[Layout, memoryview]], at: int) -> Iterator[Hashable]:
-    """Yield of each batch what a column follows from: its rows, its nulls and what was compressed."""
+def _packed(bodies: Sequence[tuple[Layout, memoryview]], at: int) -> Hashable:
+    """Return what a column follows from: of each batch its rows, its nulls and what was compressed."""
+    key: list[Hashable] = [at]
     for layout, body in bodies:
-        yield layout.nodes[at]
-        for begin, length in layout.buffers[2 * at : 2 * at + 2]:
-            yield bytes(body[begin : begin + length])
+        (valid, few), (begin, length) = layout.buffers[2 * at : 2 * at + 2]
+        key += (
+            layout.nodes[at],
+            bytes(body[valid : valid + few]),
+            bytes(body[begin : begin + length]),
+        )
+    return tuple(key)
 
 
 # Ranks of one program have most columns in common, but for times.

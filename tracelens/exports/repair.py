@@ -19,10 +19,10 @@ from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.checks import sound_rows
 from tracelens.readers.native.recordings import DAMAGE, left_out, recordings, refusal
 from tracelens.readers.native.side_checks import check_side
-from tracelens.readers.rules import added
 from tracelens.schema.arrow import WRITE_OPTIONS
 from tracelens.schema.gate import contents
 from tracelens.schema.ownership import belongs_to
+from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:

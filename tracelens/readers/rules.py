@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tracelens.schema.rules import Rule
 
-__all__ = ["added", "counted", "held_to_range", "reason", "timed_on_device"]
+__all__ = ["counted", "held_to_range", "reason", "timed_on_device"]
 
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 
@@ -62,11 +62,6 @@ def counted(reasons: pl.Series) -> dict[str, int]:
         return {}
     found = reasons.drop_nulls().value_counts().sort(reasons.name)
     return dict(found.iter_rows())
-
-
-def added(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
-    """Return counts by reason with others added to them."""
-    return {**counts, **{why: counts.get(why, 0) + count for why, count in more.items()}}
 
 
 def held_to_range(kinds: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:

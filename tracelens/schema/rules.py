@@ -15,6 +15,7 @@ from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Final
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "NEGATIVE",
     "RULES",
     "Rule",
+    "added",
     "far",
     "lacking",
     "out_of_range",
@@ -103,3 +105,8 @@ def unreadable(column: str) -> str:
 def far(column: str) -> str:
     """Return the reason of rows a year or more from the median of their process."""
     return f"{column} a year from the others"
+
+
+def added(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    """Return counts by reason with others added to them."""
+    return {**counts, **{why: counts.get(why, 0) + count for why, count in more.items()}}

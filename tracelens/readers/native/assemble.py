@@ -39,7 +39,7 @@ from tracelens.readers.native.process_notes import (
     process_notes,
     retention_notes,
 )
-from tracelens.readers.rules import added
+from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 
 if TYPE_CHECKING:

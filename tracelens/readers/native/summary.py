@@ -17,7 +17,6 @@ from tracelens.model.fmt import shown_name
 from tracelens.model.notes import Note
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.arrow_file import read_arrow, read_end
-from tracelens.readers.native.checks import ALWAYS_READ, sound_rows
 from tracelens.readers.native.process_notes import (
     Recorded,
     choose_main,
@@ -35,7 +34,7 @@ from tracelens.readers.native.recordings import (
     vanished,
 )
 from tracelens.readers.native.side_checks import check_side
-from tracelens.readers.rules import added
+from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -170,6 +169,8 @@ def _facts(file: Path, trace: Path | None) -> FileFacts:
 
 def _counted(file: Path) -> FileFacts:
     """Read the few columns that tell what a file holds, and which of its rows are usable."""
+    from tracelens.readers.native.checks import ALWAYS_READ, sound_rows  # and polars, seldom needed
+
     recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
     check_side(recording.side)
     kept, unusable = sound_rows(recording.table)

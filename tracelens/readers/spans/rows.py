@@ -14,8 +14,8 @@ import polars as pl
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, PROCESS_COLUMNS, Note
 from tracelens.readers.base import quoted
-from tracelens.readers.rules import added, counted, held_to_range, reason
-from tracelens.schema.rules import LONGEST_NS
+from tracelens.readers.rules import counted, held_to_range, reason
+from tracelens.schema.rules import LONGEST_NS, added
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from tracelens.distil.outline import OUTLINED
 from tracelens.errors import NotATrace
 from tracelens.readers.native import plain_columns
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.checks import ALWAYS_READ
 from tracelens.readers.native.plain_columns import Usable, read_usable, usable
+from tracelens.readers.native.soundness import ALWAYS_READ
 
 if TYPE_CHECKING:
     from pathlib import Path

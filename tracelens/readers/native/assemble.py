@@ -30,7 +30,7 @@ from tracelens.model.trace import (
     Trace,
 )
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.checks import ALWAYS_READ, usable_events
+from tracelens.readers.native.checks import usable_events
 from tracelens.readers.native.plain_columns import read_usable, usable
 from tracelens.readers.native.process_notes import (
     Recorded,
@@ -39,6 +39,7 @@ from tracelens.readers.native.process_notes import (
     process_notes,
     retention_notes,
 )
+from tracelens.readers.native.soundness import ALWAYS_READ
 from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 

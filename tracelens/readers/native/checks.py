@@ -12,15 +12,14 @@ import numpy as np
 import polars as pl
 
 from tracelens.memory import Known
-from tracelens.model.columns import MISSING, NULL, WORDS, Columns
+from tracelens.model.columns import MISSING, NULL, Columns
 from tracelens.model.trace import EVENT_COLUMNS
+from tracelens.readers.native.soundness import ALWAYS_READ, is_sound
 from tracelens.readers.rules import counted, reason
 from tracelens.readers.rules import held_to_range as held_to_range_of_frame
 from tracelens.schema.rules import LATEST_NS, LONGEST_NS, RULES, Rule
 
 if TYPE_CHECKING:
-    from typing import Any
-
     import pyarrow as pa
 
     from tracelens.arrays import Array, Ints
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
 _KNOWN_ROWS: Final = 1 << 19  # of columns that are compared with those of other files
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _ANY: Final = Rule()
-KNOWN_WORDS: Final = {name: rule.words for name, rule in RULES.items() if rule.words}
-ALWAYS_SET: Final = tuple(name for name, rule in RULES.items() if not rule.nullable)
-ALWAYS_READ: Final = ("duration_ns", *ALWAYS_SET)
 
 
 def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
@@ -40,7 +36,7 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     `recording` may hold some columns only, but all of `ALWAYS_READ`.
     """
     table = recording.table
-    if not _is_sound(table):
+    if not is_sound(table):
         events, lost = usable_events(recording)
         return Columns.of_frame(events), lost
     known = {group.index: group.uid for group in recording.side.communicators}
@@ -102,7 +98,7 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
     Columns that hold nothing are left out, and so are those that are the same for a whole process.
     """
     table = cast("pl.DataFrame", pl.from_arrow(_filled(recording.table)))
-    usable, lost = (table, {}) if _is_sound(recording.table) else _sound_rows(table)
+    usable, lost = (table, {}) if is_sound(recording.table) else _sound_rows(table)
     events = usable.with_columns(
         end_ns=pl.col("start_ns") + pl.col("duration_ns"),
         **(held_to_range_of_frame(usable.schema) | _identified(recording, usable.columns)),
@@ -123,51 +119,12 @@ def _filled(table: pa.Table) -> pa.Table:
     return table.select(names)
 
 
-def _is_sound(table: pa.Table) -> bool:
-    """Return whether all rows are usable, judged by the extremes."""
-    if not table.num_rows:
-        return True
-    if any(table[name].null_count for name in ALWAYS_SET):
-        return False
-    start, duration = table["start_ns"].to_numpy(), table["duration_ns"]
-    lengths = (duration.drop_null() if duration.null_count else duration).to_numpy()
-    return (
-        are_sane(start, lengths)
-        and all(_words(table[name]) <= {*known} for name, known in KNOWN_WORDS.items())
-        and not any(_has_hollow_word(table[name]) for name in WORDS if name in table.column_names)
-    )
-
-
-def are_sane(start: Ints, lengths: Ints) -> bool:
-    """Return whether all times are such as can be."""
-    first, last = int(start.min()), int(start.max())
-    return bool(
-        first >= 0
-        and last <= LATEST_NS
-        and last - first < LONGEST_NS
-        and lengths.min(initial=0) >= 0
-        and lengths.max(initial=0) <= LONGEST_NS
-    )
-
-
-def _has_hollow_word(column: pa.ChunkedArray[Any]) -> bool:
-    """Return whether a dictionary holds nothing as a word, which Arrow allows."""
-    chunks = (cast("pa.DictionaryArray[Any, Any]", chunk) for chunk in column.chunks)
-    return any(chunk.dictionary.null_count for chunk in chunks)
-
-
-def _words(column: pa.ChunkedArray[Any]) -> set[str | None]:
-    """Return the dictionary of a column, used or not."""
-    chunks = (cast("pa.DictionaryArray[Any, Any]", chunk) for chunk in column.chunks)
-    return {word for chunk in chunks for word in chunk.dictionary.to_pylist()}
-
-
 def sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
     """Return which rows of a recording are usable, and how many are not, by reason.
 
     `table` has at least the columns `ALWAYS_READ`.
     """
-    if _is_sound(table):
+    if is_sound(table):
         return np.arange(table.num_rows), {}
     frame = cast("pl.DataFrame", pl.from_arrow(table)).with_row_index("row")
     usable, lost = _sound_rows(frame)

@@ -24,15 +24,9 @@ from tracelens.conversion.messages import header_in
 from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
 from tracelens.readers.native.arrow_file import checked_footer, content_of, end_of, read_arrow
-from tracelens.readers.native.checks import (
-    ALWAYS_SET,
-    KNOWN_WORDS,
-    are_sane,
-    held_to_range,
-    repaired_columns,
-    usable_columns,
-)
+from tracelens.readers.native.checks import held_to_range, repaired_columns, usable_columns
 from tracelens.readers.native.side_checks import check_side
+from tracelens.readers.native.soundness import ALWAYS_SET, KNOWN_WORDS, are_sane
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:

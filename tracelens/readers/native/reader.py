@@ -29,7 +29,6 @@ from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording
 from tracelens.readers.native.assemble import Part, assemble
-from tracelens.readers.native.checks import ALWAYS_READ
 from tracelens.readers.native.plain_columns import read_usable, usable
 from tracelens.readers.native.recordings import (
     DAMAGE,
@@ -41,6 +40,7 @@ from tracelens.readers.native.recordings import (
     vanished,
     wanted,
 )
+from tracelens.readers.native.soundness import ALWAYS_READ
 from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.gate import admit
 from tracelens.schema.ownership import belongs_to

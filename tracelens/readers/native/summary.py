@@ -34,12 +34,15 @@ from tracelens.readers.native.recordings import (
     vanished,
 )
 from tracelens.readers.native.side_checks import check_side
+from tracelens.readers.native.soundness import ALWAYS_READ, is_sound
 from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
+
+    import pyarrow as pa
 
     from tracelens.readers.base import Progress
     from tracelens.schema.side import SideTables, Summary
@@ -169,14 +172,11 @@ def _facts(file: Path, trace: Path | None) -> FileFacts:
 
 def _counted(file: Path) -> FileFacts:
     """Read the few columns that tell what a file holds, and which of its rows are usable."""
-    from tracelens.readers.native.checks import ALWAYS_READ, sound_rows  # and polars, seldom needed
-
     recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
     check_side(recording.side)
-    kept, unusable = sound_rows(recording.table)
+    table, unusable = _usable(recording.table)
     tally = Tally()
-    usable = recording.table.take(kept) if unusable else recording.table
-    for batch in usable.to_batches():
+    for batch in table.to_batches():
         tally.add(batch)
     lost = added(recording.side.dropped, unusable)
     return FileFacts(
@@ -190,3 +190,13 @@ def _counted(file: Path) -> FileFacts:
 
 def _unasked(lost: dict[str, int]) -> dict[str, int]:
     return {reason: count for reason, count in lost.items() if reason not in CHOSEN_LOSSES}
+
+
+def _usable(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+    """Return the usable rows, and how many are not, by reason."""
+    if is_sound(table):
+        return table, {}
+    from tracelens.readers.native.checks import sound_rows  # noqa: PLC0415 - frames, seldom needed
+
+    kept, unusable = sound_rows(table)
+    return table.take(kept), unusable

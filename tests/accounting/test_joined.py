@@ -9,8 +9,9 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from tracelens import load
-from tracelens.accounting import joined, phases
-from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
+from tracelens.accounting import joined, phases, pieces
+from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
+from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,3 +54,25 @@ def test_groups_are_not_too_large() -> None:
     found = list(joined.grouped(sizes, lambda size: size))
     assert found == [[30_000, 30_000], [30_000], [100_000], [1, 2]]
     assert list(joined.grouped(sizes, lambda size: size, 3)) == [sizes[:3], sizes[3:]]
+
+
+@pytest.mark.parametrize("most", [0, 700, 1 << 16])
+def test_questions_to_several_workers_at_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each worker's answer is the one that it gives alone, also for moments beyond its time."""
+    monkeypatch.setattr(pieces, "_MOST_JOINED", most)
+    found = phases.run(load.prepare(generate(RUNS["several hosts"]))).pieces
+    places = [4, 0, 5, 2]
+    counts = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES])
+    luck, asked = np.random.default_rng(7), iter(places)
+    for some in found.joined(places):
+        for owner in range(len(some.processes)):
+            alone = found.of_worker(next(asked))
+            assert some.processes[owner] == alone.process
+            first, last = alone.bounds[0] - 10**6, alone.bounds[-1] + 10**6
+            moments = luck.integers(first, last, 200)
+            line = some.moved(moments, np.full(len(moments), owner))
+            passed = some.spent_before(counts, line) - some.spent_before(
+                counts, some.begins[[owner]]
+            )
+            np.testing.assert_array_equal(passed, alone.spent_before(counts, moments))
+    assert next(asked, None) is None

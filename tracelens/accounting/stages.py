@@ -95,7 +95,8 @@ def find_server(trace: Trace) -> int | None:
     done = pl.when(sends).then("start_ns").otherwise("end_ns")
     mine = sent.filter(pl.col("rank") == server).select("peer", done=done, answers=sends)
     mine = mine.drop_nulls().sort("done").with_columns(asks=~pl.col("answers").shift(1))
-    answers = mine.with_columns(asker=pl.col("peer").shift(1)).filter("answers")
+    has_asked = (~pl.col("answers")).cum_sum().over("peer") > 0  # the first task is given unasked
+    answers = mine.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
     direct = answers.select((pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()).item()
     return server if answers.height and direct >= NEARLY_ALL * answers.height else None
 

@@ -5,7 +5,8 @@ categories speak for themselves. Waiting does not: what stages of a pipeline wai
 are alike is its bubble (`stage_imbalance.py`); a rank that serves the others waits until they ask; where
 ranks wait for each other in turns, as much for one as for another and in many steps, it is jitter
 (`jitter.py`); what they wait for one rank beyond that, or in few steps, is unexplained, and so is time
-in code that no span covers, beyond the peers'.
+in code that no span covers, beyond the peers'. Where whoever is free takes the next task of a rank that
+hands them out, that is work.
 
 Of queues at parameter servers, a finding that names shards claims what workers were queued while these
 were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
@@ -91,6 +92,8 @@ def measure(
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
     losses = list(_claimed(findings, left, beyond, at_shards))
+    if find_server(trace) is not None:  # who has more of it has done the others' work
+        useful += left.pop(_UNINSTRUMENTED)
     bubble = min(_bubble_ns(results) / total, left["wait"])
     left["wait"] -= bubble
     losses.append(Loss("wait", bubble, "bubble"))
@@ -139,9 +142,13 @@ def _unasked_ns(trace: Trace, phases: Phases) -> float:
 
 
 def _parts_of_ranks(trace: Trace, phases: Phases) -> dict[int, int]:
-    """Return which part each rank plays: its stage, or the same one for all who have no peer."""
+    """Return which part each rank plays: its stage, or the same one for all who have no peer.
+
+    A rank that serves the others is none of theirs.
+    """
     ranks, stages = trace.workers["rank"].to_list(), stages_of(trace, phases)
-    parts = [0] * len(ranks)
+    server = find_server(trace)
+    parts = [-1 if rank == server else 0 for rank in ranks]
     for number, members in enumerate(stages.members if stages else (), 1):
         for rank in members.tolist() if len(members) > 1 else ():
             parts[rank] = number

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.accounting.stages import find_server
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
@@ -84,6 +85,8 @@ def _presence(trace: Trace) -> pl.DataFrame:
     earlier = (pl.col("last").max() - pl.col("last") > FEW) & (
         pl.col("ended").max() - pl.col("ended") > few
     )
+    if find_server(trace) is not None:  # who has taken its last work is still there
+        later = earlier = pl.lit(value=False)
     again, behind = (pl.col("process").is_in(of(trace)) for of in (begun_again, left_behind))
     joined = later & whole & ~again
     left = earlier & (whole | behind)

@@ -9,12 +9,13 @@ warms up, which is no fault. Also here: pauses that all ranks make, each at anot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens.accounting import compute_time
+from tracelens.accounting.core_waits import core_wait_of_all
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
 from tracelens.model import fmt
@@ -97,7 +98,24 @@ def _with_code(trace: Trace, phases: Phases, own: ComputeTime, found: _Found) ->
         settled = np.arange(compute_time.WARM_UP, len(own.steps))
         steps, others = own.steps[found.rows], own.steps[np.setdiff1d(settled, found.rows)]
         seen = stacks.of_steps(trace, phases, phase, steps=steps, others=others, extra_ns=extra)
-    return stacks.with_code(found.finding, seen)
+    return stacks.with_code(_with_machine(trace, own, found), seen)
+
+
+def _with_machine(trace: Trace, own: ComputeTime, found: _Found) -> Finding:
+    """Add for how long ranks waited for cores, where all that they compute is slow."""
+    finding, rows = found.finding, found.rows
+    if finding.kind != "slow_all" or rows is None:
+        return finding
+    wait = core_wait_of_all(trace, own, slice(int(rows[0]), int(rows[-1]) + 1), found.extra_ns)
+    if wait is None:
+        return finding
+    more = wait.sentences("all ranks", "in the whole run")
+    return replace(
+        finding,
+        category="opportunity" if wait.is_cause else finding.category,
+        sentence=" ".join([finding.sentence, *more]),
+        evidence={**finding.evidence, "core_wait": wait.evidence()},
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.analyses.recognised import gaps_of
 from tracelens.analyses.stacks import path_text
 from tracelens.analyses.stragglers.location import awaited_text
+from tracelens.analyses.tasks import measure_tasks
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
@@ -48,6 +49,19 @@ _RECORD: Final = {
         "--sample), and at least 20 steps; page PS shards shows where requests wait."
     ),
 }
+_NO_STEPS: Final = (
+    "INCONCLUSIVE: no steps",
+    "No worker recorded a step, so nothing can be compared.",
+    "Mark steps with tl.step(i), or record with the hooks of the framework.",
+)
+_RECORD_ALONE: Final = (
+    "Record again where nothing else runs, or give each rank cores of its own (mpiexec -bind-to "
+    "core, taskset) and no more threads than these."
+)
+_RECORD_TASKS: Final = (
+    "Wrap a task in a span (tl.span), with what tells tasks apart in its name, or record with "
+    "--sample; of at least 30 tasks a worker it is judged who is slow."
+)
 _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}
 
 
@@ -71,31 +85,10 @@ def conclude(
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
         return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
-    if ledger is None:
-        return Verdict(
-            "inconclusive",
-            "INCONCLUSIVE: no steps",
-            "No worker recorded a step, so nothing can be compared.",
-            "Mark steps with tl.step(i), or record with the hooks of the framework.",
-            scope,
-        )
-    if summary.ranks_seen > 1 and not _communicates(trace, phases):
-        return Verdict(
-            "inconclusive",
-            "INCONCLUSIVE: no communication was recorded",
-            f"{fmt.count(summary.ranks_seen, 'rank')} ran, and no call of one to another is known.",
-            "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
-            scope,
-        )
-    if ledger.unexplained >= MOST_UNEXPLAINED:
-        lost = fmt.percent(ledger.unexplained)
-        return Verdict(
-            "inconclusive",
-            f"INCONCLUSIVE: {lost} of the time is lost, and nothing recorded says why",
-            _unexplained(trace, phases, ledger),
-            _RECORD[_largest_unexplained(ledger).category],
-            scope,
-        )
+    undecided = _undecided(trace, phases, summary, ledger, findings)
+    if undecided:
+        return Verdict("inconclusive", *undecided, scope)
+    assert ledger
     best = max(
         (one for one in findings if one.saving is not None),
         key=lambda one: one.saving or 0.0,
@@ -111,6 +104,59 @@ def conclude(
         scope,
         best.kind if best else None,
     )
+
+
+def _undecided(
+    trace: Trace,
+    phases: Phases,
+    summary: Summary,
+    ledger: Ledger | None,
+    findings: Sequence[Finding],
+) -> tuple[str, str, str] | None:
+    """Return what keeps a run without a fault from being called healthy: headline, why, action."""
+    if ledger is None:
+        return _NO_STEPS
+    if summary.ranks_seen > 1 and not _communicates(trace, phases):
+        ranks = fmt.count(summary.ranks_seen, "rank")
+        return (
+            "INCONCLUSIVE: no communication was recorded",
+            f"{ranks} ran, and no call of one to another is known.",
+            "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
+        )
+    held_up = _held_up_by_the_machine(findings)
+    if held_up:
+        return held_up
+    tasks = measure_tasks(trace, phases)
+    if tasks and tasks.is_clear:
+        return (
+            f"INCONCLUSIVE: rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task",
+            f"{fmt.capital(tasks.text)}.",
+            _RECORD_TASKS,
+        )
+    if ledger.unexplained < MOST_UNEXPLAINED:
+        return None
+    lost = fmt.percent(ledger.unexplained)
+    return (
+        f"INCONCLUSIVE: {lost} of the time is lost, and nothing recorded says why",
+        _unexplained(ledger, tasks.text if tasks else awaited_text(trace, phases, ledger)),
+        _RECORD_TASKS if tasks else _RECORD[_largest_unexplained(ledger).category],
+    )
+
+
+def _held_up_by_the_machine(findings: Sequence[Finding]) -> tuple[str, str, str] | None:
+    """Return who is late because it waited for a core more than its peers, which did so, too."""
+    found = [one for one in findings if (one.evidence.get("core_wait") or {}).get("is_cause")]
+    if not found:
+        return None
+    worst = max(found, key=lambda one: one.saving or 0.0)
+    wait = worst.evidence["core_wait"]
+    named, share = subject(worst) or "ranks", fmt.percent(wait["share"])
+    headline = f"INCONCLUSIVE: the machine was busy: {named} waited for a core {share} of the time"
+    why = (
+        f"{_why(worst)} Waiting for a core explains {fmt.percent(wait['explains'])} of it; usual was "
+        f"{fmt.percent(wait['usual'])} of the time."
+    )
+    return headline, why, _RECORD_ALONE
 
 
 def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
@@ -196,8 +242,8 @@ def _largest_unexplained(ledger: Ledger) -> Loss:
     return max(unexplained, key=lambda loss: loss.share)
 
 
-def _unexplained(trace: Trace, phases: Phases, ledger: Ledger) -> str:
-    """Return what of the unexplained loss can be seen."""
+def _unexplained(ledger: Ledger, awaited: str) -> str:
+    """Return what of the unexplained loss can be seen, and for whom it was waited."""
     parts = sorted(
         (loss for loss in ledger.losses if loss.cause == "unexplained"), key=lambda one: -one.share
     )
@@ -206,7 +252,7 @@ def _unexplained(trace: Trace, phases: Phases, ledger: Ledger) -> str:
         for loss in parts
         if loss.share >= MOST_UNEXPLAINED / 10
     ]
-    return f"{fmt.capital(fmt.series(seen))}{awaited_text(trace, phases, ledger)}."
+    return "; ".join(filter(None, (fmt.capital(fmt.series(seen)), awaited))) + "."
 
 
 _LOST_TO: Final = {

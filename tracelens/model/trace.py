@@ -112,6 +112,8 @@ CLOCK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "peer": pl.Int32(),
     "offset_ns": pl.Int64(),
     "device": pl.Int32(),
+    "ran_ns": pl.Int64(),  # of the main thread so far: on a core,
+    "queued_ns": pl.Int64(),  # and waiting for one
 }
 
 # Samples of call stacks, where they were taken; a row is a run of equal ones.

@@ -106,7 +106,8 @@ class Communicator:
 class ClockReading:
     """One look at two clocks, nanoseconds.
 
-    ``local``: `monotonic_ns` and `wall_ns` of this process, read within `window_ns`.
+    ``local``: `monotonic_ns` and `wall_ns` of this process, read within `window_ns`; and for how long
+    its main thread has run on a core so far, `ran_ns`, and waited for one, `queued_ns`.
     ``ping_pong``: this process's clock minus `peer`'s is `offset_ns`, +- `window_ns` / 2 (half the
     smallest round trip), at `monotonic_ns` of this process.
     ``common``: a conversion brought the times of this process onto the clock of another host; how sure
@@ -122,6 +123,8 @@ class ClockReading:
     peer: int | None = None
     offset_ns: int | None = None
     device: int | None = None
+    ran_ns: int | None = None
+    queued_ns: int | None = None
 
 
 @dataclass(frozen=True)

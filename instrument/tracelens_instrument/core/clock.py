@@ -18,6 +18,7 @@ __all__ = ["now", "ping_pong", "read_clocks"]
 
 _TRIES = 50
 _SOURCE: Final = Path("/sys/devices/system/clocksource/clocksource0/current_clocksource")
+_SCHEDULED: Final = Path("/proc/self/schedstat")  # of the main thread
 
 
 def _counts_ticks() -> bool:
@@ -42,9 +43,23 @@ else:
 
 
 def read_clocks() -> ClockReading:
-    """Read the monotonic and the wall clock at the same moment: the tightest of many tries."""
+    """Read the monotonic and the wall clock at the same moment: the tightest of many tries.
+
+    And for how long the main thread has run so far, and waited for a core.
+    """
     window, before, wall = min(_bracketed_wall() for _ in range(_TRIES))
-    return ClockReading("local", before + window // 2, window, wall_ns=wall)
+    ran, queued = _scheduled()
+    at = before + window // 2
+    return ClockReading("local", at, window, wall_ns=wall, ran_ns=ran, queued_ns=queued)
+
+
+def _scheduled() -> tuple[int | None, int | None]:
+    """Return the main thread's time on a core and in run queues; None where neither is counted."""
+    try:
+        ran, queued, _ = map(int, _SCHEDULED.read_bytes().split())
+    except (OSError, ValueError):
+        return None, None
+    return (ran, queued) if ran else (None, None)
 
 
 def _bracketed_wall() -> tuple[int, int, int]:

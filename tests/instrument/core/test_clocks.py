@@ -29,6 +29,33 @@ def test_pair_is_read_at_one_moment() -> None:
     assert abs(first.wall_ns - time.time_ns()) < 10**10
 
 
+def test_how_long_the_main_thread_ran_is_read_with_them() -> None:
+    """Work of it is time on a core, as its own clock counts it, or waiting for one."""
+    first, begun, clocked = clock.read_clocks(), time.monotonic_ns(), time.thread_time_ns()
+    while time.thread_time_ns() - clocked < 5 * 10**7:
+        pass
+    lasted, last = time.monotonic_ns() - begun, clock.read_clocks()
+    readings = (first.ran_ns, last.ran_ns, first.queued_ns, last.queued_ns)
+    if None in readings:
+        pytest.skip("this kernel does not count it")
+    ran, again, queued, more = (one or 0 for one in readings)
+    assert 4 * 10**7 <= again - ran <= lasted + 10**7
+    assert 0 <= more - queued <= lasted + 10**7
+
+
+def test_what_the_kernel_does_not_count_is_null(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the file, or with what is no such file."""
+    for text in (None, "", "0 0 0", "a b c", "1 2"):
+        file = tmp_path / "schedstat"
+        if text is not None:
+            file.write_text(text)
+        monkeypatch.setattr(clock, "_SCHEDULED", file)
+        reading = clock.read_clocks()
+        assert (reading.ran_ns, reading.queued_ns) == (None, None)
+
+
 class Wire:
     """A peer whose clock is ahead, behind a wire with delays in both directions."""
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.runs.sound import check_ledger, negative
 
 from tracelens import Trace
 from tracelens.analyses import analyze
@@ -79,6 +80,10 @@ def test_any_table(table: dict[str, list[Any]], one_clock: bool) -> None:  # noq
         assert said.endswith(".")
         assert "\n" not in said
         return
-    report = json.loads(to_json.render(analyze(trace)))
+    found = analyze(trace)
+    report = json.loads(to_json.render(found))
     assert problems(report) == []
+    assert list(negative(report["tables"])) == []
+    if found.ledger:
+        check_ledger(found)
     assert all(note["sentence"].endswith(".") for note in report["notes"])

@@ -23,6 +23,7 @@ from tracelens.accounting.compute_time import (
     workload_ratios,
     workload_sentences,
 )
+from tracelens.accounting.core_waits import core_wait_of
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
 from tracelens.analyses.collectives.arrivals import (
@@ -56,6 +57,7 @@ from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.core_waits import CoreWait
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.stacks import Culprit
     from tracelens.analyses.stragglers.location import Parts, Place
@@ -191,6 +193,7 @@ def _clues(
         samples=stacks.of_ranks(
             trace, phases, ranks, peers, late.phase, steps=steps, extra_ns=found.extra_ns
         ),
+        core=core_wait_of(trace, own, late.ranks, slice(late.first, late.last + 1)),
     )
 
 
@@ -199,7 +202,7 @@ def _finding(trace: Trace, own: ComputeTime, found: Straggler, clues: Clues) -> 
     return Finding.of(
         "slow_host" if found.hosts else _KINDS.get(late.phase, "straggler"),
         fields(found, own.step_ns) | (_at_best(found) if own.parted else {}),
-        category=_category(own, found),
+        category=_category(own, found, clues),
         more=_more_sentences(found, clues),
         saving=cost.saving,
         interval=cost.interval,
@@ -236,10 +239,11 @@ def _evidence(trace: Trace, own: ComputeTime, found: Straggler) -> dict[str, Any
     }
 
 
-def _category(own: ComputeTime, found: Straggler) -> Literal["fault", "opportunity"]:
+def _category(own: ComputeTime, found: Straggler, clues: Clues) -> Literal["fault", "opportunity"]:
     """Return whether something is wrong, or merely could be better."""
     alike = len(own.ranks) == 2 and found.share < FAULT_OF_A_PAIR
-    return "opportunity" if alike or found.late.phase == "checkpoint" else "fault"
+    chance = clues.core is not None and clues.core.is_common
+    return "opportunity" if alike or chance or found.late.phase == "checkpoint" else "fault"
 
 
 def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
@@ -305,6 +309,7 @@ class Clues:
     parts: Parts | None
     place: Place | None
     samples: Culprit | None
+    core: CoreWait | None
 
     @property
     def slowdown(self) -> float | None:
@@ -328,6 +333,7 @@ class Clues:
             "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
             "samples": self.samples.evidence() if self.samples else None,
             "place": asdict(self.place) if self.place else None,
+            "core_wait": self.core.evidence() if self.core else None,
         }
 
 
@@ -337,6 +343,11 @@ def _more_sentences(found: Straggler, clues: Clues) -> list[str]:
     uncovered = phase == CATEGORIES[UNINSTRUMENTED]
     return [
         *([NO_BASELINE] if found.majority else []),
+        *(
+            clues.core.sentences(fmt.listing("rank", found.ranks), "the others")
+            if clues.core
+            else []
+        ),
         *workload_sentences(clues.work, several=len(found.ranks) > 1),
         *layer_sentences(phase, clues.parts),
         *(place_sentences(clues.place, clues.samples) if uncovered else []),

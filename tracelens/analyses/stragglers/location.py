@@ -163,7 +163,7 @@ def awaited_text(trace: Trace, phases: Phases, ledger: Ledger) -> str:
     if rank is None or share is None:
         return ""
     most = "most of it" if share > MAJORITY else fmt.percent(share)
-    return f"; {most} for rank {rank}{_where(trace, phases, rank)}"
+    return f"{most} for rank {rank}{_where(trace, phases, rank)}"
 
 
 def _where(trace: Trace, phases: Phases, rank: int) -> str:
@@ -175,6 +175,8 @@ def _where(trace: Trace, phases: Phases, rank: int) -> str:
     longer = [np.maximum(by, 0.0) for by in beyond]
     most = int(np.argmax([float(by.sum()) for by in longer]))
     phase, extra = own.phases[most], longer[most]
+    if extra.sum() < len(own.steps):  # not a nanosecond per step
+        return ", whose own time is no longer than that of the others"
     few = in_few_steps(extra) & (extra > extra.max() / MANY)  # not what hardly matters beside
     if not few.any() or extra[few].sum() < MAJORITY * extra.sum():
         per_step = fmt.duration(float(extra.sum()) / len(own.steps))

@@ -1,0 +1,126 @@
+"""Time in run queues is told from work: of a busy machine no rank is accused, of more work it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from support.runs.traces import call, span, trace_of
+
+import tracelens as tl
+from tracelens.load import prepare
+
+if TYPE_CHECKING:
+    from tracelens.model.findings import Finding
+    from tracelens.model.trace import Trace
+
+MS = 10**6
+RANKS, STEPS = 3, 60
+WORK_MS = 20.0
+
+
+def trace(
+    works: list[float], queued: list[float], *, slow: range | None = None, readings: int = 20
+) -> Trace:
+    """Let ranks work `works` ms a step without the share `queued` of it that they wait for a core.
+
+    They meet at the end of each step and wait there asleep. In the steps `slow` all of them wait for a
+    core for as long again as they work.
+    """
+    rows: list[dict[str, Any]] = []
+    ran, waited = [[0.0] * RANKS], [[0.0] * RANKS]
+    begin, begins = 0.0, [0.0]
+    for step in range(STEPS):
+        noise = [1 + 0.01 * ((step * 7 + rank * 5) % 3 - 1) for rank in range(RANKS)]
+        core = [work * some for work, some in zip(works, noise, strict=True)]
+        took = [one / (1 - share) for one, share in zip(core, queued, strict=True)]
+        if slow is not None and step in slow:
+            took = [one * 2 for one in took]
+        end = begin + max(took) + 1
+        for rank in range(RANKS):
+            first, met, last = (int(at * MS) for at in (begin, begin + took[rank], end))
+            rows += [
+                span(rank, "step", first, last, step=step),
+                span(rank, "backprop", first, met, step=step, depth=1),
+                call(rank, step, met, last, step=step, thread=0, depth=1),
+            ]
+        ran.append([a + b for a, b in zip(ran[-1], core, strict=True)])
+        waited.append([a + b - c for a, b, c in zip(waited[-1], took, core, strict=True)])
+        begin = end
+        begins.append(begin)
+    looked_at = sorted({round(place * STEPS / readings) for place in range(readings + 1)})
+    clocks = [
+        {
+            "process": rank,
+            "method": "local",
+            "monotonic_ns": int(begins[at] * MS),
+            "window_ns": 100,
+            "wall_ns": int(begins[at] * MS),
+            "ran_ns": int(ran[at][rank] * MS),
+            "queued_ns": int(waited[at][rank] * MS),
+        }
+        for rank in range(RANKS)
+        for at in looked_at
+    ]
+    found = trace_of(rows, RANKS, clocks=clocks)
+    main = pl.when(pl.col("thread") == 0).then(pl.lit("MainThread")).otherwise("name")
+    return prepare(found.with_(threads=found.threads.with_columns(name=main)))
+
+
+def only(run: Trace) -> tuple[Finding, tl.Report]:
+    """Return the one finding on slow ranks, and its report."""
+    report = tl.analyze(run)
+    (found,) = (one for one in report.findings if one.kind in ("straggler", "slow_all"))
+    return found, report
+
+
+def test_a_rank_that_waits_for_a_core_is_not_accused() -> None:
+    """All do as much, and share the cores with others; chance has rank 1 wait most."""
+    found, report = only(trace([WORK_MS] * RANKS, [0.3, 0.5, 0.3]))
+    assert (found.category, found.ranks) == ("opportunity", (1,))
+    assert found.evidence["core_wait"]["explains"] == pytest.approx(1.0, abs=0.05)
+    assert "Rank 1 waited for a core for 49 % of the time, the others for 21 %" in found.sentence
+    assert report.verdict.state == "inconclusive"
+    assert report.verdict.headline.startswith(
+        "INCONCLUSIVE: the machine was busy: rank 1 waited for a core"
+    )
+    assert "cores of its own" in report.verdict.action
+
+
+def test_a_rank_whose_core_alone_is_shared_is_a_straggler_for_that_reason() -> None:
+    """It will be so again: something is bound to its core."""
+    found, report = only(trace([WORK_MS] * RANKS, [0.0, 0.5, 0.0]))
+    assert (found.category, found.ranks) == ("fault", (1,))
+    assert "Rank 1 waited for a core for" in found.sentence
+    assert report.verdict.headline.startswith("STRAGGLER rank 1")
+
+
+@pytest.mark.parametrize("queued", [0.0, 0.3, 0.6])
+def test_a_rank_that_has_more_to_do_is_a_straggler_on_a_busy_machine_too(queued: float) -> None:
+    """With the time in run queues and without it, it takes twice as long."""
+    works = [WORK_MS, 2 * WORK_MS, WORK_MS]
+    found, report = only(trace(works, [queued] * RANKS))
+    assert (found.category, found.ranks) == ("fault", (1,))
+    assert found.evidence["core_wait"]["explains"] == pytest.approx(0.0, abs=0.05)
+    assert "waited for a core" not in found.sentence
+    assert report.verdict.headline.startswith("STRAGGLER rank 1")
+
+
+def test_steps_in_which_all_wait_for_cores_are_the_machines() -> None:
+    """No rank, and not what they compute, is slow then."""
+    found, report = only(trace([WORK_MS] * RANKS, [0.0] * RANKS, slow=range(30, 45)))
+    assert (found.kind, found.category) == ("slow_all", "opportunity")
+    assert "All ranks waited for a core for" in found.sentence
+    assert "the machine was busy: ranks waited" in report.verdict.headline
+
+
+def test_what_was_not_read_explains_nothing() -> None:
+    """Readings of other threads, or of none: the rank is accused as ever."""
+    run = trace([WORK_MS] * RANKS, [0.3, 0.5, 0.3])
+    nothing = run.clocks.with_columns(queued_ns=pl.lit(None, pl.Int64))
+    other = run.threads.with_columns(name=pl.lit("Thread-1"))
+    for one in (run.with_(clocks=nothing), run.with_(threads=other)):
+        found, report = only(one)
+        assert (found.category, found.evidence["core_wait"]) == ("fault", None)
+        assert report.verdict.state == "faults"

@@ -1,0 +1,63 @@
+"""First runs of programs in which a rank hands out tasks: a slow worker is named, a healthy one not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.launch.mpi import launch
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
+
+import tracelens as tl
+
+pytestmark = pytest.mark.end_to_end
+
+PROGRAM = Path(__file__).parents[1] / "support" / "launch" / "programs" / "tasks_mpi.py"
+RANKS = 4
+STYLES = ("tags", "array", "any")
+MANY, FEW = 240, 45  # tasks: 30 steps are judged, which are tasks of the fastest worker
+
+
+def report(folder: Path, style: str, fault: str, tasks: int) -> tl.Report:
+    """Record a run as it is, and explain it."""
+    tracelens = str(Path(sys.executable).with_name("tracelens"))
+    command = [*launch(PROGRAM, RANKS), style, fault, str(tasks)]
+    subprocess.run(
+        [tracelens, "record", "--no-verdict", "--out", str(folder), "--", *command],
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return tl.analyze(tl.open(folder))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_slow_worker_is_named(style: str, tmp_path: Path) -> None:
+    """Nobody waits for it, but others do its work; no rank has left that has taken its last task."""
+    found = report(tmp_path / "t", style, "slow", MANY)
+    assert [(one.kind, one.ranks) for one in found.findings] == [("straggler", (2,))]
+    assert found.verdict.headline.startswith("STRAGGLER rank 2")
+    assert "the others make the steps that it does not" in found.findings[0].sentence
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_of_few_tasks_it_is_said_who_takes_longest(style: str, tmp_path: Path) -> None:
+    """In too few steps to be judged, which are no reason to call the run healthy."""
+    verdict = report(tmp_path / "t", style, "slow", FEW).verdict
+    assert verdict.state == "inconclusive"
+    assert verdict.headline.startswith("INCONCLUSIVE: rank 2 takes ")
+    assert "rank 0, which hands them out, waits" in verdict.why
+    assert "Wrap a task in a span" in verdict.action
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_no_worker_is_accused_without_a_fault(style: str, tmp_path: Path) -> None:
+    """Though tasks differ, and ranks make unequally many of them."""
+    found = report(tmp_path / "t", style, "none", MANY)
+    assert found.verdict.state == "healthy"
+    assert [one.sentence for one in found.findings if one.category == "fault"] == []

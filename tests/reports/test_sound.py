@@ -1,0 +1,80 @@
+"""No report has a negative duration, and losses add up: of samples, simulated runs and any others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.runs.analysed import RUNS, report
+from support.runs.sound import check_durations, check_ledger, negative
+
+import tracelens as tl
+from tracelens.analyses import analyze
+from tracelens.load import prepare
+from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+
+SAMPLES: Final = sorted(
+    run for run in (Path(__file__).parents[2] / "sample_traces").iterdir() if run.is_dir()
+)
+WITH_SERVERS: Final = {
+    "shared links": Scenario(ranks=8, steps=40, shards=3, shared_links=True, noise=0.2),
+    "incast": Scenario(ranks=8, steps=40, shards=3, shared_links=True, noise=0.2, incast=0.5),
+    "variables": Scenario(ranks=4, steps=40, shards=2, variables=(1 << 20, 1 << 16, 1 << 18)),
+}
+PHASES: Final = st.sampled_from(["data", "forward", "backprop", "checkpoint", "gc", "aggregate"])
+SCENARIOS: Final = st.builds(
+    Scenario,
+    ranks=st.integers(1, 9),
+    steps=st.integers(2, 70),
+    noise=st.sampled_from([0.0, 0.02, 0.4]),
+    shards=st.integers(0, 2),
+    shared_links=st.booleans(),
+    overlap=st.booleans(),
+    layers=st.integers(1, 3),
+    faults=st.builds(lambda phase: (Fault(phase, (0,), extra_ms=9),), PHASES),
+    seed=st.integers(0, 9),
+)
+
+
+def test_negative_durations_would_be_found() -> None:
+    """In tables and sentences, and not where a sign has a meaning."""
+    said = ["until use \N{MINUS SIGN}22.9 ms", "steps 3-4 s of it", "-5 % of it"]
+    rows = {
+        "clock": [{"offset_ns": -5}],
+        "tables": {"chains": [{"until_use_ns": -1}]},
+        "said": said,
+    }
+    assert list(negative(rows)) == [
+        "report.tables.chains[0].until_use_ns: -1",
+        f"report.said[0]: {said[0]}",
+    ]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda run: run.name)
+def test_of_samples(sample: Path) -> None:
+    """All of them."""
+    found = analyze(tl.open(sample))
+    check_durations(found)
+    check_ledger(found)
+
+
+@pytest.mark.parametrize("name", [*RUNS, *WITH_SERVERS])
+def test_of_simulated_runs(name: str) -> None:
+    """Of every sort, with parameter servers of several sorts."""
+    found = report(RUNS[name][0] if name in RUNS else WITH_SERVERS[name])
+    check_durations(found)
+    check_ledger(found)
+
+
+@settings(max_examples=25, deadline=None)
+@given(scenario=SCENARIOS, skewed=st.booleans())
+def test_of_any_run(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
+    """Whatever happens in it, and whatever clocks say."""
+    clocks = random_clocks(scenario.hosts) if skewed else ()
+    found = analyze(prepare(generate(replace(scenario, clocks=clocks))))
+    check_durations(found)
+    check_ledger(found)

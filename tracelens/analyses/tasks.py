@@ -1,0 +1,132 @@
+"""Tasks that one rank hands out to the others by messages, and who takes how long for them.
+
+Where a rank serves the others (`accounting/stages.py`), whoever is free takes the next task. Who is slow
+makes fewer of them, and nobody needs to wait for it: time per step tells little, but time per task does.
+A worker holds a task from the end of its receive to the begin of its next send, but for times in which
+it made a collective call: others hold it up there. That a worker takes longer than the others together
+is judged by ranks of times (Mann & Whitney 1947), which long tasks that anybody may get do not mislead.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.phases import job_ns
+from tracelens.accounting.stages import find_server
+from tracelens.model import fmt
+from tracelens.stats.constants import CLEARLY_SLOWER, FALSE_RATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Ints
+    from tracelens.model.trace import Trace
+
+__all__ = ["Tasks", "measure_tasks"]
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """How long each worker held each of its tasks, ns; at least two workers have some.
+
+    `server` hands them out, and waits a share `waiting` of the job for whoever asks.
+    """
+
+    server: int
+    waiting: float
+    held_ns: Mapping[int, Ints]
+
+    @property
+    def slowest(self) -> int:
+        """The rank whose usual task is the longest."""
+        return max(self.held_ns, key=lambda rank: float(np.median(self.held_ns[rank])))
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as the others' usual task that of the slowest is."""
+        return self._usual_ns / max(float(np.median(self._others)), 1.0)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the slowest takes clearly longer, by more than chance can tell for any worker."""
+        p = _chance(self.held_ns[self.slowest], self._others)
+        return self.ratio >= CLEARLY_SLOWER and p * len(self.held_ns) <= FALSE_RATE
+
+    @property
+    def text(self) -> str:
+        """Who holds tasks longest beside the others, and how long the one who hands them out waits."""
+        mine, others = self.held_ns[self.slowest], self._others
+        waits = fmt.percent(self.waiting)
+        return (
+            f"rank {self.slowest} holds a task longest, for {fmt.duration(self._usual_ns)} "
+            f"({len(mine):,} tasks); the others for {fmt.duration(float(np.median(others)))} "
+            f"({len(others):,}); rank {self.server}, which hands them out, waits {waits} of the time"
+        )
+
+    @property
+    def _usual_ns(self) -> float:
+        return float(np.median(self.held_ns[self.slowest]))
+
+    @property
+    def _others(self) -> Ints:
+        slowest = self.slowest
+        return np.concatenate([ns for rank, ns in self.held_ns.items() if rank != slowest])
+
+
+def measure_tasks(trace: Trace, phases: Phases) -> Tasks | None:
+    """Return the tasks of a run; None where no rank hands any out, or fewer than two take some."""
+    server = find_server(trace)
+    if server is None:
+        return None
+    sent = trace.sent.filter(pl.col("peer") == server).with_columns(pl.col("op").cast(pl.String))
+    held = {
+        int(rank): _held_ns(trace, rows)
+        for (rank,), rows in sent.sort("start_ns").group_by("rank", maintain_order=True)
+    }
+    held = {rank: ns for rank, ns in sorted(held.items()) if len(ns)}
+    if len(held) < 2:
+        return None
+    blocked = phases.by_worker(phases.of("wait", "transfer"))
+    waited = float(blocked[list(phases.pieces.ranks).index(server)])
+    return Tasks(server, waited / max(job_ns(trace), 1), held)
+
+
+def _held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
+    """Return for how long one rank held each task, of its messages with the server."""
+    sends = pl.col("op") == "send"
+    at = pl.when(sends).then("start_ns").otherwise("end_ns")
+    moments = messages.select("process", at=at, sends=sends).drop_nulls("at").sort("at")
+    if not moments.height:
+        return np.zeros(0, np.int64)
+    when, is_send = moments["at"].to_numpy(), moments["sends"].to_numpy()
+    returned = np.flatnonzero(is_send[1:] & ~is_send[:-1])
+    got, given = when[returned], when[returned + 1]
+    called = _calls_of(trace, int(moments["process"][0]))
+    alone = np.searchsorted(called, got) == np.searchsorted(called, given)
+    return np.asarray((given - got)[alone], np.int64)
+
+
+def _calls_of(trace: Trace, process: int) -> Ints:
+    """Return when a process began collectives, ascending."""
+    begins = [
+        grid.start_ns[grid.there[:, column], column]
+        for grid in trace.calls
+        for column in np.flatnonzero(grid.processes == process).tolist()
+    ]
+    return np.sort(np.concatenate([np.zeros(0, np.int64), *begins]))
+
+
+def _chance(mine: Ints, others: Ints) -> float:
+    """Return how likely some values are so large among others by chance: the sum of their ranks."""
+    below = np.searchsorted(np.sort(others), mine, side="left")
+    upto = np.searchsorted(np.sort(others), mine, side="right")
+    greater = float((below + upto).sum()) / 2
+    pairs = len(mine) * len(others)
+    deviation = math.sqrt(pairs * (len(mine) + len(others) + 1) / 12)
+    return math.erfc((greater - pairs / 2) / deviation / math.sqrt(2)) / 2

@@ -33,7 +33,7 @@ unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also w
 	$(BIN)/pytest -m "not side_by_side and end_to_end" $(PYTEST_ARGS) || [ $$? = 5 ]
 	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)
 
-PROOFS := tests/faults/test_kills.py tests/instrument/storage/test_converter_kill.py tests/instrument/storage/test_kill.py tests/instrument/core/test_threads.py tests/instrument/test_fork.py tests/instrument/storage/test_full_disk.py
+PROOFS := tests/faults/test_kills.py tests/faults/test_side_by_side.py tests/instrument/storage/test_converter_kill.py tests/instrument/storage/test_kill.py tests/instrument/core/test_threads.py tests/instrument/test_fork.py tests/instrument/storage/test_full_disk.py
 proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills of each sort, 8 x 10^5 spans, forks, full disks; with both recorders
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
 	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800

@@ -25,6 +25,7 @@ from tracelens.model.recognition import joined
 from tracelens.model.trace import OF_PROCESSES, Trace
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
+from tracelens.readers.links import inside
 from tracelens.remote.address import is_remote
 
 if TYPE_CHECKING:
@@ -415,15 +416,23 @@ def _unknown(place: Path) -> NotATrace | EmptyTrace:
             ".feather, .parquet, .csv)."
         )
     inner = runs_in(place)
-    advice = (
-        f"it holds {len(inner)} trace folders, open one of them, for example '{inner[-1]}'"
-        if inner
-        else "record into it with 'tracelens record --out DIR -- COMMAND'"
-    )
+    if inner:
+        advice = f"it holds {len(inner)} trace folders, open one of them, for example '{inner[-1]}'"
+    elif outside := _link_out_of(place):
+        advice = f"'{shown_name(outside.name)}' is a link out of it: put the file itself there"
+    else:
+        advice = "record into it with 'tracelens record --out DIR -- COMMAND'"
     return EmptyTrace(
         f"'{place}' holds no recorded process (expected files such as worker-00000-4242.arrow): "
         f"{advice}."
     )
+
+
+def _link_out_of(place: Path) -> Path | None:
+    """Return the first link of a folder that leads out of it, which is not followed."""
+    entries = sorted(place.iterdir()) if place.is_dir() else []
+    files = (entry for entry in entries if entry.is_file())
+    return next((file for file in files if not inside([file], place)), None)
 
 
 def _holds_recordings(entry: Path) -> bool:

@@ -25,7 +25,6 @@ ALONE: Final = {
     "tracelens.lod.tracks.recorded_spans": "what is read of a trace, not what is made of it",
     "tracelens.readers.flight_recorder.hangs": "compares all ranks, where a dump is of one",
     "tracelens.readers.kineto.matching": "what concerns the files of all ranks, not one",
-    "tracelens.readers.spans.build": "what every reader ends with, and the columns it hands over",
     "tracelens.reports.schema": "beside what it describes; only `validate` asks for it",
     "tracelens_dashboard.app.glossary": "a page of no run, with the documentation that it shows",
     "tracelens_dashboard.app.listening": "all that knows waitress",

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 import polars as pl
 import pyarrow as pa
 import pytest
-from support.runs.damage import RUN, VICTIM, assert_left_out, held, rewritten, with_side, written
+from support.runs.damage import (
+    RUN,
+    VICTIM,
+    assert_left_out,
+    held,
+    rewritten,
+    with_side,
+    with_value,
+    written,
+)
 
 from tracelens import load
 from tracelens.accounting import phases
@@ -21,37 +30,30 @@ if TYPE_CHECKING:
 ROW = 40
 ON_DEVICE = 22  # a row whose span was timed on a device
 YEAR_NS = 366 * 86_400 * 10**9
-ABSURD: dict[str, tuple[str, Any]] = {
-    "ends before it starts": ("duration_ns", -5),
-    "before the beginning": ("start_ns", -1),
-    "smallest": ("start_ns", -(2**63)),
-    "largest": ("start_ns", 2**63 - 1),
-    "lasts forever": ("duration_ns", 2**63 - 1),
-    "lasts two years": ("duration_ns", 2 * YEAR_NS),
-    "in a hundred years": ("start_ns", 100 * YEAR_NS),
-    "another type": ("type", "dream"),
-    "another status": ("status", "schroedinger"),
+ABSURD: dict[str, tuple[str, Any, str]] = {
+    "ends before it starts": ("duration_ns", -5, "negative duration"),
+    "before the beginning": ("start_ns", -1, "start_ns out of range"),
+    "smallest": ("start_ns", -(2**63), "start_ns out of range"),
+    "largest": ("start_ns", 2**63 - 1, "start_ns out of range"),
+    "lasts forever": ("duration_ns", 2**63 - 1, "duration_ns out of range"),
+    "lasts two years": ("duration_ns", 2 * YEAR_NS, "duration_ns out of range"),
+    "in a hundred years": ("start_ns", 100 * YEAR_NS, "start_ns a year from the others"),
+    "another type": ("type", "dream", "unknown type"),
+    "another status": ("status", "schroedinger", "unknown status"),
 }
-
-
-def with_value(table: pa.Table, column: str, value: Any, row: int = ROW) -> pa.Table:
-    index = table.schema.get_field_index(column)
-    kind = table.schema.field(index).type
-    values = table[column].to_pylist()
-    values[row] = value
-    return table.set_column(index, table.schema.field(index), pa.array(values).cast(kind))
 
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_absurd_row(name: str, tmp_path: Path) -> None:
-    """The row is dropped and counted, nothing overflows, and the time still adds up."""
+    """The row is dropped and counted by its reason, nothing overflows, and the time still adds up."""
+    column, value, reason = ABSURD[name]
     victim = written(tmp_path)
     before = held(tmp_path)
-    rewritten(victim, lambda table: with_value(table, *ABSURD[name]))
+    rewritten(victim, lambda table: with_value(table, column, value))
     trace = load.open(tmp_path)
-    assert trace.dropped == {"unusable values": 1}
+    assert trace.dropped == {reason: 1}
     (note,) = trace.notes
-    assert note.sentence == f"'{VICTIM}' lost events: 1 for unusable values."
+    assert note.sentence == f"'{VICTIM}' lost events: 1 for {reason}."
     assert trace.events.collect().height == before.events.collect().height - 1
     assert trace.processes["dropped"].to_list() == [0, 1, 0]
     times = phases.run(trace).times.group_by("process", "step").agg(pl.col("ns").sum())
@@ -110,7 +112,7 @@ def test_nothing_where_something_must_be(column: str, tmp_path: Path) -> None:
     victim = written(tmp_path)
     rewritten(victim, lambda table: with_value(table, column, None))
     trace = load.open(tmp_path)
-    assert trace.dropped == {"unusable values": 1}
+    assert trace.dropped == {f"no {column}": 1}
     analyze(trace)
 
 
@@ -127,7 +129,7 @@ def test_a_name_that_is_nothing_in_the_dictionary(tmp_path: Path) -> None:
 
     rewritten(victim, hollow)
     trace = load.open(tmp_path)
-    assert trace.dropped["unusable values"] > 0
+    assert trace.dropped["no name"] > 0
     assert trace.events.collect()["name"].null_count() == 0
     analyze(trace)
 

@@ -34,4 +34,4 @@ def test_every_row_names_one() -> None:
     rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if ROW.match(line)][1:]
     assert [row for row in rows if "::test_" not in row] == []
     numbers = [int(found[1]) for row in rows if (found := ROW.match(row)) and found[1]]
-    assert numbers == [number for number in range(1, 49) if number not in {21, 28}]
+    assert numbers == [*range(1, 49)]

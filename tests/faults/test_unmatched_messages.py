@@ -12,9 +12,13 @@ import pytest
 from tracelens import Trace, load
 from tracelens.analyses import analyze
 from tracelens.analyses.collectives.transfers import point_to_point_messages
+from tracelens_dashboard.export import report as page
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from tracelens.model.result import Report
 
 ROOT = Path(__file__).parents[2]
 STAGES = 4
@@ -38,8 +42,16 @@ def test_a_tree_without_its_root(damage: Callable[[Path], Any], tmp_path: Path) 
     """All messages of this run are with rank 0, so without it none has both ends."""
     damage(copied("mpi-tree", tmp_path))
     trace = load.open(tmp_path)
-    assert analyze(trace).summary.ranks_seen >= 2
+    report = analyze(trace)
+    assert report.summary.ranks_seen >= 2
     assert point_to_point_messages(trace).is_empty()
+    assert_drawn(trace, report, tmp_path)
+
+
+def assert_drawn(trace: Trace, report: Report, folder: Path) -> None:
+    """Draw all pages, as the dashboard and a report of one file do."""
+    page.write(Store.of(trace, report), folder / "report.html")
+    assert (folder / "report.html").stat().st_size > 0
 
 
 def pipeline(*, one_host: bool) -> list[dict[str, Any]]:
@@ -86,8 +98,10 @@ def test_pipelines_with_missing_ends(missing: str, one_host: bool, tmp_path: Pat
     rows = [row for row in pipeline(one_host=one_host) if MISSING[missing](row)]
     pl.DataFrame(rows, infer_schema_length=None).write_parquet(file)
     trace = load.open(file)
-    assert analyze(trace).summary.steps == STEPS
+    report = analyze(trace)
+    assert report.summary.steps == STEPS
     assert point_to_point_messages(trace).is_empty()
+    assert_drawn(trace, report, tmp_path)
 
 
 @pytest.mark.parametrize("one_host", [True, False], ids=["one host", "untied clocks"])

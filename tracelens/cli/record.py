@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from tracelens.errors import InvalidArgument, UnusableInput
+from tracelens.errors import InvalidArgument, NotATrace, UnusableInput
 from tracelens.schema.vocabulary import (
     DETAILS,
     ELSEWHERE_SUFFIX,
@@ -327,11 +327,13 @@ def _events(path: Path) -> int:
     """Count the events of a file by its first column."""
     import pyarrow as pa
 
+    from tracelens.schema.arrow import mapped
+
     options = pa.ipc.IpcReadOptions(included_fields=[0])
     try:
-        with pa.ipc.open_file(str(path), options=options) as reader:
+        with pa.ipc.open_file(mapped(path), options=options) as reader:
             return sum(reader.get_batch(i).num_rows for i in range(reader.num_record_batches))
-    except (pa.ArrowInvalid, OSError):
+    except (NotATrace, pa.ArrowInvalid, OSError, ValueError):
         return 0
 
 

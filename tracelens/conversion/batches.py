@@ -28,6 +28,7 @@ from tracelens.conversion.columns import (
 from tracelens.conversion.definitions import TYPES, UNKNOWN, Meanings, meanings_of
 from tracelens.conversion.folder import Progress
 from tracelens.conversion.retention import Sampled, Sampling, groups, phases, thin
+from tracelens.schema.rules import NEGATIVE
 from tracelens.schema.vocabulary import OUTLASTED
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Conversion:
         known = row != UNKNOWN
         forward = (types != _SPAN) | (end == 0) | (np.abs(end) >= given.records["start_ns"])
         self.lost["unknown definition"] += len(row) - int(known.sum())
-        self.lost["negative duration"] += int((known & ~forward).sum())
+        self.lost[NEGATIVE] += int((known & ~forward).sum())
         events = given.where(known & forward & (types != _DEVICE))
         if not self._meanings.times_devices:
             return events, OnDevice.of(None)

@@ -16,12 +16,14 @@ import polars as pl
 import pyarrow as pa
 
 from tracelens.conversion.segments import folder_of, side_of
-from tracelens.errors import TraceLensError
+from tracelens.errors import NotATrace, TraceLensError
 from tracelens.exports.content import Saved
 from tracelens.exports.output import new_folder, size_of
 from tracelens.model.fmt import shown_name
+from tracelens.readers.links import check_inside
 from tracelens.readers.native.recorded import write_process
 from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, mapped
+from tracelens.schema.gate import opened
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import (
     CHOSEN_LOSSES,
@@ -221,10 +223,11 @@ def _rate(recording: Path | None) -> dict[bytes, bytes]:
     """Return how often samples were taken, where the recording says so."""
     if recording is None:
         return {}
-    name = recording.with_suffix(TRACE_SUFFIX).name
+    samples = recording.parent / SAMPLES_FOLDER / recording.with_suffix(TRACE_SUFFIX).name
     try:
-        with (recording.parent / SAMPLES_FOLDER / name).open("rb") as file:
+        check_inside(samples, recording.parent)
+        with opened(samples, "samples") as file:
             found = (pa.ipc.open_stream(file).schema.metadata or {}).get(SAMPLE_RATE_KEY)
-    except (OSError, pa.ArrowException):
+    except (NotATrace, OSError, ValueError, pa.ArrowException):
         return {}
     return {SAMPLE_RATE_KEY: found} if found and found.isdigit() else {}

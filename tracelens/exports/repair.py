@@ -14,13 +14,15 @@ from tracelens.conversion.arrow_file import read_samples, write_events
 from tracelens.errors import InvalidArgument
 from tracelens.exports.output import new_folder
 from tracelens.model.fmt import count, shown_name
+from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.checks import sound_rows
 from tracelens.readers.native.recordings import DAMAGE, left_out, recordings, refusal
-from tracelens.readers.native.side_checks import check_inside, check_no_links, check_side
+from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import WRITE_OPTIONS
 from tracelens.schema.gate import contents
 from tracelens.schema.ownership import belongs_to
+from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Repaired", "repair"]
 
-UNUSABLE: Final = "rows that no reader can use"
 _REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
@@ -73,12 +74,12 @@ def repair(trace: Path, place: Path) -> Repaired:
             try:
                 if file != trace:
                     check_inside(file, trace)
-                recording, kept = _read(file)
+                recording, usable = _read(file)
             except _REFUSED as error:
                 problems.append((file, error))
                 result.report(left_out(file, error))
             else:
-                _copy(file, recording, kept, folder, result)
+                _copy(file, recording, usable, folder, result)
         if not result.whole + result.parts:
             raise refusal(trace, problems)
     return result
@@ -88,20 +89,26 @@ def _is_live(file: Path) -> bool:
     return not file.name.endswith(TRACE_SUFFIX)
 
 
-def _read(file: Path) -> tuple[Recording, Ints]:
-    """Read one recording, and which of its rows are usable."""
+def _read(file: Path) -> tuple[Recording, tuple[Ints, dict[str, int]]]:
+    """Read one recording, which of its rows are usable, and how many are not, by reason."""
     recording = _of_segments(file) if _is_live(file) else read_arrow(file)
     check_side(recording.side)
     return recording, sound_rows(recording.table)
 
 
-def _copy(file: Path, recording: Recording, kept: Ints, folder: Path, result: Repaired) -> None:
+def _copy(
+    file: Path,
+    recording: Recording,
+    usable: tuple[Ints, dict[str, int]],
+    folder: Path,
+    result: Repaired,
+) -> None:
     """Copy one recording, and its samples; as it is, if nothing is wrong with it."""
-    table = recording.table
+    table, (kept, reasons) = recording.table, usable
     lost = table.num_rows - len(kept)
     copy = folder / file.with_suffix(TRACE_SUFFIX).name
     if _is_live(file) or recording.cut or lost or not _in_order(table):
-        write_events(copy, table.take(kept), _with_loss(recording, lost))
+        write_events(copy, table.take(kept), _with_loss(recording, reasons))
         result.parts += 1
         result.report(_rewritten(file, recording, len(kept), lost))
     else:
@@ -124,10 +131,10 @@ def _in_order(table: pa.Table) -> bool:
     return bool(np.all(begins[1:] >= begins[:-1]))
 
 
-def _with_loss(recording: Recording, lost: int) -> SideTables:
+def _with_loss(recording: Recording, lost: dict[str, int]) -> SideTables:
     """Return side tables that count the rows which were left out; what they define is in the columns."""
     side = recording.side
-    dropped = side.dropped | ({UNUSABLE: side.dropped.get(UNUSABLE, 0) + lost} if lost else {})
+    dropped = added(side.dropped, lost)
     complete = side.complete and not recording.cut
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens.readers.base import SIMPLY, Reading
+from tracelens.schema.gate import beginning
 from tracelens.schema.vocabulary import SEGMENTS_SUFFIX, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -76,16 +77,14 @@ def _flight_recorder() -> Reader:
 def _may_be_pickle(path: Path) -> bool:
     """Return whether a file begins as pickles do, or the names in a folder end in ranks."""
     if path.is_file():
-        with path.open("rb") as file:
-            return file.read(1) == _PICKLE
+        return beginning(path, len(_PICKLE)) == _PICKLE
     return _holds(path, tuple("0123456789"))
 
 
 def _may_be_database(path: Path) -> bool:
     """Return whether a file begins as SQLite's do, or names in a folder say that some may."""
     if path.is_file():
-        with path.open("rb") as file:
-            return file.read(len(_SQLITE)) == _SQLITE
+        return beginning(path, len(_SQLITE)) == _SQLITE
     return _holds(path, _DATABASES)
 
 

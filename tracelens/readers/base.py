@@ -1,4 +1,4 @@
-"""What every reader offers, and which times and words every reader lets through."""
+"""What every reader offers."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelens.model.choice import EVERYTHING, Choice
-from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Executor
     from pathlib import Path
 
-    import polars as pl
-
     from tracelens.model.trace import Trace
 
-
-LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 64 bits
-LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
 
 _LONGEST: Final = 60  # of a word in a sentence
 
@@ -67,16 +61,3 @@ class Reader(Protocol):
 def quoted(text: str) -> str:
     """Return a text in quotes; what is not printed as itself is escaped."""
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
-
-
-def sane() -> pl.Expr:
-    """Times in order and in range, known words."""
-    import polars as pl
-
-    start, duration = pl.col("start_ns"), pl.col("duration_ns").fill_null(0)
-    return (
-        start.is_between(0, LATEST_NS)
-        & duration.is_between(0, LONGEST_NS)
-        & pl.col("type").cast(pl.String).is_in(EVENT_TYPES)
-        & pl.col("status").cast(pl.String).is_in(STATUSES)
-    )

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from tracelens.schema.gate import opened
+from tracelens.schema.rules import RULES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,34 +25,35 @@ if TYPE_CHECKING:
 BATCH_ROWS: Final = 1 << 16
 _WORD: Final = pa.dictionary(pa.int8(), pa.string())
 _NAME: Final = pa.dictionary(pa.int32(), pa.string())
+_EVENT_TYPES: Final[dict[str, pa.DataType]] = {
+    "start_ns": pa.int64(),
+    "duration_ns": pa.int64(),  # null = still open; instants and counters: 0
+    "type": _WORD,
+    "kind": _WORD,
+    "op": _WORD,
+    "name": _NAME,
+    "status": _WORD,
+    "thread": pa.uint16(),
+    "depth": pa.uint16(),
+    "step": pa.int32(),  # -1 = outside
+    "micro_step": pa.uint16(),
+    "communicator": pa.int32(),  # index into the communicator table
+    "seq": pa.uint32(),
+    "bytes": pa.int64(),
+    "algorithm": _WORD,
+    "bucket": pa.int32(),
+    "peer": pa.int32(),
+    "shard": pa.int32(),
+    "key": pa.int32(),
+    "queue_depth": pa.uint16(),
+    "request": pa.uint64(),
+    "device_start_ns": pa.int64(),
+    "device_duration_ns": pa.int64(),
+    "stream": pa.uint16(),
+    "value": pa.float64(),
+}
 EVENT_SCHEMA: Final = pa.schema(
-    [
-        pa.field("start_ns", pa.int64(), nullable=False),
-        pa.field("duration_ns", pa.int64()),  # null = still open; instants and counters: 0
-        pa.field("type", _WORD, nullable=False),
-        pa.field("kind", _WORD, nullable=False),
-        pa.field("op", _WORD),
-        pa.field("name", _NAME, nullable=False),
-        pa.field("status", _WORD, nullable=False),
-        pa.field("thread", pa.uint16(), nullable=False),
-        pa.field("depth", pa.uint16(), nullable=False),
-        pa.field("step", pa.int32(), nullable=False),  # -1 = outside
-        pa.field("micro_step", pa.uint16()),
-        pa.field("communicator", pa.int32()),  # index into the communicator table
-        pa.field("seq", pa.uint32()),
-        pa.field("bytes", pa.int64()),
-        pa.field("algorithm", _WORD),
-        pa.field("bucket", pa.int32()),
-        pa.field("peer", pa.int32()),
-        pa.field("shard", pa.int32()),
-        pa.field("key", pa.int32()),
-        pa.field("queue_depth", pa.uint16()),
-        pa.field("request", pa.uint64()),
-        pa.field("device_start_ns", pa.int64()),
-        pa.field("device_duration_ns", pa.int64()),
-        pa.field("stream", pa.uint16()),
-        pa.field("value", pa.float64()),
-    ]
+    [pa.field(name, kind, RULES[name].nullable) for name, kind in _EVENT_TYPES.items()]
 )
 # What is the same in a whole file: the last dictionary of each, which counts, has one value.
 _CONSTANT_FIELDS: Final[list[pa.Field[Any]]] = [

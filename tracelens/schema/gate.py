@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Final
 
-__all__ = ["LIMITS", "admit", "contents", "limit", "opened", "raise_limit", "refuse_beyond"]
+__all__ = [
+    "LIMITS",
+    "admit",
+    "beginning",
+    "contents",
+    "limit",
+    "opened",
+    "passed",
+    "raise_limit",
+    "refuse_beyond",
+]
 
 # What each limit is about, and its value; `--limit NAME=VALUE` sets another one.
 LIMITS: Final = {
@@ -103,23 +113,53 @@ def opened(path: Path, name: str = "file") -> io.FileIO:
         NotATrace: it is no regular file, too large, or left out.
         OSError: the system refused; there may be no such file.
     """
+    file = _regular(path)
+    try:
+        size = os.fstat(file.fileno()).st_size
+        refuse_beyond(name, size)
+        containment.prolong(limit("cpu"), size)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _regular(path: Path) -> io.FileIO:
+    """Open a regular file of any size.
+
+    Raises:
+        NotATrace, OSError: as `opened` does.
+    """
     admit(path)
     descriptor = os.open(path, _WITHOUT_WAITING)
-    try:
-        state = os.fstat(descriptor)
-        _check(state, name)
-        containment.prolong(limit("cpu"), state.st_size)
-    except BaseException:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise
+        kind = next((kind for matches, kind in _KINDS if matches(mode)), "special")
+        raise NotATrace(f"it is {kind}, expected a regular file")
     return io.FileIO(descriptor)
 
 
-def _check(state: os.stat_result, name: str) -> None:
-    if not stat.S_ISREG(state.st_mode):
-        kind = next((kind for matches, kind in _KINDS if matches(state.st_mode)), "special")
-        raise NotATrace(f"it is {kind}, expected a regular file")
-    refuse_beyond(name, state.st_size)
+def passed(path: Path, name: str = "file") -> Path:
+    """Return the path of a file that `opened` would open, for a library that opens it itself.
+
+    Raises:
+        NotATrace, OSError: as `opened` does.
+    """
+    opened(path, name).close()
+    return path
+
+
+def beginning(path: Path, count: int) -> bytes:
+    """Return the first bytes of a file, which tell its format; none of what cannot be opened here.
+
+    A file beyond its limit begins as others do: whoever reads it says what is wrong with it.
+    """
+    try:
+        with _regular(path) as file:
+            return file.read(count)
+    except (OSError, NotATrace):
+        return b""
 
 
 def contents(path: Path, name: str = "file") -> bytes:

@@ -16,8 +16,8 @@ from tracelens.distil.outline import OUTLINED
 from tracelens.errors import NotATrace
 from tracelens.readers.native import plain_columns
 from tracelens.readers.native.arrow_file import read_arrow
-from tracelens.readers.native.checks import ALWAYS_READ
 from tracelens.readers.native.plain_columns import Usable, read_usable, usable
+from tracelens.readers.native.soundness import ALWAYS_READ
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +45,7 @@ def rows_of(columns: Columns) -> dict[str, list[Any]]:
 def assert_same(found: Usable, expected: Usable) -> None:
     """Compare all but words that no row has."""
     assert found.side == expected.side
-    assert (found.unusable, found.cut) == (expected.unusable, expected.cut)
+    assert (found.lost, found.cut) == (expected.lost, expected.cut)
     assert found.columns.height == expected.columns.height
     assert found.columns.uids == expected.columns.uids
     assert rows_of(found.columns) == rows_of(expected.columns)

@@ -11,8 +11,8 @@ from support.runs.damage import rewritten, written
 
 from tracelens.distil.outline import OUTLINED
 from tracelens.memory import Known, forget
-from tracelens.readers.native.checks import ALWAYS_READ
 from tracelens.readers.native.plain_columns import read_usable
+from tracelens.readers.native.soundness import ALWAYS_READ
 
 if TYPE_CHECKING:
     from pathlib import Path

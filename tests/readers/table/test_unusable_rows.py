@@ -46,7 +46,7 @@ def test_mixed_cells() -> None:
     }
     trace = Trace.from_table(table, one_clock=True)
     assert trace.events.collect().select("rank", "start_ns").rows() == [(0, 1), (1, 4)]
-    assert trace.dropped == {"unusable values": 4}
+    assert trace.dropped == {"rank unreadable": 2, "no rank": 1, "start unreadable": 1}
     said = sentences(trace)
     assert "In column 'rank' 2 cells hold something else than a whole number, first 'zero'" in said
     assert (
@@ -81,7 +81,7 @@ def test_absurd_times(value: Any) -> None:
     table = {"rank": ["0", "0"], "start_ns": ["5", str(value)], "end_ns": ["9", str(value)]}
     trace = Trace.from_table(table)
     assert trace.events.collect()["start_ns"].to_list() == [5]
-    assert trace.dropped == {"unusable values": 1}
+    assert trace.dropped == {"start unreadable": 1}
 
 
 @pytest.mark.parametrize("value", [2**31, 2**40, -7, "3x"])

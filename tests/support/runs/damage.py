@@ -90,6 +90,15 @@ def checked_file(table: pa.Table, options: pa.ipc.IpcWriteOptions, rows: int | N
     return bytes(content) + footer + struct.pack("<i", len(footer)) + MAGIC
 
 
+def with_value(table: pa.Table, column: str, value: Any, row: int = 40) -> pa.Table:
+    """Change one cell."""
+    index = table.schema.get_field_index(column)
+    kind = table.schema.field(index).type
+    values = table[column].to_pylist()
+    values[row] = value
+    return table.set_column(index, table.schema.field(index), pa.array(values).cast(kind))
+
+
 def with_side(table: pa.Table, change: Callable[[dict[str, Any]], None]) -> pa.Table:
     """Change a table's side tables, in their JSON; their checksum is right again afterwards."""
     metadata = dict(table.schema.metadata or {})

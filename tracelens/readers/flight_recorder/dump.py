@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.errors import NotATrace
-from tracelens.readers.base import LATEST_NS
+from tracelens.readers.links import check_inside
 from tracelens.readers.words import meaning
 from tracelens.schema.gate import opened
+from tracelens.schema.rules import LATEST_NS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,13 +70,13 @@ def rank_in(name: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def dump_of(path: Path) -> Dump:
-    """Read a dump in a process of its own.
+def dump_of(path: Path, trace: Path) -> Dump:
+    """Read a dump of a trace in a process of its own.
 
     Raises:
-        NotATrace: it is none, or damaged.
+        NotATrace: it is none, damaged, or a link out of the trace.
     """
-    return translated(_plain(path), path)
+    return translated(_plain(path, trace), path)
 
 
 def translated(value: Any, path: Path) -> Dump:
@@ -102,9 +103,10 @@ def translated(value: Any, path: Path) -> Dump:
     )
 
 
-def _plain(path: Path) -> Any:
+def _plain(path: Path, trace: Path) -> Any:
     """Return the value of a pickle that has plain values only."""
     try:
+        check_inside(path, trace)
         with opened(path) as file:
             done = subprocess.run(  # our own file, and no name of the user's
                 [sys.executable, "-I", str(_UNPICKLE)],

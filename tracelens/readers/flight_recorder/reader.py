@@ -15,7 +15,10 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.flight_recorder.dump import Dump, dump_of, rank_in
 from tracelens.readers.flight_recorder.hangs import hang_facts, mismatches
+from tracelens.readers.links import inside
 from tracelens.readers.spans import Origin
+from tracelens.schema.gate import beginning
+from tracelens.schema.rules import lacking
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +43,7 @@ class FlightRecorderReader:
 
     def sniff(self, path: Path) -> bool:
         """Return whether a file, or the first of a folder, is such a pickle."""
-        return any(_is_dump(file) for file in _files(path)[:1])
+        return any(map(_is_dump, inside(_files(path), path)[:1]))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read all files; one that cannot be read is noted, where there are others.
@@ -50,7 +53,7 @@ class FlightRecorderReader:
             EmptyTrace: there is no call in them.
             UnusableInput: a file is not named after its rank, or two are of the same one.
         """
-        dumps, notes = _dumps(_files(path), how)
+        dumps, notes = _dumps(path, how)
         ranks = _ranks(dumps, how.rank_of)
         rows = pl.concat(
             dump.rows.with_columns(
@@ -73,7 +76,7 @@ class FlightRecorderReader:
             path.name,
             dates=True,
             once=True,
-            unusable=unusable,
+            unusable={lacking("start_ns"): unusable},
             notes=notes,
             members=members,
             recognition=Recognition(
@@ -97,16 +100,16 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_dump(file: Path) -> bool:
-    with file.open("rb") as content:
-        head = content.read(_HEAD)
+    head = beginning(file, _HEAD)
     return head.startswith(_PICKLE) and sum(word in head for word in _WORDS) >= _FEWEST_WORDS
 
 
-def _dumps(files: Sequence[Path], how: Reading) -> tuple[list[Dump], list[Note]]:
+def _dumps(path: Path, how: Reading) -> tuple[list[Dump], list[Note]]:
+    files = _files(path)
     found, notes = [], []
     for done, file in enumerate(files, 1):
         try:
-            found.append(dump_of(file))
+            found.append(dump_of(file, path))
         except NotATrace as error:
             if len(files) == 1:
                 raise

@@ -25,6 +25,7 @@ from tracelens.readers.kineto.gaps import gaps_of
 from tracelens.readers.kineto.matching import numbered
 from tracelens.readers.kineto.rank_rows import rows_of
 from tracelens.readers.kineto.stream import looks_like_events
+from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class KinetoReader:
 
     def sniff(self, path: Path) -> bool:
         """Return whether it is a file of events, or a folder with at least one."""
-        return any(map(looks_like_events, _files(path)))
+        return any(map(looks_like_events, inside(_files(path), path)))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read all files; what cannot be read becomes a note.
@@ -101,6 +102,7 @@ def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
         if how.progress:
             how.progress(done, len(files))
         try:
+            check_inside(file, path)
             tables.append(read_events(file))
         except (NotATrace, OSError) as error:
             reason = str(error)

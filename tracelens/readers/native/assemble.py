@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -30,16 +30,17 @@ from tracelens.model.trace import (
     Trace,
 )
 from tracelens.readers.native.arrow_file import Recording, read_arrow
-from tracelens.readers.native.checks import ALWAYS_READ, usable_events
+from tracelens.readers.native.checks import usable_events
 from tracelens.readers.native.plain_columns import read_usable, usable
 from tracelens.readers.native.process_notes import (
-    UNUSABLE,
     Recorded,
     choose_main,
     order_of,
     process_notes,
     retention_notes,
 )
+from tracelens.readers.native.soundness import ALWAYS_READ
+from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Part:
     path: Path
     table: pa.Table | None = None
     kept: PackedColumns | None = None
-    unusable: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
     cut: bool = False
     running: bool = False
 
@@ -96,7 +97,7 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
     rows, all_notes = [], list(notes)
     dropped: Counter[str] = Counter()
     for index, part in enumerate(parts):
-        lost = part.side.dropped | ({UNUSABLE: part.unusable} if part.unusable else {})
+        lost = added(part.side.dropped, part.lost)
         dropped.update(lost)
         unintended = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
         rows.append(_process(index, part, sum(unintended.values())))

@@ -24,14 +24,9 @@ from tracelens.conversion.messages import header_in
 from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
 from tracelens.readers.native.arrow_file import checked_footer, content_of, end_of, read_arrow
-from tracelens.readers.native.checks import (
-    ALWAYS_SET,
-    KNOWN_WORDS,
-    are_sane,
-    repaired_columns,
-    usable_columns,
-)
+from tracelens.readers.native.checks import held_to_range, repaired_columns, usable_columns
 from tracelens.readers.native.side_checks import check_side
+from tracelens.readers.native.soundness import ALWAYS_SET, KNOWN_WORDS, are_sane
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
 
 if TYPE_CHECKING:
@@ -56,14 +51,14 @@ _COLUMNS: Final = len(FILE_SCHEMA)
 
 
 class Usable(NamedTuple):
-    """The usable events of one process, its side tables, and how many events were left out.
+    """The usable events of one process, its side tables, and how many events were left out, by reason.
 
     `cut`: the end of the file is missing, or a part of it is damaged.
     """
 
     columns: Columns
     side: SideTables
-    unusable: int = 0
+    lost: dict[str, int]
     cut: bool = False
 
 
@@ -107,8 +102,8 @@ def usable(recording: Recording) -> Usable:
         NotATrace: its side tables hold what cannot be.
     """
     check_side(recording.side)
-    columns, unusable = usable_columns(recording)
-    return Usable(columns, recording.side, unusable, recording.cut)
+    columns, lost = usable_columns(recording)
+    return Usable(columns, recording.side, lost, recording.cut)
 
 
 def _read(path: Path, names: Collection[str]) -> Usable | None:
@@ -128,7 +123,7 @@ def _read(path: Path, names: Collection[str]) -> Usable | None:
         return None
     check_side(end.side)
     uids = {group.index: group.uid for group in end.side.communicators}
-    return Usable(repaired_columns(columns, uids).in_order(), end.side)
+    return Usable(repaired_columns(columns, uids).in_order(), end.side, {})
 
 
 def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Columns | None:
@@ -300,9 +295,10 @@ def _filled(name: str, values: Array, valid: Flags | None) -> _Column:
         if codes.min() < 0:
             raise ValueError("a code stands for no word")
         return _Column(filled(values, valid, -1), valid, int(codes.max()))
-    if valid is None:
-        return _Column(values if name in _OWN else values.copy(), None)
-    return _Column(filled(values, valid, _MISSING.get(name, NULL)), valid)
+    if valid is None and name in _OWN:
+        return _Column(values, None)
+    found = values.copy() if valid is None else filled(values, valid, _MISSING.get(name, NULL))
+    return _Column(held_to_range(name, found), valid)
 
 
 _MISSING: Final[dict[str, float]] = {**MISSING, "duration_ns": 0, "value": np.nan}

@@ -7,7 +7,7 @@ all that happened.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracelens.model.fmt import duration
 from tracelens.model.notes import Note
@@ -19,15 +19,12 @@ if TYPE_CHECKING:
     from tracelens.schema.side import Past, Process, Retention, SideTables
 
 __all__ = [
-    "UNUSABLE",
     "Recorded",
     "choose_main",
     "order_of",
     "process_notes",
     "retention_notes",
 ]
-
-UNUSABLE: Final = "unusable values"
 
 
 class Recorded(NamedTuple):

@@ -25,12 +25,11 @@ from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
 from tracelens.parallel import at_once, mapped
-from tracelens.readers.base import LATEST_NS, LONGEST_NS, SIMPLY, Reading
+from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording
 from tracelens.readers.native.assemble import Part, assemble
-from tracelens.readers.native.checks import ALWAYS_READ
 from tracelens.readers.native.plain_columns import read_usable, usable
-from tracelens.readers.native.process_notes import UNUSABLE
 from tracelens.readers.native.recordings import (
     DAMAGE,
     UNFINISHED,
@@ -41,10 +40,11 @@ from tracelens.readers.native.recordings import (
     vanished,
     wanted,
 )
-from tracelens.readers.native.side_checks import check_inside, check_no_links
+from tracelens.readers.native.soundness import ALWAYS_READ
 from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.gate import admit
 from tracelens.schema.ownership import belongs_to
+from tracelens.schema.rules import LATEST_NS, LONGEST_NS
 from tracelens.schema.vocabulary import (
     SAMPLES_FOLDER,
     SEGMENTS_SUFFIX,
@@ -199,7 +199,7 @@ def _part(path: Path, found: Usable) -> Part:
         side=found.side,
         outline=outline(found.columns, tracks),
         path=path,
-        unusable=found.unusable,
+        lost=found.lost,
         cut=found.cut,
     )
 
@@ -285,5 +285,5 @@ def _sound() -> pl.Expr:
 def _lost(file: str, count: int) -> list[Note]:
     if not count:
         return []
-    sentence = f"'{SAMPLES_FOLDER}/{file}' lost samples of stacks: {count} for {UNUSABLE}."
+    sentence = f"'{SAMPLES_FOLDER}/{file}' lost samples of stacks: {count} for unusable values."
     return [Note(file, sentence, "dropped")]

@@ -1,4 +1,4 @@
-"""What of a recording's side tables, files and links is believed: what cannot be so is refused."""
+"""What of a recording's side tables is believed: what cannot be so is refused."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_type_hints
 
 from tracelens.errors import NotATrace
-from tracelens.model.fmt import shown_name
 from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Process, Retention, Thread
 from tracelens.schema.vocabulary import MOST_RANKS, ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tracelens.schema.side import SideTables
 
@@ -36,38 +34,6 @@ _MAX_TEXT: Final = 10_000
 _FEW: Final = 32  # tables of communicators that are known to be sound
 _Row: TypeAlias = "Process | Thread | Communicator | ClockReading | Retention | Kept | Past"
 _ROWS: Final = (Process, Retention, Thread, Kept, Past, Communicator, ClockReading)
-
-
-def check_inside(path: Path, trace: Path) -> None:
-    """Refuse a file or folder of a trace that is, or is reached through, a link to outside of it.
-
-    Raises:
-        NotATrace: it is one, or a link that leads nowhere.
-    """
-    if path.parent == trace and not path.is_symlink():
-        return
-    try:
-        real = path.resolve(strict=True)
-    except (OSError, RuntimeError) as error:
-        raise NotATrace("it is a link that leads nowhere") from error
-    if not real.is_relative_to(trace.resolve()):
-        raise NotATrace(
-            f"it is a link out of the trace, to {shown_name(real)}: put the file itself there to have "
-            "it read"
-        )
-
-
-def check_no_links(folder: Path) -> None:
-    """Refuse a segments folder that is a link or holds one, as the recorder makes none.
-
-    Raises:
-        NotATrace: it does.
-    """
-    if folder.is_symlink():
-        raise NotATrace("it is a link, expected a folder")
-    for entry in folder.glob("*"):
-        if entry.is_symlink():
-            raise NotATrace(f"it holds a link, '{shown_name(entry.name)}', expected only files")
 
 
 def check_side(side: SideTables) -> None:

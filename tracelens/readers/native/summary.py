@@ -7,21 +7,17 @@ a time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracelens import containment
 from tracelens.conversion.arrow_file import read_samples
-from tracelens.conversion.tally import TALLIED, Tally, valid_of, values_of
+from tracelens.conversion.tally import TALLIED, Tally
 from tracelens.errors import NotATrace
 from tracelens.model.fmt import shown_name
 from tracelens.model.notes import Note
-from tracelens.readers.base import LATEST_NS, LONGEST_NS
+from tracelens.readers.links import check_inside
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.readers.native.process_notes import (
-    UNUSABLE,
     Recorded,
     choose_main,
     order_of,
@@ -37,19 +33,21 @@ from tracelens.readers.native.recordings import (
     refusal,
     vanished,
 )
-from tracelens.readers.native.side_checks import check_inside, check_side
-from tracelens.schema.vocabulary import CHOSEN_LOSSES, EVENT_TYPES, SAMPLES_FOLDER, TRACE_SUFFIX
+from tracelens.readers.native.side_checks import check_side
+from tracelens.readers.native.soundness import ALWAYS_READ, is_sound
+from tracelens.schema.rules import added
+from tracelens.schema.vocabulary import CHOSEN_LOSSES, SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    import pyarrow as pa
+
     from tracelens.readers.base import Progress
     from tracelens.schema.side import SideTables, Summary
 
 __all__ = ["FileFacts", "is_finished", "main_flags", "notes_of", "sampled", "summaries"]
-
-_NEVER_NULL: Final = ("start_ns", "type", "kind", "thread", "step")
 
 
 class FileFacts(NamedTuple):
@@ -173,15 +171,14 @@ def _facts(file: Path, trace: Path | None) -> FileFacts:
 
 
 def _counted(file: Path) -> FileFacts:
-    """Read the few columns that tell what a file holds."""
-    recording = read_arrow(file, TALLIED)
+    """Read the few columns that tell what a file holds, and which of its rows are usable."""
+    recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
     check_side(recording.side)
-    tally, unusable = Tally(), 0
-    for batch in recording.table.to_batches():
-        usable = _usable(batch)
-        unusable += batch.num_rows - usable.num_rows
-        tally.add(usable)
-    lost = recording.side.dropped | ({UNUSABLE: unusable} if unusable else {})
+    table, unusable = _usable(recording.table)
+    tally = Tally()
+    for batch in table.to_batches():
+        tally.add(batch)
+    lost = added(recording.side.dropped, unusable)
     return FileFacts(
         shown_name(file.name),
         recording.side,
@@ -195,20 +192,11 @@ def _unasked(lost: dict[str, int]) -> dict[str, int]:
     return {reason: count for reason, count in lost.items() if reason not in CHOSEN_LOSSES}
 
 
-def _usable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Drop the rows whose times or words make no sense; as a rule there are none, so look first."""
-    if not batch.num_rows:
-        return batch
-    start = values_of(batch.column("start_ns"), np.int64)
-    duration = values_of(batch.column("duration_ns"), np.int64)
-    sane = (start >= 0) & (start <= LATEST_NS)
-    sane &= ~valid_of(batch.column("duration_ns")) | ((duration >= 0) & (duration <= LONGEST_NS))
-    complete = all(not batch.column(name).null_count for name in _NEVER_NULL)
-    types = batch.column("type")
-    words = types.dictionary.to_pylist() if isinstance(types, pa.DictionaryArray) else []
-    if complete and sane.all() and {*words} <= {*EVENT_TYPES}:
-        return batch
-    for name in _NEVER_NULL:
-        sane &= np.array([value is not None for value in batch.column(name).to_pylist()])
-    sane &= np.array([word in EVENT_TYPES for word in types.to_pylist()])
-    return batch.filter(pa.array(sane))
+def _usable(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
+    """Return the usable rows, and how many are not, by reason."""
+    if is_sound(table):
+        return table, {}
+    from tracelens.readers.native.checks import sound_rows  # noqa: PLC0415 - frames, seldom needed
+
+    kept, unusable = sound_rows(table)
+    return table.take(kept), unusable

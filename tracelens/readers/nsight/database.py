@@ -11,6 +11,7 @@ import polars as pl
 
 from tracelens.containment import out_of_memory
 from tracelens.errors import NotATrace
+from tracelens.readers.links import check_inside
 from tracelens.schema import gate
 
 if TYPE_CHECKING:
@@ -86,17 +87,19 @@ def _fitting(values: tuple[Any, ...], kind: pl.DataType) -> list[Any]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[Database]:
+def opened(path: Path, trace: Path | None = None) -> Iterator[Database]:
     """Open a file for reading; nothing is written beside it, and no code of its schema is trusted.
 
     Raises:
-        NotATrace: it is no database, beyond the limit of a file, or damaged where it was read.
+        NotATrace: it is a link out of `trace`, no database, beyond the limit of a file, or damaged
+            where it was read.
     """
     try:
-        gate.opened(path).close()
+        check_inside(path, trace or path)
+        place = gate.passed(path).resolve()
     except NotATrace as error:
         raise NotATrace(f"'{path}' is not read: {error}.") from error
-    address = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    address = f"{place.as_uri()}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(address, uri=True)
     except sqlite3.Error as error:

@@ -13,9 +13,11 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.links import inside
 from tracelens.readers.nsight.database import MAGIC, opened
 from tracelens.readers.nsight.rows import Profile, profile_of
 from tracelens.readers.spans import Origin
+from tracelens.schema.gate import beginning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +40,7 @@ class NsightReader:
 
     def sniff(self, path: Path) -> bool:
         """Return whether a file, or the first of a folder, is a database of Nsight Systems."""
-        return any(_is_profile(file) for file in _files(path)[:1])
+        return any(map(_is_profile, inside(_files(path), path)[:1]))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read all files; one that cannot be read is noted, where there are others.
@@ -48,7 +50,7 @@ class NsightReader:
             EmptyTrace: nothing that lasts is in them.
             UnusableInput: of a process it is not known which rank it is, or two are the same one.
         """
-        profiles, notes = _profiles(_files(path), how)
+        profiles, notes = _profiles(path, how)
         owners = _owners(profiles, how.rank_of)
         rows = _rows(profiles, owners)
         unowned = rows["rank"].null_count()
@@ -67,7 +69,7 @@ class NsightReader:
             path.name,
             dates=all(profile.begin_ns for profile in profiles.values()),
             once=True,
-            unusable=unusable,
+            unusable={"no begin or no end": unusable},
             notes=notes,
             recognition=_recognition(profiles, rows, unowned),
         )
@@ -81,9 +83,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _is_profile(file: Path) -> bool:
-    with file.open("rb") as begin:
-        if begin.read(len(MAGIC)) != MAGIC:
-            return False
+    if beginning(file, len(MAGIC)) != MAGIC:
+        return False
     try:
         with opened(file) as database:
             return sum(name in database.columns for name in _MARKS) >= _FEWEST_MARKS
@@ -91,11 +92,12 @@ def _is_profile(file: Path) -> bool:
         return True  # which reading says, in a sentence
 
 
-def _profiles(files: Sequence[Path], how: Reading) -> tuple[dict[str, Profile], list[Note]]:
+def _profiles(path: Path, how: Reading) -> tuple[dict[str, Profile], list[Note]]:
+    files = _files(path)
     found, notes = {}, []
     for done, file in enumerate(files, 1):
         try:
-            with opened(file) as database:
+            with opened(file, path) as database:
                 found[file.name] = profile_of(database)
         except NotATrace as error:
             if len(files) == 1:

@@ -52,9 +52,10 @@ class Origin:
     """Where rows came from, and what else their reader knows.
 
     `name` stands for it in sentences, `file` is its name in the process table, empty if it is none.
-    `members` are the ranks of communicators, those that did not record included. `unusable` rows were
-    left out by the reader, which says so in its notes. `dates`: times are moments since 1970, and
-    good to a millisecond. `once`: no row is there twice, so nothing is looked for that repeats another.
+    `members` are the ranks of communicators, those that did not record included. `unusable` rows, by
+    reason, were left out by the reader, which says so in its notes. `dates`: times are moments since
+    1970, and good to a millisecond. `once`: no row is there twice, so nothing is looked for that repeats
+    another.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Origin:
     one_clock: bool = False
     dates: bool = False
     once: bool = False
-    unusable: int = 0
+    unusable: Mapping[str, int] = field(default_factory=dict)
     notes: Sequence[Note] = ()
     members: Mapping[str, Sequence[int]] = field(default_factory=dict)
     recognition: Recognition | None = None

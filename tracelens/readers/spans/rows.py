@@ -13,8 +13,9 @@ import polars as pl
 
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, PROCESS_COLUMNS, Note
-from tracelens.readers.base import LONGEST_NS, quoted, sane
-from tracelens.readers.native.checks import timed_on_device
+from tracelens.readers.base import quoted
+from tracelens.readers.rules import counted, held_to_range, reason
+from tracelens.schema.rules import LONGEST_NS, added
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ __all__ = [
 ]
 
 
-_NEGATIVE: Final = "negative duration"
-_UNUSABLE: Final = "unusable values"
+# What every row has: the other columns are filled in afterwards.
+_JUDGED: Final = ("start_ns", "duration_ns", "type", "status")
+_REASON: Final = "why it is left out"
 _WORKER: Final = ("role", "rank")
 _EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
 _WINDOW_NS: Final = 1_000
@@ -58,28 +60,24 @@ def fitted(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFr
     )
 
 
-def usable_rows(frame: pl.DataFrame, unusable: int, name: str) -> tuple[pl.DataFrame, Rejected]:
-    """Drop rows that end before they begin or are centuries away; `unusable` were dropped before.
+def usable_rows(
+    frame: pl.DataFrame, unusable: Mapping[str, int], name: str
+) -> tuple[pl.DataFrame, Rejected]:
+    """Drop rows that break a rule; `unusable` were dropped before, by reason.
 
     Raises:
         UnusableInput: nothing is left.
     """
     frame = _typed(_shifted(frame)).with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    middle = pl.when(sane()).then("start_ns").median().over(_WORKER)
-    near = (pl.col("start_ns") - middle).abs() < LONGEST_NS
-    backward = (pl.col("duration_ns") < 0).fill_null(value=False)
-    judged = frame.with_columns(backward=backward, good=sane() & near)
-    kept = judged.filter("good").drop("backward", "good", "duration_ns")
-    kept = kept.with_columns(**timed_on_device(kept.columns))
+    judged = frame.with_columns(reason(_JUDGED, _WORKER).alias(_REASON))
+    kept = judged.filter(pl.col(_REASON).is_null()).drop(_REASON, "duration_ns")
+    kept = kept.with_columns(**held_to_range(kept.schema))
     if kept.is_empty():
         raise UnusableInput(f"In {name} no row is usable: not one has an end after its begin.")
-    counts = {
-        _UNUSABLE: unusable + judged.filter(~pl.col("good") & ~pl.col("backward")).height,
-        _NEGATIVE: judged.filter("backward").height,
-    }
-    counts = {reason: count for reason, count in counts.items() if count}
+    counts = added(unusable, counted(judged[_REASON]))
+    counts = {why: count for why, count in counts.items() if count}
     lost = (
-        judged.filter(~pl.col("good"))
+        judged.filter(pl.col(_REASON).is_not_null())
         .with_columns(pl.col("role").cast(pl.String))
         .group_by(_WORKER)
         .agg(dropped=pl.len().cast(pl.Int64))

@@ -14,6 +14,7 @@ import polars as pl
 from tracelens.errors import EmptyTrace, UnusableInput
 from tracelens.model.trace import Note
 from tracelens.readers.base import quoted
+from tracelens.readers.rules import counted
 from tracelens.readers.table.columns import (
     NEEDED,
     describe,
@@ -25,6 +26,7 @@ from tracelens.readers.table.columns import (
     mapped,
 )
 from tracelens.readers.table.naming import TIMES, map_option
+from tracelens.schema.rules import lacking, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,18 +37,20 @@ if TYPE_CHECKING:
 __all__ = ["Cells", "gather"]
 
 _LEFT_OVER: Final = "{}!"
+_ALWAYS: Final = ("rank", "start")
+_REASON: Final = "why it is left out"
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
     """`frame` has our columns, those that the table has, and `start_ns` and `end_ns`.
 
-    `wall` says that times are dates rather than numbers; `unusable` counts rows left out.
+    `wall` says that times are dates rather than numbers; `unusable` counts rows left out, by reason.
     """
 
     frame: pl.DataFrame
     wall: bool
-    unusable: int
+    unusable: dict[str, int]
     notes: tuple[Note, ...]
 
 
@@ -73,14 +77,14 @@ def gather(table: pl.LazyFrame, plan: Plan, name: str) -> Cells:
     for column in columns:
         frame, note = _read_again(frame, column)
         notes += note
-    kept = _usable(frame)
+    kept, unusable = _usable(frame)
     if kept.is_empty():
-        reason = next(
+        why = next(
             (n.sentence for n in notes if n.kind == "unreadable"), "required cells are empty."
         )
-        raise UnusableInput(f"In {name} no row is usable: {reason}")
+        raise UnusableInput(f"In {name} no row is usable: {why}")
     wall = any(column.moment for column in columns if column.ours == "start")
-    return Cells(kept, wall, frame.height - kept.height, tuple(notes))
+    return Cells(kept, wall, unusable, tuple(notes))
 
 
 def _is_iso(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
@@ -189,14 +193,19 @@ def _trimmed(column: pl.Series) -> pl.Series:
     return column if all(word == found for word, found in meant.items()) else mapped(column, meant)
 
 
-def _usable(frame: pl.DataFrame) -> pl.DataFrame:
+def _usable(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     """Keep rows with rank, begin and a sound end, and compute `start_ns` and `end_ns`."""
     end = pl.col("end") if "end" in frame.columns else pl.col("start") + pl.col("duration")
-    marks = [_LEFT_OVER.format(name) for name in NEEDED]
-    unusable = [pl.col(mark).is_not_null() for mark in marks if mark in frame.columns]
-    sound = pl.col("rank").is_not_null() & pl.col("start").is_not_null()
-    kept = frame.with_columns(start_ns="start", end_ns=end).filter(
-        sound, ~pl.any_horizontal(*unusable, pl.lit(value=False))
+    marks = {name: _LEFT_OVER.format(name) for name in NEEDED}
+    unread = [
+        pl.when(pl.col(mark).is_not_null()).then(pl.lit(unreadable(name)))
+        for name, mark in marks.items()
+        if mark in frame.columns
+    ]
+    empty = [pl.when(pl.col(name).is_null()).then(pl.lit(lacking(name))) for name in _ALWAYS]
+    judged = frame.with_columns(
+        pl.coalesce(*unread, *empty).alias(_REASON), start_ns="start", end_ns=end
     )
+    kept = judged.filter(pl.col(_REASON).is_null())
     spent = [column for column in kept.columns if column.endswith("!") or column in TIMES]
-    return kept.drop(spent)
+    return kept.drop(_REASON, *spent), counted(judged[_REASON])

@@ -12,7 +12,6 @@ import struct
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -24,20 +23,22 @@ from tracelens.conversion.messages import BATCH, LEAD, messages
 from tracelens.errors import InvalidArgument, NotATrace
 from tracelens.model.trace import CLOCK_COLUMNS, Note, Trace
 from tracelens.readers import spans
-from tracelens.readers.base import LONGEST_NS, SIMPLY, Reading, quoted
+from tracelens.readers.base import SIMPLY, Reading, quoted
 from tracelens.readers.spans import Origin
 from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
 from tracelens.readers.table.cells import gather
 from tracelens.readers.table.kinds import translate, translate_roles
 from tracelens.readers.table.naming import Renaming, plan
 from tracelens.schema.arrow import mapped
-from tracelens.schema.gate import contents, limit, opened, refuse_beyond
+from tracelens.schema.gate import beginning, contents, limit, opened, passed, refuse_beyond
 from tracelens.schema.json_text import loads
+from tracelens.schema.rules import LONGEST_NS
 from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
 from tracelens.schema.vocabulary import SUMMED_UP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tracelens.readers.table.naming import Plan
 
@@ -49,6 +50,7 @@ _PARQUET: Final = b"PAR1"
 _TEXT: Final = (".csv", ".tsv")
 _NAMED: Final = (".parquet", ".feather", *_TEXT)
 _SHORTEST_ROW: Final = 6  # bytes of a row with a rank and two times
+_LONGEST_LINE: Final = 1 << 20  # bytes of a header
 _DELIMITERS: Final = (",", ";", "\t", "|")
 # What a damaged file makes polars and Arrow's library raise.
 _DAMAGE: Final = (
@@ -109,7 +111,7 @@ def _refuse_huge(path: Path, begin: bytes) -> None:
         size = os.fstat(file.fileno()).st_size
     rows, columns = 0, 0
     if begin.startswith(_PARQUET):
-        held = pq.read_metadata(path)
+        held = _footer(path)
         rows, columns = held.num_rows, held.num_columns
         groups = map(held.row_group, range(held.num_row_groups))
         refuse_beyond("decompressed", sum(max(0, group.total_byte_size) for group in groups))
@@ -180,8 +182,8 @@ def _opened(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 def _csv(path: Path) -> pl.LazyFrame:
     """Read every cell as text: what it means is decided by column, not by its first rows."""
-    with path.open(encoding="utf-8-sig", errors="strict") as file:
-        head = file.readline(1 << 20)
+    with opened(path) as file, io.BufferedReader(file) as lines:
+        head = lines.readline(_LONGEST_LINE).decode("utf-8-sig", "strict")
     if not head.strip():
         raise NotATrace(f"'{path}' has no header line: expected the names of the columns.")
     delimiter = max(_DELIMITERS, key=head.count)
@@ -201,15 +203,20 @@ def _source(path: Path) -> Path | io.BytesIO:
         str(path).encode()
     except UnicodeEncodeError:
         return io.BytesIO(contents(path))
-    return path
+    return passed(path)
 
 
-def _begin(path: str | os.PathLike[str]) -> bytes:
-    try:
-        with opened(Path(path)) as file:
-            return file.read(8)
-    except (OSError, NotATrace):
-        return b""
+def _begin(path: Path) -> bytes:
+    return beginning(path, len(_ARROW))
+
+
+def _footer(path: Path) -> pq.FileMetaData:
+    """Read what a Parquet file says of itself.
+
+    Raises:
+        NotATrace, OSError, ValueError, pyarrow.ArrowException: as `scan_parquet` does.
+    """
+    return pq.read_metadata(pa.BufferReader(mapped(path)))
 
 
 def _is_ours(path: Path) -> bool:
@@ -282,7 +289,7 @@ def _with_facts(trace: Trace, path: Path) -> Trace:
     if not _begin(path).startswith(_PARQUET):
         return trace
     try:
-        facts = loads((pq.read_metadata(path).metadata or {}).get(CONVERSION_KEY, b"{}"))
+        facts = loads((_footer(path).metadata or {}).get(CONVERSION_KEY, b"{}"))
     except (OSError, ValueError, pa.ArrowException):
         return trace
     if not isinstance(facts, dict):

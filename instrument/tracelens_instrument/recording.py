@@ -42,8 +42,6 @@ __all__ = ["Recording"]
 
 _LOOK_EVERY_NS: Final = 10**8
 _CLOCK_EVERY_NS: Final = 10 * 10**9
-_AT_FIRST_EVERY_NS: Final = 10**9  # short runs are known in some detail, too
-_AT_FIRST_NS: Final = 60 * 10**9
 _MOST_FOREIGN: Final = 1024
 _NO_STEPS: Final = 32  # segments since one ended: then the converter hears of them in between
 
@@ -75,7 +73,6 @@ class Recording:
         self._side.append(to_line("process", self.process))
         self._side.append(to_line("retention", retention))
         REGISTRY.listen(self._side.append, identity.job)
-        self._began = now()
         self.read_clocks()
         self._foreign: dict[int, ThreadState] = {}
         self._look_due = 0
@@ -193,9 +190,7 @@ class Recording:
 
     def read_clocks(self) -> None:
         """Tie the monotonic clock to the wall clock, again."""
-        moment = now()
-        first = moment < self._began + _AT_FIRST_NS
-        self._clock_due = moment + (_AT_FIRST_EVERY_NS if first else _CLOCK_EVERY_NS)
+        self._clock_due = now() + _CLOCK_EVERY_NS
         self.clock_reading(read_clocks())
 
     def at_step_boundary(self) -> None:

@@ -22,6 +22,7 @@ from tracelens.align.clocks.maps import (
     BLOCKS,
     FAR,
     MIN_FOR_SLOPE,
+    MOST_DRIFT,
     PLAUSIBLE_DRIFT,
     ClockMap,
     Correction,
@@ -87,9 +88,20 @@ def _lines(x: Floats, y: Floats) -> list[Line]:
     visible = np.ptp(x) * PLAUSIBLE_DRIFT > VISIBLE * noise
     level = np.median(y, axis=0)
     return [
-        theil_sen(x, y[:, clock]) if visible[clock] else Line(float(level[clock]))
+        _line(x, y[:, clock]) if visible[clock] else Line(float(level[clock]))
         for clock in range(y.shape[1])
     ]
+
+
+def _line(x: Floats, y: Floats) -> Line:
+    """Fit a line; where no clock drifts so fast, one jumps, of which few neighbours know."""
+    line = theil_sen(x, y)
+    if abs(line.slope) <= MOST_DRIFT:
+        return line
+    apart = np.diff(x) > 0
+    slope = float(np.median(np.diff(y)[apart] / np.diff(x)[apart])) if apart.any() else 0.0
+    slope = slope if abs(slope) <= MOST_DRIFT else 0.0
+    return Line(float(np.median(y - slope * x)), slope)
 
 
 def _reference(aligned: Floats) -> Floats:
@@ -198,6 +210,11 @@ def _pieces(
     at = int(steps.argmax())
     if steps[at] > np.ptp(levels) / 2 and steps[at] > 8 * np.median(steps):
         near = np.concatenate(parts[max(at - 1, 0) : at + 3])
+        return _jump(t, rest, _split(rest, near))
+    both = steps[:-1] + steps[1:]  # a jump within a block is half before its level, half after it
+    at = int(both.argmax())
+    if both[at] > 0.9 * np.ptp(levels) and both[at] > 16 * np.median(steps):
+        near = np.concatenate(parts[max(at - 1, 0) : at + 4])
         return _jump(t, rest, _split(rest, near))
     return (
         np.concatenate([[-FAR], middle, [FAR]]),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BLOCKS: Final = 64
 MIN_FOR_SLOPE: Final = 16  # with fewer points a line follows the noise
 PLAUSIBLE_DRIFT: Final = 1e-4  # no quartz drifts more than 100 ppm
+MOST_DRIFT: Final = 10 * PLAUSIBLE_DRIFT  # what drifts more is no clock
 _AT_ONCE: Final = 1 << 14  # times that are moved
 FAR: Final = 1e16  # beyond any run, from its start, in nanoseconds
 

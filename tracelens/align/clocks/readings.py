@@ -18,6 +18,7 @@ import polars as pl
 from tracelens.align.clocks.maps import (
     BLOCKS,
     FAR,
+    MOST_DRIFT,
     PLAUSIBLE_DRIFT,
     ClockMap,
     Correction,
@@ -112,7 +113,7 @@ def _trend(t: Floats, moved: Floats, half: Floats) -> tuple[Line, float]:
     span = float(np.ptp(t[best]))
     shows_drift = span * PLAUSIBLE_DRIFT > blunt
     line = theil_sen(t[best], moved[best], 2 if shows_drift else len(best) + 1)
-    if abs(line.slope) > 10 * PLAUSIBLE_DRIFT:  # these are no readings of a clock
+    if abs(line.slope) > MOST_DRIFT:  # these are no readings of a clock
         return Line(float(np.median(moved[best]))), PLAUSIBLE_DRIFT
     return line, WANDER + (blunt / span if shows_drift else PLAUSIBLE_DRIFT)
 

@@ -91,7 +91,7 @@ def _is_value(given: Any, name: str) -> bool:
 
 
 def _has_points(value: Any) -> bool:
-    """Return whether each point has a place, and beside it at most a list of plain values."""
+    """Return whether each point has a place, and beside it at most a list: a plain value, then such or lists of such."""
     points = value.get("points", [])
     return isinstance(points, list) and all(_is_point(point) for point in points)
 
@@ -100,7 +100,16 @@ def _is_point(point: Any) -> bool:
     if not isinstance(point, dict):
         return False
     beside = point.get("customdata")
-    values = beside if isinstance(beside, list) else [beside]
-    return all(isinstance(point.get(axis), _SCALAR) for axis in "xy") and all(
-        value is None or isinstance(value, _SCALAR) for value in values
+    first, *others = (beside or [None]) if isinstance(beside, list) else [beside]
+    return (
+        all(isinstance(point.get(axis), _SCALAR) for axis in "xy")
+        and _is_plain(first)
+        and all(
+            all(map(_is_plain, value)) if isinstance(value, list) else _is_plain(value)
+            for value in others
+        )
     )
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, _SCALAR)

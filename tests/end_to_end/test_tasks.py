@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from support.launch.mpi import launch
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import recorded
 
 import tracelens as tl
 
@@ -23,17 +20,7 @@ MANY, FEW = 240, 45  # tasks: 30 steps are judged, which are tasks of the fastes
 
 def report(folder: Path, style: str, fault: str, tasks: int) -> tl.Report:
     """Record a run as it is, and explain it."""
-    tracelens = str(Path(sys.executable).with_name("tracelens"))
-    command = [*launch(PROGRAM, RANKS), style, fault, str(tasks)]
-    subprocess.run(
-        [tracelens, "record", "--no-verdict", "--out", str(folder), "--", *command],
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    return tl.analyze(tl.open(folder))
+    return tl.analyze(recorded(folder, [*launch(PROGRAM, RANKS), style, fault, str(tasks)]))
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.mpi import launch
-from support.launch.patience import PATIENCE_S
-from support.launch.recording import clean_environment
+from support.launch.recording import recorded
 from support.launch.torchrun import torchrun_command
 
 import tracelens as tl
 from tracelens.accounting.stages import find_stages
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 pytestmark = pytest.mark.end_to_end
 
@@ -34,20 +27,6 @@ STEPS = {
     "polled": 119,
     "groups": 119,
 }  # what was done before the second is start-up
-
-
-def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
-    """Record a run as it is, and open it."""
-    tracelens = str(Path(sys.executable).with_name("tracelens"))
-    subprocess.run(
-        [tracelens, "record", "--no-verdict", "--out", str(folder), "--", *command],
-        env=clean_environment(OMP_NUM_THREADS="1"),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-    return tl.open(folder)
 
 
 @pytest.mark.parametrize(

@@ -7,17 +7,19 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pyarrow as pa
 from support.launch.patience import PATIENCE_S
 
+import tracelens as tl
 from tracelens.conversion.segments import decode
 from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,22 @@ def read(path: Path) -> Recorded:
         return Recorded(path, *decode(path))
     table = pa.ipc.open_file(str(path)).read_all()
     return Recorded(path, table, SideTables.from_metadata(table.schema.metadata))
+
+
+def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
+    """Record a command as a user does, and open what it left."""
+    subprocess.run(
+        [
+            str(Path(sys.executable).with_name("tracelens")),
+            *("record", "--no-verdict", "--out", str(folder), "--", *command),
+        ],
+        env=clean_environment(OMP_NUM_THREADS="1"),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return tl.open(folder)
 
 
 def read_all(folder: Path) -> list[Recorded]:

@@ -202,9 +202,7 @@ class WorkerPieces:
 
     def spent_before(self, counts: Flags, moments: Ints) -> Floats:
         """Return how much of some categories (flags) had passed at each moment."""
-        inside = np.concatenate([[False], counts[self.category], [False]])
-        edges = self.bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
-        return covered_before(edges[::2], edges[1::2], moments)
+        return _passed_before(self.bounds, counts[self.category], moments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,9 +258,7 @@ class JoinedPieces:
 
     def spent_before(self, counts: Flags, moments: Ints) -> Floats:
         """Return how much of some categories (flags) had passed at each moment on the line."""
-        inside = np.concatenate([[False], counts[self.category], [False]])
-        edges = self.bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
-        return covered_before(edges[::2], edges[1::2], moments)
+        return _passed_before(self.bounds, counts[self.category], moments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -378,6 +374,13 @@ def categories(codes: Array) -> pl.Series:
 def spent_before(inside: pl.DataFrame, moments: Ints) -> Floats:
     """Return how much of some pieces' time is before each moment; pieces are sorted and disjoint."""
     return covered_before(inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy(), moments)
+
+
+def _passed_before(bounds: Ints, counted: Flags, moments: Ints) -> Floats:
+    """Return how much of touching pieces, of which some are counted, had passed at each moment."""
+    inside = np.concatenate([[False], counted, [False]])
+    edges = bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
+    return covered_before(edges[::2], edges[1::2], moments)
 
 
 def covered_before(begins: Ints, ends: Ints, moments: Ints) -> Floats:

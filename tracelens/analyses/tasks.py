@@ -1,7 +1,7 @@
 """Tasks that one rank hands out to the others by messages, and who takes how long for them.
 
 Where a rank serves the others (`accounting/stages.py`), whoever is free takes the next task. Who is slow
-makes fewer of them, and nobody needs to wait for it: time per step tells little, but time per task does.
+makes fewer of them, and no other has to wait for it: time per step shows little, time per task does.
 A worker holds a task from the end of its receive to the begin of its next send, but for times in which
 it made a collective call: others hold it up there. That a worker takes longer than the others together
 is judged by ranks of times (Mann & Whitney 1947), which long tasks that anybody may get do not mislead.
@@ -9,7 +9,6 @@ is judged by ranks of times (Mann & Whitney 1947), which long tasks that anybody
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.accounting.stages import find_server
 from tracelens.model import fmt
 from tracelens.stats.constants import CLEARLY_SLOWER, FALSE_RATE
+from tracelens.stats.null_model import rank_sum_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ class Tasks:
     @property
     def is_clear(self) -> bool:
         """Whether the slowest takes clearly longer, by more than chance can tell for any worker."""
-        p = _chance(self.held_ns[self.slowest], self._others)
+        p = rank_sum_tail(self.held_ns[self.slowest], self._others)
         return self.ratio >= CLEARLY_SLOWER and p * len(self.held_ns) <= FALSE_RATE
 
     @property
@@ -120,13 +120,3 @@ def _calls_of(trace: Trace, process: int) -> Ints:
         for column in np.flatnonzero(grid.processes == process).tolist()
     ]
     return np.sort(np.concatenate([np.zeros(0, np.int64), *begins]))
-
-
-def _chance(mine: Ints, others: Ints) -> float:
-    """Return how likely some values are so large among others by chance: the sum of their ranks."""
-    below = np.searchsorted(np.sort(others), mine, side="left")
-    upto = np.searchsorted(np.sort(others), mine, side="right")
-    greater = float((below + upto).sum()) / 2
-    pairs = len(mine) * len(others)
-    deviation = math.sqrt(pairs * (len(mine) + len(others) + 1) / 12)
-    return math.erfc((greater - pairs / 2) / deviation / math.sqrt(2)) / 2

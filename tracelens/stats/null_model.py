@@ -6,7 +6,8 @@ ranks (learnt from windows as long as the one judged, with a weak prior). Each h
 freedom, and their sum has those of Welch (1947) and Satterthwaite (1946). Beside it stand the tails of
 Student's t and of the binomial distribution, both regularised incomplete beta functions (Abramowitz &
 Stegun 26.5.24 and 26.7.1), the latter also between whole numbers. SciPy has these; importing it
-costs as much as explaining a small run, so who asks looks first whether the answer matters.
+costs as much as explaining a small run, so who asks looks first whether the answer matters. Rank sums
+have a tail of their own.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from tracelens.stats.robust import deviation
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Ints
 
 
 def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
@@ -64,6 +65,20 @@ def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) 
     shown = np.where(inside, k, 1)
     tail = special.betainc(shown, np.maximum(trials - shown + 1, 1), rate)
     return np.asarray(np.where(inside, tail, np.where(k < 1, 1.0, 0.0)))
+
+
+def rank_sum_tail(values: Ints, others: Ints) -> float:
+    """Return how likely some values are so large among others by chance (Mann & Whitney 1947).
+
+    The normal approximation, without a correction for ties; `scipy.stats`, which has it, takes longer to
+    import than a report of a small run does.
+    """
+    ordered = np.sort(others)
+    below, upto = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
+    greater = float((below + upto).sum()) / 2
+    pairs = len(values) * len(others)
+    deviation = math.sqrt(pairs * (len(values) + len(others) + 1) / 12)
+    return math.erfc((greater - pairs / 2) / deviation / math.sqrt(2)) / 2
 
 
 # The variance of the median of so many normal numbers (David & Nagaraja 2003, section 3).

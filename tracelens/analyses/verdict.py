@@ -59,7 +59,7 @@ _RECORD_ALONE: Final = (
     "core, taskset) and no more threads than these."
 )
 _RECORD_TASKS: Final = (
-    "Wrap a task in a span (tl.span), with what tells tasks apart in its name, or record with "
+    "Wrap a task in a span (tl.span), with the sort of task in its name, or record with "
     "--sample; of at least 30 tasks a worker it is judged who is slow."
 )
 _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in queues of servers"}

@@ -31,7 +31,7 @@ def reason(columns: Collection[str], per: Sequence[str] = ()) -> pl.Expr:
 
     Args:
         columns: Those that there are, `start_ns` among them.
-        per: What tells processes apart, if rows are of several.
+        per: The columns that identify a process, if rows are of several.
     """
     held = ((name, rule) for name, rule in RULES.items() if name in columns)
     broken = pl.coalesce(

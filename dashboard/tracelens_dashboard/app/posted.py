@@ -91,7 +91,7 @@ def _is_value(given: Any, name: str) -> bool:
 
 
 def _has_points(value: Any) -> bool:
-    """Return whether each point has a place, and beside it plain values, or lists of them but first."""
+    """Return whether each point has a place and custom data: a value, then values or lists of values."""
     points = value.get("points", [])
     return isinstance(points, list) and all(_is_point(point) for point in points)
 

@@ -42,6 +42,24 @@ static inline PyObject *incref(PyObject *self)
     return self;
 }
 
+/* An attribute by its interned name: the cache of types keeps each other name that it is asked for. */
+static PyObject *attribute(PyObject *of, const char *name)
+{
+    PyObject *interned = PyUnicode_InternFromString(name);
+    PyObject *found = interned ? PyObject_GetAttr(of, interned) : NULL;
+    Py_XDECREF(interned);
+    return found;
+}
+
+/* Call a method with up to three arguments, then NULL. */
+static PyObject *call_method(PyObject *of, const char *name, PyObject *first, PyObject *second, PyObject *third)
+{
+    PyObject *method = attribute(of, name);
+    PyObject *result = method ? PyObject_CallFunctionObjArgs(method, first, second, third, NULL) : NULL;
+    Py_XDECREF(method);
+    return result;
+}
+
 /* Free an object of a heap type, which holds a reference to its type. */
 static void free_object(void *self)
 {

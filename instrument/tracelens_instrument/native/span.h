@@ -51,7 +51,7 @@ static COLD PyObject *slow_path(Span *self, const char *name, PyObject *const *a
                                PyObject *names)
 {
     PyObject *of = span_fallback(self);
-    PyObject *method = of ? PyObject_GetAttrString(of, name) : NULL;
+    PyObject *method = of ? attribute(of, name) : NULL;
     PyObject *given = positionals(args, count);
     PyObject *named = keywords(args + count, names);
     PyObject *result = NULL;
@@ -186,7 +186,7 @@ static PyObject *span_enter(PyObject *self, PyObject *unused)
 
 static COLD PyObject *leave_through_token(PyObject *token, int failed)
 {
-    PyObject *done = PyObject_CallMethod(token, "end", "O", failed ? Py_True : Py_False);
+    PyObject *done = call_method(token, "end", failed ? Py_True : Py_False, NULL, NULL);
     Py_DECREF(token);
     return done;
 }
@@ -285,7 +285,7 @@ static PyObject *span_reduce(Span *self, PyObject *unused)
 
 static PyObject *span_tp_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    PyObject *begin = PyObject_GetAttrString(self, "begin");
+    PyObject *begin = attribute(self, "begin");
     PyObject *token = begin ? PyObject_Call(begin, args, kwargs) : NULL;
     Py_XDECREF(begin);
     return token;

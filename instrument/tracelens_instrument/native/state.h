@@ -27,7 +27,7 @@ static int fields_set_segment(Fields *self, PyObject *segment, void *unused)
     (void)unused;
     if (segment == Py_None)
         segment = NULL;
-    PyObject *slots = segment ? PyObject_GetAttrString(segment, "slots") : NULL;
+    PyObject *slots = segment ? attribute(segment, "slots") : NULL;
     if (segment != NULL && slots == NULL)
         return -1;
     if (slots != NULL && Py_TYPE(slots) != SlotsType) {
@@ -202,7 +202,7 @@ static COLD ThreadState *find_thread_state(void)
     if (state->local == NULL)
         return NULL;
     unsigned long long since = epoch;
-    PyObject *found = PyObject_GetAttrString(state->local, "thread_state");
+    PyObject *found = attribute(state->local, "thread_state");
     if (found == NULL) {
         PyErr_Clear();
         return NULL;

@@ -106,7 +106,7 @@ static COLD PyObject *step_enter_slow_path(Step *self)
     PyObject *samples = self->work[SAMPLES] ? self->work[SAMPLES] : Py_None;
     PyObject *tokens = self->work[TOKENS] ? self->work[TOKENS] : Py_None;
     PyObject *made = PyObject_CallFunctionObjArgs(step_fallback, self->number, samples, tokens, NULL);
-    PyObject *entered = made ? PyObject_CallMethod(made, "__enter__", NULL) : NULL;
+    PyObject *entered = made ? call_method(made, "__enter__", NULL, NULL, NULL) : NULL;
     if (entered != NULL) {
         set_reference(&self->fallback, made);
         Py_DECREF(entered);
@@ -143,7 +143,7 @@ static COLD PyObject *step_leave_slow_path(Step *self, PyObject *kind)
 {
     PyObject *fallback = self->fallback;
     self->fallback = NULL;
-    PyObject *done = PyObject_CallMethod(fallback, "__exit__", "OOO", kind, Py_None, Py_None);
+    PyObject *done = call_method(fallback, "__exit__", kind, Py_None, Py_None);
     Py_DECREF(fallback);
     return done;
 }
@@ -200,7 +200,7 @@ static PyObject *step_leave(Step *self, PyObject *const *args, Py_ssize_t count)
         return NULL;
     if (LIKELY(pass_boundary(state, end_ns)) || state->recording == NULL || state->recording == Py_None)
         return incref(Py_None);
-    return PyObject_CallMethod(state->recording, "at_step_boundary", NULL);
+    return call_method(state->recording, "at_step_boundary", NULL, NULL, NULL);
 }
 
 static PyMethodDef step_methods[] = {

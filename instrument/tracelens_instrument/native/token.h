@@ -130,7 +130,7 @@ static void keep_python_state(void)
 /* Whether a future holds an error; -1 and an exception if that is none that a program catches. */
 static int future_failed(PyObject *future)
 {
-    PyObject *value = PyObject_CallMethod(future, "value", NULL);
+    PyObject *value = call_method(future, "value", NULL, NULL, NULL);
     if (value != NULL) {
         Py_DECREF(value);
         return 0;

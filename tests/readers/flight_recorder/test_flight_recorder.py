@@ -168,6 +168,15 @@ def test_the_rank_is_that_of_the_name_or_of_the_user(tmp_path: Path) -> None:
     assert next(r.name for r in READERS if r.sniff(place)) == FlightRecorderReader().name
 
 
+def test_text_that_cannot_be_encoded_is_replaced(tmp_path: Path) -> None:
+    """Pickles may hold half a surrogate pair, which no output can."""
+    content = dump([call(1, process_group=("\udcff", "\udcff"))])
+    content["pg_config"] = {"\udcff": {"ranks": "[0]"}}
+    (tmp_path / "trace_rank_0").write_bytes(pickle.dumps(content))
+    groups = FlightRecorderReader().read(tmp_path).communicators
+    assert all("?" in name and name.encode() for name in groups["communicator"].cast(str))
+
+
 class Hostile:
     """Runs a command when it is unpickled, if anything lets it."""
 

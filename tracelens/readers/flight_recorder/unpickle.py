@@ -40,11 +40,11 @@ def main() -> int:
         pass
     try:
         value = PlainUnpickler(sys.stdin.buffer).load()
-        text = json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except Exception as error:  # noqa: BLE001 - damaged bytes raise whatever they like
         sys.stdout.write(f"{type(error).__name__}: {error}"[:500])
         return 1
-    sys.stdout.write(text)
+    sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # lone surrogates become "?"
     return 0
 
 

@@ -56,9 +56,11 @@ class Dependencies:
 
         None where no message was matched, or where workers are blocked for long by what was not.
         """
+        if not trace.exchanged.height:
+            return None
         processes = trace.workers["process"].to_list()
         windows = trace.steps.sort("start_ns").partition_by("process", as_dict=True)
-        if not trace.exchanged.height or any((process,) not in windows for process in processes):
+        if any((process,) not in windows for process in processes):
             return None
         mine = [windows[process,] for process in processes]
         first = np.array([part["start_ns"][0] for part in mine])

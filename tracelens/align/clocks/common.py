@@ -21,6 +21,7 @@ from tracelens.align.clocks.maps import ClockMap
 from tracelens.align.clocks.readings import bias, from_ping_pong, from_wall, wall_windows
 from tracelens.align.clocks.requests import causality_violations, exchanges, from_requests
 from tracelens.align.collectives import gather
+from tracelens.memory import give_back
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.trace import Alignment, HostClock, Note
@@ -50,6 +51,7 @@ def align(trace: Trace) -> Trace:
         return trace.with_(alignment=Alignment("same_clock", _unmoved(names, trace.clocks)))
     maps, method, notes, alone = _maps(trace, clocks, names)
     moved = {process: maps[clock] for process, clock in clocks.select("process", "clock").rows()}
+    give_back()  # what fitting left: memory is at its most while all calls are there twice
     return trace.changed(
         Moving(moved),
         calls=tuple(_moved_calls(grid, moved) for grid in trace.calls),

@@ -1,8 +1,9 @@
 """Runs the floor and our verbs on a trace, in turns, each a process of its own.
 
-A round is: the floor; a report of a trace beside which nothing is kept; a report of the same trace
-again, which may use what the first one kept; `info`. Ratios are taken within a round, so a machine that
-is slow for a while is slow for both sides. The trace is in the page cache: the floor has read it.
+A round is: the floor; if asked for a report that keeps nothing, as the floor does; a report of a trace
+beside which nothing is kept; a report of the same trace again, which may use what the first one kept;
+`info`. Ratios are taken within a round, so a machine that is slow for a while is slow for both sides.
+The trace is in the page cache: the floor has read it.
 """
 
 from __future__ import annotations
@@ -41,15 +42,16 @@ class Rounds:
     """What the rounds took, a cost a round; the last report; whether every second one was equal."""
 
     floor: list[Cost] = field(default_factory=list)
+    alone: list[Cost] = field(default_factory=list)
     first: list[Cost] = field(default_factory=list)
     second: list[Cost] = field(default_factory=list)
     info: list[Cost] = field(default_factory=list)
     report: bytes = b""
     equal: bool = True
 
-    def over_floor(self) -> list[float]:
-        """Return the report's CPU time as a multiple of the floor's."""
-        return [a.cpu / b.cpu for a, b in zip(self.first, self.floor, strict=True)]
+    def over_floor(self, report: list[Cost]) -> list[float]:
+        """Return the CPU time of a report of each round as a multiple of the floor's."""
+        return [a.cpu / b.cpu for a, b in zip(report, self.floor, strict=True)]
 
     def second_share(self) -> list[float]:
         """Return the second report's CPU time in % of the first's."""
@@ -115,7 +117,12 @@ class Bench:
         return self.verb("analyze", trace, *_REPORT, *arguments, launcher=launcher, **env)
 
     def measure(
-        self, trace: Path, *arguments: str, second: bool = True, info: bool = True
+        self,
+        trace: Path,
+        *arguments: str,
+        alone: bool = False,
+        second: bool = True,
+        info: bool = True,
     ) -> Rounds:
         """Measure everything round by round; `arguments` go to the reports."""
         found = Rounds()
@@ -123,6 +130,9 @@ class Bench:
             found.floor.append(self.floor(trace))
             say(f"round {number + 1}, floor ", found.floor)
             self.forget(trace)
+            if alone:
+                found.alone.append(self.analyze(trace, *arguments, "--no-keep"))
+                say("         alone ", found.alone)
             found.first.append(self.analyze(trace, *arguments))
             found.report = self.output.read_bytes()
             say("         first ", found.first)

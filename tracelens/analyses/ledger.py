@@ -17,7 +17,8 @@ at collectives.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.result import Result
     from tracelens.model.trace import Trace
+    from tracelens.model.verdict import Cause
 
 __all__ = ["measure"]
 
@@ -72,59 +74,108 @@ def measure(
     if trace.steps.is_empty():
         return None
     total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
-    spent = phases.spent.sum(axis=0) / total
-    shares = dict(zip(CATEGORIES, spent.tolist(), strict=True))
     part = _parts_of_ranks(trace, phases)
     beyond: dict[str, dict[int, float]] = {
         name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name, part) / total, strict=True))
         for name in CATEGORIES
         if name in _OWN_LOSSES
     }
-    left = {name: share for name, share in shares.items() if name not in USEFUL}
-    left |= {
-        _UNINSTRUMENTED: float(sum(beyond[_UNINSTRUMENTED].values())),
-        _OUTSIDE: 1.0 - sum(shares.values()),
-    }
-    useful = 1.0 - sum(left.values())
+    account = _Account.of(phases, beyond[_UNINSTRUMENTED], total)
+    useful = 1.0 - sum(account.left.values())
     queues = _queues(results)
     at_shards = {
         kind: {shard: ns / total for shard, ns in spent.items()}
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
-    losses = list(_claimed(findings, left, beyond, at_shards))
+    account.claim(findings, beyond, at_shards)
     if find_server(trace) is not None:  # who has more of it has done the others' work
-        useful += left.pop(_UNINSTRUMENTED)
-    bubble = min(_bubble_ns(results) / total, left["wait"])
-    left["wait"] -= bubble
-    losses.append(Loss("wait", bubble, "bubble"))
-    unasked = min(_unasked_ns(trace, phases) / total, left["wait"])
-    left["wait"] -= unasked
-    losses.append(Loss("wait", unasked, "known"))
+        useful += account.left.pop(_UNINSTRUMENTED)
+    account.book("wait", _bubble_ns(results) / total, "bubble")
+    account.book("wait", _unasked_ns(trace, phases) / total, "known")
     last, pushed = _at_calls(results, phases), _at_servers(queues, phases)
     named = {rank for finding in findings if finding.category == "fault" for rank in finding.ranks}
-    delayed = queues.missing_ns / total - _claimed_by_ranks(losses, findings)
-    awaited = {"wait": left["wait"], "ps_queue": min(max(delayed, 0.0), left["ps_queue"])}
-    for (name, share), waits in zip(awaited.items(), (last, pushed), strict=True):
-        in_turns = share * (waits.jitter(named, part) if waits else 0.0)
-        left[name] -= in_turns
-        losses.append(Loss(name, in_turns, "jitter"))
+    delayed = max(queues.missing_ns / total - account.claimed_by_ranks(findings), 0.0)
+    for name, waits, awaited in (("wait", last, 1.0), ("ps_queue", pushed, delayed)):
+        in_turns = waits.jitter(named, part) if waits else 0.0
+        account.book(name, min(awaited, account.left[name]) * in_turns, "jitter")
     if trace.steps["step"].n_unique() >= FEWEST_STEPS:  # else it was not judged what shards do
-        served = min(sum(at_shards[""].values()), left["ps_queue"])
-        left["ps_queue"] -= served
-        losses.append(Loss("ps_queue", served, "known"))
-    losses += [
-        Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
-        for name, share in left.items()
-    ]
+        account.book("ps_queue", sum(at_shards[""].values()), "known")
+    account.close()
     of_pushes = queues.missing_ns > phases.of("ps_queue").sum() / 2
     rank, share = _most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
         useful=useful,
-        losses=tuple(loss for loss in losses if abs(loss.share) > ROUNDING),
+        losses=tuple(loss for loss in account.losses if abs(loss.share) > ROUNDING),
         startup_ns=_startup_ns(trace),
         awaited_rank=rank,
         awaited_share=share,
     )
+
+
+@dataclass(frozen=True)
+class _Account:
+    """What of each category's loss is `left` to be explained, as shares, and the losses that are."""
+
+    left: dict[str, float]
+    losses: list[Loss]
+
+    @classmethod
+    def of(cls, phases: Phases, uncovered: Mapping[int, float], total: int) -> Self:
+        """Open it with all that was no useful time; of uncovered time, what ranks have beyond peers."""
+        spent = (phases.spent.sum(axis=0) / total).tolist()
+        left = {n: s for n, s in zip(CATEGORIES, spent, strict=True) if n not in USEFUL}
+        return cls(
+            left | {_UNINSTRUMENTED: float(sum(uncovered.values())), _OUTSIDE: 1.0 - sum(spent)}, []
+        )
+
+    def book(self, category: str, share: float, cause: Cause) -> None:
+        """Explain a share of a category's loss, as far as there is so much of it."""
+        booked = min(share, self.left[category])
+        self.left[category] -= booked
+        self.losses.append(Loss(category, booked, cause))
+
+    def claim(
+        self,
+        findings: Sequence[Finding],
+        beyond: Mapping[str, Mapping[int, float]],
+        at_shards: Mapping[str, dict[int, float]],
+    ) -> None:
+        """Explain what each finding does.
+
+        `at_shards` is what workers were queued in at each shard: for a kind of finding, or all others.
+        """
+        for number, finding in enumerate(findings):
+            rest = (finding.saving if finding.cost is None else finding.cost) or 0.0
+            own = beyond.get(finding.phase or "", {}) if finding.ranks else {}
+            mine = sum(own.get(rank, 0.0) for rank in finding.ranks)
+            for name in _explained_by(finding):
+                is_own = bool(own) and name == finding.phase
+                most = rest
+                if name == "ps_queue" and finding.shards:
+                    queued = at_shards.get(finding.kind, at_shards[""])
+                    most = sum(queued.pop(shard, 0.0) for shard in finding.shards)
+                claim = min(self.left[name], mine if is_own else most)
+                if claim > 0:
+                    self.left[name] -= claim
+                    rest = max(rest - (0.0 if is_own else claim), 0.0)
+                    self.losses.append(Loss(name, claim, "finding", number))
+
+    def claimed_by_ranks(self, findings: Sequence[Finding]) -> float:
+        """Return what was claimed of queues by findings that name no shard: waits for their ranks."""
+        return sum(
+            loss.share
+            for loss in self.losses
+            if loss.category == "ps_queue"
+            and loss.finding is not None
+            and not findings[loss.finding].shards
+        )
+
+    def close(self) -> None:
+        """Take what is left as explained by its category, or as unexplained."""
+        self.losses.extend(
+            Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
+            for name, share in self.left.items()
+        )
 
 
 def _bubble_ns(results: Mapping[str, Result]) -> float:
@@ -167,49 +218,11 @@ def _beyond_peers(phases: Phases, category: str, part: Mapping[int, int]) -> Flo
     return beyond
 
 
-def _claimed(
-    findings: Sequence[Finding],
-    left: dict[str, float],
-    beyond: Mapping[str, Mapping[int, float]],
-    at_shards: Mapping[str, dict[int, float]],
-) -> Iterable[Loss]:
-    """Yield what each finding claims, and take it off what is left.
-
-    `at_shards` is what workers were queued in at each shard, for a kind of finding, or for all others.
-    """
-    for number, finding in enumerate(findings):
-        rest = (finding.saving if finding.cost is None else finding.cost) or 0.0
-        own = beyond.get(finding.phase or "", {}) if finding.ranks else {}
-        mine = sum(own.get(rank, 0.0) for rank in finding.ranks)
-        for name in _explained_by(finding):
-            is_own = bool(own) and name == finding.phase
-            most = rest
-            if name == "ps_queue" and finding.shards:
-                queued = at_shards.get(finding.kind, at_shards[""])
-                most = sum(queued.pop(shard, 0.0) for shard in finding.shards)
-            claim = min(left[name], mine if is_own else most)
-            if claim > 0:
-                left[name] -= claim
-                rest = max(rest - (0.0 if is_own else claim), 0.0)
-                yield Loss(name, claim, "finding", number)
-
-
 def _explained_by(finding: Finding) -> tuple[str, ...]:
     """Return which losses a finding can be the reason of, first the likeliest."""
     if finding.phase in _OWN_LOSSES:
         return (finding.phase, *_EXPLAINED["ranks"])
     return _EXPLAINED.get("servers" if finding.shards else KINDS[finding.kind].group, ())
-
-
-def _claimed_by_ranks(losses: Iterable[Loss], findings: Sequence[Finding]) -> float:
-    """Return what was claimed of queues by findings that name no shard: waits for their ranks."""
-    return sum(
-        loss.share
-        for loss in losses
-        if loss.category == "ps_queue"
-        and loss.finding is not None
-        and not findings[loss.finding].shards
-    )
 
 
 def _queues(results: Mapping[str, Result]) -> Queues:

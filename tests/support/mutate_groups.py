@@ -57,6 +57,21 @@ class Group:
         return [test for test in tests if test in importing] or tests
 
 
+_CONVERTED: Final = (  # how records become columns
+    "tests/conversion/test_depth.py",
+    "tests/conversion/test_depth_across_chunks.py",
+    "tests/conversion/test_device_times.py",
+    "tests/conversion/test_convert.py",
+    "tests/schema/test_format_document.py",
+    "tests/conversion/test_decode_is_lossless.py",
+)
+_WRITTEN: Final = (  # how columns become files
+    "tests/conversion/test_arrow_file.py",
+    "tests/readers/native/test_summary.py",
+    "tests/readers/native/test_shared_columns.py",
+    "tests/readers/native/test_plain_columns.py",
+    "tests/faults/test_checksums.py",
+)
 GROUPS: Final = {
     "schema": Group(
         ("tracelens/schema/*.py",),
@@ -79,17 +94,47 @@ GROUPS: Final = {
     ),
     "conversion": Group(
         ("tracelens/conversion/*.py",),
-        (
-            "tests/conversion",
-            "tests/schema",
-            "tests/faults/test_checksums.py",
-            "tests/faults/test_killed.py",
-            "tests/faults/test_nothing_outside.py",
-            "tests/faults/test_nested.py",
-            "tests/readers/native/test_summary.py",
-            "tests/instrument/test_stop.py",
-        ),
+        (*_CONVERTED, *_WRITTEN),
         one_in=90,
+        own={
+            "arrow_file": (*_WRITTEN, "tests/conversion/test_incremental.py"),
+            "batches": _CONVERTED,
+            "columns": _CONVERTED,
+            "definitions": (*_CONVERTED, "tests/conversion/test_arrow_file.py"),
+            "flatbuffers": _WRITTEN,
+            "folder": (
+                "tests/conversion/test_is_live.py",
+                "tests/conversion/test_convert.py",
+                "tests/conversion/test_unusable_segments.py",
+                "tests/conversion/test_incremental.py",
+                "tests/faults/test_nothing_outside.py",
+            ),
+            "incremental": (
+                "tests/conversion/test_incremental.py",
+                "tests/instrument/retention/test_ring.py",
+            ),
+            "layout": (*_WRITTEN, "tests/conversion/test_incremental.py"),
+            "lock": ("tests/conversion/test_convert.py", "tests/faults/test_side_by_side.py"),
+            "messages": _WRITTEN,
+            "retention": (
+                "tests/instrument/retention/test_keep_request.py",
+                "tests/instrument/retention/test_retention_options.py",
+                "tests/instrument/core/test_left_out.py",
+                "tests/instrument/retention/test_ring.py",
+            ),
+            "segments": (
+                "tests/conversion/test_unusable_segments.py",
+                "tests/conversion/test_is_live.py",
+                "tests/conversion/test_convert.py",
+                "tests/conversion/test_device_times.py",
+                "tests/readers/native/test_segments_elsewhere.py",
+                "tests/faults/test_killed.py",
+            ),
+            "tally": (
+                "tests/readers/native/test_summary.py",
+                "tests/conversion/test_incremental.py",
+            ),
+        },
     ),
     "gate": Group(("tracelens/schema/gate.py",), ("tests/schema/test_gate.py",), one_in=2),
     "clocks": Group(
@@ -105,7 +150,21 @@ GROUPS: Final = {
             "tests/align/clocks/test_requests.py",
         ),
         one_in=70,
-        direct=False,
+        own={
+            "exits": (
+                "tests/align/clocks/test_fits.py",
+                "tests/align/clocks/test_exit_lags.py",
+                "tests/align/clocks/test_first_host.py",
+                "tests/align/clocks/test_fallbacks.py",
+                "tests/align/clocks/test_accuracy.py",
+            ),
+            "maps": ("tests/align/clocks/test_maps.py", "tests/align/clocks/test_readings.py"),
+            "readings": (
+                "tests/align/clocks/test_readings.py",
+                "tests/align/clocks/test_fallbacks.py",
+                "tests/align/clocks/test_requests.py",
+            ),
+        },
     ),
 }
 

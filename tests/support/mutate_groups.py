@@ -164,6 +164,10 @@ GROUPS: Final = {
                 "tests/align/clocks/test_fallbacks.py",
                 "tests/align/clocks/test_requests.py",
             ),
+            "requests": (
+                "tests/align/clocks/test_requests.py",
+                "tests/align/clocks/test_fallbacks.py",
+            ),
         },
     ),
 }

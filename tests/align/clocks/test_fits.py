@@ -47,8 +47,8 @@ TRUTHS = {
 def fitted(truth: Truth, count: int, loose: float = 0.0) -> tuple[Floats, Floats, list[Correction]]:
     """Fit exits of which one clock does so; of some collectives ranks leave when they like."""
     draw = np.random.default_rng(count)
-    t: Floats = np.arange(count) * SPACING
-    exits: Floats = t[:, None] + draw.normal(0, NOISE, (count, CLOCKS))
+    t = np.arange(count, dtype=np.float64) * SPACING
+    exits = np.asarray(t[:, None] + draw.normal(0, NOISE, (count, CLOCKS)), np.float64)
     some = draw.random(count) < loose
     exits[some] += draw.uniform(0, 5e6, (int(some.sum()), CLOCKS))
     exits[:, 2] += truth.ahead(t)

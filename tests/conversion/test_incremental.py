@@ -215,7 +215,7 @@ def test_a_slot_that_stays_free_is_given_up(
         assert first_stays(one)
         seconds[0] += 2
         assert not first_stays(one)
-    starts = whole(convert(live))[0]["start_ns"].to_pylist()
+    starts: list[Any] = whole(convert(live))[0]["start_ns"].to_pylist()
     assert sorted(starts) == sorted([5, *[10 + number for number in range(4 * SLOTS)] * 4])
 
 

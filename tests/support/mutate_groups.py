@@ -115,7 +115,7 @@ GROUPS: Final = {
                 "tests/instrument/retention/test_ring.py",
             ),
             "layout": (*_WRITTEN, "tests/conversion/test_incremental.py"),
-            "lock": ("tests/conversion/test_convert.py", "tests/faults/test_side_by_side.py"),
+            "lock": ("tests/conversion/test_lock.py", "tests/conversion/test_convert.py"),
             "messages": _WRITTEN,
             "retention": (
                 "tests/instrument/retention/test_keep_request.py",

@@ -118,6 +118,7 @@ GROUPS: Final = {
             "lock": ("tests/conversion/test_lock.py", "tests/conversion/test_convert.py"),
             "messages": _WRITTEN,
             "retention": (
+                "tests/conversion/test_thinning.py",
                 "tests/instrument/retention/test_keep_request.py",
                 "tests/instrument/retention/test_retention_options.py",
                 "tests/instrument/core/test_left_out.py",

@@ -221,7 +221,7 @@ def test_definition_that_makes_no_sense(tmp_path: Path, damage: dict[str, object
     ],
 )
 def test_damaged_progress(tmp_path: Path, text: str) -> None:
-    """Where nobody knows how far it was converted, that is said."""
+    """How far it was converted is unknown then, and that is said."""
     (tmp_path / PROGRESS_FILE).write_text(text)
     with pytest.raises(NotATrace, match=PROGRESS_FILE):
         load_progress(tmp_path)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NOISE = 1_000.0
 CLOCKS = 4
 SPACING = 1e7
-AROUND = 5 * SPACING  # between two collectives nobody knows when a clock jumped
+AROUND = 5 * SPACING  # between two collectives it is unknown when a clock jumped
 
 
 @dataclass(frozen=True)

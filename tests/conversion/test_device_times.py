@@ -58,6 +58,17 @@ def test_joined_in_any_order(tmp_path: Path) -> None:
     assert [event["request"] for event in events] == [None] * 3
 
 
+@pytest.mark.parametrize("count", [1, 3, 50])
+def test_each_span_finds_its_own(tmp_path: Path, count: int) -> None:
+    """Of many, whatever their order; one that was never timed has none."""
+    numbers = list(range(1, count + 1))
+    spans = [span(number, 10 * number) for number in [*numbers, count + 1]]
+    known = [times(number, 1000 * number, number) for number in numbers]
+    found = decoded(tmp_path, *spans, *sorted(known, key=lambda slot: slot.nbytes % 7))
+    expected: list[tuple[Any, ...]] = [(1000 * number, number, 7) for number in numbers]
+    assert [on_device(event) for event in found] == [*expected, (None,) * 3]
+
+
 def test_across_segments_and_conversion(tmp_path: Path) -> None:
     """The record may be in a later segment; the file has the columns."""
     folder = write_folder(

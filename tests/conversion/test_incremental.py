@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -185,6 +186,37 @@ def test_segments_stay_while_a_span_is_open(tmp_path: Path) -> None:
     assert (long["start_ns"], long["duration_ns"], long["depth"]) == (5, 495, 0)
     assert {row["depth"] for row in table.to_pylist() if row["start_ns"] < 150} == {0, 1}
     assert not side.sorted
+
+
+def test_a_slot_that_stays_free_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever took it may be slow to write, but not for half a minute; what he writes counts."""
+    seconds = [100]
+    monkeypatch.setattr(
+        incremental, "time", SimpleNamespace(monotonic_ns=lambda: seconds[0] * 10**9)
+    )
+    live = write_folder(tmp_path, definitions=DEFINITIONS)
+    recorder = Recorder(live, random.Random(0))
+    late, never = (recorder.put(Slot(definition=0)) for _ in range(2))
+
+    def first_stays(one: IncrementalConversion) -> bool:
+        for number in range(4 * SLOTS):
+            recorder.put(Slot(start_ns=10 + number, end_ns=11 + number))
+        while one.advance(recorder.number):
+            pass
+        return never[0].exists()
+
+    with IncrementalConversion(live) as one:
+        assert first_stays(one)
+        seconds[0] += 29
+        assert first_stays(one)
+        recorder.write(late, Slot(start_ns=5, end_ns=6).pack())
+        assert first_stays(one)
+        seconds[0] += 2
+        assert not first_stays(one)
+    starts: list[Any] = whole(convert(live))[0]["start_ns"].to_pylist()
+    assert sorted(starts) == sorted([5, *[10 + number for number in range(4 * SLOTS)] * 4])
 
 
 def test_spans_that_never_end_do_not_pile_up(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.runs.segments import PROCESS, Slot, header, newer, write_folder
 
+from tracelens.conversion.folder import PROGRESS_FILE, Held, Progress, load_progress, save_progress
 from tracelens.conversion.segments import decode
 from tracelens.errors import NewerVersion, NotATrace, TraceNotFound
 from tracelens.schema.record import BYTE_ORDER, RECORD_BYTES
@@ -210,3 +211,45 @@ def test_definition_that_makes_no_sense(tmp_path: Path, damage: dict[str, object
     table, side = decode(folder)
     assert table["start_ns"].to_pylist() == [10]
     assert side.dropped == {"unknown definition": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "null", "{}", '{"held":5}', '{"held":[5]}', '{"held":[[1,2]]}'),
+        *('{"held":[["a",0,0,0]]}', '{"held":[],"mood":"good"}'),
+    ],
+)
+def test_damaged_progress(tmp_path: Path, text: str) -> None:
+    """How far it was converted is unknown then, and that is said."""
+    (tmp_path / PROGRESS_FILE).write_text(text)
+    with pytest.raises(NotATrace, match=PROGRESS_FILE):
+        load_progress(tmp_path)
+
+
+def test_progress_that_cannot_be_opened(tmp_path: Path) -> None:
+    """A link to itself, or a folder."""
+    (tmp_path / PROGRESS_FILE).symlink_to(PROGRESS_FILE)
+    with pytest.raises(NotATrace):
+        load_progress(tmp_path)
+    (tmp_path / PROGRESS_FILE).unlink()
+    (tmp_path / PROGRESS_FILE).mkdir()
+    with pytest.raises(NotATrace, match="regular file"):
+        load_progress(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "progress",
+    [
+        Progress(),
+        Progress(
+            9, 3, (Held(1, 2, 3, 4), Held(0, 0, -1, 0)), {"a": 1}, {"user": 2}, 8, sorted=False
+        ),
+    ],
+)
+def test_progress_is_lossless(tmp_path: Path, progress: Progress) -> None:
+    """And without a file there is none."""
+    assert load_progress(tmp_path) == Progress()
+    save_progress(tmp_path, progress)
+    assert load_progress(tmp_path) == progress
+    assert [file.name for file in tmp_path.iterdir()] == [PROGRESS_FILE]

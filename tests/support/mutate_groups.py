@@ -13,7 +13,7 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +24,7 @@ from support.mutate import UNSEEN, Change, Sample, changes_of, copied, say, test
 from support.sanitize import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 RESULTS: Final = ROOT / ".mutation"
 PAGE: Final = "reliability.md"
@@ -41,34 +41,102 @@ class Group:
     one_in: int
     direct: bool = True  # those that import a module, where there are any, and no others of these
     without: tuple[str, ...] = ("__init__.py",)
+    own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of single modules, instead
 
     def files(self) -> list[Path]:
         """Return the modules, relative to the checkout."""
         found = {path for pattern in self.modules for path in ROOT.glob(pattern)}
         return sorted(path.relative_to(ROOT) for path in found if path.name not in self.without)
 
+    def tests_of(self, file: Path) -> list[str]:
+        """Return the tests that concern a module, in the order in which they run."""
+        if file.stem in self.own:
+            return [test for part in self.own[file.stem] for test in below(part)]
+        tests = [test for part in self.tests for test in below(part)]
+        importing = set(tests_of(file)) if self.direct else set()
+        return [test for test in tests if test in importing] or tests
 
+
+_CONVERTED: Final = (  # how records become columns
+    "tests/conversion/test_depth.py",
+    "tests/conversion/test_depth_across_chunks.py",
+    "tests/conversion/test_device_times.py",
+    "tests/conversion/test_convert.py",
+    "tests/conversion/test_unusable_segments.py",
+    "tests/schema/test_format_document.py",
+    "tests/conversion/test_decode_is_lossless.py",
+)
+_WRITTEN: Final = (  # how columns become files
+    "tests/conversion/test_arrow_file.py",
+    "tests/readers/native/test_summary.py",
+    "tests/readers/native/test_shared_columns.py",
+    "tests/readers/native/test_plain_columns.py",
+    "tests/faults/test_checksums.py",
+)
 GROUPS: Final = {
     "schema": Group(
         ("tracelens/schema/*.py",),
-        ("tests/schema", "tests/faults/test_nested.py", "tests/faults/test_wrong_schema.py"),
-        one_in=14,
-        direct=False,
+        (
+            "tests/schema",
+            "tests/faults/test_nested.py",
+            "tests/faults/test_wrong_schema.py",
+            "tests/instrument/retention/test_ring.py",
+            "tests/readers/native/test_summary.py",
+        ),
+        one_in=17,
+        own={
+            "arrow": (
+                "tests/schema/test_format_document.py",
+                "tests/conversion/test_arrow_file.py",
+            ),
+            "json_text": ("tests/schema/test_side_tables.py", "tests/faults/test_nested.py"),
+        },
         without=("__init__.py", "gate.py"),
     ),
     "conversion": Group(
         ("tracelens/conversion/*.py",),
-        (
-            "tests/conversion",
-            "tests/schema",
-            "tests/faults/test_checksums.py",
-            "tests/faults/test_killed.py",
-            "tests/faults/test_nothing_outside.py",
-            "tests/faults/test_nested.py",
-            "tests/readers/native/test_summary.py",
-            "tests/instrument/test_stop.py",
-        ),
+        (*_CONVERTED, *_WRITTEN),
         one_in=90,
+        own={
+            "arrow_file": (*_WRITTEN, "tests/conversion/test_incremental.py"),
+            "batches": (*_CONVERTED, "tests/conversion/test_incremental.py"),
+            "columns": _CONVERTED,
+            "definitions": (*_CONVERTED, "tests/conversion/test_arrow_file.py"),
+            "flatbuffers": _WRITTEN,
+            "folder": (
+                "tests/conversion/test_is_live.py",
+                "tests/conversion/test_convert.py",
+                "tests/conversion/test_unusable_segments.py",
+                "tests/conversion/test_incremental.py",
+                "tests/faults/test_nothing_outside.py",
+            ),
+            "incremental": (
+                "tests/conversion/test_incremental.py",
+                "tests/instrument/retention/test_ring.py",
+            ),
+            "layout": (*_WRITTEN, "tests/conversion/test_incremental.py"),
+            "lock": ("tests/conversion/test_lock.py", "tests/conversion/test_convert.py"),
+            "messages": _WRITTEN,
+            "retention": (
+                "tests/conversion/test_thinning.py",
+                "tests/instrument/retention/test_keep_request.py",
+                "tests/instrument/retention/test_retention_options.py",
+                "tests/instrument/core/test_left_out.py",
+                "tests/instrument/retention/test_ring.py",
+            ),
+            "segments": (
+                "tests/conversion/test_unusable_segments.py",
+                "tests/conversion/test_is_live.py",
+                "tests/conversion/test_convert.py",
+                "tests/conversion/test_device_times.py",
+                "tests/readers/native/test_segments_elsewhere.py",
+                "tests/faults/test_killed.py",
+            ),
+            "tally": (
+                "tests/readers/native/test_summary.py",
+                "tests/conversion/test_incremental.py",
+            ),
+        },
     ),
     "gate": Group(("tracelens/schema/gate.py",), ("tests/schema/test_gate.py",), one_in=2),
     "clocks": Group(
@@ -84,7 +152,25 @@ GROUPS: Final = {
             "tests/align/clocks/test_requests.py",
         ),
         one_in=70,
-        direct=False,
+        own={
+            "exits": (
+                "tests/align/clocks/test_fits.py",
+                "tests/align/clocks/test_exit_lags.py",
+                "tests/align/clocks/test_first_host.py",
+                "tests/align/clocks/test_fallbacks.py",
+                "tests/align/clocks/test_accuracy.py",
+            ),
+            "maps": ("tests/align/clocks/test_maps.py", "tests/align/clocks/test_readings.py"),
+            "readings": (
+                "tests/align/clocks/test_readings.py",
+                "tests/align/clocks/test_fallbacks.py",
+                "tests/align/clocks/test_requests.py",
+            ),
+            "requests": (
+                "tests/align/clocks/test_requests.py",
+                "tests/align/clocks/test_fallbacks.py",
+            ),
+        },
     ),
 }
 
@@ -95,28 +181,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("groups", nargs="*", metavar="group", help=f"of {', '.join(GROUPS)}")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--one-in", type=int, help="of how many changes one is made")
+    parser.add_argument("--only", nargs="+", default=(), help="modules by their last name")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
     asked = parser.parse_args(arguments)
     if unknown := set(asked.groups) - GROUPS.keys():
         parser.error(f"no group {', '.join(sorted(unknown))}: expected {', '.join(GROUPS)}")
-    failed = [name for name in asked.groups if not examined(name, asked.seed, asked.one_in)]
+    failed = [
+        name
+        for name in asked.groups
+        if not examined(name, Sample(asked.one_in or GROUPS[name].one_in, asked.seed), asked.only)
+    ]
     if asked.publish:
         publish()
     return 2 if failed else 0
 
 
-def examined(name: str, seed: int, one_in: int | None) -> bool:
+def examined(name: str, sample: Sample, only: Sequence[str]) -> bool:
     """Change the modules of a group, and keep what was found; false where tests fail by themselves."""
     group = GROUPS[name]
-    sample = Sample(one_in or group.one_in, seed)
     found: dict[str, list[Change]] = {}
     with tempfile.TemporaryDirectory() as folder:
         tree = copied(Path(folder, "tree"))
         for file in group.files():
+            if only and file.stem not in only:
+                continue
             say(f"\n{file}")
-            tests = [test for part in group.tests for test in below(part)]
-            direct = [test for test in tests if test in set(tests_of(file))]
-            changes = changes_of(tree, file, (direct if group.direct else []) or tests, sample)
+            changes = changes_of(tree, file, group.tests_of(file), sample)
             if changes is None:
                 return False
             told(changes)
@@ -141,8 +231,12 @@ def _keep(name: str, sample: Sample, found: dict[str, list[Change]]) -> None:
         for file, changes in found.items()
     }
     RESULTS.mkdir(exist_ok=True)
-    kept = {**asdict(sample), "modules": modules}
-    (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    place = RESULTS / f"{name}.json"
+    before = json.loads(place.read_text()) if place.exists() else {}
+    if {key: before.get(key) for key in asdict(sample)} == asdict(sample):
+        modules = {**before["modules"], **modules}
+    kept = {**asdict(sample), "modules": dict(sorted(modules.items()))}
+    place.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def publish() -> None:

@@ -113,7 +113,7 @@ def _check_header(name: str, header: bytes) -> None:
 class Held(NamedTuple):
     """A slot that is not in the Arrow file yet, because its event may still change.
 
-    `columns` is that of its event, -1 if there is none yet; it waits since `since_ns`, monotonic.
+    `depth` is that of its event, -1 if there is none yet; such a slot waits since `since_ns`, monotonic.
     """
 
     segment: int

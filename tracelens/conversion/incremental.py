@@ -209,9 +209,8 @@ class IncrementalConversion:
         back = self._conversion.feed(
             RecordChunk.concatenated([given, new]), ahead, ChunkMode(hold=True, released=released)
         )
-        since = {(row.segment, row.slot): row.since_ns for row in self._progress.held}
         held = [
-            Held(origin >> SLOT_BITS, origin & _SLOT, depth, since.get(_place(origin), now))
+            Held(origin >> SLOT_BITS, origin & _SLOT, depth, now)
             for origin, depth in zip(back.origin.tolist(), back.depth.tolist(), strict=True)
         ]
         free = [
@@ -258,10 +257,6 @@ class IncrementalConversion:
         for file in segment_files(self._folder):
             if file.number < self._progress.next and file.number not in held:
                 file.path.unlink(missing_ok=True)
-
-
-def _place(origin: int) -> tuple[int, int]:
-    return origin >> SLOT_BITS, origin & _SLOT
 
 
 def _counted(counter: Counter[str]) -> dict[str, int]:

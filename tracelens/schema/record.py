@@ -29,7 +29,7 @@ Whatever is constant for a handle (name, kind, op, algorithm, communicator, shar
 the side file as a definition, written before its first use (see `tracelens.schema.side`).
 
 A device tells its times later than the host, so they come in a record of their own, whose definition
-has the type ``columns``. It names its span by an equal `request`, 0x8000 << 48 | number; `bytes` is
+has the type ``device``. It names its span by an equal `request`, 0x8000 << 48 | number; `bytes` is
 the begin on the device's clock, ``end_ns - start_ns`` the length there, `thread` the stream's row.
 """
 

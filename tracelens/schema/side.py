@@ -77,7 +77,7 @@ class Thread:
     """A row of the thread table.
 
     `in_flight` marks a track that is no thread: operations that run beside the code (non-blocking
-    collectives, gradient buckets), which may overlap each other and everything else. `columns` is the
+    collectives, gradient buckets), which may overlap each other and everything else. `device` is the
     number of the device whose stream this row stands for.
     """
 
@@ -112,8 +112,8 @@ class ClockReading:
     smallest round trip), at `monotonic_ns` of this process.
     ``common``: a conversion brought the times of this process onto the clock of another host; how sure
     that is, +- `window_ns` / 2.
-    ``columns``: at `monotonic_ns`, which was read within `window_ns`, this process's clock minus that of
-    `columns` is `offset_ns`.
+    ``device``: at `monotonic_ns`, which was read within `window_ns`, this process's clock minus that of
+    `device` is `offset_ns`.
     """
 
     method: str

@@ -1,0 +1,131 @@
+"""What is taken off each clock, of exits whose truth is known, leaves the exits of the first clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from tracelens.align.clocks.exits import Lags, fit_exits, shifted, spread_of
+from tracelens.align.clocks.maps import ClockMap, Correction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.arrays import Floats
+
+NOISE = 1_000.0
+CLOCKS = 4
+SPACING = 1e7
+AROUND = 5 * SPACING  # between two collectives it is unknown when a clock jumped
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a clock shows more than the first at its times, and how far it may be missed."""
+
+    ahead: Callable[[Floats], Floats]
+    near: float = 1.25 * NOISE
+    jumps: tuple[tuple[float, float], ...] = ()
+
+
+JUMP_AT, HEIGHT = 2.5e9 + SPACING / 2, 300_000.0
+TRUTHS = {
+    "level": Truth(lambda t: np.full_like(t, 50_000.0)),
+    "drifts": Truth(lambda t: 40e-6 * t - 7_000.0),
+    "jumps": Truth(lambda t: np.where(t > JUMP_AT, HEIGHT, 0.0), jumps=((JUMP_AT, HEIGHT),)),
+    "jumps back": Truth(lambda t: np.where(t > JUMP_AT, -HEIGHT, 0.0), jumps=((JUMP_AT, -HEIGHT),)),
+    "wanders": Truth(lambda t: 60_000 * np.sin(t / 1e9), near=3 * NOISE),
+    "jumps early": Truth(
+        lambda t: np.where(t > 0.4e9, HEIGHT, 0.0), jumps=((0.4e9 + SPACING / 2, HEIGHT),)
+    ),
+}
+
+
+def fitted(truth: Truth, count: int, loose: float = 0.0) -> tuple[Floats, Floats, list[Correction]]:
+    """Fit exits of which one clock does so; of some collectives ranks leave when they like."""
+    draw = np.random.default_rng(count)
+    t = np.arange(count, dtype=np.float64) * SPACING
+    exits = np.asarray(t[:, None] + draw.normal(0, NOISE, (count, CLOCKS)), np.float64)
+    some = draw.random(count) < loose
+    exits[some] += draw.uniform(0, 5e6, (int(some.sum()), CLOCKS))
+    exits[:, 2] += truth.ahead(t)
+    found = fit_exits(exits)
+    assert found is not None
+    return t, exits, found
+
+
+@pytest.mark.parametrize("loose", [0.0, 0.2])
+@pytest.mark.parametrize("count", [400, 1000])
+@pytest.mark.parametrize("name", TRUTHS)
+def test_corrections_are_the_truth(name: str, count: int, loose: float) -> None:
+    """However many collectives there were, and though some let ranks leave early."""
+    truth = TRUTHS[name]
+    t, exits, found = fitted(truth, count, loose)
+    ahead = truth.ahead(t)
+    away = np.abs(t[:, None] - [at for at, _ in truth.jumps or ((-1e12, 0.0),)]).min(axis=1)
+    sure = away > AROUND
+    off = np.abs(found[2].at(t + ahead) - ahead)[sure]
+    assert np.quantile(off, 0.9) < truth.near
+    for clock in (0, 1, 3):
+        assert np.quantile(np.abs(found[clock].at(exits[:, clock])), 0.9) < 1.25 * NOISE
+        assert found[clock].jumps == ()
+    assert not found[0].at(t).any()
+    assert [height for _, height in found[2].jumps] == pytest.approx(
+        [height for _, height in truth.jumps], abs=2 * NOISE
+    )
+    for (at, _), (true, height) in zip(found[2].jumps, truth.jumps, strict=True):
+        assert min(true, true + height) - AROUND < at < max(true, true + height) + AROUND
+
+
+@pytest.mark.parametrize("count", [400, 1000])
+@pytest.mark.parametrize("name", TRUTHS)
+def test_scatter_and_doubt(name: str, count: int) -> None:
+    """Exits scatter by what was drawn; of a block's level less is unsure, the less the more it holds."""
+    _, _, found = fitted(TRUTHS[name], count)
+    for correction in found:
+        assert 0.4 * NOISE < correction.spread < 2.5 * NOISE
+        doubt = correction.spread / np.sqrt(count / min(64, count))
+        assert doubt < correction.sigma < 1.5 * doubt
+
+
+@pytest.mark.parametrize(("count", "enough"), [(1, False), (2, False), (3, True)])
+def test_three_collectives_tie_clocks(count: int, *, enough: bool) -> None:
+    exits = np.arange(count)[:, None] * SPACING + [0.0, 500.0, -300.0]
+    found = fit_exits(exits)
+    assert (found is not None) is enough
+    for correction, ahead in zip(found or (), [0.0, 500.0, -300.0], strict=False):
+        assert correction.at(exits[:, 0]) == pytest.approx(ahead)
+
+
+def test_a_clock_that_runs_wild_is_no_clock() -> None:
+    """What drifts by a thousandth and more is no drift; the other clocks are right all the same."""
+    t, exits, found = fitted(Truth(lambda t: 1e-2 * t), 400)
+    assert np.quantile(np.abs(found[1].at(exits[:, 1])), 0.9) < 1.25 * NOISE
+    assert np.isfinite(found[2].at(t)).all()
+
+
+def test_a_known_lag_widens_by_three_errors() -> None:
+    """What is certain is stated with its doubt; an unknown one is nearly the worst."""
+    lag = np.array([1_000.0, 1_050.0, 4_000.0, 11_000.0, np.nan])
+    error = np.array([30.0, 40.0, 40.0, 40.0, np.nan])
+    found = Lags(lag, error).uncertainty()
+    assert found[:2].tolist() == [0.0, 0.0]  # no more apart than chance makes them
+    assert found[2:4] == pytest.approx([3_000 + 3 * 50, 10_000 + 3 * 50])
+    assert 9_000 < found[4] < 10_000
+
+
+def test_a_sharper_measurement_shifts() -> None:
+    """By its bias; of the clock that is the common one there is nothing to shift."""
+    correction = Correction(np.array([0.0, 10.0]), np.array([5.0, 25.0]), spread=7.0)
+    one = ClockMap(3, 4, correction, uncertainty_ns=99)
+    found = shifted(one, 100.0, 8.6)
+    times = np.array([3, 8, 13])
+    assert (one.apply(times) - found.apply(times)).tolist() == [100, 100, 100]
+    assert found.uncertainty_ns == 9
+    assert spread_of(found) == 7.0
+    common = ClockMap(3, 4)
+    assert shifted(common, 100.0, 8.6) == common
+    assert spread_of(common) == 0.0

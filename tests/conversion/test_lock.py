@@ -1,0 +1,86 @@
+"""One at a time holds a lock; others wait as long as they like, and notice what changed meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tracelens.conversion.lock import locked
+from tracelens.errors import TraceNotFound
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file to lock."""
+    place = tmp_path / "side.jsonl"
+    place.write_bytes(b"")
+    return place
+
+
+def test_one_at_a_time(file: Path) -> None:
+    """Whoever comes second is refused, until the first is done, however it ended."""
+    with (
+        locked(file),
+        pytest.raises(BlockingIOError, match="another process converts"),
+        locked(file),
+    ):
+        pass
+    with pytest.raises(ZeroDivisionError), locked(file):
+        raise ZeroDivisionError
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with locked(file):
+        pass
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_waits(file: Path, *, gone: bool) -> None:
+    """For as long as was said, not longer; a file that went meanwhile is none to lock."""
+    with locked(file):
+        began = time.monotonic()
+        with pytest.raises(BlockingIOError), locked(file, patience_s=0.1):
+            pass
+        assert time.monotonic() - began >= 0.1
+    holds = threading.Event()
+
+    def hold() -> None:
+        with locked(file):
+            holds.set()
+            time.sleep(0.1)
+            if gone:
+                file.unlink()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    holds.wait()
+    try:
+        with locked(file, patience_s=60):
+            assert not gone
+    except TraceNotFound:
+        assert gone
+    other.join()
+
+
+def test_what_cannot_be_locked(file: Path, tmp_path: Path) -> None:
+    """Neither a file that is not there, nor a link to one."""
+    with pytest.raises(TraceNotFound, match="not there any more"), locked(tmp_path / "none"):
+        pass
+    (tmp_path / "link").symlink_to(file)
+    with pytest.raises(OSError, match="link"), locked(tmp_path / "link"):
+        pass
+
+
+def test_a_file_system_without_locks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is used without: better twice than never."""
+
+    def without(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", without)
+    with locked(file), locked(file):
+        pass

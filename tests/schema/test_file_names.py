@@ -1,0 +1,44 @@
+"""Names of a process's files say its role, rank and pid; other names say nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.schema.vocabulary import (
+    ROLES,
+    SEGMENTS_SUFFIX,
+    TRACE_SUFFIX,
+    parse_stem,
+    stem,
+)
+
+
+@given(
+    st.sampled_from(ROLES),
+    st.integers(0, 10**6),
+    st.integers(1, 2**22),
+    st.sampled_from(["", TRACE_SUFFIX, SEGMENTS_SUFFIX]),
+)
+def test_what_a_name_says(role: str, rank: int, pid: int, suffix: str) -> None:
+    """With and without suffix."""
+    assert parse_stem(stem(role, rank, pid) + suffix) == (role, rank, pid)
+
+
+def test_names_sort_by_rank() -> None:
+    """As the page on the format shows."""
+    assert stem("worker", 3, 41237) == "worker-00003-41237"
+    names = [stem("worker", rank, 1) for rank in (0, 9, 10, 99_999)]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "worker", "worker-3-41237", "worker-00003", "worker-00003-x", "master-00003-1"),
+        *("worker-00003-41237.txt", "a-worker-00003-41237", "worker-00003-41237-b"),
+    ],
+)
+def test_names_of_others(name: str) -> None:
+    assert parse_stem(name) is None

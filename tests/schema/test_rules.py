@@ -1,0 +1,45 @@
+"""Bounds of values are those of the page on the format, and counts by reason add up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.schema.rules import LATEST_NS, LONGEST_NS, RULES, added
+
+SECOND = 10**9
+COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
+
+
+def test_times_end_in_2262_and_nothing_lasts_more_than_a_year() -> None:
+    assert int(datetime(2262, 1, 1, tzinfo=UTC).timestamp()) * SECOND == LATEST_NS
+    assert timedelta(days=366).total_seconds() * SECOND == LONGEST_NS
+    for name in ("start_ns", "device_start_ns"):
+        assert (RULES[name].least, RULES[name].most) == (0, LATEST_NS)
+    for name in ("duration_ns", "device_duration_ns"):
+        assert (RULES[name].least, RULES[name].most) == (0, LONGEST_NS)
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_what_is_said_of_a_column(name: str) -> None:
+    """Only steps may be -1, only of times there are too large ones, only what is never null drops."""
+    rule = RULES[name]
+    assert rule.least in {None, -1 if name == "step" else 0}
+    assert (rule.most is not None) is name.endswith("_ns")
+    assert rule.drops is (name in {"start_ns", "duration_ns", "type", "status"})
+    assert rule.finite is (name == "value")
+    assert bool(rule.words) is (name in {"type", "status"})
+
+
+@given(COUNTS, COUNTS)
+def test_counts_by_reason_add_up(counts: dict[str, int], more: dict[str, int]) -> None:
+    """Without changing those that were given."""
+    before = (dict(counts), dict(more))
+    found = added(counts, more)
+    assert found.keys() == counts.keys() | more.keys()
+    assert Counter(found) == Counter(counts) + Counter(more)
+    assert (counts, more) == before

@@ -68,3 +68,23 @@ def test_help_of_a_verb_imports_that_verb() -> None:
 def test_help_imports_no_library_that_computes(verb: str) -> None:
     """Each is imported in `run`, after what says how many threads it starts (`import_libraries`)."""
     assert not imported(verb, "--help") & {"polars", "numpy", "pyarrow", "rich"}
+
+
+CYCLE: Final = """
+import gc, weakref
+from tracelens.cli.opening import import_libraries
+class Node: pass
+import_libraries()
+node = Node()
+node.itself, left = node, weakref.ref(node)
+del node
+import_libraries()
+gc.collect()
+print(left() is None)
+"""
+
+
+def test_what_a_run_left_goes_after_the_next_one_is_opened() -> None:
+    """A server opens one after the other; of the first one only the libraries stay for good."""
+    done = subprocess.run([sys.executable, "-c", CYCLE], check=True, capture_output=True, text=True)
+    assert done.stdout == "True\n"

@@ -7,6 +7,7 @@ import glob
 import os
 import sys
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -219,12 +220,14 @@ def ranks_of_files(arguments: argparse.Namespace) -> dict[str, int]:
     return ranks
 
 
+@cache
 def import_libraries() -> None:
     """Import NumPy and polars so that they start no threads in vain, and free what they do not use.
 
     What whoever calls us has set stays as it is. What they consist of stays to the end, so that the
     garbage collector need not look for it, neither now nor later; and it looks for cycles less often,
-    as a run of thousands of files is hundreds of thousands of small objects without any.
+    as a run of thousands of files is hundreds of thousands of small objects without any. Once: what a
+    server that reads one run after the other has left by then is not to stay as well.
     """
     gc.disable()
     try:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, has_options, matched, open_path, open_trace
+from tracelens.cli.opening import (
+    add_trace,
+    has_options,
+    import_libraries,
+    matched,
+    open_path,
+    open_trace,
+)
+from tracelens.memory import keep_room
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +52,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze and serve until Ctrl-C or SIGTERM, which are normal ends."""
+    import_libraries()  # before there are threads, which would each take room of their own
+    keep_room()
     from tracelens_dashboard.app.server import serve
 
     token = not arguments.no_token

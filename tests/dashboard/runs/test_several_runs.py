@@ -151,19 +151,19 @@ def test_callbacks_are_about_the_run_they_name(folder: Path) -> None:
     assert "This run is not served any more" in told.text
 
 
-def test_a_run_that_is_not_shown_any_more_is_closed(folder: Path) -> None:
+def test_a_run_that_is_not_shown_any_more_is_closed(tmp_path: Path) -> None:
     """With its mapped files, at once: a server that opens others for days runs out of descriptors."""
-    gc.collect()
+    explained(recorded(tmp_path, Scenario(ranks=2, steps=8)))  # no other test has it open
     gc.disable()  # what holds itself would stay until then
     try:
-        store = Store.indexed(folder / "first")
+        store = Store.indexed(tmp_path)
         assert store is not None
         rank = store.groups["0"]
         assert store.opened(rank) is store.opened(rank)
         assert store.events_of(0).height
-        assert _mapped(folder / "first")
+        assert _mapped(tmp_path)
         del store
-        assert not _mapped(folder / "first")
+        assert not _mapped(tmp_path)
     finally:
         gc.enable()
 

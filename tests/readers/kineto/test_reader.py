@@ -13,6 +13,7 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import NotATrace, UnusableInput
+from tracelens.readers.kineto.collectives import groups_of
 from tracelens.readers.kineto.columns import read_events
 from tracelens.readers.kineto.stream import EventStream, looks_like_events
 
@@ -228,3 +229,9 @@ def test_a_device_that_is_idle_is_not_bound_by_compute(
     verdict = tl.analyze(tl.open(file)).verdict
     assert ("devices are idle for" in verdict.headline) is idle
     assert (verdict.state == "inconclusive") is idle
+
+
+@pytest.mark.parametrize("ranks", ["[1000000000000001]", "[-1]", "[1.5]", "[" * 100_000, "{}"])
+def test_a_group_of_what_are_no_ranks_is_not_known(ranks: str) -> None:
+    listed = [{"pg_name": "0", "ranks": ranks}, {"pg_name": "1", "ranks": "[0, 1]"}]
+    assert groups_of({"distributedInfo": {"pg_config": listed}}) == {"1": ("", (0, 1))}

@@ -15,6 +15,7 @@ import polars as pl
 
 from tracelens.readers.kineto.words import LIBRARIES, collective, element_bytes
 from tracelens.readers.words import kernel_meaning
+from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     from tracelens.readers.kineto.columns import EventTable
@@ -152,7 +153,8 @@ def _ranks(call: Mapping[str, Any]) -> Sequence[int]:
         call.get(key) for key in ("Global rank start", "Global rank stride", "Group size")
     )
     if isinstance(first, int) and isinstance(stride, int) and isinstance(size, int) and stride > 0:
-        return range(first, first + stride * min(size, 1 << 20), stride)
+        found = range(first, first + stride * min(size, MOST_RANKS), stride)
+        return found if found and first >= 0 and found[-1] < MOST_RANKS else ()
     return ()
 
 
@@ -163,9 +165,11 @@ def _numbers(value: object) -> tuple[int, ...]:
             return ()
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ()
-    if not isinstance(value, list) or not all(type(one) is int and one >= 0 for one in value):
+    if not isinstance(value, list) or not all(
+        type(one) is int and 0 <= one < MOST_RANKS for one in value
+    ):
         return ()
     return tuple(value)
 

@@ -171,13 +171,19 @@ GROUPS: Final = {
                 "tests/align/clocks/test_fallbacks.py",
                 "tests/align/clocks/test_accuracy.py",
             ),
-            "maps": ("tests/align/clocks/test_maps.py", "tests/align/clocks/test_readings.py"),
+            "maps": (
+                "tests/align/clocks/test_maps.py",
+                "tests/align/clocks/test_ties.py",
+                "tests/align/clocks/test_readings.py",
+            ),
             "readings": (
+                "tests/align/clocks/test_ties.py",
                 "tests/align/clocks/test_readings.py",
                 "tests/align/clocks/test_fallbacks.py",
                 "tests/align/clocks/test_requests.py",
             ),
             "requests": (
+                "tests/align/clocks/test_exchanges.py",
                 "tests/align/clocks/test_requests.py",
                 "tests/align/clocks/test_fallbacks.py",
             ),

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -400,3 +401,16 @@ def test_dictionaries() -> None:
     content = memoryview(sink.getvalue())
     found = [m for m in messages(content, 0) if m.kind == DICTIONARY]
     assert [dictionary_of(m.header(content)) for m in found] == [0, None]
+
+
+def test_tiny_files_may_grow_more() -> None:
+    """A short recording of events that are alike is no bomb."""
+    sink = io.BytesIO()
+    table = pa.table({"number": pa.array(np.zeros(500_000, np.int64))})
+    with pa.ipc.new_file(
+        sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as file:
+        file.write_table(table)
+    content = memoryview(sink.getvalue())
+    assert len(content) * layout.MAX_GROWTH < table.nbytes
+    Growth(len(content)).add_all(content)

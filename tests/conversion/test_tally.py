@@ -141,3 +141,10 @@ def test_a_thread_with_as_many_spans_comes_second() -> None:
         [Slot(1, 2, thread=t, step=s, definition=2) for t, s in ((1, 5), (1, 6), (0, 7), (0, 7))],
         [],
     )
+
+
+def test_a_long_step_reaches_into_later_parts() -> None:
+    """Whatever ended before it in its own part."""
+    slots = [Slot(start, end) for start, end in ((1, 2), (3, 20), (5, 9), (20, 21))]
+    check(slots, [2])
+    assert counted(slots).steps == 3

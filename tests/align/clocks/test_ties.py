@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.align.clocks.maps import ClockMap
+from tracelens.align.clocks.maps import PLAUSIBLE_DRIFT, ClockMap
 from tracelens.align.clocks.readings import (
     WALL_UNCERTAINTY_NS,
+    WANDER,
     Readings,
     bias,
     from_ping_pong,
@@ -158,3 +159,13 @@ def test_windows_that_contradict_each_other(apart: int, one: int, other: int) ->
         assert found is not None
         (lead,) = found.offset_at(np.array([0])).tolist()
         assert min(0, -apart) - 1 <= lead <= max(0, -apart) + 1
+
+
+def test_a_wide_window_beside_a_sharp_one() -> None:
+    """It is as unsure as a clock may have become since the sharp one, and no more."""
+    found = map_if_consistent(
+        Readings(np.array([0, SECOND]), np.array([2, SECOND]), np.zeros(2, int))
+    )
+    assert found is not None
+    most = (WANDER + PLAUSIBLE_DRIFT) * SECOND
+    assert most - 1 <= found.uncertainty_ns <= most + 3

@@ -11,11 +11,14 @@ import pytest
 from support import second_tries
 
 if find_spec("hypothesis"):  # environments for one framework do without
-    from hypothesis import HealthCheck, settings
+    from hypothesis import HealthCheck, Phase, settings
 
     settings.register_profile(
         "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
     )
+    # For those who only want to know whether a test fails, not by which smallest example.
+    found = [phase for phase in Phase if phase not in {Phase.shrink, Phase.explain}]
+    settings.register_profile("brief", settings.get_profile("patient"), phases=found)
     settings.load_profile("patient")
 
 

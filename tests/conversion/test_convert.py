@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import errno
+import os
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,9 +14,7 @@ from tracelens.conversion.segments import convert, decode
 from tracelens.errors import NotATrace, TraceNotFound
 from tracelens.schema.arrow import BATCH_ROWS, EVENT_SCHEMA, FILE_SCHEMA
 from tracelens.schema.side import SideTables
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tracelens.schema.vocabulary import TRACE_SUFFIX
 
 
 def read(path: Path) -> pa.Table:
@@ -88,3 +88,40 @@ def test_somebody_else_was_quicker(tmp_path: Path) -> None:
     assert convert(folder) == convert(folder)
     with pytest.raises(TraceNotFound):
         convert(tmp_path / "worker-00009-9.segments")
+
+
+def _refusing(number: int, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Make the rename to an Arrow file fail once; return what was renamed to one."""
+    real, renamed = Path.replace, list[Path]()
+
+    def replace(source: Path, target: Path) -> Path:
+        if target.suffix == TRACE_SUFFIX:
+            renamed.append(source)
+            if len(renamed) == 1:
+                raise OSError(number, os.strerror(number))
+        return real(source, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    return renamed
+
+
+def test_to_another_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no rename leads there the file is copied beside its place first, and nothing is left."""
+    folder = write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)])
+    renamed = _refusing(errno.EXDEV, monkeypatch)
+    path = convert(folder)
+    assert list(tmp_path.iterdir()) == [path]
+    assert read(path).num_rows == 1
+    assert [source.parent for source in renamed] == [folder, tmp_path]
+
+
+def test_a_rename_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segments are left as they were, to be converted another time."""
+    folder = write_folder(tmp_path, [Slot(start_ns=1, end_ns=2)])
+    before = sorted(folder.iterdir())
+    _refusing(errno.ENOSPC, monkeypatch)
+    with pytest.raises(OSError, match="No space"):
+        convert(folder)
+    assert sorted(folder.iterdir()) == before
+    assert list(tmp_path.iterdir()) == [folder]
+    assert read(convert(folder)).num_rows == 1

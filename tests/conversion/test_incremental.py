@@ -18,6 +18,7 @@ from tracelens.conversion.incremental import IncrementalConversion
 from tracelens.conversion.segments import convert, decode
 from tracelens.schema.record import END, END_OFFSET, RECORD_BYTES
 from tracelens.schema.side import Definition, SideTables
+from tracelens.schema.vocabulary import UNFINISHED_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -239,3 +240,33 @@ def test_spans_that_never_end_do_not_pile_up(
     assert table.num_rows == 40 * SLOTS
     assert table["status"].to_pylist().count("open") == 40
     assert 25 < side.dropped["ends of spans that were open for very long"] < 40
+
+
+def test_it_looks_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk becomes Arrow when so many full segments follow it, not earlier."""
+    monkeypatch.setattr(incremental, "AHEAD", 2)
+    live = write_folder(tmp_path, definitions=DEFINITIONS)
+    recorder = Recorder(live, random.Random(0))
+    advanced = []
+    with IncrementalConversion(live) as one:
+        for _ in range(7):
+            for _ in range(SLOTS):
+                start = recorder.tick()
+                recorder.put(Slot(start_ns=start, end_ns=start + 1))
+            advanced.append(one.advance(recorder.number))
+    assert advanced == [False, False, False, True, False, True, False]
+
+
+@pytest.mark.parametrize("advanced", [False, True])
+def test_an_unfinished_file_that_is_given_up(tmp_path: Path, *, advanced: bool) -> None:
+    """It is removed, unless some of it counts."""
+    live = write_folder(tmp_path, definitions=DEFINITIONS)
+    recorder = Recorder(live, random.Random(0))
+    for number in range(4 * SLOTS):
+        recorder.put(Slot(start_ns=1 + number, end_ns=2 + number))
+    with IncrementalConversion(live) as one:
+        assert not advanced or one.advance(recorder.number)
+        assert (live / UNFINISHED_FILE).exists()
+        one.give_up()
+    assert (live / UNFINISHED_FILE).exists() == advanced
+    assert len(decode(live)[0]) == 4 * SLOTS

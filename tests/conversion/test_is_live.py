@@ -48,6 +48,16 @@ def test_pid_that_came_again(tmp_path: Path) -> None:
     assert not is_live(write_folder(tmp_path, process=early, end=False))
 
 
+def test_the_kernel_tells_starts_less_exactly(tmp_path: Path) -> None:
+    """A process that seems to have begun a second after its recording is the one that made it."""
+    started = process_started_ns(PROCESS.pid)
+    assert started is not None
+    for seconds, live in ((1, True), (10, False)):
+        process = replace(HERE, incarnation=started - seconds * 10**9)
+        folder = write_folder(tmp_path / str(seconds), process=process, end=False)
+        assert is_live(folder) == live
+
+
 def test_no_folder(tmp_path: Path) -> None:
     """A folder that is not there is an error, not a dead process."""
     with pytest.raises(TraceNotFound):

@@ -1,39 +1,233 @@
-"""Of what is in flight, a step without detail keeps the last of each kind on each thread."""
+"""What step sampling keeps of a step without detail is what its rules say, span by span."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.conversion.retention import Sampled, Sampling, thin
+from tracelens.conversion.columns import depths
+from tracelens.conversion.definitions import meanings_of
+from tracelens.conversion.retention import Sampled, Sampling, Thinned, groups, phases, thin
+from tracelens.schema.side import Definition
 
-EVENTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(1, 2)), max_size=12)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+KINDS = meanings_of(
+    [
+        Definition(1, "step", "step"),
+        Definition(2, "a", "user"),
+        Definition(3, "b", "forward"),
+        Definition(4, "c", "backward"),
+        Definition(5, "d", "elastic", op="grow"),
+        Definition(6, "e", "elastic", op="shrink"),
+        Definition(7, "f", "elastic"),
+        Definition(8, "g", "forward", op="grow"),
+    ]
+)
+STEP, USER, FORWARD, BACKWARD, GROW, SHRINK, ELASTIC, OTHER_FORWARD = phases(
+    KINDS.kind, KINDS.op
+).tolist()[1:]
+IN_FLIGHT = np.array([False, True, True, False])  # the last is for threads that were named later
+SAMPLING = Sampling(every=10, burst=1)
 
 
-@given(EVENTS)
-def test_the_last_of_each_kind_in_each_step(events: list[tuple[int, int, int]]) -> None:
-    """Step 0 has its detail; a step, a kind and a thread each."""
-    count = len(events)
-    step, group, thread = np.array(events, np.int64).reshape(-1, 3).T
-    start = np.arange(count)
-    found = thin(
-        Sampled(
-            thread=thread,
-            start=start,
-            end=start + 1,
-            step=step,
-            depth=np.zeros(count, np.int64),
-            phase=np.full(count, 5),
-            group=group,
-            span=np.ones(count, np.bool_),
-            over=np.ones(count, np.bool_),
-            waited=np.zeros(count, np.bool_),
+class Event(NamedTuple):
+    """One of those to choose from."""
+
+    start: int
+    end: int
+    phase: int = FORWARD
+    thread: int = 0
+    step: int = 1
+    group: int = 0
+    span: bool = True
+    over: bool = True
+    waited: bool = False
+
+
+def thinned(events: Sequence[Event], **more: Any) -> Thinned:
+    columns: dict[str, Any] = {
+        name: np.array([getattr(event, name) for event in events], np.int64)
+        for name in Event._fields
+    }
+    for name in ("span", "over", "waited"):
+        columns[name] = columns[name].astype(np.bool_)
+    depth = depths(columns["thread"], columns["start"], columns["end"])
+    return thin(Sampled(depth=depth, **columns), SAMPLING, IN_FLIGHT, **more)
+
+
+def kept(*events: Event, **more: Any) -> list[bool]:
+    found: list[bool] = thinned(events, **more).kept.tolist()
+    return found
+
+
+FLYING = st.lists(
+    st.builds(
+        lambda step, group, thread, waited: Event(
+            0, 1, thread=thread, step=step, group=group, waited=waited
         ),
-        Sampling(every=10, burst=1),
-        np.array([False, True, True]),
-    )
-    last = {event: place for place, event in enumerate(events)}
-    expected = [event[0] == 0 or last[event] == place for place, event in enumerate(events)]
-    assert found.kept.tolist() == expected
+        step=st.integers(0, 3),
+        group=st.integers(0, 1),
+        thread=st.integers(1, 2),
+        waited=st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+def in_order(events: Sequence[Event]) -> list[Event]:
+    return [event._replace(start=at, end=at + 1) for at, event in enumerate(events)]
+
+
+def is_last(at: int, events: Sequence[Event], *alike: str) -> bool:
+    """Whether no later event is like this one in these."""
+    mine = [getattr(events[at], name) for name in alike]
+    return not any([getattr(event, name) for name in alike] == mine for event in events[at + 1 :])
+
+
+@given(FLYING.map(in_order))
+def test_the_last_of_each_kind_in_each_step(events: list[Event]) -> None:
+    """Of what is in flight; step 0 has its detail; a step, a kind and a thread each."""
+    found = thinned(events)
+    assert found.kept.tolist() == [
+        event.step == 0 or is_last(at, events, "thread", "group", "step")
+        for at, event in enumerate(events)
+    ]
     assert not found.undecided.any()
+
+
+@given(FLYING.map(lambda events: in_order(sorted(events, key=lambda event: event.step))))
+def test_the_newest_of_each_kind_waits_once(events: list[Event]) -> None:
+    """More of its step may come; of what waited before no more comes."""
+    found = thinned(events, last=False, continues=True)
+    for at, event in enumerate(events):
+        summarised = [other if other.step else other._replace(group=9) for other in events]
+        newest = event.step != 0 and is_last(at, summarised, "thread", "group")
+        lasts = is_last(at, events, "thread", "group", "step")
+        assert found.undecided[at] == (newest and not event.waited)
+        assert found.kept[at] == (event.step == 0 or (lasts and not found.undecided[at]))
+
+
+Tree = tuple[int, list[Any]]  # a phase, and what is in it
+TREES: st.SearchStrategy[list[Tree]] = st.lists(
+    st.recursive(
+        st.tuples(st.sampled_from([STEP, USER, FORWARD, BACKWARD]), st.just([])),
+        lambda inner: st.tuples(
+            st.sampled_from([STEP, USER, FORWARD, BACKWARD]), st.lists(inner, max_size=3)
+        ),
+        max_leaves=12,
+    ),
+    max_size=3,
+)
+
+
+def laid_out(trees: list[Tree], thread: int) -> list[tuple[Event, bool]]:
+    """Return spans as trees are nested, and whether each is the outermost of its phase."""
+    found: list[tuple[Event, bool]] = []
+
+    def walk(tree: Tree, begin: int, around: int) -> int:
+        phase, inner = tree
+        place = len(found)
+        found.append((Event(0, 0), False))
+        mine = around if phase == USER and around != STEP else phase
+        end = begin
+        for child in inner:
+            end = walk(child, end + place % 2, mine)
+        end += 1
+        found[place] = Event(begin, end, phase, thread), phase == STEP or mine != around
+        return end
+
+    now = 5
+    for tree in trees:
+        now = walk(tree, now, STEP)
+    return found
+
+
+@given(TREES, TREES)
+def test_the_outermost_of_each_phase(one: list[Tree], other: list[Tree]) -> None:
+    """On each thread by itself; a user's span in a phase is of that phase, and steps are kept."""
+    found = laid_out(one, 0) + laid_out(other, 3)
+    assert kept(*(event for event, _ in found)) == [outermost for _, outermost in found]
+
+
+def test_what_takes_no_time_holds_nothing() -> None:
+    """And what begins when another ends is not in it."""
+    assert kept(Event(5, 5), Event(5, 5), Event(6, 9), Event(9, 12), Event(9, 9)) == [
+        *[True] * 4,
+        False,
+    ]
+
+
+def test_deeply_nested() -> None:
+    """However deep, phases that follow each other inwards are all outermost, to a sane depth."""
+    events = [Event(at, 200 - at, (FORWARD, BACKWARD)[at % 2]) for at in range(50)]
+    found = kept(*events)
+    assert found == [True] * 33 + [False] * 17
+
+
+def test_only_steps_beyond_the_burst_are_summarised() -> None:
+    """In each round of so many steps; what is in no step is kept."""
+    steps = np.arange(-3, 40)
+    for every in range(1, 8):
+        for burst in range(1, every + 1):
+            expected = [step >= 0 and step % every not in range(burst) for step in range(-3, 40)]
+            assert Sampling(every, burst).summarised(steps).tolist() == expected
+
+
+def test_what_is_no_span() -> None:
+    """It has no time to be divided, on no thread."""
+    moments = [Event(5, 5, thread=thread, span=False) for thread in (0, 1)]
+    assert kept(*moments) == [False, False]
+    assert kept(*(event._replace(step=10) for event in moments)) == [True, True]
+
+
+INNER = Event(5, 9), Event(6, 7)
+
+
+def test_spans_that_never_ended() -> None:
+    """They are kept wherever they are: a thread may be stuck there."""
+    stuck = INNER[1]._replace(end=1 << 60, over=False)
+    assert kept(*INNER) == [True, False]
+    assert kept(INNER[0], stuck) == [True, True]
+    assert kept(Event(5, 9, thread=1), stuck._replace(thread=1), Event(8, 9, thread=1)) == [
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("continues", [False, True])
+def test_a_step_that_never_ended(*, continues: bool) -> None:
+    """It keeps its detail, as no other does; unless it is only not over yet."""
+    step = Event(1, 1 << 60, STEP, over=False)
+    before = [event._replace(step=2, thread=3) for event in INNER]
+    found = kept(step, *INNER, *before, continues=continues)
+    assert found == [True, True, not continues, True, False]
+    moment = Event(2, 2, STEP, span=False, over=False)
+    assert kept(moment, *INNER) == [True, True, False]
+
+
+def test_threads_that_are_not_known() -> None:
+    """They are no tracks of what is in flight."""
+    assert kept(*(event._replace(thread=90) for event in INNER)) == [True, False]
+
+
+def test_phases() -> None:
+    """A phase is a kind; elastic operations are phases of their own."""
+    of_all = [STEP, USER, FORWARD, BACKWARD, GROW, SHRINK, ELASTIC]
+    assert len({*of_all}) == len(of_all)
+    assert OTHER_FORWARD == FORWARD
+    later = meanings_of([Definition(1, "c", "elastic", op="x"), Definition(2, "d", "elastic")])
+    assert len({*phases(later.kind, later.op).tolist()[1:]}) == 2
+
+
+@given(st.lists(st.tuples(*[st.integers(-2, 2)] * 3), min_size=1, max_size=20))
+def test_groups(rows: list[tuple[int, int, int]]) -> None:
+    """Rows have the same number where they are equal, and only there."""
+    found = groups(*np.array(rows, np.int64).T).tolist()
+    assert len({*found}) == len({*rows}) == len({*zip(found, rows, strict=True)})

@@ -38,6 +38,7 @@ WAITING_S: Final = 300
 OPTIONS: Final = (
     *("-x", "-q", "-m", "not end_to_end", "-p", "no:cacheprovider", "-p", "no:randomly"),
     f"--timeout={WAITING_S}",
+    "--hypothesis-profile=brief",
 )
 # Tests that take 5 times the CPU of those without a change hang, which is noticing, too; so do those
 # that wait for WAITING_S. By the clock on the wall, other work of the machine would count as noticed.

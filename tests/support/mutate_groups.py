@@ -58,6 +58,8 @@ class Group:
 
 
 _CONVERTED: Final = (  # how records become columns
+    "tests/conversion/test_records.py",
+    "tests/conversion/test_sampled_steps.py",
     "tests/conversion/test_depth.py",
     "tests/conversion/test_depth_across_chunks.py",
     "tests/conversion/test_device_times.py",
@@ -67,9 +69,8 @@ _CONVERTED: Final = (  # how records become columns
     "tests/conversion/test_decode_is_lossless.py",
 )
 _WRITTEN: Final = (  # how columns become files
+    "tests/conversion/test_messages.py",
     "tests/conversion/test_arrow_file.py",
-    "tests/readers/native/test_summary.py",
-    "tests/readers/native/test_shared_columns.py",
     "tests/readers/native/test_plain_columns.py",
     "tests/faults/test_checksums.py",
 )
@@ -101,9 +102,17 @@ GROUPS: Final = {
             "arrow_file": (*_WRITTEN, "tests/conversion/test_incremental.py"),
             "batches": (*_CONVERTED, "tests/conversion/test_incremental.py"),
             "columns": _CONVERTED,
-            "definitions": (*_CONVERTED, "tests/conversion/test_arrow_file.py"),
+            "definitions": (
+                "tests/conversion/test_records.py",
+                "tests/conversion/test_unusable_segments.py",
+                "tests/schema/test_format_document.py",
+                "tests/conversion/test_arrow_file.py",
+                "tests/conversion/test_thinning.py",
+                "tests/conversion/test_decode_is_lossless.py",
+            ),
             "flatbuffers": _WRITTEN,
             "folder": (
+                "tests/conversion/test_records.py",
                 "tests/conversion/test_is_live.py",
                 "tests/conversion/test_convert.py",
                 "tests/conversion/test_unusable_segments.py",
@@ -112,29 +121,31 @@ GROUPS: Final = {
             ),
             "incremental": (
                 "tests/conversion/test_incremental.py",
+                "tests/conversion/test_sampled_steps.py",
                 "tests/instrument/retention/test_ring.py",
             ),
-            "layout": (*_WRITTEN, "tests/conversion/test_incremental.py"),
+            "layout": _WRITTEN,
             "lock": ("tests/conversion/test_lock.py", "tests/conversion/test_convert.py"),
             "messages": _WRITTEN,
             "retention": (
                 "tests/conversion/test_thinning.py",
-                "tests/instrument/retention/test_keep_request.py",
-                "tests/instrument/retention/test_retention_options.py",
-                "tests/instrument/core/test_left_out.py",
+                "tests/conversion/test_last_steps.py",
+                "tests/conversion/test_sampled_steps.py",
                 "tests/instrument/retention/test_ring.py",
             ),
             "segments": (
-                "tests/conversion/test_unusable_segments.py",
-                "tests/conversion/test_is_live.py",
                 "tests/conversion/test_convert.py",
+                "tests/conversion/test_is_live.py",
+                "tests/conversion/test_sampled_steps.py",
+                "tests/conversion/test_unusable_segments.py",
                 "tests/conversion/test_device_times.py",
                 "tests/readers/native/test_segments_elsewhere.py",
                 "tests/faults/test_killed.py",
             ),
             "tally": (
+                "tests/conversion/test_tally.py",
+                "tests/conversion/test_arrow_file.py",
                 "tests/readers/native/test_summary.py",
-                "tests/conversion/test_incremental.py",
             ),
         },
     ),
@@ -160,13 +171,19 @@ GROUPS: Final = {
                 "tests/align/clocks/test_fallbacks.py",
                 "tests/align/clocks/test_accuracy.py",
             ),
-            "maps": ("tests/align/clocks/test_maps.py", "tests/align/clocks/test_readings.py"),
+            "maps": (
+                "tests/align/clocks/test_maps.py",
+                "tests/align/clocks/test_ties.py",
+                "tests/align/clocks/test_readings.py",
+            ),
             "readings": (
+                "tests/align/clocks/test_ties.py",
                 "tests/align/clocks/test_readings.py",
                 "tests/align/clocks/test_fallbacks.py",
                 "tests/align/clocks/test_requests.py",
             ),
             "requests": (
+                "tests/align/clocks/test_exchanges.py",
                 "tests/align/clocks/test_requests.py",
                 "tests/align/clocks/test_fallbacks.py",
             ),

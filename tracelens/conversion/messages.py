@@ -106,8 +106,9 @@ def messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
         if not size:
             return
         begin = offset + _PREFIX.size
-        message = _message(content[begin : begin + size], offset)
-        if message.body_bytes < 0 or message.end > len(content):
+        header = content[begin : begin + size]
+        message = _message(header, offset)
+        if len(header) < size or message.body_bytes < 0 or message.end > len(content):
             raise struct.error("a message is cut off")
         yield message
         offset = message.end

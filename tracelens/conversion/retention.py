@@ -197,7 +197,7 @@ def stretches(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
     """Put segments together that follow each other, by their numbers."""
     numbers = [number for number, _ in segments]
     begins = [at for at, number in enumerate(numbers) if at == 0 or number != numbers[at - 1] + 1]
-    ends = [*begins[1:], len(segments)]
+    ends = [*begins, len(segments)][1:]
     return [
         Stretch(
             join([records for _, records in segments[begin:end]]),

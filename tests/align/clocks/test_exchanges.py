@@ -1,0 +1,130 @@
+"""Windows by requests: whoever asked, the other clock was where they say, and what cannot be is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.align.clocks.maps import ClockMap
+from tracelens.align.clocks.readings import Readings
+from tracelens.align.clocks.requests import (
+    EXCHANGE_COLUMNS,
+    PEERS,
+    causality_violations,
+    from_requests,
+)
+
+MS = 1_000_000
+LEAD = 123 * MS  # of the clock that is to be tied
+MAPPED = ClockMap(uncertainty_ns=10)
+
+
+def exchange(true: int, there: int = 100, back: int = 100, **more: Any) -> dict[str, Any]:
+    """Worker 1 asks server 0, in common time."""
+    arrived, returned = true + there, true + there + 50
+    found = {"sent": true, "arrived": arrived, "returned": returned, "answered": returned + back}
+    return {"clock": 1, "peer": 0, "replied": True} | found | more
+
+
+def as_shown(row: dict[str, Any], clock: int, lead: int = LEAD) -> dict[str, Any]:
+    """Write the times of one clock as it shows them."""
+    own = ("sent", "answered") if row["clock"] == clock else ("arrived", "returned")
+    return row | {name: row[name] + lead for name in own}
+
+
+def table(*rows: dict[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=EXCHANGE_COLUMNS)
+
+
+def off(found: ClockMap | None, true: int) -> int:
+    assert found is not None
+    return abs(int(found.apply(np.array([true + LEAD]))[0]) - true)
+
+
+@pytest.mark.parametrize("clock", [0, 1], ids=["the server's", "the worker's"])
+@given(
+    ways=st.lists(st.tuples(st.integers(1, 10**5), st.integers(1, 10**5)), min_size=1, max_size=5)
+)
+def test_either_side_may_be_tied(clock: int, ways: list[tuple[int, int]]) -> None:
+    """To within half of what the narrowest window leaves, and what is known of the other."""
+    rows = [exchange(n * MS, there, back) for n, (there, back) in enumerate(ways)]
+    maps = {1 - clock: MAPPED}
+    found = from_requests(table(*(as_shown(row, clock) for row in rows)), clock, maps, None)
+    narrowest = min(there + back for there, back in ways)
+    assert found is not None
+    assert found.uncertainty_ns <= max(sum(way) for way in ways) / 2 + 10 + 200 * len(ways)
+    assert off(found, 0) <= found.uncertainty_ns + 2
+    if len(ways) == 1:
+        assert abs(found.uncertainty_ns - (narrowest / 2 + 10)) <= 1
+
+
+def test_only_mapped_clocks_tie() -> None:
+    rows = table(as_shown(exchange(0), 1))
+    assert from_requests(rows, 1, {}, None) is None
+    assert from_requests(rows, 1, {2: MAPPED}, None) is None
+    assert from_requests(rows, 3, {0: MAPPED}, None) is None
+    assert from_requests(table(), 1, {0: MAPPED}, None) is None
+
+
+def test_the_narrowest_speak() -> None:
+    """So many of the other clocks; one with a wider window is not heard, though it contradicts."""
+    good = [as_shown(exchange(n * MS, peer=n + 2), 1) for n in range(PEERS)]
+    liar = as_shown(exchange(0, 500, 500, peer=9), 1, LEAD + MS)
+    maps = dict.fromkeys((*range(2, 2 + PEERS), 9), MAPPED)
+    found = from_requests(table(liar, *good), 1, maps, None)
+    assert off(found, 0) <= 110
+    assert from_requests(table(liar, *good[1:]), 1, maps, None) is None
+
+
+def test_pushes_without_a_reply() -> None:
+    """They count, unless that cannot be; then requests that were replied to count alone."""
+    sound = as_shown(exchange(0, 4000, 4000), 1)
+    push = as_shown(exchange(MS, 10, 10, replied=False), 1)
+    found = from_requests(table(sound, push), 1, {0: MAPPED}, None)
+    assert off(found, 0) <= 600
+    early = push | {"answered": push["answered"] - 9 * MS, "sent": push["sent"] - 9 * MS}
+    found = from_requests(table(sound, early), 1, {0: MAPPED}, None)
+    assert found is not None
+    assert off(found, 0) <= 1
+    assert found.uncertainty_ns == 4010
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_wall_clocks_beside_requests(*, wrong: bool) -> None:
+    """They make it sharper, and are left out where they contradict."""
+    rows = table(as_shown(exchange(0, 9000, 1000), 1))
+    here = Readings(np.array([0]), np.array([200]), np.array([-LEAD + MS * wrong]))
+    found = from_requests(rows, 1, {0: MAPPED}, here)
+    assert found is not None
+    assert (found.uncertainty_ns, off(found, 0)) == ((5010, 4000) if wrong else (100, 0))
+
+
+def sentences(rows: list[dict[str, Any]], uncertainty_ns: int = 10) -> list[str]:
+    maps = {0: ClockMap(uncertainty_ns=uncertainty_ns), 1: ClockMap(uncertainty_ns=1)}
+    return [note.sentence for note in causality_violations(table(*rows), maps)]
+
+
+def test_what_came_before_it_was_sent() -> None:
+    """By more than three times what either clock is unsure; on the way there and on the way back."""
+    assert sentences([]) == []
+    assert sentences([exchange(0, -30)]) == []
+    assert sentences([exchange(0, -30)], 9)[0].startswith("1 of 2 messages ")
+    (sentence,) = sentences([exchange(0, -35), exchange(5, 1, -77), exchange(9)])
+    assert sentence.startswith("2 of 6 messages ")
+    assert " by up to 47 ns more" in sentence
+    (sentence,) = sentences([exchange(0, -35, -99, replied=False)])
+    assert sentence.startswith("1 of 1 messages ")
+    assert sentences([exchange(0, -99, peer=5), exchange(0, -99, clock=5)]) == []
+
+
+def test_a_few_may_be_matched_wrongly() -> None:
+    """One in a hundred messages."""
+    fine = [exchange(n * MS) for n in range(99)]
+    assert sentences([exchange(0, -99), *fine]) == []
+    assert sentences([exchange(0, -99), exchange(1, -99), *fine]) == []
+    assert sentences([exchange(n, -99) for n in range(3)] + fine)

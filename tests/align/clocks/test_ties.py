@@ -1,0 +1,171 @@
+"""A clock is tied to another by what was read of both: to what was read, and as surely as that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.align.clocks.maps import PLAUSIBLE_DRIFT, ClockMap
+from tracelens.align.clocks.readings import (
+    WALL_UNCERTAINTY_NS,
+    WANDER,
+    Readings,
+    bias,
+    from_ping_pong,
+    from_wall,
+    map_if_consistent,
+    wall_windows,
+)
+
+SECOND = 10**9
+LEAD, OTHER_LEAD, WALL = 7 * SECOND + 13, -3 * SECOND, 10**18
+OTHER = ClockMap(target=-OTHER_LEAD, uncertainty_ns=40)  # common time is true time
+SCHEMA = dict.fromkeys(("monotonic_ns", "window_ns", "wall_ns", "offset_ns"), pl.Int64()) | {
+    "method": pl.String()
+}
+TRUE = [n * SECOND for n in range(1, 21)]
+
+
+def table(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=SCHEMA)
+
+
+def ours(true: int, drift_ppm: int = 0) -> int:
+    return true + LEAD + true * drift_ppm // 10**6
+
+
+def forward(true: int, window: int = 1000, drift_ppm: int = 0, off: int = 0) -> dict[str, Any]:
+    """One of our readings of the other clock."""
+    shown = ours(true, drift_ppm)
+    offset = shown - (true + OTHER_LEAD) + off
+    return {"monotonic_ns": shown, "offset_ns": offset, "window_ns": window}
+
+
+def backward(true: int, window: int = 1000, drift_ppm: int = 0) -> dict[str, Any]:
+    """A reading by the other clock of ours."""
+    shown = true + OTHER_LEAD
+    offset = shown - ours(true, drift_ppm)
+    return {"monotonic_ns": shown, "offset_ns": offset, "window_ns": window}
+
+
+def wrong_by(found: ClockMap | None, drift_ppm: int = 0, times: list[int] = TRUE) -> int:
+    assert found is not None
+    shown = np.array([ours(true, drift_ppm) for true in times])
+    return int(np.abs(found.apply(shown) - np.array(times)).max())
+
+
+@pytest.mark.parametrize("drift_ppm", [0, 30, -30])
+@pytest.mark.parametrize("ways", ["there", "back", "both"])
+def test_ping_pong(ways: str, drift_ppm: int) -> None:
+    """Whoever read it; with its drift, also beyond the readings."""
+    there = [forward(true, drift_ppm=drift_ppm) for true in TRUE[:9] if ways != "back"]
+    back = [backward(true, drift_ppm=drift_ppm) for true in TRUE[4:] if ways != "there"]
+    found = from_ping_pong(table(there), table(back), OTHER)
+    assert wrong_by(found, drift_ppm) <= 2
+    assert found is not None
+    assert found.uncertainty_ns == 500 + 40
+
+
+def test_the_sharpest_ping_pongs_count() -> None:
+    """Up to half as wide again as the best."""
+    sharp = [forward(TRUE[0], 1000), forward(TRUE[1], 1500)]
+    found = from_ping_pong(table([*sharp, forward(TRUE[2], 1501, off=9000)]), table([]), OTHER)
+    assert wrong_by(found) <= 1
+    used = from_ping_pong(table([sharp[0], forward(TRUE[1], 1500, off=900)]), table([]), OTHER)
+    assert wrong_by(used, times=TRUE[:1]) <= 1
+    assert wrong_by(used, times=TRUE[1:2]) == 900
+
+
+def test_readings_that_cannot_show_a_drift() -> None:
+    """They are too close for how wide they are: then all times are moved alike."""
+    close = [forward(SECOND + n * 1000, 10_000, off=n * 100) for n in range(5)]
+    found = from_ping_pong(table(close), table([]), OTHER)
+    assert found is not None
+    moved = found.apply(np.array([ours(true) for true in TRUE])) - np.array(TRUE)
+    assert len({*moved.tolist()}) == 1
+    assert abs(moved[0]) <= 500
+
+
+def test_no_ping_pong() -> None:
+    assert from_ping_pong(table([]), table([]), OTHER) is None
+    assert bias(table([]), OTHER, OTHER) is None
+
+
+@pytest.mark.parametrize("off", [0, 70, -70])
+def test_bias(off: int) -> None:
+    """By how much a map shows later times than ping-pong, and how sure that is."""
+    mapped = ClockMap(target=off - LEAD)
+    rows = [forward(true, window) for true, window in zip(TRUE, range(800, 1600, 40), strict=True)]
+    found = bias(table([*rows, forward(TRUE[3], 1201, off=9000)]), mapped, OTHER)
+    assert found == (off, 400.0)
+
+
+def wall(shown: int, true: int, window: int = 200, off: int = 0) -> dict[str, Any]:
+    return {
+        "method": "local",
+        "monotonic_ns": shown,
+        "wall_ns": true + WALL + off,
+        "window_ns": window,
+    }
+
+
+@pytest.mark.parametrize("drift_ppm", [0, 30, -30])
+def test_wall_clocks(drift_ppm: int) -> None:
+    """To a millisecond, as they are set; blunt readings and those without a wall clock do not count."""
+    mine = [wall(ours(true, drift_ppm), true) for true in TRUE]
+    mine += [wall(ours(TRUE[5], drift_ppm), TRUE[5], window=301, off=SECOND)]
+    mine += [wall(1, 1) | {"wall_ns": None}, wall(1, 1) | {"method": "device"}]
+    theirs = [wall(true + OTHER_LEAD, true) for true in TRUE]
+    found = from_wall(table(mine), table(theirs), OTHER)
+    assert wrong_by(found, drift_ppm) <= 1000
+    assert found is not None
+    assert found.uncertainty_ns == WALL_UNCERTAINTY_NS + 40
+    assert from_wall(table(mine), table([]), OTHER) is None
+    assert from_wall(table(mine[-2:]), table(theirs), OTHER) is None
+
+
+def test_a_wall_clock_that_is_slewed() -> None:
+    """The other host's wall clock may run faster than its time; ours is as fast, and it is known."""
+    slew = [true * 20 // 10**6 for true in TRUE]
+    mine = [wall(ours(true), true, off=off) for true, off in zip(TRUE, slew, strict=True)]
+    theirs = [wall(true + OTHER_LEAD, true, off=off) for true, off in zip(TRUE, slew, strict=True)]
+    assert wrong_by(from_wall(table(mine), table(theirs), OTHER)) <= 1000
+
+
+def test_wall_clocks_as_windows() -> None:
+    """As wide as they are unsure, on both sides."""
+    mine = [wall(ours(true), true) for true in TRUE]
+    found = wall_windows(table(mine), ClockMap(target=-LEAD, uncertainty_ns=250))
+    assert found.known.tolist() == TRUE
+    assert found.window.tolist() == [500] * len(TRUE)
+    assert found.offset.tolist() == [-LEAD] * len(TRUE)
+
+
+@given(st.integers(-(10**6), 10**6), st.integers(2, 10**4), st.integers(2, 10**4))
+def test_windows_that_contradict_each_other(apart: int, one: int, other: int) -> None:
+    """At the same moment they must meet, but for rounding."""
+    found = map_if_consistent(
+        Readings(np.array([0, apart]), np.array([one, other]), np.array([0, apart]))
+    )
+    between = abs(apart) - (one + other) / 2
+    if between > 3:
+        assert found is None
+    elif between < 1:
+        assert found is not None
+        (lead,) = found.offset_at(np.array([0])).tolist()
+        assert min(0, -apart) - 1 <= lead <= max(0, -apart) + 1
+
+
+def test_a_wide_window_beside_a_sharp_one() -> None:
+    """It is as unsure as a clock may have become since the sharp one, and no more."""
+    found = map_if_consistent(
+        Readings(np.array([0, SECOND]), np.array([2, SECOND]), np.zeros(2, int))
+    )
+    assert found is not None
+    most = (WANDER + PLAUSIBLE_DRIFT) * SECOND
+    assert most - 1 <= found.uncertainty_ns <= most + 3

@@ -1,0 +1,152 @@
+"""Records that are picked, joined, sorted and split are the records that numpy's own ways find."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracelens.conversion.columns import (
+    SLOT,
+    UNKNOWN_DEPTH,
+    RecordChunk,
+    join,
+    null_column,
+    pick,
+    split,
+)
+from tracelens.conversion.definitions import NO_INDEX, TYPES, UNKNOWN, meanings_of
+from tracelens.conversion.folder import Segment
+from tracelens.schema.arrow import EVENT_SCHEMA
+from tracelens.schema.side import Definition
+
+if TYPE_CHECKING:
+    from tracelens.conversion.columns import Records
+
+
+def drawn(count: int, seed: int = 0) -> Records:
+    """Records in which each field has all its bits."""
+    content = np.random.default_rng(seed).bytes(count * SLOT.itemsize)
+    return np.frombuffer(content, SLOT)
+
+
+RECORDS = drawn(6)
+
+
+@given(st.lists(st.integers(0, 5), max_size=8))
+def test_pick(where: list[int]) -> None:
+    """In any order, more than once."""
+    at = np.array(where, np.intp)
+    assert pick(RECORDS, at).tobytes() == RECORDS[at].tobytes()
+    chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).at(at)
+    assert chunk.records.tobytes() == RECORDS[at].tobytes()
+    assert (chunk.origin.tolist(), chunk.depth.tolist()) == (
+        [7 * n for n in where],
+        [n - 1 for n in where],
+    )
+
+
+@given(st.lists(st.integers(0, 3), max_size=4))
+def test_join(sizes: list[int]) -> None:
+    parts = [drawn(size, seed) for seed, size in enumerate(sizes)]
+    expected = b"".join(part.tobytes() for part in parts)
+    assert join(parts).tobytes() == expected
+    assert join(parts).dtype == SLOT
+    chunk = RecordChunk.concatenated([RecordChunk.new(p, np.arange(len(p))) for p in parts])
+    assert chunk.records.tobytes() == expected
+    assert chunk.origin.tolist() == [n for size in sizes for n in range(size)]
+    assert chunk.depth.tolist() == [UNKNOWN_DEPTH] * sum(sizes)
+
+
+@pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 1100])
+def test_split(count: int) -> None:
+    """However many blocks they are."""
+    records = drawn(count)
+    found = split(records)
+    assert list(found) == list(SLOT.names or ())
+    for name, values in found.items():
+        assert values.dtype == records[name].dtype
+        assert values.tolist() == records[name].tolist()
+        assert values.flags.c_contiguous
+
+
+@given(st.lists(st.integers(-2, 2), max_size=9))
+def test_sorted(starts: list[int]) -> None:
+    """Those that begin together stay as they were; a mask leaves the order as it is."""
+    records = np.zeros(len(starts), SLOT)
+    records["start_ns"] = starts
+    found = RecordChunk.new(records, np.arange(len(starts))).sorted()
+    order = sorted(range(len(starts)), key=lambda at: starts[at])
+    assert found.origin.tolist() == order
+    assert found.records["start_ns"].tolist() == sorted(starts)
+    positive = found.where(found.records["start_ns"] > 0)
+    assert positive.origin.tolist() == [at for at in order if starts[at] > 0]
+
+
+@given(st.lists(st.integers(0, 2), max_size=9), st.integers(0, 1 << 30))
+def test_slots_of_a_segment(definitions: list[int], number: int) -> None:
+    """Each is in use or free; its origin says which it is."""
+    slots = np.zeros(len(definitions), SLOT)
+    slots["definition"] = definitions
+    segment = Segment(number, slots)
+    used, free = segment.used(), segment.free()
+    assert used.records["definition"].tolist() == [d for d in definitions if d]
+    origins = [*used.origin.tolist(), *free.tolist()]
+    assert {origin >> 32 for origin in origins} <= {number}
+    found = [origin & 0xFFFFFFFF for origin in origins]
+    assert found == sorted(range(len(definitions)), key=lambda at: definitions[at] == 0)
+
+
+@pytest.mark.parametrize("count", [1, 65536, 65537])
+def test_columns_of_nothing(count: int) -> None:
+    """Of any type and length, and sound."""
+    for field in EVENT_SCHEMA:
+        column = null_column(count, field.type)
+        column.validate(full=True)
+        assert (column.null_count, column.type) == (count, field.type)
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.sampled_from(["a", "b", "c"])), max_size=6))
+def test_definitions(given_rows: list[tuple[int, str]]) -> None:
+    """Each number means what was said of it first; one that was not said, nothing."""
+    definitions = [
+        Definition(number, name, name * 2, op=name if name > "a" else None, communicator=number - 1)
+        for number, name in given_rows
+    ]
+    found = meanings_of(definitions)
+    for number in range(12):
+        (row,) = found.rows(np.array([number], np.uint32)).tolist()
+        first = next((one for one in definitions if one.id == number), None)
+        if first is None:
+            assert row == UNKNOWN
+            continue
+        assert found.name.words.to_pylist()[found.name.codes[row]] == first.name
+        assert found.kind.words.to_pylist()[found.kind.codes[row]] == first.kind
+        assert TYPES[found.type[row]] == "span"
+        code = int(found.op.codes[row])
+        assert (None if code < 0 else found.op.words.to_pylist()[code]) == first.op
+        assert found.communicator[row] == first.communicator
+        assert found.shard[row] == NO_INDEX
+    assert not found.times_devices
+
+
+def test_numbers_of_definitions_are_limited() -> None:
+    """What no program makes would take memory; the largest that counts does count."""
+    largest = 1 << 22
+    found = meanings_of([Definition(largest, "a", "user"), Definition(largest + 1, "b", "user")])
+    ids = np.array([largest - 1, largest, largest + 1, (1 << 32) - 1], np.uint32)
+    assert (found.rows(ids) != UNKNOWN).tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize(("count", "others"), [(126, 0), (127, 1), (130, 4)])
+def test_more_kinds_than_a_dictionary_holds(count: int, others: int) -> None:
+    """The first of them keep their names, also if more come later; the rest is one."""
+    rows = [Definition(n + 1, "a", f"k{n}") for n in range(count)]
+    words = meanings_of(rows).kind.words.to_pylist()
+    codes = meanings_of(rows).kind.codes.tolist()[1:]
+    named = [words[code] for code in codes]
+    assert named.count("other") == others
+    assert named[: count - others] == [row.kind for row in rows[: count - others]]

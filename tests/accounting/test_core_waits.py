@@ -115,6 +115,43 @@ def test_steps_in_which_all_wait_for_cores_are_the_machines() -> None:
     assert "the machine was busy: ranks waited" in report.verdict.headline
 
 
+@pytest.mark.parametrize("readings", [20, 1])
+def test_no_run_is_healthy_whose_ranks_wait_for_cores(readings: int) -> None:
+    """Nobody is slower than the others, but who would be need not show."""
+    report = tl.analyze(trace([WORK_MS] * RANKS, [0.3] * RANKS, readings=readings))
+    assert report.findings == ()
+    assert report.verdict.state == "inconclusive"
+    assert report.verdict.headline == (
+        "INCONCLUSIVE: the machine was busy: ranks waited for a core 29 % of the time"
+    )
+    assert "cores of its own" in report.verdict.action
+
+
+def test_who_hardly_waits_for_cores_is_healthy() -> None:
+    """As on every machine on which anything else runs."""
+    report = tl.analyze(trace([WORK_MS] * RANKS, [0.1] * RANKS))
+    assert report.verdict.state == "healthy"
+    assert "core" not in report.verdict.scope
+
+
+def test_a_fault_on_a_busy_machine_stays_one_and_the_scope_says_what_is_not_known() -> None:
+    """Others may be hidden."""
+    report = tl.analyze(trace([WORK_MS, 2 * WORK_MS, WORK_MS], [0.5] * RANKS))
+    assert report.verdict.headline.startswith("STRAGGLER rank 1")
+    assert "not known: who else is slow (ranks waited for a core" in report.verdict.scope
+
+
+@pytest.mark.parametrize(("queued", "category"), [(0.4, "opportunity"), (0.05, "fault")])
+def test_steps_of_which_nothing_was_read_are_no_fault_of_a_busy_machine(
+    queued: float, category: str
+) -> None:
+    """Times were read before the first step and after the last one."""
+    found, _ = only(trace([WORK_MS] * RANKS, [queued] * RANKS, slow=range(38, 44), readings=1))
+    assert (found.kind, found.category) == ("slow_all", category)
+    assert found.evidence["core_wait"]["explains"] is None
+    assert ("was not read" in found.sentence) == (category == "opportunity")
+
+
 def test_what_was_not_read_explains_nothing() -> None:
     """Readings of other threads, or of none: the rank is accused as ever."""
     run = trace([WORK_MS] * RANKS, [0.3, 0.5, 0.3])

@@ -10,7 +10,9 @@ from support.launch.recording import recorded
 from support.launch.torchrun import torchrun_command
 
 import tracelens as tl
+from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.accounting.stages import find_stages
+from tracelens.stats.constants import BOUND
 
 pytestmark = pytest.mark.end_to_end
 
@@ -107,4 +109,5 @@ def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: P
     assert named == ([(1,)] if fault == "uneven" else [])
     assert report.ledger
     assert any(loss.cause == "bubble" and loss.share > 0.05 for loss in report.ledger.losses)
-    assert report.verdict.state != "inconclusive"
+    waited = core_wait_of_run(trace) or 0.0
+    assert waited >= BOUND or report.verdict.state != "inconclusive"

@@ -16,14 +16,16 @@ import numpy as np
 import polars as pl
 
 from tracelens.model import fmt
-from tracelens.stats.constants import CONSISTENT, ENOUGH, LARGE_DELAY, MAJORITY
+from tracelens.stats.constants import BOUND, CONSISTENT, ENOUGH, LARGE_DELAY, MAJORITY
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Ints
     from tracelens.model.trace import Moved, Trace
 
-__all__ = ["CoreWait", "core_wait_of", "core_wait_of_all"]
+__all__ = ["CoreWait", "core_wait_of", "core_wait_of_all", "core_wait_of_run"]
 
 _MAIN: Final = "MainThread"  # the one whose times are read
 
@@ -33,19 +35,27 @@ class CoreWait:
     """For what share of the time late ranks waited for a core, and what is `usual` beside that.
 
     That is what peers did, or all ranks at other times. `explains` is the share of the delay that is
-    gone without it, and `left` what is not, as a share of the usual work.
+    gone without it, and `left` what is not, as a share of the usual work; null where times were read too
+    seldom to tell these steps from others.
     """
 
     share: float
     usual: float
-    explains: float
-    left: float
+    explains: float | None
+    left: float | None
 
     @property
     def is_cause(self) -> bool:
         """Whether there is hardly a delay without it; a bit more, where all wait by chance."""
+        if self.explains is None or self.left is None:
+            return False
         little = self.left < LARGE_DELAY and self.usual >= ENOUGH
         return self.explains >= CONSISTENT or little
+
+    @property
+    def may_be_cause(self) -> bool:
+        """Whether it is the cause, or as much was waited as could be, and it was not read when."""
+        return self.is_cause or (self.explains is None and self.share >= BOUND)
 
     @property
     def is_common(self) -> bool:
@@ -53,14 +63,16 @@ class CoreWait:
         return self.is_cause and self.usual >= ENOUGH * self.share
 
     def sentences(self, ranks: str, others: str) -> list[str]:
-        """Return what is said of it, where it explains a good part of the delay."""
+        """Return what is said of it, where it explains a good part of the delay, or may do so."""
+        share, usual = fmt.percent(self.share), fmt.percent(self.usual)
+        waited = f"{fmt.capital(ranks)} waited for a core for {share} of the time"
+        if self.explains is None:
+            unknown = "whether more in these steps than in others was not read"
+            return [f"{waited}; {unknown}."] if self.may_be_cause else []
         if self.explains < MAJORITY and not self.is_cause:
             return []
-        share, usual = fmt.percent(self.share), fmt.percent(self.usual)
-        waited = (
-            f"{fmt.capital(ranks)} waited for a core for {share} of the time, {others} for {usual}"
-        )
-        return [f"{waited}: that explains {fmt.percent(self.explains)} of the delay."]
+        explains = f"that explains {fmt.percent(self.explains)} of the delay"
+        return [f"{waited}, {others} for {usual}: {explains}."]
 
     def evidence(self) -> dict[str, Any]:
         """Return it as numbers."""
@@ -109,11 +121,22 @@ def core_wait_of_all(
     if not known or extra_ns <= 0:
         return None
     share, _, _, often, work, _ = np.median(np.array(known), axis=0)
+    if not all(one.tells for one in _readings(trace, own.steps[rows])):
+        return CoreWait(float(share), float(often), None, None)
     step = float(np.median(own.length[own.settled_rows]))
     longer = share * (step + extra_ns) - often * step
     explains = float(np.clip(longer / extra_ns, 0.0, 1.0))
     left = (1 - explains) * extra_ns / max(float(work), 1.0)
     return CoreWait(float(share), float(often), explains, left)
+
+
+def core_wait_of_run(trace: Trace) -> float | None:
+    """Return for what share of the time of their steps ranks waited for a core, on average.
+
+    None where that was not read of any, or there are no steps.
+    """
+    shares = [one.queued / one.took for one in _readings(trace, trace.steps["step"].to_numpy())]
+    return float(np.mean(shares)) if shares else None
 
 
 def _waited(trace: Trace, own: ComputeTime, rows: slice) -> dict[int, tuple[float, float, float]]:
@@ -122,44 +145,66 @@ def _waited(trace: Trace, own: ComputeTime, rows: slice) -> dict[int, tuple[floa
     Beside it is their work per step, nanoseconds, with and without that. A rank is left out where it
     was not read.
     """
-    read = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
-    if read.is_empty():
-        return {}
-    readings = {int(process): part for (process,), part in read.group_by("process")}
-    first, last = own.steps[rows][[0, -1]].tolist()
-    on_main = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
-    inside = trace.steps.filter(pl.col("step").is_between(first, last))
-    times = inside.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    known = trace.workers.join(on_main, on=["process", "training_thread"]).join(times, on="process")
     column_of = {rank: column for column, rank in enumerate(own.ranks)}
     found = {}
-    for process, rank, *edges in known.select("process", "rank", "start_ns", "end_ns").iter_rows():
-        if process in readings and rank in column_of:
-            work = own.total[rows, column_of[rank]]
-            shares = _shares(readings[process], trace.moved.get(process), np.array(edges), work)
-            if shares is not None:
-                found[column_of[rank]] = shares
+    for one in _readings(trace, own.steps[rows]):
+        column = column_of.get(one.rank)
+        work = own.total[rows, column] if column is not None else np.empty(0)
+        if column is None or one.ran <= 0 or np.isnan(work).all():
+            continue
+        per_step, ready = float(np.nanmean(work)), max(one.ran + one.queued, float(np.nansum(work)))
+        without = per_step * (1 - one.queued / ready)
+        found[column] = one.queued / one.took, per_step, without
     return found
 
 
-def _shares(
-    read: pl.DataFrame, moved: Moved | None, edges: Ints, work: Floats
-) -> tuple[float, float, float] | None:
-    """Return what `_waited` does of one rank, between two times."""
-    if read.height < 2:
-        return None
+@dataclass(frozen=True)
+class _Reading:
+    """How long a rank's main thread ran and queued in some steps, which took `took`, nanoseconds.
+
+    `around` is the time between the readings around them: all of it counts as if it were alike.
+    """
+
+    rank: int
+    took: float
+    ran: float
+    queued: float
+    around: float
+
+    @property
+    def tells(self) -> bool:
+        """Whether these steps are by and large what was read."""
+        return self.took >= CONSISTENT * self.around
+
+
+def _readings(trace: Trace, steps: Ints) -> Iterator[_Reading]:
+    """Yield what was read of ranks that train in their main thread, from the first to the last step."""
+    read = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
+    if read.is_empty() or not len(steps):
+        return
+    readings = {int(process): part for (process,), part in read.group_by("process")}
+    on_main = trace.threads.filter(name=_MAIN).select("process", training_thread="thread")
+    inside = trace.steps.filter(pl.col("step").is_between(steps.min(), steps.max()))
+    times = inside.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    known = trace.workers.join(on_main, on=["process", "training_thread"]).join(times, on="process")
+    for process, rank, *edges in known.select("process", "rank", "start_ns", "end_ns").iter_rows():
+        if process in readings and readings[process].height > 1:
+            one = _reading(
+                rank, readings[process], trace.moved.get(process), np.array(edges, np.int64)
+            )
+            if one.took > 0:
+                yield one
+
+
+def _reading(rank: int, read: pl.DataFrame, moved: Moved | None, edges: Ints) -> _Reading:
+    """Return what was read of a rank between two times, as far as it was read there."""
     at = read["monotonic_ns"].to_numpy()
     at = moved.apply(at) if moved else at
-    edges = np.clip(edges, at[0], at[-1])
-    ran, queued = (_between(edges, at, read[name]) for name in ("ran_ns", "queued_ns"))
-    took = float(edges[1] - edges[0])
-    if took <= 0 or ran <= 0 or np.isnan(work).all():
-        return None
-    per_step, ready = float(np.nanmean(work)), max(ran + queued, float(np.nansum(work)))
-    return queued / took, per_step, per_step * (1 - queued / ready)
-
-
-def _between(edges: Ints, at: Ints, total: pl.Series) -> float:
-    """Return how much a total that was read at some times grew between two others."""
-    first, last = np.interp(edges, at, total.to_numpy().astype(np.float64))
-    return float(last - first)
+    first, last = np.clip(edges, at[0], at[-1])
+    ran, queued = (
+        np.diff(np.interp((first, last), at, read[name].to_numpy().astype(np.float64)))
+        for name in ("ran_ns", "queued_ns")
+    )
+    around = at[min(np.searchsorted(at, last), len(at) - 1)]
+    around -= at[max(np.searchsorted(at, first, side="right") - 1, 0)]
+    return _Reading(rank, float(last - first), float(ran[0]), float(queued[0]), float(around))

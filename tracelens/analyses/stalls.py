@@ -112,7 +112,7 @@ def _with_machine(trace: Trace, own: ComputeTime, found: _Found) -> Finding:
     more = wait.sentences("all ranks", "in the whole run")
     return replace(
         finding,
-        category="opportunity" if wait.is_cause else finding.category,
+        category="opportunity" if wait.may_be_cause else finding.category,
         sentence=" ".join([finding.sentence, *more]),
         evidence={**finding.evidence, "core_wait": wait.evidence()},
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.recognised import gaps_of
 from tracelens.analyses.stacks import path_text
@@ -17,7 +18,7 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
-from tracelens.stats.constants import CRITICAL, MODERATE, WORTH
+from tracelens.stats.constants import BOUND, CRITICAL, MODERATE, WORTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +124,7 @@ def _undecided(
             f"{ranks} ran, and no call of one to another is known.",
             "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
         )
-    held_up = _held_up_by_the_machine(findings)
+    held_up = _held_up_by_the_machine(findings) or _busy(trace, ledger)
     if held_up:
         return held_up
     tasks = measure_tasks(trace, phases)
@@ -157,6 +158,21 @@ def _held_up_by_the_machine(findings: Sequence[Finding]) -> tuple[str, str, str]
         f"{fmt.percent(wait['usual'])} of the time."
     )
     return headline, why, _RECORD_ALONE
+
+
+def _busy(trace: Trace, ledger: Ledger) -> tuple[str, str, str] | None:
+    """Return that ranks waited for cores for so long that what they compute says little of them."""
+    waited = _waited_for_cores(trace)
+    if waited is None:
+        return None
+    headline = f"INCONCLUSIVE: the machine was busy: ranks waited for a core {waited} of the time"
+    return headline, _shares(ledger), _RECORD_ALONE
+
+
+def _waited_for_cores(trace: Trace) -> str | None:
+    """Return for what share of the time ranks waited for cores, if it bounds the run."""
+    waited = core_wait_of_run(trace)
+    return None if waited is None or waited < BOUND else fmt.percent(waited)
 
 
 def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
@@ -302,6 +318,9 @@ def _scope(trace: Trace, summary: Summary, ledger: Ledger | None, notes: Sequenc
         unknown.append("stragglers (too few steps or ranks)")
     if trace.parted:
         unknown.append("waits for ranks that were left out")
+    waited = _waited_for_cores(trace)
+    if waited:
+        unknown.append(f"who else is slow (ranks waited for a core {waited} of the time)")
     unknown += dict.fromkeys(gap.unknown for gap in gaps_of(trace))
     missing = f"; not known: {fmt.series(unknown)}" if unknown else ""
     return f"{ranks}{shards}, {fmt.count(summary.steps, 'step')}{lasted}{part}{apart}{missing}."

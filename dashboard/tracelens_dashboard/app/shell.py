@@ -47,7 +47,7 @@ KEYS: Final = (
     ("[, ]", "timeline: previous and next step; in a wide view, finding"),
     ("/", "find spans in the timeline by name, kind, bucket or shard; runs in their list"),
     ("Enter, n, N", "timeline: the next, or the previous, of what is found"),
-    ("Shift and drag", "timeline: measure a time range"),
+    ("Shift and drag", "timeline: mark a time range, or an area: its spans as a table"),
     ("?", "this help"),
 )
 

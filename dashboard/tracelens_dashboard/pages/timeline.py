@@ -10,6 +10,7 @@ from dash import dcc, html
 from tracelens_dashboard.components import chart
 from tracelens_dashboard.components.timeline import (
     answers,
+    area,
     controls,
     drawing,
     finding,
@@ -46,6 +47,7 @@ def layout(store: Store, view: ViewState) -> Component:
             dcc.Store(id=names.SELECTED, data=chosen),
             keys.layout(),
             dmc.Card(shown, className="card"),
+            html.Div(id=names.AREA),
             dmc.Card(answers.described(store, chosen), id=names.DETAILS, className="card", mt="sm"),
         ],
         className="page",
@@ -57,6 +59,7 @@ def register(app: Dash) -> None:
     drawing.register(app)
     controls.register_strip(app)
     answers.register(app)
+    area.register(app)
     gutter.register(app)
     finding.register(app)
     keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))

@@ -23,7 +23,7 @@ from tracelens.lod.viewport import Window
 from tracelens.memory import last_results
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from tracelens.arrays import Array
     from tracelens.lod.lanes import Lane
@@ -294,6 +294,29 @@ class Store:
         """
         return self._recorded.of(process)
 
+    def spans_in_rows(self, row: int, tracks: Collection[int] | None) -> pl.DataFrame:
+        """Return the spans of a row's process, or of its stream; of some of its tracks, if given.
+
+        Those of a stream have the device's times.
+
+        Raises:
+            UnusableInput: the process's file cannot be read any more.
+        """
+        lane = self.scene.lanes.lanes[row]
+        if lane.role == "device":
+            return self._on_stream(lane.process, lane.part)
+        if tracks is None:
+            return self._recorded.of(lane.process)
+        group = self.opened(row)
+        offsets = group.scene.lanes.offsets
+        parts = [
+            group.rows[offsets[track] : offsets[track + 1]]
+            for track in sorted(tracks)
+            if track < len(group.scene.lanes)
+        ]
+        numbers = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        return self._recorded.events_of(lane.process)[numbers[numbers >= 0]].filter(type="span")
+
     def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
         """Return the spans that a process had open at a moment, the outermost first.
 
@@ -308,17 +331,27 @@ class Store:
     def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
         inside = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
+        return self._on_stream(process, stream).filter(inside).sort("depth", "start_ns")
+
+    def _on_stream(self, process: int, stream: str) -> pl.DataFrame:
+        """Return the spans of a device's stream, with the device's times."""
         streams = self.run.threads.drop_nulls("device")
         number = streams.filter(process=process, name=stream)["thread"]
         end = pl.col("device_start_ns") + pl.col("device_duration_ns")
         mine = self._recorded.of(process).filter(pl.col("stream").is_in(number.implode()))
-        mine = mine.with_columns(start_ns="device_start_ns", end_ns=end)
-        return mine.filter(inside).sort("depth", "start_ns")
+        return mine.with_columns(start_ns="device_start_ns", end_ns=end)
 
 
 def key_of(lane: Lane) -> str:
     """Return what addresses call the process of a row."""
     return f"ps{lane.rank}" if lane.role == "ps" else str(lane.rank)
+
+
+def subject_of(lane: Lane) -> str:
+    """Return what people call the process, or the stream, of a row."""
+    if lane.role == "ps":
+        return f"PS shard {lane.rank}"
+    return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")
 
 
 def _held(value: Any) -> int:

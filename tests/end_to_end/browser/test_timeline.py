@@ -77,6 +77,29 @@ def test_a_bucket_is_found_selected_and_reopened_by_keyboard(browser: Browser, u
         expect(page.locator("#timeline-search")).to_have_value("bucket 1")
 
 
+def test_a_marked_area_is_a_table(browser: Browser, url: str) -> None:
+    """Of the rows that were dragged over; a level drag marks all of them."""
+    with opened(browser, url + "timeline?open=none") as page:
+        x, y, width, _ = drawn(page)
+        page.keyboard.down("Shift")
+        page.mouse.move(x + 0.3 * width, y + 30)
+        page.mouse.down()
+        page.mouse.move(x + 0.6 * width, y + 60, steps=6)
+        page.mouse.up()
+        table = page.locator("#timeline-area")
+        expect(table).to_contain_text("Spans in the marked area")
+        cells = table.locator("[col-id='process'].ag-cell")
+        expect(cells.first).to_be_visible()
+        assert 1 <= len(set(cells.all_inner_texts())) < 4
+        page.mouse.move(x + 0.7 * width, y + 40)
+        page.mouse.down()
+        page.mouse.move(x + 0.8 * width, y + 40, steps=6)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+        for rank in range(4):
+            expect(cells.get_by_text(f"rank {rank}", exact=True).first).to_be_visible()
+
+
 def test_time_is_measured_with_shift(browser: Browser, url: str) -> None:
     """A drag with Shift marks a stretch, says what it was spent on, and leaves the window alone."""
     with opened(browser, url + WINDOW) as page:

@@ -15,13 +15,12 @@ from dash.exceptions import PreventUpdate
 
 from tracelens.lod import search
 from tracelens.lod.lanes import label_of
-from tracelens.lod.viewport import Window
 from tracelens.model.inert import clean
 from tracelens.schema.vocabulary import FACTS
 from tracelens_dashboard import text
-from tracelens_dashboard.components.timeline import names
-from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.components.timeline import area, names
 from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs.store import subject_of
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, viewport
 from tracelens_dashboard.view.viewport import Rows
@@ -115,10 +114,10 @@ def span_details(store: Store, place: Place) -> Component:
         tracks = store.opened(place.lane).scene.lanes
         if event is not None:
             return _event_details(store, lane, tracks.lanes[place.track].part, place.at_ns, event)
-        return _nothing(f"{_subject(lane)}, {_track_name(tracks, place.track)}")
+        return _nothing(f"{subject_of(lane)}, {_track_name(tracks, place.track)}")
     lanes = store.scene.lanes
     part = lanes.between(place.lane, place.at_ns, place.at_ns + 1)
-    subject = _subject(lane)
+    subject = subject_of(lane)
     if part.start == part.stop:
         return _nothing(subject)
     item = part.start
@@ -152,7 +151,9 @@ def _event_details(
     ]
     step = int(event["step"])
     inside = f" in step {step}" if step >= 0 else ""
-    heading = f"{clean(event['name']) or event['kind']} on {_subject(lane)}, {clean(track)}{inside}"
+    heading = (
+        f"{clean(event['name']) or event['kind']} on {subject_of(lane)}, {clean(track)}{inside}"
+    )
     return _described(store, lane, heading, facts, at_ns=at_ns, step=step)
 
 
@@ -169,12 +170,6 @@ def _described(
             _links(store, lane, step),
         ]
     )
-
-
-def _subject(lane: Lane) -> str:
-    if lane.role == "ps":
-        return f"PS shard {lane.rank}"
-    return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")
 
 
 def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
@@ -254,7 +249,7 @@ def _links(store: Store, lane: Lane, step: int) -> Component:
 
 def time_in(store: Store, selected: Any) -> str:
     """Return how long the selected time range is, and what all ranks did in it; empty without one."""
-    marked = _marked_window(store, selected)
+    marked = area.marked_window(store, selected)
     if marked is None:
         return ""
     spent = search.time_by_category(store.scene.lanes, marked)
@@ -267,17 +262,3 @@ def time_in(store: Store, selected: Any) -> str:
     begin = text.duration(marked.start_ns - store.whole.start_ns)
     what = ", ".join(parts) if parts else "nothing recorded"
     return f"Selected: {length}, starting at {begin}. All ranks: {what}."
-
-
-def _marked_window(store: Store, selected: Any) -> Window | None:
-    """Read the range from what the browser sends, which may be anything."""
-    extent = selected.get("range") if isinstance(selected, dict) else None
-    ends = extent.get("x") if isinstance(extent, dict) else None
-    if not isinstance(ends, list) or len(ends) != 2:
-        return None
-    if not all(isinstance(end, (int, float)) and abs(end) < SECOND for end in ends):
-        return None
-    whole = store.whole
-    low, high = (whole.start_ns + round(end * SECOND) for end in sorted(ends))
-    marked = Window(max(low, whole.start_ns), min(high, whole.end_ns))
-    return marked if marked.width_ns > 0 else None

@@ -28,3 +28,4 @@ SCROLL: Final = "timeline-scroll"  # how far down the selected row is
 FOUND: Final = "timeline-found"
 SELECTED: Final = "timeline-selected"
 MEASURED: Final = "timeline-measured"
+AREA: Final = "timeline-area"  # what the spans in a marked area come to

@@ -66,7 +66,7 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         barmode="overlay",
         bargap=0,
         dragmode="pan",  # while Shift is held, assets/timeline.js makes it "select"
-        selectdirection="h",
+        selectdirection="any",  # a level drag marks time in all rows, another one some rows
         newselection={
             "mode": "immediate",
             "line": {"color": theme.text, "dash": "dot", "width": 1},

@@ -1,0 +1,175 @@
+"""A marked area of the timeline: a table of the spans in it, by name and process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Input, Output, State, html
+
+from tracelens.lod.tracks import area
+from tracelens.lod.viewport import Window
+from tracelens.model.inert import clean
+from tracelens_dashboard import text
+from tracelens_dashboard.components import table
+from tracelens_dashboard.components.timeline import names
+from tracelens_dashboard.figures import quantity
+from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs.store import subject_of
+from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Rows as Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.figures.drawing import Rows
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.runs.store import Store
+
+TABLE: Final = "timeline-area-table"
+MOST_ROWS: Final = 16  # of processes and streams: each is read from its file
+MOST_NAMES: Final = 2000  # rows of the table
+ROW_PX: Final = table.GRID_OPTIONS["rowHeight"]
+BESIDE_ROWS_PX: Final = 96  # the heading of the table, and what stands above it
+TALLEST_PX: Final = 420
+
+Marked = dict[int, "frozenset[int] | None"]  # rows of the scene; tracks of each, null = all of it
+
+
+@dataclass(frozen=True)
+class Area:
+    """What is marked: a stretch of time, and rows; `left_out` counts those beyond `MOST_ROWS`."""
+
+    window: Window
+    rows: Mapping[int, frozenset[int] | None]
+    left_out: int
+
+
+def register(app: Dash) -> None:
+    """Answer a marked area with its table."""
+
+    @app.callback(
+        Output(names.AREA, "children"),
+        Input(names.GRAPH, "selectedData"),
+        State(names.PINS, "value"),
+        State(names.SORT, "value"),
+        State(names.VIEW, "data"),
+        State(names.WIDE, "data"),
+        State(names.OPENED, "data"),
+        State(names.ROW, "value"),
+        State(names.TALL, "data"),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def sum_up(selected: Any, *shown: Any) -> Component | None:
+        pins, sort, view, wide, *rows, run = shown
+        store = current.store(run)
+        frame = viewport.frame(store, view, pins, sort, wide=wide, rows=Shape(*rows))
+        marked = area_of(store, frame, selected)
+        return card(store, marked) if marked else None
+
+
+def marked_window(store: Store, selected: Any) -> Window | None:
+    """Read the stretch of time from what the browser sends, which may be anything."""
+    ends = _ends(selected, "x")
+    if ends is None or not all(abs(end) < SECOND for end in ends):
+        return None
+    whole = store.whole
+    low, high = (whole.start_ns + round(end * SECOND) for end in ends)
+    marked = Window(max(low, whole.start_ns), min(high, whole.end_ns))
+    return marked if marked.width_ns > 0 else None
+
+
+def area_of(store: Store, frame: Frame, selected: Any) -> Area | None:
+    """Return what is marked, from the top on; None without any time or rows."""
+    window, ends = marked_window(store, selected), _ends(selected, "y")
+    rows = _rows(store, frame, *ends) if ends else {}
+    if window is None or not rows:
+        return None
+    return Area(window, dict(list(rows.items())[:MOST_ROWS]), max(0, len(rows) - MOST_ROWS))
+
+
+def _ends(selected: Any, axis: str) -> tuple[float, float] | None:
+    extent = selected.get("range") if isinstance(selected, dict) else None
+    ends = extent.get(axis) if isinstance(extent, dict) else None
+    if not isinstance(ends, list) or len(ends) != 2:
+        return None
+    if not all(isinstance(end, (int, float)) and abs(end) < float("inf") for end in ends):
+        return None
+    return min(ends), max(ends)
+
+
+def _rows(store: Store, frame: Frame, top: float, bottom: float) -> Marked:
+    """Return the rows between two heights; of opened processes whose own row is beside, the tracks."""
+    found: Marked = {}
+    for band in frame.plan.bands:
+        if band.top < bottom and band.top + band.height > top:
+            found |= dict.fromkeys(band.lanes)
+    for one in frame.opened:
+        row = store.groups[one.key]
+        bands = [
+            band for band in one.plan.bands if band.top < bottom and band.top + band.height > top
+        ]
+        if bands and row not in found:
+            found[row] = frozenset(lane for band in bands for lane in band.lanes)
+    return found
+
+
+def card(store: Store, marked: Area) -> Component:
+    """Return the table with its heading."""
+    rows = table_rows(store, marked)
+    shown = (
+        html.Div(
+            table.table(TABLE, rows[:MOST_NAMES]),
+            style={"height": f"{min(TALLEST_PX, BESIDE_ROWS_PX + ROW_PX * len(rows))}px"},
+        )
+        if rows
+        else html.P("No spans.", className="summary")
+    )
+    title = dmc.Title("Spans in the marked area", order=2, className="card-title")
+    return dmc.Card(
+        [title, html.P(sentence(store, marked, len(rows)), className="summary"), shown],
+        className="card",
+        mt="sm",
+    )
+
+
+def sentence(store: Store, marked: Area, rows: int) -> str:
+    """Say what the table is of, and what is not in it."""
+    begin = text.duration(marked.window.start_ns - store.whole.start_ns)
+    parts = [
+        f"{text.duration(marked.window.width_ns)} from {begin} on",
+        "total and share: time within; mean and p95: whole spans",
+    ]
+    if marked.left_out:
+        parts.append(f"of {marked.left_out + MOST_ROWS:,} marked rows the first {MOST_ROWS}")
+    if rows > MOST_NAMES:
+        parts.append(f"of {rows:,} names those with the most time")
+    return "; ".join(parts) + "."
+
+
+def table_rows(store: Store, marked: Area) -> Rows:
+    """Return a row for each process or stream and name, the most time first."""
+    found: Rows = []
+    for row, tracks in marked.rows.items():
+        lane = store.scene.lanes.lanes[row]
+        spans = store.spans_in_rows(row, tracks)
+        for one in area.sums(spans, marked.window).iter_rows(named=True):
+            found.append(
+                {
+                    "process": subject_of(lane),
+                    "span": clean(one["name"]),
+                    "kind": one["kind"],
+                    "count": one["count"],
+                    "total": quantity.time(one["total_ns"]),
+                    "share": quantity.share(one["share"]),
+                    "mean": quantity.time(one["mean_ns"]),
+                    "p95": quantity.time(one["p95_ns"]),
+                }
+            )
+    return sorted(found, key=lambda one: -one["total"])

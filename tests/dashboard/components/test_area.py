@@ -1,0 +1,119 @@
+"""A marked area has a table of its spans, of the rows and the time that are marked and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from support.web.stores import devices, sharded, slow_rank
+
+from tracelens_dashboard.components.timeline import area
+from tracelens_dashboard.figures.timeline.frame import SECOND
+from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Rows
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.runs.store import Store
+
+
+def drawn(store: Store, *opened: str) -> Frame:
+    return viewport.frame(store, None, [], "rank", rows=Rows(list(opened), None, 900))
+
+
+def box(x: tuple[float, float], y: tuple[float, float]) -> dict[str, Any]:
+    return {"points": [], "range": {"x": list(x), "y": list(y)}}
+
+
+def band_of(frame: Frame, lane: int) -> tuple[float, float]:
+    (band,) = (band for band in frame.plan.bands if band.lanes == (lane,))
+    return band.top + 1, band.top + band.height - 1
+
+
+def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
+    """Every name once, with counts and times as recorded."""
+    store = slow_rank()
+    frame = drawn(store)
+    marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
+    assert marked is not None
+    assert dict(marked.rows) == {2: None}
+    rows = area.table_rows(store, marked)
+    assert {row["process"] for row in rows} == {"rank 2"}
+    start, end = marked.window.start_ns, marked.window.end_ns
+    assert end - start == round(0.3 * SECOND)
+    spans = store.spans_of(2).filter(pl.col("start_ns") < end, pl.col("end_ns") > start)
+    assert sum(row["count"] for row in rows) == spans.height
+    within = pl.min_horizontal("end_ns", end) - pl.max_horizontal("start_ns", start)
+    assert sum(float(row["total"]) for row in rows) == spans.select(within.sum()).item()
+    assert [float(row["total"]) for row in rows] == sorted(
+        (float(row["total"]) for row in rows), reverse=True
+    )
+
+
+def test_a_level_drag_marks_all_rows() -> None:
+    """Workers and parameter servers."""
+    store = sharded()
+    frame = drawn(store)
+    marked = area.area_of(store, frame, box((0.0, 0.2), (-100, 10_000)))
+    assert marked is not None
+    told = {row["process"] for row in area.table_rows(store, marked)}
+    assert {"rank 0", "rank 3", "PS shard 0", "PS shard 2"} <= told
+
+
+def test_of_an_opened_process_only_the_marked_tracks_count() -> None:
+    """The lane of steps alone, without what is in them."""
+    store = slow_rank()
+    frame = drawn(store, "1")
+    (opened,) = frame.opened
+    first = opened.plan.bands[0]
+    marked = area.area_of(store, frame, box((0.0, 5.0), (first.top + 1, first.top + 2)))
+    assert marked is not None
+    assert dict(marked.rows) == {1: frozenset({0})}
+    assert {row["kind"] for row in area.table_rows(store, marked)} == {"step"}
+
+
+def test_a_stream_has_the_times_of_its_device() -> None:
+    """Its row shows when kernels ran, not when they were queued."""
+    store = devices()
+    frame = drawn(store)
+    (row, *_) = store.streams_of(0)
+    marked = area.area_of(store, frame, box((0.0, 5.0), band_of(frame, row)))
+    assert marked is not None
+    rows = area.table_rows(store, marked)
+    lanes = store.scene.lanes
+    items = slice(int(lanes.offsets[row]), int(lanes.offsets[row + 1]))
+    shown = int((lanes.ends[items] - lanes.starts[items]).sum())
+    assert sum(float(one["total"]) for one in rows) == pytest.approx(shown)
+
+
+def test_of_many_rows_the_first_are_read_and_the_sentence_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each row is a file."""
+    monkeypatch.setattr(area, "MOST_ROWS", 2)
+    store = slow_rank()
+    marked = area.area_of(store, drawn(store), box((0.0, 1.0), (-1, 10_000)))
+    assert marked is not None
+    assert (list(marked.rows), marked.left_out) == ([0, 1], 2)
+    assert "of 4 marked rows the first 2" in area.sentence(store, marked, 3)
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        None,
+        3,
+        {"range": {"x": [0, 1]}},
+        {"range": {"x": [0, 1], "y": [0]}},
+        {"range": {"x": [0, 1], "y": ["a", 1]}},
+        {"range": {"x": [0, 1], "y": [float("inf"), 1]}},
+        {"range": {"x": [1e300, 1], "y": [0, 1]}},
+        {"range": {"x": [0, 1], "y": [1e6, 1e7]}},
+        {"range": {"x": [0.5, 0.5], "y": [0, 100]}},
+    ],
+)
+def test_nonsense_marks_nothing(junk: object) -> None:
+    """What the browser sends may be anything."""
+    store = slow_rank()
+    assert area.area_of(store, drawn(store), junk) is None

@@ -1,0 +1,60 @@
+"""What spans of a stretch of time come to, by what they are called."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.lod.tracks.group import label
+
+if TYPE_CHECKING:
+    from tracelens.lod.viewport import Window
+
+__all__ = ["overlapping", "sums"]
+
+P95: Final = 0.95
+
+
+def overlapping(window: Window) -> pl.Expr:
+    """Return whether some of a span lies in a window; one that is still open lasts on."""
+    end = pl.col("end_ns")
+    begins_before = pl.col("start_ns") < window.end_ns
+    return begins_before & (
+        end.is_null() | (end > window.start_ns) | (pl.col("start_ns") >= window.start_ns)
+    )
+
+
+def sums(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
+    """Sum up the spans of a process that lie in a window in part, the name with the most time first.
+
+    Args:
+        spans: Spans of one process, in `SPAN_COLUMNS`.
+        window: What is looked at.
+
+    Returns:
+        A row for each name and kind: `count`; `total_ns`, the time within the window, of which `share`
+        is the part; `mean_ns` and `p95_ns` of whole spans, null where all are still open. Spans that
+        hold others, or overlap, have shares that add up to more than 1.
+    """
+    within = pl.min_horizontal(
+        pl.col("end_ns").fill_null(window.end_ns), window.end_ns
+    ) - pl.max_horizontal("start_ns", window.start_ns)
+    lasted = pl.col("end_ns") - pl.col("start_ns")
+    name = label(numbered=False)
+    return (
+        spans.filter(overlapping(window))
+        .with_columns(
+            name=pl.when(name == "").then(pl.col("kind").cast(pl.String)).otherwise(name),
+            kind=pl.col("kind").cast(pl.String),
+        )
+        .group_by("name", "kind")
+        .agg(
+            count=pl.len(),
+            total_ns=within.sum(),
+            share=within.sum() / window.width_ns,
+            mean_ns=lasted.mean(),
+            p95_ns=lasted.quantile(P95, interpolation="linear"),
+        )
+        .sort(pl.col("total_ns"), "name", descending=[True, False])
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
 from tracelens.replay.whatif import whatif
+from tracelens.simulator.algorithms import transfer
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 
 if TYPE_CHECKING:
@@ -43,6 +45,13 @@ def faulty(scenario: Scenario, phase: str, **how: object) -> Scenario:
     return replace(scenario, faults=(Fault(phase, (2,), **how),))  # type: ignore[arg-type]
 
 
+def by(algorithm: str, ranks: int, *, overlap: bool = True) -> Scenario:
+    """Return a run of so many ranks whose allreduces send what an algorithm does."""
+    messages, payloads = transfer(algorithm, ranks)
+    sent = {"transfer_ms": payloads * 1.0, "message_ms": messages * 0.05}
+    return replace(BASE, ranks=ranks, overlap=overlap, **sent)  # type: ignore[arg-type]
+
+
 CASES = {
     "slow forward": (faulty(BASE, "forward", factor=1.6), BASE, ("rank:2=median",)),
     "slow backprop": (faulty(BLOCKING, "backprop", factor=1.6), BLOCKING, ("rank:2=median",)),
@@ -58,6 +67,26 @@ CASES = {
     "bandwidth, blocking": (BLOCKING, replace(BLOCKING, transfer_ms=4.5), ("bandwidth/3",)),
     "latency": (BLOCKING, replace(BLOCKING, message_ms=0.15), ("latency/2",)),
     "no overlap": (BASE, BLOCKING, ("overlap=off",)),
+    "overlap": (BLOCKING, BASE, ("overlap=on",)),
+    "overlap of long transfers, with a straggler": (
+        faulty(replace(BLOCKING, transfer_ms=3), "forward", factor=1.6),
+        faulty(replace(BASE, transfer_ms=3), "forward", factor=1.6),
+        ("overlap=on",),
+    ),
+    "a tree": (by("ring", 6), by("tree", 6), ("algorithm=tree",)),
+    "recursive doubling": (
+        by("ring", 6, overlap=False),
+        by("recursive_doubling", 6, overlap=False),
+        ("algorithm=recursive-doubling",),
+    ),
+    "one server instead of a ring": (by("ring", 6), by("ps", 6), ("algorithm=ps",)),
+    "four times the ranks": (by("ring", 6), by("ring", 24), ("ranks=24",)),
+    "twice the ranks, blocking": (
+        by("ring", 6, overlap=False),
+        by("ring", 12, overlap=False),
+        ("ranks=12",),
+    ),
+    "four times the workers of servers": (SERVERS, replace(SERVERS, ranks=24), ("ranks=24",)),
     "two at once": (
         faulty(BLOCKING, "forward", factor=1.6),
         replace(BLOCKING, transfer_ms=0.75),
@@ -123,7 +152,12 @@ def test_all_ranks_single_edits() -> None:
         ("buckets=many", "no number of bytes"),
         ("shards=4", "needs parameter servers"),
         ("placement=best", "none of round_robin, greedy"),
-        ("ranks=512", "needs runs of several sizes"),
+        ("ranks=1", "expected at least two"),
+        ("algorithm=star", "none of ring, tree"),
+        ("overlap=on", "there are none"),
+        ("background=many", "no number of bytes"),
+        ("async=on", "not modelled yet"),
+        ("arrangement=separate", "not recorded"),
     ],
 )
 def test_refusals(edit: str, why: str) -> None:
@@ -136,6 +170,35 @@ def test_equal_sizes_tell_no_bandwidth() -> None:
     """Calls of one size do not tell latency from bandwidth, and nothing is made up."""
     with pytest.raises(InvalidArgument, match="at least two sizes"):
         whatif(run(Scenario(ranks=3, steps=20)), "bandwidth*2")
+
+
+def test_a_background_write_costs_what_has_no_room_between_steps() -> None:
+    """Between the last collective of a step and the first of the next is the room for it."""
+    trace = run(BLOCKING)
+    grid = trace.calls[0]
+    first, last = grid.start_ns.max(axis=1)[:: BASE.buckets], grid.end_ns.min(axis=1)
+    room = float((first[1:] - last[BASE.buckets - 1 :: BASE.buckets][:-1]).mean())
+    before, after = (whatif(trace, f"background={mib}MiB").answers[0] for mib in (1, 64))
+    assert before.saving == pytest.approx(0.0, abs=1e-4)
+    found = re.search(r"64.0 MiB a step take ([\d.]+) ms of a link", after.notes[0])
+    assert found
+    longer = float(found[1]) * 1e6 - room
+    steps = BASE.steps
+    assert after.after_ns - after.before_ns == pytest.approx(longer * (steps - 1) / steps, rel=0.02)
+
+
+def test_the_recorded_algorithm_is_what_is_changed() -> None:
+    """Of a run that recorded a tree, a tree changes nothing, and nothing is assumed."""
+    trace = tl.open(SAMPLES / "mpi-tree")
+    (same,), (other,) = (
+        whatif(trace, f"algorithm={name}").answers for name in ("tree", "recursive-doubling")
+    )
+    assert same.saving == pytest.approx(0.0, abs=1e-9)
+    assert other.saving > 0.05
+    assert not same.notes
+    assert not other.notes
+    with pytest.raises(InvalidArgument, match="one line does not fit all"):
+        whatif(tl.open(SAMPLES / "mpi-sweep"), "algorithm=ring")
 
 
 def test_hot_shard_as_the_report_says() -> None:

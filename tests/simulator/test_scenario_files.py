@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracelens.errors import InvalidArgument, TraceNotFound, UnusableInput
-from tracelens.simulator.allreduce import transfer
+from tracelens.simulator.algorithms import transfer
 from tracelens.simulator.scenario import Fault, Scenario
 from tracelens.simulator.scenario_file import load
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.replay.calls import Calls, complete_calls
 from tracelens.replay.graph import Graph
@@ -53,7 +54,8 @@ class Model:
     The first links are those of `threads`, in their order. `ends` are moments at which steps end,
     [step, worker], -1 where a worker lacks one, `begin_ns` is when the first of them began; `rows` are
     the steps of the first links, by thread, -1 for none. `calls` are on the wire from moment `calls_at`
-    on, two moments a call. `variables` are the bytes of each that workers push, by key.
+    on, two moments a call. `variables` are the bytes of each that workers push, by key; `algorithms` how
+    collectives were carried out, by their number of ranks.
     """
 
     steps: Ints
@@ -67,6 +69,7 @@ class Model:
     calls_at: tuple[int, ...]
     ranks: tuple[int, ...]
     variables: dict[int, int]
+    algorithms: dict[int, frozenset[str]]
 
     @classmethod
     def of(cls, trace: Trace, phases: Phases) -> Self | None:
@@ -118,6 +121,7 @@ class Model:
             calls_at=tuple(places),
             ranks=tuple(trace.workers["rank"].to_list()),
             variables=requests.variables,
+            algorithms=_algorithms(trace),
         )
 
     @cached_property
@@ -134,17 +138,16 @@ class Model:
         found[links.source[rows]] = rows
         return found
 
-    def replayed(self, lag: Floats, more: Sequence[tuple[Ints, Ints]] = ()) -> Floats:
-        """Return when moments come with other lags, and `more` links (source, target) without one.
+    def replayed(self, lag: Floats, more: Sequence[tuple[Ints, Ints, Floats]] = ()) -> Floats:
+        """Return when moments come with other lags, and `more` links (source, target, lag).
 
         Raises:
             ValueError: with these links, moments follow each other in a circle.
         """
         if not more:
             return self.graph.play(lag)
-        ends = [(self.links.source, self.links.target), *more]
-        source, target = (np.concatenate([one[side] for one in ends]) for side in (0, 1))
-        whole = np.concatenate([lag, np.zeros(len(source) - len(lag))])
+        every = [(self.links.source, self.links.target, lag), *more]
+        source, target, whole = (np.concatenate([one[side] for one in every]) for side in range(3))
         return Graph.of(self.recorded, source, target, whole).play(whole)
 
     def waited(self, times: Floats, lag: Floats) -> Floats:
@@ -190,6 +193,16 @@ class Model:
             whole += float(thread.moments[-1] - thread.moments[0])
             first, begin = first + count, begin + count - 1
         return kept / max(whole, 1.0)
+
+
+def _algorithms(trace: Trace) -> dict[int, frozenset[str]]:
+    """Return how collectives of so many ranks were carried out, as far as it was recorded."""
+    known = dict(recorded_algorithms(trace).group_by("communicator").agg("algorithm").iter_rows())
+    found: dict[int, frozenset[str]] = {}
+    for grid in trace.calls:
+        mine = frozenset(word.replace("-", "_") for word in known.get(grid.uid, ()))
+        found[len(grid.ranks)] = found.get(len(grid.ranks), frozenset()) | mine
+    return found
 
 
 def _threads(

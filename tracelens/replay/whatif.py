@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens.accounting import phases as accounting
 from tracelens.errors import InvalidArgument
-from tracelens.replay.edits import edited, known_edits
+from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.stats.robust import bootstrap_interval
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
-    from tracelens.replay.changed import Changed
+    from tracelens.replay.edits.changed import Changed
 
 __all__ = ["FORMAT", "Answer", "Identity", "WhatIf", "whatif"]
 

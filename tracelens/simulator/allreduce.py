@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, log2
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,26 +29,6 @@ if TYPE_CHECKING:
 
 TRAINING_THREAD = 0
 REDUCTION_TRACK = 1
-ALGORITHMS: Final = ("ring", "tree", "recursive_doubling")
-
-
-def transfer(algorithm: str, ranks: int) -> tuple[int, float]:
-    """Return how many messages go one after the other, and how often the payload goes over a link.
-
-    Thakur, Rabenseifner & Gropp, "Optimization of collective communication operations in MPICH", 2005.
-
-    Args:
-        algorithm: One of `ALGORITHMS`: a ring of reduce-scatter and all-gather, a binomial tree to the
-            root and back, or recursive doubling of whole payloads.
-        ranks: How many take part; of a single one nothing is sent.
-    """
-    if ranks < 2:
-        return 0, 0.0
-    if algorithm == "ring":
-        return 2 * (ranks - 1), 2 * (ranks - 1) / ranks
-    depth = ceil(log2(ranks))
-    hops = 2 * depth if algorithm == "tree" else depth
-    return hops, float(hops)
 
 
 class Ring:

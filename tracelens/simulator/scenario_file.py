@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 from tracelens.errors import InvalidArgument, TraceNotFound, UnusableInput
 from tracelens.model.fmt import shown_name
 from tracelens.placement import STRATEGIES
-from tracelens.simulator.allreduce import ALGORITHMS, transfer
+from tracelens.simulator.algorithms import ALGORITHMS, transfer
 from tracelens.simulator.scenario import Fault, FaultPhase, Scenario
 
 if TYPE_CHECKING:

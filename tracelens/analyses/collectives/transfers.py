@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
@@ -77,45 +78,13 @@ def collective_calls(trace: Trace) -> pl.DataFrame:
 
 def with_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Add how each call was carried out (`algorithm`), as one of its ranks recorded it; else null."""
-    firsts: dict[int, list[str]] = {}
-    for grid in trace.calls:
-        firsts.setdefault(int(grid.processes[0]), []).append(grid.uid)
-    parts = [_recorded_algorithms(trace, process, uids) for process, uids in firsts.items()]
-    known = pl.concat([pl.DataFrame(schema=_ALGORITHM_COLUMNS), *parts])
-    keys = [pl.col(name).cast(kind) for name, kind in list(_ALGORITHM_COLUMNS.items())[:2]]
+    known = recorded_algorithms(trace)
+    keys = [pl.col(name).cast(known.schema[name]) for name in ("communicator", "seq")]
     return (
         calls.with_columns(keys)
         .join(known, on=["communicator", "seq"], how="left", maintain_order="left")
         .with_columns(pl.col("communicator").cast(CALL_COLUMNS["communicator"]))
     )
-
-
-def _recorded_algorithms(trace: Trace, process: int, uids: list[str]) -> pl.DataFrame:
-    """Return the algorithm of each call that a process recorded one of."""
-    columns = trace.source.columns(process, _OF_ALGORITHM)
-    if "algorithm" not in columns or "communicator" not in columns:
-        return pl.DataFrame(schema=_ALGORITHM_COLUMNS)
-    words, uid = columns.word("algorithm"), columns.number("communicator")
-    mine = [number for number, name in enumerate(columns.uids) if name in uids]
-    rows = np.flatnonzero((words.codes >= 0) & np.isin(uid, mine) & columns.is_span)
-    rows = rows[columns.number("seq")[rows] >= 0]
-    found = {
-        "communicator": np.array(columns.uids, object)[uid[rows]],
-        "seq": columns.number("seq")[rows],
-        "algorithm": np.array(words.known, object)[words.codes[rows]],
-    }
-    table = pl.DataFrame(
-        [pl.Series(name, found[name].tolist(), kind) for name, kind in _ALGORITHM_COLUMNS.items()]
-    )
-    return table.unique(["communicator", "seq"], keep="first")
-
-
-_OF_ALGORITHM: Final = ("type", "communicator", "seq", "algorithm")
-_ALGORITHM_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "communicator": pl.String(),
-    "seq": pl.UInt32(),
-    "algorithm": pl.String(),
-}
 
 
 def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:

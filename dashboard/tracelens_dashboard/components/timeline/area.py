@@ -140,7 +140,7 @@ def card(store: Store, marked: Area) -> Component:
 
 
 def sentence(store: Store, marked: Area, rows: int) -> str:
-    """Say what the table is of, and what is not in it."""
+    """Name the stretch of time, the meaning of the columns, and rows that were left out."""
     begin = text.duration(marked.window.start_ns - store.whole.start_ns)
     parts = [
         f"{text.duration(marked.window.width_ns)} from {begin} on",

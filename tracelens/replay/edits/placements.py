@@ -14,11 +14,11 @@ import numpy as np
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, chunked, loads
-from tracelens.replay.costs import Costs
+from tracelens.replay.edits.costs import Costs
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
-    from tracelens.replay.changed import Changed
+    from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
 
 __all__ = ["place", "spread"]

@@ -1,0 +1,1 @@
+"""What a run is replayed with instead: each edit changes lags of links, or what follows what."""

@@ -1,0 +1,130 @@
+"""Allreduces by another algorithm, or of more ranks.
+
+A kind of calls has a fitted line, which is taken apart by what its algorithm sends:
+its latency is that of so many messages one after the other, its time per byte that of so many payloads
+over one link. Another algorithm, or number of ranks, sends more or less of both; each call keeps what it
+differed from its line by. Of more ranks the slowest is slower: by how much, as the greatest of so many
+draws from what ranks of this run differed by from the median rank of their step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.accounting.categories import OWN_CATEGORIES
+from tracelens.errors import InvalidArgument
+from tracelens.model import fmt
+from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.work import by_step
+from tracelens.simulator.algorithms import ALGORITHMS, transfer
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats
+    from tracelens.replay.edits.changed import Changed
+    from tracelens.replay.model import Model
+    from tracelens.stats.cost_line import CostModel
+
+__all__ = ["carry_out_by", "with_ranks"]
+
+_ASSUMED: Final = "ring"
+_FAR: Final = 4  # times as many ranks: what has been compared with simulated runs
+_FEWEST: Final = 2
+
+
+def carry_out_by(changed: Changed, algorithm: str) -> None:
+    """Carry all allreduces out by an algorithm.
+
+    Raises:
+        InvalidArgument: it is none, or what messages and bytes cost is not known.
+    """
+    wanted = algorithm.replace("-", "_")
+    if wanted not in ALGORITHMS:
+        raise InvalidArgument(f"the algorithm is none of {', '.join(ALGORITHMS)}.")
+    _resize(changed, wanted, None)
+
+
+def with_ranks(changed: Changed, count: str) -> None:
+    """Let so many ranks take part, each with as much work as now; servers serve all of them.
+
+    Raises:
+        InvalidArgument: too few ranks, or what messages and bytes cost is not known.
+    """
+    model, ranks = changed.model, int(count)
+    now = len(model.ranks)
+    if min(ranks, now) < _FEWEST:
+        raise InvalidArgument(
+            f"found {ranks} ranks instead of {now}, expected at least two of each."
+        )
+    served = model.links.shard >= 0
+    if not served.any() or model.calls:
+        _resize(changed, None, ranks)
+    changed.lag[served] *= ranks / now
+    later = _slowest_of(model, ranks)
+    for call, at in zip(model.calls, model.calls_at, strict=True):
+        if len(call.worker) == now and not call.is_rooted:
+            last = np.append(np.flatnonzero(np.diff(call.step)), call.height - 1)
+            wires = at + 2 * last
+            enters = np.flatnonzero(np.isin(model.links.target, wires) & (model.links.lag == 0))
+            changed.lag[enters] += later
+    far = f" More than {_FAR} times the ranks: not validated." if ranks > _FAR * now else ""
+    changed.notes.append(
+        f"{ranks} ranks instead of {now}, with as much work each; the slowest one of a step is "
+        f"{fmt.duration(later)} later than now.{far}"
+    )
+
+
+def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:
+    """Let allreduces of all ranks take what they would by another algorithm, or with more ranks."""
+    model, links = changed.model, changed.model.links
+    costs = Costs(links)
+    factors = np.ones(len(links.lag))
+    assumed = False
+    found = 0
+    for number, cost in costs.models.items():
+        line = links.lines[number]
+        if line.what != "allreduce" or line.ranks < _FEWEST:
+            continue
+        recorded = model.algorithms.get(line.ranks, frozenset())
+        if len(recorded) > 1:
+            raise InvalidArgument(
+                f"the allreduces of {line.ranks} ranks were carried out by "
+                f"{fmt.series(sorted(recorded))}: one line does not fit all of them."
+            )
+        now = next(iter(recorded), _ASSUMED)
+        assumed |= not recorded
+        if now not in ALGORITHMS:
+            raise InvalidArgument(
+                f"what '{now}' sends is not known; known are {', '.join(ALGORITHMS)}."
+            )
+        then = line.ranks if ranks is None or line.ranks < len(model.ranks) else ranks
+        factors *= _factors(costs, number, cost, (now, line.ranks), (algorithm or now, then))
+        found += 1
+    if not found:
+        raise InvalidArgument(costs.lacks(network=True))
+    changed.lag = changed.lag * factors
+    if assumed:
+        changed.notes.append(
+            f"How allreduces were carried out was not recorded: taken for a {_ASSUMED}."
+        )
+
+
+def _factors(
+    costs: Costs, number: int, cost: CostModel, now: tuple[str, int], then: tuple[str, int]
+) -> Floats:
+    (messages, payloads), (more, larger) = transfer(*now), transfer(*then)
+    return costs.factors(
+        {number: cost}, costs.links.nbytes, latency=more / messages, pace=larger / payloads
+    )
+
+
+def _slowest_of(model: Model, ranks: int) -> float:
+    """Return by how much later the slowest of so many ranks is than that of those that there are, ns."""
+    own = by_step(model, model.worked(OWN_CATEGORIES))
+    residual = np.sort((own - np.median(own, axis=1, keepdims=True)).ravel())
+    below = np.arange(len(residual) + 1) / len(residual)
+    greatest = [
+        float((residual * np.diff(below**count)).sum()) for count in (ranks, len(model.ranks))
+    ]
+    return greatest[0] - greatest[1]

@@ -1,0 +1,98 @@
+"""Work of ranks in phases: as much as others, none, or times as much."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.accounting.categories import OWN_CATEGORIES
+from tracelens.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Floats, Ints
+    from tracelens.replay.edits.changed import Changed
+    from tracelens.replay.model import Model
+
+__all__ = ["by_step", "factor", "work"]
+
+
+def factor(sign: str, number: str) -> float:
+    """Return how many times as much is meant.
+
+    Raises:
+        InvalidArgument: none, or less.
+    """
+    value = float(number)
+    if value <= 0:
+        raise InvalidArgument(f"the factor is {number}, expected one above 0.")
+    return value if sign == "*" else 1 / value
+
+
+def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None:
+    """Let a rank, or all, work for less in a phase, or in all."""
+    model = changed.model
+    if phase is not None and phase not in OWN_CATEGORIES:
+        raise InvalidArgument(f"phase {phase} is none of {', '.join(OWN_CATEGORIES)}.")
+    if rank is not None and int(rank) not in model.ranks:
+        raise InvalidArgument(f"rank {rank} is none of {_shown(model.ranks)}.")
+    if to == "=median" and len(model.ranks) < 2:
+        raise InvalidArgument("the median of the others needs at least two ranks.")
+    chosen = range(len(model.ranks)) if rank is None else [model.ranks.index(int(rank))]
+    for name in OWN_CATEGORIES if phase is None else (phase,):
+        worked = model.worked((name,))
+        if not any(float(part.sum()) for part in worked):
+            continue
+        each = by_step(model, worked)
+        first = np.cumsum([0, *map(len, worked)])
+        for worker in chosen:
+            target = _target(each, worker, to)
+            less = _shared_out(each[:, worker], target, model.rows[worker], worked[worker])
+            changed.lag[first[worker] : first[worker + 1]] -= less
+    np.maximum(changed.lag, 0.0, out=changed.lag)
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    return f"{ranks[0]} to {ranks[-1]}"
+
+
+def _target(each: Floats, worker: int, to: str) -> Floats:
+    """Return how long a worker is to be in a phase in each step, of [step, worker]."""
+    if to == "=median":
+        return _as_others(np.delete(each, worker, axis=1), worker)
+    if to == "=0":
+        return np.zeros(len(each))
+    return np.asarray(each[:, worker] * factor(to[0], to[1:]))
+
+
+def _as_others(others: Floats, seed: int) -> Floats:
+    """Return what a rank like some others, [step, rank], would take: [step].
+
+    That is their median in the step, and what one of them differed by from it in some step: else the
+    rank would be the only one without noise, and the slowest of all be too quick.
+    """
+    random = np.random.default_rng(seed)
+    usual = np.median(others, axis=1)
+    rows = random.permutation(len(others))
+    columns = random.integers(0, others.shape[1], len(others))
+    return np.maximum(usual + others[rows, columns] - usual[rows], 0.0)
+
+
+def by_step(model: Model, worked: Sequence[Floats]) -> Floats:
+    """Return how long each worker was in a phase in each step, [step, worker]."""
+    columns = [
+        np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(model.steps))
+        for rows, spent in zip(model.rows, worked, strict=True)
+    ]
+    return np.stack(columns, axis=1)
+
+
+def _shared_out(now: Floats, then: Floats, rows: Ints, spent: Floats) -> Floats:
+    """Return what is taken off between two moments: of each piece of a step the same share.
+
+    Where a worker had nothing of the phase in a step, it gets nothing.
+    """
+    share = np.divide(now - then, now, out=np.zeros_like(now), where=now > 0)
+    return np.where(rows >= 0, share[rows] * spent, 0.0)

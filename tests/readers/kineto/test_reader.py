@@ -13,9 +13,9 @@ import pytest
 import tracelens as tl
 from tracelens.cli import main
 from tracelens.errors import NotATrace, UnusableInput
+from tracelens.readers.event_stream import EventStream, looks_like_events
 from tracelens.readers.kineto.collectives import groups_of
 from tracelens.readers.kineto.columns import read_events
-from tracelens.readers.kineto.stream import EventStream, looks_like_events
 
 TWO_RANKS: Final = Path(__file__).parents[2] / "data/kineto/two_ranks"
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.readers.kineto.stream import EventStream
+from tracelens.readers.event_stream import EventStream
 from tracelens.readers.kineto.words import IN_NO_ROW, LIBRARIES, category, phase_of_event
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tracelens.readers.kineto.stream import Event
+    from tracelens.readers.event_stream import Event
 
 __all__ = ["ROW_COLUMNS", "EventTable", "read_events"]
 

@@ -19,12 +19,12 @@ from tracelens.model.recognition import Recognition
 from tracelens.model.trace import Note
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.event_stream import looks_like_events
 from tracelens.readers.kineto.collectives import group_name, groups_of
 from tracelens.readers.kineto.columns import read_events
 from tracelens.readers.kineto.gaps import gaps_of
 from tracelens.readers.kineto.matching import numbered
 from tracelens.readers.kineto.rank_rows import rows_of
-from tracelens.readers.kineto.stream import looks_like_events
 from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
 

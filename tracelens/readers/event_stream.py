@@ -1,6 +1,6 @@
-"""Reads trace events in JSON as a stream: an object with `traceEvents`, or a list of events.
+"""Reads trace events in JSON as a stream: an object with `traceEvents`, a list, or one event a line.
 
-Both plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event,
+All plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event,
 and each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the
 event that it is in, which is counted. A file that was cut off yields every event that is whole.
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-__all__ = ["EventStream", "looks_like_events"]
+__all__ = ["Event", "EventStream", "begin_of_events", "looks_like_events"]
 
 Event = dict[str, Any]
 PIECE_BYTES: Final = 1 << 18
@@ -40,6 +40,9 @@ _TRIED: Final = 4  # boundaries, from the last: within a string or a nested list
 _TRIED_ENDS: Final = 64  # of lists, in the last event and behind it
 _JOINED: Final = 8  # pieces of one event that has objects in it
 _PHASE: Final = b'"ph"'
+_LINE_ENDS: Final = re.compile(
+    rb"\}[ \t\r]*\n(?=\s*\{)"
+)  # in no string: JSON has no line ends there
 _BEHIND: Final = "unexpected content after document"
 _BEGIN_BYTES: Final = 1 << 16
 _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
@@ -48,15 +51,19 @@ _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
 
 
-def looks_like_events(path: Path) -> bool:
-    """Return whether a file begins as trace events in JSON do."""
+def begin_of_events(path: Path) -> bytes:
+    """Return the first bytes of a file, decompressed, from its first character on; none on failure."""
     try:
         with opened(path) as file:
-            begin = b"".join(_first(_plain(file, _BEGIN_BYTES), _BEGIN_BYTES)).lstrip(
-                b"\xef\xbb\xbf \r\n\t"
-            )
+            begin = b"".join(_first(_plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
     except (OSError, EOFError, NotATrace, zlib.error):
-        return False
+        return b""
+    return begin.lstrip(b"\xef\xbb\xbf \r\n\t")
+
+
+def looks_like_events(path: Path) -> bool:
+    """Return whether a file begins as trace events in JSON do."""
+    begin = begin_of_events(path)
     if begin.startswith(b"{"):
         return b'"traceEvents"' in begin or b'"schemaVersion"' in begin
     return begin.startswith(b"[") and b'"ph"' in begin
@@ -67,10 +74,12 @@ class EventStream:
     """The events of one file; what is beside them is complete when all have been read.
 
     `facts` are the other members of the object. `lost` counts events that could not be parsed, `cut`
-    says that the file ends before its list does, `damage` is the first reason for either.
+    says that the file ends before its list does, `damage` is the first reason for either. With `lines`
+    each event is on a line of its own, without commas, in a list that need not be opened or closed.
     """
 
     path: Path
+    lines: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     lost: int = 0
     cut: bool = False
@@ -130,6 +139,9 @@ class EventStream:
             if stripped[:1] == b"[":
                 self._is_list = True
                 return stripped[1:]
+            if stripped and self.lines:
+                self._is_list = True
+                return stripped
             if stripped and stripped[:1] != b"{":
                 break
             found = _KEY.search(head)
@@ -196,7 +208,12 @@ class EventStream:
         return events or [], b""
 
     def _exactly(self, text: bytes) -> bytes:
-        """Turn microseconds that doubles cannot hold to the nanosecond into whole nanoseconds."""
+        """Turn microseconds that doubles cannot hold to the nanosecond into whole nanoseconds.
+
+        Of a file of lines, put the commas between events instead.
+        """
+        if self.lines:
+            return _LINE_ENDS.sub(b"},\n", text)
         if not self.read_bytes or "baseTimeNanoseconds" in self.facts:
             return text
         exact, count = _EXACT.subn(rb"\1\2", text)

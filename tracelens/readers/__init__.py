@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _EVENTS: Final = (".json", ".json.gz")
 _DATABASES: Final = (".sqlite", ".sqlite3", ".db")
+_DFTRACER: Final = (".pfw", ".pfw.gz", *_EVENTS)
+_BEGINS: Final = (b"[", b"{", b"\x1f", b"\xef", b" ", b"\n", b"\r", b"\t")  # of JSON, plain or gzip
 _PICKLE: Final = b"\x80"
 _SQLITE: Final = b"SQLite format 3\x00"
 
@@ -74,6 +76,19 @@ def _flight_recorder() -> Reader:
     return FlightRecorderReader()
 
 
+def _dftracer() -> Reader:
+    from tracelens.readers.dftracer import DFTracerReader
+
+    return DFTracerReader()
+
+
+def _may_hold_lines(path: Path) -> bool:
+    """Return whether a file begins as JSON or gzip does, or names in a folder say that some may."""
+    if path.is_file():
+        return beginning(path, 1) in _BEGINS
+    return _holds(path, _DFTRACER)
+
+
 def _may_be_pickle(path: Path) -> bool:
     """Return whether a file begins as pickles do, or the names in a folder end in ranks."""
     if path.is_file():
@@ -107,6 +122,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(Path.is_file, _table),
     Format(_may_be_database, _nsight),
     Format(_may_be_pickle, _flight_recorder),
+    Format(_may_hold_lines, _dftracer),
     Format(_may_hold_events, _kineto),
     Format(Path.exists, _native),
 )

@@ -158,6 +158,28 @@ def _dump() -> dict[str, Any]:
     return {"version": "2.10", "pg_config": {"0": group}, "pg_status": {}, "entries": entries}
 
 
+def _io_lines() -> bytes:
+    """Return what DFTracer writes of a process that loads data; some numbers are text."""
+    begin_us = 1_795_000_000_000_000
+    host = {"hhash": "f9ff", "name": "node0", "value": "f9ff"}
+    lines: list[dict[str, Any]] = [
+        {"id": 1, "name": "HH", "cat": "dftracer", "pid": 7, "tid": 7, "ph": "M", "args": host}
+    ]
+    for number in range(_EVENTS // 3):
+        at = begin_us + number * 1000
+        loaded = {"hhash": "f9ff", "epoch": 1, "step": number // 4}
+        read = {"hostname": "node0", "ret": "4096", "count": "4096", "fname": "/data/a.npz"}
+        for name, sort, args, begin, length in (
+            ("Reader.next", "data_loader", loaded, at, 400),
+            ("read", "POSIX", read, str(at + 10), "300"),
+            ("Model.forward", "ai_framework", {"hhash": "f9ff"}, at + 400, 500),
+        ):
+            place = {"pid": 7, "tid": 7 + number % 2, "ts": begin, "dur": length}
+            event = {"id": len(lines), "name": name, "cat": sort, **place, "ph": "X", "args": args}
+            lines.append(event)
+    return "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+
+
 def _segments(folder: Path) -> Path:
     """Write what a killed rank of the run would have left."""
     definitions = (
@@ -237,6 +259,7 @@ def _written() -> dict[str, list[bytes]]:
             "parquet": [parquet.read_bytes()],
             "csv": [few.write_csv().encode()],
             "kineto": [_events()],
+            "dftracer": [_io_lines()],
             "nsight": [database.read_bytes()],
             "flight_recorder": [pickle.dumps(_dump(), 4), pickle.dumps(_dump(), 2)],
         }

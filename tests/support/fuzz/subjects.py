@@ -72,6 +72,17 @@ def _changed_events(base: bytes, luck: random.Random) -> bytes:
     return damaged(packed, luck) if luck.random() < 0.5 else packed
 
 
+def _changed_event_lines(base: bytes, luck: random.Random) -> bytes:
+    """Change events of which each has a line, in a list that is opened on one of its own, or is not."""
+    changed = changed_lines(base, luck)
+    if luck.random() < 0.7:
+        changed = b"[\n" + changed
+    if luck.random() < 0.8:
+        return changed
+    packed = gzip.compress(changed, 1, mtime=0)
+    return damaged(packed, luck) if luck.random() < 0.5 else packed
+
+
 _ALL: Final = (
     Subject("native", f"{VICTIM}.arrow", changed_file, f"{VICTIM}.arrow"),
     Subject("samples", f"{SAMPLES_FOLDER}/{VICTIM}.arrow", changed_stream, f"{VICTIM}.arrow"),
@@ -84,6 +95,7 @@ _ALL: Final = (
     Subject("parquet", "events.parquet", changed_parquet, "events.parquet", "nothing"),
     Subject("csv", "events.csv", changed_csv, "events.csv", "nothing"),
     Subject("kineto", "rank1.json", _changed_events, "rank1.json", "kineto"),
+    Subject("dftracer", "trace-1.pfw", _changed_event_lines, "trace-1.pfw", "nothing"),
     Subject("nsight", "rank1.sqlite", changed_database, "rank1.sqlite", "nsight"),
     Subject("flight_recorder", "trace_rank_1", changed_pickle, "trace_rank_1", "flight_recorder"),
 )

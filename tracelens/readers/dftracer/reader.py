@@ -41,7 +41,7 @@ _SHOWN: Final = 3
 class DFTracerReader:
     """Reads a file or a folder of DFTracer's events."""
 
-    name: str = "events of DFTracer"
+    name: str = "log of DFTracer"
 
     def sniff(self, path: Path) -> bool:
         """Return whether it is a file of DFTracer's, or a folder with at least one."""
@@ -156,7 +156,7 @@ def _recognition(
             ("epochs", f"{len(epochs):,}, with {fmt.count(len(steps), 'step')} that events name")
         )
     return Recognition(
-        format="events of DFTracer",
+        format="log of DFTracer",
         found=tuple(found),
         left_out=tuple(left_out.items()),
         gaps=tuple(_gaps(rows, files, ranks, given)),
@@ -195,8 +195,8 @@ def _gaps(
         )
     if "step" not in kinds:
         yield Gap(
-            "no step is marked by a span",
-            "where steps begin: numbers of steps in events are those of samples that are loaded ahead",
+            "no step is marked by a span (numbers of steps in events are those of samples loaded ahead)",
+            "where steps begin",
             "Record the run with 'tracelens record'.",
         )
     if not kinds & {"forward", "backprop", "update"}:

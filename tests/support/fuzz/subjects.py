@@ -83,6 +83,8 @@ _ALL: Final = (
     Subject("feather", "events.arrow", changed_feather, "events.arrow", "nothing"),
     Subject("parquet", "events.parquet", changed_parquet, "events.parquet", "nothing"),
     Subject("csv", "events.csv", changed_csv, "events.csv", "nothing"),
+    Subject("otf2", "traces/1.evt", damaged, "traces.otf2", "otf2"),
+    Subject("otf2_definitions", "traces.def", damaged, "traces.otf2", "otf2"),
     Subject("kineto", "rank1.json", _changed_events, "rank1.json", "kineto"),
     Subject("nsight", "rank1.sqlite", changed_database, "rank1.sqlite", "nsight"),
     Subject("flight_recorder", "trace_rank_1", changed_pickle, "trace_rank_1", "flight_recorder"),

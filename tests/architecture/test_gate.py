@@ -88,6 +88,9 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/readers/nsight/database.py": {
         "sqlite3.connect": "a path that the gate has let pass"
     },
+    "tracelens/readers/otf2/unpack.py": {
+        "otf2.reader.open": "an archive of which the gate has let every file pass"
+    },
     "tracelens/readers/table/reader.py": {
         "pl.scan_csv": "a path that the gate has let pass, or the content",
         "pa.ipc.read_schema": HELD,

@@ -24,6 +24,7 @@ MOST_LINES: Final = 450  # of a file
 ALONE: Final = {
     "tracelens.lod.tracks.recorded_spans": "what is read of a trace, not what is made of it",
     "tracelens.lod.tracks.area": "what the dashboard shows of it is drawn there, not computed",
+    "tracelens.readers.otf2.regions": "what names and paradigms mean, not how rows are made",
     "tracelens.readers.flight_recorder.hangs": "compares all ranks, where a dump is of one",
     "tracelens.readers.kineto.matching": "what concerns the files of all ranks, not one",
     "tracelens.reports.schema": "beside what it describes; only `validate` asks for it",

@@ -63,7 +63,7 @@ def test_every_format(tmp_path: Path) -> None:
         run = tmp_path / name
         others(subject, run)
         opened = put(subject, run, bases(subject)[0])
-        place = run if subject.is_ours or name in {"kineto", "nsight"} else opened
+        place = run if subject.is_ours or name in {"kineto", "nsight", "otf2"} else opened
         verbs = [*VERBS, *(["index"] if subject.is_ours else [])]
         runs.append(((str(run), str(place)), str(tmp_path / f"{name}.parquet"), verbs))
     done = subprocess.run(

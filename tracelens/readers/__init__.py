@@ -21,6 +21,7 @@ _EVENTS: Final = (".json", ".json.gz")
 _DATABASES: Final = (".sqlite", ".sqlite3", ".db")
 _DFTRACER: Final = (".pfw", ".pfw.gz", *_EVENTS)
 _BEGINS: Final = (b"[", b"{", b"\x1f", b"\xef", b" ", b"\n", b"\r", b"\t")  # of JSON, plain or gzip
+_OTF2: Final = b"\x03BOTF2"
 _PICKLE: Final = b"\x80"
 _SQLITE: Final = b"SQLite format 3\x00"
 
@@ -89,6 +90,19 @@ def _may_hold_lines(path: Path) -> bool:
     return _holds(path, _DFTRACER)
 
 
+def _otf2() -> Reader:
+    from tracelens.readers.otf2 import Otf2Reader
+
+    return Otf2Reader()
+
+
+def _may_be_archive(path: Path) -> bool:
+    """Return whether a file begins as OTF2's anchors do, or names in a folder say that one may."""
+    if path.is_file():
+        return beginning(path, len(_OTF2)) == _OTF2
+    return _holds(path, (".otf2",))
+
+
 def _may_be_pickle(path: Path) -> bool:
     """Return whether a file begins as pickles do, or the names in a folder end in ranks."""
     if path.is_file():
@@ -122,6 +136,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(Path.is_file, _table),
     Format(_may_be_database, _nsight),
     Format(_may_be_pickle, _flight_recorder),
+    Format(_may_be_archive, _otf2),
     Format(_may_hold_lines, _dftracer),
     Format(_may_hold_events, _kineto),
     Format(Path.exists, _native),

@@ -12,7 +12,7 @@ from typing import Final
 
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 
-__all__ = ["Meaning", "kernel_meaning", "meaning", "normal", "role"]
+__all__ = ["Meaning", "kernel_meaning", "meaning", "normal", "role", "step_number"]
 
 
 _KIND_SYNONYMS: Final[dict[str, str]] = {
@@ -68,6 +68,7 @@ _COLLECTIVE_KERNEL = re.compile(
     r"^[nr]ccl(?:dev)?kernel(?:debug)?"
     r"(allreduce|reducescatter|allgather|broadcast|reduce|sendrecv)"
 )
+_STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ ._#:-]*(\d{1,9})$")
 _SEPARATOR = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+$")
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
@@ -101,6 +102,12 @@ def kernel_meaning(name: str) -> Meaning | None:
     """
     found = _COLLECTIVE_KERNEL.match(normal(name))
     return _MEANINGS.get(found[1], ("reduction", None)) if found else None
+
+
+def step_number(word: str) -> int | None:
+    """Return which step a range called so is, as ``train step 12``; None where it names none."""
+    found = _STEP.match(word)
+    return int(found[1]) if found else None
 
 
 def meaning(word: str) -> Meaning | None:

@@ -148,7 +148,7 @@ class Judge:
 
     def _is_wholly_refused(self) -> bool:
         """Return whether a reader refuses all if two files contradict each other, and says so."""
-        return self._subject.around in {"kineto", "nsight", "flight_recorder"}
+        return self._subject.around in {"kineto", "nsight", "flight_recorder", "otf2"}
 
     def _verb(self, words: list[str]) -> None:
         out, err = io.StringIO(), io.StringIO()

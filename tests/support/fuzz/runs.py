@@ -113,6 +113,12 @@ def _flight_recorder(run: Path) -> None:
     (run / "trace_rank_0").write_bytes(pickle.dumps(_dump()))
 
 
+def _otf2(run: Path) -> None:
+    from support import otf2_archives as otf2  # noqa: PLC0415 - it needs an extra
+
+    otf2.write(run, otf2.training(2, _STEPS, slow=1))
+
+
 AROUND: Final[dict[str, Callable[[Path], None]]] = {
     "recording": _sampled,
     "half converted": _recording,
@@ -120,6 +126,7 @@ AROUND: Final[dict[str, Callable[[Path], None]]] = {
     "kineto": _kineto,
     "nsight": _nsight,
     "flight_recorder": _flight_recorder,
+    "otf2": _otf2,
 }
 
 
@@ -246,6 +253,7 @@ def _written() -> dict[str, list[bytes]]:
         database = training(1, steps=_STEPS).write(folder / "a.sqlite")
         with closing(sqlite3.connect(database)) as connection:
             connection.executescript(f"pragma page_size = {_PAGE}; vacuum;")
+        _otf2(folder / "otf2")
         note = json.dumps({"host": HOST.decode(), "path": PLACE.decode()}).encode()
         return {
             "native": [recorded, _plain(recorded), killed.read_bytes(), server],
@@ -261,6 +269,8 @@ def _written() -> dict[str, list[bytes]]:
             "kineto": [_events()],
             "dftracer": [_io_lines()],
             "nsight": [database.read_bytes()],
+            "otf2": [(folder / "otf2/traces/1.evt").read_bytes()],
+            "otf2_definitions": [(folder / "otf2/traces.def").read_bytes()],
             "flight_recorder": [pickle.dumps(_dump(), 4), pickle.dumps(_dump(), 2)],
         }
 

@@ -94,6 +94,8 @@ _ALL: Final = (
     Subject("feather", "events.arrow", changed_feather, "events.arrow", "nothing"),
     Subject("parquet", "events.parquet", changed_parquet, "events.parquet", "nothing"),
     Subject("csv", "events.csv", changed_csv, "events.csv", "nothing"),
+    Subject("otf2", "traces/1.evt", damaged, "traces.otf2", "otf2"),
+    Subject("otf2_definitions", "traces.def", damaged, "traces.otf2", "otf2"),
     Subject("kineto", "rank1.json", _changed_events, "rank1.json", "kineto"),
     Subject("dftracer", "trace-1.pfw", _changed_event_lines, "trace-1.pfw", "nothing"),
     Subject("nsight", "rank1.sqlite", changed_database, "rank1.sqlite", "nsight"),

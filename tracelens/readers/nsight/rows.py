@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.readers.words import kernel_meaning, meaning
+from tracelens.readers.words import kernel_meaning, meaning, step_number
 
 if TYPE_CHECKING:
     from tracelens.readers.nsight.database import Database
@@ -30,7 +30,6 @@ _RANGES: Final = (
 )  # pushed and popped, started and ended; the latter two with a payload
 _THREAD_NAME: Final = 39
 _RANK: Final = re.compile(r"^MPI Rank (\d{1,7})$", re.IGNORECASE)
-_STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ ._#:-]*(\d{1,9})$")
 _COPIES: Final = {
     0: "memcpy", 1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP",
 }  # fmt: skip
@@ -183,8 +182,8 @@ def _meant(table: pl.DataFrame, *, kernels: bool = False) -> pl.DataFrame:
     """Add kind and operation by what names mean; others are work of a device, or the user's."""
     found = {}
     for name in table["name"].drop_nulls().unique():
-        step = None if kernels else _STEP.match(name)
-        found[name] = ("step", None) if step else (kernel_meaning if kernels else meaning)(name)
+        marked = not kernels and step_number(name) is not None
+        found[name] = ("step", None) if marked else (kernel_meaning if kernels else meaning)(name)
     rows = [
         (name, *(known or ("device" if kernels else "user", None))) for name, known in found.items()
     ]
@@ -211,7 +210,8 @@ def _ranges(
             ranks[process] = int(rank[1])
     is_range = pl.col("eventType").is_in(_RANGES).fill_null(value=False)
     found = _meant(table.filter(is_range))
-    step = pl.col("name").str.extract(_STEP.pattern, 1).cast(pl.Int32, strict=False)
+    numbers = {name: step_number(name) for name in found["name"].drop_nulls().unique()}
+    step = pl.col("name").replace_strict(numbers, default=None, return_dtype=pl.Int32)
     ranges = found.select(
         "process", "kind", "op", "name",
         start_ns="start", end_ns="end", thread=_thread("globalTid"), globalTid="globalTid",

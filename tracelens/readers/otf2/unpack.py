@@ -1,0 +1,272 @@
+"""Prints the events of an OTF2 archive as columns; a process of its own, which imports no package.
+
+OTF2's library is in C and was not written for files of strangers: what ends this process, or has it use
+too much memory or time, ends nothing else.
+
+Usage: unpack.py ANCHOR BYTES SECONDS EVENTS. On standard output: a line of JSON (`definitions`, below),
+then the columns of `SPANS`, then those of `OPERATIONS`, each as 64-bit integers. With exit code 1 it is
+the reason why there is nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from array import array
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+SPANS = ("location", "region", "begin", "end")
+# `code`: its place in CODES; `root` is a rank within `comm`, as is the peer of a message; `span` is the
+# row of the span in which it happened. -1 = none, as for times.
+OPERATIONS = ("location", "code", "time", "comm", "root", "tag", "bytes", "request", "span", "op")
+# What the events tell, in the library's order; of what was sent and received the larger counts.
+CODES = {
+    "MpiSend": ("root", "comm", "tag", "bytes"),
+    "MpiRecv": ("root", "comm", "tag", "bytes"),
+    "MpiIsend": ("root", "comm", "tag", "bytes", "request"),
+    "MpiIsendComplete": ("request",),
+    "MpiIrecvRequest": ("request",),
+    "MpiIrecv": ("root", "comm", "tag", "bytes", "request"),
+    "MpiCollectiveEnd": ("op", "comm", "root", "sent", "bytes"),
+    "NonBlockingCollectiveRequest": ("request",),
+    "NonBlockingCollectiveComplete": ("op", "comm", "root", "sent", "bytes", "request"),
+}
+NO_LIBRARY = 2  # the exit code
+BATCH = 1 << 16
+_MASK = (1 << 63) - 1
+_SETTER = re.compile(r"GlobalEvtReaderCallbacks_Set(\w+)Callback$")
+
+
+class TooMany(Exception):
+    """There are more events than may be held."""
+
+
+class Events:
+    """What is noted of events, and how; times are ticks since `offset`."""
+
+    def __init__(self, offset: int) -> None:
+        """Begin with nothing."""
+        self.offset = offset
+        self.counts: Counter[str] = Counter()
+        self.spans = [array("q") for _ in SPANS]
+        self.operations = [array("q") for _ in OPERATIONS]
+        self.unpaired = 0
+        self._open: dict[int, list[int]] = {}
+
+    def callbacks(self, names: list[str]) -> dict[str, Any]:
+        """Return what is to be called for each type of event."""
+        others = {name: self._counter(name) for name in names}
+        noted = {name: self._noter(name) for name in CODES if name in others}
+        return others | noted | {"Enter": self._enter, "Leave": self._leave}
+
+    def _counter(self, name: str) -> Any:
+        def count(*_: Any) -> None:
+            self.counts[name] += 1
+
+        return count
+
+    def _at(self, time: int) -> int:
+        return min(max(int(time) - self.offset, -_MASK), _MASK)
+
+    def _enter(self, location: int, time: int, _user: Any, _more: Any, region: int) -> None:
+        row = len(self.spans[0])
+        for column, value in zip(self.spans, (location, region, self._at(time), -1), strict=True):
+            column.append(value)
+        self._open.setdefault(location, []).append(row)
+        self.counts["Enter"] += 1
+
+    def _leave(self, location: int, time: int, _user: Any, _more: Any, region: int) -> None:
+        self.counts["Leave"] += 1
+        rows, regions = self._open.get(location, []), self.spans[1]
+        if all(regions[row] != region for row in reversed(rows)):
+            self.unpaired += 1
+            return
+        while regions[rows[-1]] != region:  # what it encloses ends no later
+            self.spans[3][rows.pop()] = self._at(time)
+            self.unpaired += 1
+        self.spans[3][rows.pop()] = self._at(time)
+
+    def _noter(self, code: str) -> Any:
+        """Return what notes a message, a request or a collective, by what its event tells."""
+        fields, number = CODES[code], [*CODES].index(code)
+
+        def note(location: int, time: int, _user: Any, _more: Any, *values: Any) -> None:
+            self.counts[code] += 1
+            rows = self._open.get(location)
+            facts = dict(zip(fields, map(_number, values), strict=True))
+            facts["bytes"] = max(facts.get("bytes", -1), facts.pop("sent", -1))
+            facts |= {"location": location, "code": number, "time": self._at(time)}
+            facts["span"] = rows[-1] if rows else -1
+            for name, column in zip(OPERATIONS, self.operations, strict=True):
+                column.append(min(facts.get(name, -1), _MASK))
+
+        return note
+
+
+def _number(value: Any) -> int:
+    """Return a number, also of a value of one of the library's enumerations."""
+    return int(getattr(value, "value", value))
+
+
+def read_events(reader: Any, anchor: str, most: int) -> tuple[Events, int]:
+    """Read all events, in order of time; return them, and how many there are.
+
+    Locations whose file is missing are passed over.
+
+    Raises:
+        TooMany: there are more than `most`.
+    """
+    import _otf2  # noqa: PLC0415 - an extra
+
+    handle, definitions = reader.handle, reader.definitions
+    folder = Path(anchor).with_suffix("")
+    named = (location._ref for location in definitions.locations)  # noqa: SLF001 - its only name
+    places = [place for place in named if (folder / f"{place}.evt").exists()]
+    for place in places:
+        _otf2.Reader_SelectLocation(handle, place)
+    local = _tried(_otf2.Reader_OpenDefFiles, handle)
+    _otf2.Reader_OpenEvtFiles(handle)
+    for place in places:
+        own = _otf2.Reader_GetDefReader(handle, place) if local else None
+        if own:  # how its numbers and its clock relate to those of all
+            _otf2.Reader_ReadAllLocalDefinitions(handle, own)
+            _otf2.Reader_CloseDefReader(handle, own)
+        _otf2.Reader_GetEvtReader(handle, place)
+    if local:
+        _otf2.Reader_CloseDefFiles(handle)
+    everything = _otf2.Reader_GetGlobalEvtReader(handle)
+    events = Events(definitions.clock_properties.global_offset)
+    table = _otf2.GlobalEvtReaderCallbacks_New()
+    names = [found[1] for name in dir(_otf2) if (found := _SETTER.match(name))]
+    for name, call in events.callbacks(names).items():
+        getattr(_otf2, f"GlobalEvtReaderCallbacks_Set{name}Callback")(table, call)
+    _otf2.GlobalEvtReader_SetCallbacks(everything, table, None)
+    total, count = 0, BATCH
+    while count == BATCH:
+        count = _otf2.GlobalEvtReader_ReadEvents(everything, BATCH)
+        total += count
+        if total > most:
+            raise TooMany
+    return events, total
+
+
+def _tried(call: Any, handle: Any) -> bool:
+    """Return whether it worked: archives may have no local definitions."""
+    import _otf2  # noqa: PLC0415 - an extra
+
+    try:
+        call(handle)
+    except _otf2.Error:
+        return False
+    return True
+
+
+def described(definitions: Any) -> dict[str, Any]:
+    """Return the definitions that the rows need, as plain values."""
+    clock = definitions.clock_properties
+    return {
+        "resolution": clock.timer_resolution,
+        "realtime": getattr(clock, "realtime_timestamp", None),
+        "locations": [
+            [place._ref, place.name, _word(place.type), place.group._ref, place.number_of_events]  # noqa: SLF001
+            for place in definitions.locations
+        ],
+        "groups": [
+            [group._ref, group.name, _word(group.location_group_type), _host(group), _maker(group)]  # noqa: SLF001
+            for group in definitions.location_groups
+        ],
+        "regions": [
+            [region._ref, region.name, _word(region.paradigm), _word(region.region_role)]  # noqa: SLF001
+            for region in definitions.regions
+        ],
+        "comms": [[comm._ref, comm.name, _members(comm)] for comm in definitions.comms],  # noqa: SLF001
+        "ranks": _ranks(definitions),
+    }
+
+
+def _word(value: Any) -> str:
+    """Return the name of a value of one of the library's enumerations."""
+    return str(value).rpartition(".")[2]
+
+
+def _host(group: Any) -> str:
+    """Return the name of the node that a process ran on: the nearest that is called one."""
+    parent = getattr(group, "system_tree_parent", None)
+    names: list[str] = []
+    while parent is not None and len(names) < 64:
+        if str(getattr(parent, "class_name", "")).casefold() == "node":
+            return str(parent.name)
+        names.append(str(parent.name))
+        parent = getattr(parent, "parent", None)
+    return names[0] if names else ""
+
+
+def _maker(group: Any) -> int | None:
+    maker = getattr(group, "creating_location_group", None)
+    return None if maker is None else maker._ref  # noqa: SLF001
+
+
+def _members(comm: Any) -> list[int]:
+    group = getattr(comm, "group", None)
+    members = getattr(group, "members", None) or ()
+    return [getattr(member, "_ref", -1) for member in members]
+
+
+def _ranks(definitions: Any) -> list[int]:
+    """Return the locations of MPI's ranks, in order; empty where there is no MPI."""
+    for group in definitions.groups:
+        if _word(group.group_type) == "COMM_LOCATIONS" and _word(group.paradigm) == "MPI":
+            return [getattr(member, "_ref", -1) for member in group.members]
+    return []
+
+
+def limit_memory(memory: int, seconds: int) -> None:
+    """Allow this process no more, and no more than whoever started it has left."""
+    try:
+        import resource  # noqa: PLC0415 - not on every system
+    except ImportError:
+        return
+    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)):
+        soft, hard = resource.getrlimit(kind)
+        held = [value for value in (most, soft, hard) if value != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min(held), hard))
+
+
+def main(anchor: str, memory: str, seconds: str, most: str) -> int:
+    """Print everything, or, with 1, the reason why there is nothing."""
+    limit_memory(int(memory), int(seconds))
+    try:
+        import otf2  # noqa: PLC0415 - an extra
+
+        with otf2.reader.open(anchor) as reader:
+            definitions = described(reader.definitions)
+            events, total = read_events(reader, anchor, int(most))
+            facts = {
+                "counts": dict(events.counts),
+                "unpaired": events.unpaired,
+                "total": total,
+                "spans": len(events.spans[0]),
+                "operations": len(events.operations[0]),
+            }
+            text = json.dumps(definitions | facts)
+    except TooMany:
+        sys.stdout.write(f"it has more than {most} events ('--limit rows=...' raises the limit)")
+        return 1
+    except ModuleNotFoundError:
+        return NO_LIBRARY
+    except Exception as error:  # noqa: BLE001 - damaged files raise whatever they like
+        sys.stdout.write(f"{type(error).__name__}: {error}"[:500])
+        return 1
+    out = sys.stdout.buffer
+    out.write(text.encode("utf-8", "replace") + b"\n")
+    for column in (*events.spans, *events.operations):
+        out.write(memoryview(column))
+    out.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -128,11 +128,9 @@ class GrowingFile:
         self._writer.close()
         if self._none_of_last is None:
             self._append(self._written.getvalue()[: -len(END)])
-        with (
-            mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ) as content,
-            memoryview(content) as view,
-        ):
-            found = list(messages(view))
+        # Unmapped when nothing points into it any more: of an error, its frames do.
+        content = mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ)
+        found = list(messages(memoryview(content)))
         metadata = side.to_metadata(self._tally.summary(side))
         footer = with_blocks(_empty_footer(self._schema.with_metadata(metadata)), found)
         self._append(END + footer + struct.pack("<i", len(footer)) + MAGIC)

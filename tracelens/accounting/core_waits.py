@@ -121,7 +121,7 @@ def core_wait_of_all(
     if not known or extra_ns <= 0:
         return None
     share, _, _, often, work, _ = np.median(np.array(known), axis=0)
-    if not all(one.tells for one in _readings(trace, own.steps[rows])):
+    if not all(one.resolved for one in _readings(trace, own.steps[rows])):
         return CoreWait(float(share), float(often), None, None)
     step = float(np.median(own.length[own.settled_rows]))
     longer = share * (step + extra_ns) - often * step
@@ -172,7 +172,7 @@ class _Reading:
     around: float
 
     @property
-    def tells(self) -> bool:
+    def resolved(self) -> bool:
         """Whether these steps are by and large what was read."""
         return self.took >= CONSISTENT * self.around
 

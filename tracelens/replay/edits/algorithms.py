@@ -62,12 +62,12 @@ def with_ranks(changed: Changed, count: str) -> None:
         _resize(changed, None, ranks)
     changed.lag[served] *= ranks / now
     later = _slowest_of(model, ranks)
+    from_ranks = model.links.source < sum(len(thread.moments) for thread in model.threads)
     for call, at in zip(model.calls, model.calls_at, strict=True):
         if len(call.worker) == now and not call.is_rooted:
             last = np.append(np.flatnonzero(np.diff(call.step)), call.height - 1)
             wires = at + 2 * last
-            enters = np.flatnonzero(np.isin(model.links.target, wires) & (model.links.lag == 0))
-            changed.lag[enters] += later
+            changed.lag[from_ranks & np.isin(model.links.target, wires)] += later
     far = f" More than {_FAR} times the ranks: not validated." if ranks > _FAR * now else ""
     changed.notes.append(
         f"{ranks} ranks instead of {now}, with as much work each; the slowest one of a step is "

@@ -94,24 +94,23 @@ def write_in_background(changed: Changed, nbytes: str) -> None:
     model = changed.model
     costs = Costs(model.links)
     pace = [
-        (cost.ns_per_byte / transfer("ring", line.ranks)[1], line.ranks)
+        cost.ns_per_byte / transfer("ring", line.ranks)[1]
         for number, cost in costs.models.items()
         if (line := model.links.lines[number]).ranks > 1 and line.what in _REDUCTIONS
     ]
     if not pace:
         raise InvalidArgument(costs.lacks(network=True))
-    ns_per_byte = max(pace)[0]
+    ns_per_byte = max(pace)
     longest = wanted * ns_per_byte
-    ends = []
+    by_step: dict[int, list[tuple[int, int]]] = {}  # when runs of calls go, and are through
     for call, at in zip(model.calls, model.calls_at, strict=True):
-        runs = _runs(call, np.arange(call.height))
-        ends += [(call.step[first], at + 2 * first, at + 2 * last + 1) for first, last in runs]
-    ends.sort()
-    by_step = {step: [one for one in ends if one[0] == step] for step in {one[0] for one in ends}}
-    for now, then in pairwise(sorted(by_step)):
-        last = max(by_step[now], key=lambda one: model.recorded[one[2]])[2]
-        firsts = np.array([one[1] for one in by_step[then]], np.int64)
-        changed.follow(np.full(len(firsts), last), firsts, np.full(len(firsts), longest))
+        for first, last in _runs(call, np.arange(call.height)):
+            ends = (at + 2 * first, at + 2 * last + 1)
+            by_step.setdefault(int(call.step[first]), []).append(ends)
+    for now, then in pairwise(by_step[step] for step in sorted(by_step)):
+        over = max((through for _, through in now), key=lambda moment: model.recorded[moment])
+        goes = np.array([begin for begin, _ in then], np.int64)
+        changed.follow(np.full(len(goes), over), goes, np.full(len(goes), longest))
     changed.notes.append(
         f"{fmt.size(wanted)} a step take {fmt.duration(longest)} of a link "
         f"({fmt.bandwidth(1 / ns_per_byte)}, a ring assumed) between the last collective of a step and "

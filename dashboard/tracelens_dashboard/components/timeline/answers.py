@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 import numpy as np
-from dash import Input, Output, State, dcc, html
+from dash import Input, Output, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens.lod import search
@@ -23,7 +23,6 @@ from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import subject_of
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, viewport
-from tracelens_dashboard.view.viewport import Rows
 
 if TYPE_CHECKING:
     import polars as pl
@@ -70,20 +69,11 @@ def _register_details(app: Dash) -> None:
         Output(names.DETAILS, "children"),
         Output(names.SELECTED, "data"),
         Input(names.GRAPH, "clickData"),
-        State(names.PINS, "value"),
-        State(names.SORT, "value"),
-        State(names.VIEW, "data"),
-        State(names.WIDE, "data"),
-        State(names.OPENED, "data"),
-        State(names.ROW, "value"),
-        State(names.TALL, "data"),
-        current.RUN,
+        *area.SHOWN,
         prevent_initial_call=True,
     )
     def describe(click: Any, *shown: Any) -> tuple[Component, Any]:
-        pins, sort, view, wide, *rows, run = shown
-        store = current.store(run)
-        frame = viewport.frame(store, view, pins, sort, wide=wide, rows=Rows(*rows))
+        store, frame = area.seen(*shown)
         found = viewport.at(store, frame, click)
         if found is None:
             raise PreventUpdate

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
+    from tracelens.lod.viewport import Band, Plan
     from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
@@ -37,6 +38,16 @@ MOST_NAMES: Final = 2000  # rows of the table
 ROW_PX: Final = table.GRID_OPTIONS["rowHeight"]
 BESIDE_ROWS_PX: Final = 96  # the heading of the table, and what stands above it
 TALLEST_PX: Final = 420
+SHOWN: Final = (
+    State(names.PINS, "value"),
+    State(names.SORT, "value"),
+    State(names.VIEW, "data"),
+    State(names.WIDE, "data"),
+    State(names.OPENED, "data"),
+    State(names.ROW, "value"),
+    State(names.TALL, "data"),
+    current.RUN,
+)
 
 Marked = dict[int, "frozenset[int] | None"]  # rows of the scene; tracks of each, null = all of it
 
@@ -56,22 +67,20 @@ def register(app: Dash) -> None:
     @app.callback(
         Output(names.AREA, "children"),
         Input(names.GRAPH, "selectedData"),
-        State(names.PINS, "value"),
-        State(names.SORT, "value"),
-        State(names.VIEW, "data"),
-        State(names.WIDE, "data"),
-        State(names.OPENED, "data"),
-        State(names.ROW, "value"),
-        State(names.TALL, "data"),
-        current.RUN,
+        *SHOWN,
         prevent_initial_call=True,
     )
     def sum_up(selected: Any, *shown: Any) -> Component | None:
-        pins, sort, view, wide, *rows, run = shown
-        store = current.store(run)
-        frame = viewport.frame(store, view, pins, sort, wide=wide, rows=Shape(*rows))
+        store, frame = seen(*shown)
         marked = area_of(store, frame, selected)
         return card(store, marked) if marked else None
+
+
+def seen(*shown: Any) -> tuple[Store, Frame]:
+    """Return the run, and what of it is drawn, by the values of `SHOWN`."""
+    pins, sort, view, wide, *rows, run = shown
+    store = current.store(run)
+    return store, viewport.frame(store, view, pins, sort, wide=wide, rows=Shape(*rows))
 
 
 def marked_window(store: Store, selected: Any) -> Window | None:
@@ -107,17 +116,18 @@ def _ends(selected: Any, axis: str) -> tuple[float, float] | None:
 def _rows(store: Store, frame: Frame, top: float, bottom: float) -> Marked:
     """Return the rows between two heights; of opened processes whose own row is beside, the tracks."""
     found: Marked = {}
-    for band in frame.plan.bands:
-        if band.top < bottom and band.top + band.height > top:
-            found |= dict.fromkeys(band.lanes)
+    for band in _between(frame.plan, top, bottom):
+        found |= dict.fromkeys(band.lanes)
     for one in frame.opened:
         row = store.groups[one.key]
-        bands = [
-            band for band in one.plan.bands if band.top < bottom and band.top + band.height > top
-        ]
+        bands = _between(one.plan, top, bottom)
         if bands and row not in found:
             found[row] = frozenset(lane for band in bands for lane in band.lanes)
     return found
+
+
+def _between(plan: Plan, top: float, bottom: float) -> list[Band]:
+    return [band for band in plan.bands if band.top < bottom and band.top + band.height > top]
 
 
 def card(store: Store, marked: Area) -> Component:

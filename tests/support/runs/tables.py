@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isclose
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -70,6 +71,23 @@ def comparable(report: dict[str, Any]) -> dict[str, Any]:
         for finding in report["findings"]
     ]
     return kept
+
+
+def differing(found: Any, wanted: Any, place: str = "report") -> list[str]:
+    """Return where two reports differ by more than floating point rounds sums, and the values there."""
+    if isinstance(found, dict) and isinstance(wanted, dict) and found.keys() == wanted.keys():
+        pairs = [(f"{place}.{key}", found[key], wanted[key]) for key in wanted]
+    elif isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
+        pairs = [(f"{place}[{at}]", *two) for at, two in enumerate(zip(found, wanted, strict=True))]
+    elif isinstance(found, float) and isinstance(wanted, float):
+        return (
+            []
+            if isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-12)
+            else [f"{place}: {found} for {wanted}"]
+        )
+    else:
+        return [] if found == wanted else [f"{place}: {found} for {wanted}"]
+    return [one for name, mine, other in pairs for one in differing(mine, other, name)]
 
 
 def rows(columns: str, *lines: str) -> dict[str, list[str]]:

@@ -23,7 +23,7 @@ __all__ = ["main"]
 
 # Verbs that read what others may have written.
 _SUPERVISED: Final = frozenset(
-    ("info", "analyze", "whatif", "compare", "convert", "validate", "index", "serve")
+    ("info", "analyze", "whatif", "compare", "scaling", "convert", "validate", "index", "serve")
 )
 _CRASHES: Final = frozenset(
     getattr(signal, f"SIG{name}", 0)

@@ -15,6 +15,7 @@ import pytest
         ("tracelens.reports", "REPORTS"),
         ("tracelens.exports", "EXPORTS"),
         ("tracelens.comparison", "COMPARISONS"),
+        ("tracelens.scaling", "SCALINGS"),
         ("tracelens.cli", "COMMANDS"),
         ("tracelens_instrument.hooks", "HOOKS"),
         ("tracelens_dashboard.pages", "PAGES"),

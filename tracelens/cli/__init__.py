@@ -28,6 +28,7 @@ COMMANDS: Final = (
     "analyze",
     "whatif",
     "compare",
+    "scaling",
     "convert",
     "simulate",
     "validate",

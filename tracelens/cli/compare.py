@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_limit, import_libraries, matched, named, open_path, progress
+from tracelens.cli.opening import add_limit, import_libraries, matched, measured, named
 from tracelens.errors import InvalidArgument
 from tracelens.remote.address import place
 
@@ -62,24 +62,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(
             f"Found one run, {given}: expected baseline runs, and last the new one."
         )
-    *baselines, new = [_measured(path, arguments) for path in places]
+    *baselines, new = [_steps(path, arguments) for path in places]
     found = compare(baselines, new)
     outcomes = judge(gates, found)
     sys.stdout.write(comparison_format(arguments.format).render(found, outcomes))
     return int(any(outcome.failed for outcome in outcomes))
 
 
-def _measured(path: Path, arguments: argparse.Namespace) -> Steps:
-    """Measure a run by its index; where there is none, explain it and make one."""
+def _steps(path: Path, arguments: argparse.Namespace) -> Steps:
     from dataclasses import replace
 
     from tracelens.comparison import Steps
-    from tracelens.lod import opening
 
-    known = None if arguments.map else opening.indexed(path)
-    shown = known or opening.explained(open_path(arguments, path, _ignored), progress)
-    return replace(Steps.of(shown), name=named(path))
-
-
-def _ignored(_done: int, _total: int) -> None:
-    """Show no progress of reading."""
+    return replace(Steps.of(measured(path, arguments)), name=named(path))

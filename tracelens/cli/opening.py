@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
+    from tracelens.lod.run_data import Run
     from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
     from tracelens.readers.base import Progress as OnProgress
@@ -197,6 +198,16 @@ def open_path(
         memory=memory,
         rank_of=rank_of,
         contained=contained,
+    )
+
+
+def measured(path: Path, arguments: argparse.Namespace) -> Run:
+    """Open one of several runs by its index; where there is none, explain it and make one."""
+    from tracelens.lod import opening
+
+    known = None if arguments.map else opening.indexed(path)
+    return known or opening.explained(
+        open_path(arguments, path, lambda _done, _total: None), progress
     )
 
 

@@ -1,0 +1,69 @@
+"""Simulated runs of 2 to 32 ranks: the forecast for 64 and 128 is held against runs of that size."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tracelens.analyses import analyze
+from tracelens.cli import main
+from tracelens.load import prepare
+from tracelens.lod.run_data import Run
+from tracelens.scaling import Point, curves
+from tracelens.simulator import synthetic
+from tracelens.simulator.scenario_file import scenario
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN = (2, 4, 8, 16, 32)
+SYSTEMS: dict[str, dict[str, Any]] = {
+    "ring": {"allreduce": {"overlap": False, "buckets": [8_000_000] * 4}},
+    "tree": {"allreduce": {"algorithm": "tree", "overlap": False, "buckets": [8_000_000] * 4}},
+    "servers": {"servers": {"shards": 2, "variables": [4_000_000] * 4}},
+}
+
+
+def of_size(system: str, workers: int) -> dict[str, Any]:
+    """Return a scenario of weak scaling on a slow network."""
+    network = {"gbytes_per_s": 1.0, "latency_us": 50}
+    run = {"workers": workers, "steps": 30, "seed": workers}
+    return {"run": run, "network": network, **SYSTEMS[system]}
+
+
+@cache
+def measured(system: str, workers: int) -> Point:
+    trace = prepare(synthetic.generate(scenario(of_size(system, workers))))
+    return Point.of(Run.of(trace, analyze(trace)), f"{workers} workers")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_forecast(system: str) -> None:
+    """Within 5 % at twice and at four times the largest known run; beyond, nothing is validated."""
+    found = curves([measured(system, workers) for workers in KNOWN], at=(64, 128, 256))
+    (curve,) = found.curves
+    assert curve.kind == "weak"
+    assert curve.rows[-1].efficiency < 0.6
+    for one in curve.forecasts[:2]:
+        assert one.step_ns == pytest.approx(measured(system, one.ranks).step_ns, rel=0.05)
+        assert one.interval[0] < one.step_ns < one.interval[1]
+    assert [one.validated for one in curve.forecasts] == [True, True, False]
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two sizes by a pattern, as JSON: the larger one lost in transfer; and what is no set of sizes."""
+    for workers in (2, 8):
+        synthetic.write(scenario(of_size("ring", workers)), tmp_path / f"run-{workers}")
+    assert main(["scaling", f"{tmp_path}/run-*", "--format", "json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["format"] == "tracelens.scaling/1"
+    (curve,) = read["curves"]
+    assert [row["workers"] for row in curve["sizes"]] == [2, 8]
+    assert curve["sizes"][1]["lost_in"] == "transfer"
+    assert main(["scaling", str(tmp_path / "run-2"), str(tmp_path / "run-2")]) == 2
+    assert "expected runs of one system" in capsys.readouterr().err
+    assert main(["scaling", f"{tmp_path}/run-*", "--forecast", "64"]) == 2
+    assert "4 numbers of workers" in capsys.readouterr().err

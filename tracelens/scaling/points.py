@@ -1,0 +1,94 @@
+"""What runs of several sizes are compared by: a step's length, its factors, the slowest rank's work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.accounting.categories import OWN_CATEGORIES
+from tracelens.errors import UnusableInput
+from tracelens.model.inert import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.lod.run_data import Run
+
+__all__ = ["FACTORS", "SERVERS", "Point"]
+
+SERVERS: Final = "parameter servers"
+COLLECTIVES: Final = "collectives"
+# Of POP; together the parallel efficiency. With `computation` they are all that scaling loses.
+FACTORS: Final = ("load_balance", "serialisation", "transfer")
+_POP: Final = {name: f"{name}_efficiency" for name in ("serialisation", "transfer")}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run as one point of a curve; times are of a step, nanoseconds.
+
+    `step_ns` is the job's length over its steps, `useful_ns` the useful computation of a rank in it, on
+    average, and `factors` POP's, so that useful / step is their product. `work_ns` is a rank's own work
+    within its steps, on average, and `slowest_ns` that of each step's slowest rank.
+    """
+
+    name: str
+    workers: int
+    shards: int
+    steps: int
+    step_ns: float
+    useful_ns: float
+    work_ns: float
+    slowest_ns: float
+    factors: Mapping[str, float]
+
+    @property
+    def system(self) -> str:
+        """What ranks exchange gradients by."""
+        return SERVERS if self.shards else COLLECTIVES
+
+    @property
+    def efficiency(self) -> float:
+        """Parallel efficiency, as POP defines it."""
+        return self.useful_ns / self.step_ns
+
+    @classmethod
+    def of(cls, run: Run, name: str) -> Point:
+        """Measure a run.
+
+        Raises:
+            UnusableInput: it has no step, or no useful computation in any.
+        """
+        spent, steps = run.report.efficiency, run.report.summary.steps
+        if spent is None or not steps or not spent.pop:
+            raise UnusableInput(
+                f"'{clean(name)}' has no steps with computation: expected a run that records them "
+                "('tracelens info' says what there is)."
+            )
+        step_ns = spent.job_ns / steps
+        work = run.times.spent(OWN_CATEGORIES)
+        there = work[:, ~np.isnan(work).all(axis=0)]
+        return cls(
+            name=name,
+            workers=run.workers.height,
+            shards=run.shards.height,
+            steps=steps,
+            step_ns=step_ns,
+            useful_ns=spent.achieved * step_ns,
+            work_ns=float(np.nanmean(there, axis=0).mean()),
+            slowest_ns=float(np.nanmax(there, axis=0).mean()),
+            factors=_factors(spent.pop),
+        )
+
+
+def _factors(pop: Mapping[str, float]) -> dict[str, float]:
+    """Return the factors by their short names; what was not measured apart is transfer."""
+    if "transfer_efficiency" in pop:
+        return {name: pop[_POP.get(name, name)] for name in FACTORS}
+    return {
+        "load_balance": pop["load_balance"],
+        "serialisation": 1.0,
+        "transfer": pop["communication_efficiency"],
+    }

@@ -16,6 +16,7 @@ import pytest
         ("tracelens.exports", "EXPORTS"),
         ("tracelens.comparison", "COMPARISONS"),
         ("tracelens.scaling", "SCALINGS"),
+        ("tracelens.studies", "STUDIES"),
         ("tracelens.cli", "COMMANDS"),
         ("tracelens_instrument.hooks", "HOOKS"),
         ("tracelens_dashboard.pages", "PAGES"),

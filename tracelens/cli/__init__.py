@@ -31,6 +31,8 @@ COMMANDS: Final = (
     "scaling",
     "convert",
     "simulate",
+    "sweep",
+    "study",
     "validate",
     "index",
     "serve",

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import UnusableInput
+from tracelens.lod.step_times import Times
 from tracelens.model.inert import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracelens.accounting.phases import Phases
     from tracelens.lod.run_data import Run
+    from tracelens.model.result import Report
+    from tracelens.model.trace import Trace
 
 __all__ = ["FACTORS", "SERVERS", "Point"]
 
@@ -56,24 +60,35 @@ class Point:
 
     @classmethod
     def of(cls, run: Run, name: str) -> Point:
-        """Measure a run.
+        """Measure a run by its index.
 
         Raises:
             UnusableInput: it has no step, or no useful computation in any.
         """
-        spent, steps = run.report.efficiency, run.report.summary.steps
+        return cls._of(run.report, run.times, name, (run.workers.height, run.shards.height))
+
+    @classmethod
+    def of_trace(cls, trace: Trace, report: Report, name: str) -> Point:
+        """Measure a run that was just explained; raises as `of`."""
+        phases = cast("Phases", report.results["phases"])
+        times = Times.of(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
+        return cls._of(report, times, name, (trace.workers.height, trace.shards.height))
+
+    @classmethod
+    def _of(cls, report: Report, times: Times, name: str, sizes: tuple[int, int]) -> Point:
+        spent, steps = report.efficiency, report.summary.steps
         if spent is None or not steps or not spent.pop:
             raise UnusableInput(
                 f"'{clean(name)}' has no steps with computation: expected a run that records them "
                 "('tracelens info' says what there is)."
             )
         step_ns = spent.job_ns / steps
-        work = run.times.spent(OWN_CATEGORIES)
+        work = times.spent(OWN_CATEGORIES)
         there = work[:, ~np.isnan(work).all(axis=0)]
         return cls(
             name=name,
-            workers=run.workers.height,
-            shards=run.shards.height,
+            workers=sizes[0],
+            shards=sizes[1],
             steps=steps,
             step_ns=step_ns,
             useful_ns=spent.achieved * step_ns,

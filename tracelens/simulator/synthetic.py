@@ -23,7 +23,7 @@ from tracelens.simulator import (
     parameter_server,
 )
 from tracelens.simulator.clocks import host_of
-from tracelens.simulator.scenario import Clock, Fault, Scenario, random_clocks
+from tracelens.simulator.scenario import ORIGIN_NS, Clock, Fault, Scenario, random_clocks
 from tracelens.simulator.sheet import Sheet
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "Clock",
     "Fault",
     "Scenario",
+    "duration_ns",
     "generate",
     "random_clocks",
     "write",
@@ -54,6 +55,11 @@ def generate(scenario: Scenario) -> Trace:
         threads=_threads(scenario),
         clocks=_readings(scenario, sheet),
     )
+
+
+def duration_ns(scenario: Scenario) -> int:
+    """Simulate a run, and return how long it is, from the first step's begin; no event is made."""
+    return _simulated(scenario).last_ns - ORIGIN_NS
 
 
 def write(scenario: Scenario, folder: Path) -> None:

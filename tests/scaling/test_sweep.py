@@ -1,0 +1,119 @@
+"""Sweeps: combinations, what each means, maps of them, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from tracelens.cli import main
+from tracelens.errors import InvalidArgument
+from tracelens.scaling import heat_maps
+from tracelens.scaling.sweep import Axis, Cell, cells_of, parsed, swept
+
+NT3 = Path("nt3")
+
+
+def cell(*values: str, throughput: float, workers: int = 1, shards: int = 0) -> Cell:
+    """A measured run."""
+    factors = {"load_balance": 0.9, "serialisation": 0.8, "transfer": 0.7}
+    return Cell(values, workers, shards, 5e6, throughput, 0.5, factors)
+
+
+def test_every_combination() -> None:
+    """The last axis is the fastest; short names stand for entries of a scenario."""
+    cells = cells_of(NT3, [parsed("workers=2,4"), parsed("network.latency_us=5,50")])
+    assert [values for values, _ in cells] == [("2", "5"), ("2", "50"), ("4", "5"), ("4", "50")]
+    assert [(made.ranks, made.latency_us) for _, made in cells[1:3]] == [(2, 50), (4, 5)]
+
+
+def test_a_larger_batch_is_more_work() -> None:
+    """Twice the samples, twice the compute of a step; the update is as long as before."""
+    (_, one), (_, two) = cells_of(NT3, [parsed("batch=20,40")])
+    assert (one.samples, two.samples) == (20, 40)
+    assert two.backprop_ms == pytest.approx(2 * one.backprop_ms)
+    assert two.update_ms == one.update_ms
+
+
+def test_simulated_runs() -> None:
+    """More workers do more a second, and the numbers belong together."""
+    axes = [parsed("workers=2,4")]
+    two, four = swept(cells_of(NT3, axes, ["run.steps=5"]))
+    assert (two.workers, four.workers) == (2, 4)
+    assert 1.5 < four.throughput / two.throughput < 2.05
+    shares = four.factors["load_balance"] * four.factors["serialisation"] * four.factors["transfer"]
+    assert shares == pytest.approx(four.efficiency)
+
+
+def test_maps() -> None:
+    """The last two axes are down and across, the others have a map each; blocks show how much."""
+    axes = [Axis("a", ("x", "y")), Axis("workers", ("1", "2")), Axis("ps", ("1", "2"))]
+    cells = [
+        cell(a, w, p, throughput=100 * i, workers=int(w), shards=int(p))
+        for i, (a, w, p) in enumerate([(a, w, p) for a in "xy" for w in "12" for p in "12"], 1)
+    ]
+    text = heat_maps.to_text(cells, axes, "throughput")
+    assert text.index("a x") < text.index("a y")
+    assert "100 ▁" in text
+    assert "800 █" in text
+    page = heat_maps.to_html(cells, axes, "throughput", "<script>")
+    assert page.count("<table>") == 2
+    assert "<script>" not in page
+    read = json.loads(heat_maps.to_json(cells, axes))
+    assert read["runs"][-1]["a"] == "y"
+    assert read["runs"][-1]["ps"] == 2
+    assert read["runs"][-1]["throughput"] == 800
+
+
+def test_the_smallest_that_does_nearly_as_much() -> None:
+    """It is named beside the best."""
+    axes = [Axis("workers", ("8", "32"))]
+    cells = [cell("8", throughput=97, workers=8), cell("32", throughput=100, workers=32)]
+    assert heat_maps.headline(cells, axes).endswith("workers 8 does 97 % of it.")
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        (["workers"], "expected NAME=VALUE"),
+        (["speed=1,2"], "expected NAME=VALUE"),
+        (["workers=2", "run.workers=4"], "twice"),
+        (["workers=0,2"], "With run.workers=0: Found run.workers = 0"),
+        (["batch=0"], "number of samples above 0"),
+        (["network.colour=1"], "which there is not"),
+        (
+            [
+                f"run.seed={','.join(map(str, range(100)))}",
+                f"workers={','.join(map(str, range(1, 99)))}",
+            ],
+            "9,800 combinations",
+        ),
+    ],
+)
+def test_what_is_refused(over: list[str], words: str) -> None:
+    """One sentence, before anything is simulated."""
+    with pytest.raises(InvalidArgument, match=words):
+        cells_of(NT3, [parsed(text) for text in over])
+
+
+def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A map, a page and a table; a file that cannot be written ends it before it begins."""
+    options = [
+        "sweep",
+        "nt3",
+        "--set",
+        "run.steps=4",
+        "--over",
+        "workers=2,3",
+        "--executor",
+        "threads",
+    ]
+    table, page = tmp_path / "runs.parquet", tmp_path / "map.html"
+    assert main([*options, "--save", str(table), "--html", str(page)]) == 0
+    assert "samples a second" in capsys.readouterr().out
+    assert pl.read_parquet(table)["workers"].to_list() == [2, 3]
+    assert "Sweep of nt3" in page.read_text()
+    assert main([*options, "--html", str(tmp_path / "no" / "map.html")]) == 2
+    assert "folder that exists" in capsys.readouterr().err

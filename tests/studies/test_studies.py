@@ -1,0 +1,86 @@
+"""Studies: the numbers that papers and notes agree on, their tags, and the same question to a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from support.samples import SAMPLES
+
+from tracelens import load
+from tracelens.cli import main
+from tracelens.studies import STUDIES, Study, study
+from tracelens.studies.cori import MODELS
+from tracelens.studies.figures import TAGS
+from tracelens.studies.written import FORMATS
+
+CORI = {
+    "most / mean bytes, 32 servers": 3.14,
+    "most / mean bytes, 64 servers": 5.91,
+    "effective servers of 32": 10.19,
+    "effective servers of 64": 10.83,
+    "efficiency 128/32, additive": 0.529,
+    "efficiency 128/32, overlap": 0.866,
+    "efficiency 128/32, incast": 0.818,
+    "efficiency 128/32, event": 0.783,
+    "efficiency 512/64, event": 0.230,
+    "efficiency 512/64 with 32 KiB chunks, event": 0.957,
+    "HEP-CNN efficiency 256/1, overlap": 0.97,
+    "HEP-CNN efficiency 256/1, additive": 0.49,
+}
+PHUB = {
+    "step, pipelined, full duplex": 155.2,
+    "speedup by overlap alone": 2.10,
+    "share of the link that software reaches, 2018-01": 0.541,
+    "busiest link each way, a server beside each worker": 339.5,
+}
+
+
+@pytest.fixture(scope="module", params=STUDIES)
+def found(request: pytest.FixtureRequest) -> Study:
+    """Each study, made once."""
+    made: Study = study(request.param, load.open(SAMPLES / "grpc-round-robin"))
+    return made
+
+
+def test_numbers(found: Study) -> None:
+    """They are those of the models, to the digits that are known."""
+    for name, value in {"cori": CORI, "phub": PHUB}[found.name].items():
+        assert found.figure(name).value == pytest.approx(value, rel=0.01), name
+
+
+def test_tags(found: Study) -> None:
+    """Every number has one; what a model was fitted to is a consistency check."""
+    figures = [one for section in found.sections for one in section.figures]
+    assert {one.tag for one in figures} <= TAGS.keys()
+    fitted = {f"efficiency 512/64, {name}" for name in MODELS} if found.name == "cori" else set()
+    assert all(found.figure(name).tag == "consistency check" for name in fitted)
+
+
+def test_formats(found: Study) -> None:
+    """Text has 80 columns; every format has every number."""
+    text = FORMATS["text"](found)
+    assert max(map(len, text.splitlines())) <= 80
+    read = json.loads(FORMATS["json"](found))
+    assert read["format"] == "tracelens.study/1"
+    names = [one["name"] for section in read["sections"] for one in section["figures"]]
+    assert len(names) == len(set(names))
+    assert all(name in FORMATS["markdown"](found) for name in names)
+
+
+def test_what_a_trace_says(found: Study) -> None:
+    """Overlap and incast have other shares; a recorded run is asked the same."""
+    if found.name != "cori":
+        pytest.skip("asks nothing of a trace")
+    busy, hidden = "fullest server at work, a run with", "of that beside compute, a run with"
+    assert found.figure(f"{busy} overlap").value == pytest.approx(0.87, abs=0.02)
+    assert found.figure(f"{hidden} overlap").value > 0.7
+    assert found.figure(f"{busy} incast").value == pytest.approx(0.18, abs=0.02)
+    assert found.figure(f"{hidden} incast").value < 0.1
+    assert found.figure("of that beside compute, the run given").tag == "measured"
+
+
+def test_a_run_without_servers(capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence, exit code 3."""
+    assert main(["study", "cori", "--trace", str(SAMPLES / "ddp-healthy")]) == 3
+    assert "no transfers of parameter servers" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""`tracelens study`: a paper's system at its scale, with what is published and what is assumed."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from tracelens.cli.opening import add_limit, import_libraries, open_path
+from tracelens.remote.address import place
+
+if TYPE_CHECKING:
+    import argparse
+
+NAME: Final = "study"
+HELP: Final = (
+    "compute and simulate what a paper measured, and tag each number with where it comes from"
+)
+EXAMPLES: Final = """\
+  tracelens study cori    # ResNet-50 with parameter servers: why 23 % of 512 workers?
+  tracelens study cori --trace traces/servers    # overlap or incast in a run of yours?
+  tracelens study phub --format markdown
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `study`."""
+    from tracelens.studies import STUDIES
+
+    parser.add_argument("study", choices=STUDIES, help="which (docs/studies.md)")
+    parser.add_argument(
+        "--trace",
+        type=place,
+        metavar="RUN",
+        help="a run with parameter servers to ask the same of (cori)",
+    )
+    add_limit(parser)
+    parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compute, simulate, print."""
+    import_libraries()
+    from tracelens.cli.opening import local
+    from tracelens.studies import study
+    from tracelens.studies.written import FORMATS
+
+    trace = None
+    if arguments.trace is not None:
+        trace = open_path(arguments, local(arguments.trace), lambda _done, _total: None)
+    sys.stdout.write(FORMATS[arguments.format](study(arguments.study, trace)))
+    return 0

@@ -1,0 +1,158 @@
+"""Many runs of one scenario, simulated and measured: every combination of some values.
+
+Nothing of a run stays but its numbers, so that hundreds fit into memory; on several cores they are made
+beside each other.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.errors import InvalidArgument
+from tracelens.parallel import mapped
+from tracelens.scaling.points import FACTORS, Point
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from concurrent.futures import Executor
+    from pathlib import Path
+
+    from tracelens.simulator.scenario import Scenario
+
+__all__ = ["MEASURES", "MOST_CELLS", "Axis", "Cell", "cells_of", "parsed", "swept"]
+
+MOST_CELLS: Final = 4096
+MEASURES: Final = ("throughput", "step", "efficiency")
+_SHORT: Final = {"workers": "run.workers", "ps": "servers.shards", "shards": "servers.shards"}
+_BATCH: Final = "batch"  # samples of a worker in a step: what it computes grows with them
+_OF_BATCH: Final = ("data_ms", "forward_ms", "backprop_ms")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is varied: its name as it was given, and its values as they were written."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A run of a sweep: its values, and what was measured; time in nanoseconds, shares of 1.
+
+    `throughput` is in samples a second, of all workers.
+    """
+
+    values: tuple[str, ...]
+    workers: int
+    shards: int
+    step_ns: float
+    throughput: float
+    efficiency: float
+    factors: dict[str, float]
+
+    def row(self, axes: Sequence[Axis]) -> dict[str, Any]:
+        """Return it as a row of a table; numbers of axes are numbers."""
+        given = {axis.name: _read(value) for axis, value in zip(axes, self.values, strict=True)}
+        rest = asdict(self)
+        factors = rest.pop("factors")
+        del rest["values"]
+        return given | {name: value for name, value in rest.items() if name not in given} | factors
+
+
+def parsed(text: str) -> Axis:
+    """Read ``workers=2,4,8``: a short name, ``batch``, or TABLE.NAME of a scenario.
+
+    Raises:
+        InvalidArgument: it is none.
+    """
+    name, _, values = text.partition("=")
+    name = name.strip()
+    found = tuple(dict.fromkeys(value.strip() for value in values.split(",") if value.strip()))
+    if not found or not (name in (*_SHORT, _BATCH) or "." in name):
+        raise InvalidArgument(
+            f"--over {text}: expected NAME=VALUE,VALUE... of {', '.join((*_SHORT, _BATCH))}, or of "
+            "an entry of a scenario, such as network.latency_us=5,50."
+        )
+    return Axis(name, found)
+
+
+def cells_of(
+    path: Path, axes: Sequence[Axis], changes: Sequence[str] = ()
+) -> list[tuple[tuple[str, ...], Scenario]]:
+    """Make the scenario of every combination, the last axis fastest; all are checked here.
+
+    Raises:
+        InvalidArgument: one cannot be simulated, there are too many, or an axis is there twice.
+    """
+    from tracelens.simulator import scenario_file  # noqa: PLC0415 - whoever measures runs needs none
+
+    names = [_SHORT.get(axis.name, axis.name) for axis in axes]
+    if len(set(names)) < len(names):
+        raise InvalidArgument(
+            f"--over names {max(names, key=names.count)} twice: expected it once."
+        )
+    count = prod(len(axis.values) for axis in axes)
+    if count > MOST_CELLS:
+        raise InvalidArgument(f"Found {count:,} combinations: expected at most {MOST_CELLS:,}.")
+    found = []
+    for values in product(*(axis.values for axis in axes)):
+        given = list(zip(names, values, strict=True))
+        sets = [f"{name}={value}" for name, value in given if name != _BATCH]
+        try:
+            made = scenario_file.load(path, [*changes, *sets])
+            for _, value in (pair for pair in given if pair[0] == _BATCH):
+                made = _of_batch(made, value)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"With {', '.join(map('='.join, given))}: {error}") from None
+        found.append((values, made))
+    return found
+
+
+def _of_batch(scenario: Scenario, text: str) -> Scenario:
+    """Change a worker's samples of a step, and with them what it computes."""
+    samples = _read(text)
+    if not isinstance(samples, (int, float)) or not 0 < samples < 1e9:
+        raise InvalidArgument(f"found batch = '{text}', expected a number of samples above 0.")
+    grown = samples / scenario.samples
+    times = {name: getattr(scenario, name) * grown for name in _OF_BATCH}
+    return replace(scenario, samples=float(samples), **times)
+
+
+def swept(
+    cells: Sequence[tuple[tuple[str, ...], Scenario]], executor: Executor | None = None
+) -> Iterator[Cell]:
+    """Simulate and measure each, in order; `executor` says where."""
+    return mapped(_measured, cells, executor)
+
+
+def _measured(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
+    from tracelens.analyses import analyze  # noqa: PLC0415 - a process of an executor imports what it needs
+    from tracelens.load import prepare  # noqa: PLC0415
+    from tracelens.simulator import synthetic  # noqa: PLC0415
+
+    values, scenario = cell
+    trace = prepare(synthetic.generate(scenario))
+    one = Point.of_trace(trace, analyze(trace), ", ".join(values))
+    samples = scenario.samples * one.workers
+    return Cell(
+        values=values,
+        workers=one.workers,
+        shards=one.shards,
+        step_ns=one.step_ns,
+        throughput=samples / one.step_ns * 1e9,
+        efficiency=one.efficiency,
+        factors={name: one.factors[name] for name in FACTORS},
+    )
+
+
+def _read(text: str) -> Any:
+    """Return a value as TOML reads it; what it does not read is text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

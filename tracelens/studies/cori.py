@@ -1,0 +1,252 @@
+"""Mathuriya et al. 2017 (arXiv:1712.09388): TensorFlow with parameter servers over gRPC on Cori.
+
+The abstract gives two efficiencies of ResNet-50, over 80 % (128 workers, 32 servers) and 23 % (512 and
+64), over 80 % of HEP-CNN with one server and up to 256 workers, and names load imbalance among servers,
+an algorithm that wastes bandwidth, and gRPC on the Aries network as causes. Each model of a step is
+fitted to 23 %; what it then says of 128 workers is held against the other number. With T the compute of
+a step, W workers, b the bytes of the fullest server and B its bandwidth: *additive* T + 2 W b / B,
+*overlap* max(T, 2 W b / B), *incast* T + g W^2 b (no overlap; a link does less the more workers send at
+once), and *event*: the simulator, in which transfers go on beside compute as the order of variables lets
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from tracelens.load import prepare
+from tracelens.model import fmt
+from tracelens.placement import STRATEGIES, loads
+from tracelens.simulator import scenario_file, synthetic
+from tracelens.studies.figures import Figure, Section, Study, Tag
+from tracelens.studies.traces import served
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.model.trace import Trace
+    from tracelens.simulator.scenario import Scenario
+
+__all__ = ["MODELS", "study"]
+
+PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
+_PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
+_FITTED: Final = 0.23  # efficiency of 512 workers with 64 servers
+_HIDDEN: Final = 0.5  # of the fullest server's work: from there on transfers count as overlapped
+_HEP_WORKERS: Final = 256
+_GIVEN: Final = "the run given"
+
+
+@dataclass(frozen=True)
+class _Model:
+    """How a step follows from compute `tc` (s) and a cost; `cost` says how that grows, per byte."""
+
+    cost: Callable[[int], float]
+    step: Callable[[float, float], float]
+
+    def efficiency(self, of: tuple[int, float], fitted: tuple[int, float]) -> float:
+        """Return what (workers, bytes of the fullest server) reach if `fitted` reach 23 %."""
+        exposed = self._fitted() * self.cost(of[0]) * of[1] / (self.cost(fitted[0]) * fitted[1])
+        return 1 / self.step(1.0, exposed)
+
+    def busy(self, of: tuple[int, float], fitted: tuple[int, float]) -> float:
+        """Return for what share of a step the fullest server sends or receives."""
+        work = self._fitted() * self.cost(of[0]) * of[1] / (self.cost(fitted[0]) * fitted[1])
+        return work / self.step(1.0, work)
+
+    def _fitted(self) -> float:
+        """Return the cost, as a multiple of compute, that makes 23 % of the fitted size."""
+        whole = 1 / _FITTED
+        return whole if self.step(1.0, whole) == whole else whole - 1
+
+
+MODELS: Final = {
+    "additive": _Model(lambda workers: workers, lambda tc, cost: tc + cost),
+    "overlap": _Model(lambda workers: workers, max),
+    "incast": _Model(lambda workers: workers**2, lambda tc, cost: tc + cost),
+}
+
+
+def study(trace: Trace | None = None) -> Study:
+    """Compute and simulate; `trace` is a run with parameter servers to ask overlap or incast of.
+
+    Raises:
+        UnusableInput: it has no such servers.
+    """
+    resnet = _resnet()
+    sections = [
+        _placement(resnet),
+        _efficiencies(resnet),
+        _explained(resnet),
+        _hep_cnn(),
+        _overlap_or_incast(resnet, trace),
+    ]
+    return Study("cori", PAPER, tuple(sections), _SOURCES)
+
+
+_SOURCES: Final = (
+    "ResNet-50's 161 trainable variables, in order of creation, follow from its architecture (102 MB).",
+    "A step computes for 2.0 s (ResNet-50) or 1.06 s (HEP-CNN) on one worker: assumed.",
+    "Links of the event model carry 1.15 GB/s each way, so that 512 workers with 64 servers reach 23 %.",
+    "The paper's own text was not read beyond its abstract.",
+)
+
+
+def _resnet() -> Scenario:
+    """Return a single step without noise: the other models have none."""
+    preset = scenario_file.scenario(scenario_file.preset("resnet50"))
+    return replace(preset, steps=1, noise=0.0, spread=0.0)
+
+
+def _fullest(scenario: Scenario, shards: int, strategy: str = "round_robin") -> float:
+    return float(max(loads(STRATEGIES[strategy](scenario.variables, shards), shards)))
+
+
+def _placement(resnet: Scenario) -> Section:
+    whole = sum(resnet.variables)
+    figures = []
+    for shards in (32, 64):
+        most = _fullest(resnet, shards)
+        figures += [
+            Figure(f"most / mean bytes, {shards} servers", most * shards / whole, "x", "derived"),
+            Figure(f"effective servers of {shards}", whole / most, "", "derived"),
+        ]
+    greedy = _fullest(resnet, 64, "greedy") * 64 / whole
+    figures.append(Figure("most / mean bytes, 64 servers, greedy", greedy, "x", "derived"))
+    largest = max(resnet.variables)
+    return Section(
+        "How uneven are the servers?",
+        tuple(figures),
+        f"The largest tensor, {largest / 1e6:.2f} MB, is on one server, whatever the strategy: twice "
+        "the servers hardly help.",
+    )
+
+
+def _efficiencies(resnet: Scenario) -> Section:
+    at = {(workers, shards): _fullest(resnet, shards) for workers, shards in _PUBLISHED}
+    fitted = (512, at[512, 64])
+    figures = []
+    for name, model in MODELS.items():
+        for (workers, shards), most in at.items():
+            figures.append(
+                Figure(
+                    f"efficiency {workers}/{shards}, {name}",
+                    model.efficiency((workers, most), fitted),
+                    "%",
+                    "consistency check" if workers == fitted[0] else "assumed",
+                    _PUBLISHED[workers, shards],
+                )
+            )
+    for (workers, shards), published in _PUBLISHED.items():
+        figures.append(
+            Figure(
+                f"efficiency {workers}/{shards}, event",
+                _simulated(resnet, workers, shards),
+                "%",
+                "consistency check" if workers == fitted[0] else "simulated",
+                published,
+            )
+        )
+    return Section(
+        "Which model of a step gives both efficiencies?",
+        tuple(figures),
+        "Without overlap and with a fair link both cannot be: 23 % forces far less than 80 %. Overlap "
+        "gives both, and so does no overlap with a link that loses to incast.",
+    )
+
+
+def _simulated(
+    resnet: Scenario, workers: int, shards: int, placement: str = "round_robin"
+) -> float:
+    run = replace(resnet, ranks=workers, shards=shards, placement=placement)
+    compute_ms = run.data_ms + run.forward_ms + run.backprop_ms
+    return compute_ms * 1e6 / synthetic.duration_ns(run)
+
+
+def _explained(resnet: Scenario) -> Section:
+    """Return what even servers would give, and what part of the loss uneven ones are, by model."""
+    whole, most = sum(resnet.variables), _fullest(resnet, 64)
+    fitted = (512, most)
+    lost = 1 - _FITTED
+    even = {name: one.efficiency((512, whole / 64), fitted) for name, one in MODELS.items()}
+    even["event"] = _simulated(resnet, 512, 64, "chunked")
+    figures = []
+    for name, reached in even.items():
+        tag: Tag = "simulated" if name == "event" else "assumed"
+        how = "32 KiB chunks" if name == "event" else "even servers"
+        figures += [
+            Figure(f"efficiency 512/64 with {how}, {name}", reached, "%", tag),
+            Figure(f"of the loss by placement, {name}", (reached - _FITTED) / lost, "%", tag),
+        ]
+    return Section(
+        "How much of the loss is placement?",
+        tuple(figures),
+        "Half of it if transfers are not overlapped, nearly all if they are.",
+    )
+
+
+def _hep_cnn() -> Section:
+    hep = scenario_file.scenario(scenario_file.preset("hepcnn"))
+    compute_s = (hep.data_ms + hep.forward_ms + hep.backprop_ms) / 1e3
+    moved_s = 2 * _HEP_WORKERS * sum(hep.variables) / (hep.link_gbytes_per_s * 1e9)
+    figures = (
+        Figure(
+            "HEP-CNN efficiency 256/1, overlap",
+            compute_s / max(compute_s, moved_s),
+            "%",
+            "assumed",
+            "> 80 %",
+        ),
+        Figure(
+            "HEP-CNN efficiency 256/1, additive",
+            compute_s / (compute_s + moved_s),
+            "%",
+            "assumed",
+            "> 80 %",
+        ),
+    )
+    return Section(
+        "Does HEP-CNN agree?",
+        figures,
+        "Its one server is busy for longer than a step computes: over 80 % needs overlap.",
+    )
+
+
+def _overlap_or_incast(resnet: Scenario, given: Trace | None) -> Section:
+    """Tell from traces alone whether transfers go on beside compute."""
+    smaller = replace(resnet, ranks=128, shards=32)
+    runs = {
+        "a run with overlap": prepare(synthetic.generate(smaller)),
+        "a run with incast": prepare(synthetic.generate(_congested(smaller))),
+    }
+    runs |= {_GIVEN: given} if given is not None else {}
+    found = {name: served(trace) for name, trace in runs.items()}
+    figures: list[Figure] = []
+    for name, one in found.items():
+        tag: Tag = "measured" if name == _GIVEN else "simulated"
+        figures += [
+            Figure(f"fullest server at work, {name}", one.busy, "%", tag),
+            Figure(f"of that beside compute, {name}", one.hidden, "%", tag),
+        ]
+    verdicts = [f"{name}: {_cause(one.hidden)}" for name, one in found.items()]
+    return Section(
+        "Overlap or incast? What a trace says",
+        tuple(figures),
+        f"{fmt.capital('; '.join(verdicts))}. A server that works while workers compute is hidden; "
+        "one that works only while they wait is not.",
+    )
+
+
+def _cause(hidden: float) -> str:
+    return "overlap" if hidden >= _HIDDEN else "no overlap, so incast if few bytes take long"
+
+
+def _congested(resnet: Scenario) -> Scenario:
+    """Return workers that first compute and then send, on links whose work falls as 1 / workers.
+
+    Replies do not collide in the simulator, so that pushes alone take what both would.
+    """
+    exposed_s = (1 / _FITTED - 1) * (resnet.forward_ms + resnet.backprop_ms) / 1e3
+    bandwidth = 512**2 * _fullest(resnet, 64) / exposed_s
+    return replace(resnet, beside_compute=False, incast=1.0, link_gbytes_per_s=bandwidth / 1e9)

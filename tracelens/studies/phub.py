@@ -1,0 +1,106 @@
+"""Luo et al. 2018 (PHub, arXiv:1801.09805 and 1805.07891): where servers run, and their pipeline.
+
+What a step has to move over the busiest link, M bytes of gradients and N workers: N M with one server of
+its own, (N - 1) M if a worker's machine holds it, M if N servers of their own share the variables, and
+2 (N - 1) M / N if each worker's machine holds one, as of a ring. A pipeline of chunks moves both ways at
+once and beside compute; without it a step is compute, then pushes, then pulls, at the share of the link
+that the software reaches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tracelens.simulator import scenario_file, synthetic
+from tracelens.studies.figures import Figure, Section, Study
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tracelens.model.trace import Trace
+
+__all__ = ["ARRANGEMENTS", "study"]
+
+PAPER: Final = "Luo et al. 2018, arXiv:1801.09805 and arXiv:1805.07891"
+ARRANGEMENTS: Final[dict[str, Callable[[int], float]]] = {
+    "one server of its own": float,
+    "one server beside a worker": lambda workers: float(workers - 1),
+    "8 servers of their own": lambda _workers: 1.0,
+    "a server beside each worker": lambda workers: 2 * (workers - 1) / workers,
+}
+_SPEEDUPS: Final = {"2018-01": (3.8, "up to 3.8 x"), "SoCC": (2.7, "up to 2.7 x")}
+_SOURCES: Final = (
+    "AlexNet's gradients are 194 MB and its step computes for 16 ms: assumed, from memory of the paper.",
+    "8 workers on 10 Gb/s, as the paper's cloud-like network: assumed.",
+    "The paper's own text was not read beyond its abstract.",
+)
+
+
+def study(trace: Trace | None = None) -> Study:
+    """Compute and simulate; a trace has nothing to say here."""
+    del trace
+    alexnet = scenario_file.scenario(scenario_file.preset("alexnet"))
+    nbytes, workers = float(sum(alexnet.variables)), alexnet.ranks
+    compute_ms = alexnet.data_ms + alexnet.forward_ms + alexnet.backprop_ms
+    link = alexnet.link_gbytes_per_s * 1e6  # bytes / ms
+    one_way_ms = nbytes / link
+    quiet = replace(alexnet, steps=3, noise=0.0, spread=0.0)
+    sections = (
+        _arrangements(nbytes, workers, compute_ms, link),
+        Section(
+            "How long is a step at best?",
+            (
+                Figure(
+                    "step, pipelined, full duplex", max(compute_ms, one_way_ms), "ms", "assumed"
+                ),
+                Figure("step, push then pull", compute_ms + 2 * one_way_ms, "ms", "assumed"),
+                Figure(
+                    "step, simulated: chunks, all servers done before the next step",
+                    synthetic.duration_ns(quiet) / quiet.steps / 1e6,
+                    "ms",
+                    "simulated",
+                ),
+            ),
+            "The link bounds the step: overlap alone halves it, and a barrier takes that back.",
+        ),
+        _speedups(compute_ms, one_way_ms),
+    )
+    return Study("phub", PAPER, sections, _SOURCES)
+
+
+def _arrangements(nbytes: float, workers: int, compute_ms: float, link: float) -> Section:
+    figures = []
+    for name, moved in ARRANGEMENTS.items():
+        busiest = moved(workers) * nbytes
+        needed = busiest * 8 / compute_ms / 1e6
+        figures += [
+            Figure(f"busiest link each way, {name}", busiest / 1e6, "MB", "assumed"),
+            Figure(f"time on it, {name}", busiest / link, "ms", "assumed"),
+            Figure(f"bandwidth that hides it, {name}", needed, "Gb/s", "assumed"),
+        ]
+    return Section(
+        "What does each arrangement move, and what bandwidth hides it?",
+        tuple(figures),
+        "Servers of their own that share the variables load links least; one server for all, most.",
+    )
+
+
+def _speedups(compute_ms: float, one_way_ms: float) -> Section:
+    """Return what share of the link other software would reach if the published speedup is right."""
+    best = max(compute_ms, one_way_ms)
+    figures = []
+    for name, (speedup, published) in _SPEEDUPS.items():
+        share = 2 * one_way_ms / (speedup * best - compute_ms)
+        back = (compute_ms + 2 * one_way_ms / share) / best
+        figures += [
+            Figure(f"share of the link that software reaches, {name}", share, "%", "assumed"),
+            Figure(f"speedup, {name}", back, "x", "consistency check", published),
+        ]
+    alone = (compute_ms + 2 * one_way_ms) / best
+    figures.append(Figure("speedup by overlap alone", alone, "x", "assumed"))
+    return Section(
+        "What does the speedup come from?",
+        tuple(figures),
+        "Overlap gives a factor of two; the rest would be software that leaves half the link idle.",
+    )

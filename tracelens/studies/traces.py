@@ -1,0 +1,73 @@
+"""What a study measures of a trace: how long the fullest server is at work, and how much is hidden."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tracelens.analyses.servers.utilisation import served_requests
+from tracelens.errors import UnusableInput
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+__all__ = ["Served", "served"]
+
+
+@dataclass(frozen=True)
+class Served:
+    """Of a run with parameter servers: in what shares of a step what happens.
+
+    `hot` is the server that moves most bytes, `busy` how long it sends or receives, and `waiting` how
+    long workers, on average, neither load data nor compute.
+    """
+
+    hot: int
+    busy: float
+    waiting: float
+
+    @property
+    def hidden(self) -> float:
+        """What share of the fullest server's work goes on while workers compute, at the least."""
+        return max(1 - self.waiting / self.busy, 0.0) if self.busy else 0.0
+
+
+def served(trace: Trace) -> Served:
+    """Measure a trace.
+
+    Raises:
+        UnusableInput: its servers recorded no transfer, or its workers no step.
+    """
+    moved = served_requests(trace).filter(pl.col("op").is_in(["receive", "reply"]))
+    if moved.is_empty() or trace.steps.is_empty():
+        raise UnusableInput(
+            "This run has no transfers of parameter servers, or no steps: expected one whose servers "
+            "record what they receive and reply ('tracelens info' says what there is)."
+        )
+    sums = moved.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
+    hot = int(sums["shard"][-1])
+    mine = moved.filter(pl.col("shard") == hot).sort("start_ns")
+    job = trace.steps["end_ns"].max() - trace.steps["start_ns"].min()  # type: ignore[operator]
+    return Served(
+        hot,
+        _covered(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()) / job,
+        1 - _computing(trace) / (job * trace.steps["process"].n_unique()),
+    )
+
+
+def _covered(begin: np.ndarray, end: np.ndarray) -> float:  # type: ignore[type-arg]
+    """Return the length of the union of intervals, sorted by their begin."""
+    reached = np.maximum.accumulate(end)
+    before = np.concatenate([begin[:1], reached[:-1]])
+    return float(np.maximum(reached - np.maximum(begin, before), 0).sum())
+
+
+def _computing(trace: Trace) -> float:
+    """Return how long workers load data or compute, all together."""
+    from tracelens.accounting import phases  # noqa: PLC0415 - a simulated step needs none
+    from tracelens.accounting.phases import OWN_CATEGORIES  # noqa: PLC0415
+
+    return float(phases.run(trace).of(*OWN_CATEGORIES).sum())

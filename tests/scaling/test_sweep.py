@@ -55,7 +55,7 @@ def test_maps() -> None:
         for i, (a, w, p) in enumerate([(a, w, p) for a in "xy" for w in "12" for p in "12"], 1)
     ]
     text = heat_maps.to_text(cells, axes, "throughput")
-    assert text.index("a x") < text.index("a y")
+    assert text.index("\na x\n") < text.index("\na y\n")
     assert "100 ▁" in text
     assert "800 █" in text
     page = heat_maps.to_html(cells, axes, "throughput", "<script>")

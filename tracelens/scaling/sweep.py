@@ -7,7 +7,7 @@ beside each other.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
@@ -57,11 +57,18 @@ class Cell:
 
     def row(self, axes: Sequence[Axis]) -> dict[str, Any]:
         """Return it as a row of a table; numbers of axes are numbers."""
-        given = {axis.name: _read(value) for axis, value in zip(axes, self.values, strict=True)}
-        rest = asdict(self)
-        factors = rest.pop("factors")
-        del rest["values"]
-        return given | {name: value for name, value in rest.items() if name not in given} | factors
+        given: dict[str, Any] = {
+            axis.name: _read(value) for axis, value in zip(axes, self.values, strict=True)
+        }
+        measured = {
+            "workers": self.workers,
+            "shards": self.shards,
+            "step_ns": self.step_ns,
+            "throughput": self.throughput,
+            "efficiency": self.efficiency,
+            **self.factors,
+        }
+        return given | {name: value for name, value in measured.items() if name not in given}
 
 
 def parsed(text: str) -> Axis:

@@ -24,7 +24,7 @@ TAGS: Final[dict[Tag, str]] = {
 class Figure:
     """A number; `published` is what the paper's abstract says of it, null where it says nothing.
 
-    `unit` is ``%`` (the value is a share), ``x``, ``s``, ``ms``, ``MB`` or nothing.
+    `unit` is ``%`` (the value is a share), ``x``, a unit of time, bytes or bandwidth, or nothing.
     """
 
     name: str

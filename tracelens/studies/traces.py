@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracelens.accounting import phases
+from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
 from tracelens.analyses.servers.utilisation import served_requests
 from tracelens.errors import UnusableInput
 
 if TYPE_CHECKING:
+    from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["Served", "served"]
@@ -50,7 +53,7 @@ def served(trace: Trace) -> Served:
     sums = moved.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
     hot = int(sums["shard"][-1])
     mine = moved.filter(pl.col("shard") == hot).sort("start_ns")
-    job = trace.steps["end_ns"].max() - trace.steps["start_ns"].min()  # type: ignore[operator]
+    job = job_ns(trace)
     return Served(
         hot,
         _covered(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()) / job,
@@ -58,7 +61,7 @@ def served(trace: Trace) -> Served:
     )
 
 
-def _covered(begin: np.ndarray, end: np.ndarray) -> float:  # type: ignore[type-arg]
+def _covered(begin: Ints, end: Ints) -> float:
     """Return the length of the union of intervals, sorted by their begin."""
     reached = np.maximum.accumulate(end)
     before = np.concatenate([begin[:1], reached[:-1]])
@@ -67,7 +70,4 @@ def _covered(begin: np.ndarray, end: np.ndarray) -> float:  # type: ignore[type-
 
 def _computing(trace: Trace) -> float:
     """Return how long workers load data or compute, all together."""
-    from tracelens.accounting import phases  # noqa: PLC0415 - a simulated step needs none
-    from tracelens.accounting.phases import OWN_CATEGORIES  # noqa: PLC0415
-
     return float(phases.run(trace).of(*OWN_CATEGORIES).sum())

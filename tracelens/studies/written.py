@@ -81,7 +81,8 @@ def _cells(one: Figure) -> tuple[str, str, str, str]:
 def _value(one: Figure) -> str:
     if one.unit == "%":
         return fmt.percent(one.value, 1)
-    digits = max(_DIGITS - len(str(int(abs(one.value)))), 0)
+    whole = len(str(int(abs(one.value)))) if abs(one.value) >= 1 else 0
+    digits = max(_DIGITS - whole, 0)
     return f"{one.value:,.{digits}f} {one.unit}".rstrip()
 
 

@@ -1,0 +1,126 @@
+"""You, Buluc & Demmel 2017 (arXiv:1708.02983, SC'17): what the methods of the EASGD family communicate.
+
+The original serves its P workers in turn: a pass takes P (c + m), with c computing and m communicating
+of an iteration. Sync EASGD 1 has all compute at once and joins them in a tree: c + log2(P) m. It
+says 87 % communication for the original, 14 % for Sync 3 and a speedup of 5.3, of which Sync 1, 2 and 3
+bring 3.7, 1.3 and 1.1.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import log2
+from operator import mul
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from tracelens.errors import UnusableInput
+from tracelens.studies.figures import Figure, Section, Study
+
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
+__all__ = ["study"]
+
+PAPER: Final = "You, Buluc & Demmel 2017, arXiv:1708.02983 (SC'17)"
+_ORIGINAL: Final = 0.87  # of an iteration is communication
+_SYNC3: Final = 0.14
+_STEPS: Final = (3.7, 1.3, 1.1)  # speedup of Sync 1 over the original, 2 over 1, 3 over 2
+_WORKERS: Final = (4, 8, 16)
+_SOURCES: Final = (
+    "An original iteration is the unit of time: 0.13 computing, 0.87 communicating, as published.",
+    "A tree's level is taken to cost what serving one worker does: assumed.",
+    "The paper's own text was not read beyond its abstract.",
+)
+_PARTS: Final = {
+    "turn_wait": "waiting for the turn",
+    "weights_down": "weights down",
+    "weights_up": "weights up",
+}
+
+
+def study(trace: Trace | None = None) -> Study:
+    """Compute; `trace` is a run of such a method, to be divided into the same parts.
+
+    Raises:
+        UnusableInput: it is none.
+    """
+    sections = [_tree(), _totals()]
+    if trace is not None:
+        sections.append(_measured(trace))
+    return Study("easgd", PAPER, tuple(sections), _SOURCES)
+
+
+def _tree() -> Section:
+    compute = 1 - _ORIGINAL
+    figures = [
+        Figure(
+            f"Sync 1 over the original, {workers} workers",
+            workers / (compute + log2(workers) * _ORIGINAL),
+            "x",
+            "assumed",
+            "3.7 x",
+        )
+        for workers in _WORKERS
+    ]
+    return Section(
+        "Does a tree instead of turns explain the first step?",
+        tuple(figures),
+        "Of 8 workers it gives four fifths of it; the rest is not the number of messages.",
+    )
+
+
+def _totals() -> Section:
+    """Return what follows from the published shares and speedups."""
+    total = list(accumulate(_STEPS, mul))
+    last = 1 / total[-1]
+    computing = last * (1 - _SYNC3)
+    names = ("Sync 1", "Sync 2", "Sync 3")
+    figures = [
+        *(
+            Figure(f"{name}, iteration", 1 / by, "", "derived")
+            for name, by in zip(names, total, strict=True)
+        ),
+        Figure("Sync 3, communicating", last * _SYNC3, "", "derived"),
+        Figure("Sync 3, computing", computing, "", "derived"),
+        Figure("computing, Sync 3 / original", computing / (1 - _ORIGINAL), "x", "derived"),
+        Figure("communication of the original", _ORIGINAL, "%", "consistency check", "87 %"),
+        Figure("communication of Sync 3", _SYNC3, "%", "consistency check", "14 %"),
+        Figure("speedup of Sync 3", total[-1], "x", "consistency check", "5.3 x"),
+    ]
+    return Section(
+        "Do 87 %, 14 % and 5.3 x fit together?",
+        tuple(figures),
+        "Only if computing takes a quarter longer in Sync 3 than in the original.",
+    )
+
+
+def _measured(trace: Trace) -> Section:
+    """Divide the workers' steps of a recorded run."""
+    workers = trace.workers["process"].implode()
+    elastic = (pl.col("kind").cast(pl.String) == "elastic") & pl.col("process").is_in(workers)
+    spent = (
+        trace.spans.filter(elastic)
+        .group_by(pl.col("op").cast(pl.String))
+        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
+        .collect()
+    )
+    whole = int((trace.steps["end_ns"] - trace.steps["start_ns"]).sum())
+    shares = {op: ns / whole for op, ns in spent.iter_rows()} if whole else {}
+    if not shares.keys() & _PARTS.keys():
+        raise UnusableInput(
+            "This run exchanges no weights with a centre: expected one of the EASGD family, such as of "
+            "mpi_easgd.py."
+        )
+    figures = [
+        Figure(f"{name}, of the steps", shares.get(op, 0.0), "%", "measured")
+        for op, name in _PARTS.items()
+    ]
+    together = sum(shares.get(op, 0.0) for op in _PARTS)
+    figures.append(Figure("together, of the steps", together, "%", "measured"))
+    return Section(
+        "What did the run given communicate?",
+        tuple(figures),
+        "Waiting for the turn is no transfer: a faster network does not shorten it.",
+    )

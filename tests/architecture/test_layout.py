@@ -27,6 +27,8 @@ ALONE: Final = {
     "tracelens.readers.otf2.regions": "what names and paradigms mean, not how rows are made",
     "tracelens.readers.flight_recorder.hangs": "compares all ranks, where a dump is of one",
     "tracelens.readers.kineto.matching": "what concerns the files of all ranks, not one",
+    "tracelens.studies.traces": "what a run says, not what models do",
+    "tracelens.studies.written": "how studies are written, not what is in them",
     "tracelens.reports.schema": "beside what it describes; only `validate` asks for it",
     "tracelens_dashboard.app.glossary": "a page of no run, with the documentation that it shows",
     "tracelens_dashboard.app.listening": "all that knows waitress",

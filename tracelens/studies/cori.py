@@ -214,7 +214,7 @@ def _hep_cnn() -> Section:
 
 
 def _overlap_or_incast(resnet: Scenario, given: Trace | None) -> Section:
-    """Tell from traces alone whether transfers go on beside compute."""
+    """Say, from traces alone, whether transfers are overlapped."""
     smaller = replace(resnet, ranks=128, shards=32)
     runs = {
         "a run with overlap": prepare(synthetic.generate(smaller)),

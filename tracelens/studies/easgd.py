@@ -117,8 +117,8 @@ def _measured(trace: Trace) -> Section:
         Figure(f"{name}, of the steps", shares.get(op, 0.0), "%", "measured")
         for op, name in _PARTS.items()
     ]
-    together = sum(shares.get(op, 0.0) for op in _PARTS)
-    figures.append(Figure("together, of the steps", together, "%", "measured"))
+    whole_share = sum(shares.get(op, 0.0) for op in _PARTS)
+    figures.append(Figure("all three, of the steps", whole_share, "%", "measured"))
     return Section(
         "What did the run given communicate?",
         tuple(figures),

@@ -30,8 +30,8 @@ def text(found: Study) -> str:
         rows = [_HEADINGS, *map(_cells, section.figures)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines += ["", section.question]
-        for name, here, paper, tag in rows:
-            numbers = f"{here:>{widths[1]}}  {paper:{widths[2]}}  {tag}".rstrip()
+        for name, value, paper, tag in rows:
+            numbers = f"{value:>{widths[1]}}  {paper:{widths[2]}}  {tag}".rstrip()
             room = COLUMNS - widths[1] - widths[2] - widths[3] - 6
             *first, last = textwrap.wrap(name, room) or [""]
             lines += [*first, f"{last:{min(widths[0], room)}}  {numbers}"]

@@ -214,7 +214,7 @@ def _hep_cnn() -> Section:
 
 
 def _overlap_or_incast(resnet: Scenario, given: Trace | None) -> Section:
-    """Say, from traces alone, whether transfers are overlapped."""
+    """Ask runs whether their transfers are overlapped."""
     smaller = replace(resnet, ranks=128, shards=32)
     runs = {
         "a run with overlap": prepare(synthetic.generate(smaller)),

@@ -104,6 +104,9 @@ calibrate: $(VENV)/test.stamp ## set the constants of the analyses by runs whose
 bench-gate: $(VENV)/test.stamp ## how often `tracelens compare` fails equal runs and misses slower ones, simulated and real (10 minutes; PUBLISH=1: write docs/compare.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/gate.py $(if $(PUBLISH),--publish) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 
+bench-forecasts: $(VENV)/test.stamp ## how far forecasts of `tracelens scaling` are from runs of that size (10 minutes; PUBLISH=1: write docs/scaling.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/forecasts.py $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-simulate: $(VENV)/test.stamp ## what simulating 512 workers with 64 servers takes (a minute)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/simulate.py $(ARGS)
 

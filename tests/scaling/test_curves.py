@@ -30,6 +30,9 @@ def point(
         useful_ns=useful_ms * MS,
         work_ns=useful_ms * MS,
         slowest_ns=useful_ms * MS,
+        communication_ns=0.0,
+        hidden_ns=0.0,
+        backprop_ns=0.0,
         factors=given | {"transfer": transfer},
     )
 

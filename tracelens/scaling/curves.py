@@ -31,6 +31,10 @@ By = Literal["workers", "shards"]
 Kind = Literal["weak", "strong"]
 LOSSES: Final = (*FACTORS, "computation")
 _CLEAR: Final = 0.25  # how far from the middle between both kinds work per rank has to grow
+_OF_FORECAST: Final = (
+    *("workers", "work_ns", "slowest_ns", "step_ns"),
+    *("communication_ns", "hidden_ns", "backprop_ns"),
+)
 _MUCH: Final = 0.01  # a loss that is worth a name
 
 
@@ -196,10 +200,7 @@ def _with_forecasts(curve: Curve, at: Sequence[int]) -> Curve:
         return curve
     points = [row.point for row in curve.rows]
     known = Sizes(
-        *(
-            np.array([float(getattr(one, name)) for one in points])
-            for name in ("workers", "work_ns", "slowest_ns", "step_ns")
-        )
+        *(np.array([float(getattr(one, name)) for one in points]) for name in _OF_FORECAST)
     )
     found = (forecast(known, size, strong=curve.kind == "strong") for size in at)
     return replace(curve, forecasts=tuple(one for one in found if one))

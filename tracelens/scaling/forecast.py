@@ -1,20 +1,21 @@
-"""How long steps will take on more ranks: the slowest rank's work and the rest, forecast each by itself.
+"""How long steps will take on more ranks: work, communication and the rest, forecast each by itself.
 
 Work of N ranks whose times vary independently ends with the slowest of them, after mean x
-exp(sigma E[max z_N]), z normal (Blom 1958, "Statistical estimates and transformed beta-variables"). What
-a step takes beyond that, mostly communication, grows as its algorithm does: not at all, as (N - 1) / N
-(a ring's bytes), as log2 N (a tree), or as N (one server, or a ring's messages); a constant is taken
-off where it goes on beside computation. Sums of these are fitted by non-negative least squares, and
-count as much as they would have foretold the sizes that are known from the smaller ones. One curve for
-the whole step foretells worse, and its resampled interval misses the truth (docs/scaling.md).
+exp(sigma E[max z_N]), z normal (Blom 1958, "Statistical estimates and transformed beta-variables").
+Communication grows as its algorithm does: not at all, as (N - 1) / N (a ring's bytes), as log2 N (a
+tree), or as N (one server, or a ring's messages). Of that a part is hidden: the share that may be, as
+long as backprop lasts for it. The rest of a step grows in one of these ways, too, or shrinks by a
+constant. Sums of growths are fitted by non-negative least squares, and count as much as they would have
+foretold the sizes that are known from the smaller ones. One curve for the whole step foretells worse,
+and its resampled interval misses the truth (docs/scaling.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, fields
+from itertools import combinations, product
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -29,6 +30,7 @@ FEWEST_SIZES: Final = 4  # fewer fit any curve
 LARGEST_FACTOR: Final = 4  # beyond so many times the largest size, nothing was validated
 _LEAST_ERROR: Final = 0.01  # of a step: what no forecast is better than
 _FIRST_FITTED: Final = 3  # sizes that the first forecast of a known size has
+_FULL: Final = 0.95  # of the largest share that was hidden: below, no more could be
 _WIDTH: Final = 1.96  # deviations of a 95 % interval
 _GROWTH: Final[dict[str, Callable[[Floats], Floats]]] = {
     "constant": np.ones_like,
@@ -42,17 +44,22 @@ _GROWTH: Final[dict[str, Callable[[Floats], Floats]]] = {
 class Sizes:
     """What was measured at each number of ranks, ascending; times are a step's, nanoseconds.
 
-    `work` is the mean over the ranks, `slowest` that of each step's slowest rank, `step` all of it.
+    `work` is the mean over the ranks, `slowest` that of each step's slowest rank, `step` all of it;
+    `communication` is what a rank transfers, on average, of which `hidden` goes on beside work, and
+    `backprop` what it could go on beside.
     """
 
     ranks: Floats
     work: Floats
     slowest: Floats
     step: Floats
+    communication: Floats
+    hidden: Floats
+    backprop: Floats
 
     def first(self, count: int) -> Sizes:
         """Return the smallest so many."""
-        return Sizes(*(one[:count] for one in (self.ranks, self.work, self.slowest, self.step)))
+        return Sizes(*(getattr(self, one.name)[:count] for one in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -116,19 +123,20 @@ def _shares(sizes: Floats, *, strong: bool) -> Floats:
 
 
 def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
-    """Return what each sum of growths says of the time beyond work, and its weight."""
+    """Return what each pair of growths says of the time beyond work, and its weight."""
     sums = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
     ]
+    moves = sums if known.communication.any() else sums[:1]
     foretold, weights = [], []
-    for names in sums:
+    for pair in product(moves, sums):
         errors = [
-            (_whole(known.first(count), known.ranks[count : count + 1], names, strong=strong))[0]
+            _whole(known.first(count), known.ranks[count : count + 1], pair, strong=strong)[0]
             / known.step[count]
             - 1
             for count in range(_FIRST_FITTED, len(known.ranks))
         ]
-        foretold.append(_rest(known, at, names)[0])
+        foretold.append(_rest(known, at, pair, strong=strong)[0])
         weights.append(1 / (np.mean(np.square(errors)) + _LEAST_ERROR**2) ** 2)
     return np.array(foretold), np.array(weights) / np.sum(weights)
 
@@ -138,21 +146,50 @@ def _is_distinct(names: tuple[str, ...]) -> bool:
     return names != ("constant", "ring")
 
 
-def _whole(known: Sizes, at: Floats, names: tuple[str, ...], *, strong: bool) -> Floats:
-    return _slowest(known, at, strong=strong) + _rest(known, at, names)
+_Pair: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def _rest(known: Sizes, at: Floats, names: tuple[str, ...]) -> Floats:
-    beyond = (known.step - known.slowest) / known.step
-    parts = _fitted(_grown(known.ranks, names) / known.step[:, None], beyond)
-    return np.asarray(np.maximum(_grown(at, names) @ parts, 0.0))
+def _whole(known: Sizes, at: Floats, pair: _Pair, *, strong: bool) -> Floats:
+    return _slowest(known, at, strong=strong) + _rest(known, at, pair, strong=strong)
 
 
-def _grown(sizes: Floats, names: tuple[str, ...]) -> Floats:
-    """Return how parts grow, [size, part]; a constant is added or taken off."""
+def _rest(known: Sizes, at: Floats, pair: _Pair, *, strong: bool) -> Floats:
+    """Return exposed communication, and all else that is no work."""
+    exposed = known.communication - known.hidden
+    other = _grown_to(known, at, pair[1], known.step - known.slowest - exposed, shrinks=True)
+    moved = _grown_to(known, at, pair[0], known.communication)
+    left = moved - np.minimum(_hideable(known, at, moved, strong=strong), moved)
+    return np.asarray(np.maximum(other + left, 0.0))
+
+
+def _hideable(known: Sizes, at: Floats, moved: Floats, *, strong: bool) -> Floats:
+    """Return how much communication is hidden: a share of it, and no more than there is room for.
+
+    Where the share fell on the largest run the room was used up, so that it is known; else it is taken
+    for as large a share of backprop.
+    """
+    shares = known.hidden / np.maximum(known.communication, 1.0)
+    most = float(shares.max())
+    is_full = shares[-1] < _FULL * most
+    room = known.hidden[-1] if is_full else most * known.backprop[-1]
+    shrunk = known.ranks[-1] / at if strong else np.ones_like(at)
+    return np.asarray(np.minimum(most * moved, room * shrunk))
+
+
+def _grown_to(
+    known: Sizes, at: Floats, names: tuple[str, ...], values: Floats, *, shrinks: bool = False
+) -> Floats:
+    """Fit growths to values of the known sizes, relative to their steps; return their sum elsewhere."""
+    columns = _grown(known.ranks, names, shrinks=shrinks) / known.step[:, None]
+    return np.asarray(_grown(at, names, shrinks=shrinks) @ _fitted(columns, values / known.step))
+
+
+def _grown(sizes: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:
+    """Return how parts grow, [size, part]; a constant is also taken off, where it may be."""
     columns = [_GROWTH[name](sizes) for name in names]
-    hidden = [-column for name, column in zip(names, columns, strict=True) if name == "constant"]
-    return np.stack([*columns, *hidden], axis=1)
+    if shrinks and "constant" in names:
+        columns.append(-_GROWTH["constant"](sizes))
+    return np.stack(columns, axis=1)
 
 
 def _fitted(columns: Floats, values: Floats) -> Floats:

@@ -15,7 +15,10 @@ from tracelens.model.inert import clean
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import polars as pl
+
     from tracelens.accounting.phases import Phases
+    from tracelens.analyses.overlap.interleaving import Interleaving
     from tracelens.lod.run_data import Run
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
@@ -35,7 +38,8 @@ class Point:
 
     `step_ns` is the job's length over its steps, `useful_ns` the useful computation of a rank in it, on
     average, and `factors` POP's, so that useful / step is their product. `work_ns` is a rank's own work
-    within its steps, on average, and `slowest_ns` that of each step's slowest rank.
+    within its steps, on average, and `slowest_ns` that of each step's slowest rank. `communication_ns`
+    is what a rank transfers, on average, of which `hidden_ns` goes on beside its work.
     """
 
     name: str
@@ -46,6 +50,9 @@ class Point:
     useful_ns: float
     work_ns: float
     slowest_ns: float
+    communication_ns: float
+    hidden_ns: float
+    backprop_ns: float
     factors: Mapping[str, float]
 
     @property
@@ -65,17 +72,21 @@ class Point:
         Raises:
             UnusableInput: it has no step, or no useful computation in any.
         """
-        return cls._of(run.report, run.times, name, (run.workers.height, run.shards.height))
+        sizes = run.workers.height, run.shards.height
+        return cls._of(run.report, run.times, name, sizes, run.tables["overlap_by_step"])
 
     @classmethod
     def of_trace(cls, trace: Trace, report: Report, name: str) -> Point:
         """Measure a run that was just explained; raises as `of`."""
         phases = cast("Phases", report.results["phases"])
         times = Times.of(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
-        return cls._of(report, times, name, (trace.workers.height, trace.shards.height))
+        overlap = cast("Interleaving", report.results["interleaving"]).by_step
+        return cls._of(report, times, name, (trace.workers.height, trace.shards.height), overlap)
 
     @classmethod
-    def _of(cls, report: Report, times: Times, name: str, sizes: tuple[int, int]) -> Point:
+    def _of(
+        cls, report: Report, times: Times, name: str, sizes: tuple[int, int], overlap: pl.DataFrame
+    ) -> Point:
         spent, steps = report.efficiency, report.summary.steps
         if spent is None or not steps or not spent.pop:
             raise UnusableInput(
@@ -84,6 +95,7 @@ class Point:
             )
         step_ns = spent.job_ns / steps
         work = times.spent(OWN_CATEGORIES)
+        hidden, exposed = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
         there = work[:, ~np.isnan(work).all(axis=0)]
         return cls(
             name=name,
@@ -94,8 +106,15 @@ class Point:
             useful_ns=spent.achieved * step_ns,
             work_ns=float(np.nanmean(there, axis=0).mean()),
             slowest_ns=float(np.nanmax(there, axis=0).mean()),
+            communication_ns=hidden + exposed,
+            hidden_ns=hidden,
+            backprop_ns=float(np.nanmean(times.spent(("backprop",)))),
             factors=_factors(spent.pop),
         )
+
+
+def _mean(column: pl.Series) -> float:
+    return float(column.to_numpy().mean()) if len(column) else 0.0
 
 
 def _factors(pop: Mapping[str, float]) -> dict[str, float]:

@@ -40,7 +40,7 @@ proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills of ea
 
 # ARGS: kinds of files, --inputs 20000, --minutes 10, --guided (by coverage), --replay FILE, --publish
 fuzz: $(VENV)/fuzz.stamp ## damage every kind of file that is read, and watch (ARGS="native --inputs 20000"; ARGS=--guided)
-	PYTHONPATH=.:instrument:tests $(BIN)/python -m support.fuzz --journal tests/data/fuzz/journal.jsonl $(ARGS)
+	PYTHONPATH=.:instrument:tests $(BIN)/python -m support.fuzz --journal tests/data/fuzzed.jsonl $(ARGS)
 
 sanitize: $(VENV)/test.stamp ## the tests of what is in C, with sanitizers in it
 	PYTHONPATH=tests $(BIN)/python -m support.sanitize $(PYTEST_ARGS)

@@ -85,10 +85,14 @@ def forecast(known: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
         return None
     at = np.array([float(ranks)])
     slowest = float(_slowest(known, at, strong=strong)[0])
-    rests, weights = _rests(known, at, strong=strong)
+    rests, misses = _rests(known, at, strong=strong)
+    weights = 1 / (misses + _LEAST_ERROR**2) ** 2
+    weights /= weights.sum()
     rest = float(weights @ rests)
-    error = float(np.sqrt(weights @ (rests - rest) ** 2 + (_LEAST_ERROR * (slowest + rest)) ** 2))
     step = slowest + rest
+    doublings = max(float(np.log2(ranks / known.ranks[-1])), 1.0)
+    missed = float(weights @ misses) * doublings**2 + _LEAST_ERROR**2
+    error = float(np.sqrt(weights @ (rests - rest) ** 2 + missed * step**2))
     return Forecast(
         ranks,
         step,
@@ -123,12 +127,15 @@ def _shares(sizes: Floats, *, strong: bool) -> Floats:
 
 
 def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
-    """Return what each pair of growths says of the time beyond work, and its weight."""
+    """Return what each pair of growths says of the time beyond work, and how far it was wrong.
+
+    That is the mean square of the relative error of each known size, foretold from those before it.
+    """
     sums = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
     ]
     moves = sums if known.communication.any() else sums[:1]
-    foretold, weights = [], []
+    foretold, misses = [], []
     for pair in product(moves, sums):
         errors = [
             _whole(known.first(count), known.ranks[count : count + 1], pair, strong=strong)[0]
@@ -137,8 +144,8 @@ def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
             for count in range(_FIRST_FITTED, len(known.ranks))
         ]
         foretold.append(_rest(known, at, pair, strong=strong)[0])
-        weights.append(1 / (np.mean(np.square(errors)) + _LEAST_ERROR**2) ** 2)
-    return np.array(foretold), np.array(weights) / np.sum(weights)
+        misses.append(np.mean(np.square(errors)))
+    return np.array(foretold), np.array(misses)
 
 
 def _is_distinct(names: tuple[str, ...]) -> bool:

@@ -83,7 +83,7 @@ def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
 def to_html(cells: Sequence[Cell], axes: Sequence[Axis], measure: str, name: str) -> str:
     """Write the maps as one page without scripts."""
     level = _levels(cells, measure)
-    parts = [f"<p>{escape(headline(cells, axes))}</p>"]
+    parts = [f"<p>Best: {escape(headline(cells, axes))}</p>"]
     for title, headings, rows in _maps(cells, axes):
         head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
         body = "".join(

@@ -134,7 +134,7 @@ def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
     sums = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
     ]
-    moves = sums if known.communication.any() else sums[:1]
+    moves = [(), *sums] if known.communication.any() else [()]
     foretold, misses = [], []
     for pair in product(moves, sums):
         errors = [
@@ -161,10 +161,14 @@ def _whole(known: Sizes, at: Floats, pair: _Pair, *, strong: bool) -> Floats:
 
 
 def _rest(known: Sizes, at: Floats, pair: _Pair, *, strong: bool) -> Floats:
-    """Return exposed communication, and all else that is no work."""
+    """Return exposed communication, and all else that is no work; both at once, without its growth."""
+    moves, others = pair
+    beyond = known.step - known.slowest
+    if not moves:
+        return np.maximum(_grown_to(known, at, others, beyond, shrinks=True), 0.0)
     exposed = known.communication - known.hidden
-    other = _grown_to(known, at, pair[1], known.step - known.slowest - exposed, shrinks=True)
-    moved = _grown_to(known, at, pair[0], known.communication)
+    other = _grown_to(known, at, others, beyond - exposed, shrinks=True)
+    moved = _grown_to(known, at, moves, known.communication)
     left = moved - np.minimum(_hideable(known, at, moved, strong=strong), moved)
     return np.asarray(np.maximum(other + left, 0.0))
 
@@ -186,9 +190,13 @@ def _hideable(known: Sizes, at: Floats, moved: Floats, *, strong: bool) -> Float
 def _grown_to(
     known: Sizes, at: Floats, names: tuple[str, ...], values: Floats, *, shrinks: bool = False
 ) -> Floats:
-    """Fit growths to values of the known sizes, relative to their steps; return their sum elsewhere."""
-    columns = _grown(known.ranks, names, shrinks=shrinks) / known.step[:, None]
-    return np.asarray(_grown(at, names, shrinks=shrinks) @ _fitted(columns, values / known.step))
+    """Fit growths to values of the known sizes, and return their sum elsewhere.
+
+    Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows.
+    """
+    weights = np.sqrt(known.ranks / known.ranks[-1]) / known.step
+    columns = _grown(known.ranks, names, shrinks=shrinks) * weights[:, None]
+    return np.asarray(_grown(at, names, shrinks=shrinks) @ _fitted(columns, values * weights))
 
 
 def _grown(sizes: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:

@@ -116,7 +116,7 @@ def test_systems_side_by_side() -> None:
     assert "collectives, 1.5 x" in text
 
 
-def test_numbers_of_servers_are_told_apart() -> None:
+def test_each_number_of_servers_has_a_curve() -> None:
     """As many workers with fewer servers is another curve; or it is a curve by servers."""
     sizes = {(2, 2): 10, (4, 2): 12, (4, 4): 8, (8, 4): 9}
     points = [point(w, step, 5, shards=s) for (w, s), step in sizes.items()]

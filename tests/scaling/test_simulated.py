@@ -1,4 +1,4 @@
-"""Simulated runs of 2 to 32 ranks: the forecast for 64 and 128 is held against runs of that size."""
+"""Simulated runs of 2 to 32 ranks: the forecast for 64 and 128 is compared with runs of that size."""
 
 from __future__ import annotations
 

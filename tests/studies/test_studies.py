@@ -114,6 +114,12 @@ def test_what_recorded_runs_say(found: Study) -> None:
         assert turn > 0.5
 
 
+def test_phub_takes_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """A run that nothing is asked of is refused, exit code 2."""
+    assert main(["study", "phub", "--trace", str(SAMPLES / "ps-hot-shard")]) == 2
+    assert "asks nothing of a run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["allreduce", "easgd"])
 def test_a_run_of_something_else(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """One sentence, exit code 3."""

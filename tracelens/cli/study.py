@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_limit, import_libraries, open_path
+from tracelens.cli.opening import add_limit, import_libraries, local, open_path
 from tracelens.remote.address import place
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=place,
         metavar="RUN",
-        help="a run with parameter servers to ask the same of (cori)",
+        help="a run of yours to ask the same of: with parameter servers (cori), allreduces, or EASGD",
     )
     add_limit(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
@@ -40,7 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compute, simulate, print."""
     import_libraries()
-    from tracelens.cli.opening import local
     from tracelens.studies import study
     from tracelens.studies.written import FORMATS
 

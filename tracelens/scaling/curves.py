@@ -25,11 +25,10 @@ from tracelens.scaling.points import FACTORS, Point
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["LOSSES", "By", "Curve", "Kind", "Row", "Scaling", "curves"]
+__all__ = ["By", "Curve", "Kind", "Row", "Scaling", "curves"]
 
 By = Literal["workers", "shards"]
 Kind = Literal["weak", "strong"]
-LOSSES: Final = (*FACTORS, "computation")
 _CLEAR: Final = 0.25  # how far from the middle between both kinds work per rank has to grow
 _OF_FORECAST: Final = (
     *("workers", "work_ns", "slowest_ns", "step_ns"),
@@ -154,16 +153,16 @@ def _curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | Non
     groups: dict[int, list[Point]] = defaultdict(list)
     for one in points:
         groups[getattr(one, by)].append(one)
-    means = {size: _middle(groups[size]) for size in sorted(groups)}
-    growth = _growth(list(means.values())) if by == "workers" else None
+    middles = {size: _middle(groups[size]) for size in sorted(groups)}
+    growth = _growth(list(middles.values())) if by == "workers" else None
     given: Kind = kind or ("strong" if growth is not None and growth < -1 / 2 else "weak")
-    first = next(iter(means.values()))
+    first = next(iter(middles.values()))
     return Curve(
         system=first.system,
         by=by,
         kind=given,
         shards=shards,
-        rows=tuple(_row(size, one, groups[size], first, given) for size, one in means.items()),
+        rows=tuple(_row(size, one, groups[size], first, given) for size, one in middles.items()),
         growth=growth,
         clear=kind is not None or growth is None or abs(growth + 1 / 2) > _CLEAR,
     )

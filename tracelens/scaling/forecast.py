@@ -6,7 +6,7 @@ Communication grows as its algorithm does: not at all, as (N - 1) / N (a ring's 
 tree), or as N (one server, or a ring's messages). Of that a part is hidden: the share that may be, as
 long as backprop lasts for it. The rest of a step grows in one of these ways, too, or shrinks by a
 constant. Sums of growths are fitted by non-negative least squares, and count as much as they would have
-foretold the sizes that are known from the smaller ones. One curve for the whole step foretells worse,
+predicted the sizes that are known from the smaller ones. One curve for the whole step predicts worse,
 and its resampled interval misses the truth (docs/scaling.md).
 """
 
@@ -129,13 +129,13 @@ def _shares(sizes: Floats, *, strong: bool) -> Floats:
 def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
     """Return what each pair of growths says of the time beyond work, and how far it was wrong.
 
-    That is the mean square of the relative error of each known size, foretold from those before it.
+    That is the mean square of the relative error of each known size, predicted from those before it.
     """
     sums = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
     ]
     moves = [(), *sums] if known.communication.any() else [()]
-    foretold, misses = [], []
+    predicted, misses = [], []
     for pair in product(moves, sums):
         errors = [
             _whole(known.first(count), known.ranks[count : count + 1], pair, strong=strong)[0]
@@ -143,9 +143,9 @@ def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
             - 1
             for count in range(_FIRST_FITTED, len(known.ranks))
         ]
-        foretold.append(_rest(known, at, pair, strong=strong)[0])
+        predicted.append(_rest(known, at, pair, strong=strong)[0])
         misses.append(np.mean(np.square(errors)))
-    return np.array(foretold), np.array(misses)
+    return np.array(predicted), np.array(misses)
 
 
 def _is_distinct(names: tuple[str, ...]) -> bool:

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
     from tracelens.simulator.scenario import Scenario
 
-__all__ = ["MEASURES", "MOST_CELLS", "Axis", "Cell", "cells_of", "parsed", "swept"]
+__all__ = ["MOST_CELLS", "Axis", "Cell", "cells_of", "parsed", "swept"]
 
 MOST_CELLS: Final = 4096
-MEASURES: Final = ("throughput", "step", "efficiency")
 _SHORT: Final = {"workers": "run.workers", "ps": "servers.shards", "shards": "servers.shards"}
 _BATCH: Final = "batch"  # samples of a worker in a step: what it computes grows with them
 _OF_BATCH: Final = ("data_ms", "forward_ms", "backprop_ms")

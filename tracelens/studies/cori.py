@@ -3,7 +3,7 @@
 The abstract gives two efficiencies of ResNet-50, over 80 % (128 workers, 32 servers) and 23 % (512 and
 64), over 80 % of HEP-CNN with one server and up to 256 workers, and names load imbalance among servers,
 an algorithm that wastes bandwidth, and gRPC on the Aries network as causes. Each model of a step is
-fitted to 23 %; what it then says of 128 workers is held against the other number. With T the compute of
+fitted to 23 %; what it then says of 128 workers is compared with the other number. With T the compute of
 a step, W workers, b the bytes of the fullest server and B its bandwidth: *additive* T + 2 W b / B,
 *overlap* max(T, 2 W b / B), *incast* T + g W^2 b (no overlap; a link does less the more workers send at
 once), and *event*: the simulator, in which transfers go on beside compute as the order of variables lets
@@ -49,11 +49,6 @@ class _Model:
         """Return what (workers, bytes of the fullest server) reach if `fitted` reach 23 %."""
         exposed = self._fitted() * self.cost(of[0]) * of[1] / (self.cost(fitted[0]) * fitted[1])
         return 1 / self.step(1.0, exposed)
-
-    def busy(self, of: tuple[int, float], fitted: tuple[int, float]) -> float:
-        """Return for what share of a step the fullest server sends or receives."""
-        work = self._fitted() * self.cost(of[0]) * of[1] / (self.cost(fitted[0]) * fitted[1])
-        return work / self.step(1.0, work)
 
     def _fitted(self) -> float:
         """Return the cost, as a multiple of compute, that makes 23 % of the fitted size."""

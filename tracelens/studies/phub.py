@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from tracelens.errors import InvalidArgument
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.studies.figures import Figure, Section, Study
 
@@ -38,8 +39,13 @@ _SOURCES: Final = (
 
 
 def study(trace: Trace | None = None) -> Study:
-    """Compute and simulate; a trace has nothing to say here."""
-    del trace
+    """Compute and simulate.
+
+    Raises:
+        InvalidArgument: a trace is given, of which this study asks nothing.
+    """
+    if trace is not None:
+        raise InvalidArgument("phub asks nothing of a run: expected no --trace.")
     alexnet = scenario_file.scenario(scenario_file.preset("alexnet"))
     nbytes, workers = float(sum(alexnet.variables)), alexnet.ranks
     compute_ms = alexnet.data_ms + alexnet.forward_ms + alexnet.backprop_ms

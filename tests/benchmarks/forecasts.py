@@ -106,8 +106,8 @@ def main() -> int:
         ("system", "workers", "median error", "largest", "interval holds the run", "width"),
         rows,
     )
-    noise = " and ".join(f"{one:.0%}" for one in NOISE)
-    text += f"\n\n{STEPS} steps a run, noise of {noise}, {given.seeds} seeds each."
+    levels = " and ".join(f"{one:.0%}" for one in NOISE)
+    text += f"\n\n{STEPS} steps a run, noise of {levels}, {given.seeds} seeds each."
     sys.stdout.write(text + "\n")
     if given.publish:
         publish(PAGE, SCRIPT, text)

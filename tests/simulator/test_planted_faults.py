@@ -55,13 +55,39 @@ def test_ramp() -> None:
     assert found["ns"].is_sorted()
 
 
+def test_pause_at_a_share_of_backprop() -> None:
+    """Buckets that are full before a pause are reduced as without it, those after it later."""
+    scenario = Scenario(ranks=2, steps=1, buckets=4, noise=0.0, spread=0.0)
+    paused = replace(scenario, faults=(Fault("backprop", (1,), extra_ms=100.0, at=0.5),))
+    entered = [
+        generate(one)
+        .spans.filter((pl.col("kind") == "reduction") & (pl.col("rank") == 1))
+        .sort("seq")
+        .collect()["start_ns"]
+        for one in (scenario, paused)
+    ]
+    assert (entered[1] - entered[0]).to_list() == [0, 0, 100_000_000, 100_000_000]
+    assert durations(paused, "backprop")["ns"].to_list() == [10_000_000, 110_000_000]
+
+
+PAUSE = Fault("forward", (1,), extra_ms=1.0, at=0.5)
+
+
 @pytest.mark.parametrize(
     "impossible",
-    [{"ranks": 0}, {"steps": 0}, {"shards": 2, "shard_bytes": (1,)}, {"clocks": ()}],
+    [
+        {"ranks": 0},
+        {"steps": 0},
+        {"shards": 2, "shard_bytes": (1,)},
+        {"clocks": ()},
+        {"faults": (PAUSE,)},
+        {"faults": (replace(PAUSE, phase="backprop", at=1.5),)},
+        {"faults": (replace(PAUSE, phase="backprop"),), "overlap": False},
+    ],
 )
 def test_refusals(impossible: dict[str, Any]) -> None:
     """What cannot be simulated is refused with a sentence."""
     if impossible == {"clocks": ()}:
         impossible = {"ranks": 8, "ranks_per_host": 2, "clocks": (object(),)}
-    with pytest.raises(InvalidArgument, match="A scenario"):
+    with pytest.raises(InvalidArgument, match=r"^A (scenario|fault)"):
         replace(HEALTHY, **impossible)

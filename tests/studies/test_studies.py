@@ -12,6 +12,7 @@ from tracelens.cli import main
 from tracelens.studies import STUDIES, Study, study
 from tracelens.studies.cori import MODELS
 from tracelens.studies.figures import TAGS
+from tracelens.studies.interleaving import CASES
 from tracelens.studies.written import FORMATS
 
 CORI = {
@@ -51,8 +52,26 @@ EASGD = {
     "computing, Sync 3 / original": 1.25,
     "speedup of Sync 3": 5.29,
 }
-NUMBERS = {"cori": CORI, "phub": PHUB, "allreduce": ALLREDUCE, "easgd": EASGD}
-ASKED = {"cori": "grpc-round-robin", "allreduce": "mpi-sweep", "easgd": "easgd-original"}
+INTERLEAVING = {
+    "step, ResNet-50 at 2 GB/s": 1005.0,
+    "step, ResNet-50 at 0.2 GB/s": 1349.0,
+    "step, NT3 at 2 GB/s": 2400.0 + 15.5,
+    "ResNet-50 at 0.2 GB/s, 350 ms after 90%": 1.0,
+    "first update of a step, NT3 at 2 GB/s": 805.0,
+}
+NUMBERS = {
+    "cori": CORI,
+    "phub": PHUB,
+    "allreduce": ALLREDUCE,
+    "interleaving": INTERLEAVING,
+    "easgd": EASGD,
+}
+ASKED = {
+    "cori": "grpc-round-robin",
+    "allreduce": "mpi-sweep",
+    "interleaving": "ddp-slow-backprop",
+    "easgd": "easgd-original",
+}
 
 
 @pytest.fixture(scope="module", params=STUDIES)
@@ -66,6 +85,14 @@ def test_numbers(found: Study) -> None:
     """They are those of the models, to the digits that are known."""
     for name, value in NUMBERS[found.name].items():
         assert found.figure(name).value == pytest.approx(value, rel=0.01), name
+
+
+def test_absorption(found: Study) -> None:
+    """What the paused run's trace says is what the run without the pause says."""
+    if found.name == "interleaving":
+        for case in CASES:
+            truth = found.figure(case.name).value
+            assert found.figure(f"{case.name}, by trace").value == pytest.approx(truth, abs=0.03)
 
 
 def test_tags(found: Study) -> None:

@@ -1,7 +1,7 @@
 """Simulates data-parallel steps that end in allreduces of gradient buckets, cause by cause.
 
-A bucket is ready when its fraction of backprop is done; its reduction goes when the last rank has
-come and the one before it is through; every rank leaves it shortly after it is done.
+A bucket is ready when its fraction of backprop is done, pauses not counted; its reduction goes when the
+last rank has come and the one before it is through; every rank leaves it shortly after it is done.
 
 A reduction may also be a ring of point-to-point messages, so that each link has a pace of its own.
 In each of its 2 (n - 1) hops every rank sends a part of the payload to the next rank and takes one
@@ -23,6 +23,8 @@ from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
 from tracelens.simulator.sheet import WORLD_UID
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tracelens.arrays import Ints
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
@@ -110,12 +112,14 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
     hops = Ring(scenario) if scenario.hops else None
     reduce = partial(_overlapped, shares=_made(scenario)) if scenario.overlap else _blocking
+    pauses = durations.pauses(scenario)
     for step in range(scenario.steps):
         start[step] = now
         ready[step] = now + own.data[step] + own.forward[step] + own.gc[step]
         backprop_end[step] = ready[step] + own.backprop[step]
+        paused = [(at, lasting[step]) for at, lasting in pauses]
         enter[step], leave[step] = reduce(
-            ready[step], backprop_end[step], transfers[step], skews[step]
+            ready[step], backprop_end[step], paused, transfers[step], skews[step]
         )
         if hops:
             leave[step] = hops.replay(step, enter[step], transfers[step], skews[step])
@@ -145,13 +149,17 @@ def _made(scenario: Scenario) -> Ints:
 def _overlapped(
     begin: Ints,
     end: Ints,
+    paused: Sequence[tuple[float, Ints]],
     transfers: Ints,
     skews: Ints,
     *,
     shares: Ints,
 ) -> tuple[Ints, Ints]:
     """Reduce buckets while backprop runs: when each rank enters and leaves, [rank, bucket]."""
-    enter = begin[:, None] + (end - begin)[:, None] * shares[:-1] // shares[-1]
+    working = end - begin - sum(lasting for _, lasting in paused)
+    enter = begin[:, None] + working[:, None] * shares[:-1] // shares[-1]
+    for at, lasting in paused:
+        enter += lasting[:, None] * (shares[:-1] > at * shares[-1])
     leave = np.empty_like(enter)
     free = np.int64(0)
     for bucket, transfer in enumerate(transfers):
@@ -160,7 +168,9 @@ def _overlapped(
     return enter, leave
 
 
-def _blocking(_begin: Ints, end: Ints, transfers: Ints, skews: Ints) -> tuple[Ints, Ints]:
+def _blocking(
+    _begin: Ints, end: Ints, _paused: object, transfers: Ints, skews: Ints
+) -> tuple[Ints, Ints]:
     """Reduce bucket after bucket once backprop is over, as `_overlapped`."""
     enter, leave = [], []
     now = end

@@ -6,6 +6,7 @@ numbers: their difference is the fault's true cost.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -53,6 +54,18 @@ def phase(scenario: Scenario, name: str, mean_ms: float) -> Ints:
     )
     base = mean_ms * spread * common * np.exp(scenario.noise * _noise(scenario, name, shape))
     return _nanoseconds(_plant(scenario, name, base, list(ranks)))
+
+
+def pauses(scenario: Scenario) -> list[tuple[float, Ints]]:
+    """Return what share of backprop is done when a fault pauses, and for how long, [step, rank]."""
+    found = []
+    for fault in scenario.faults:
+        if fault.at is not None:
+            alone = replace(scenario, faults=(replace(fault, factor=1.0),))
+            none = np.zeros((scenario.steps, scenario.ranks))
+            lasting = _plant(alone, "backprop", none, list(range(scenario.ranks)))
+            found.append((fault.at, _nanoseconds(lasting)))
+    return found
 
 
 def transfers(scenario: Scenario) -> Ints:

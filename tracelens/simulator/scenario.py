@@ -39,7 +39,8 @@ class Fault:
     shards. `steps` is (first, last),
     inclusive, null = all. For ``link`` they are the senders: in a ring each sends to the next, and the
     slowest link sets the pace of all. `every` = n hits only each n-th of them; `ramp` lets the factor
-    grow linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use `extra_ms`.
+    grow linearly from 1. ``checkpoint`` and ``gc`` have no base duration: use `extra_ms`. With `at`,
+    `extra_ms` of ``backprop`` are a pause once this share of it is done, else they spread over it.
     """
 
     phase: FaultPhase
@@ -49,6 +50,7 @@ class Fault:
     extra_ms: float = 0.0
     every: int = 1
     ramp: bool = False
+    at: float | None = None
 
 
 @dataclass(frozen=True)
@@ -158,10 +160,19 @@ class Scenario:
                 f"each at most 1, found {self.bucket_ready}."
             )
         self._check_servers()
+        if any(not self._may_pause(fault) for fault in self.faults if fault.at is not None):
+            raise InvalidArgument(
+                "A fault pauses at a share from 0 to 1 of backprop, beside which buckets are reduced: "
+                "expected phase = 'backprop', overlap, and no shards."
+            )
         if self.clocks and len(self.clocks) != self.hosts:
             raise InvalidArgument(
                 f"A scenario with {self.hosts} hosts needs as many clocks, found {len(self.clocks)}."
             )
+
+    def _may_pause(self, fault: Fault) -> bool:
+        inside = fault.at is not None and 0 <= fault.at <= 1
+        return inside and fault.phase == "backprop" and self.overlap and not self.shards
 
     def _check_servers(self) -> None:
         """Refuse shards that fit to nothing else."""

@@ -78,6 +78,7 @@ _FAULT: Final[dict[str, _Entry]] = {
     "extra_ms": ("extra_ms", float, 0),
     "every": ("every", int, 1),
     "ramp": ("ramp", bool, None),
+    "at": ("at", float, 0),
 }
 _TYPES: Final = {
     int: "a whole number",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["STUDIES", "Figure", "Section", "Study", "study"]
 
 # Each a module of this name beside this one; only the one asked for is imported.
-STUDIES: Final = ("cori", "phub", "allreduce", "easgd")
+STUDIES: Final = ("cori", "phub", "allreduce", "interleaving", "easgd")
 
 
 class _Module(Protocol):

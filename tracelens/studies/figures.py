@@ -14,7 +14,7 @@ Tag = Literal["derived", "assumed", "simulated", "measured", "consistency check"
 TAGS: Final[dict[Tag, str]] = {
     "derived": "follows from published numbers or from the network's architecture",
     "assumed": "follows from numbers that are not published, see below",
-    "simulated": "of a simulated run, whose numbers are tagged in its preset",
+    "simulated": "of a simulated run, whose numbers are tagged in its preset or said below",
     "measured": "of a recorded run",
     "consistency check": "a scenario was built from this very number: it comes back, no more",
 }

@@ -61,3 +61,14 @@ def test_counts_and_ranges() -> None:
     assert (fmt.count(1, "step"), fmt.count(4000, "step")) == ("1 step", "4,000 steps")
     assert (fmt.steps(4, 4), fmt.steps(4, 9)) == ("step 4", "steps 4\N{EN DASH}9")
     assert fmt.capital(fmt.phase("data")) == "Data loading"
+
+
+def test_aligned() -> None:
+    """Columns are as wide as their widest cell; the last side is that of those that follow."""
+    rows = [("of", "x", "why"), ("rank 1", "10", ""), ("all", "5", "never")]
+    assert fmt.aligned(rows, "<><") == [
+        "of       x  why",
+        "rank 1  10",
+        "all      5  never",
+    ]
+    assert fmt.aligned(rows[1:], "<>") == ["rank 1  10", "all      5  never"]

@@ -260,11 +260,11 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (f"{row['role']} {row['rank']}", _cell(row["host"]), pid, *numbers, ended)
 
 
-# By hand, as a rich.Table takes a second for a thousand rows.
 def _columns(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    head, *body = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return [head, "-" * (sum(widths) + 2 * len(widths) - 2), *body]
+    from tracelens.model.fmt import aligned
+
+    head, *body = aligned(rows)
+    return [head, "-" * max(map(len, (head, *body))), *body]
 
 
 def _markdown(rows: list[tuple[str, ...]]) -> list[str]:

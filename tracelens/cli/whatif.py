@@ -8,7 +8,7 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import add_trace, open_trace
-from tracelens.model.fmt import duration, percent
+from tracelens.model.fmt import aligned, duration, percent
 
 if TYPE_CHECKING:
     import argparse
@@ -60,10 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def text(found: WhatIf) -> str:
     """Write the answers as text: a table, who waits if it is one answer, and how far to trust it."""
-    rows = [_HEADINGS, *map(_cells, found.answers)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    lines.insert(1, "-" * (sum(widths) + 2 * len(widths) - 2))
+    lines = aligned([_HEADINGS, *map(_cells, found.answers)])
+    lines.insert(1, "-" * max(map(len, lines)))
     below = (textwrap.fill(line, _COLUMNS, subsequent_indent="  ") for line in _below(found))
     return "\n".join([*lines, "", *below]) + "\n"
 

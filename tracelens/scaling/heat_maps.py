@@ -74,9 +74,7 @@ def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
         for name, row in rows:
             shown = [f"{_shown(one, measure)} {_block(level(one))}" for one in row]
             table.append((name, *shown))
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines += ["", *([title] if title else [])]
-        lines += ["  ".join(map(str.rjust, row, widths)).rstrip() for row in table]
+        lines += ["", *([title] if title else []), *fmt.aligned(table, ">")]
     return "\n".join(lines) + "\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Final
 
+from tracelens.model import fmt
 from tracelens.scaling import messages
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def render(found: Scaling, /) -> str:
         lines += ["", *_curve(curve)]
     both = messages.side_by_side(found)
     if both:
-        lines += ["", *_table(both)]
+        lines += ["", *fmt.aligned(both, _sides(both))]
     return "\n".join(lines) + "\n"
 
 
@@ -43,18 +44,17 @@ def _curve(curve: Curve) -> list[str]:
         *((str(row.size), *messages.cells(row)) for row in curve.rows),
     ]
     foot = "Factors are shares of the smallest run's; efficiency is their product."
-    lines = [messages.title(curve), *_table(rows), foot]
+    lines = [messages.title(curve), *fmt.aligned(rows, _sides(rows)), foot]
     if curve.forecasts:
         ahead: list[Sequence[str]] = [("forecast", "step", "95 % interval", "effic.", "")]
         ahead += [(str(f.ranks), *messages.forecast_cells(curve, f)) for f in curve.forecasts]
-        lines += _table(ahead)
+        lines += fmt.aligned(ahead, _sides(ahead))
     return lines
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Align columns of numbers to the right, and the last one, of words, to the left."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]).rstrip() for row in rows]
+def _sides(rows: Sequence[Sequence[str]]) -> str:
+    """Return where cells go: numbers to the right; the last column, of words, to the left."""
+    return ">" * (len(rows[0]) - 1) + "<"
 
 
 def _wrapped(name: str, text: str) -> list[str]:

@@ -29,32 +29,32 @@ _SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply"
 
 
 def _through_shared_link(arrive: Ints, alone: Ints, incast: float) -> Ints:
-    """Return when each message is through.
+    """Return when each message is through; those that come at once and take as long are played as one.
 
     Args:
         arrive: When each comes.
         alone: What each takes if it has the link for itself.
         incast: n messages together get 1 / (1 + `incast` (n - 1)) of the link's work done.
     """
-    order = np.argsort(arrive, kind="stable")
-    times, works = arrive[order].astype(float).tolist(), alone[order].astype(float).tolist()
+    alike, which = np.unique(np.stack([arrive, alone]), axis=1, return_inverse=True)
+    many = np.bincount(which).tolist()
+    times, works = alike.astype(float).tolist()
     through = np.zeros(len(times))
     on_it: list[tuple[float, int]] = []  # by how much work each message has had when it is through
-    had, now, upcoming = 0.0, 0.0, 0
+    had, now, upcoming, count = 0.0, 0.0, 0, 0
     while on_it or upcoming < len(times):
-        count = len(on_it)
         pace = 1 / (count * (1 + incast * (count - 1))) if count else 0.0
         done = now + (on_it[0][0] - had) / pace if count else np.inf
         if upcoming < len(times) and times[upcoming] <= done:
             had, now = had + (times[upcoming] - now) * pace, times[upcoming]
             heappush(on_it, (had + works[upcoming], upcoming))
+            count += many[upcoming]
             upcoming += 1
         else:
-            had, message = heappop(on_it)
-            now = through[message] = done
-    result = np.empty(len(times), np.int64)
-    result[order] = np.rint(through)
-    return result
+            had, messages = heappop(on_it)
+            now = through[messages] = done
+            count -= many[messages]
+    return np.rint(through).astype(np.int64)[which]
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:

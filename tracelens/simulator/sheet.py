@@ -44,10 +44,13 @@ class Sheet:
 
     def frame(self, process: int) -> pl.DataFrame:
         """Return what one process recorded in the columns of a trace, by start."""
-        missing = pl.DataFrame(schema=EVENT_COLUMNS)
-        found = [block.frame(process) for block in self._blocks if block.holds(process)]
-        table = pl.concat([missing, *found], how="diagonal")
-        return table.sort("start_ns", "depth", maintain_order=True).select(*EVENT_COLUMNS)
+        found = [block.of(process) for block in self._blocks if block.holds(process)]
+        lengths = [len(block["start_ns"]) for block in found]
+        columns = {
+            name: _column(kind, [block.get(name) for block in found], lengths)
+            for name, kind in EVENT_COLUMNS.items()
+        }
+        return pl.DataFrame(columns).sort("start_ns", "depth", maintain_order=True)
 
     def _add(self, arrays: dict[str, Ints], columns: dict[str, Any]) -> None:
         given = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
@@ -73,19 +76,14 @@ class _Block:
         owner = self.arrays.get("process")
         return self.words["process"] == process if owner is None else bool((owner == process).any())
 
-    def frame(self, process: int) -> pl.DataFrame:
-        """Return the rows of one process."""
+    def of(self, process: int) -> dict[str, Any]:
+        """Return the rows of one process: by column an array, or what is the same in all rows."""
         where = self._where(process)
         flat = {
             name: np.broadcast_to(values, self.shape)[where].ravel()
             for name, values in self.arrays.items()
         }
-        casts = [pl.col(name).cast(EVENT_COLUMNS[name]) for name in flat]
-        constants = [
-            pl.lit(value, dtype=EVENT_COLUMNS[name]).alias(name)
-            for name, value in self.words.items()
-        ]
-        return pl.DataFrame(flat).select(*casts, *constants)
+        return flat | self.words
 
     def _where(self, process: int) -> tuple[Any, ...]:
         """Return the cells of one process; of a block by step and rank its columns, at no cost.
@@ -96,3 +94,17 @@ class _Block:
         if owner is None:
             return ()
         return (..., np.flatnonzero(owner == process), *(slice(None),) * (owner.ndim - 1))
+
+
+def _column(kind: pl.DataType, values: list[Any], lengths: list[int]) -> pl.Series:
+    """Put the values of several blocks, arrays or one value for all rows or none, into a column."""
+    if not any(isinstance(value, np.ndarray) for value in values):
+        which = np.repeat(np.arange(len(values)), lengths)
+        return pl.Series(values, dtype=kind).gather(which)
+    parts = [
+        pl.Series(value, dtype=kind)
+        if isinstance(value, np.ndarray)
+        else pl.repeat(value, length, dtype=kind, eager=True)
+        for value, length in zip(values, lengths, strict=True)
+    ]
+    return pl.concat(parts)

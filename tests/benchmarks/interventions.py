@@ -33,6 +33,7 @@ from support.samples import EXAMPLES
 
 import tracelens as tl
 from tracelens.accounting import phases
+from tracelens.errors import InvalidArgument
 from tracelens.replay.model import Model
 
 if TYPE_CHECKING:
@@ -195,6 +196,16 @@ def measured(one: Intervention, rounds: int, place: Path) -> tuple[str, ...]:
     )
 
 
+def row(one: Intervention, rounds: int, place: Path) -> tuple[str, ...]:
+    """Measure an intervention; where a run before cannot answer its edit, that is the row."""
+    try:
+        return measured(one, rounds, place)
+    except InvalidArgument as error:
+        _say(f"{one.name}: {error}")
+        edits = " + ".join(f"`{edit}`" for edit in one.edits)
+        return one.name, edits, "", "", "refused", "", ""
+
+
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
@@ -213,11 +224,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = given.kept or Path(scratch)
         place.mkdir(parents=True, exist_ok=True)
-        rows = [measured(one, given.rounds, place) for one in chosen]
+        rows = [row(one, given.rounds, place) for one in chosen]
     changed = [
         abs(float(row[5].rstrip("%")))
         for one, row in zip(chosen, rows, strict=True)
-        if one.before != one.after
+        if one.before != one.after and row[5]
     ]
     head = ("intervention", "edit", "step before", "true saving (pairs)", "predicted")
     title = "Predicted savings a step beside what came of it"

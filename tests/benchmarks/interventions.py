@@ -97,6 +97,13 @@ INTERVENTIONS: Final = (
         _grpc(),
         ("rank:1=median",),
     ),
+    Intervention("gRPC: no barrier", _grpc(), _grpc("--mode=async"), ("async=on",)),
+    Intervention(
+        "gRPC: no barrier, with stalls",
+        _slow("backprop", "--slow-steps=20:39"),
+        _slow("backprop", "--slow-steps=20:39", "--mode=async"),
+        ("async=on",),
+    ),
     Intervention("gRPC: nothing changed", _grpc(), _grpc(), ("rank:1=median",)),
     Intervention("gloo: a sleep removed", _gloo("--late-ms=60"), _gloo(), ("rank:1=median",)),
     Intervention(

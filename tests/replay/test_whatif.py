@@ -10,6 +10,8 @@ import pytest
 from support.samples import SAMPLES
 
 import tracelens as tl
+from tracelens.accounting import phases
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.phases import job_ns
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
@@ -156,7 +158,7 @@ def test_all_ranks_single_edits() -> None:
         ("algorithm=star", "none of ring, tree"),
         ("overlap=on", "there are none"),
         ("background=many", "no number of bytes"),
-        ("async=on", "not modelled yet"),
+        ("async=on", "servers that join the gradients"),
         ("arrangement=separate", "not recorded"),
     ],
 )
@@ -208,3 +210,43 @@ def test_hot_shard_as_the_report_says() -> None:
     (answer,) = whatif(trace, "placement=chunked").answers
     assert finding.saving is not None
     assert answer.saving == pytest.approx(finding.saving, abs=0.03)
+
+
+UNEVEN = replace(SERVERS, noise=0.3, shard_bytes=(64 << 10, 64 << 10), apply_ms=0.1)
+
+
+def test_without_barriers_nobody_waits_for_the_slowest_of_each_step() -> None:
+    """What differs from step to step evens out: who works longest in all ends the run."""
+    recorded = run(UNEVEN)
+    own = phases.run(recorded)
+    worked = own.by_worker(own.of(*OWN_CATEGORIES)).max()
+    alone = replace(UNEVEN, ranks=1, noise=0.0, spread=0.0, steps=10)
+    computed = alone.data_ms + alone.forward_ms + alone.backprop_ms
+    exchange_ns = job_ns(run(alone)) / alone.steps - computed * 1e6
+    truth = 1 - (worked + UNEVEN.steps * exchange_ns) / job_ns(recorded)
+    (answer,) = whatif(recorded, "async=on").answers
+    assert truth > 0.15
+    assert answer.saving == pytest.approx(truth, abs=0.02)
+
+
+def test_each_gradient_applied_costs_a_slow_server_more() -> None:
+    """An update that takes as long as compute is made once a worker instead of once a step."""
+    slow = replace(SERVERS, ranks=4, apply_ms=20.0, noise=0.01)
+    recorded = run(slow)
+    (answer,) = whatif(recorded, "async=on").answers
+    own = phases.run(recorded)
+    worked = own.by_worker(own.of(*OWN_CATEGORIES)).max() / slow.steps
+    added_up = 4 * slow.shard_bytes[0] / slow.aggregate_gbytes_per_s
+    assert answer.after_ns > 4 * 20e6 + added_up
+    assert answer.after_ns < 4 * 20e6 + added_up + worked + 10e6
+
+
+@pytest.mark.parametrize(
+    "edits", [("overlap=on", "rank:2=median"), ("rank:2=median", "overlap=on")]
+)
+def test_order_of_edits(edits: tuple[str, ...]) -> None:
+    """What one edit takes away, the next one does not bring back."""
+    before, after = faulty(BLOCKING, "forward", factor=1.6), BASE
+    truth = 1 - job_ns(run(after)) / job_ns(run(before))
+    (answer,) = whatif(run(before), *edits).answers
+    assert answer.saving == pytest.approx(truth, rel=CLOSE)

@@ -10,7 +10,11 @@ import numpy as np
 if TYPE_CHECKING:
     from tracelens.arrays import Array, Flags, Floats, Ints
 
-__all__ = ["KEPT", "Line", "LinkTable", "Links"]
+__all__ = ["BARRIER", "KEPT", "TURN", "Line", "LinkTable", "Links"]
+
+# Why something follows something else that another way of training would not have before it.
+TURN: Final = 1  # a server does one thing after the other, or answers after an update
+BARRIER: Final = 2  # a worker goes on after an update
 
 
 class Line(NamedTuple):
@@ -31,7 +35,8 @@ class LinkTable:
     """Links as columns: `target` comes no earlier than `lag` ns after `source`.
 
     `line` is a place in `lines`, -1 for none; `nbytes` are those that the lag is for, -1 unknown; `step`
-    is the step's number, -1 for none; `shard` the server's, -1 for none.
+    is the step's number, -1 for none; `shard` the server's, -1 for none; `bond` is `TURN`,
+    `BARRIER`, or 0.
     """
 
     source: Ints
@@ -41,6 +46,7 @@ class LinkTable:
     nbytes: Floats
     step: Ints
     shard: Ints
+    bond: Ints
     lines: tuple[Line, ...]
 
 
@@ -62,6 +68,7 @@ class Links:
         nbytes: Ints | None = None,
         step: Ints | None = None,
         shard: Ints | None = None,
+        bond: int = 0,
     ) -> None:
         """Add some links; `there` says which of them there are."""
         kept = (source >= 0) & (target >= 0) & (source != target)
@@ -70,12 +77,14 @@ class Links:
         number = -1 if line is None else self._number(line)
         of_rows = [none if values is None else values[rows] for values in (nbytes, step, shard)]
         ends = (source[rows], target[rows], np.asarray(lag[rows], np.float64))
-        self._parts.append((*ends, np.full(len(rows), number), *of_rows))
+        lines, bonds = (np.full(len(rows), value) for value in (number, bond))
+        self._parts.append((*ends, lines, *of_rows, bonds))
 
     def add_first(self, source: Ints, target: Ints, lag: Ints) -> None:
         """Add links, all of them, before all others."""
         none = np.full((4, len(source)), -1, np.int64)
-        self._parts.insert(0, (source, target, lag.astype(np.float64), *none))
+        free = np.zeros(len(source), np.int64)
+        self._parts.insert(0, (source, target, lag.astype(np.float64), *none, free))
 
     @property
     def targets(self) -> Ints:
@@ -118,7 +127,7 @@ class Links:
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
         forward = recorded[columns[0]] <= recorded[columns[1]]
         columns = [column[forward] for column in columns]
-        source, target, lag, line, nbytes, step, shard = columns
+        source, target, lag, line, nbytes, step, shard, bond = columns
         return LinkTable(
             source=source,
             target=target,
@@ -127,5 +136,6 @@ class Links:
             nbytes=nbytes.astype(np.float64),
             step=step,
             shard=shard,
+            bond=bond,
             lines=tuple(self.lines),
         )

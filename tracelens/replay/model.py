@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["Model"]
@@ -54,8 +54,9 @@ class Model:
     The first links are those of `threads`, in their order. `ends` are moments at which steps end,
     [step, worker], -1 where a worker lacks one, `begin_ns` is when the first of them began; `rows` are
     the steps of the first links, by thread, -1 for none. `calls` are on the wire from moment `calls_at`
-    on, two moments a call. `variables` are the bytes of each that workers push, by key; `algorithms` how
-    collectives were carried out, by their number of ranks.
+    on, two moments a call; services of `requests` are from moment `requests_at` on, two each.
+    `variables` are the bytes of each that workers push, by key; `algorithms` how collectives were
+    carried out, by their number of ranks.
     """
 
     steps: Ints
@@ -67,6 +68,8 @@ class Model:
     recorded: Floats
     calls: tuple[Calls, ...]
     calls_at: tuple[int, ...]
+    requests: Requests
+    requests_at: int
     ranks: tuple[int, ...]
     variables: dict[int, int]
     algorithms: dict[int, frozenset[str]]
@@ -119,6 +122,8 @@ class Model:
             recorded=times.astype(np.float64),
             calls=calls,
             calls_at=tuple(places),
+            requests=requests,
+            requests_at=count,
             ranks=tuple(trace.workers["rank"].to_list()),
             variables=requests.variables,
             algorithms=_algorithms(trace),
@@ -138,15 +143,23 @@ class Model:
         found[links.source[rows]] = rows
         return found
 
-    def replayed(self, lag: Floats, more: Sequence[tuple[Ints, Ints, Floats]] = ()) -> Floats:
-        """Return when moments come with other lags, and `more` links (source, target, lag).
+    def replayed(
+        self,
+        lag: Floats,
+        kept: Flags | None = None,
+        more: Sequence[tuple[Ints, Ints, Floats]] = (),
+    ) -> Floats:
+        """Return when moments come with other lags, without links that are not `kept`, and with `more`.
+
+        Each of `more` is sources, targets and lags.
 
         Raises:
             ValueError: with these links, moments follow each other in a circle.
         """
-        if not more:
+        if not more and (kept is None or kept.all()):
             return self.graph.play(lag)
-        every = [(self.links.source, self.links.target, lag), *more]
+        rows = slice(None) if kept is None else kept
+        every = [(self.links.source[rows], self.links.target[rows], lag[rows]), *more]
         source, target, whole = (np.concatenate([one[side] for one in every]) for side in range(3))
         return Graph.of(self.recorded, source, target, whole).play(whole)
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.replay.links import KEPT, Line
+from tracelens.replay.links import BARRIER, KEPT, TURN, Line
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import EXCHANGE_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens.arrays import Flags, Ints
+    from tracelens.arrays import Flags, Indices, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.links import Links
     from tracelens.replay.threads import Blocked, Numbers
@@ -88,6 +88,29 @@ class Requests:
         return dict(sizes.iter_rows())
 
     @property
+    def joined(self) -> Indices:
+        """The updates with what several requests brought: of a step there are fewer than of those."""
+        update, brought = pl.col("op").is_in(_UPDATES), pl.col("op") == "aggregate"
+        fewer = (update.sum() < brought.sum()).over("server", "step")
+        rows = self.served.with_row_index("row").filter(update & fewer)["row"]
+        return np.array(rows.to_numpy(), np.int64)
+
+    @property
+    def worker_of_services(self) -> Ints:
+        """The worker whose request each service is for, -1 for none."""
+        worker = np.append(self.asked["worker"].to_numpy(), -1)
+        return np.array(worker[self.served["asked"].to_numpy()], np.int64)
+
+    @property
+    def in_turn(self) -> list[Indices]:
+        """The services of each server that does one after the other, without updates that join."""
+        found = []
+        for services, _ in self._orders():
+            alone = np.setdiff1d(services, self.joined)
+            found.append(alone if self._in_turn(alone) else alone[:0])
+        return found
+
+    @property
     def moments(self) -> Ints:
         """When services began and ended, in turns."""
         times = np.stack([self.served[name].to_numpy() for name in ("start_ns", "end_ns")], axis=1)
@@ -144,7 +167,7 @@ class Requests:
             place = updates["end_ns"].search_sorted(pl.Series(released.end)).to_numpy()
             by = end[updates["place"].to_numpy()[np.minimum(place, updates.height - 1)]]
             goes_on = numbers.of(released.worker, released.end)
-            links.add(by, goes_on, np.zeros(len(by)))
+            links.add(by, goes_on, np.zeros(len(by)), bond=BARRIER)
 
     def _add_services(self, links: Links, begin: Ints, end: Ints) -> None:
         op, lasts = self.served["op"], self._lasts
@@ -189,7 +212,8 @@ class Requests:
         for order, allowed in self._orders():
             one, two = order[:-1], order[1:]
             free = over[one] <= start[two]
-            links.add(end[one], begin[two], np.zeros(len(one)), free & allowed[1:])
+            turn = free & allowed[1:]
+            links.add(end[one], begin[two], np.zeros(len(one)), turn, bond=TURN)
         asked = table["asked"].to_numpy()
         of_request = np.lexsort((start, asked))
         one, two = of_request[:-1], of_request[1:]
@@ -200,13 +224,18 @@ class Requests:
         op = table["op"]
         joins = table.select(key=pl.struct("server", "step", pl.col("key").fill_null(-1)))["key"]
         group = joins.rank("dense").to_numpy()
-        for before, after in (("aggregate", "apply"), ("apply", "reply")):
+        for before, after, bond in (("aggregate", "apply", 0), ("apply", "reply", TURN)):
             one, two = (np.flatnonzero((op == name).to_numpy()) for name in (before, after))
             if len(one) and len(two):
-                self._add_joins(links, (one, two), group, (begin, end))
+                self._add_joins(links, (one, two), group, (begin, end), bond)
 
     def _add_joins(
-        self, links: Links, services: tuple[Ints, Ints], group: Ints, moments: tuple[Ints, Ints]
+        self,
+        links: Links,
+        services: tuple[Ints, Ints],
+        group: Ints,
+        moments: tuple[Ints, Ints],
+        bond: int,
     ) -> None:
         """Add that services of a group follow the last one of others in it that was over before."""
         before, after = services
@@ -216,7 +245,7 @@ class Requests:
         found = wanted.join_asof(known, on="at", by="group", check_sortedness=False).drop_nulls()
         one, two = found["row"].to_numpy(), found["to"].to_numpy()
         begin, end = moments
-        links.add(end[one], begin[two], np.zeros(len(one)))
+        links.add(end[one], begin[two], np.zeros(len(one)), bond=bond)
 
     def _orders(self) -> Iterator[tuple[Ints, Flags]]:
         """Yield the services of each server in order, and which of them wait for the one before.

@@ -159,7 +159,7 @@ def _answer(model: Model, edits: Sequence[str]) -> Answer:
 
 def _replayed(changed: Changed, edits: Sequence[str]) -> Any:
     try:
-        return changed.model.replayed(changed.lag, changed.more)
+        return changed.replayed()
     except ValueError:
         raise InvalidArgument(
             f"{', '.join(edits)}: what the last call of a step follows needs an earlier one to be over."

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.replay.model import Model
 
 __all__ = ["Changed"]
 
-_NEVER: Final = -1e18  # ns: what comes so long after something does not wait for it
-
 
 @dataclass(eq=False)
 class Changed:
-    """A run that was changed: lags of its links, and `more` links (source, target, lag)."""
+    """A run that was changed: lags of its links, and `more` links (source, target, lag).
+
+    Links that are not `kept` bind nothing any more.
+    """
 
     model: Model
     lag: Floats
+    kept: Flags = field(init=False)
     more: list[tuple[Ints, Ints, Floats]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Keep all links."""
+        self.kept = np.ones(len(self.lag), np.bool_)
 
     def follow(self, source: Ints, target: Ints, lag: Floats | None = None) -> None:
         """Let moments follow others, after a lag, ns; null = at once."""
@@ -32,4 +38,12 @@ class Changed:
 
     def release(self, links: Indices) -> None:
         """Let the targets of some links no longer follow their sources."""
-        self.lag[links] = _NEVER
+        self.kept[links] = False
+
+    def replayed(self) -> Floats:
+        """Return when moments come then.
+
+        Raises:
+            ValueError: moments would follow each other in a circle.
+        """
+        return self.model.replayed(self.lag, self.kept, self.more)

@@ -11,6 +11,7 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import parsed_size, size
 from tracelens.replay.edits.algorithms import carry_out_by, with_ranks
+from tracelens.replay.edits.asynchrony import as_they_come
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
@@ -29,28 +30,32 @@ __all__ = ["FORMS", "edited", "known_edits"]
 FORMS: Final = (
     "rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
     "message_cost/F, buckets=SIZE, overlap=on, overlap=off, algorithm=A, ranks=N, background=SIZE, "
-    "placement=STRATEGY, shards=N"
+    "placement=STRATEGY, shards=N, async=on"
 )
 
 
 def edited(model: Model, edits: Sequence[str]) -> Changed:
-    """Apply edits, one after the other.
+    """Apply edits: those of ranks' own work first, for others say what goes beside it; then in order.
 
     Raises:
         InvalidArgument: one is no edit, or none that this trace can answer.
     """
     changed = Changed(model, model.links.lag.copy())
-    for text in edits:
-        for pattern, change in _EDITS:
-            if found := pattern.fullmatch(text.strip()):
-                try:
-                    change(changed, **found.groupdict())
-                except InvalidArgument as error:
-                    raise InvalidArgument(f"{text}: {error}") from None
-                break
-        else:
-            raise InvalidArgument(f"'{text}' is no edit that is known; there are {FORMS}.")
+    known = [(text, *_known(text)) for text in edits]
+    for text, change, how in sorted(known, key=lambda one: one[1] is not work):
+        try:
+            change(changed, **how)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{text}: {error}") from None
     return changed
+
+
+def _known(text: str) -> tuple[Callable[..., None], dict[str, str]]:
+    """Return what changes a run, and how."""
+    for pattern, change in _EDITS:
+        if found := pattern.fullmatch(text.strip()):
+            return change, found.groupdict()
+    raise InvalidArgument(f"'{text}' is no edit that is known; there are {FORMS}.")
 
 
 def known_edits(model: Model) -> list[str]:
@@ -69,6 +74,8 @@ def known_edits(model: Model) -> list[str]:
     servers = ["placement=chunked"] if bool((model.links.shard >= 0).any()) else []
     if servers and model.variables:
         servers = ["placement=greedy", "placement=largest_first", *servers]
+    if model.requests.served.height:
+        servers.append("async=on")
     return [*ranks, *phases, *messages, *servers]
 
 
@@ -173,7 +180,7 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (r"shards=(?P<count>\d+)", spread),
         (r"algorithm=(?P<algorithm>.+)", carry_out_by),
         (r"ranks=(?P<count>\d+)", with_ranks),
-        (r"async=.*", _refusal("how updates would interleave is not modelled yet.")),
+        (r"async=on", as_they_come),
         (r"arrangement=.*", _refusal("which links machines share is not recorded.")),
     )
 )

@@ -46,3 +46,13 @@ def test_never_last_is_unknown() -> None:
     found = lags(times, np.ones(len(times), np.int64))
     assert np.isnan(found.lag[3])
     assert found.uncertainty()[3] >= 30_000
+
+
+def test_who_came_last_is_clear_however_much_earlier_the_others_came() -> None:
+    """It waited for less than half as long as they did; where two come at once, none is last."""
+    times = np.full((4 * FEWEST, len(LAGS)), 2.05e6)
+    rows = np.arange(len(times))
+    times[rows, rows % len(LAGS)] = 1e6
+    assert np.isfinite(lags(times, np.ones(len(times), np.int64)).lag).all()
+    times[rows, (rows + 1) % len(LAGS)] = 1.05e6
+    assert np.isnan(lags(times, np.ones(len(times), np.int64)).lag).all()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tracelens.align.clocks.exits import Lags, fit_exits, shifted, spread_of
+from tracelens.align.clocks.exits import BLOCKS, Lags, fit_exits, shifted, spread_of
 from tracelens.align.clocks.maps import ClockMap, Correction
 
 if TYPE_CHECKING:
@@ -89,6 +89,44 @@ def test_scatter_and_doubt(name: str, count: int) -> None:
         assert 0.4 * NOISE < correction.spread < 2.5 * NOISE
         doubt = correction.spread / np.sqrt(count / min(64, count))
         assert doubt < correction.sigma < 1.5 * doubt
+
+
+def test_a_jump_within_a_block_of_collectives() -> None:
+    """Half of it is before the block's level, half after it; yet it lies between two collectives."""
+    each = 10
+    index = np.arange(BLOCKS * each)
+    t = index * SPACING
+    jumps_after = 32 * each + each // 2  # in the middle of a block
+    ahead = np.where(index >= jumps_after, HEIGHT, 0.0) + np.where(index >= 60 * each, 2_000.0, 0.0)
+    exits = np.stack([t, t, t + ahead, t], axis=1)
+    found = fit_exits(exits)
+    assert found is not None
+    ((at, height),) = found[2].jumps
+    assert exits[jumps_after - 1, 2] < at < exits[jumps_after, 2]
+    assert height == pytest.approx(HEIGHT, abs=2_000)
+    assert np.abs(found[2].at(exits[:, 2]) - ahead)[: 60 * each] == pytest.approx(0.0, abs=100)
+
+
+def test_a_drift_is_found_beside_a_jump_that_few_collectives_surround() -> None:
+    """Most pairs of them lie on both sides of the jump, but neighbours do not."""
+    t = np.arange(16) * SPACING
+    ahead = 1e-5 * t + np.where(t > 7.5 * SPACING, 1e9, 0.0)
+    found = fit_exits(np.stack([t, t, t + ahead, t], axis=1))
+    assert found is not None
+    at = found[2].at(np.array([0.0, SPACING]))
+    assert at[1] - at[0] == pytest.approx(1e-5 * SPACING, rel=0.01)
+
+
+def test_of_three_clocks_the_one_that_jumps_is_known() -> None:
+    """Two that agree are right, the first one or not; of two, none is known to be."""
+    t = np.arange(400) * SPACING
+    jumping = t + np.where(t > JUMP_AT, HEIGHT, 0.0)
+    first, *others = fit_exits(np.stack([jumping, t, t], axis=1)) or ()
+    assert [height for _, height in first.jumps] == pytest.approx([HEIGHT], abs=10)
+    assert [other.jumps for other in others] == [(), ()]
+    first, other = fit_exits(np.stack([jumping, t], axis=1)) or ()
+    assert first.jumps == ()
+    assert [height for _, height in other.jumps] == pytest.approx([-HEIGHT], abs=10)
 
 
 @pytest.mark.parametrize(("count", "enough"), [(1, False), (2, False), (3, True)])

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tracelens.align.clocks.exits import BLOCKS, Lags, fit_exits, shifted, spread_of
-from tracelens.align.clocks.maps import ClockMap, Correction
+from tracelens.align.clocks.exits import Lags, fit_exits, shifted, spread_of
+from tracelens.align.clocks.maps import BLOCKS, ClockMap, Correction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -121,12 +121,14 @@ def test_of_three_clocks_the_one_that_jumps_is_known() -> None:
     """Two that agree are right, the first one or not; of two, none is known to be."""
     t = np.arange(400) * SPACING
     jumping = t + np.where(t > JUMP_AT, HEIGHT, 0.0)
-    first, *others = fit_exits(np.stack([jumping, t, t], axis=1)) or ()
-    assert [height for _, height in first.jumps] == pytest.approx([HEIGHT], abs=10)
-    assert [other.jumps for other in others] == [(), ()]
-    first, other = fit_exits(np.stack([jumping, t], axis=1)) or ()
-    assert first.jumps == ()
-    assert [height for _, height in other.jumps] == pytest.approx([-HEIGHT], abs=10)
+    for clocks, heights in (
+        ([jumping, t, t], [[HEIGHT], [], []]),
+        ([jumping, t], [[], [-HEIGHT]]),
+    ):
+        found = fit_exits(np.stack(clocks, axis=1))
+        assert found is not None
+        for correction, known in zip(found, heights, strict=True):
+            assert [height for _, height in correction.jumps] == pytest.approx(known, abs=10)
 
 
 @pytest.mark.parametrize(("count", "enough"), [(1, False), (2, False), (3, True)])

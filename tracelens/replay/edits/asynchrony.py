@@ -2,47 +2,43 @@
 
 What joined the gradients of all workers is done for each of them, and takes as long each time. A worker
 goes on when its own gradients are applied, and weights are sent when they are asked for. Servers go on
-doing one thing after the other, as it comes: in which order is found by replaying until the order stays.
+doing one thing after the other, as it comes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from tracelens.errors import InvalidArgument
 from tracelens.replay.links import BARRIER
-from tracelens.stats.constants import MAJORITY
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Indices, Ints
+    from tracelens.arrays import Floats, Indices, Ints
     from tracelens.replay.edits.changed import Changed
 
 __all__ = ["as_they_come"]
-
-_TRIES: Final = 30  # replays, until the order in which servers do things stays
 
 
 def as_they_come(changed: Changed) -> None:
     """Let servers apply each gradient when it is there, and answer when they are asked.
 
     Raises:
-        InvalidArgument: no worker waits for others at a server.
+        InvalidArgument: no server joins gradients of several workers.
     """
-    model = changed.model
-    bond, joined = model.links.bond, model.requests.joined
-    barriers = np.flatnonzero(bond == BARRIER)
-    often = len(barriers) > MAJORITY * len(model.steps) * len(model.ranks)
-    if len(model.ranks) < 2 or not (len(joined) or often):
+    model, links = changed.model, changed.model.links
+    joined = model.requests.joined
+    if len(model.ranks) < 2 or not len(joined):
         raise InvalidArgument(
-            "this needs servers that join the gradients of several workers, or take workers in turn; "
-            "there are none."
+            "this needs servers that join the gradients of several workers; there are none."
         )
     _apply_each(changed, joined)
-    _await_own(changed, barriers)
-    changed.release(np.flatnonzero(bond > 0))
+    _await_own(changed, np.flatnonzero(links.bond == BARRIER))
+    others = np.bincount(links.target[links.bond == 0], minlength=len(model.recorded)) > 0
+    changed.release(np.flatnonzero((links.bond > 0) & others[links.target]))
     _in_turn(changed)
     changed.notes.append(
         "Every worker makes as many steps as it did; what gradients of older weights do to the training "
@@ -89,30 +85,57 @@ def _await_own(changed: Changed, barriers: Indices) -> None:
 
 
 def _in_turn(changed: Changed) -> None:
-    """Let servers that did one thing after the other do so as things come.
+    """Let servers that did one thing after the other do so as things come."""
+    model, lag = changed.model, np.maximum(changed.lag, 0.0)
+    server = np.full(len(model.recorded), -1)
+    for number, services in enumerate(model.requests.in_turn):
+        server[model.requests_at + 2 * services] = number
+    begins = np.flatnonzero(server >= 0)
+    lasts = np.zeros(len(server))
+    lasts[begins] = lag[model.wires[begins]]
+    links, kept = model.links, changed.kept
+    edges = [(links.source[kept], links.target[kept], lag[kept]), *changed.more]
+    source, target, after = (np.concatenate([one[side] for one in edges]) for side in range(3))
+    order = _as_it_comes(model.recorded, (source, target, np.maximum(after, 0.0)), server, lasts)
+    order = order[np.argsort(server[order], kind="stable")]
+    same = server[order[1:]] == server[order[:-1]]
+    changed.follow(order[:-1][same] + 1, order[1:][same])
 
-    Where lags are no negative ones, what follows something comes no earlier: so no order of what can
-    come first lets services wait for each other.
+
+def _as_it_comes(
+    recorded: Floats, edges: tuple[Ints, Ints, Floats], server: Ints, lasts: Floats
+) -> Ints:
+    """Return the begins of services in the order in which their servers come to them.
+
+    What follows others comes when the last of these let it, and no earlier than they did, as no lag is
+    negative; so moments can be taken in the order of their times.
+
+    Args:
+        recorded: When moments came that follow nothing.
+        edges: Source, target and lag of each.
+        server: Of which server a moment begins a service, -1 for none.
+        lasts: How long that is.
     """
-    model = changed.model
-    busy = [services for services in model.requests.in_turn if len(services) > 1]
-    if not busy:
-        return
-    begin = model.requests_at + 2 * np.concatenate(busy)
-    server = np.repeat(np.arange(len(busy)), [len(services) for services in busy])
-    same = server[1:] == server[:-1]
-    kept, links = changed.kept, model.links
-    lag = np.maximum(changed.lag, 0.0)
-    more = [(source, target, np.maximum(after, 0.0)) for source, target, after in changed.more]
-    every = [(links.source[kept], links.target[kept], lag[kept]), *more]
-    turns: tuple[Ints, Ints] = (begin[:0], begin[:0])
-    for _ in range(_TRIES):
-        times = model.replayed(lag, kept, [*more, (*turns, np.zeros(len(turns[0])))])
-        able = np.full(len(times), -np.inf)
-        for source, target, after in every:
-            np.maximum.at(able, target, times[source] + after)
-        order = begin[np.lexsort((model.recorded[begin], able[begin], server))]
-        last, turns = turns, (order[:-1][same] + 1, order[1:][same])
-        if np.array_equal(last[1], turns[1]):
-            break
-    changed.follow(*turns)
+    source, target, lag = edges
+    order = np.argsort(source, kind="stable")
+    begins = np.searchsorted(source[order], np.arange(len(recorded) + 1)).tolist()
+    follows, after = target[order].tolist(), lag[order].tolist()
+    left = np.bincount(target, minlength=len(recorded))
+    times, found = np.full(len(recorded), -np.inf).tolist(), []
+    free = dict.fromkeys(server.tolist(), -np.inf)
+    of, took, awaited = server.tolist(), lasts.tolist(), left.tolist()
+    coming = [(float(recorded[one]), one) for one in np.flatnonzero(left == 0).tolist()]
+    heapify(coming)
+    while coming:
+        now, moment = heappop(coming)
+        if of[moment] >= 0:
+            now = max(now, free[of[moment]])
+            free[of[moment]] = now + took[moment]
+            found.append(moment)
+        for edge in range(begins[moment], begins[moment + 1]):
+            then = follows[edge]
+            times[then] = max(times[then], now + after[edge])
+            awaited[then] -= 1
+            if not awaited[then]:
+                heappush(coming, (times[then], then))
+    return np.array(found, np.int64)

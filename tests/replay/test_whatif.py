@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from support.samples import SAMPLES
 
@@ -239,6 +240,18 @@ def test_each_gradient_applied_costs_a_slow_server_more() -> None:
     added_up = 4 * slow.shard_bytes[0] / slow.aggregate_gbytes_per_s
     assert answer.after_ns > 4 * 20e6 + added_up
     assert answer.after_ns < 4 * 20e6 + added_up + worked + 10e6
+
+
+def test_a_master_that_serves_who_waits() -> None:
+    """Of workers that were served in turn, who works longest sets the pace, on a real run."""
+    recorded = tl.open(SAMPLES / "easgd-original")
+    own = phases.run(recorded)
+    worked = own.by_worker(own.of(*OWN_CATEGORIES)).max() / 40
+    served = recorded.requests.filter(pl.col("process").is_in(recorded.shards["process"].implode()))
+    serving = served.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() / 40
+    (answer,) = whatif(recorded, "async=on").answers
+    assert worked < answer.after_ns < worked + serving
+    assert answer.saving > 0.5
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ import polars as pl
 
 from tracelens.errors import InvalidArgument
 from tracelens.replay.links import BARRIER
+from tracelens.stats.constants import MAJORITY
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.replay.edits.changed import Changed
+    from tracelens.replay.model import Model
 
 __all__ = ["as_they_come"]
 
@@ -27,18 +29,23 @@ def as_they_come(changed: Changed) -> None:
     """Let servers apply each gradient when it is there, and answer when they are asked.
 
     Raises:
-        InvalidArgument: no server joins gradients of several workers.
+        InvalidArgument: no server joins gradients of several workers, or takes workers in turn.
     """
     model, links = changed.model, changed.model.links
-    joined = model.requests.joined
-    if len(model.ranks) < 2 or not len(joined):
+    joined, barriers = model.requests.joined, np.flatnonzero(links.bond == BARRIER)
+    in_turn = len(barriers) > MAJORITY * len(model.steps) * len(model.ranks)
+    if len(model.ranks) < 2 or not (len(joined) or in_turn):
         raise InvalidArgument(
-            "this needs servers that join the gradients of several workers; there are none."
+            "this needs servers that join the gradients of several workers, or take workers in turn; "
+            "there are none."
         )
     _apply_each(changed, joined)
-    _await_own(changed, np.flatnonzero(links.bond == BARRIER))
-    others = np.bincount(links.target[links.bond == 0], minlength=len(model.recorded)) > 0
-    changed.release(np.flatnonzero((links.bond > 0) & others[links.target]))
+    bound = links.bond == 0
+    others = np.bincount(links.target[bound], minlength=len(model.recorded)) > 0
+    if in_turn:
+        others[_serve_who_waits(changed, barriers, others)] = True
+    _await_own(changed, barriers)
+    changed.release(np.flatnonzero(~bound & others[links.target]))
     _in_turn(changed)
     changed.notes.append(
         "Every worker makes as many steps as it did; what gradients of older weights do to the training "
@@ -64,24 +71,44 @@ def _apply_each(changed: Changed, joined: Indices) -> None:
     changed.lag[rows] += (more["ns"] * len(model.ranks) / more["count"]).to_numpy()
 
 
+def _serve_who_waits(changed: Changed, barriers: Indices, others: Flags) -> Indices:
+    """Let services that a server began by itself follow when their workers wait; return their begins."""
+    model = changed.model
+    begin = model.requests_at + 2 * np.arange(model.requests.served.height)
+    worker = model.requests.worker_of_services
+    alone = ~others[begin] & (worker >= 0)
+    services = _by_worker(model, worker[alone], begin[alone])
+    waits, begins = _latest(services, _waiting(model, barriers))
+    changed.follow(waits, begins)
+    return begins
+
+
 def _await_own(changed: Changed, barriers: Indices) -> None:
     """Let workers that went on after an update of all go on after the last service of their own."""
-    model, links = changed.model, changed.model.links
-    first = np.cumsum([0, *(len(thread.moments) for thread in model.threads)])
-    goes_on = links.target[barriers]
-    waiting = pl.DataFrame(
-        {
-            "worker": np.searchsorted(first, goes_on, side="right") - 1,
-            "at": model.recorded[goes_on],
-            "moment": goes_on,
-        }
-    ).sort("at")
+    model = changed.model
     end = model.requests_at + 2 * np.arange(model.requests.served.height) + 1
-    services = pl.DataFrame(
-        {"worker": model.requests.worker_of_services, "at": model.recorded[end], "end": end}
-    ).sort("at")
-    found = waiting.join_asof(services, on="at", by="worker", check_sortedness=False).drop_nulls()
-    changed.follow(found["end"].to_numpy(), found["moment"].to_numpy())
+    services = _by_worker(model, model.requests.worker_of_services, end)
+    changed.follow(*_latest(_waiting(model, barriers), services))
+
+
+def _waiting(model: Model, barriers: Indices) -> pl.DataFrame:
+    """Return the moments at which workers go on that waited for an update, which is when they come."""
+    first = np.cumsum([0, *(len(thread.moments) for thread in model.threads)])
+    goes_on = model.links.target[barriers]
+    return _by_worker(model, np.searchsorted(first, goes_on, side="right") - 1, goes_on)
+
+
+def _by_worker(model: Model, worker: Ints, moment: Ints) -> pl.DataFrame:
+    rows = {"worker": worker, "at": model.recorded[moment], "moment": moment}
+    return pl.DataFrame(rows).sort("at", "moment")
+
+
+def _latest(rows: pl.DataFrame, among: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Return the latest moment of the same worker among some that was over by then, and each's own."""
+    found = rows.join_asof(
+        among, on="at", by="worker", suffix="_before", check_sortedness=False
+    ).drop_nulls()
+    return found["moment_before"].to_numpy(), found["moment"].to_numpy()
 
 
 def _in_turn(changed: Changed) -> None:

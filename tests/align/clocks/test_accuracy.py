@@ -16,6 +16,8 @@ from tracelens.simulator.synthetic import Clock, Fault, Scenario, generate, rand
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens.model.trace import Alignment
+
 TIMES = ("start_ns", "end_ns")
 RUN = Scenario(ranks=32, ranks_per_host=4, steps=400, buckets=4, clocks=random_clocks(8, seed=3))
 
@@ -134,3 +136,36 @@ def test_one_clock_changes_nothing() -> None:
     assert same.alignment.method == "same_clock"
     assert same.alignment.uncertainty_ns == 0
     assert same.events.collect().equals(raw.events.collect())
+
+
+def left_later(scenario: Scenario, later_ns: list[int]) -> Alignment:
+    """Align a run in which each rank leaves collectives so much later."""
+    trace = generate(scenario)
+    extra = pl.col("process").replace_strict(dict(enumerate(later_ns)), return_dtype=pl.Int64)
+    ends = pl.when(pl.col("kind") == "reduction").then(pl.col("end_ns") + extra)
+    moved = trace.events.with_columns(end_ns=ends.otherwise("end_ns"))
+    return common.align(trace.with_(events=moved)).alignment
+
+
+@pytest.mark.parametrize(
+    "later_ns",
+    [[0, 1_000, 5_000, 0, 3_000, 4_000], [0, 1_000, 3_000, 9_000, 0, 2_000, 6_000, 7_000]],
+)
+def test_a_hosts_exit_is_that_of_its_middle_process(later_ns: list[int]) -> None:
+    """Of several processes the median says when their host left a collective."""
+    ranks = len(later_ns)
+    clocks = (Clock(), Clock(offset_ns=700_000))
+    run = Scenario(
+        ranks=ranks, ranks_per_host=ranks // 2, steps=40, noise=0.0, exit_skew_us=0.0, clocks=clocks
+    )
+    before, after = (left_later(run, later) for later in ([0] * ranks, later_ns))
+    assert abs(after.hosts[1].offset_ns - before.hosts[1].offset_ns) == pytest.approx(2_000, abs=5)
+
+
+def test_a_host_that_leaves_late_is_less_sure() -> None:
+    """Its lasting lag looks like an offset of its clock; who came last tells how large it is."""
+    run = Scenario(ranks=3, ranks_per_host=1, steps=200, noise=0.1, clocks=(Clock(),) * 3)
+    sure, unsure = (left_later(run, [0, 0, lag]).hosts[2].uncertainty_ns for lag in (0, 200_000))
+    assert sure is not None
+    assert sure < 20_000
+    assert unsure == pytest.approx(200_000, rel=0.3)

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
 
-__all__ = ["as_they_come"]
+__all__ = ["first_come"]
 
 
-def as_they_come(changed: Changed) -> None:
+def first_come(changed: Changed) -> None:
     """Let servers apply each gradient when it is there, and answer when they are asked.
 
     Raises:
@@ -43,7 +43,7 @@ def as_they_come(changed: Changed) -> None:
     bound = links.bond == 0
     others = np.bincount(links.target[bound], minlength=len(model.recorded)) > 0
     if in_turn:
-        others[_serve_who_waits(changed, barriers, others)] = True
+        others[_serve_waiting(changed, barriers, others)] = True
     _await_own(changed, barriers)
     changed.release(np.flatnonzero(~bound & others[links.target]))
     _in_turn(changed)
@@ -71,7 +71,7 @@ def _apply_each(changed: Changed, joined: Indices) -> None:
     changed.lag[rows] += (more["ns"] * len(model.ranks) / more["count"]).to_numpy()
 
 
-def _serve_who_waits(changed: Changed, barriers: Indices, others: Flags) -> Indices:
+def _serve_waiting(changed: Changed, barriers: Indices, others: Flags) -> Indices:
     """Let services that a server began by itself follow when their workers wait; return their begins."""
     model = changed.model
     begin = model.requests_at + 2 * np.arange(model.requests.served.height)
@@ -123,13 +123,15 @@ def _in_turn(changed: Changed) -> None:
     links, kept = model.links, changed.kept
     edges = [(links.source[kept], links.target[kept], lag[kept]), *changed.more]
     source, target, after = (np.concatenate([one[side] for one in edges]) for side in range(3))
-    order = _as_it_comes(model.recorded, (source, target, np.maximum(after, 0.0)), server, lasts)
+    order = _first_come_order(
+        model.recorded, (source, target, np.maximum(after, 0.0)), server, lasts
+    )
     order = order[np.argsort(server[order], kind="stable")]
     same = server[order[1:]] == server[order[:-1]]
     changed.follow(order[:-1][same] + 1, order[1:][same])
 
 
-def _as_it_comes(
+def _first_come_order(
     recorded: Floats, edges: tuple[Ints, Ints, Floats], server: Ints, lasts: Floats
 ) -> Ints:
     """Return the begins of services in the order in which their servers come to them.

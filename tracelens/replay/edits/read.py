@@ -11,7 +11,7 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import parsed_size, size
 from tracelens.replay.edits.algorithms import carry_out_by, with_ranks
-from tracelens.replay.edits.asynchrony import as_they_come
+from tracelens.replay.edits.asynchrony import first_come
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
@@ -180,7 +180,7 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (r"shards=(?P<count>\d+)", spread),
         (r"algorithm=(?P<algorithm>.+)", carry_out_by),
         (r"ranks=(?P<count>\d+)", with_ranks),
-        (r"async=on", as_they_come),
+        (r"async=on", first_come),
         (r"arrangement=.*", _refusal("which links machines share is not recorded.")),
     )
 )

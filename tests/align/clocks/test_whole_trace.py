@@ -11,6 +11,8 @@ from support.runs.traces import span, trace_of
 
 from tracelens.align.clocks import common
 from tracelens.align.collectives import gather
+from tracelens.model.calls import NEVER
+from tracelens.model.columns import FOREVER
 from tracelens.simulator.synthetic import Scenario, generate, random_clocks
 
 if TYPE_CHECKING:
@@ -34,6 +36,29 @@ def test_calls_are_moved_process_by_process(aligned: Trace) -> None:
             moved = aligned.moved[process]
             assert (after.start_ns[:, column] == moved.apply(before.start_ns[:, column])).all()
             assert (after.end_ns[:, column] == moved.apply(before.end_ns[:, column])).all()
+
+
+def test_calls_that_are_open_or_lacking_stay_so(aligned: Trace) -> None:
+    """A rank that was killed in a call has no end of it, and none of the calls after it."""
+    raw = generate(HOSTS)
+    last = pl.col("seq").max()
+    reduction, of_killed = pl.col("kind") == "reduction", pl.col("process") == 3
+    killed = raw.events.filter(
+        (~(reduction & of_killed) | (pl.col("seq") < last.over("kind"))).fill_null(value=True)
+    ).with_columns(
+        end_ns=pl.when(~(reduction & of_killed & (pl.col("seq") == last.over("kind") - 1)))
+        .then("end_ns")
+        .otherwise(None)
+    )
+    trace = common.align(raw.with_(events=killed))
+    (grid,) = trace.calls
+    column = grid.processes.tolist().index(3)
+    assert grid.start_ns[-1, column] == NEVER
+    assert grid.end_ns[-2, column] == FOREVER
+    others = np.delete(np.arange(len(grid.processes)), column)
+    assert (np.abs(grid.end_ns[-2:, others] - grid.end_ns[-3, 0]) < 1e9).all()
+    near = np.abs(grid.start_ns[:-1, column] - aligned.calls[0].start_ns[:-1, column])
+    assert near.max() < 100_000
 
 
 def test_processes_are_moved_as_their_events_are(aligned: Trace) -> None:

@@ -92,17 +92,21 @@ def test_scatter_and_doubt(name: str, count: int) -> None:
 
 
 def test_a_jump_within_a_block_of_collectives() -> None:
-    """Half of it is before the block's level, half after it; yet it lies between two collectives."""
-    each = 10
+    """Half of it is before the block's level, half after it; yet it lies between two collectives.
+
+    Of so many clocks one that jumps is no reason to leave a collective out.
+    """
+    each, clocks = 10, 24
     index = np.arange(BLOCKS * each)
     t = index * SPACING
-    jumps_after = 32 * each + each // 2  # in the middle of a block
-    ahead = np.where(index >= jumps_after, HEIGHT, 0.0) + np.where(index >= 60 * each, 2_000.0, 0.0)
-    exits = np.stack([t, t, t + ahead, t], axis=1)
+    after = BLOCKS // 4 * each + each // 2  # in the middle of a block
+    ahead = np.where(index >= after, HEIGHT, 0.0) + np.where(index >= 60 * each, 2_000.0, 0.0)
+    exits = np.repeat(t[:, None], clocks, axis=1)
+    exits[:, 2] += ahead
     found = fit_exits(exits)
     assert found is not None
     ((at, height),) = found[2].jumps
-    assert exits[jumps_after - 1, 2] < at < exits[jumps_after, 2]
+    assert exits[after - 1, 2] < at < exits[after, 2]
     assert height == pytest.approx(HEIGHT, abs=2_000)
     assert np.abs(found[2].at(exits[:, 2]) - ahead)[: 60 * each] == pytest.approx(0.0, abs=100)
 

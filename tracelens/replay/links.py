@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -10,11 +11,19 @@ import numpy as np
 if TYPE_CHECKING:
     from tracelens.arrays import Array, Flags, Floats, Ints
 
-__all__ = ["BARRIER", "KEPT", "TURN", "Line", "LinkTable", "Links"]
+__all__ = ["KEPT", "Bond", "Line", "LinkTable", "Links"]
 
-# Why something follows something else that another way of training would not have before it.
-TURN: Final = 1  # a server does one thing after the other, or answers after an update
-BARRIER: Final = 2  # a worker goes on after an update
+
+class Bond(IntEnum):
+    """Why something follows something else, if another way of training would not have that before it.
+
+    `TURN`: a server does one thing after the other, or answers after an update. `BARRIER`: a worker goes
+    on after an update.
+    """
+
+    NONE = 0
+    TURN = 1
+    BARRIER = 2
 
 
 class Line(NamedTuple):
@@ -35,8 +44,7 @@ class LinkTable:
     """Links as columns: `target` comes no earlier than `lag` ns after `source`.
 
     `line` is a place in `lines`, -1 for none; `nbytes` are those that the lag is for, -1 unknown; `step`
-    is the step's number, -1 for none; `shard` the server's, -1 for none; `bond` is `TURN`,
-    `BARRIER`, or 0.
+    is the step's number, -1 for none; `shard` the server's, -1 for none; `bond` is a `Bond`.
     """
 
     source: Ints
@@ -68,7 +76,7 @@ class Links:
         nbytes: Ints | None = None,
         step: Ints | None = None,
         shard: Ints | None = None,
-        bond: int = 0,
+        bond: Bond = Bond.NONE,
     ) -> None:
         """Add some links; `there` says which of them there are."""
         kept = (source >= 0) & (target >= 0) & (source != target)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.replay.links import BARRIER, KEPT, TURN, Line
+from tracelens.replay.links import KEPT, Bond, Line
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import EXCHANGE_KINDS
 
@@ -167,7 +167,7 @@ class Requests:
             place = updates["end_ns"].search_sorted(pl.Series(released.end)).to_numpy()
             by = end[updates["place"].to_numpy()[np.minimum(place, updates.height - 1)]]
             goes_on = numbers.of(released.worker, released.end)
-            links.add(by, goes_on, np.zeros(len(by)), bond=BARRIER)
+            links.add(by, goes_on, np.zeros(len(by)), bond=Bond.BARRIER)
 
     def _add_services(self, links: Links, begin: Ints, end: Ints) -> None:
         op, lasts = self.served["op"], self._lasts
@@ -213,7 +213,7 @@ class Requests:
             one, two = order[:-1], order[1:]
             free = over[one] <= start[two]
             turn = free & allowed[1:]
-            links.add(end[one], begin[two], np.zeros(len(one)), turn, bond=TURN)
+            links.add(end[one], begin[two], np.zeros(len(one)), turn, bond=Bond.TURN)
         asked = table["asked"].to_numpy()
         of_request = np.lexsort((start, asked))
         one, two = of_request[:-1], of_request[1:]
@@ -224,7 +224,10 @@ class Requests:
         op = table["op"]
         joins = table.select(key=pl.struct("server", "step", pl.col("key").fill_null(-1)))["key"]
         group = joins.rank("dense").to_numpy()
-        for before, after, bond in (("aggregate", "apply", 0), ("apply", "reply", TURN)):
+        for before, after, bond in (
+            ("aggregate", "apply", Bond.NONE),
+            ("apply", "reply", Bond.TURN),
+        ):
             one, two = (np.flatnonzero((op == name).to_numpy()) for name in (before, after))
             if len(one) and len(two):
                 self._add_joins(links, (one, two), group, (begin, end), bond)
@@ -235,7 +238,7 @@ class Requests:
         services: tuple[Ints, Ints],
         group: Ints,
         moments: tuple[Ints, Ints],
-        bond: int,
+        bond: Bond,
     ) -> None:
         """Add that services of a group follow the last one of others in it that was over before."""
         before, after = services

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.errors import InvalidArgument
-from tracelens.replay.links import BARRIER
+from tracelens.replay.links import Bond
 from tracelens.stats.constants import MAJORITY
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def first_come(changed: Changed) -> None:
         InvalidArgument: no server joins gradients of several workers, or takes workers in turn.
     """
     model, links = changed.model, changed.model.links
-    joined, barriers = model.requests.joined, np.flatnonzero(links.bond == BARRIER)
+    joined, barriers = model.requests.joined, np.flatnonzero(links.bond == Bond.BARRIER)
     in_turn = len(barriers) > MAJORITY * len(model.steps) * len(model.ranks)
     if len(model.ranks) < 2 or not (len(joined) or in_turn):
         raise InvalidArgument(
@@ -40,7 +40,7 @@ def first_come(changed: Changed) -> None:
             "there are none."
         )
     _apply_each(changed, joined)
-    bound = links.bond == 0
+    bound = links.bond == Bond.NONE
     others = np.bincount(links.target[bound], minlength=len(model.recorded)) > 0
     if in_turn:
         others[_serve_waiting(changed, barriers, others)] = True

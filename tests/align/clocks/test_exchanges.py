@@ -63,6 +63,16 @@ def test_either_side_may_be_tied(clock: int, ways: list[tuple[int, int]]) -> Non
         assert abs(found.uncertainty_ns - (narrowest / 2 + 10)) <= 1
 
 
+def test_clocks_drift_while_a_server_works() -> None:
+    """By no more than quartz does, a ten thousandth; the window is as much wider on either side."""
+    served = 100 * MS
+    row = exchange(0)
+    longer = row | {name: row[name] + served for name in ("returned", "answered")}
+    found = from_requests(table(as_shown(longer, 1)), 1, {0: MAPPED}, None)
+    assert found is not None
+    assert found.uncertainty_ns == pytest.approx(100 + 10 + served // 10_000, abs=2)
+
+
 def test_only_mapped_clocks_tie() -> None:
     rows = table(as_shown(exchange(0), 1))
     assert from_requests(rows, 1, {}, None) is None

@@ -39,6 +39,16 @@ def test_unlike_sizes_are_not_compared() -> None:
     assert found.lag - found.lag[0] == pytest.approx(LAGS - LAGS[0], abs=1_500)
 
 
+def test_who_is_last_into_large_collectives_more_often_lags_no_more() -> None:
+    """Each size has its own usual length, whichever hosts it is mostly known of."""
+    times = lasted(400)
+    rows = np.arange(400)
+    large = rows // len(LAGS) % 4 < np.where(rows % len(LAGS) < 2, 1, 3)
+    times[large] += 50e6
+    found = lags(times, large.astype(np.int64))
+    assert found.lag - found.lag[0] == pytest.approx(LAGS - LAGS[0], abs=25_000)
+
+
 def test_never_last_is_unknown() -> None:
     """A host that never comes last is as unsure as the worst that is known."""
     times = lasted(40 * FEWEST)

@@ -31,7 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=place,
         metavar="RUN",
-        help="a run of yours to ask the same of: with parameter servers (cori), allreduces, or EASGD",
+        help="a run of yours to ask the same of: with servers (cori), allreduces, updates, or EASGD",
     )
     add_limit(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")

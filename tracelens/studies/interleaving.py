@@ -135,6 +135,10 @@ def _nt3(gbytes_per_s: float) -> Scenario:
     return scenario_file.scenario(found)
 
 
+def _computed_ms(system: Scenario) -> float:
+    return system.data_ms + system.forward_ms + system.backprop_ms
+
+
 def _reduced(system: Scenario) -> Floats:
     """Return when each bucket is reduced in a step without noise, in ms from its begin."""
     quiet = replace(system, ranks=1, steps=1, noise=0.0, spread=0.0, exit_skew_us=0.0)
@@ -148,7 +152,7 @@ def _reduced(system: Scenario) -> Floats:
 def _hidden(systems: dict[str, Scenario]) -> Section:
     figures: list[Figure] = []
     for name, system in systems.items():
-        computed = system.data_ms + system.forward_ms + system.backprop_ms
+        computed = _computed_ms(system)
         tail = max(float(_reduced(system)[-1]) - computed, 0.0)
         figures += [
             Figure(f"step, {name}", computed + tail + system.update_ms, "ms", "simulated"),
@@ -192,7 +196,7 @@ def _gaps(systems: dict[str, Scenario]) -> Section:
         reduced = _reduced(system)
         sizes = np.array(system.bytes_of_buckets, np.float64)
         begin, end = _updates(reduced, system.update_ms * sizes / sizes.sum())
-        computed = system.data_ms + system.forward_ms + system.backprop_ms
+        computed = _computed_ms(system)
         step = max(computed, float(end[-1]))
         gaps = np.append(begin[1:] - end[:-1], step - end[-1] + begin[0])
         figures += [

@@ -163,7 +163,7 @@ def test_a_hosts_exit_is_that_of_its_middle_process(later_ns: list[int]) -> None
 
 
 def test_a_host_that_leaves_late_is_less_sure() -> None:
-    """Its lasting lag looks like an offset of its clock; who came last tells how large it is."""
+    """Its lasting lag looks like an offset of its clock; who came last shows how large it is."""
     run = Scenario(ranks=3, ranks_per_host=1, steps=200, noise=0.1, clocks=(Clock(),) * 3)
     sure, unsure = (left_later(run, [0, 0, lag]).hosts[2].uncertainty_ns for lag in (0, 200_000))
     assert sure is not None

@@ -58,9 +58,7 @@ def _apply_each(changed: Changed, joined: Indices) -> None:
     model, served = changed.model, changed.model.requests.served
     lags = changed.lag[model.wires[model.requests_at + 2 * np.arange(served.height)]]
     table = (
-        served.select("server", "step", op="op")
-        .with_row_index("row")
-        .with_columns(ns=pl.Series(lags))
+        served.select("server", "step", "op").with_row_index("row").with_columns(ns=pl.Series(lags))
     )
     update = table[joined].group_by("server", "step").agg(pl.col("ns").sum())
     each = table.filter(pl.col("op") == "aggregate").select("row", "server", "step")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import publish
-from benchmarks.scaling.arms import hundred_million, many_files, whole_report
+from benchmarks.scaling.arms import hundred_million, many_files, small_run, whole_report
 from benchmarks.scaling.bounds import machine
 from benchmarks.scaling.cost import Failed
 from benchmarks.scaling.executors import two_workers
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SCRIPT: Final = "tests/benchmarks/scale.py"
 PAGE: Final = "scale.md"
 ARMS: Final[dict[str, Callable[[Bench], Section]]] = {
+    "small": small_run,
     "report": whole_report,
     "files": many_files,
     "large": hundred_million,

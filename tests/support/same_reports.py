@@ -94,7 +94,7 @@ def _digest(run: Path) -> str:
 
 def _said(run: Path, form: str) -> str:
     """Return what `tracelens analyze` prints; it is called beside the run, so that no path differs."""
-    sys.argv = ["tracelens", "analyze", run.name, "--format", form]
+    sys.argv = ["tracelens", "analyze", run.name, "--again", "--no-keep", "--format", form]
     with chdir(run.parent), redirect_stdout(io.StringIO()) as out:
         try:
             runpy.run_module("tracelens", run_name="__main__", alter_sys=True)

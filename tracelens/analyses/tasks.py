@@ -19,7 +19,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.accounting.stages import find_server
 from tracelens.model import fmt
 from tracelens.stats.constants import CLEARLY_SLOWER, FALSE_RATE
-from tracelens.stats.null_model import rank_sum_tail
+from tracelens.stats.tails import rank_sum_tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from tracelens.stats.constants import (
     SAMPLES,
     SPREAD_FREEDOM,
 )
-from tracelens.stats.null_model import student_tail
+from tracelens.stats.tails import student_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,16 +3,11 @@
 Every rank is compared with the median of its peers, and so is every peer with that of the other ones:
 what these differ by is noise (an AR(1) process, learnt from all blocks) and the spread between equal
 ranks (learnt from windows as long as the one judged, with a weak prior). Each has its own degrees of
-freedom, and their sum has those of Welch (1947) and Satterthwaite (1946). Beside it stand the tails of
-Student's t and of the binomial distribution, both regularised incomplete beta functions (Abramowitz &
-Stegun 26.5.24 and 26.7.1), the latter also between whole numbers. SciPy has these; importing it
-costs as much as explaining a small run, so who asks looks first whether the answer matters. Rank sums
-have a tail of their own.
+freedom, and their sum has those of Welch (1947) and Satterthwaite (1946).
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
@@ -32,53 +27,7 @@ from tracelens.stats.constants import (
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tracelens.arrays import Floats, Ints
-
-
-def student_tail(t: npt.ArrayLike, freedom: npt.ArrayLike) -> Floats:
-    """Return P(T >= t) for Student's t with `freedom` degrees of freedom, however small it is."""
-    from scipy import special
-
-    return np.asarray(special.stdtr(freedom, -np.asarray(t, float)))
-
-
-def least_student_tail(t: Floats, freedom: float) -> Floats:
-    """Return a lower bound of P(T >= t) for t > 0, within 5 % of it from t = 3 on (Soms 1976)."""
-    log_density = (
-        math.lgamma((freedom + 1) / 2)
-        - math.lgamma(freedom / 2)
-        - 0.5 * math.log(freedom * math.pi)
-        - (freedom + 1) / 2 * np.log1p(t**2 / freedom)
-    )
-    ratio = (1 + t**2 / freedom) / t * (1 - freedom / ((freedom + 2) * t**2))
-    return np.asarray(np.exp(log_density) * ratio)
-
-
-def binomial_tail(k: npt.ArrayLike, trials: npt.ArrayLike, rate: npt.ArrayLike) -> Floats:
-    """Return P(X >= k) for a binomial X, of counts that need not be whole."""
-    from scipy import special
-
-    k, trials = np.asarray(k, float), np.asarray(trials, float)
-    inside = (k >= 1) & (k <= trials)
-    shown = np.where(inside, k, 1)
-    tail = special.betainc(shown, np.maximum(trials - shown + 1, 1), rate)
-    return np.asarray(np.where(inside, tail, np.where(k < 1, 1.0, 0.0)))
-
-
-def rank_sum_tail(values: Ints, others: Ints) -> float:
-    """Return how likely some values are so large among others by chance (Mann & Whitney 1947).
-
-    The normal approximation, without a correction for ties; `scipy.stats`, which has it, takes longer to
-    import than a report of a small run does.
-    """
-    ordered = np.sort(others)
-    below, upto = (np.searchsorted(ordered, values, side=side) for side in ("left", "right"))
-    greater = float((below + upto).sum()) / 2
-    pairs = len(values) * len(others)
-    deviation = math.sqrt(pairs * (len(values) + len(others) + 1) / 12)
-    return math.erfc((greater - pairs / 2) / deviation / math.sqrt(2)) / 2
+    from tracelens.arrays import Floats
 
 
 # The variance of the median of so many normal numbers (David & Nagaraja 2003, section 3).

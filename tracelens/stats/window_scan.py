@@ -40,13 +40,7 @@ from tracelens.stats.constants import (
     PAIR_WINDOW,
     PERMUTATIONS,
 )
-from tracelens.stats.null_model import (
-    NullModel,
-    binomial_tail,
-    least_student_tail,
-    median_of_others,
-    student_tail,
-)
+from tracelens.stats.null_model import NullModel, median_of_others
 from tracelens.stats.robust import (
     block_edges,
     block_levels,
@@ -54,6 +48,7 @@ from tracelens.stats.robust import (
     deviation_of_steps,
     medians,
 )
+from tracelens.stats.tails import binomial_tail, student_tail
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
@@ -169,11 +164,7 @@ def _of_length(
     tried = 1 / ENOUGH if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - ENOUGH)
     p = np.ones_like(means)
     far = np.nonzero(means > CLEAR * scale)
-    t = means[far] / scale
-    hopeful = least_student_tail(t, freedom) * tried < FALSE_RATE
-    if hopeful.any():
-        far = (far[0][hopeful], far[1][hopeful])
-        p[far] = np.minimum(student_tail(t[hopeful], freedom) * tried, 1.0)
+    p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
     scales = np.full_like(means, scale)
     return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)
 

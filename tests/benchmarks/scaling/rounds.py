@@ -98,6 +98,10 @@ class Bench:
         """Measure the floor."""
         return measured([sys.executable, str(_FLOOR), str(trace)], self.output)
 
+    def imports(self) -> Cost:
+        """Measure a process that imports the libraries that reports are made with."""
+        return measured([sys.executable, "-c", "import numpy, polars, pyarrow"], self.output)
+
     def verb(
         self,
         verb: str,

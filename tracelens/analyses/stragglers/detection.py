@@ -34,8 +34,8 @@ from tracelens.stats.constants import (
     MOST_FREEDOM,
     ROUNDS,
 )
-from tracelens.stats.null_model import student_tail
 from tracelens.stats.robust import block_edges, block_medians, deviation, medians
+from tracelens.stats.tails import student_tail
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime

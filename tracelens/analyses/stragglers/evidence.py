@@ -31,8 +31,8 @@ from tracelens.stats.constants import (
     MAJORITY,
     MANY,
 )
-from tracelens.stats.null_model import binomial_tail
 from tracelens.stats.robust import medians
+from tracelens.stats.tails import binomial_tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

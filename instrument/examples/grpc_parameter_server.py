@@ -53,7 +53,7 @@ def place(model: Perceptron, strategy: str, shards: int) -> list[Piece]:
 
 
 def serve(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Piece]) -> None:
-    """Be a shard: say the port on a line, learn the others' addresses, serve until told to stop."""
+    """Be a shard: say the address on a line, learn the others' addresses, serve until told to stop."""
     number, planted = arguments.index, faults.from_arguments(arguments)
     tl.start(role="ps", rank=number, world=arguments.workers, shard=number)
     variables = flat_variables(model)
@@ -76,9 +76,10 @@ def serve(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Pie
         name.rpartition("/")[2]: method for name, method in (shard.methods() | methods).items()
     }
     server.add_registered_method_handlers(wire.SERVICE, handlers)
-    port = server.add_insecure_port("127.0.0.1:0")
+    host = f"127.0.0.{number + 2}" if arguments.own_addresses else "127.0.0.1"
+    port = server.add_insecure_port(f"{host}:0")
     server.start()
-    print(port, flush=True)
+    print(f"{host}:{port}", flush=True)
     first = sys.stdin.readline().strip()
     if isinstance(shard, Shard) and arguments.mode == "sync":
         shard.applied.append(tokens.applied if number == 0 else _teller(first))
@@ -128,8 +129,7 @@ def launch(arguments: argparse.Namespace) -> int:
 
     pipe = subprocess.PIPE
     shards = [start("ps", index, stdin=pipe, stdout=pipe) for index in range(arguments.shards)]
-    ports = [shard.stdout.readline().strip() for shard in shards if shard.stdout]
-    addresses = [f"127.0.0.1:{port}" for port in ports]
+    addresses = [shard.stdout.readline().strip() for shard in shards if shard.stdout]
     for shard in shards:
         if shard.stdin:
             shard.stdin.write(f"{addresses[0]}\n")
@@ -171,6 +171,11 @@ def main() -> int:
         default="",
         metavar="SECONDS,...",
         help="that each process's clock is ahead, shards first; needs root",
+    )
+    parser.add_argument(
+        "--own-addresses",
+        action="store_true",
+        help="a loopback address for each shard, from 127.0.0.2 on: tc can limit its link",
     )
     parser.add_argument("--role", choices=("ps", "worker"), help=argparse.SUPPRESS)
     parser.add_argument("--index", type=int, help=argparse.SUPPRESS)

@@ -22,7 +22,6 @@ MOST_FILES: Final = 20  # of a folder
 MOST_LINES: Final = 450  # of a file
 # Below 100 lines, imported by one module, and no entry of a list: each with the reason why it is a file.
 ALONE: Final = {
-    "tracelens.lod.tracks.recorded_spans": "what is read of a trace, not what is made of it",
     "tracelens.lod.tracks.area": "what the dashboard shows of it is drawn there, not computed",
     "tracelens.readers.otf2.regions": "what names and paradigms mean, not how rows are made",
     "tracelens.readers.flight_recorder.hangs": "compares all ranks, where a dump is of one",

@@ -45,6 +45,7 @@ ROUNDS: Final = 5
 CORES: Final = (
     2  # ranks of MPI poll while they wait: more of them than cores would hold each other up
 )
+LAUNCH: Final = Path(__file__).parents[1] / "support" / "launch"
 GLOO: Final = PROGRAMS / "layered_gloo.py"
 _PYTHON: Final = sys.executable
 
@@ -73,6 +74,13 @@ def _slow(phase: str, *options: str) -> tuple[str, ...]:
 def _network(rate: str, *options: str) -> tuple[str, ...]:
     hosts = (str(EXAMPLES / "pretend_hosts.py"), "--hosts", str(RANKS), "--rate", rate, "--")
     return (_PYTHON, *hosts, _PYTHON, str(GLOO), *options)
+
+
+def _shaped(*options: str) -> tuple[str, ...]:
+    links = (str(LAUNCH / "shaped_links.py"), "100mbit", "2")
+    script = (_PYTHON, str(EXAMPLES / "grpc_parameter_server.py"), "--own-addresses")
+    size = ("--workers=2", "--shards=2", "--steps=40", "--hidden=192", "--layers=4")
+    return (_PYTHON, *links, *script, *size, *options)
 
 
 @dataclass(frozen=True)
@@ -132,6 +140,12 @@ INTERVENTIONS: Final = (
         _network("50mbit", *_MANY),
         _network("100mbit", *_MANY),
         ("bandwidth*2",),
+    ),
+    Intervention(
+        "shaped links: variables moved, in chunks",
+        _shaped("--placement=round_robin"),
+        _shaped("--placement=chunked"),
+        ("placement=chunked",),
     ),
     Intervention("gloo: nothing changed", _gloo(), _gloo(), ("rank:1=median",)),
 )

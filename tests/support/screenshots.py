@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from support.runs.indexes import explained
 from support.samples import SAMPLES, manifest, record
 from support.web.browser import chromium, opened, served, settled
 
 from tracelens.lod import raster
+from tracelens.simulator.synthetic import Scenario, write
 from tracelens_dashboard.app import run_list
-from tracelens_dashboard.pages import PAGES
+from tracelens_dashboard.pages import PAGES, scaling
 from tracelens_dashboard.runs.catalog import id_of
 
 if TYPE_CHECKING:
@@ -49,8 +51,10 @@ SUITS: Final = {
     "/collectives": ("mpi-sweep", ""),
     "/stacks": (SAMPLED, ""),
     "/compare": (USUAL, f"&compare={{{OTHER}}}"),
+    "/scaling": ("02-ranks", ""),
 }
 DARK: Final = ("/", "/timeline")
+SIZES: Final = (2, 4, 8, 16, 32)
 PIXELS: Final = """async (picture) => {
   const image = new Image();
   image.src = "data:image/png;base64," + picture;
@@ -80,17 +84,38 @@ def main() -> None:
     for old in PICTURES.glob("*.png"):
         old.unlink()
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
-        runs = _copied(Path(folder))
-        with served(Path(folder)) as url:
-            for path, title, scheme in _wanted():
-                picture = _taken(browser, url + _address(path, runs), scheme)
-                (PICTURES / name_of(title, scheme)).write_bytes(picture)
-                sys.stdout.write(f"{name_of(title, scheme)}: {len(picture) // 1000} kB\n")
+        samples, sizes = Path(folder, "samples"), Path(folder, "sizes")
+        _take(
+            browser, samples, _copied(samples), [one for one in _wanted() if one[0] != scaling.PATH]
+        )
+        _take(browser, sizes, _of_sizes(sizes), [(scaling.PATH, scaling.TITLE, "light")])
+
+
+def _take(
+    browser: Browser, folder: Path, runs: dict[str, str], wanted: list[tuple[str, str, Scheme]]
+) -> None:
+    """Serve runs, and take the pictures of some pages of theirs."""
+    with served(folder) as url:
+        for path, title, scheme in wanted:
+            picture = _taken(browser, url + _address(path, runs), scheme)
+            (PICTURES / name_of(title, scheme)).write_bytes(picture)
+            sys.stdout.write(f"{name_of(title, scheme)}: {len(picture) // 1000} kB\n")
+
+
+def _of_sizes(folder: Path) -> dict[str, str]:
+    """Simulate runs of several sizes, whose reductions take longer the more ranks there are."""
+    for ranks in SIZES:
+        run = folder / f"{ranks:02}-ranks"
+        write(Scenario(ranks=ranks, steps=40, overlap=False, transfer_ms=0.2 * ranks), run)
+        explained(run)
+    return {run.name: id_of(run) for run in folder.iterdir()}
 
 
 def _copied(folder: Path) -> dict[str, str]:
     """Copy the samples, as an index is made beside them; return their ids."""
-    for sample in {USUAL, OTHER, *(sample for sample, _ in SUITS.values())} - {SAMPLED}:
+    folder.mkdir()
+    suited = {sample for path, (sample, _) in SUITS.items() if path != scaling.PATH}
+    for sample in {USUAL, OTHER, *suited} - {SAMPLED}:
         shutil.copytree(SAMPLES / sample, folder / sample, ignore=shutil.ignore_patterns("index-*"))
     late = next(sample for sample in manifest() if sample.name == "mpi-late-rank")
     record(replace(late, record=["--sample"]), folder / SAMPLED)

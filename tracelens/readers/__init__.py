@@ -22,6 +22,7 @@ _DATABASES: Final = (".sqlite", ".sqlite3", ".db")
 _DFTRACER: Final = (".pfw", ".pfw.gz", *_EVENTS)
 _BEGINS: Final = (b"[", b"{", b"\x1f", b"\xef", b" ", b"\n", b"\r", b"\t")  # of JSON, plain or gzip
 _OTF2: Final = b"\x03BOTF2"
+_XPLANE: Final = (".xplane.pb",)
 _PICKLE: Final = b"\x80"
 _SQLITE: Final = b"SQLite format 3\x00"
 
@@ -96,6 +97,17 @@ def _otf2() -> Reader:
     return Otf2Reader()
 
 
+def _xplane() -> Reader:
+    from tracelens.readers.xplane import XPlaneReader
+
+    return XPlaneReader()
+
+
+def _may_be_xplane(path: Path) -> bool:
+    """Return whether a file is called as profilers of XLA call theirs, or one in a folder is."""
+    return _holds(path, _XPLANE) if path.is_dir() else path.name.endswith(_XPLANE)
+
+
 def _may_be_archive(path: Path) -> bool:
     """Return whether a file begins as OTF2's anchors do, or names in a folder say that one may."""
     if path.is_file():
@@ -137,6 +149,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_be_database, _nsight),
     Format(_may_be_pickle, _flight_recorder),
     Format(_may_be_archive, _otf2),
+    Format(_may_be_xplane, _xplane),
     Format(_may_hold_lines, _dftracer),
     Format(_may_hold_events, _kineto),
     Format(Path.exists, _native),

@@ -4,12 +4,15 @@ The run is replayed without edits and with them (`model.py`); what the steps dif
 its interval resamples blocks of steps (Künsch 1989). The replay without edits is held to the recorded
 run: beyond an error of 3 %, no answer is to be relied upon. An answer tells nothing of what an edit does
 beyond the lengths that it names: of contention for cores, caches and links, for one.
+
+Whoever asks more than once keeps the `Replay`: the run is read once.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -17,16 +20,18 @@ from tracelens.accounting import phases as accounting
 from tracelens.errors import InvalidArgument
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
+from tracelens.replay.stretches import Stretches
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
     from tracelens.replay.edits.changed import Changed
 
-__all__ = ["FORMAT", "Answer", "Identity", "WhatIf", "whatif"]
+__all__ = ["EVERY", "FORMAT", "Answer", "Identity", "Replay", "WhatIf", "whatif"]
 
 FORMAT: Final = "tracelens.whatif/1"
 _UNRELIABLE: Final = 0.03  # from this error of the replay without edits on
@@ -104,32 +109,82 @@ def whatif(trace: Trace, *edits: str, phases: Phases | None = None) -> WhatIf:
     Raises:
         InvalidArgument: an edit is none, or one that this trace cannot answer; or it has no steps.
     """
-    if not edits:
-        raise InvalidArgument("what if what? Name at least one edit, such as 'rank:3=median'.")
-    model = Model.of(trace, accounting.run(trace) if phases is None else phases)
-    if model is None:
-        raise InvalidArgument(
-            "The run has no steps on all its workers: there is nothing to replay."
+    return Replay.of(trace, phases).asked(*edits)
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A run that answers again and again."""
+
+    trace: str
+    model: Model
+
+    @classmethod
+    def of(cls, trace: Trace, phases: Phases | None = None) -> Self:
+        """Make it of a trace; `phases` are the partition of its time, if that was made before.
+
+        Raises:
+            InvalidArgument: it has no steps.
+        """
+        model = Model.of(trace, accounting.run(trace) if phases is None else phases)
+        if model is None:
+            raise InvalidArgument(
+                "The run has no steps on all its workers: there is nothing to replay."
+            )
+        return cls(trace.path.name if trace.path else "", model)
+
+    def asked(self, *edits: str) -> WhatIf:
+        """Answer edits that are made together; with ``all``, every single one that is known.
+
+        Raises:
+            InvalidArgument: an edit is none, or one that this trace cannot answer.
+        """
+        if not edits:
+            raise InvalidArgument("what if what? Name at least one edit, such as 'rank:3=median'.")
+        if EVERY not in edits:
+            return self._found([_answer(self.model, edits)], [])
+        answers, refused = [], []
+        for edit in known_edits(self.model):
+            try:
+                answers.append(_answer(self.model, [edit]))
+            except InvalidArgument as error:
+                refused.append((edit, str(error).removeprefix(f"{edit}: ")))
+        return self._found(sorted(answers, key=lambda answer: -answer.saving), refused)
+
+    def step(self, row: int, *edits: str) -> tuple[Stretches, Stretches]:
+        """Return what ranks do in a step, a place in `Model.steps`, without edits and with them.
+
+        Raises:
+            InvalidArgument: as `asked` does.
+        """
+        model, changed = self.model, edited(self.model, edits)
+        times = _replayed(changed, edits)
+        return (
+            Stretches.of(model, model.usual, model.links.lag, row),
+            Stretches.of(model, times, changed.lag, row),
         )
-    name = trace.path.name if trace.path else ""
-    identity = _identity(model)
-    if EVERY not in edits:
-        return WhatIf(name, len(model.steps), identity, (_answer(model, edits),))
-    answers, refused = [], []
-    for edit in known_edits(model):
-        try:
-            answers.append(_answer(model, [edit]))
-        except InvalidArgument as error:
-            refused.append((edit, str(error).removeprefix(f"{edit}: ")))
-    answers.sort(key=lambda answer: -answer.saving)
-    return WhatIf(name, len(model.steps), identity, tuple(answers), tuple(refused))
 
+    def saved(self, *edits: str) -> Floats:
+        """Return by how much each step is shorter with some edits, ns, [step].
 
-def _identity(model: Model) -> Identity:
-    recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
-    each = np.abs(usual / np.maximum(recorded, 1.0) - 1)
-    whole = float(usual.sum() / max(recorded.sum(), 1.0) - 1)
-    return Identity(whole, float(np.median(each)), model.kept_share)
+        Raises:
+            InvalidArgument: as `asked` does.
+        """
+        model = self.model
+        return model.lengths(model.usual) - model.lengths(_replayed(edited(model, edits), edits))
+
+    @cached_property
+    def identity(self) -> Identity:
+        """How far the replay without edits is from the recorded run."""
+        model = self.model
+        recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
+        each = np.abs(usual / np.maximum(recorded, 1.0) - 1)
+        whole = float(usual.sum() / max(recorded.sum(), 1.0) - 1)
+        return Identity(whole, float(np.median(each)), model.kept_share)
+
+    def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
+        steps = len(self.model.steps)
+        return WhatIf(self.trace, steps, self.identity, tuple(answers), tuple(refused))
 
 
 def _answer(model: Model, edits: Sequence[str]) -> Answer:

@@ -119,7 +119,7 @@ def curves(
     by = by or ("workers" if len({one.workers for one in points}) > 1 else "shards")
     groups = [(key, group) for key, group in _groups(points, by).items() if _sizes(group, by) > 1]
     if not groups:
-        sizes = fmt.series(sorted({str(getattr(one, by)) for one in points}))
+        sizes = fmt.series(sorted({str(getattr(one, by)) for one in points}) or ["no"])
         raise InvalidArgument(
             f"Found runs of {sizes} {by} and no system with two sizes: expected runs of one system "
             f"with different numbers of {by}."

@@ -106,4 +106,7 @@ def _ways(store: Store, finding: Finding) -> list[Component]:
     step = links.to_worst_step(store, finding)
     if step:
         ways.append(("Worst step", step))
+    fixed = links.fixed(store, finding)
+    if fixed:
+        ways.append(("What if it were fixed", links.to_replay(store, fixed)))
     return [dcc.Link(label, href=href, className="way") for label, href in ways]

@@ -87,6 +87,14 @@ EXPLAINED: Final = {
     "Calls (red: longer than on peers)": "Who called whom; width: time on the stack.",
     "Functions by residual against peers": "Self time of functions here minus the median peer's.",
     "Time on the stack": "When the chosen function was on the stack of which rank.",
+    "What if": "How long steps would be if something were different: the run is replayed with edits.",
+    "One step, before and after": (
+        "What ranks do in a step: replayed as it was, and below with the edits. The step is over on "
+        "all ranks at the dotted line."
+    ),
+    "What every single edit would save": (
+        "The mean step's saving by each edit alone, with its 95 % interval; they do not add up."
+    ),
     "Compare": "What changed from another run to this one, with intervals.",
     "Compute time difference by rank and step": (
         "Compute time of this run minus the other's; teal: faster, orange: slower, pale: within noise."
@@ -95,6 +103,12 @@ EXPLAINED: Final = {
     "Where the time went": (
         "From total rank time down to parallel efficiency, each loss by its cause, after POP."
     ),
+    "Scaling": "What becomes of efficiency with more workers or servers, and which factor loses it.",
+    "Efficiency and its factors": (
+        "Efficiency against the smallest run: the product of POP's factors, each as a share of the "
+        "smallest run's."
+    ),
+    "Step time by size": "The length of a step; a forecast is hollow, with its 95 % interval.",
     "Side by side": "Two runs at the same step; both timelines have one time axis and one colour scale.",
 }
 

@@ -1,8 +1,8 @@
 """One module a page; a page is added by its module and one line in `PAGES`.
 
-That is the place for what is to come: what-if, scaling (over `current.runs()`, as `compare` is over
-two of them), and runs that still go on. A page shows the run in the address bar: `layout` is given it,
-callbacks ask `tracelens_dashboard.runs.current` for it, and links of `view.links` lead on within it.
+A page shows the run in the address bar: `layout` is given it, callbacks ask
+`tracelens_dashboard.runs.current` for it, and links of `view.links` lead on within it; `compare` and
+`scaling` are about other runs, too.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from tracelens_dashboard.pages import (
     critical_path,
     interleaving,
     overview,
+    scaling,
     shards,
     stacks,
     steps,
     stragglers,
     timeline,
+    what_if,
 )
 
 if TYPE_CHECKING:
@@ -53,5 +55,7 @@ PAGES: Final[tuple[Page, ...]] = (
     shards,
     critical_path,
     stacks,
+    what_if,
     compare,
+    scaling,
 )

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tracelens.lod.tracks.group import Group
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
+    from tracelens.replay.whatif import Replay
 
 _SPAN_BYTES: Final = 150  # of a span with all its columns, in a trace that has no index
 KEPT_GROUPS: Final = 16  # processes whose tracks stay in memory
@@ -189,6 +190,18 @@ class Store:
         """Return the rows of a rank's streams in the scene."""
         rows = enumerate(self.scene.lanes.lanes)
         return [row for row, lane in rows if lane.role == "device" and lane.rank == rank]
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The run as it can be replayed; all its events are read for it, once.
+
+        Raises:
+            UnusableInput: its files cannot be read any more.
+            InvalidArgument: it has no steps.
+        """
+        from tracelens.replay.whatif import Replay  # noqa: PLC0415 - an index opens without analyses
+
+        return Replay.of(self._recorded.trace())
 
     def window_of(self, first: int, last: int) -> Window | None:
         """Return the window of a range of steps; None where there are no such steps."""

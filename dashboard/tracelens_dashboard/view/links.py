@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.view.state import MOST_PINS, ViewState
@@ -19,6 +20,7 @@ TIMELINE: Final = "/timeline"
 SHARDS: Final = "/shards"
 COMPARE: Final = "/compare"
 STACKS: Final = "/stacks"
+WHAT_IF: Final = "/what-if"
 SETTLED: Final = 20  # in runs of more steps than these,
 STARTING: Final = 2  # so many first ones, which load and compile, are left out
 MARGIN: Final = 0.05  # of the window, on either side: where it begins and ends is seen
@@ -150,6 +152,20 @@ def along_path(href: str) -> str:
 def to_comparison(run: str | None, other: str) -> str:
     """Compare a run with another one."""
     return ViewState(run=run, compare=other).link(COMPARE)
+
+
+def to_replay(store: Store, edits: tuple[str, ...]) -> str:
+    """Show a replay with some edits."""
+    return ViewState(run=store.run_id, edits=edits).link(WHAT_IF)
+
+
+def fixed(store: Store, finding: Finding) -> tuple[str, ...]:
+    """Return the edits that undo a fault: its ranks as fast as others; empty where there are none."""
+    named = set(finding.ranks) & set(store.ranks)
+    if finding.category != "fault" or not finding.saving or len(named) in {0, len(store.ranks)}:
+        return ()
+    phase = f",phase:{finding.phase}" if finding.phase in OWN_CATEGORIES else ""
+    return tuple(f"rank:{rank}{phase}=median" for rank in sorted(named)[:MOST_PINS])
 
 
 def to_shard(store: Store, finding: Finding) -> str:

@@ -12,12 +12,14 @@ from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LONGEST_VALUE: Final = 200
+LONGEST_VALUE: Final = 500
 LONGEST_QUERY: Final = 4000
 NO_RUN: Final = "unknown"
 MOST_PINS: Final = 12
 MOST_OPENED: Final = 12
 LONGEST_SEARCH: Final = 100
+BETWEEN_EDITS: Final = ";"
+MOST_EDITS: Final = 12
 NONE_OPENED: Final = "none"
 SORTS: Final = ("rank", "lateness")
 
@@ -36,7 +38,8 @@ class ViewState:
     which track, if it was one of an opened process; `run` says of which run, where several are served,
     and `compare` with which other one; `path` whether the critical path is drawn. `opened` are the
     processes whose tracks are shown, by rank, shards as ``ps0``; null = as many as there is room for.
-    `row_px` is the height of rows that was asked for; `find` what is looked for by name.
+    `row_px` is the height of rows that was asked for; `find` what is looked for by name; `edits` are
+    what is different in a replay.
     """
 
     start_ns: int | None = None
@@ -52,6 +55,7 @@ class ViewState:
     opened: tuple[str, ...] | None = None
     row_px: int | None = None
     find: str = ""
+    edits: tuple[str, ...] = ()
 
     @property
     def query(self) -> str:
@@ -68,10 +72,11 @@ class ViewState:
             "open": None if self.opened is None else ",".join(self.opened) or NONE_OPENED,
             "row": self.row_px,
             "find": self.find or None,
+            "what": BETWEEN_EDITS.join(self.edits) or None,
             "path": 1 if self.path else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
-        return urlencode({k: v for k, v in values.items() if v is not None}, safe=",")
+        return urlencode({k: v for k, v in values.items() if v is not None}, safe=",;:=*")
 
     def link(self, path: str) -> str:
         """Return the address that shows this view on a page."""
@@ -99,6 +104,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
         opened=_opened(values.get("open")),
         row_px=row_height(values.get("row")),
         find=_found(values.get("find")),
+        edits=edits(values.get("what")),
     )
 
 
@@ -143,6 +149,13 @@ def _opened(value: object) -> tuple[str, ...] | None:
 def _found(value: object) -> str:
     text = value.strip() if isinstance(value, str) else ""
     return text if text.isprintable() and len(text) <= LONGEST_SEARCH else ""
+
+
+def edits(value: object) -> tuple[str, ...]:
+    """Return the edits of a text, each once; whether there are such edits is not asked here."""
+    text = value if isinstance(value, str) and value.isprintable() else ""
+    named = (edit.strip() for edit in text[:LONGEST_VALUE].split(BETWEEN_EDITS))
+    return tuple(dict.fromkeys(edit for edit in named if edit))[:MOST_EDITS]
 
 
 def opened_keys(values: object) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ VIEWS = st.builds(
     opened=st.none()
     | st.lists(st.sampled_from(["0", "17", "ps0", "ps31"]), unique=True).map(tuple),
     row_px=st.none() | st.integers(LEAST_ROW_PX, MOST_ROW_PX),
+    edits=st.lists(
+        st.sampled_from(["rank:3,phase:data=median", "bandwidth*2", "buckets=4MiB", "latency/2"]),
+        unique=True,
+    ).map(tuple),
 )
 
 
@@ -63,6 +67,7 @@ def test_a_link_restores_the_view(view: ViewState) -> None:
                 "path",
                 "open",
                 "row",
+                "what",
             ]
         ),
         st.text(),

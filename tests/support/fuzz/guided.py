@@ -34,6 +34,9 @@ READERS: Final = (
     "kineto.reader",
     "nsight.reader",
     "flight_recorder.reader",
+    "dftracer.reader",
+    "otf2.reader",
+    "xplane.reader",
 )
 
 

@@ -26,7 +26,9 @@ from support.fuzz.subjects import CORPUS, SUBJECTS, bases
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["JOURNAL", "KEPT", "Piece", "guided_piece", "next_of", "pieces", "program", "run_piece"]
+__all__ = [
+    "JOURNAL", "KEPT", "Piece", "every_piece", "guided_piece", "next_of", "program", "run_piece",
+]  # fmt: skip
 
 ROOT: Final = Path(__file__).parents[3]
 KEPT: Final = ROOT / ".fuzz"
@@ -80,18 +82,16 @@ def program() -> str:
     return digest.hexdigest()[:12]
 
 
-def pieces(journal: Path, *, guided: bool | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the lines of the journal that this version of the program wrote."""
+def every_piece(journal: Path) -> Iterator[dict[str, Any]]:
+    """Yield all lines of the journal."""
     with suppress(FileNotFoundError):
-        for line in journal.read_text().splitlines():
-            row = json.loads(line)
-            if row["program"] == program() and guided in {None, row["guided"]}:
-                yield row
+        yield from map(json.loads, journal.read_text().splitlines())
 
 
 def next_of(subject: str, journal: Path, *, guided: bool = False) -> int:
     """Return the first input of a subject that was not judged yet."""
-    rows = (row for row in pieces(journal, guided=guided) if row["subject"] == subject)
+    mine = {"program": program(), "subject": subject, "guided": guided}
+    rows = (row for row in every_piece(journal) if mine.items() <= row.items())
     return max((row["first"] + row["count"] for row in rows), default=0)
 
 

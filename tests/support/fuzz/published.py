@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import publish as write
 from benchmarks.published import table
-from support.fuzz.pieces import pieces, program
+from support.fuzz.pieces import every_piece
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,27 +23,32 @@ HEADS: Final = (
     "refused",
     "guided by coverage",
     "failures",
+    "program",
 )
 
 
 def publish(journal: Path) -> None:
-    """Sum up the journal's lines of this version of the program."""
+    """Sum up the journal: of each kind of file, the lines of the last version that damaged it."""
     became: dict[str, Counter[str]] = {}
-    for row in pieces(journal):
-        counts = became.setdefault(row["subject"], Counter())
-        counts.update(row["became"])
-        counts["failures"] += row["failures"]
+    version: dict[str, str] = {}
+    for row in every_piece(journal):
+        if version.get(row["subject"]) != row["program"]:
+            version[row["subject"]] = row["program"]
+            became[row["subject"]] = Counter()
+        became[row["subject"]].update(row["became"])
+        became[row["subject"]]["failures"] += row["failures"]
     if not became:
-        sys.exit("The journal has nothing of this version of the program.")
+        sys.exit("The journal is empty.")
     lines = [
         [
             name,
             f"{sum(counts[key] for key in ('read', 'noted', 'refused', 'failed', 'before a crash')):,}",
             *(f"{counts[key]:,}" for key in ("read", "noted", "refused", "guided", "failures")),
+            version[name],
         ]
         for name, counts in became.items()
     ]
     whole = sum(sum(counts.values()) - counts["failures"] for counts in became.values())
     failures = sum(counts["failures"] for counts in became.values())
-    sentence = f"{whole:,} inputs by version {program()} of the program: {failures:,} failures."
+    sentence = f"{whole:,} inputs: {failures:,} failures."
     write(PAGE, SCRIPT, f"{table('Damaged inputs', HEADS, lines)}\n\n{sentence}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import pyarrow as pa
+from support import xplane_files
 from support.fuzz.arrow import table_of
 from support.fuzz.subjects import CORPUS, LIVE, SUBJECTS, VICTIM, bases
 from support.nsight import training
@@ -269,6 +270,7 @@ def _written() -> dict[str, list[bytes]]:
             "kineto": [_events()],
             "dftracer": [_io_lines()],
             "nsight": [database.read_bytes()],
+            "xplane": [xplane_files.training(_STEPS).SerializeToString()],
             "otf2": [(folder / "otf2/traces/1.evt").read_bytes()],
             "otf2_definitions": [(folder / "otf2/traces.def").read_bytes()],
             "flight_recorder": [pickle.dumps(_dump(), 4), pickle.dumps(_dump(), 2)],

@@ -11,6 +11,7 @@ from support.fuzz.arrow import changed_file, changed_stream
 from support.fuzz.changes import damaged
 from support.fuzz.databases import changed_database
 from support.fuzz.pickles import changed_pickle
+from support.fuzz.profiles import changed_profile
 from support.fuzz.records import changed_json, changed_lines, changed_segment
 from support.fuzz.tables import changed_csv, changed_feather, changed_parquet
 
@@ -99,6 +100,7 @@ _ALL: Final = (
     Subject("kineto", "rank1.json", _changed_events, "rank1.json", "kineto"),
     Subject("dftracer", "trace-1.pfw", _changed_event_lines, "trace-1.pfw", "nothing"),
     Subject("nsight", "rank1.sqlite", changed_database, "rank1.sqlite", "nsight"),
+    Subject("xplane", "node1.xplane.pb", changed_profile, "node1.xplane.pb", "nothing"),
     Subject("flight_recorder", "trace_rank_1", changed_pickle, "trace_rank_1", "flight_recorder"),
 )
 SUBJECTS: Final = {subject.name: subject for subject in _ALL}

@@ -43,6 +43,16 @@ class RecordedSpans:
         there = {shown_name(file.name) for file in (self._source / SAMPLES_FOLDER).glob("*")}
         return frozenset(process for process, file in self._files.items() if file in there)
 
+    def trace(self) -> Trace:
+        """Return all that was recorded.
+
+        Raises:
+            UnusableInput: a file cannot be read (any more).
+        """
+        from tracelens.load import open as open_trace  # noqa: PLC0415 - an index opens without readers
+
+        return open_trace(self._source) if isinstance(self._source, Path) else self._source
+
     def of(self, process: int) -> pl.DataFrame:
         """Return the spans of one process as in `Trace.spans`, in order of their begins.
 

@@ -1,0 +1,128 @@
+"""The page "Scaling" says of the served runs what `tracelens scaling` says, and draws it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.runs.indexes import explained, recorded
+from support.web.callbacks import call
+from support.web.stores import slow_rank
+
+from tracelens.lod import opening
+from tracelens.scaling import Point, curves, messages
+from tracelens.simulator.synthetic import Scenario
+from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.pages import scaling as page
+from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from dash import Dash
+
+SIZES = (2, 4, 8, 16)
+GRAPH = '{{"chart":"{}","part":"graph"}}.figure'
+LIGHT = {"scheme.computedColorScheme": "light"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Runs of four sizes whose reductions take longer the more ranks there are, and one not read yet."""
+    place = tmp_path_factory.mktemp("runs")
+    for ranks in SIZES:
+        folder = place / f"{ranks:02}-ranks"
+        folder.mkdir()
+        scenario = Scenario(ranks=ranks, steps=20, overlap=False, transfer_ms=0.4 * ranks)
+        explained(recorded(folder, scenario))
+    (place / "unread").mkdir()
+    recorded(place / "unread", Scenario(ranks=3, steps=5))
+    return Runs([place])
+
+
+@pytest.fixture(scope="module")
+def app(runs: Runs) -> Dash:
+    return create_app(runs)
+
+
+def asked(runs: Runs, **values: Any) -> dict[str, Any]:
+    """Return what the browser sends: all runs, unless a choice is given."""
+    first = next(iter(runs.look()))
+    controls = {"chosen": page.CHOSEN, "by": page.BY, "kind": page.KIND, "ahead": page.AHEAD}
+    given = {"chosen": [entry.id for entry in runs.look()]} | values
+    sent = {f"{controls[name]}.value": value for name, value in given.items()}
+    return LIGHT | {"shown-run.data": first.id} | sent
+
+
+def said(app: Dash, given: dict[str, Any]) -> str:
+    answer = call(app, f"{page.VERDICT}.children", given)
+    assert answer.status_code == 200
+    return json.dumps(answer.get_json(), ensure_ascii=False).replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
+    """Verdict, why, next, scope; and that a run was not read."""
+    ready = [entry for entry in runs.look() if entry.name != "unread"]
+    points = []
+    for entry in ready:
+        run = opening.indexed(entry.path)
+        assert run
+        points.append(Point.of(run, entry.name))
+    expected = curves(points)
+    shown = said(app, asked(runs))
+    for line in (messages.headline(expected), messages.why(expected), messages.scope(expected)):
+        assert line in shown
+    assert "1 run not read yet" in shown
+
+
+def test_factors_multiply_up_to_efficiency(app: Dash, runs: Runs) -> None:
+    """A line each, from 100 % on the smallest run down."""
+    figure = call(app, GRAPH.format(page.FACTORS), asked(runs)).get_json()["response"]
+    (drawn,) = (part["figure"] for part in figure.values() if "figure" in part)
+    lines = {line["name"]: line["y"] for line in drawn["data"]}
+    assert lines.keys() == {"efficiency", *messages.WORDS.values()}
+    for place in range(len(SIZES)):
+        product = 1.0
+        for factor in messages.WORDS.values():
+            product *= lines[factor][place]
+        assert product == pytest.approx(lines["efficiency"][place])
+    assert lines["efficiency"][0] == 1
+    assert lines["efficiency"][-1] < 0.9
+    assert drawn["layout"]["xaxis"]["tickvals"] == list(SIZES)
+
+
+def test_a_forecast_is_drawn_with_its_interval(app: Dash, runs: Runs) -> None:
+    given = asked(runs, ahead="32, 64 nonsense 0")
+    answer = call(app, GRAPH.format(page.STEPS), given).get_json()["response"]
+    (drawn,) = (part["figure"] for part in answer.values() if "figure" in part)
+    ahead = next(line for line in drawn["data"] if line["name"] == "forecast")
+    assert ahead["x"] == [32, 64]
+    assert all(more > 0 for more in ahead["error_y"]["array"])
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"chosen": []}, "no system with two sizes"),
+        ({"chosen": None, "by": "shards"}, "no system with two sizes"),
+        ({"chosen": ["nonsense", 7], "kind": "x", "ahead": 3}, "no system with two sizes"),
+    ],
+)
+def test_what_cannot_be_compared_is_a_sentence(
+    app: Dash, runs: Runs, values: dict[str, Any], reason: str
+) -> None:
+    assert reason in said(app, asked(runs, **values))
+    for name in (page.FACTORS, page.STEPS):
+        answer = call(app, GRAPH.format(name), asked(runs, **values))
+        assert answer.status_code == 200
+        assert reason in answer.text
+
+
+def test_too_few_sizes_for_a_forecast(app: Dash, runs: Runs) -> None:
+    two = [entry.id for entry in runs.look()][:2]
+    assert "a forecast" in said(app, asked(runs, chosen=two, ahead="64"))
+
+
+def test_one_run_has_no_scaling() -> None:
+    """The page says how to add others."""
+    assert "tracelens serve DIR DIR" in str(page.layout(slow_rank(), ViewState()))

@@ -1,0 +1,134 @@
+"""XPlane files: threads of the host, streams of devices, steps that are marked; ranks are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+import pytest
+from support import xplane_files as xplane
+from support.public_traces import PUBLIC, needs
+
+import tracelens as tl
+from tracelens.cli import main
+from tracelens.errors import EmptyTrace, MissingExtra, NotATrace, UnusableInput
+from tracelens.readers import READERS
+from tracelens.readers.base import Reading
+from tracelens.readers.xplane import XPlaneReader
+from tracelens.readers.xplane.columns import profile_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PUBLISHED: Final = "xplane/jax_conv.xplane.pb"
+
+
+def rows_of(trace: tl.Trace, **which: object) -> pl.DataFrame:
+    words = pl.col("kind", "op", "name").cast(pl.String)
+    return trace.events.with_columns(words).filter(**which).collect()
+
+
+@needs(PUBLISHED)
+def test_counts_of_the_published_file() -> None:
+    """Lines and events of the host, and 25 events of each device from 2 on."""
+    profile = profile_of(PUBLIC / PUBLISHED)
+    assert profile.planes["/host:CPU"] == 3_415
+    assert [profile.planes[f"/device:GPU:{number}"] for number in range(2, 8)] == [25] * 6
+    trace = XPlaneReader().read(PUBLIC / PUBLISHED)
+    counted = trace.events.collect().height + sum(trace.dropped.values())
+    assert counted + sum(profile.left_out.values()) == sum(profile.planes.values())
+    on_device = trace.events.filter(pl.col("device_start_ns").is_not_null()).collect()
+    assert on_device.height == sum(
+        count for plane, count in profile.planes.items() if plane.startswith("/device")
+    )
+    assert trace.processes["host"].to_list() == ["tw003"]
+
+
+@needs(PUBLISHED)
+def test_its_verdict_is_open(capsys: pytest.CaptureFixture[str]) -> None:
+    """No step is marked, and the rank is not known."""
+    assert main(["info", str(PUBLIC / PUBLISHED)]) == 0
+    assert "profile of XLA" in capsys.readouterr().out
+    assert main(["analyze", "--no-keep", str(PUBLIC / PUBLISHED)]) in {0, 1}
+    assert "INCONCLUSIVE" in capsys.readouterr().out
+
+
+def test_steps_work_and_communication_of_a_training(tmp_path: Path) -> None:
+    """What repeats operations is counted and left out; the host's steps count, not the device's too."""
+    file = xplane.write(tmp_path / "node0.xplane.pb", xplane.training(8))
+    assert (
+        next(reader.name for reader in READERS if reader.sniff(file)) == "profile of XLA (XPlane)"
+    )
+    trace = tl.open(file)
+    assert trace.steps["step"].to_list() == list(range(8))
+    fused = rows_of(trace, name="fusion.12")
+    assert fused["kind"].unique().to_list() == ["device"]
+    assert fused["device_duration_ns"].unique().to_list() == [10_000_000]
+    reduced = rows_of(trace, kind="reduction")
+    assert reduced["op"].unique().to_list() == ["allreduce"]
+    assert reduced.height == 8
+    assert trace.recognition
+    assert dict(trace.recognition.left_out) == {
+        "events of 'XLA Modules', which repeat operations": 8,
+    }
+
+
+def test_steps_of_a_device_count_where_the_host_marks_none(tmp_path: Path) -> None:
+    content = xplane.training(5)
+    del content.planes[0]
+    trace = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+    assert trace.steps["step"].to_list() == list(range(5))
+
+
+def test_ranks_of_several_files_are_told(tmp_path: Path) -> None:
+    """And the slow one is found by its own time."""
+    for rank in range(3):
+        content = xplane.training(40, host=f"node{rank}", slow_ms=8.0 * (rank == 1))
+        xplane.write(tmp_path / f"node{rank}.xplane.pb", content)
+    with pytest.raises(UnusableInput, match="--rank-of node0"):
+        tl.open(tmp_path)
+    told = {f"node{rank}.xplane.pb": rank for rank in range(3)}
+    trace = XPlaneReader().read(tmp_path, Reading(rank_of=told))
+    assert trace.workers["rank"].to_list() == [0, 1, 2]
+    with pytest.raises(UnusableInput, match="both said to be of rank 0"):
+        XPlaneReader().read(tmp_path, Reading(rank_of=told | {"node1.xplane.pb": 0}))
+
+
+def test_a_damaged_file_is_noted_beside_others(tmp_path: Path) -> None:
+    whole = xplane.write(tmp_path / "a.xplane.pb", xplane.training(4)).read_bytes()
+    (tmp_path / "b.xplane.pb").write_bytes(whole[: len(whole) // 2])
+    trace = XPlaneReader().read(tmp_path, Reading(rank_of={"a.xplane.pb": 0}))
+    assert "'b.xplane.pb' cannot be read" in " ".join(note.sentence for note in trace.notes)
+    with pytest.raises(NotATrace, match="no whole XPlane file"):
+        XPlaneReader().read(tmp_path / "b.xplane.pb")
+    (tmp_path / "c.xplane.pb").write_bytes(b"")
+    with pytest.raises(NotATrace, match="no plane"):
+        XPlaneReader().read(tmp_path / "c.xplane.pb")
+
+
+def test_events_that_cannot_be_are_counted(tmp_path: Path) -> None:
+    """Without a name, before zero, or a count of events in place of one."""
+    content = xplane.training(4)
+    line = content.planes[0].lines[0]
+    line.events.add(metadata_id=999, duration_ps=5)
+    line.events.add(metadata_id=1, offset_ps=-(10**15), duration_ps=5)
+    line.events.add(metadata_id=1, num_occurrences=7)
+    trace = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+    assert sum(trace.dropped.values()) == 3
+
+
+def test_a_file_without_events_is_empty(tmp_path: Path) -> None:
+    content = xplane.training(1)
+    for plane in content.planes:
+        del plane.lines[:]
+    with pytest.raises(EmptyTrace):
+        tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+
+
+def test_without_protobuf_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = xplane.write(tmp_path / "node0.xplane.pb", xplane.training(1))
+    monkeypatch.setitem(__import__("sys").modules, "google.protobuf.message", None)
+    with pytest.raises(MissingExtra, match="xplane"):
+        XPlaneReader().read(file)

@@ -1,0 +1,62 @@
+"""What ranks do in a step of a replay adds up to the step, and changes as edits say."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from support.samples import SAMPLES, manifest
+
+import tracelens as tl
+from tracelens.replay.stretches import Stretches
+from tracelens.replay.whatif import Replay
+
+SAMPLE = "ddp-slow-backprop"
+
+
+@cache
+def replay(name: str) -> Replay:
+    return Replay.of(tl.open(SAMPLES / name))
+
+
+@pytest.mark.parametrize("name", [sample.name for sample in manifest()])
+def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
+    """They lie one after the other without a gap, and what ranks work is what their moments say."""
+    model = replay(name).model
+    rows = [
+        Stretches.of(model, model.usual, model.links.lag, row) for row in range(len(model.steps))
+    ]
+    first = links = 0
+    for rank, thread, of_steps in zip(model.ranks, model.threads, model.rows, strict=True):
+        moments = model.usual[first : first + len(thread.moments)]
+        inside = np.flatnonzero(of_steps >= 0)
+        lasts = np.diff(moments)[inside]
+        worked = np.minimum(model.links.lag[links : links + len(of_steps)][inside], lasts)
+        mine = [(row.rank == rank) for row in rows]
+        spent = sum(
+            float((row.end - row.begin)[at].sum()) for row, at in zip(rows, mine, strict=True)
+        )
+        works = sum(
+            float((row.end - row.begin)[at & row.works].sum())
+            for row, at in zip(rows, mine, strict=True)
+        )
+        assert spent == pytest.approx(lasts.sum(), rel=1e-6, abs=2 * len(lasts))
+        assert works == pytest.approx(worked.sum(), rel=1e-6, abs=2 * len(lasts))
+        first, links = first + len(thread.moments), links + len(of_steps)
+
+
+def test_a_step_ends_when_its_last_rank_does() -> None:
+    """Which is its length, from when the step before was over."""
+    model = replay(SAMPLE).model
+    before, after = replay(SAMPLE).step(40, "rank:1=median")
+    assert before.end.max() == pytest.approx(model.lengths(model.usual)[40])
+    saved = replay(SAMPLE).saved("rank:1=median")[40]
+    assert before.end.max() - after.end.max() == pytest.approx(saved)
+    assert saved > 40e6
+
+
+def test_whoever_asks_often_builds_the_run_once() -> None:
+    """And is answered as whoever asks once."""
+    once = tl.whatif(tl.open(SAMPLES / SAMPLE), "rank:1=median", "phase:data=0")
+    assert replay(SAMPLE).asked("rank:1=median", "phase:data=0") == once

@@ -79,7 +79,7 @@ def _network(rate: str, *options: str) -> tuple[str, ...]:
 def _shaped(*options: str) -> tuple[str, ...]:
     links = (str(LAUNCH / "shaped_links.py"), "100mbit", "2")
     script = (_PYTHON, str(EXAMPLES / "grpc_parameter_server.py"), "--own-addresses")
-    size = ("--workers=2", "--shards=2", "--steps=40", "--hidden=192", "--layers=4")
+    size = ("--workers=2", "--shards=2", "--steps=40", "--hidden=256", "--layers=2")
     return (_PYTHON, *links, *script, *size, *options)
 
 

@@ -203,7 +203,25 @@ class Requests:
         )
         lag = np.minimum(least["way"].to_numpy(), way)
         source = asks[row] if len(asks) else np.full(len(asked), -1)
-        links.add(source, begin, lag, head, line=Line("way to servers", 0, network=True))
+        self._add_loaded(links, "push", (source, begin, lag), row, head)
+
+    def _add_loaded(
+        self, links: Links, loaded: str, ends: tuple[Ints, Ints, Ints], row: Ints, there: Flags
+    ) -> None:
+        """Add ways of requests, by their rows: one operation's carry bytes, the others hardly any."""
+        if not self.asked.height:
+            return
+        asked = self.asked[row]
+        mine = (asked["op"] == loaded).fill_null(value=False).to_numpy()
+        links.add(*ends, there & ~mine, line=Line(f"way without {loaded}", 0, network=True))
+        links.add(
+            *ends,
+            there & mine,
+            line=Line(f"way of {loaded}", 0, network=True),
+            nbytes=asked["bytes"].fill_null(-1).to_numpy(),
+            step=asked["step"].fill_null(-1).to_numpy().astype(np.int64),
+            shard=asked["shard"].fill_null(-1).to_numpy().astype(np.int64),
+        )
 
     def _add_turns(self, links: Links, begin: Ints, end: Ints) -> None:
         """Add what services follow at their server."""
@@ -290,7 +308,8 @@ class Requests:
         within = over[service] <= got[row]
         source = begin[service] + within
         lag = np.maximum(got[row] - recorded[source], 0)
-        links.add(source, gets[row], lag, line=Line("way back", 0, network=True))
+        every = np.ones(len(row), np.bool_)
+        self._add_loaded(links, "pull", (source, gets[row], lag), row, every)
         alone = np.ones(len(got), np.bool_)
         alone[row] = False
         length = got - self.asked["start_ns"].to_numpy()

@@ -76,6 +76,21 @@ class Costs:
             factor[rows] = other / now
         return factor
 
+    def loaded(self, lag: Floats, models: dict[int, CostModel], then: Floats) -> Floats:
+        """Return lags with `then` bytes.
+
+        With fewer bytes, what a link took beyond its line shrinks with the rest, as queues do; with
+        more, it stays.
+        """
+        changed = lag.copy()
+        for number, model in models.items():
+            rows = np.flatnonzero((self.links.line == number) & (self.links.nbytes > 0))
+            now = np.maximum(model.latency_ns + self.links.nbytes[rows] * model.ns_per_byte, 1e-9)
+            other = model.latency_ns + then[rows] * model.ns_per_byte
+            grows = np.minimum(lag[rows], now) * np.maximum(other / now - 1, 0.0)
+            changed[rows] = lag[rows] * np.minimum(other / now, 1.0) + grows
+        return changed
+
     def predicted(self, number: int, nbytes: Floats) -> Floats:
         """Return what a message of so many bytes takes, by its line."""
         model = self.models[number]

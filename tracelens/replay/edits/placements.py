@@ -1,8 +1,8 @@
 """Other loads of parameter servers: variables placed otherwise, cut into chunks, or on more shards.
 
-What a service takes goes by the line that was fitted to its kind, with as many times the bytes as its
-shard then holds. What a worker's own link does with them does not change. With other numbers of shards
-every shard is as loaded as each of so many would be.
+What a service takes, and the way of what is pushed or pulled, goes by the line that was fitted to its
+kind, with as many times the bytes as its shard then holds. With other numbers of shards every shard is
+as loaded as each of so many would be.
 """
 
 from __future__ import annotations
@@ -106,4 +106,4 @@ def _load(changed: Changed, now: dict[int, float], then: dict[int, float]) -> No
         more[shard] = then[shard] / max(held, 1.0)
     inside = np.where((links.shard >= 0) & (links.shard <= max(now)), links.shard, len(more) - 1)
     nbytes: Floats = links.nbytes * more[inside]
-    changed.lag = changed.lag * costs.factors(served, nbytes)
+    changed.lag = costs.loaded(changed.lag, served, nbytes)

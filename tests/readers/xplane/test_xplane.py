@@ -1,4 +1,4 @@
-"""XPlane files: threads of the host, streams of devices, steps that are marked; ranks are told."""
+"""XPlane files: threads of the host, streams of devices, steps that are marked; ranks come from the user."""
 
 from __future__ import annotations
 
@@ -80,18 +80,18 @@ def test_steps_of_a_device_count_where_the_host_marks_none(tmp_path: Path) -> No
     assert trace.steps["step"].to_list() == list(range(5))
 
 
-def test_ranks_of_several_files_are_told(tmp_path: Path) -> None:
+def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
     """And the slow one is found by its own time."""
     for rank in range(3):
         content = xplane.training(40, host=f"node{rank}", slow_ms=8.0 * (rank == 1))
         xplane.write(tmp_path / f"node{rank}.xplane.pb", content)
     with pytest.raises(UnusableInput, match="--rank-of node0"):
         tl.open(tmp_path)
-    told = {f"node{rank}.xplane.pb": rank for rank in range(3)}
-    trace = XPlaneReader().read(tmp_path, Reading(rank_of=told))
+    given = {f"node{rank}.xplane.pb": rank for rank in range(3)}
+    trace = XPlaneReader().read(tmp_path, Reading(rank_of=given))
     assert trace.workers["rank"].to_list() == [0, 1, 2]
     with pytest.raises(UnusableInput, match="both said to be of rank 0"):
-        XPlaneReader().read(tmp_path, Reading(rank_of=told | {"node1.xplane.pb": 0}))
+        XPlaneReader().read(tmp_path, Reading(rank_of=given | {"node1.xplane.pb": 0}))
 
 
 def test_a_damaged_file_is_noted_beside_others(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""XPlane files: threads of the host, streams of devices, steps that are marked; ranks come from the user."""
+"""XPlane files: threads of the host, streams of devices, marked steps; ranks come from the user."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def place(model: Perceptron, strategy: str, shards: int) -> list[Piece]:
 
 
 def serve(arguments: argparse.Namespace, model: Perceptron, pieces: Sequence[Piece]) -> None:
-    """Be a shard: say the address on a line, learn the others' addresses, serve until told to stop."""
+    """Be a shard: say the address on a line, learn the others' addresses, serve until stopped."""
     number, planted = arguments.index, faults.from_arguments(arguments)
     tl.start(role="ps", rank=number, world=arguments.workers, shard=number)
     variables = flat_variables(model)

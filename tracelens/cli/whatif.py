@@ -95,7 +95,7 @@ def _cells(answer: Answer) -> tuple[str, ...]:
 def _below(found: WhatIf) -> Sequence[str]:
     from tracelens.model.inert import clean
 
-    lines = [_trust(found)]
+    lines = [found.trust]
     if len(found.answers) == 1:
         (answer,) = found.answers
         waits = (
@@ -105,17 +105,3 @@ def _below(found: WhatIf) -> Sequence[str]:
         more = ", ..." if len(answer.waits) > _MOST_RANKS else ""
         lines += [f"Waiting and communicating, per step: {', '.join(waits)}{more}", *answer.notes]
     return [*lines, *(f"No answer to {clean(edit)}: {clean(why)}" for edit, why in found.refused)]
-
-
-def _trust(found: WhatIf) -> str:
-    identity = found.identity
-    error = (
-        f"Without edits the replay of {found.steps} steps differs from the run by "
-        f"{percent(abs(identity.whole), 1)} (usual step: {percent(identity.median_step, 1)})"
-    )
-    kept = (
-        f"; {percent(identity.kept, 1)} of the ranks' time is blocked for a reason that the trace "
-        "does not tell, and stays as it was."
-    )
-    doubt = "" if identity.reliable else " Unreliable: this is more than 3 %."
-    return f"{error}{kept}{doubt}"

@@ -18,6 +18,7 @@ import numpy as np
 
 from tracelens.accounting import phases as accounting
 from tracelens.errors import InvalidArgument
+from tracelens.model.fmt import percent
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.replay.edits.changed import Changed
 
-__all__ = ["EVERY", "FORMAT", "Answer", "Identity", "Replay", "WhatIf", "whatif"]
+__all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf", "whatif"]
 
 FORMAT: Final = "tracelens.whatif/1"
 _UNRELIABLE: Final = 0.03  # from this error of the replay without edits on
@@ -85,6 +86,21 @@ class WhatIf:
     identity: Identity
     answers: tuple[Answer, ...]
     refused: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def trust(self) -> str:
+        """How far the replay without edits is from the run, and what no edit changes, in a sentence."""
+        identity = self.identity
+        error = (
+            f"Without edits the replay of {self.steps} steps differs from the run by "
+            f"{percent(abs(identity.whole), 1)} (usual step: {percent(identity.median_step, 1)})"
+        )
+        kept = (
+            f"; {percent(identity.kept, 1)} of the ranks' time is blocked for a reason that the trace "
+            "does not tell, and stays as it was."
+        )
+        doubt = "" if identity.reliable else " Unreliable: this is more than 3 %."
+        return f"{error}{kept}{doubt}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,8 +15,6 @@ from tracelens_dashboard.figures import axes, quantity
 from tracelens_dashboard.figures.drawing import Drawing, figure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens.scaling import Curve, Row, Scaling
     from tracelens_dashboard.theme import Theme
 
@@ -29,7 +28,7 @@ _HEADROOM: Final = 1.08
 def factors(found: Scaling, theme: Theme) -> Drawing:
     """Draw efficiency, and the factors that multiply up to it, against the size."""
     traces: list[go.Scatter] = []
-    for curve, dash in zip(found.curves, _DASHES, strict=False):
+    for curve, dash in zip(found.curves, cycle(_DASHES), strict=False):
         traces += _of_curve(curve, dash, theme, several=len(found.curves) > 1)
     rows = [row for curve in found.curves for row in curve.rows]
     highest = max((max(row.efficiency, *row.ratios.values()) for row in rows), default=1.0)
@@ -93,7 +92,7 @@ def steps(found: Scaling, theme: Theme) -> Drawing:
     """Draw the step against the size; forecasts are hollow, with their interval."""
     traces: list[go.Scatter] = []
     high = 0.0
-    for curve, colour in zip(found.curves, theme.series, strict=False):
+    for curve, colour in zip(found.curves, cycle(theme.series), strict=False):
         name = messages.title(curve)
         lengths = [row.point.step_ns for row in curve.rows]
         high = max(high, *lengths, *(one.interval[1] for one in curve.forecasts))
@@ -212,8 +211,3 @@ def _ahead(curve: Curve, place: int) -> dict[str, Any]:
         "at most": quantity.time(high),
         "validated": "yes" if one.validated else "no",
     }
-
-
-def listed(sizes: Sequence[str]) -> list[int]:
-    """Return the numbers of workers among some words; others are ignored."""
-    return sorted({int(size) for size in sizes if size.isdecimal() and 0 < int(size) <= 1 << 20})

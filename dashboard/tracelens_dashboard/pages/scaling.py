@@ -45,6 +45,7 @@ FACTORS: Final = "scaling-factors"
 STEPS: Final = "scaling-steps"
 AS_MEASURED: Final = "as measured"
 MOST_RUNS: Final = 64
+MOST_WORKERS: Final = 1 << 20
 KINDS: Final = (AS_MEASURED, "weak", "strong")
 BYS: Final = ("workers", "shards")
 ALONE: Final = (
@@ -155,12 +156,13 @@ def _found(chosen: Any, by: Any, kind: Any, ahead: Any) -> Scaling:
         InvalidArgument: no two sizes of one system are among them, or a forecast cannot be made.
     """
     points = [point for entry in _entries(chosen) for point in _points(entry)]
-    sizes = re.split(r"[\s,;]+", ahead) if isinstance(ahead, str) else []
+    typed = re.findall(r"\b\d{1,7}\b", ahead) if isinstance(ahead, str) else []
+    sizes = {int(size) for size in typed if 0 < int(size) <= MOST_WORKERS}
     return curves(
         points,
         by="shards" if by == "shards" else None,
         kind=kind if kind in KINDS[1:] else None,
-        at=scaling.listed(sizes),
+        at=sizes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.replay.whatif import Answer, Identity, Replay
+    from tracelens.replay.whatif import Answer, Replay
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
@@ -65,10 +66,6 @@ TOO_LARGE: Final = (
 CHOOSE: Final = "Choose above what would be different."
 NOTHING_SHOWN: Final = "With an edit, a step is drawn here as it was, and as it would be."
 ASK: Final = "{spans} spans: to try every single edit takes a while. Press “Try all”."
-TRUST: Final = (
-    "Without edits the replay differs from the run by {whole} (usual step: {usual}); {kept} of the "
-    "ranks' time is blocked for a reason that is not recorded, and stays as it was."
-)
 
 
 def layout(store: Store, view: ViewState) -> Component:
@@ -292,7 +289,7 @@ def _answered(store: Store, edits: tuple[str, ...]) -> list[Component]:
         return [html.P(clean(str(error)), className="summary", id="what-if-refused")]
     (answer,) = found.answers
     asked = " ".join(f"--what '{edit}'" for edit in edits)
-    lines = [trust(found.identity), *answer.notes]
+    lines = [found.trust, *answer.notes]
     return [
         dmc.Title(text.tied(sentence(answer)), order=2, id="verdict"),
         *(html.P(line, className="summary") for line in lines),
@@ -310,16 +307,6 @@ def sentence(answer: Answer) -> str:
         f"{text.duration(answer.before_ns)}: {text.percent(abs(answer.saving), 1)} {way} "
         f"(95 % interval {text.percent(ends[0], 1)} to {text.percent(ends[1], 1)})."
     )
-
-
-def trust(identity: Identity) -> str:
-    """Return how far the replay without edits is from the run, as a sentence."""
-    words = TRUST.format(
-        whole=text.percent(abs(identity.whole), 1),
-        usual=text.percent(identity.median_step, 1),
-        kept=text.percent(identity.kept, 1),
-    )
-    return words if identity.reliable else f"Unreliable: {words}"
 
 
 def _both(store: Store, theme: Theme, edits: Any, step: Any) -> Drawing:
@@ -351,7 +338,7 @@ def _row(replay: Replay, edits: Sequence[str], step: Any) -> int:
 
 def _shown(answer: Answer, edits: Sequence[str]) -> list[int]:
     """Return the ranks to draw: those that edits name, then those whose waiting changes most."""
-    named = {rank for rank in answer.waits if any(f"rank:{rank}" in edit for edit in edits)}
+    named = {int(rank) for edit in edits for rank in re.findall(r"^rank:(\d+)", edit)}
     moved = {rank: abs(was - then) for rank, (was, then) in answer.waits.items()}
     order = sorted(answer.waits, key=lambda rank: (rank not in named, -moved[rank], rank))
     return sorted(order[: replayed_steps.MOST_ROWS])
@@ -376,4 +363,5 @@ def _to_edit(store: Store, point: dict[str, Any]) -> str | None:
 def _sane(edits: Any) -> tuple[str, ...]:
     """Read the edits that a browser sent back; they may be anything."""
     given = edits if isinstance(edits, list) else []
-    return state.edits(state.BETWEEN_EDITS.join(one for one in given if isinstance(one, str)))
+    single = (one for one in given if isinstance(one, str) and one != EVERY_EDIT)
+    return state.edits(state.BETWEEN_EDITS.join(single))

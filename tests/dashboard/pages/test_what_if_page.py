@@ -71,7 +71,7 @@ def test_an_answer_is_that_of_the_terminal() -> None:
     (expected,) = whatif(traced(SLOW_RANK), FIXED).answers
     found = answered(slow_rank(), FIXED)
     assert f"{100 * expected.saving:.1f} % shorter" in found
-    assert "Without edits the replay differs from the run by 0.0 %" in found
+    assert "Without edits the replay of 60 steps differs from the run by 0.0 %" in found
     assert f"--what '{FIXED}'" in found
 
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_answered_is_a_sentence(edit: str, reason: str) -> None:
     assert reason in drawn.text
 
 
-@pytest.mark.parametrize("junk", [None, 7, {"a": 1}, [1, None], "x" * 10**5, ["<b>" * 50]])
+@pytest.mark.parametrize("junk", [None, 7, ["all"], {"a": 1}, [1, None], "x" * 10**5, ["<b>" * 50]])
 def test_no_edits_that_are_posted_make_it_fail(junk: Any) -> None:
     app = create_app(slow_rank())
     given = {
@@ -181,3 +181,14 @@ def test_a_large_run_is_sent_to_the_terminal() -> None:
     graph = f'{{"chart":"{page.EVERY}","part":"graph"}}.figure'
     drawn = call(create_app(large), graph, {"scheme.computedColorScheme": "light"})
     assert "Press" in drawn.text
+
+
+def test_ranks_that_edits_name_are_drawn() -> None:
+    """Among more ranks than there are rows: rank 12, not rank 1 for its first digit."""
+    (answer,) = whatif(traced(SLOW_RANK), FIXED).answers
+    ranks = range(2 * replayed_steps.MOST_ROWS)
+    many = replace(answer, waits={rank: (float(rank == 1), 0.0) for rank in ranks})
+    assert 17 in page._shown(many, ["rank:17,phase:data=0"])
+    still = replace(answer, waits=dict.fromkeys(ranks, (0.0, 0.0)))
+    assert page._shown(still, ["rank:17=median"])[:2] == [0, 1]
+    assert 17 in page._shown(still, ["rank:17=median"])

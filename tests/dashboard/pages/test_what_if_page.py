@@ -184,7 +184,7 @@ def test_a_large_run_is_sent_to_the_terminal() -> None:
 
 
 def test_ranks_that_edits_name_are_drawn() -> None:
-    """Among more ranks than there are rows: rank 12, not rank 1 for its first digit."""
+    """Among more ranks than there are rows: rank 17, not rank 1 for its first digit."""
     (answer,) = whatif(traced(SLOW_RANK), FIXED).answers
     ranks = range(2 * replayed_steps.MOST_ROWS)
     many = replace(answer, waits={rank: (float(rank == 1), 0.0) for rank in ranks})

@@ -139,7 +139,7 @@ def test_a_line_that_is_no_json_costs_itself(tmp_path: Path) -> None:
     )
     trace = DFTracerReader().read(path)
     assert trace.events.collect().height == 3
-    assert "cannot be read as JSON" in notes_of(trace)
+    assert "cannot be read (some of it is not JSON)" in notes_of(trace)
 
 
 def test_a_compressed_file_that_breaks_off(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_that_lasts(tmp_path: Path) -> None:
-    with pytest.raises(EmptyTrace, match="no event of DFTracer that lasts"):
+    with pytest.raises(EmptyTrace, match="log of DFTracer, holds no event that lasts"):
         DFTracerReader().read(written(tmp_path / "a.pfw", HOST))
 
 

@@ -6,21 +6,22 @@ names (`hhash`), which events of phase M called HH resolve.
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.readers.event_stream import EventStream, begin_of_events
+from tracelens.readers.files import ReadFile
+from tracelens.readers.gathered import MOST_NS, Gathered, What, chosen
 from tracelens.readers.words import meaning
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import polars as pl
 
     from tracelens.readers.event_stream import Event
 
@@ -28,9 +29,8 @@ __all__ = ["FileEvents", "is_dftracer", "read_events"]
 
 _KEYS: Final = frozenset({"id", "name", "cat", "pid", "tid", "ph"})
 _US: Final = 1_000
-_MOST_US: Final = 2**61 // _US  # begin and length add up to what 64 bits hold
+_MOST_US: Final = MOST_NS // _US
 _MOST_DIGITS: Final = 20
-_NO_BYTES: Final = -1
 _OF_IO: Final = frozenset({"posix", "stdio", "storage", "reader", "dataloader"})
 _OUT: Final = ("write", "sync", "send")
 _SYSTEM_CALLS: Final = frozenset({"posix", "stdio"})
@@ -42,54 +42,17 @@ _MOVES: Final = frozenset(
     }
 )
 _OTHERS_WORK: Final = frozenset({"reduction", "device", "ps", "elastic", "wait"})
+_Spans = Gathered[tuple[str, str], tuple[str, str, str]]  # (category, name), (pid, tid, host)
 _PHASES: Final = {"M": "names of files, hosts and processes", "C": "values of counters"}
 
 
 @dataclass(eq=False)
-class FileEvents:
-    """What one file holds: `rows` in words of `spans.build`, and what is in none of them.
+class FileEvents(ReadFile):
+    """What one file holds; `epochs` and `steps` are numbers that events name."""
 
-    `sorts` counts events by DFTracer's category, `left_out` those that are no span by what they are.
-    `unusable` have no name or no times. `epochs` and `steps` are numbers that events name.
-    """
-
-    path: Path
-    rows: pl.DataFrame = field(default_factory=pl.DataFrame)
-    sorts: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
     pids: set[str] = field(default_factory=set)
     epochs: set[int] = field(default_factory=set)
     steps: set[tuple[int, int]] = field(default_factory=set)
-    unusable: int = 0
-    lost: int = 0
-    cut: bool = False
-    damage: str = ""
-
-    @property
-    def events(self) -> int:
-        """How many were read, spans or not."""
-        return self.rows.height + self.unusable + sum(self.left_out.values())
-
-
-class _Words:
-    """Texts that come back, as numbers."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[Any, int] = {}
-
-    def number(self, word: Any) -> int:
-        return self.numbers.setdefault(word, len(self.numbers))
-
-
-@dataclass(eq=False)
-class _Columns:
-    start_us: array[int] = field(default_factory=lambda: array("q"))
-    duration_us: array[int] = field(default_factory=lambda: array("q"))
-    nbytes: array[int] = field(default_factory=lambda: array("q"))
-    named: array[int] = field(default_factory=lambda: array("l"))
-    placed: array[int] = field(default_factory=lambda: array("l"))
-    names: _Words = field(default_factory=_Words)  # (category, name)
-    places: _Words = field(default_factory=_Words)  # (pid, tid, host)
 
 
 def is_dftracer(path: Path) -> bool:
@@ -114,21 +77,19 @@ def read_events(path: Path) -> FileEvents:
     """
     if not is_dftracer(path):
         raise NotATrace("it does not begin with an event of DFTracer on a line of its own")
-    found, columns = FileEvents(path), _Columns()
+    found, spans = FileEvents(), _Spans()
     hosts: dict[str, str] = {}
     stream = EventStream(path, lines=True)
     for piece in stream.pieces():
         for event in piece:
-            _take(event, found, columns, hosts)
-        refuse_beyond("rows", len(columns.start_us))
-    found.lost, found.cut, found.damage = stream.lost, stream.cut, stream.damage
-    found.rows = _rows(columns, hosts)
+            _take(event, found, spans, hosts)
+        refuse_beyond("rows", len(spans))
+    found.streamed(stream)
+    found.rows = _rows(spans, hosts)
     return found
 
 
-def _take(
-    event: Event | object, found: FileEvents, columns: _Columns, hosts: dict[str, str]
-) -> None:
+def _take(event: Event | object, found: FileEvents, spans: _Spans, hosts: dict[str, str]) -> None:
     if not isinstance(event, dict):
         found.unusable += 1
         return
@@ -148,12 +109,10 @@ def _take(
     found.sorts[category] += 1
     found.pids.add(pid)
     _note_epoch(args, found)
-    columns.start_us.append(start)
-    columns.duration_us.append(duration)
-    columns.nbytes.append(_moved(category, name, args))
-    columns.named.append(columns.names.number((category, name)))
     host = _word(args.get("hostname") or args.get("hhash"))
-    columns.placed.append(columns.places.number((pid, _word(event.get("tid")), host)))
+    place = (pid, _word(event.get("tid")), host)
+    begin = start * _US
+    spans.add(begin, begin + duration * _US, (category, name), place, _moved(category, name, args))
 
 
 def _note_epoch(args: dict[str, Any], found: FileEvents) -> None:
@@ -166,12 +125,12 @@ def _note_epoch(args: dict[str, Any], found: FileEvents) -> None:
         found.steps.add((epoch, step))
 
 
-def _moved(category: str, name: str, args: dict[str, Any]) -> int:
+def _moved(category: str, name: str, args: dict[str, Any]) -> int | None:
     """Return how many bytes a call of the system says that it moved."""
     if category.casefold() != "posix" or name not in _MOVES:
-        return _NO_BYTES
+        return None
     returned = _whole(args.get("ret"))
-    return returned if returned is not None and returned >= 0 else _NO_BYTES
+    return returned if returned is not None and returned >= 0 else None
 
 
 def _word(value: object) -> str:
@@ -203,25 +162,13 @@ def _kind(category: str, name: str) -> str:
     return found[0] if found and found[0] not in _OTHERS_WORK else "user"
 
 
-def _rows(columns: _Columns, hosts: dict[str, str]) -> pl.DataFrame:
-    names, places = list(columns.names.numbers), list(columns.places.numbers)
-    several = len({pid for pid, _, _ in places}) > 1
-    threads = [f"thread {tid} of {pid}" if several else f"thread {tid}" for pid, tid, _ in places]
-    named = [hosts.get(host, host) or None for _, _, host in places]
-    moved, start = pl.Series(columns.nbytes), pl.Series(columns.start_us, dtype=pl.Int64) * _US
-    return pl.DataFrame(
-        {
-            "start_ns": start,
-            "end_ns": start + pl.Series(columns.duration_us, dtype=pl.Int64) * _US,
-            "kind": _chosen([_kind(*pair) for pair in names], columns.named),
-            "name": _chosen([name for _, name in names], columns.named),
-            "thread": _chosen(threads, columns.placed),
-            "host": _chosen(named, columns.placed),
-            "bytes": pl.Series(moved, dtype=pl.Int64),
-        }
-    ).with_columns(bytes=pl.when(pl.col("bytes") >= 0).then("bytes"))
+def _rows(spans: _Spans, hosts: dict[str, str]) -> pl.DataFrame:
+    several = len({pid for pid, _, _ in spans.places}) > 1
+    named = [hosts.get(host, host) or None for _, _, host in spans.places]
 
+    def thread(place: tuple[str, str, str]) -> str:
+        pid, tid, _ = place
+        return f"thread {tid} of {pid}" if several else f"thread {tid}"
 
-def _chosen(words: list[str | None] | list[str], numbers: array[int]) -> pl.Series:
-    known = pl.Series(words, dtype=pl.String).cast(pl.Categorical())
-    return known.gather(pl.Series(numbers, dtype=pl.UInt32))
+    rows = spans.frame(lambda key: What(_kind(*key), None, key[1]), thread)
+    return rows.with_columns(host=chosen(named, spans.placed))

@@ -8,13 +8,13 @@ where the host's annotations do not. Times are picoseconds from a line's begin.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from tracelens.errors import NotATrace
+from tracelens.readers.files import ReadFile
 from tracelens.readers.words import kernel_meaning, meaning, step_number
 from tracelens.readers.xplane.messages import parsed
 from tracelens.schema.gate import contents, refuse_beyond
@@ -60,17 +60,10 @@ class _Row(NamedTuple):
 
 
 @dataclass(eq=False)
-class Profile:
-    """What one file holds: `rows` in words of `spans.build`, and counts of what it has.
+class Profile(ReadFile):
+    """What one file holds, of the host that wrote it; its `sorts` are planes."""
 
-    `planes` are events by plane, `left_out` those that are no row of ours, by what they are.
-    """
-
-    rows: pl.DataFrame = field(default_factory=pl.DataFrame)
     host: str = ""
-    planes: Counter[str] = field(default_factory=Counter)
-    left_out: Counter[str] = field(default_factory=Counter)
-    unusable: int = 0
 
 
 def profile_of(path: Path) -> Profile:
@@ -89,7 +82,9 @@ def profile_of(path: Path) -> Profile:
     for place, plane in enumerate(content.planes):
         rows += _of_plane(place, plane, found)
         refuse_beyond("rows", len(rows))
-    found.rows = _frame(_marked_once(rows))
+    found.rows = _frame(_marked_once(rows)).with_columns(
+        host=pl.lit(found.host or None, pl.String), clock=pl.lit(path.name)
+    )
     return found
 
 
@@ -108,7 +103,7 @@ def _of_plane(place: int, plane: Any, found: Profile) -> Iterator[_Row]:
     on_device = plane.name.startswith(_DEVICE)
     for line in plane.lines:
         called = line.display_name or line.name
-        found.planes[plane.name] += len(line.events)
+        found.sorts[plane.name] += len(line.events)
         if on_device and not _STREAM.match(called) and called != _STEPS:
             found.left_out[f"events of '{called[:40]}', which repeat operations"] += len(
                 line.events

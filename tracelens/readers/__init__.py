@@ -91,6 +91,18 @@ def _may_hold_lines(path: Path) -> bool:
     return _holds(path, _DFTRACER)
 
 
+def _viztracer() -> Reader:
+    from tracelens.readers.viztracer import VizTracerReader
+
+    return VizTracerReader()
+
+
+def _stacks() -> Reader:
+    from tracelens.readers.stacks import StacksReader
+
+    return StacksReader()
+
+
 def _otf2() -> Reader:
     from tracelens.readers.otf2 import Otf2Reader
 
@@ -151,6 +163,8 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_be_archive, _otf2),
     Format(_may_be_xplane, _xplane),
     Format(_may_hold_lines, _dftracer),
+    Format(_may_hold_events, _viztracer),
+    Format(_may_hold_lines, _stacks),
     Format(_may_hold_events, _kineto),
     Format(Path.exists, _native),
 )

@@ -17,12 +17,12 @@ from tracelens.model import fmt
 from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
-from tracelens.readers.links import check_inside
+from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.rules import lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tracelens.model.trace import Trace
@@ -36,14 +36,17 @@ __all__ = [
     "each_read",
     "joined",
     "one_a_rank",
+    "python_alone",
     "ranks_given",
     "ranks_unknown",
     "recognized",
+    "sniffed",
 ]
 
 Found = TypeVar("Found")
 _SHOWN: Final = 3
 _LISTED: Final = 12
+_SNIFFED: Final = 8  # files of a folder; the first may be damaged
 
 
 @dataclass(eq=False)
@@ -52,7 +55,8 @@ class ReadFile:
 
     `sorts` counts events by what the format calls them, `left_out` those that are no row of ours by what
     they are. `unusable` have no name or no time that there can be, `lost` cannot be parsed. `cut`: the
-    file ends before its list of events does, for the reason in `damage`.
+    file ends before its list of events does, for the reason in `damage`. `says_ranks`: it does, in a
+    column `rank` of its rows.
     """
 
     rows: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -62,6 +66,7 @@ class ReadFile:
     lost: int = 0
     cut: bool = False
     damage: str = ""
+    says_ranks: bool = False
 
     @property
     def events(self) -> int:
@@ -121,7 +126,10 @@ def joined(
         EmptyTrace: there is no row.
     """
     rows = pl.concat(
-        file.rows.with_columns(pl.lit(ranks[name], pl.Int32).alias("rank"), file=pl.lit(name))
+        file.rows.with_columns(
+            pl.col("rank") if file.says_ranks else pl.lit(ranks[name], pl.Int32).alias("rank"),
+            file=pl.lit(name),
+        )
         for name, file in found.items()
     )
     if rows.is_empty():
@@ -171,22 +179,25 @@ def recognized(
 
 
 def ranks_given(
-    files: Sequence[str], given: Mapping[str, int], why: str, *, alone: bool
+    found: Mapping[str, ReadFile], given: Mapping[str, int], why: str, *, alone: bool
 ) -> dict[str, int]:
-    """Return the rank of each file; `alone`: a file that is not named is rank 0, if it is the only one.
+    """Return the rank of each file that does not say it, by name.
+
+    `alone`: a file that the user does not name either is rank 0, if there is no other.
 
     Raises:
         UnusableInput: a rank is not known; `why` says what is special about such files.
     """
-    silent = [file for file in files if file not in given]
-    if silent and not (alone and len(files) == 1):
+    asked = [name for name, file in found.items() if not file.says_ranks]
+    silent = [name for name in asked if name not in given]
+    if silent and not (alone and len(found) == 1):
         shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
         more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
         raise UnusableInput(
             f"{why}: say of which rank {shown}{more} {'is' if len(silent) == 1 else 'are'} with "
             f"--rank-of {silent[0]}=RANK."
         )
-    return {file: given.get(file, 0) for file in files}
+    return {name: given.get(name, 0) for name in asked}
 
 
 def one_a_rank(ranks: Mapping[str, int]) -> Mapping[str, int]:
@@ -205,9 +216,9 @@ def one_a_rank(ranks: Mapping[str, int]) -> Mapping[str, int]:
     return ranks
 
 
-def ranks_unknown(files: Sequence[str], given: Mapping[str, int]) -> Iterator[Gap]:
-    """Yield what is not known where the user did not say which rank a file is of."""
-    if any(file not in given for file in files):
+def ranks_unknown(found: Mapping[str, ReadFile], given: Mapping[str, int]) -> Iterator[Gap]:
+    """Yield what is not known where neither a file nor the user says its rank."""
+    if any(not file.says_ranks and name not in given for name, file in found.items()):
         yield Gap(
             "the file does not say of which rank it is",
             "what other ranks did, and which one is slow",
@@ -224,3 +235,36 @@ def cut_off(found: Mapping[str, ReadFile], advice: str) -> Iterator[Gap]:
             "what happened after the last whole event",
             advice,
         )
+
+
+def sniffed(path: Path, suffixes: tuple[str, ...], test: Callable[[Path], bool]) -> bool:
+    """Return whether a file, or one of the first of a folder whose names end so, is of a format."""
+    return any(map(test, inside(called(path, suffixes)[:_SNIFFED], path)))
+
+
+def python_alone(kinds: Collection[str]) -> Iterator[Gap]:
+    """Yield what calls of functions of Python do not say, whose rows are of some kinds."""
+    if "step" not in kinds:
+        yield Gap(
+            "no function is called as a step is",
+            "where steps begin, but by the updates that come back",
+            "Put a step into a function called train_step.",
+        )
+    if not {"forward", "backprop", "update"}.intersection(kinds):
+        yield Gap(
+            "no function is known to be a phase of training",
+            "what ranks did",
+            "Name functions forward, backward and train_step, or record with 'tracelens record'.",
+        )
+    if "reduction" not in kinds:
+        yield Gap(
+            "no function is known to communicate",
+            "which rank others wait for",
+            "Record the run with 'tracelens record', or profile it with torch.profiler.",
+        )
+    yield Gap(
+        "what runs beside Python (kernels of devices, threads of libraries) is not recorded",
+        "what devices did, and when communication was in flight",
+        "Profile with torch.profiler, or record with 'tracelens record'.",
+        decisive=False,
+    )

@@ -56,7 +56,7 @@ class DFTracerReader:
         """
         found, notes = files.each_read(path, _files(path), read_events, how)
         alone = len(found) == 1 and all(len(file.pids) <= 1 for file in found.values())
-        ranks = files.ranks_given(list(found), how.rank_of, _WHY, alone=alone)
+        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=alone)
         rows = pl.concat(file.rows for file in found.values())
         gaps = _gaps(rows, found, ranks, how.rank_of)
         recognition = files.recognized(FORMAT, found, gaps, *_facts(rows, found.values()))
@@ -94,7 +94,7 @@ def _gaps(
     yield from files.cut_off(
         found, "Let the program end by itself, so that DFTracer closes its file."
     )
-    yield from files.ranks_unknown(list(found), given)
+    yield from files.ranks_unknown(found, given)
     if len(set(ranks.values())) > 1:
         yield Gap(
             "collectives are not recorded",

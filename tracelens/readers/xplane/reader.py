@@ -18,10 +18,11 @@ from tracelens.readers.links import inside
 from tracelens.readers.xplane.columns import profile_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tracelens.model.trace import Trace
+    from tracelens.readers.xplane.columns import Profile
 
 __all__ = ["SUFFIX", "XPlaneReader"]
 
@@ -49,11 +50,11 @@ class XPlaneReader:
         """
         profiles, notes = files.each_read(path, _files(path), profile_of, how)
         given = files.ranks_given(
-            list(profiles), how.rank_of, "XPlane files do not say their rank", alone=True
+            profiles, how.rank_of, "XPlane files do not say their rank", alone=True
         )
         ranks = files.one_a_rank(given)
         rows = pl.concat(profile.rows for profile in profiles.values())
-        gaps = _gaps(rows, list(profiles), how.rank_of)
+        gaps = _gaps(rows, profiles, how.rank_of)
         recognition = files.recognized("profile of XLA", profiles, gaps)
         return files.joined(path, profiles, ranks, notes, recognition)
 
@@ -63,7 +64,9 @@ def _files(path: Path) -> list[Path]:
     return [file for file in files.called(path, (SUFFIX,)) if file.name.endswith(SUFFIX)]
 
 
-def _gaps(rows: pl.DataFrame, profiles: Sequence[str], given: Mapping[str, int]) -> Iterator[Gap]:
+def _gaps(
+    rows: pl.DataFrame, profiles: Mapping[str, Profile], given: Mapping[str, int]
+) -> Iterator[Gap]:
     kinds = set(rows["kind"].unique())
     yield from files.ranks_unknown(profiles, given)
     if "step" not in kinds:

@@ -1,0 +1,132 @@
+"""Runs of equal stacks of one thread, and the spans that they stand for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from tracelens.readers.files import ReadFile
+from tracelens.readers.functions import OF_THE_USER, function_meaning
+from tracelens.readers.gathered import Gathered, What
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Frame", "Run", "Stacks", "Thread"]
+
+_LONGEST: Final = 256
+_RANK: Final = re.compile(r"^rank (\d{1,6}): ")  # as TraceLens exports speedscope's JSON
+_STEP: Final = "step"
+
+
+class Frame(NamedTuple):
+    """A function that was running, and the line that it was at; 0 where that is not known."""
+
+    name: str
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """As frames of samples are written."""
+        return f"{self.name} ({self.file}:{self.line})" if self.file else self.name
+
+
+class Run(NamedTuple):
+    """For how long a stack was seen; outermost frame first."""
+
+    start_ns: int
+    end_ns: int
+    frames: tuple[Frame, ...]
+
+
+class Thread(NamedTuple):
+    """A thread of a process, 0 where its number is not known."""
+
+    pid: int
+    name: str
+
+
+@dataclass(eq=False)
+class Stacks(ReadFile):
+    """What one file holds: stacks of threads as runs, and as rows.
+
+    `compressed`: samples of threads that were idle are left out, so times are sums of what is left.
+    """
+
+    runs: dict[Thread, list[Run]] = field(default_factory=dict)
+    compressed: bool = False
+
+    def translated(self) -> Stacks:
+        """Set `rows`: a span is a phase, by the outermost function that is one, else a function."""
+        spans = Gathered[tuple[str, str | None, str], Thread]()
+        for thread, runs in self.runs.items():
+            for start, end, key in _merged(runs):
+                spans.add(start, end, key, thread)
+        several = len({thread.pid for thread in self.runs}) > 1
+        rows = spans.frame(lambda key: What(*key), lambda thread: _shown(thread, several))
+        self.rows = rows.with_columns(step=pl.lit(0, pl.Int32))  # samples do not tell steps apart
+        ranks = [_RANK.match(thread.name) for thread in self.runs]
+        if ranks and all(ranks):
+            self.says_ranks = True
+            known = pl.Series([int(found[1]) for found in ranks if found], dtype=pl.Int32)
+            placed = pl.Series(spans.placed, dtype=pl.UInt32)
+            self.rows = self.rows.with_columns(known.gather(placed).alias("rank"))
+        return self
+
+    def samples(self) -> pl.DataFrame:
+        """Return rows of `SAMPLE_COLUMNS`, without what says which process and thread of a trace."""
+        several = len({thread.pid for thread in self.runs}) > 1
+        named = [
+            (thread.pid or None, _shown(thread, several), run)
+            for thread, runs in self.runs.items()
+            for run in runs
+        ]
+        return pl.DataFrame(
+            {
+                "pid": pl.Series([pid for pid, _, _ in named], dtype=pl.Int64),
+                "thread_name": pl.Series([name for _, name, _ in named], dtype=pl.String),
+                "start_ns": pl.Series([run.start_ns for _, _, run in named], dtype=pl.Int64),
+                "end_ns": pl.Series([run.end_ns for _, _, run in named], dtype=pl.Int64),
+                "frames": pl.Series(
+                    [[frame.text for frame in run.frames] for _, _, run in named],
+                    dtype=pl.List(pl.String),
+                ),
+            }
+        )
+
+
+def _shown(thread: Thread, several: bool) -> str:  # noqa: FBT001 - of two callers alone
+    name = _RANK.sub("", thread.name) or "thread"
+    return f"{name} of {thread.pid}" if several else name
+
+
+def _merged(runs: list[Run]) -> Iterator[tuple[int, int, tuple[str, str | None, str]]]:
+    """Yield spans: runs that follow each other and stand for the same are one."""
+    begin, until, key = 0, -1, None
+    for run in chain(runs, [None]):
+        found = None if run is None else _key(run.frames)
+        if key is not None and (run is None or found != key or run.start_ns != until):
+            yield begin, until, key
+            key = None
+        if run is not None:
+            if key is None:
+                begin, key = run.start_ns, found
+            until = run.end_ns
+
+
+def _key(frames: tuple[Frame, ...]) -> tuple[str, str | None, str]:
+    """Return what a stack stands for; steps cannot be told apart by samples, so none is one."""
+    for frame in frames:
+        found = function_meaning(frame.name, frame.file)
+        if found != OF_THE_USER and found[0] != _STEP:
+            return (*found, _called(frame))
+    return (*OF_THE_USER, _called(frames[-1]))
+
+
+def _called(frame: Frame) -> str:
+    return f"{frame.name} ({frame.file})"[:_LONGEST] if frame.file else frame.name[:_LONGEST]

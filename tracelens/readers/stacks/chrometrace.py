@@ -1,7 +1,7 @@
 """py-spy's events (`--format chrometrace`): a frame begins (B) with the first sample that has it.
 
-It ends (E) with the first that has it not. Times are microseconds since py-spy began. Threads that were idle have no stack then, unless py-spy ran
-with `--idle`.
+It ends (E) with the first that has it not. Times are microseconds since py-spy began. Threads that were
+idle have no stack then, unless py-spy ran with `--idle`.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _gaps(
         "how steps differ",
         "Record with 'tracelens record --sample', which has both steps and stacks.",
     )
-    yield from files.python_alone({"step", *rows["kind"].unique().cast(pl.String)})
+    yield from files.python_alone(set(rows["kind"].unique().cast(pl.String)))
     yield Gap(
         "spans are runs of samples",
         "what took less time than lies between two samples",

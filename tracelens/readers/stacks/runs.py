@@ -68,8 +68,12 @@ class Stacks(ReadFile):
             for start, end, key in _merged(runs):
                 spans.add(start, end, key, thread)
         several = len({thread.pid for thread in self.runs}) > 1
-        rows = spans.frame(lambda key: What(*key), lambda thread: _shown(thread, several))
-        self.rows = rows.with_columns(step=pl.lit(0, pl.Int32))  # samples do not tell steps apart
+        if self.runs:  # samples do not tell steps apart: all of it is one
+            longest = max(self.runs, key=lambda thread: len(self.runs[thread]))
+            begin = min(runs[0].start_ns for runs in self.runs.values())
+            end = max(runs[-1].end_ns for runs in self.runs.values())
+            spans.add(begin, end, ("step", None, "all of the profile"), longest)
+        self.rows = spans.frame(lambda key: What(*key), lambda thread: _shown(thread, several))
         ranks = [_RANK.match(thread.name) for thread in self.runs]
         if ranks and all(ranks):
             self.says_ranks = True

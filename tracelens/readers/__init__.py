@@ -23,6 +23,7 @@ _DFTRACER: Final = (".pfw", ".pfw.gz", *_EVENTS)
 _BEGINS: Final = (b"[", b"{", b"\x1f", b"\xef", b" ", b"\n", b"\r", b"\t")  # of JSON, plain or gzip
 _OTF2: Final = b"\x03BOTF2"
 _XPLANE: Final = (".xplane.pb",)
+_PERFETTO: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
 _PICKLE: Final = b"\x80"
 _SQLITE: Final = b"SQLite format 3\x00"
 
@@ -103,6 +104,19 @@ def _stacks() -> Reader:
     return StacksReader()
 
 
+def _perfetto() -> Reader:
+    from tracelens.readers.perfetto import PerfettoReader
+
+    return PerfettoReader()
+
+
+def _may_be_packets(path: Path) -> bool:
+    """Return whether a file begins as Perfetto's packets or gzip do, or one in a folder is called so."""
+    if path.is_file():
+        return beginning(path, 1) in (b"\n", b"\x1f")
+    return _holds(path, _PERFETTO)
+
+
 def _otf2() -> Reader:
     from tracelens.readers.otf2 import Otf2Reader
 
@@ -162,6 +176,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_be_pickle, _flight_recorder),
     Format(_may_be_archive, _otf2),
     Format(_may_be_xplane, _xplane),
+    Format(_may_be_packets, _perfetto),
     Format(_may_hold_lines, _dftracer),
     Format(_may_hold_events, _viztracer),
     Format(_may_hold_lines, _stacks),

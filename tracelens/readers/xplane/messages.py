@@ -9,17 +9,15 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.errors import MissingExtra, NotATrace
+from tracelens.readers.protobuf import classes, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from tracelens.readers.protobuf import Fields
 
 __all__ = ["parsed", "space"]
 
-_PACKAGE: Final = "tracelens.xplane"
 _INT, _UINT, _DOUBLE, _STRING, _BYTES = "INT64", "UINT64", "DOUBLE", "STRING", "BYTES"
-# Message: field: (number, type, repeated). A type that is none of protobuf's own is a message's.
-_MESSAGES: Final[Mapping[str, Mapping[str, tuple[int, str, bool]]]] = {
+_MESSAGES: Final[dict[str, Fields]] = {
     "Stat": {
         "metadata_id": (1, _INT, False),
         "double_value": (2, _DOUBLE, False),
@@ -72,38 +70,12 @@ def parsed(content: bytes) -> Any:
         NotATrace: it is none.
         MissingExtra: protobuf's library is not installed.
     """
-    try:
-        from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise MissingExtra.naming("Reading an XPlane file", "xplane") from error
-    try:
-        return space().FromString(content)
-    except DecodeError as error:
-        raise NotATrace("it is no whole XPlane file") from error
+    space_of = space()
+    with whole("XPlane file"):
+        return space_of.FromString(content)
 
 
 @cache
 def space() -> Any:
     """Return the class of the outermost message."""
-    from google.protobuf import (  # noqa: PLC0415 - an extra
-        descriptor_pb2,
-        descriptor_pool,
-        message_factory,
-    )
-
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(
-        name=f"{_PACKAGE}.proto", package=_PACKAGE, syntax="proto3"
-    )
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, (number, kind, repeated) in fields.items():
-            label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            added = message.field.add(name=field, number=number, label=label)
-            if kind in _MESSAGES:
-                added.type, added.type_name = kinds.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
-            else:
-                added.type = getattr(kinds, f"TYPE_{kind}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Space"))
+    return classes("xplane", _MESSAGES)["Space"]

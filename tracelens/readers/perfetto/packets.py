@@ -1,0 +1,113 @@
+"""Cuts a Perfetto trace into its packets: a file is a list of them, each with its length in front.
+
+Packets may be compressed by zlib, and the file by gzip.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.errors import NotATrace
+from tracelens.readers.perfetto.messages import parsed
+from tracelens.schema.gate import beginning, contents, refuse_beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Packets", "is_perfetto"]
+
+_TAG: Final = 0x0A  # field 1, with a length
+_GZIP: Final = b"\x1f\x8b"
+_BEGIN_BYTES: Final = 1 << 12
+_LONGEST_VARINT: Final = 10  # bytes
+_FIELDS: Final = frozenset(
+    {1, 2, 3, 6, 8, 10, 11, 12, 13, 33, 35, 36, 41, 42, 43, 44, 50, 58, 59, 60}
+)
+
+
+def is_perfetto(path: Path) -> bool:
+    """Return whether a file begins with a packet, whose first field is one that packets have."""
+    content = beginning(path, _BEGIN_BYTES)
+    if content.startswith(_GZIP):
+        try:
+            content = zlib.decompressobj(wbits=31).decompress(content, _BEGIN_BYTES)
+        except zlib.error:
+            return False
+    if content[:1] != bytes([_TAG]):
+        return False
+    length, place = _varint(content, 1)
+    if not length or place >= len(content):
+        return False
+    tag, _ = _varint(content, place)
+    return tag is not None and tag >> 3 in _FIELDS and tag & 7 in {0, 2}
+
+
+@dataclass(eq=False)
+class Packets:
+    """The packets of a file; `lost` could not be parsed, `cut`: it ends within one, for a reason."""
+
+    path: Path
+    lost: int = 0
+    cut: bool = False
+    damage: str = ""
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the packets of a file, those within compressed ones in their place.
+
+        Raises:
+            NotATrace: it is no regular file, or larger than it may be.
+        """
+        content = contents(self.path)
+        if content.startswith(_GZIP):
+            content = self._unpacked(content, wbits=31)
+        yield from self._of(content)
+
+    def _of(self, content: bytes) -> Iterator[Any]:
+        place = 0
+        while place < len(content):
+            length, begin = _varint(content, place + 1)
+            if content[place] != _TAG or length is None or begin + length > len(content):
+                self.cut = True
+                self.damage = self.damage or "no packet begins there, or it ends within one"
+                return
+            place = begin + length
+            try:
+                packet = parsed(content[begin:place])
+            except NotATrace as error:
+                self.lost += 1
+                self.damage = self.damage or str(error)
+                continue
+            if packet.compressed:
+                yield from self._of(self._unpacked(packet.compressed))
+            else:
+                yield packet
+
+    def _unpacked(self, packed: bytes, wbits: int = zlib.MAX_WBITS) -> bytes:
+        unpack = zlib.decompressobj(wbits=wbits)
+        parts, size = [], 0
+        try:
+            while packed and not unpack.eof:
+                part = unpack.decompress(packed, _BEGIN_BYTES << 8)
+                size += len(part)
+                refuse_beyond("decompressed", size)
+                parts.append(part)
+                packed = unpack.unconsumed_tail
+        except zlib.error as error:
+            self.damage = self.damage or f"it cannot be decompressed to its end ({error})"
+        if not unpack.eof:
+            self.cut = True
+            self.damage = self.damage or "it cannot be decompressed to its end"
+        return b"".join(parts)
+
+
+def _varint(content: bytes, place: int) -> tuple[int | None, int]:
+    """Return the number at a place, and where it ends; None where there is none."""
+    value = 0
+    for count, byte in enumerate(content[place : place + _LONGEST_VARINT]):
+        value |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            return value, place + count + 1
+    return None, len(content)

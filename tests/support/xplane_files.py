@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.readers.xplane.messages import space
+from tracelens.readers.xplane import space
 
 if TYPE_CHECKING:
     from pathlib import Path

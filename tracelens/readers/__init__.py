@@ -117,6 +117,17 @@ def _may_be_packets(path: Path) -> bool:
     return _holds(path, _PERFETTO)
 
 
+def _horovod() -> Reader:
+    from tracelens.readers.horovod import HorovodReader
+
+    return HorovodReader()
+
+
+def _may_be_timeline(path: Path) -> bool:
+    """Return whether it is a file that begins as JSON or gzip does, whatever its name."""
+    return path.is_file() and beginning(path, 1) in _BEGINS
+
+
 def _otf2() -> Reader:
     from tracelens.readers.otf2 import Otf2Reader
 
@@ -178,6 +189,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_be_xplane, _xplane),
     Format(_may_be_packets, _perfetto),
     Format(_may_hold_lines, _dftracer),
+    Format(_may_be_timeline, _horovod),
     Format(_may_hold_events, _viztracer),
     Format(_may_hold_lines, _stacks),
     Format(_may_hold_events, _kineto),

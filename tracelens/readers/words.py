@@ -18,7 +18,7 @@ __all__ = ["Meaning", "kernel_meaning", "meaning", "normal", "role", "step_numbe
 _KIND_SYNONYMS: Final[dict[str, str]] = {
     "step": "train_step training_step iteration iter profiler_step",
     "data": "dataloader data_loader data_loading data_load load loading loader input next_batch "
-    "fetch_batch get_batch dataload",
+    "fetch_batch get_batch load_batch load_data dataload",
     "forward": "fwd fprop forward_pass fw",
     "backprop": "backward bwd bprop backward_pass back_prop backpropagation bw gradient gradients",
     "reduction": "communication comm communicate collective collectives network nccl",

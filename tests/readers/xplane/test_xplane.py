@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -14,8 +15,7 @@ from tracelens.cli import main
 from tracelens.errors import EmptyTrace, MissingExtra, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
-from tracelens.readers.xplane import XPlaneReader
-from tracelens.readers.xplane.columns import profile_of
+from tracelens.readers.xplane import XPlaneReader, profile_of, space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -129,6 +129,7 @@ def test_without_protobuf_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = xplane.write(tmp_path / "node0.xplane.pb", xplane.training(1))
-    monkeypatch.setitem(__import__("sys").modules, "google.protobuf.message", None)
+    space.cache_clear()
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
     with pytest.raises(MissingExtra, match="xplane"):
         XPlaneReader().read(file)

@@ -36,7 +36,11 @@ READERS: Final = (
     "flight_recorder.reader",
     "dftracer.reader",
     "otf2.reader",
-    "xplane.reader",
+    "xplane",
+    "perfetto.reader",
+    "horovod",
+    "viztracer",
+    "stacks.reader",
 )
 
 

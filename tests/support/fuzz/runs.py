@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import pyarrow as pa
-from support import xplane_files
+from support import (
+    horovod_timeline,
+    perfetto_files,
+    stack_files,
+    viztracer_file,
+    xplane_files,
+)
 from support.fuzz.arrow import table_of
 from support.fuzz.subjects import CORPUS, LIVE, SUBJECTS, VICTIM, bases
 from support.nsight import training
@@ -270,6 +276,11 @@ def _written() -> dict[str, list[bytes]]:
             "kineto": [_events()],
             "dftracer": [_io_lines()],
             "nsight": [database.read_bytes()],
+            "perfetto": [perfetto_files.training(2, 5).written()],
+            "horovod": [horovod_timeline.timeline(2, 5)],
+            "viztracer": [viztracer_file.trace(5)],
+            "py_spy": [stack_files.py_spy(5)],
+            "speedscope": [stack_files.speedscope(5), stack_files.by_events()],
             "xplane": [xplane_files.training(_STEPS).SerializeToString()],
             "otf2": [(folder / "otf2/traces/1.evt").read_bytes()],
             "otf2_definitions": [(folder / "otf2/traces.def").read_bytes()],

@@ -11,7 +11,7 @@ from support.fuzz.arrow import changed_file, changed_stream
 from support.fuzz.changes import damaged
 from support.fuzz.databases import changed_database
 from support.fuzz.pickles import changed_pickle
-from support.fuzz.profiles import changed_profile
+from support.fuzz.profiles import changed_packets, changed_profile
 from support.fuzz.records import changed_json, changed_lines, changed_segment
 from support.fuzz.tables import changed_csv, changed_feather, changed_parquet
 
@@ -101,6 +101,11 @@ _ALL: Final = (
     Subject("dftracer", "trace-1.pfw", _changed_event_lines, "trace-1.pfw", "nothing"),
     Subject("nsight", "rank1.sqlite", changed_database, "rank1.sqlite", "nsight"),
     Subject("xplane", "node1.xplane.pb", changed_profile, "node1.xplane.pb", "nothing"),
+    Subject("perfetto", "trace.pftrace", changed_packets, "trace.pftrace", "nothing"),
+    Subject("horovod", "timeline.json", _changed_events, "timeline.json", "nothing"),
+    Subject("viztracer", "result.json", _changed_events, "result.json", "nothing"),
+    Subject("py_spy", "stacks.json", _changed_events, "stacks.json", "nothing"),
+    Subject("speedscope", "a.speedscope.json", changed_json, "a.speedscope.json", "nothing"),
     Subject("flight_recorder", "trace_rank_1", changed_pickle, "trace_rank_1", "flight_recorder"),
 )
 SUBJECTS: Final = {subject.name: subject for subject in _ALL}

@@ -1,8 +1,4 @@
-"""Perfetto's protobuf traces with track events (docs/formats.md).
-
-`messages` are protobuf's own, `packets` takes a file apart, `columns` translates it, and `reader`
-hands all to `tracelens.readers.spans`.
-"""
+"""Perfetto's protobuf traces: `packets` takes a file apart, and `reader` makes a trace of it."""
 
 from tracelens.readers.perfetto.reader import PerfettoReader
 

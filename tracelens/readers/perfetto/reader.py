@@ -1,26 +1,283 @@
-"""The reader for Perfetto's traces: processes are ranks if their names say so, else files are."""
+"""Reads Perfetto's traces: slices of tracks, on the trace's own clock (docs/formats.md).
+
+Processes are ranks if their names say so, else files are. Names may be interned by sequences of packets,
+and times be of clocks of a sequence, each the difference to the one before, as its last snapshot of
+clocks says.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
+from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
 from tracelens.readers import files
 from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.perfetto.columns import slices_of
-from tracelens.readers.perfetto.packets import is_perfetto
+from tracelens.readers.files import ReadFile
+from tracelens.readers.gathered import MOST_NS, Gathered, What
+from tracelens.readers.perfetto.packets import Packets, is_perfetto
+from tracelens.readers.words import meaning, step_number
+from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from tracelens.model.trace import Trace
-    from tracelens.readers.perfetto.columns import Slices
 
 __all__ = ["SUFFIXES", "PerfettoReader"]
+
+_BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
+_PHASES: Final = {ord("B"): _BEGIN, ord("E"): _END, ord("i"): _INSTANT, ord("I"): _INSTANT}
+_COMPLETE: Final = ord("X")
+_CLEARED: Final = 1  # of sequence_flags
+_BOOT: Final = 6  # the clock of packets that name none
+_OF_A_SEQUENCE: Final = range(64, 128)
+_REAL: Final = 1
+_US: Final = 1_000
+_LONGEST_NAME: Final = 256
+_DEEPEST: Final = 2_000
+_HIGHEST_PARENT: Final = 64
+_RANK: Final = re.compile(r"(?i)^(?:rank|worker)[ #:_-]*(\d{1,6})\b")
+_NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device"})
+
+
+class _Track(NamedTuple):
+    """Where slices are: a track's name, and the process that it is of."""
+
+    name: str
+    pid: int | None
+    process: str
+
+
+@dataclass(eq=False)
+class Slices(ReadFile):
+    """What one file holds; `processes` are names by number, of those with slices."""
+
+    processes: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Sequence:
+    """What packets of a sequence refer to: names by number, defaults, and its own clocks."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    categories: dict[int, str] = field(default_factory=dict)
+    track: int = 0
+    clock: int = 0
+    clocks: dict[int, _Clock] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class _Clock:
+    """A clock: its last reading, its unit, whether readings are differences, how far it is behind."""
+
+    last: int
+    unit_ns: int
+    incremental: bool
+    ahead_ns: int
+
+
+class _Slice(NamedTuple):
+    start_ns: int
+    name: str
+    category: str
+
+
+def slices_of(path: Path) -> Slices:
+    """Read one file.
+
+    Raises:
+        NotATrace: it is no regular file, larger than it may be, or holds no packet.
+        MissingExtra: protobuf's library is not installed.
+        OSError: it cannot be read.
+    """
+    found, reading = Slices(), _Reading()
+    packets = Packets(path)
+    read = 0
+    for packet in packets:
+        read += 1
+        reading.take(packet, found)
+        refuse_beyond("rows", len(reading.spans))
+    if not read:
+        raise NotATrace(packets.damage or "there is no packet in it")
+    found.lost, found.cut, found.damage = packets.lost, packets.cut, packets.damage
+    return reading.finished(found)
+
+
+class _Reading:
+    """What is known so far of a file: tracks, sequences, clocks, slices that are open."""
+
+    def __init__(self) -> None:
+        self.spans: Gathered[tuple[str, str], int] = Gathered()
+        self.tracks: dict[int, Any] = {}
+        self.sequences: dict[int, _Sequence] = defaultdict(_Sequence)
+        self.open: dict[int, list[_Slice]] = defaultdict(list)
+        self.ahead_ns: dict[int, int] = {}  # of the trace's clock, by clock
+        self.primary = _BOOT
+        self.real_ns: int | None = None  # ahead of the trace's clock
+
+    def take(self, packet: Any, found: Slices) -> None:
+        sequence = self.sequences[packet.sequence]
+        if packet.incremental_state_cleared or packet.sequence_flags & _CLEARED:
+            sequence.names.clear()
+            sequence.categories.clear()
+        if packet.previous_packet_dropped and packet.HasField("track_event"):
+            found.left_out["gaps in which packets were dropped"] += 1
+        if packet.HasField("defaults"):
+            sequence.track = packet.defaults.track_event.track_uuid
+            sequence.clock = packet.defaults.timestamp_clock_id
+        if packet.HasField("interned"):
+            sequence.names |= {each.iid: _text(each.name) for each in packet.interned.names}
+            sequence.categories |= {
+                each.iid: _text(each.name) for each in packet.interned.categories
+            }
+        if packet.HasField("clock_snapshot"):
+            self._tie(packet.clock_snapshot, sequence)
+        if packet.HasField("track"):
+            self.tracks[packet.track.uuid] = packet.track
+        if packet.HasField("track_event"):
+            self._event(packet, sequence, found)
+
+    def _tie(self, snapshot: Any, sequence: _Sequence) -> None:
+        """Learn how far clocks are behind the trace's: all of a snapshot were read at once."""
+        self.primary = snapshot.primary or self.primary
+        read = {
+            each.clock_id: each.timestamp * (each.unit_multiplier_ns or 1)
+            for each in snapshot.clocks
+        }
+        now = read.get(self.primary)
+        for each in snapshot.clocks:
+            ahead = 0 if now is None else now - read[each.clock_id]
+            if each.clock_id in _OF_A_SEQUENCE:
+                unit = each.unit_multiplier_ns or 1
+                sequence.clocks[each.clock_id] = _Clock(
+                    each.timestamp, unit, each.is_incremental, ahead
+                )
+            else:
+                self.ahead_ns[each.clock_id] = ahead
+        if now is not None and _REAL in read and abs(read[_REAL] - now) < MOST_NS:
+            self.real_ns = read[_REAL] - now
+
+    def _time(self, packet: Any, sequence: _Sequence) -> int:
+        """Return when a packet was written, by the trace's clock."""
+        number = packet.timestamp_clock_id or sequence.clock
+        clock = sequence.clocks.get(number)
+        if clock is None:
+            return int(packet.timestamp) + self.ahead_ns.get(number, 0)
+        clock.last = clock.last + packet.timestamp if clock.incremental else packet.timestamp
+        return clock.last * clock.unit_ns + clock.ahead_ns
+
+    def _event(self, packet: Any, sequence: _Sequence, found: Slices) -> None:
+        event = packet.track_event
+        now = self._time(packet, sequence)
+        if event.timestamp_absolute_us:
+            now = event.timestamp_absolute_us * _US
+        legacy = event.legacy_event if event.HasField("legacy_event") else None
+        phase = event.type or (_PHASES.get(legacy.phase, 0) if legacy else 0)
+        track = event.track_uuid or sequence.track
+        if not 0 <= now < MOST_NS:
+            found.unusable += 1
+        elif phase == _BEGIN and len(self.open[track]) < _DEEPEST:
+            self.open[track].append(_Slice(now, *_words(event, sequence)))
+        elif phase == _END and self.open[track]:
+            begun = self.open[track].pop()
+            self._add(begun, now, track, found)
+        elif legacy is not None and legacy.phase == _COMPLETE:
+            begun = _Slice(now, *_words(event, sequence))
+            self._add(begun, now + legacy.duration_us * _US, track, found)
+        elif phase in {_BEGIN, _END}:
+            found.unusable += 1
+        else:
+            sort = {_INSTANT: "instants", _COUNTER: "values of counters"}.get(phase)
+            found.left_out[sort or "events of other types"] += 1
+
+    def _add(self, begun: _Slice, end_ns: int, track: int, found: Slices) -> None:
+        if not begun.name or not begun.start_ns <= end_ns < MOST_NS:
+            found.unusable += 1
+            return
+        found.sorts[begun.category] += 1
+        self.spans.add(begun.start_ns, end_ns, (begun.category, begun.name), track)
+
+    def finished(self, found: Slices) -> Slices:
+        """Set the rows: each track is a thread of its process, whose name may say a rank."""
+        still_open = sum(map(len, self.open.values()))
+        if still_open:
+            found.left_out["slices that do not end"] = still_open
+        processes = {
+            known.process.pid: _text(known.process.process_name or known.name)
+            for known in self.tracks.values()
+            if known.HasField("process")
+        }
+        tracks = {number: self._track(number, processes) for number in self.spans.places}
+        found.processes = {track.pid or 0: track.process for track in tracks.values()}
+        ranks = {pid: _RANK.match(name) for pid, name in found.processes.items()}
+        several = len(ranks) > 1 and not all(ranks.values())
+
+        def thread(number: int) -> str:
+            track = tracks[number]
+            return f"{track.name} of {track.pid}" if several else track.name
+
+        rows = self.spans.frame(lambda key: What(*_kind(*key), key[1]), thread)
+        numbers = [step_number(name) for _, name in self.spans.keys]
+        step = pl.Series(numbers, dtype=pl.Int32).gather(
+            pl.Series(self.spans.keyed, dtype=pl.UInt32)
+        )
+        rows = rows.with_columns(step=pl.when(pl.col("kind") == "step").then(step))
+        if ranks and all(ranks.values()):
+            found.says_ranks = True
+            of = [int(known[1]) for track in tracks.values() if (known := ranks[track.pid or 0])]
+            placed = pl.Series(self.spans.placed, dtype=pl.UInt32)
+            rows = rows.with_columns(rank=pl.Series(of, dtype=pl.Int32).gather(placed))
+        if self.real_ns is not None:
+            rows = rows.with_columns(pl.col("start_ns", "end_ns") + self.real_ns)
+        found.rows = rows
+        return found
+
+    def _track(self, number: int, processes: Mapping[int, str]) -> _Track:
+        """Return a track's name and process: its own, or of the first above it that has one."""
+        name, above = "", number
+        for _ in range(_HIGHEST_PARENT):
+            known = self.tracks.get(above)
+            if known is None:
+                break
+            called = _text(known.name or known.static_name)
+            if known.HasField("thread"):
+                name = name or _text(known.thread.thread_name) or f"thread {known.thread.tid}"
+                pid = known.thread.pid
+                return _Track(name, pid, processes.get(pid, ""))
+            if known.HasField("process"):
+                pid = known.process.pid
+                return _Track(name or called or "process", pid, processes[pid])
+            name, above = name or called, known.parent_uuid
+        return _Track(name or f"track {number}", None, "")
+
+
+def _words(event: Any, sequence: _Sequence) -> tuple[str, str]:
+    legacy = event.legacy_event.name_iid if event.HasField("legacy_event") else 0
+    number = event.name_iid or legacy
+    name = _text(event.name) or sequence.names.get(number, "")
+    listed = [_text(each) for each in event.categories]
+    listed += [sequence.categories.get(each, "") for each in event.category_iids]
+    return name, ",".join(filter(None, listed))[:_LONGEST_NAME]
+
+
+def _kind(category: str, name: str) -> tuple[str, str | None]:
+    """Return the kind of a slice by its name, else by its category."""
+    if step_number(name) is not None:
+        return ("step", None)
+    found = meaning(name) or meaning(category)
+    return found if found and found[0] not in _NOT_OF_NAMES else ("user", None)
+
+
+def _text(content: bytes) -> str:
+    return content[:_LONGEST_NAME].decode("utf-8", "replace")
+
 
 SUFFIXES: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
 _FORMAT: Final = "trace of Perfetto"

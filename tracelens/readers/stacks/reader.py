@@ -51,7 +51,7 @@ class StacksReader:
         rows = pl.concat((file.rows for file in found.values()), how="diagonal")
         recognition = files.recognized(_FORMAT, found, _gaps(rows, found, how.rank_of))
         trace = files.joined(path, found, files.one_a_rank(ranks), notes, recognition)
-        return trace.with_(samples=_samples(found, trace))
+        return trace.with_(samples=_samples(found, ranks, trace))
 
 
 def _holds_stacks(file: Path) -> bool:
@@ -64,15 +64,16 @@ def _stacks(file: Path) -> Stacks:
     return speedscope.stacks_of(file)
 
 
-def _samples(found: Mapping[str, Stacks], trace: Trace) -> pl.DataFrame:
+def _samples(found: Mapping[str, Stacks], ranks: Mapping[str, int], trace: Trace) -> pl.DataFrame:
     """Return the stacks themselves, with the process and the thread of the trace that each is of."""
     of_file = pl.concat(
-        file.samples().with_columns(file=pl.lit(name)) for name, file in found.items()
+        file.samples(ranks.get(name, 0)).with_columns(file=pl.lit(name))
+        for name, file in found.items()
     )
-    processes = trace.processes.select("process", "file")
+    processes = trace.processes.select("process", "rank", "file")
     threads = trace.threads.select("process", "thread", thread_name="name")
     return fitted(
-        of_file.join(processes, on="file", how="inner").join(
+        of_file.join(processes, on=["file", "rank"], how="inner").join(
             threads, on=["process", "thread_name"], how="left", maintain_order="left"
         ),
         SAMPLE_COLUMNS,

@@ -74,30 +74,38 @@ class Stacks(ReadFile):
             end = max(runs[-1].end_ns for runs in self.runs.values())
             spans.add(begin, end, ("step", None, "all of the profile"), longest)
         self.rows = spans.frame(lambda key: What(*key), lambda thread: _shown(thread, several))
-        ranks = [_RANK.match(thread.name) for thread in self.runs]
-        if ranks and all(ranks):
+        ranks = self._ranks()
+        if ranks:
             self.says_ranks = True
-            known = pl.Series([int(found[1]) for found in ranks if found], dtype=pl.Int32)
+            known = pl.Series([ranks[thread] for thread in spans.places], dtype=pl.Int32)
             placed = pl.Series(spans.placed, dtype=pl.UInt32)
             self.rows = self.rows.with_columns(known.gather(placed).alias("rank"))
         return self
 
-    def samples(self) -> pl.DataFrame:
-        """Return rows of `SAMPLE_COLUMNS`, without what says which process and thread of a trace."""
+    def _ranks(self) -> dict[Thread, int]:
+        """Return the rank of each thread; empty where not all names say one."""
+        found = {thread: _RANK.match(thread.name) for thread in self.runs}
+        ranks = {thread: int(rank[1]) for thread, rank in found.items() if rank}
+        return ranks if len(ranks) == len(found) else {}
+
+    def samples(self, rank: int) -> pl.DataFrame:
+        """Return rows of `SAMPLE_COLUMNS` without process and thread, and their rank, or the file's."""
         several = len({thread.pid for thread in self.runs}) > 1
-        named = [
-            (thread.pid or None, _shown(thread, several), run)
+        ranks = self._ranks()
+        rows = [
+            (ranks.get(thread, rank), thread.pid or None, _shown(thread, several), run)
             for thread, runs in self.runs.items()
             for run in runs
         ]
         return pl.DataFrame(
             {
-                "pid": pl.Series([pid for pid, _, _ in named], dtype=pl.Int64),
-                "thread_name": pl.Series([name for _, name, _ in named], dtype=pl.String),
-                "start_ns": pl.Series([run.start_ns for _, _, run in named], dtype=pl.Int64),
-                "end_ns": pl.Series([run.end_ns for _, _, run in named], dtype=pl.Int64),
+                "rank": pl.Series([of for of, _, _, _ in rows], dtype=pl.Int32),
+                "pid": pl.Series([pid for _, pid, _, _ in rows], dtype=pl.Int64),
+                "thread_name": pl.Series([name for _, _, name, _ in rows], dtype=pl.String),
+                "start_ns": pl.Series([run.start_ns for _, _, _, run in rows], dtype=pl.Int64),
+                "end_ns": pl.Series([run.end_ns for _, _, _, run in rows], dtype=pl.Int64),
                 "frames": pl.Series(
-                    [[frame.text for frame in run.frames] for _, _, run in named],
+                    [[frame.text for frame in run.frames] for _, _, _, run in rows],
                     dtype=pl.List(pl.String),
                 ),
             }
@@ -124,7 +132,7 @@ def _merged(runs: list[Run]) -> Iterator[tuple[int, int, tuple[str, str | None, 
 
 
 def _key(frames: tuple[Frame, ...]) -> tuple[str, str | None, str]:
-    """Return what a stack stands for; steps cannot be told apart by samples, so none is one."""
+    """Return what a stack stands for: no step, as samples do not separate one from the next."""
     for frame in frames:
         found = function_meaning(frame.name, frame.file)
         if found != OF_THE_USER and found[0] != _STEP:

@@ -1,6 +1,7 @@
-"""One file of VizTracer as rows: calls of functions, with a name ``Class.method (file:line)``.
+"""Reads VizTracer's traces: calls of functions, with names ``Class.method (file:line)``.
 
-Times are microseconds with three digits behind the point, of the clock that `perf_counter` reads.
+Times are microseconds with three digits behind the point, of the clock that `perf_counter` reads. A file
+is of a rank, whose other processes and threads are of that rank (docs/formats.md).
 """
 
 from __future__ import annotations
@@ -9,6 +10,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import polars as pl
+
+from tracelens.model import fmt
+from tracelens.model.recognition import Gap
+from tracelens.readers import files
+from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import EventStream, begin_of_events
 from tracelens.readers.files import ReadFile
 from tracelens.readers.functions import function_meaning
@@ -17,11 +24,13 @@ from tracelens.readers.words import step_number
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from tracelens.model.trace import Trace
     from tracelens.readers.event_stream import Event
 
-__all__ = ["Calls", "calls_of", "is_viztracer"]
+__all__ = ["VizTracerReader"]
 
 _MARK: Final = re.compile(rb'"cat"\s*:\s*"fee"|"viztracer_metadata"', re.IGNORECASE)
 _CALL: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):\d+\)$", re.DOTALL)
@@ -137,3 +146,52 @@ def _ns(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return round(value * _US) if -MOST_NS < value * _US < MOST_NS else None
+
+
+_SUFFIXES: Final = (".json", ".json.gz")
+_FORMAT: Final = "trace of VizTracer"
+_WHY: Final = "VizTracer does not write ranks, and there are several processes"
+
+
+@dataclass(frozen=True)
+class VizTracerReader:
+    """Reads a file or a folder of VizTracer's traces."""
+
+    name: str = _FORMAT
+
+    def sniff(self, path: Path) -> bool:
+        """Return whether a file, or one of the first of a folder, is VizTracer's."""
+        return files.sniffed(path, _SUFFIXES, is_viztracer)
+
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+        """Read all files; one that cannot be read is noted, where there are others.
+
+        Raises:
+            NotATrace: no file can be read.
+            EmptyTrace: there is no call in them.
+            UnusableInput: it is not known of which rank a file is.
+        """
+        found, notes = files.each_read(path, files.called(path, _SUFFIXES), calls_of, how)
+        alone = all(len(file.pids) <= 1 for file in found.values())
+        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=alone)
+        rows = pl.concat(file.rows for file in found.values())
+        gaps = _gaps(rows, found, how.rank_of)
+        return files.joined(path, found, ranks, notes, files.recognized(_FORMAT, found, gaps))
+
+
+def _gaps(
+    rows: pl.DataFrame, found: Mapping[str, Calls], given: Mapping[str, int]
+) -> Iterator[Gap]:
+    kinds = set(rows["kind"].unique().cast(pl.String))
+    yield from files.cut_off(
+        found, "Let the program end by itself, so that VizTracer saves its file."
+    )
+    full = [name for name, file in found.items() if file.overflow]
+    if full:
+        yield Gap(
+            f"the buffer of {fmt.series(full)} was full, and the oldest calls were overwritten",
+            "what happened before the first call that is left",
+            "Trace a shorter part, or give viztracer a larger --tracer_entries.",
+        )
+    yield from files.ranks_unknown(found, given)
+    yield from files.python_alone(kinds)

@@ -1,29 +1,106 @@
-"""One XPlane file as rows in our words: threads of the host, and streams of devices.
+"""Reads profiles of XLA (``.xplane.pb``), as JAX, TensorFlow and PyTorch/XLA write them: one a host.
 
 Planes are the host or a device, lines their threads and streams. Lines of a device that say again what
 its operations are part of (modules, scopes, source code) are counted and left out; its steps mark steps
-where the host's annotations do not. Times are picoseconds from a line's begin.
+where the host's annotations do not. Times are picoseconds from a line's begin. A file does not say its
+rank: one alone is shown as rank 0, and the verdict stays open; of several files the user says it.
+
+Source: tsl/profiler/protobuf/xplane.proto of OpenXLA. Fields that are not needed here are not declared:
+protobuf's library skips them. What is made of it: docs/formats.md.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from tracelens.errors import NotATrace
+from tracelens.model.recognition import Gap
+from tracelens.readers import files
+from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.files import ReadFile
+from tracelens.readers.links import inside
+from tracelens.readers.protobuf import classes, whole
 from tracelens.readers.words import kernel_meaning, meaning, step_number
-from tracelens.readers.xplane.messages import parsed
 from tracelens.schema.gate import contents, refuse_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Profile", "profile_of"]
+    from tracelens.model.trace import Trace
+    from tracelens.readers.protobuf import Fields
+
+__all__ = ["SUFFIX", "XPlaneReader", "profile_of", "space"]
+
+_INT, _UINT, _DOUBLE, _STRING, _BYTES = "INT64", "UINT64", "DOUBLE", "STRING", "BYTES"
+_MESSAGES: Final[dict[str, Fields]] = {
+    "Stat": {
+        "metadata_id": (1, _INT, False),
+        "double_value": (2, _DOUBLE, False),
+        "uint64_value": (3, _UINT, False),
+        "int64_value": (4, _INT, False),
+        "str_value": (5, _STRING, False),
+        "ref_value": (7, _UINT, False),
+    },
+    "Event": {
+        "metadata_id": (1, _INT, False),
+        "offset_ps": (2, _INT, False),
+        "duration_ps": (3, _INT, False),
+        "stats": (4, "Stat", True),
+        "num_occurrences": (5, _INT, False),
+    },
+    "Line": {
+        "id": (1, _INT, False),
+        "name": (2, _STRING, False),
+        "timestamp_ns": (3, _INT, False),
+        "events": (4, "Event", True),
+        "display_name": (11, _STRING, False),
+    },
+    "Named": {
+        "id": (1, _INT, False),
+        "name": (2, _STRING, False),
+        "display_name": (4, _STRING, False),
+    },
+    "Entry": {"key": (1, _INT, False), "value": (2, "Named", False)},  # of a map
+    "Plane": {
+        "id": (1, _INT, False),
+        "name": (2, _STRING, False),
+        "lines": (3, "Line", True),
+        "event_metadata": (4, "Entry", True),
+        "stat_metadata": (5, "Entry", True),
+        "stats": (6, "Stat", True),
+    },
+    "Space": {
+        "planes": (1, "Plane", True),
+        "errors": (2, _STRING, True),
+        "warnings": (3, _STRING, True),
+        "hostnames": (4, _STRING, True),
+    },
+}
+
+
+def parsed(content: bytes) -> Any:
+    """Return the outermost message of a file's content.
+
+    Raises:
+        NotATrace: it is none.
+        MissingExtra: protobuf's library is not installed.
+    """
+    space_of = space()
+    with whole("XPlane file"):
+        return space_of.FromString(content)
+
+
+@cache
+def space() -> Any:
+    """Return the class of the outermost message."""
+    return classes("xplane", _MESSAGES)["Space"]
+
 
 _DEVICE: Final = "/device:"
 _HOST: Final = "/host:CPU"
@@ -171,3 +248,68 @@ def _frame(rows: list[_Row]) -> pl.DataFrame:
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     on_steps = (pl.col("kind") == "step") & pl.col("stream").is_not_null()
     return frame.with_columns(stream=pl.when(~on_steps).then("stream"))
+
+
+SUFFIX: Final = ".xplane.pb"
+
+
+@dataclass(frozen=True)
+class XPlaneReader:
+    """Reads a file ``HOST.xplane.pb``, or a folder with one a host."""
+
+    name: str = "profile of XLA (XPlane)"
+
+    def sniff(self, path: Path) -> bool:
+        """Return whether it is a file called so, or a folder with at least one."""
+        return bool(inside(_files(path), path))
+
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+        """Read all files; one that cannot be read is noted, where there are others.
+
+        Raises:
+            MissingExtra: protobuf's library is not installed.
+            NotATrace: no file can be read.
+            EmptyTrace: there is no event in them.
+            UnusableInput: it is not known of which rank a file is.
+        """
+        profiles, notes = files.each_read(path, _files(path), profile_of, how)
+        given = files.ranks_given(
+            profiles, how.rank_of, "XPlane files do not say their rank", alone=True
+        )
+        ranks = files.one_a_rank(given)
+        rows = pl.concat(profile.rows for profile in profiles.values())
+        gaps = _gaps(rows, profiles, how.rank_of)
+        recognition = files.recognized("profile of XLA", profiles, gaps)
+        return files.joined(path, profiles, ranks, notes, recognition)
+
+
+def _files(path: Path) -> list[Path]:
+    """Return the files called as profilers of XLA call theirs: their names are all that marks them."""
+    return [file for file in files.called(path, (SUFFIX,)) if file.name.endswith(SUFFIX)]
+
+
+def _gaps(
+    rows: pl.DataFrame, profiles: Mapping[str, Profile], given: Mapping[str, int]
+) -> Iterator[Gap]:
+    kinds = set(rows["kind"].unique())
+    yield from files.ranks_unknown(profiles, given)
+    if "step" not in kinds:
+        yield Gap(
+            "no step is marked",
+            "how steps differ, and which rank is slow in them",
+            "Put each step into jax.profiler.StepTraceAnnotation('train', step_num=N).",
+        )
+    if not kinds & {"forward", "backprop", "update"}:
+        yield Gap(
+            "no annotation names a phase of training",
+            "which phase ranks compute in: XLA runs a step as one program",
+            "Put phases into jax.profiler.TraceAnnotation called forward, backward and optimizer.",
+            decisive=False,
+        )
+    if rows["stream"].n_unique() > 1:
+        yield Gap(
+            "all devices of a process are streams of its rank",
+            "which device of a process is slow",
+            "Run one process a device.",
+            decisive=False,
+        )

@@ -59,12 +59,14 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
     total = ranks * job
     bars = [Share(cause, spent[name] / total) for name, cause in CAUSES.items()]
     outside = (total - sum(spent.values())) / total
+    at_most = trace.recognition is not None and trace.recognition.hides_waits
     return Efficiency(
         achieved=useful / total,
         waterfall=(*bars, Share("outside", outside)),
-        pop=_pop(phases, ranks, job, parted=bool(trace.parted)),
+        pop={} if at_most else _pop(phases, ranks, job, parted=bool(trace.parted)),
         job_ns=job,
         uninstrumented=spent[CATEGORIES[UNINSTRUMENTED]] / total,
+        at_most=at_most,
     )
 
 

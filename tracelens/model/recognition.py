@@ -14,13 +14,14 @@ class Gap:
     `missing` is a clause on what there is not, such as "no step is marked". `unknown` completes "not
     known: ", such as "which rank is slow". `advice` is a sentence on what to record, or tell, next
     time. Of a run with a `decisive` gap it is never said that it is healthy: its verdict is inconclusive
-    unless a fault was found.
+    unless a fault was found. `hides_waits`: what waits for other ranks is in spans of something else.
     """
 
     missing: str
     unknown: str
     advice: str
     decisive: bool = True
+    hides_waits: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class Recognition:
     found: tuple[tuple[str, str], ...] = ()
     left_out: tuple[tuple[str, int], ...] = ()
     gaps: tuple[Gap, ...] = ()
+
+    @property
+    def hides_waits(self) -> bool:
+        """Whether useful time is only known to be at most so much."""
+        return any(gap.hides_waits for gap in self.gaps)
 
 
 def joined(parts: list[Recognition | None]) -> Recognition | None:

@@ -53,8 +53,9 @@ class Efficiency:
     """Where the time went; `achieved` + the shares of `waterfall` = 1 exactly (to rounding).
 
     `achieved` is POP parallel efficiency: useful computation / (ranks x job time). `pop` holds its
-    factors. `job_ns` is the job's length on the common clock. Of `achieved`, the share `uninstrumented`
-    (of all, too) is code that no span covers.
+    factors, empty where they are not known. `job_ns` is the job's length on the common clock. Of
+    `achieved`, the share `uninstrumented` (of all, too) is code that no span covers. `at_most`: the run
+    does not hold waits, so part of `achieved` may be some.
     """
 
     achieved: float
@@ -62,6 +63,7 @@ class Efficiency:
     pop: Mapping[str, float]
     job_ns: int
     uninstrumented: float
+    at_most: bool = False
 
 
 @dataclass(frozen=True)

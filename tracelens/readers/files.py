@@ -249,6 +249,7 @@ def python_alone(kinds: Collection[str]) -> Iterator[Gap]:
             "no function is called as a step is",
             "where steps begin, but by the updates that come back",
             "Put a step into a function called train_step.",
+            decisive="update" not in kinds,
         )
     if not {"forward", "backprop", "update"}.intersection(kinds):
         yield Gap(
@@ -261,6 +262,7 @@ def python_alone(kinds: Collection[str]) -> Iterator[Gap]:
             "no function is known to communicate",
             "which rank others wait for",
             "Record the run with 'tracelens record', or profile it with torch.profiler.",
+            hides_waits=True,
         )
     yield Gap(
         "what runs beside Python (kernels of devices, threads of libraries) is not recorded",

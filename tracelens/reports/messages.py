@@ -50,19 +50,24 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
     verdict = report.verdict
     lines = [("Why", verdict.why), ("Next", verdict.action), ("Scope", verdict.scope)]
     if report.ledger:
-        lines.append(("Time", f"{accounted(report.ledger, report.findings)}."))
+        at_most = report.efficiency is not None and report.efficiency.at_most
+        lines.append(("Time", f"{accounted(report.ledger, report.findings, at_most=at_most)}."))
     return [(name, clean(line)) for name, line in lines]
 
 
-def accounted(ledger: Ledger, findings: Sequence[Finding]) -> str:
-    """Return in one line where the time went: useful, lost to whom or what, and unexplained."""
+def accounted(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:
+    """Return in one line where the time went: useful, lost to whom or what, and unexplained.
+
+    `at_most` is that of `Efficiency`.
+    """
     amounts: dict[str, float] = defaultdict(float)
     for loss in ledger.losses:
         if loss.cause != "unexplained":
             amounts[_lost_to(loss, findings)] += loss.share
     largest = sorted(amounts.items(), key=lambda entry: -entry[1])
     named = [(label, share) for label, share in largest if share >= _WORTH_NAMING]
-    parts = [f"{fmt.percent(ledger.useful)} useful"]
+    useful = f"{fmt.percent(ledger.useful)} useful"
+    parts = [f"at most {useful}, as waits are not recorded" if at_most else useful]
     parts += [f"{fmt.percent(share)} {label}" for label, share in named[:_MOST_NAMED]]
     rest = sum(amounts.values()) - sum(share for _, share in named[:_MOST_NAMED])
     parts += [f"{fmt.percent(rest)} other"] if rest >= _WORTH_NAMING else []

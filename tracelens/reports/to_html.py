@@ -117,7 +117,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _waterfall(spent: Efficiency) -> str:
-    rows = [("useful computation", spent.achieved, " useful")]
+    rows = [("useful computation" + ", at most" * spent.at_most, spent.achieved, " useful")]
     rows += [(cause(bar.cause), bar.share, "") for bar in spent.waterfall if bar.share >= 0.0005]
     body = "".join(
         f"<tr><td>{escaped(name)}</td><td>{percent(share, 1)}</td><td>"

@@ -73,6 +73,7 @@ def _efficiency(efficiency: Efficiency | None) -> dict[str, Any] | None:
     return {
         "definition": "POP parallel efficiency: useful computation / (ranks x job time)",
         "achieved": _plain(efficiency.achieved),
+        "at_most": efficiency.at_most,
         "uninstrumented": _plain(efficiency.uninstrumented),
         "job_ns": efficiency.job_ns,
         "pop": {name: _plain(value) for name, value in efficiency.pop.items()},

@@ -32,7 +32,10 @@ def render(report: Report) -> str:
         lines.append(f"{number}. **{KINDS[finding.kind].title}** ({finding.category}{price}):")
         lines.append(f"   {escaped(finding.sentence)}")
     if report.efficiency:
-        shares = [("useful computation (POP parallel efficiency)", report.efficiency.achieved)]
+        useful = "useful computation (POP parallel efficiency)"
+        if report.efficiency.at_most:
+            useful += ", at most"
+        shares = [(useful, report.efficiency.achieved)]
         shares.append(("of it uninstrumented", report.efficiency.uninstrumented))
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
         lines += ["", "| where the time went | share |", "|---|---:|"]

@@ -113,7 +113,8 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
     table.add_column()
     table.add_column(justify="right")
     table.add_column()
-    rows = [("useful computation", efficiency.achieved, "blue")]
+    useful = "useful computation" + ", at most" * efficiency.at_most
+    rows = [(useful, efficiency.achieved, "blue")]
     if efficiency.uninstrumented >= _WORTH_A_ROW:
         rows.append(("  of it uninstrumented", efficiency.uninstrumented, "cyan"))
     rows += [(cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
@@ -128,7 +129,10 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
         Text(f"Where the time went (share of ranks x job time of {duration(efficiency.job_ns)})"),
         table,
         Text(),
-        Text(f"Efficiency is POP parallel efficiency: {percent(efficiency.achieved, 1)}{factors}."),
+        Text(
+            "Efficiency is POP parallel efficiency: "
+            f"{'at most ' * efficiency.at_most}{percent(efficiency.achieved, 1)}{factors}."
+        ),
     )
 
 

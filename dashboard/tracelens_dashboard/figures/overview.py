@@ -58,9 +58,10 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
         {"part": label, "share %": round(100 * share, 3)}
         for label, share in _all_causes(efficiency)
     ]
+    achieved = f"{'At most ' * efficiency.at_most}{text.percent(efficiency.achieved)}"
     return Drawing(
         figure(theme, bars, **_waterfall_axes(labels, theme)),
-        f"{text.percent(efficiency.achieved)} parallel efficiency{first}.",
+        f"{achieved} parallel efficiency{first}.",
         rows,
     )
 

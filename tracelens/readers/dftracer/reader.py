@@ -95,12 +95,13 @@ def _gaps(
         found, "Let the program end by itself, so that DFTracer closes its file."
     )
     yield from files.ranks_unknown(found, given)
-    if len(set(ranks.values())) > 1:
-        yield Gap(
-            "collectives are not recorded",
-            "which rank others wait for",
-            "Record the run with 'tracelens record', or profile it with torch.profiler.",
-        )
+    yield Gap(
+        "collectives are not recorded",
+        "which rank others wait for",
+        "Record the run with 'tracelens record', or profile it with torch.profiler.",
+        decisive=len(set(ranks.values())) > 1,
+        hides_waits=True,
+    )
     if "step" not in kinds:
         yield Gap(
             "no step is marked by a span (numbers of steps in events are those of samples loaded ahead)",

@@ -335,4 +335,5 @@ def _gaps(
             "no slice is called as a collective is",
             "which rank others wait for",
             "Record the run with 'tracelens record', or profile it with torch.profiler.",
+            hides_waits=True,
         )

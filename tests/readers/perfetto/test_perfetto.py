@@ -17,7 +17,7 @@ from tracelens.errors import EmptyTrace, MissingExtra, NotATrace, UnusableInput
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
 from tracelens.readers.perfetto import PerfettoReader
-from tracelens.readers.perfetto.packets import messages
+from tracelens.readers.perfetto.packets import is_perfetto, messages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +85,15 @@ def test_names_and_times_of_a_sequence(tmp_path: Path) -> None:
     rows = rows_of(PerfettoReader().read(written(tmp_path / "a.pftrace", file)))
     assert rows["name"].to_list() == ["forward", "forward"]
     assert rows.select("start_ns", "end_ns").rows() == [(501_100, 501_150), (501_160, 501_165)]
+
+
+@pytest.mark.parametrize(
+    "text", [b'\n{"traceEvents": []}', b"\n", b"", b"\n\n\n", b"\n[]" + b" " * 200]
+)
+def test_text_is_no_packet(tmp_path: Path, text: bytes) -> None:
+    """Which begins as packets do where it begins with an empty line, plain or compressed."""
+    assert not is_perfetto(written(tmp_path / "a.json", text))
+    assert not is_perfetto(written(tmp_path / "a.json.gz", gzip.compress(text)))
 
 
 def test_packets_may_be_compressed(tmp_path: Path) -> None:

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from tracelens.readers.event_stream import EventStream
+from tracelens.readers.kineto.events import (
+    NO_ARGUMENTS,
+    Event,
+    decoded,
+    described,
+    merged,
+    names_collective,
+    of_communication,
+    typed,
+)
 from tracelens.readers.kineto.words import IN_NO_ROW, LIBRARIES, category, phase_of_event
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tracelens.readers.event_stream import Event
 
 __all__ = ["ROW_COLUMNS", "EventTable", "read_events"]
 
@@ -27,28 +36,12 @@ _US: Final = 1_000
 _SURELY_NS: Final = 10**17  # as microseconds this would be in the year 5138
 _MOST_US: Final = 9.2e15
 _MOST_DIGITS: Final = 18
-_NOTHING: Final[dict[str, Any]] = {}
-_PLACE: Final = ("pid", "tid")
-# What of an event's arguments is read of every one, and by what name and type.
-_ARGUMENTS: Final[dict[str, tuple[str, pl.DataType]]] = {
-    "correlation": ("correlation", pl.Int64()),
-    "external": ("External id", pl.Int64()),
-    "sequence": ("Sequence number", pl.Int64()),
-    "stream": ("stream", pl.Int64()),
-    "device": ("device", pl.Int64()),
-}
-_COLLECTIVE: Final = "Collective name"
-_SHAPES: Final = "Input Dims"
+_PHASES: Final = frozenset("MBE")
+_TIMES: Final = ("start_ns", "duration_ns")
+# What of an event's arguments is a column.
+_NUMBERS: Final = ("correlation", "external", "sequence", "stream", "device")
 _ROWS_AT_ONCE: Final = 1 << 16
-# What is read of an event itself, by name of the column.
 _WORDS: Final = ("category", "name", "pid", "tid")
-_MEMBERS: Final = dict(
-    zip(
-        (*_WORDS, "start_ns", "duration_ns"),
-        ("cat", "name", "pid", "tid", "ts", "dur"),
-        strict=True,
-    )
-)
 ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Categorical(),
     "name": pl.Categorical(),
@@ -56,7 +49,7 @@ ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "tid": pl.Categorical(),
     "start_ns": pl.Int64(),
     "duration_ns": pl.Int64(),
-    **{name: kind for name, (_, kind) in _ARGUMENTS.items()},
+    **dict.fromkeys(_NUMBERS, pl.Int64()),
     "call": pl.Int32(),  # place in `EventTable.calls`
 }
 
@@ -137,7 +130,7 @@ def read_events(path: Path) -> EventTable:
         NotATrace: it holds no list of events.
         OSError: it cannot be read.
     """
-    table, stream = EventTable(path), EventStream(path)
+    table, stream = EventTable(path), EventStream(path, decode=decoded)
     opened: dict[tuple[str, str], list[Event]] = {}
     parts: list[pl.DataFrame] = []
     cells = _Cells()
@@ -160,29 +153,32 @@ class _Cells:
 
     def __init__(self) -> None:
         self.count = 0
-        self._arguments: list[dict[str, Any]] = []
-        self._of_event: dict[str, list[Any]] = {name: [] for name in _MEMBERS}
-        self._of_arguments: dict[str, list[Any]] = {name: [] for name in _ARGUMENTS}
+        self._arguments: list[Any] = []
+        self._of_event: dict[str, list[Any]] = {name: [] for name in (*_WORDS, *_TIMES)}
+        self._of_arguments: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
 
     def take(self, rows: list[Event]) -> None:
         """Take the members of events that are read."""
         self.count += len(rows)
-        for name, key in _MEMBERS.items():
-            self._of_event[name] += [row.get(key) for row in rows]
-        arguments = [found if type(found := row.get("args")) is dict else _NOTHING for row in rows]
-        for name, (key, _) in _ARGUMENTS.items():
-            self._of_arguments[name] += [one.get(key) for one in arguments]
-        self._arguments += [
-            one if _COLLECTIVE in one or _SHAPES in one else _NOTHING for one in arguments
-        ]
+        columns = self._of_event
+        columns["category"] += [row.cat for row in rows]
+        columns["name"] += [row.name for row in rows]
+        columns["pid"] += [row.pid for row in rows]
+        columns["tid"] += [row.tid for row in rows]
+        columns["start_ns"] += [row.ts for row in rows]
+        columns["duration_ns"] += [row.dur for row in rows]
+        arguments = [row.args or NO_ARGUMENTS for row in rows]
+        for name, cells in self._of_arguments.items():
+            cells.extend(map(attrgetter(name), arguments))
+        self._arguments += map(of_communication, arguments)
 
     def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
         """Return the rows, in `ROW_COLUMNS`, and count what is none."""
         of_event = self._of_event
         columns = {name: _column(name, of_event[name], pl.String()) for name in _WORDS}
-        for name, (_, kind) in _ARGUMENTS.items():
-            columns[name] = _column(name, self._of_arguments[name], kind)
-        for name in ("start_ns", "duration_ns"):
+        for name, cells in self._of_arguments.items():
+            columns[name] = _column(name, cells, pl.Int64())
+        for name in _TIMES:
             columns[name] = _nanoseconds(name, of_event[name], exact=exact)
         columns["call"] = _column("call", self._calls(columns["name"], table), pl.Int32())
         frame = pl.DataFrame(columns)
@@ -208,36 +204,31 @@ class _Cells:
         for place, (one, name) in enumerate(
             zip(self._arguments, self._of_event["name"], strict=True)
         ):
-            if one and (_COLLECTIVE in one or (type(name) is str and name in libraries)):
+            if one and (names_collective(one) or (type(name) is str and name in libraries)):
                 found[place] = len(table.calls)
-                table.calls.append(one)
+                table.calls.append(described(one))
         return found
 
 
 def _complete(
-    events: list[Event], table: EventTable, opened: dict[tuple[str, str], list[Event]]
+    events: list[Any], table: EventTable, opened: dict[tuple[str, str], list[Event]]
 ) -> list[Event]:
     """Return the events that are rows: complete ones, and pairs of begin and end."""
-    rows: list[Event] = []
-    others: list[Any] = []
-    for event in events:
-        if type(event) is dict and event.get("ph") == "X":
-            rows.append(event)
-        else:
-            others.append(event)
+    if events and type(events[0]) is not Event:  # orjson parsed this piece
+        table.unusable += sum(not isinstance(event, dict) for event in events)
+        events = [typed(event) for event in events if isinstance(event, dict)]
+    rows = [event for event in events if event.ph == "X"]
+    others = [event for event in events if event.ph != "X"] if len(rows) < len(events) else []
     for event in others:
-        if not isinstance(event, dict):
-            table.unusable += 1
-            continue
-        phase = event.get("ph")
-        if phase == "M":
+        if event.ph == "M":
             _name(event, table)
-        elif phase == "B":
+        elif event.ph == "B":
             opened.setdefault(_place(event), []).append(event)
-        elif phase == "E":
+        elif event.ph == "E":
             _close(event, table, opened, rows)
-        else:
-            table.left_out[phase_of_event(phase)] += 1
+    for phase, count in Counter(str(event.ph) for event in others).items():
+        if phase not in _PHASES:
+            table.left_out[phase_of_event(phase)] += count
     return rows
 
 
@@ -252,14 +243,15 @@ def _close(
         table.left_out["ends without a begin"] += 1
         return
     first = begun.pop()
-    begin, end = first.get("ts"), event.get("ts")
+    begin, end = first.ts, event.ts
     if not isinstance(begin, (int, float)) or not isinstance(end, (int, float)):
         table.unusable += 1
         return
-    arguments = [one.get("args") for one in (first, event)]
-    merged = {k: v for one in arguments if isinstance(one, dict) for k, v in one.items()}
     table.left_out["ends that are part of a row"] += 1
-    rows.append(event | first | {"dur": end - begin, "args": merged})
+    first.dur, first.args = end - begin, merged(first.args, event.args)
+    first.cat = event.cat if first.cat is None else first.cat
+    first.name = event.name if first.name is None else first.name
+    rows.append(first)
 
 
 def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
@@ -290,18 +282,16 @@ def _whole(value: Any) -> int | None:
 
 
 def _place(event: Event) -> tuple[str, str]:
-    pid, tid = (str(event.get(name)) for name in _PLACE)
-    return pid, tid
+    return str(event.pid), str(event.tid)
 
 
 def _name(event: Event, table: EventTable) -> None:
     """Take the name of a thread or process."""
-    arguments = event.get("args")
-    name = arguments.get("name") if isinstance(arguments, dict) else None
+    name = event.args.named if event.args else None
     if isinstance(name, str):
         pid, tid = _place(event)
-        if event.get("name") == "thread_name":
+        if event.name == "thread_name":
             table.threads[pid, tid] = name
-        elif event.get("name") == "process_name":
+        elif event.name == "process_name":
             table.processes[pid] = name
     table.left_out["names of threads and processes"] += 1

@@ -116,9 +116,8 @@ _TAG: Final = 0x0A  # field 1, with a length
 _GZIP: Final = b"\x1f\x8b"
 _BEGIN_BYTES: Final = 1 << 12
 _LONGEST_VARINT: Final = 10  # bytes
-_FIELDS: Final = frozenset(
-    {1, 2, 3, 6, 8, 10, 11, 12, 13, 33, 35, 36, 41, 42, 43, 44, 50, 58, 59, 60}
-)
+_FIXED: Final = {1: 8, 5: 4}  # bytes, by type
+_FIELDS: Final = frozenset({6, 8, 10, 11, 12, 13, 33, 35, 36, 41, 42, 43, 44, 50, 58, 59, 60})
 
 
 def is_perfetto(path: Path) -> bool:
@@ -129,13 +128,36 @@ def is_perfetto(path: Path) -> bool:
             content = zlib.decompressobj(wbits=31).decompress(content, _BEGIN_BYTES)
         except zlib.error:
             return False
-    if content[:1] != bytes([_TAG]):
-        return False
-    length, place = _varint(content, 1)
-    if not length or place >= len(content):
-        return False
-    tag, _ = _varint(content, place)
-    return tag is not None and tag >> 3 in _FIELDS and tag & 7 in {0, 2}
+    place = packets = 0
+    while place < len(content):
+        length, begin = _varint(content, place + 1)
+        if content[place] != _TAG or length is None:
+            return False
+        place = begin + length
+        if not _may_be_packet(content[begin:place], whole=place <= len(content)):
+            return False
+        packets += 1
+    return packets > 0
+
+
+def _may_be_packet(content: bytes, *, whole: bool) -> bool:
+    """Return whether bytes are fields, of which some are such as packets have; text hardly is."""
+    place, known = 0, not content
+    while place < len(content):
+        tag, place = _varint(content, place)
+        if tag is None:
+            return not whole and known
+        known = known or tag >> 3 in _FIELDS
+        if tag & 7 == 2:
+            length, place = _varint(content, place)
+            place += length or 0
+        elif tag & 7 == 0:
+            _, place = _varint(content, place)
+        elif tag & 7 in _FIXED:
+            place += _FIXED[tag & 7]
+        else:
+            return False
+    return known and (place == len(content) or not whole)
 
 
 @dataclass(eq=False)

@@ -1,0 +1,129 @@
+"""Trace events in JSON with the members that are read, typed: msgspec skips all others.
+
+What an event says of a collective stays as it is written until it is known that the event is one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+__all__ = [
+    "NO_ARGUMENTS",
+    "Event",
+    "decoded",
+    "described",
+    "merged",
+    "names_collective",
+    "of_communication",
+    "typed",
+]
+
+# What of an event's arguments is read of every one, by attribute.
+_READ: Final = {
+    "named": "name",
+    "correlation": "correlation",
+    "external": "External id",
+    "sequence": "Sequence number",
+    "stream": "stream",
+    "device": "device",
+}
+_OF_CALLS: Final = (
+    *("Input type", "dtype", "In msg nelems", "Out msg nelems", "Group size"),
+    *("Process Group Name", "Process Group ID", "Process Group Description", "Process Group Ranks"),
+    *("Global rank start", "Global rank stride", "Src Rank", "Dst Rank"),
+    *("Seq", "seq", "Sequence", "Sequence Number"),
+)
+# What it says of a collective.
+_ATTRIBUTES: Final = {
+    "collective": "Collective name",
+    "shapes": "Input Dims",
+    **{f"call_{number}": key for number, key in enumerate(_OF_CALLS)},
+}
+_FIELDS: Final = {**_READ, **_ATTRIBUTES}
+_UNSET: Final = msgspec.UNSET
+_Raw: Any = msgspec.Raw | msgspec.UnsetType
+
+Arguments: Final[Any] = msgspec.defstruct(
+    "Arguments",
+    [
+        *((name, Any, msgspec.field(name=key, default=None)) for name, key in _READ.items()),
+        *(
+            (name, _Raw, msgspec.field(name=key, default=_UNSET))
+            for name, key in _ATTRIBUTES.items()
+        ),
+    ],
+    gc=False,
+)
+
+
+NO_ARGUMENTS: Final = Arguments()
+
+
+class Event(msgspec.Struct, gc=False):
+    """A trace event; what it does not have is null."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: Arguments | None = None
+
+
+_DECODER: Final = msgspec.json.Decoder(list[Event])
+_MEMBERS: Final = tuple(name for name in Event.__struct_fields__ if name != "args")
+
+
+def decoded(text: bytes) -> list[Event] | None:
+    """Decode a list of events; null if it is no JSON, or holds anything that is not shaped as events."""
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def typed(event: Event | dict[str, Any]) -> Event:
+    """Return an event that was parsed without its types."""
+    if isinstance(event, Event):
+        return event
+    given = event.get("args")
+    found = Event(*(event.get(name) for name in _MEMBERS))
+    if isinstance(given, dict):
+        found.args = Arguments(**{n: given[key] for n, key in _FIELDS.items() if key in given})
+    return found
+
+
+def described(arguments: Any) -> dict[str, Any]:
+    """Return what is said of a collective, by the file's own names."""
+    found = {}
+    for name, key in _ATTRIBUTES.items():
+        value = getattr(arguments, name)
+        if value is not _UNSET:
+            found[key] = msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    return found
+
+
+def names_collective(arguments: Any) -> bool:
+    """Return whether arguments say which collective an event is of."""
+    return arguments.collective is not _UNSET
+
+
+def of_communication(arguments: Any) -> Any:
+    """Return arguments that name a collective, or may say how large one is; null of all others."""
+    stated = arguments.collective is not _UNSET or arguments.shapes is not _UNSET
+    return arguments if stated else None
+
+
+def merged(begin: Any, end: Any) -> Any:
+    """Return the arguments of an event's begin and its end as one; of what both have, the end's."""
+    if begin is None or end is None:
+        return begin if end is None else end
+    both = {}
+    for name in _FIELDS:
+        value = getattr(end, name)
+        both[name] = getattr(begin, name) if value is None or value is _UNSET else value
+    return Arguments(**both)

@@ -153,13 +153,12 @@ class _Cells:
 
     def __init__(self) -> None:
         self.count = 0
-        self._arguments: list[Any] = []
+        self._stated: list[tuple[int, Any]] = []  # row, and arguments that may be of communication
         self._of_event: dict[str, list[Any]] = {name: [] for name in (*_WORDS, *_TIMES)}
         self._of_arguments: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
 
     def take(self, rows: list[Event]) -> None:
         """Take the members of events that are read."""
-        self.count += len(rows)
         columns = self._of_event
         columns["category"] += [row.cat for row in rows]
         columns["name"] += [row.name for row in rows]
@@ -170,7 +169,8 @@ class _Cells:
         arguments = [row.args or NO_ARGUMENTS for row in rows]
         for name, cells in self._of_arguments.items():
             cells.extend(map(attrgetter(name), arguments))
-        self._arguments += map(of_communication, arguments)
+        self._stated += of_communication(arguments, self.count)
+        self.count += len(rows)
 
     def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
         """Return the rows, in `ROW_COLUMNS`, and count what is none."""
@@ -201,10 +201,10 @@ class _Cells:
         distinct = names.unique().drop_nulls().to_list()
         libraries = {name for name in distinct if name.startswith(LIBRARIES)}
         found: list[int | None] = [None] * self.count
-        for place, (one, name) in enumerate(
-            zip(self._arguments, self._of_event["name"], strict=True)
-        ):
-            if one and (names_collective(one) or (type(name) is str and name in libraries)):
+        called = self._of_event["name"]
+        for place, one in self._stated:
+            name = called[place]
+            if names_collective(one) or (type(name) is str and name in libraries):
                 found[place] = len(table.calls)
                 table.calls.append(described(one))
         return found

@@ -112,10 +112,13 @@ def names_collective(arguments: Any) -> bool:
     return arguments.collective is not _UNSET
 
 
-def of_communication(arguments: Any) -> Any:
-    """Return arguments that name a collective, or may say how large one is; null of all others."""
-    stated = arguments.collective is not _UNSET or arguments.shapes is not _UNSET
-    return arguments if stated else None
+def of_communication(arguments: list[Any], first: int) -> list[tuple[int, Any]]:
+    """Return arguments that name a collective, or may say how large one is, with their numbers."""
+    return [
+        (place, one)
+        for place, one in enumerate(arguments, first)
+        if one.collective is not _UNSET or one.shapes is not _UNSET
+    ]
 
 
 def merged(begin: Any, end: Any) -> Any:

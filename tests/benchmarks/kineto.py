@@ -95,7 +95,7 @@ def beside_hta(sample: Path, size: int, hta: Path, rounds: int, folder: Path) ->
     cpu, memory = [], []
     for _ in range(rounds):
         theirs = read_once([str(hta), str(OF_HTA), str(ranks)], folder)
-        ours = read_once([sys.executable, "-m", "tracelens", "analyze", str(ranks)], folder)
+        ours = read_once([sys.executable, "-m", "tracelens", "analyze", "--no-keep", str(ranks)], folder)
         cpu.append(theirs.cpu / ours.cpu)
         memory.append(ours.peak / theirs.peak)
         sys.stdout.write(f"HTA  {theirs}\nours {ours}\n")

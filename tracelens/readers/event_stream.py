@@ -1,6 +1,6 @@
 """Reads trace events in JSON as a stream: an object with `traceEvents`, a list, or one event a line.
 
-All plain and gzip. A file is taken in pieces of a few megabytes, each cut after the last whole event,
+All plain and gzip. A file is taken in pieces of 64 KiB, each cut after the last whole event,
 and each piece is parsed by orjson. What orjson refuses is parsed event by event: damage costs the
 event that it is in, which is counted. A file that was cut off yields every event that is whole.
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Event", "EventStream", "begin_of_events", "looks_like_events"]
 
 Event = dict[str, Any]
-PIECE_BYTES: Final = 1 << 18
+PIECE_BYTES: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
 _KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")

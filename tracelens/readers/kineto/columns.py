@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,11 +37,12 @@ _US: Final = 1_000
 _SURELY_NS: Final = 10**17  # as microseconds this would be in the year 5138
 _MOST_US: Final = 9.2e15
 _MOST_DIGITS: Final = 18
+_ASIDE: Final = frozenset(IN_NO_ROW)
 _PHASES: Final = frozenset("MBE")
 _TIMES: Final = ("start_ns", "duration_ns")
 # What of an event's arguments is a column.
 _NUMBERS: Final = ("correlation", "external", "sequence", "stream", "device")
-_ROWS_AT_ONCE: Final = 1 << 16
+_ROWS_AT_ONCE: Final = 1 << 14
 _WORDS: Final = ("category", "name", "pid", "tid")
 ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Categorical(),
@@ -136,7 +138,7 @@ def read_events(path: Path) -> EventTable:
     cells = _Cells()
     for piece in stream.pieces():
         table.events += len(piece)
-        cells.take(_complete(piece, table, opened))
+        cells.take(*_kept(_complete(piece, table, opened), table))
         if cells.count >= _ROWS_AT_ONCE:
             parts.append(cells.frame(table, exact=stream.exact))
             cells = _Cells()
@@ -157,10 +159,10 @@ class _Cells:
         self._of_event: dict[str, list[Any]] = {name: [] for name in (*_WORDS, *_TIMES)}
         self._of_arguments: dict[str, list[Any]] = {name: [] for name in _NUMBERS}
 
-    def take(self, rows: list[Event]) -> None:
+    def take(self, rows: list[Event], categories: list[str]) -> None:
         """Take the members of events that are read."""
         columns = self._of_event
-        columns["category"] += [row.cat for row in rows]
+        columns["category"] += categories
         columns["name"] += [row.name for row in rows]
         columns["pid"] += [row.pid for row in rows]
         columns["tid"] += [row.tid for row in rows]
@@ -175,26 +177,20 @@ class _Cells:
     def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
         """Return the rows, in `ROW_COLUMNS`, and count what is none."""
         of_event = self._of_event
-        columns = {name: _column(name, of_event[name], pl.String()) for name in _WORDS}
+        columns = {name: _words(name, of_event[name]) for name in _WORDS}
         for name, cells in self._of_arguments.items():
             columns[name] = _column(name, cells, pl.Int64())
         for name in _TIMES:
             columns[name] = _nanoseconds(name, of_event[name], exact=exact)
         columns["call"] = _column("call", self._calls(columns["name"], table), pl.Int32())
         frame = pl.DataFrame(columns)
-        known = {word: category(word) for word in frame["category"].unique().drop_nulls().to_list()}
-        meant = pl.col("category").replace_strict(known, default="other", return_dtype=pl.String)
-        frame = frame.with_columns(meant.fill_null("other"))
-        aside = pl.col("category").is_in(list(IN_NO_ROW))
-        for what, count in frame.filter(aside)["category"].value_counts().rows():
-            table.left_out[IN_NO_ROW[what]] += count
         timed = (
             pl.col("start_ns").is_not_null() & pl.col("name").is_not_null()
             & (pl.col("duration_ns") >= 0).fill_null(value=False)
         )  # fmt: skip
-        kept = frame.filter(~aside & timed)
-        table.unusable += frame.filter(~aside & ~timed).height
-        return kept.select(pl.col(name).cast(kind) for name, kind in ROW_COLUMNS.items())
+        kept = frame.lazy().filter(timed).cast({pl.String: pl.Categorical()}).collect()
+        table.unusable += frame.height - kept.height
+        return kept.select(*ROW_COLUMNS)
 
     def _calls(self, names: pl.Series, table: EventTable) -> list[int | None]:
         """Keep the arguments of communication; return for each row where they are."""
@@ -208,6 +204,18 @@ class _Cells:
                 found[place] = len(table.calls)
                 table.calls.append(described(one))
         return found
+
+
+def _kept(rows: list[Event], table: EventTable) -> tuple[list[Event], list[str]]:
+    """Return events with what they are, but for those whose category is in no row: they are counted."""
+    found = [category(cat) if type(cat := row.cat) is str else "other" for row in rows]
+    if _ASIDE.isdisjoint(found):
+        return rows, found
+    for what, count in Counter(found).items():
+        if what in IN_NO_ROW:
+            table.left_out[IN_NO_ROW[what]] += count
+    kept = [what not in IN_NO_ROW for what in found]
+    return [*compress(rows, kept)], [*compress(found, kept)]
 
 
 def _complete(
@@ -252,6 +260,16 @@ def _close(
     first.cat = event.cat if first.cat is None else first.cat
     first.name = event.name if first.name is None else first.name
     rows.append(first)
+
+
+def _words(name: str, values: list[Any]) -> pl.Series:
+    """Return texts; the numbers of processes and threads are some, too, but quicker as numbers."""
+    if values and type(values[0]) is int:
+        try:
+            return pl.Series(name, values, dtype=pl.Int64(), strict=True).cast(pl.String())
+        except (TypeError, OverflowError, pl.exceptions.PolarsError):
+            pass
+    return _column(name, values, pl.String())
 
 
 def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:

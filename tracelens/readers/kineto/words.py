@@ -8,6 +8,7 @@ and RCCL's kernels.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any, Final
 
 from tracelens.readers.words import meaning
@@ -112,6 +113,7 @@ _ELEMENT_BYTES: Final[dict[str, int]] = {
 SYNCHRONIZES: Final = r"^(cuda|cu|hip)(Ctx|Device|Stream|Event)?Synchronize"
 
 
+@lru_cache(maxsize=1 << 12)
 def category(word: str) -> str:
     """Return what an event of a category is; other where that is unknown."""
     return _CATEGORIES.get(word.casefold(), "other")

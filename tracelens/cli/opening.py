@@ -36,10 +36,11 @@ WHAT: Final = (
     "of spans (.arrow, .feather, .parquet, .csv); also the address of one, such as s3://BUCKET/RUN"
 )
 # What libraries read when they are loaded: NumPy starts a thread a core for its BLAS, of which no matrix
-# here has need, and polars keeps for half a second and more what it has freed.
+# here has need, and polars keeps for half a second and more what it has freed. Without keeping any, a
+# profile of torch.profiler takes a sixth more CPU, in page faults (`make bench-kineto`).
 _LOADED_WITH: Final = {
     "numpy": ("OPENBLAS_NUM_THREADS", "1"),
-    "polars": ("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0"),
+    "polars": ("_RJEM_MALLOC_CONF", "dirty_decay_ms:5,muzzy_decay_ms:0"),
 }
 _OBJECTS: Final = 100_000  # that were made and are still there before cycles are looked for again
 MAP: Final = (

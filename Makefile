@@ -90,9 +90,9 @@ bench-peers-analysis: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## Holistic Trace
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/analysis.py --hta $(VENV)-hta/bin/python $(if $(SAMPLE),--sample $(SAMPLE)) \
 	  $(if $(QUICK),--quick) $(if $(PUBLISH),--publish) $(if $(KEEP),--keep $(KEEP)) $(ARGS)
 
-# SAMPLE: a profile (.json.gz) to be made larger; ARGS="--size 2147483648": a file of 2 GB.
-bench-kineto: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## reading profiles of torch.profiler: events a second, memory, CPU beside HTA
-	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/kineto.py --hta $(VENV)-hta/bin/python $(if $(SAMPLE),--sample $(SAMPLE)) $(ARGS)
+# SAMPLE: a profile (.json.gz) to be made larger, with kernels, which HTA needs; ARGS=--large: also a file of 2 GiB.
+bench-kineto: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## reading profiles of torch.profiler: events a second, memory, CPU beside HTA (PUBLISH=1: write docs/kineto.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/kineto.py --hta $(VENV)-hta/bin/python $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(PUBLISH),--publish) $(ARGS)
 
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py

@@ -3,10 +3,11 @@
 A file of the size that is asked for is made of a real one's events, or, without `--sample`, of the
 profile in tests/data, again and again at later times. Reading it is measured in a process of its own,
 less what importing takes. With `--hta`, HTA answers its three questions on a folder of ranks
-(`analyzers/of_hta.py`), and `tracelens analyze` writes the whole report of the same folder; in turns,
-ratios within a round.
+(`analyzers/of_hta.py`), and `tracelens analyze` writes the whole report of the same folder, of which it
+keeps nothing; in turns, ratios within a round. Seconds are this machine's: beside them stands what
+orjson takes to parse the same file whole.
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/kineto.py [--sample FILE] [--size BYTES] [--hta PYTHON]
+Run: PYTHONPATH=.:tests python tests/benchmarks/kineto.py [--sample FILE] [--hta PYTHON] [--large]
 """
 
 from __future__ import annotations
@@ -19,13 +20,22 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.scaling.bounds import spread
+from benchmarks.published import publish
+from benchmarks.scaling.bounds import Bound, Section, machine, spread
 from benchmarks.scaling.cost import GIB, Cost, measured
 from benchmarks.scaling.runs import same_imports
 
 OF_HTA: Final = Path(__file__).parent / "analyzers/of_hta.py"
 SAMPLE: Final = Path(__file__).parents[1] / "data/kineto/two_ranks/rank0.pt.trace.json.gz"
+SCRIPT: Final = "tests/benchmarks/kineto.py"
+PAGE: Final = "kineto.md"
 RANKS: Final = 2
+LARGE_BYTES: Final = 2 << 30
+RATE: Final = Bound("read", 200_000, "events a CPU second", at_least=True)
+MEMORY: Final = Bound("memory of the process", 2.0, "x the file")
+LARGE: Final = Bound("memory of the process, a file of 2 GiB", 4.0, "GiB")
+CPU: Final = Bound("CPU time of HTA over ours", 4.0, "x", at_least=True)
+LESS: Final = Bound("our memory", 0.65, "x HTA's")
 LATER_US: Final = 1_000_000.0
 READ: Final = """
 import sys
@@ -63,43 +73,68 @@ def read_once(command: list[str], folder: Path) -> Cost:
     return measured(command, folder / "out", environment=same_imports())
 
 
-def reading(sample: Path, size: int, rounds: int, folder: Path) -> str:
-    """Measure reading one file; return what it came to."""
+PARSE: Final = "import sys, orjson; orjson.loads(open(sys.argv[1], 'rb').read())"
+
+
+def reading(sample: Path, size: int, rounds: int, folder: Path) -> Section:
+    """Measure reading one file."""
     file = folder / "rank0.json"
     events = grow(sample, size, file, 0)
+    bytes_ = file.stat().st_size
     python = [sys.executable, "-c", READ]
-    rates, peaks = [], []
+    rates, peaks, parsing = [], [], []
     for _ in range(rounds):
         start = read_once(python, folder)
         whole = read_once([*python, str(file)], folder)
+        parsed = read_once([sys.executable, "-c", PARSE, str(file)], folder)
+        sys.stdout.write(f"read {whole}\nparsed {parsed}\n")
         rates.append(events / (whole.cpu - start.cpu))
-        peaks.append(whole.peak)
-    bytes_ = file.stat().st_size
+        peaks.append(whole.peak / bytes_)
+        parsing.append((whole.cpu - start.cpu) / parsed.cpu)
     file.unlink()
-    return (
-        f"reading {events:,} events, {bytes_ / GIB:.2f} GiB: {spread(rates)} events per CPU second; "
-        f"peak {spread([peak / GIB for peak in peaks])} GiB, "
-        f"{spread([peak / bytes_ for peak in peaks])} x the file"
+    section = Section(f"Reading a file, {events:,} events, {bytes_ / GIB:.2f} GiB")
+    section.judge(RATE, rates, judged=True)
+    section.judge(MEMORY, peaks, judged=True)
+    section.texts.append(
+        f"That is {spread(parsing)} times what orjson takes to parse the file whole, and start."
     )
+    return section
 
 
-def beside_hta(sample: Path, size: int, hta: Path, rounds: int, folder: Path) -> str:
-    """Measure HTA and ours from JSON to the answer; return the ratios."""
+def large(sample: Path, folder: Path) -> Section:
+    """Measure the memory that a large file takes."""
+    file = folder / "rank0.json"
+    events = grow(sample, LARGE_BYTES, file, 0)
+    cost = read_once([sys.executable, "-c", READ, str(file)], folder)
+    file.unlink()
+    section = Section(f"A large file, {events:,} events")
+    section.judge(LARGE, [cost.peak / GIB], judged=True)
+    section.texts.append(f"Reading it took {cost.cpu:.0f} s of CPU.")
+    return section
+
+
+def beside_hta(sample: Path, size: int, hta: Path, rounds: int, folder: Path) -> Section:
+    """Measure HTA and ours from JSON to the answer."""
     ranks = folder / "ranks"
     ranks.mkdir()
+    events = 0
     for rank in range(RANKS):
-        grow(sample, size, ranks / f"rank{rank}.json", rank)
+        events += grow(sample, size, ranks / f"rank{rank}.json", rank)
         packed = gzip.compress((ranks / f"rank{rank}.json").read_bytes(), 1)
         (ranks / f"rank{rank}.json.gz").write_bytes(packed)
         (ranks / f"rank{rank}.json").unlink()
-    cpu, memory = [], []
+    report = [sys.executable, "-m", "tracelens", "analyze", "--no-keep", str(ranks)]
+    theirs: list[Cost] = []
+    ours: list[Cost] = []
     for _ in range(rounds):
-        theirs = read_once([str(hta), str(OF_HTA), str(ranks)], folder)
-        ours = read_once([sys.executable, "-m", "tracelens", "analyze", "--no-keep", str(ranks)], folder)
-        cpu.append(theirs.cpu / ours.cpu)
-        memory.append(ours.peak / theirs.peak)
-        sys.stdout.write(f"HTA  {theirs}\nours {ours}\n")
-    return f"HTA's CPU over ours {spread(cpu)}; our memory over HTA's {spread(memory)}"
+        theirs.append(read_once([str(hta), str(OF_HTA), str(ranks)], folder))
+        ours.append(read_once(report, folder))
+        sys.stdout.write(f"HTA  {theirs[-1]}\nours {ours[-1]}\n")
+    pairs = [*zip(theirs, ours, strict=True)]
+    section = Section(f"From JSON to the verdict beside HTA, {RANKS} ranks, {events:,} events")
+    section.judge(CPU, [one.cpu / other.cpu for one, other in pairs], judged=True)
+    section.judge(LESS, [other.peak / one.peak for one, other in pairs], judged=True)
+    return section
 
 
 def main() -> None:
@@ -112,13 +147,22 @@ def main() -> None:
     parser.add_argument("--hta", type=Path, help="the Python that HTA is installed for")
     parser.add_argument("--hta-size", type=int, default=32 << 20, help="bytes a rank for HTA")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--large", action="store_true", help="also a file of 2 GiB: some minutes")
+    parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
     given = parser.parse_args()
+    on = machine()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sys.stdout.write(reading(given.sample, given.size, given.rounds, folder) + "\n")
+        found = [reading(given.sample, given.size, given.rounds, folder)]
+        if given.large:
+            found.append(large(given.sample, folder))
         if given.hta:
-            text = beside_hta(given.sample, given.hta_size, given.hta, given.rounds, folder)
-            sys.stdout.write(text + "\n")
+            found.append(beside_hta(given.sample, given.hta_size, given.hta, given.rounds, folder))
+    from_ = f"Events of {given.sample.name}, again and again. Measured on {on}."
+    text = "\n\n".join([*(section.markdown() for section in found), from_])
+    sys.stdout.write(text + "\n")
+    if given.publish:
+        publish(PAGE, SCRIPT, text)
 
 
 if __name__ == "__main__":

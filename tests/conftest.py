@@ -6,9 +6,15 @@ Tests with real processes or a real browser get a second try; a few of them may 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
 
 import pytest
 from support import second_tries
+
+HERE: Final = Path(__file__).parent
+# Their tests start programs, but judge no times of theirs.
+JUDGE_NO_TIMES: Final = frozenset({"instrument", "hooks", "cli", "readers"})
 
 if find_spec("hypothesis"):  # environments for one framework do without
     from hypothesis import HealthCheck, Phase, settings
@@ -28,12 +34,22 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(second_tries.SecondTries())
 
 
+# First, as what is chosen by markers is chosen in such a hook, too.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give tests with real processes a second try, where the plugin for it is installed.
+    """Mark tests that need no idle machine; give those with real processes a second try.
+
+    The latter where the plugin for it is installed.
 
     Their processes share the machine with others, which may do anything to them. No other test has that
     excuse: one that fails now and then is wrong, or has found something.
     """
+    for item in items:
+        if (
+            item.path.is_relative_to(HERE)
+            and item.path.relative_to(HERE).parts[0] in JUDGE_NO_TIMES
+        ):
+            item.add_marker(pytest.mark.side_by_side)
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:
             if item.get_closest_marker("end_to_end"):

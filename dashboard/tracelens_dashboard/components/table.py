@@ -18,6 +18,8 @@ from tracelens_dashboard.figures.quantity import Quantity
 from tracelens_dashboard.ids import aria
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Rows
@@ -35,18 +37,22 @@ GRID_OPTIONS: Final = {
 }
 
 
-def table(identity: Any, rows: Rows) -> Component:
-    """Return a table with what finds, copies and saves its rows."""
-    return html.Div([_tools(), html.Div(grid(identity, rows), className="grid")], className="table")
+def table(identity: Any, rows: Rows, beside: Collection[str] = ()) -> Component:
+    """Return a table with what finds, copies and saves its rows.
+
+    What the columns `beside` hold is in no column: whoever answers a click on a row finds it there.
+    """
+    shown = html.Div(grid(identity, rows, beside), className="grid")
+    return html.Div([_tools(), shown], className="table")
 
 
-def grid(identity: Any, rows: Rows) -> dag.AgGrid:
+def grid(identity: Any, rows: Rows, beside: Collection[str] = ()) -> dag.AgGrid:
     """Return the table alone; its cells are text, never HTML."""
     units = _units(rows)
     return dag.AgGrid(
         id=identity,
         rowData=[_cells(row, units) for row in rows],
-        columnDefs=columns(rows),
+        columnDefs=[column for column in columns(rows) if column["field"] not in beside],
         defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
         dashGridOptions=GRID_OPTIONS,
         style={"height": "100%"},

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from support.web.stores import devices, sharded, slow_rank
 
-from tracelens_dashboard.components.timeline import area
+from tracelens_dashboard.components.timeline import area, finding
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Rows
@@ -49,6 +49,38 @@ def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
     assert [float(row["total"]) for row in rows] == sorted(
         (float(row["total"]) for row in rows), reverse=True
     )
+
+
+def test_single_spans_are_listed_with_their_place() -> None:
+    """The longest first, of the marked ranks alone; a click on a name finds the span again."""
+    store = slow_rank()
+    frame = drawn(store)
+    marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
+    assert marked is not None
+    rows, more = area.span_rows(store, marked)
+    start, end = marked.window.start_ns, marked.window.end_ns
+    spans = store.spans_of(2).filter(pl.col("start_ns") < end, pl.col("end_ns") > start)
+    assert (len(rows), more) == (min(spans.height, area.MOST_SPANS), spans.height > area.MOST_SPANS)
+    lengths = [float(row["length"]) for row in rows]
+    assert lengths == sorted(lengths, reverse=True)
+    recorded = spans.select("start_ns", "end_ns").rows()
+    for number, row in enumerate(rows[:40]):
+        hit = finding.of_row(store, {"colId": "span", "rowId": str(number)}, rows)
+        assert hit is not None
+        assert (hit.place.at_ns, hit.end_ns) in recorded
+        assert hit.end_ns - hit.place.at_ns == row["length"]
+        assert hit.place.track is not None
+        assert hit.place.lane == 2
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [None, {}, {"colId": "kind", "rowId": "0"}, {"colId": "span", "rowId": "x"},
+     {"colId": "span", "rowId": "7"}, {"colId": "span", "rowId": "1"}],
+)  # fmt: skip
+def test_a_click_that_means_no_span_leads_nowhere(cell: Any) -> None:
+    rows = [{"row": 0, "at": 0, "until": 5}, {"row": 99, "at": 0}]
+    assert finding.of_row(slow_rank(), cell, rows) is None
 
 
 def test_a_level_drag_marks_all_rows() -> None:

@@ -91,6 +91,13 @@ def test_a_marked_area_is_a_table(browser: Browser, url: str) -> None:
         cells = table.locator("[col-id='process'].ag-cell")
         expect(cells.first).to_be_visible()
         assert 1 <= len(set(cells.all_inner_texts())) < 4
+        page.keyboard.up("Shift")
+        table.get_by_role("tab", name="Single spans").click()
+        span = table.locator("[col-id='span'].ag-cell").first
+        called = span.inner_text()
+        span.click()
+        expect(page.locator("#timeline-details")).to_contain_text(called)
+        page.keyboard.down("Shift")
         page.mouse.move(x + 0.7 * width, y + 40)
         page.mouse.down()
         page.mouse.move(x + 0.8 * width, y + 40, steps=6)

@@ -11,7 +11,7 @@ from tracelens.lod.tracks.group import label
 if TYPE_CHECKING:
     from tracelens.lod.viewport import Window
 
-__all__ = ["overlapping", "sums"]
+__all__ = ["longest", "overlapping", "sums"]
 
 P95: Final = 0.95
 
@@ -23,6 +23,38 @@ def overlapping(window: Window) -> pl.Expr:
     return begins_before & (
         end.is_null() | (end > window.start_ns) | (pl.col("start_ns") >= window.start_ns)
     )
+
+
+def longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
+    """Return the spans of a process that lie in a window in part, at most so many, the longest first.
+
+    Args:
+        spans: Spans of one process, in `SPAN_COLUMNS`.
+        window: What is looked at; a span that is still open lasts to its end.
+        most: How many are returned.
+
+    Returns:
+        Columns `name`, `kind`, `start_ns`, `length_ns`, `open`, `step` and `bytes`, of whole spans.
+    """
+    return (
+        spans.filter(overlapping(window))
+        .select(
+            *_called(),
+            "start_ns",
+            length_ns=pl.col("end_ns").fill_null(window.end_ns) - pl.col("start_ns"),
+            open=pl.col("end_ns").is_null(),
+            step=pl.when(pl.col("step") >= 0).then("step"),
+            bytes="bytes",
+        )
+        .sort("length_ns", "start_ns", descending=[True, False])
+        .head(most)
+    )
+
+
+def _called() -> tuple[pl.Expr, pl.Expr]:
+    """Return name and kind; what has no name is called as its kind."""
+    name, kind = label(numbered=False), pl.col("kind").cast(pl.String)
+    return pl.when(name == "").then(kind).otherwise(name).alias("name"), kind.alias("kind")
 
 
 def sums(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
@@ -41,13 +73,9 @@ def sums(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
         pl.col("end_ns").fill_null(window.end_ns), window.end_ns
     ) - pl.max_horizontal("start_ns", window.start_ns)
     lasted = pl.col("end_ns") - pl.col("start_ns")
-    name = label(numbered=False)
     return (
         spans.filter(overlapping(window))
-        .with_columns(
-            name=pl.when(name == "").then(pl.col("kind").cast(pl.String)).otherwise(name),
-            kind=pl.col("kind").cast(pl.String),
-        )
+        .with_columns(*_called())
         .group_by("name", "kind")
         .agg(
             count=pl.len(),

@@ -1,4 +1,4 @@
-"""A marked area of the timeline: a table of the spans in it, by name and process."""
+"""A marked area of the timeline: tables of the spans in it, by name and process, and one by one."""
 
 from __future__ import annotations
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 TABLE: Final = "timeline-area-table"
 MOST_ROWS: Final = 16  # of processes and streams: each is read from its file
 MOST_NAMES: Final = 2000  # rows of the table
+MOST_SPANS: Final = 500  # rows of the other: the longest
+PLACE: Final = ("row", "at", "until")  # of a span; in no column
+BY_NAME, ONE_BY_ONE = "By name", "Single spans"
 ROW_PX: Final = table.GRID_OPTIONS["rowHeight"]
 BESIDE_ROWS_PX: Final = 96  # the heading of the table, and what stands above it
 TALLEST_PX: Final = 420
@@ -133,10 +136,18 @@ def _between(plan: Plan, top: float, bottom: float) -> list[Band]:
 def card(store: Store, marked: Area) -> Component:
     """Return the table with its heading."""
     rows = table_rows(store, marked)
+    spans, more = span_rows(store, marked)
+    tall = {"height": f"{min(TALLEST_PX, BESIDE_ROWS_PX + ROW_PX * len(rows))}px"}
+    by_name = html.Div(table.table(TABLE, rows[:MOST_NAMES]), style=tall)
     shown = (
-        html.Div(
-            table.table(TABLE, rows[:MOST_NAMES]),
-            style={"height": f"{min(TALLEST_PX, BESIDE_ROWS_PX + ROW_PX * len(rows))}px"},
+        dmc.Tabs(
+            [
+                dmc.TabsList([dmc.TabsTab(title, value=title) for title in (BY_NAME, ONE_BY_ONE)]),
+                dmc.TabsPanel(by_name, value=BY_NAME),
+                dmc.TabsPanel(_one_by_one(spans, more), value=ONE_BY_ONE),
+            ],
+            value=BY_NAME,
+            keepMounted=False,
         )
         if rows
         else html.P("No spans.", className="summary")
@@ -146,6 +157,18 @@ def card(store: Store, marked: Area) -> Component:
         [title, html.P(sentence(store, marked, len(rows)), className="summary"), shown],
         className="card",
         mt="sm",
+    )
+
+
+def _one_by_one(spans: Rows, more: bool) -> Component:  # noqa: FBT001 - of one caller alone
+    of_all = f" (the {MOST_SPANS} longest)" if more else ""
+    words = f"A click on a span's name leads to it{of_all}; begin: time since the start."
+    tall = {"height": f"{min(TALLEST_PX, BESIDE_ROWS_PX + ROW_PX * len(spans))}px"}
+    return html.Div(
+        [
+            html.P(words, className="summary"),
+            html.Div(table.table(names.SPANS, spans, beside=PLACE), style=tall),
+        ]
     )
 
 
@@ -183,3 +206,29 @@ def table_rows(store: Store, marked: Area) -> Rows:
                 }
             )
     return sorted(found, key=lambda one: -one["total"])
+
+
+def span_rows(store: Store, marked: Area) -> tuple[Rows, bool]:
+    """Return a row for each of the longest spans, with its place, and whether there are more."""
+    found: Rows = []
+    most = MOST_SPANS + 1
+    for row, tracks in marked.rows.items():
+        lane = store.scene.lanes.lanes[row]
+        spans = store.spans_in_rows(row, tracks)
+        for one in area.longest(spans, marked.window, most).iter_rows(named=True):
+            found.append(
+                {
+                    "span": clean(one["name"]),
+                    "process": subject_of(lane),
+                    "kind": one["kind"],
+                    "begin": quantity.time(one["start_ns"] - store.whole.start_ns),
+                    "length": quantity.time(one["length_ns"]),
+                    "step": one["step"],
+                    "bytes": quantity.size(one["bytes"]),
+                    "row": row,
+                    "at": one["start_ns"] - store.whole.start_ns,
+                    "until": one["start_ns"] - store.whole.start_ns + one["length_ns"],
+                }
+            )
+    found.sort(key=lambda one: -one["length"])
+    return found[:MOST_SPANS], len(found) > MOST_SPANS

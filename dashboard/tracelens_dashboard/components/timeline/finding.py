@@ -35,6 +35,14 @@ if TYPE_CHECKING:
 WAYS: Final = {"n": 1, "N": -1}
 MOST_NAMES: Final = 8
 MATCH_COLUMNS: Final = ("span", "count", "total", "processes", "longest", "")
+ENDS: Final = ("at", "until")  # of a row of the table of spans
+LED: Final = (
+    Output(names.SELECTED, "data", allow_duplicate=True),
+    Output(names.DETAILS, "children", allow_duplicate=True),
+    Output(names.OPENED, "data", allow_duplicate=True),
+    Output(keys.GOTO, "data", allow_duplicate=True),
+    Output(names.SCROLL, "data", allow_duplicate=True),
+)
 NARROWEST: Final = 1 / 300  # of the window: a shorter span is zoomed in to
 AROUND: Final = 12  # lengths of it on either side
 
@@ -66,12 +74,8 @@ def register(app: Dash) -> None:
         return matches_of(current.store(run), asked) if asked else None
 
     @app.callback(
-        Output(names.SELECTED, "data", allow_duplicate=True),
-        Output(names.DETAILS, "children", allow_duplicate=True),
-        Output(names.OPENED, "data", allow_duplicate=True),
-        Output(keys.GOTO, "data", allow_duplicate=True),
+        *LED,
         Output(names.HIT, "children"),
-        Output(names.SCROLL, "data"),
         Input(keys.PRESSED, "data"),
         State(names.SEARCH, "value"),
         State(names.VIEW, "data"),
@@ -89,11 +93,58 @@ def register(app: Dash) -> None:
             raise PreventUpdate
         return _led(current.store(shown[-1]), asked, WAYS[known["key"]], *shown[:-1])
 
+    @app.callback(
+        *LED,
+        Input(names.SPANS, "cellClicked"),
+        State(names.SPANS, "rowData"),
+        State(names.VIEW, "data"),
+        State(names.PINS, "value"),
+        State(names.SORT, "value"),
+        *(State(*part) for part in keys.SHAPE),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def lead_to_row(cell: Any, rows: Any, *shown: Any) -> tuple[Any, ...]:
+        store = current.store(shown[-1])
+        hit = of_row(store, cell, rows)
+        if hit is None:
+            raise PreventUpdate
+        return _seen(store, hit, *shown[:-1])
+
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "reveal"),
         Input(names.SCROLL, "data"),
         prevent_initial_call=True,
     )
+
+
+def of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
+    """Return the span whose name is clicked in a table of spans; the browser may send anything."""
+    clicked = cell if isinstance(cell, dict) and cell.get("colId") == "span" else {}
+    number = str(clicked.get("rowId", ""))
+    if not isinstance(rows, list) or not number.isdecimal() or int(number) >= len(rows):
+        return None
+    row = rows[int(number)] if isinstance(rows[int(number)], dict) else {}
+    place, until = (
+        viewport.place_of(store, {"lane": row.get("row"), "at": row.get(end)}) for end in ENDS
+    )
+    if place is None or until is None:
+        return None
+    end_ns = max(until.at_ns, place.at_ns + 1)
+    return Hit(place._replace(track=_track(store, place, end_ns)), end_ns, 1, 1)
+
+
+def _track(store: Store, place: Place, end_ns: int) -> int | None:
+    """Return in which track of its process a span is drawn; None of a device's stream."""
+    if place.lane not in store.groups.values():
+        return None
+    lanes = store.opened(place.lane).scene.lanes
+    there = np.flatnonzero((lanes.starts == place.at_ns) & (lanes.ends == end_ns))
+    if not len(there):
+        there = np.flatnonzero(lanes.starts == place.at_ns)
+    if not len(there):
+        return None
+    return int(np.searchsorted(lanes.offsets, int(there[0]), side="right")) - 1
 
 
 def asked_for(wanted: Any) -> str:
@@ -105,10 +156,16 @@ def _led(store: Store, asked: str, way: int, *shown: Any) -> tuple[Any, ...]:
     view, pins, sort, chosen, *rows = shown
     hit = next_hit(store, asked, viewport.place_of(store, chosen), way)
     if hit is None:
-        return (no_update,) * 4 + (f"Nothing in this run is called \u201c{asked}\u201d.", no_update)
+        return (no_update,) * len(LED) + (f"Nothing in this run is called \u201c{asked}\u201d.",)
+    found = f"{hit.number:,} of {hit.total:,} that match \u201c{asked}\u201d; n next, N previous."
+    return (*_seen(store, hit, view, pins, sort, *rows), found)
+
+
+def _seen(store: Store, hit: Hit, view: Any, pins: Any, sort: Any, *rows: Any) -> tuple[Any, ...]:
+    """Return what `LED` gets for a span: it is selected, its process opened, and it is in view."""
     lane = store.scene.lanes.lanes[hit.place.lane]
     opened = viewport.opened_in(store, Rows(*rows))
-    if key_of(lane) not in opened:
+    if hit.place.track is not None and key_of(lane) not in opened:
         opened = [*opened, key_of(lane)][-MOST_OPENED:]
     selected = answers.selected(store, hit.place)
     now = viewport.frame(store, view, pins, sort, selected, rows=Rows(opened, *rows[1:]))
@@ -119,7 +176,6 @@ def _led(store: Store, asked: str, way: int, *shown: Any) -> tuple[Any, ...]:
         answers.span_details(store, hit.place),
         opened,
         [goto.start_ns / SECOND, goto.end_ns / SECOND] if goto else no_update,
-        f"{hit.number:,} of {hit.total:,} that match \u201c{asked}\u201d; n next, N previous.",
         {"y": plot.TOP_PX + tops[0]} if tops else no_update,
     )
 

@@ -29,3 +29,4 @@ FOUND: Final = "timeline-found"
 SELECTED: Final = "timeline-selected"
 MEASURED: Final = "timeline-measured"
 AREA: Final = "timeline-area"  # what the spans in a marked area come to
+SPANS: Final = "timeline-spans"  # the longest of them, one a row

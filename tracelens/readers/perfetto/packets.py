@@ -1,7 +1,7 @@
 """The packets of a Perfetto trace: a file is a list of them, each with its length in front.
 
 Packets may be compressed by zlib, and the file by gzip. Of their messages those are declared that track
-events need. Texts are bytes here, as nobody promises that they are UTF-8.
+events need. Texts are bytes here, which need not be UTF-8.
 
 Source: protos/perfetto/trace of Perfetto.
 """

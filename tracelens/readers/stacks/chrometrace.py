@@ -47,8 +47,9 @@ def stacks_of(path: Path) -> Stacks:
             runs += _take(event, found, threads)
         refuse_beyond("rows", runs)
     found.streamed(stream)
-    found.left_out["frames that do not end"] += sum(len(stack.frames) for stack in threads.values())
-    found.left_out += type(found.left_out)()  # without zeros
+    still_open = sum(len(stack.frames) for stack in threads.values())
+    if still_open:
+        found.left_out["frames that do not end"] = still_open
     for (pid, tid), stack in threads.items():
         if stack.runs:
             found.runs[Thread(pid, f"thread {tid}")] = stack.runs

@@ -37,7 +37,7 @@ WHAT: Final = (
 )
 # What libraries read when they are loaded: NumPy starts a thread a core for its BLAS, of which no matrix
 # here has need, and polars keeps for half a second and more what it has freed. Without keeping any, a
-# profile of torch.profiler takes a sixth more CPU, in page faults (`make bench-kineto`).
+# profile of torch.profiler took 0.5 of 4.5 s of CPU more, in page faults (seen by hand; no script).
 _LOADED_WITH: Final = {
     "numpy": ("OPENBLAS_NUM_THREADS", "1"),
     "polars": ("_RJEM_MALLOC_CONF", "dirty_decay_ms:5,muzzy_decay_ms:0"),

@@ -25,6 +25,7 @@ _OTF2: Final = b"\x03BOTF2"
 _XPLANE: Final = (".xplane.pb",)
 _PERFETTO: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
 _PICKLE: Final = b"\x80"
+_STACKS: Final = (*_EVENTS, ".speedscope", ".chrometrace")
 _SQLITE: Final = b"SQLite format 3\x00"
 
 
@@ -102,6 +103,11 @@ def _stacks() -> Reader:
     from tracelens.readers.stacks import StacksReader
 
     return StacksReader()
+
+
+def _may_hold_stacks(path: Path) -> bool:
+    """Return whether a file begins as JSON or gzip does, or names in a folder say that some may."""
+    return _holds(path, _STACKS) if path.is_dir() else _may_hold_lines(path)
 
 
 def _perfetto() -> Reader:
@@ -191,7 +197,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_hold_lines, _dftracer),
     Format(_may_be_timeline, _horovod),
     Format(_may_hold_events, _viztracer),
-    Format(_may_hold_lines, _stacks),
+    Format(_may_hold_stacks, _stacks),
     Format(_may_hold_events, _kineto),
     Format(Path.exists, _native),
 )

@@ -125,13 +125,14 @@ def joined(
     Raises:
         EmptyTrace: there is no row.
     """
-    rows = pl.concat(
+    parts = [
         file.rows.with_columns(
             pl.col("rank") if file.says_ranks else pl.lit(ranks[name], pl.Int32).alias("rank"),
             file=pl.lit(name),
         )
         for name, file in found.items()
-    )
+    ]
+    rows = pl.concat(parts, how="diagonal")  # the column stands elsewhere where a file has it
     if rows.is_empty():
         raise EmptyTrace(f"'{path}', a {recognition.format}, holds no event that lasts.")
     unusable = sum(file.unusable for file in found.values())

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HorovodReader"]
 
+_FORMAT: Final = "timeline of Horovod"
+_LISTED: Final = 6
 _MARK: Final = re.compile(rb'"NEGOTIATE_[A-Z]|"start_time_since_epoch_in_micros"')
 _NEGOTIATION: Final = "NEGOTIATE_"
 _CYCLE: Final = "CYCLE_START"
@@ -268,10 +270,6 @@ def _whole(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return int(value) if 0 <= value < _MOST_US else None
-
-
-_FORMAT: Final = "timeline of Horovod"
-_LISTED: Final = 6
 
 
 @dataclass(frozen=True)

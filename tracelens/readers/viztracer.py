@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["VizTracerReader"]
 
+_SUFFIXES: Final = (".json", ".json.gz")
+_FORMAT: Final = "trace of VizTracer"
+_WHY: Final = "VizTracer does not write ranks, and there are several processes"
 _MARK: Final = re.compile(rb'"cat"\s*:\s*"fee"|"viztracer_metadata"', re.IGNORECASE)
 _CALL: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):\d+\)$", re.DOTALL)
 _FUNCTION: Final = "fee"  # VizTracer's category: function entry and exit
@@ -146,11 +149,6 @@ def _ns(value: object) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return round(value * _US) if -MOST_NS < value * _US < MOST_NS else None
-
-
-_SUFFIXES: Final = (".json", ".json.gz")
-_FORMAT: Final = "trace of VizTracer"
-_WHY: Final = "VizTracer does not write ranks, and there are several processes"
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIX", "XPlaneReader", "profile_of", "space"]
 
+SUFFIX: Final = ".xplane.pb"
 _INT, _UINT, _DOUBLE, _STRING, _BYTES = "INT64", "UINT64", "DOUBLE", "STRING", "BYTES"
 _MESSAGES: Final[dict[str, Fields]] = {
     "Stat": {
@@ -248,9 +249,6 @@ def _frame(rows: list[_Row]) -> pl.DataFrame:
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     on_steps = (pl.col("kind") == "step") & pl.col("stream").is_not_null()
     return frame.with_columns(stream=pl.when(~on_steps).then("stream"))
-
-
-SUFFIX: Final = ".xplane.pb"
 
 
 @dataclass(frozen=True)

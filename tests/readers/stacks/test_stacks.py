@@ -112,9 +112,21 @@ def test_our_own_export_comes_back(tmp_path: Path) -> None:
     assert main(["convert", str(source), "--to", "speedscope", "--out", str(place)]) == 0
     before, after = tl.open(source), tl.open(place)
     assert after.workers["rank"].to_list() == before.workers["rank"].to_list()
+    assert after.steps["rank"].to_list() == [0, 1]
     spent = pl.col("end_ns") - pl.col("start_ns")
     assert after.samples.select(spent.sum()).item() == before.samples.select(spent.sum()).item()
     assert set(after.samples["frames"].explode()) == set(before.samples["frames"].explode())
+
+
+def test_files_that_say_their_ranks_and_others(tmp_path: Path) -> None:
+    """Are of one run, whatever their order; also where a folder has no name that ends in .json."""
+    named = stacks.speedscope(5, names=("rank 0: MainThread",), exporter="TraceLens")
+    written(tmp_path / "a.speedscope", named)
+    written(tmp_path / "b.speedscope", stacks.speedscope(5))
+    assert next(reader.name for reader in READERS if reader.sniff(tmp_path)) == FORMAT
+    trace = StacksReader().read(tmp_path, Reading(rank_of={"b.speedscope": 1}))
+    assert trace.workers["rank"].to_list() == [0, 1]
+    assert trace.samples.height == 40
 
 
 def test_damage_is_counted(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["DFTracerReader"]
 
 _SUFFIXES: Final = (".pfw", ".pfw.gz", ".json", ".json.gz")
-FORMAT: Final = "log of DFTracer"
+_FORMAT: Final = "log of DFTracer"
 _WHY: Final = (
     "DFTracer does not write ranks, and there are events of several processes (those that load data for "
     "a rank are of that rank)"
@@ -40,7 +40,7 @@ _WHY: Final = (
 class DFTracerReader:
     """Reads a file or a folder of DFTracer's events."""
 
-    name: str = FORMAT
+    name: str = _FORMAT
 
     def sniff(self, path: Path) -> bool:
         """Return whether it is a file of DFTracer's, or a folder with at least one."""
@@ -59,7 +59,7 @@ class DFTracerReader:
         ranks = files.ranks_given(found, how.rank_of, _WHY, alone=alone)
         rows = pl.concat(file.rows for file in found.values())
         gaps = _gaps(rows, found, ranks, how.rank_of)
-        recognition = files.recognized(FORMAT, found, gaps, *_facts(rows, found.values()))
+        recognition = files.recognized(_FORMAT, found, gaps, *_facts(rows, found.values()))
         return files.joined(path, found, ranks, notes, recognition)
 
 

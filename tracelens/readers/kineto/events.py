@@ -86,10 +86,8 @@ def decoded(text: bytes) -> list[Event] | None:
         return None
 
 
-def typed(event: Event | dict[str, Any]) -> Event:
+def typed(event: dict[str, Any]) -> Event:
     """Return an event that was parsed without its types."""
-    if isinstance(event, Event):
-        return event
     given = event.get("args")
     found = Event(*(event.get(name) for name in _MEMBERS))
     if isinstance(given, dict):

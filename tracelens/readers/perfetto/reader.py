@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "PerfettoReader"]
 
+SUFFIXES: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
+_FORMAT: Final = "trace of Perfetto"
+_WHY: Final = "The names of processes do not say ranks ('rank 3'), and there are several"
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _PHASES: Final = {ord("B"): _BEGIN, ord("E"): _END, ord("i"): _INSTANT, ord("I"): _INSTANT}
 _COMPLETE: Final = ord("X")
@@ -277,11 +280,6 @@ def _kind(category: str, name: str) -> tuple[str, str | None]:
 
 def _text(content: bytes) -> str:
     return content[:_LONGEST_NAME].decode("utf-8", "replace")
-
-
-SUFFIXES: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
-_FORMAT: Final = "trace of Perfetto"
-_WHY: Final = "The names of processes do not say ranks ('rank 3'), and there are several"
 
 
 @dataclass(frozen=True)

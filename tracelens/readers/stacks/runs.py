@@ -68,13 +68,18 @@ class Stacks(ReadFile):
             for start, end, key in _merged(runs):
                 spans.add(start, end, key, thread)
         several = len({thread.pid for thread in self.runs}) > 1
-        if self.runs:  # samples do not tell steps apart: all of it is one
-            longest = max(self.runs, key=lambda thread: len(self.runs[thread]))
-            begin = min(runs[0].start_ns for runs in self.runs.values())
-            end = max(runs[-1].end_ns for runs in self.runs.values())
-            spans.add(begin, end, ("step", None, "all of the profile"), longest)
-        self.rows = spans.frame(lambda key: What(*key), lambda thread: _shown(thread, several))
         ranks = self._ranks()
+        of_rank: dict[int, list[Thread]] = {}
+        for thread in self.runs:
+            of_rank.setdefault(ranks.get(thread, 0), []).append(thread)
+        for threads in of_rank.values():  # samples do not tell steps apart: all of a rank is one
+            begin = min(self.runs[thread][0].start_ns for thread in threads)
+            end = max(self.runs[thread][-1].end_ns for thread in threads)
+            longest = max(threads, key=lambda thread: len(self.runs[thread]))
+            spans.add(begin, end, ("step", None, "all of the profile"), longest)
+        self.rows = spans.frame(
+            lambda key: What(*key), lambda thread: _shown(thread, several=several)
+        )
         if ranks:
             self.says_ranks = True
             known = pl.Series([ranks[thread] for thread in spans.places], dtype=pl.Int32)
@@ -93,7 +98,7 @@ class Stacks(ReadFile):
         several = len({thread.pid for thread in self.runs}) > 1
         ranks = self._ranks()
         rows = [
-            (ranks.get(thread, rank), thread.pid or None, _shown(thread, several), run)
+            (ranks.get(thread, rank), thread.pid or None, _shown(thread, several=several), run)
             for thread, runs in self.runs.items()
             for run in runs
         ]
@@ -112,7 +117,7 @@ class Stacks(ReadFile):
         )
 
 
-def _shown(thread: Thread, several: bool) -> str:  # noqa: FBT001 - of two callers alone
+def _shown(thread: Thread, *, several: bool) -> str:
     name = _RANK.sub("", thread.name) or "thread"
     return f"{name} of {thread.pid}" if several else name
 

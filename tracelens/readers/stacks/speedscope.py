@@ -31,7 +31,7 @@ _DEEPEST: Final = 2_000
 
 
 def is_speedscope(path: Path) -> bool:
-    """Return whether a file says that it is of this format, near its begin or its end."""
+    """Return whether a file says that it is of this format, near its begin."""
     return _MARK in beginning(path, _BEGIN_BYTES)
 
 

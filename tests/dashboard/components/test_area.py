@@ -38,7 +38,7 @@ def test_a_box_over_a_rank_is_the_polars_query_over_its_spans() -> None:
     marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
     assert marked is not None
     assert dict(marked.rows) == {2: None}
-    rows = area.table_rows(store, marked)
+    rows = area.tables(store, marked).by_name
     assert {row["process"] for row in rows} == {"rank 2"}
     start, end = marked.window.start_ns, marked.window.end_ns
     assert end - start == round(0.3 * SECOND)
@@ -57,7 +57,7 @@ def test_single_spans_are_listed_with_their_place() -> None:
     frame = drawn(store)
     marked = area.area_of(store, frame, box((0.1, 0.4), band_of(frame, 2)))
     assert marked is not None
-    rows, more = area.span_rows(store, marked)
+    _, rows, more = area.tables(store, marked)
     start, end = marked.window.start_ns, marked.window.end_ns
     spans = store.spans_of(2).filter(pl.col("start_ns") < end, pl.col("end_ns") > start)
     assert (len(rows), more) == (min(spans.height, area.MOST_SPANS), spans.height > area.MOST_SPANS)
@@ -71,6 +71,18 @@ def test_single_spans_are_listed_with_their_place() -> None:
         assert hit.end_ns - hit.place.at_ns == row["length"]
         assert hit.place.track is not None
         assert hit.place.lane == 2
+
+
+def test_a_span_that_is_still_open_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is listed by what of it is seen."""
+    store = slow_rank()
+    marked = area.area_of(store, drawn(store), box((0.1, 0.4), band_of(drawn(store), 2)))
+    assert marked is not None
+    still = store.spans_in_rows(2, None).head(1).with_columns(end_ns=pl.lit(None, pl.Int64))
+    monkeypatch.setattr(type(store), "spans_in_rows", lambda *_: still)
+    (row,) = area.tables(store, marked).single
+    assert row["length"] is None
+    assert row["until"] > row["at"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +101,7 @@ def test_a_level_drag_marks_all_rows() -> None:
     frame = drawn(store)
     marked = area.area_of(store, frame, box((0.0, 0.2), (-100, 10_000)))
     assert marked is not None
-    told = {row["process"] for row in area.table_rows(store, marked)}
+    told = {row["process"] for row in area.tables(store, marked).by_name}
     assert {"rank 0", "rank 3", "PS shard 0", "PS shard 2"} <= told
 
 
@@ -102,7 +114,7 @@ def test_of_an_opened_process_only_the_marked_tracks_count() -> None:
     marked = area.area_of(store, frame, box((0.0, 5.0), (first.top + 1, first.top + 2)))
     assert marked is not None
     assert dict(marked.rows) == {1: frozenset({0})}
-    assert {row["kind"] for row in area.table_rows(store, marked)} == {"step"}
+    assert {row["kind"] for row in area.tables(store, marked).by_name} == {"step"}
 
 
 def test_a_stream_has_the_times_of_its_device() -> None:
@@ -112,7 +124,7 @@ def test_a_stream_has_the_times_of_its_device() -> None:
     (row, *_) = store.streams_of(0)
     marked = area.area_of(store, frame, box((0.0, 5.0), band_of(frame, row)))
     assert marked is not None
-    rows = area.table_rows(store, marked)
+    rows = area.tables(store, marked).by_name
     lanes = store.scene.lanes
     items = slice(int(lanes.offsets[row]), int(lanes.offsets[row + 1]))
     shown = int((lanes.ends[items] - lanes.starts[items]).sum())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import dash_mantine_components as dmc
 from dash import Input, Output, State, html
@@ -62,6 +62,14 @@ class Area:
     window: Window
     rows: Mapping[int, frozenset[int] | None]
     left_out: int
+
+
+class Tables(NamedTuple):
+    """The rows of both tables; `more`: there are spans beyond the `MOST_SPANS` longest."""
+
+    by_name: Rows
+    single: Rows
+    more: bool
 
 
 def register(app: Dash) -> None:
@@ -135,8 +143,7 @@ def _between(plan: Plan, top: float, bottom: float) -> list[Band]:
 
 def card(store: Store, marked: Area) -> Component:
     """Return the table with its heading."""
-    rows = table_rows(store, marked)
-    spans, more = span_rows(store, marked)
+    rows, spans, more = tables(store, marked)
     tall = {"height": f"{min(TALLEST_PX, BESIDE_ROWS_PX + ROW_PX * len(rows))}px"}
     by_name = html.Div(table.table(TABLE, rows[:MOST_NAMES]), style=tall)
     shown = (
@@ -144,7 +151,7 @@ def card(store: Store, marked: Area) -> Component:
             [
                 dmc.TabsList([dmc.TabsTab(title, value=title) for title in (BY_NAME, ONE_BY_ONE)]),
                 dmc.TabsPanel(by_name, value=BY_NAME),
-                dmc.TabsPanel(_one_by_one(spans, more), value=ONE_BY_ONE),
+                dmc.TabsPanel(_one_by_one(spans, more=more), value=ONE_BY_ONE),
             ],
             value=BY_NAME,
             keepMounted=False,
@@ -160,7 +167,7 @@ def card(store: Store, marked: Area) -> Component:
     )
 
 
-def _one_by_one(spans: Rows, more: bool) -> Component:  # noqa: FBT001 - of one caller alone
+def _one_by_one(spans: Rows, *, more: bool) -> Component:
     of_all = f" (the {MOST_SPANS} longest)" if more else ""
     words = f"A click on a span's name leads to it{of_all}; begin: time since the start."
     tall = {"height": f"{min(TALLEST_PX, BESIDE_ROWS_PX + ROW_PX * len(spans))}px"}
@@ -186,49 +193,49 @@ def sentence(store: Store, marked: Area, rows: int) -> str:
     return "; ".join(parts) + "."
 
 
-def table_rows(store: Store, marked: Area) -> Rows:
-    """Return a row for each process or stream and name, the most time first."""
-    found: Rows = []
+def tables(store: Store, marked: Area) -> Tables:
+    """Return a row for each process or stream and name, the most time first, and the longest spans.
+
+    Each process is read once for both.
+    """
+    by_name: Rows = []
+    single: Rows = []
     for row, tracks in marked.rows.items():
-        lane = store.scene.lanes.lanes[row]
+        owner = subject_of(store.scene.lanes.lanes[row])
         spans = store.spans_in_rows(row, tracks)
-        for one in area.sums(spans, marked.window).iter_rows(named=True):
-            found.append(
-                {
-                    "process": subject_of(lane),
-                    "span": clean(one["name"]),
-                    "kind": one["kind"],
-                    "count": one["count"],
-                    "total": quantity.time(one["total_ns"]),
-                    "share": quantity.share(one["share"]),
-                    "mean": quantity.time(one["mean_ns"]),
-                    "p95": quantity.time(one["p95_ns"]),
-                }
-            )
-    return sorted(found, key=lambda one: -one["total"])
+        by_name += [_of_name(owner, one) for one in area.sums(spans, marked.window).to_dicts()]
+        longest = area.longest(spans, marked.window, MOST_SPANS + 1)
+        single += [_of_span(store, row, owner, one) for one in longest.to_dicts()]
+    by_name.sort(key=lambda one: -one["total"])
+    single.sort(key=lambda one: one["at"] - one["until"])
+    return Tables(by_name, single[:MOST_SPANS], more=len(single) > MOST_SPANS)
 
 
-def span_rows(store: Store, marked: Area) -> tuple[Rows, bool]:
-    """Return a row for each of the longest spans, with its place, and whether there are more."""
-    found: Rows = []
-    most = MOST_SPANS + 1
-    for row, tracks in marked.rows.items():
-        lane = store.scene.lanes.lanes[row]
-        spans = store.spans_in_rows(row, tracks)
-        for one in area.longest(spans, marked.window, most).iter_rows(named=True):
-            found.append(
-                {
-                    "span": clean(one["name"]),
-                    "process": subject_of(lane),
-                    "kind": one["kind"],
-                    "begin": quantity.time(one["start_ns"] - store.whole.start_ns),
-                    "length": quantity.time(one["length_ns"]),
-                    "step": one["step"],
-                    "bytes": quantity.size(one["bytes"]),
-                    "row": row,
-                    "at": one["start_ns"] - store.whole.start_ns,
-                    "until": one["start_ns"] - store.whole.start_ns + one["length_ns"],
-                }
-            )
-    found.sort(key=lambda one: -one["length"])
-    return found[:MOST_SPANS], len(found) > MOST_SPANS
+def _of_name(owner: str, one: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "process": owner,
+        "span": clean(one["name"]),
+        "kind": one["kind"],
+        "count": one["count"],
+        "total": quantity.time(one["total_ns"]),
+        "share": quantity.share(one["share"]),
+        "mean": quantity.time(one["mean_ns"]),
+        "p95": quantity.time(one["p95_ns"]),
+    }
+
+
+def _of_span(store: Store, row: int, owner: str, one: dict[str, Any]) -> dict[str, Any]:
+    """Return a span with its place; one that is still open has no length."""
+    begin = one["start_ns"] - store.whole.start_ns
+    return {
+        "span": clean(one["name"]),
+        "process": owner,
+        "kind": one["kind"],
+        "begin": quantity.time(begin),
+        "length": None if one["open"] else quantity.time(one["length_ns"]),
+        "step": one["step"],
+        "bytes": quantity.size(one["bytes"]),
+        "row": row,
+        "at": begin,
+        "until": begin + one["length_ns"],
+    }

@@ -49,6 +49,22 @@ def test_events_get_their_step() -> None:
     assert trace.workers["training_thread"].to_list() == [0]
 
 
+def test_who_updates_trains() -> None:
+    """Without step spans steps are those of the thread that updates, though another one does more.
+
+    On devices PyTorch computes gradients on a thread of its own.
+    """
+    rows = []
+    for begin in (0, 100, 200):
+        rows += [span(0, "forward", begin, begin + 20), span(0, "update", begin + 80, begin + 90)]
+        rows += [
+            span(0, "backprop", begin + at, begin + at + 5, thread=3) for at in range(30, 70, 5)
+        ]
+    trace = steps.divide(trace_of(rows))
+    assert trace.workers["training_thread"].to_list() == [0]
+    assert trace.steps["start_ns"].to_list() == [0, 100, 200]
+
+
 def test_repeated_numbers_are_counted() -> None:
     """Step numbers that begin again each epoch become one count, for all ranks, with a note."""
     rows = [

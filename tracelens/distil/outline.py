@@ -152,7 +152,8 @@ _KNOWN: Final[Known[_Found]] = Known(_KNOWN_ROWS)
 def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
     is_span, kind = columns.is_span, columns.word("kind")
     thread, of_step = columns.number("thread"), kind.among(("step",))
-    training = _training_thread(thread[is_span], of_step[is_span], in_flight)
+    update = kind.among(("update",))
+    training = _training_thread(thread[is_span], (of_step[is_span], update[is_span]), in_flight)
     on_training = thread == training if training is not None else np.zeros(columns.height, np.bool_)
     reductions = np.flatnonzero(kind.among(("reduction",)) & is_span)
     collective = _with_op(columns, reductions, COLLECTIVES)
@@ -184,17 +185,22 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
     )
 
 
-def _training_thread(thread: Array, of_step: Flags, in_flight: Iterable[int]) -> int | None:
-    """Return the thread with the most steps, else the busiest, of several the first."""
+def _training_thread(
+    thread: Array, telling: Iterable[Flags], in_flight: Iterable[int]
+) -> int | None:
+    """Return the thread with the most steps, else updates, else spans, of several the first.
+
+    The busiest may be the one on which PyTorch computes gradients on a device.
+    """
     if not len(thread):
         return None
     count = np.bincount(thread)
-    steps = np.bincount(thread[of_step], minlength=len(count))
     count[[track for track in in_flight if track < len(count)]] = 0
     there = np.flatnonzero(count)
     if not len(there):
         return None
-    return int(there[np.lexsort((there, -count[there], -steps[there]))[0]])
+    most = [-np.bincount(thread[which], minlength=len(count))[there] for which in telling]
+    return int(there[np.lexsort((there, -count[there], *reversed(most)))[0]])
 
 
 def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:

@@ -26,11 +26,13 @@ class DeviceToken:
 
     __slots__ = ("_devices", "_times", "_timing", "_token")
 
-    def __init__(self, token: Token, devices: Devices, times: DeviceTimes, timing: Timing) -> None:
+    def __init__(
+        self, token: Token, devices: Devices, times: DeviceTimes, timing: Timing | None
+    ) -> None:
         self._token = token
         self._devices = devices
         self._times = times
-        self._timing: Timing | None = timing
+        self._timing = timing
 
     def __enter__(self) -> Self:
         return self
@@ -92,16 +94,22 @@ class DeviceSpan:
         devices = self._devices()
         if devices is None or "request" in values:
             return self._span.begin(track, **values)
-        times, timing = None, None
+        times, name, timing = None, None, None
         try:
             times = devices.current()
-            timing = None if times is None else times.begin(self._row)
+            name = None if times is None else times.next_name()
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             devices.give_up(error)
-        if times is None or timing is None:
+        if times is None or name is None:
             return self._span.begin(track, **values)
-        values["request"] = timing.name
-        return DeviceToken(self._span.begin(track, **values), devices, times, timing)
+        values["request"] = name
+        # On the host first: nothing begins on the device before.
+        token = self._span.begin(track, **values)
+        try:
+            timing = times.begin(name, self._row)
+        except Exception as error:  # noqa: BLE001 - the border to the user's training code
+            devices.give_up(error)
+        return DeviceToken(token, devices, times, timing)
 
     __call__ = begin
 

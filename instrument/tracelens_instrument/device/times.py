@@ -84,14 +84,18 @@ class DeviceTimes:
         self._closed = False
         self._anchors = Anchors(clock, write, now)
 
-    def begin(self, row: str | None) -> Timing | None:
+    def next_name(self) -> int | None:
+        """Return a name for a span that begins on the host; None where nothing can be timed now."""
+        return None if self._closed or not self._clock.may_ask() else next(_names)
+
+    def begin(self, name: int, row: str | None) -> Timing | None:
         """Begin to time what the calling thread's stream does next; None where that cannot be."""
         recorded = None if self._closed else self._clock.record()
         if recorded is None:
             return None
         event, stream = recorded
         where = self._row(f"stream {stream}" if row is None else row)
-        return Timing(next(_names), self._now(), self._anchors.latest, event, where)
+        return Timing(name, self._now(), self._anchors.latest, event, where)
 
     def end(self, timing: Timing) -> None:
         """End where the calling thread's stream is now."""

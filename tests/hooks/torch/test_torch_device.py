@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,14 @@ class Placed:
         self.is_cuda = is_cuda
 
 
+class Ends:
+    """Ends spans as `devices.QueuedEnds` does, without streams."""
+
+    def end(self, token: Any, future: Any) -> None:
+        future.wait()
+        token.end()
+
+
 def trained(trace: Path) -> Recorded:
     """Train a DDP model for some steps."""
     with group_of_one():
@@ -45,6 +54,38 @@ def trained(trace: Path) -> Recorded:
     return read_one(trace)
 
 
+class Queued:
+    """A future of NCCL's, over as soon as it is queued."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.error = error
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no stream")])
+def test_what_is_queued_ends_whatever_happens(
+    trace: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    """On a stream of its own, waited for there; a captured one on the host alone."""
+    monkeypatch.setattr(timebase, "find", lambda: SimulatedDevice(clock=time.monotonic_ns))
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    monkeypatch.setattr(devices.QueuedEnds, "_stream", lambda _: None)
+    ends = devices.QueuedEnds()
+    ends.end(tl.span("captured", kind="reduction").begin(), Queued(RuntimeError("never asked")))
+    with pytest.raises(RuntimeError) if error else nullcontext():
+        ends.end(tl.span("bucket", kind="reduction", device=True).begin(), Queued(error))
+    tl.stop()
+    found = read_one(trace)
+    status = "exception" if error else "closed"
+    assert [found.one(name)["status"] for name in ("captured", "bucket")] == ["closed", status]
+
+
 def timed(events: list[dict[str, Any]]) -> list[bool]:
     return [event["device_start_ns"] is not None for event in events]
 
@@ -55,6 +96,7 @@ def test_all_of_a_model_on_a_device(trace: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(timebase, "find", lambda: device)
     monkeypatch.setattr(devices, "on_device", lambda tensor: tensor is not None)
     monkeypatch.setattr(process_groups, "queues_only", lambda _group: True)
+    monkeypatch.setattr(process_groups, "QueuedEnds", Ends)
     found = trained(trace)
     assert not found.side.dropped
     for name in ("forward", "backprop", "bucket", "SGD"):

@@ -106,3 +106,18 @@ def test_an_anchor_that_is_late_is_seen_later() -> None:
     (reading,) = told
     assert reading.window_ns > SECOND
     assert waiting.device_ns == reading.monotonic_ns
+
+
+def test_an_anchor_that_was_late_is_soon_cast_again() -> None:
+    """One blunt reading does not stand alone for five seconds."""
+    late = [40_000_000]
+    device = SimulatedDevice(apart_ns=lambda: late.pop() if late else 0)
+    told: list[ClockReading] = []
+    anchors = Anchors(device, told.append, device.now)
+    for _ in range(20):
+        device.work(SECOND // 20)
+        anchors.look()
+        anchors.cast_if_due()
+    blunt, sharp = told
+    assert blunt.window_ns > 40_000_000
+    assert sharp.window_ns < 10_000

@@ -10,7 +10,7 @@ from support.device.simulated_device import SimulatedDevice
 from support.launch.recording import read_one
 
 import tracelens as tl
-from tracelens_instrument.device.times import MOST_WAITING, DeviceTimes
+from tracelens_instrument.device.times import MOST_WAITING, DeviceTimes, Timing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,10 +36,17 @@ class Timed:
             self.device, self.told.append, lambda: self.lost.append(1), self.device.now
         )
 
+    def begun(self) -> Timing:
+        """Begin to time what comes next on the current stream."""
+        name = self.times.next_name()
+        assert name is not None
+        timing = self.times.begin(name, None)
+        assert timing is not None
+        return timing
+
     def span(self, *ns: int) -> int:
         """Time some work on the current stream; return its name."""
-        timing = self.times.begin(None)
-        assert timing is not None
+        timing = self.begun()
         ran = [self.device.queue(each) for each in ns]
         self.times.end(timing)
         # What stands on the host, by the name that joins both.
@@ -132,7 +139,7 @@ def test_the_end_gets_some_time(trace: Path) -> None:
     timed.times.finish(limit_s=30.0)
     assert len(known(trace)) == 1
     assert timed.lost == []
-    assert timed.times.begin(None) is None
+    assert timed.times.next_name() is None
 
 
 def test_no_graph_is_disturbed(trace: Path) -> None:
@@ -141,7 +148,7 @@ def test_no_graph_is_disturbed(trace: Path) -> None:
     timed.span(MS)
     timed.device.work(10 * MS)
     timed.device.captures = True
-    assert timed.times.begin(None) is None
+    assert timed.times.next_name() is None
     timed.times.at_step_boundary()
     assert known(trace) == []
     timed.device.captures = False
@@ -153,9 +160,7 @@ def test_events_are_used_again(trace: Path) -> None:
     """Both events of a span go back to the device once its times are known, or it is dropped."""
     timed = Timed()
     timed.span(MS)
-    dropped = timed.times.begin(None)
-    assert dropped is not None
-    timed.times.drop(dropped)
+    timed.times.drop(timed.begun())
     timed.device.work(10 * MS)
     timed.times.at_step_boundary()
     assert len(known(trace)) == 1

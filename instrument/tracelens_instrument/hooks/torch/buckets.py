@@ -140,7 +140,7 @@ def _begin(known: _Buffer, number: int | None) -> Flight:
         seq=group.next_seq(),
         bucket=NO_INDEX if number is None else number,
     )
-    return Flight(token)
+    return Flight(token, group)
 
 
 def _around_register(

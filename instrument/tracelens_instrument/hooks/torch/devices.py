@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from tracelens_instrument.device.spans import DeviceSpan
+from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
 
 if TYPE_CHECKING:
-    from tracelens_instrument.core.spans import Span
+    from tracelens_instrument.core.spans import Span, Token
 
-__all__ = ["REDUCTIONS", "Placed", "on_device"]
+__all__ = ["REDUCTIONS", "Placed", "QueuedEnds", "on_device"]
 
 REDUCTIONS: Final = "reductions"  # row of the timeline: NCCL has streams of its own
 
@@ -34,3 +34,36 @@ class Placed:
     def at(self, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for work on this tensor, which stands for all that it works on."""
         return self._on_device if on_device(tensor) else self.on_host
+
+
+class QueuedEnds:
+    """Ends the spans of what a process group has queued, on one stream of ours that waits for it.
+
+    PyTorch would call back on a stream of its pool for each. A device has eight hardware queues for all
+    streams: as many that wait hold up the others, the training's own among them.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[int, Any] = {}  # by device
+
+    def end(self, token: Token | DeviceToken, future: Any) -> None:
+        """End a span where `future` ends, which the host takes to be over.
+
+        On the host alone if the calling thread's stream is captured: nobody may wait for it then.
+        """
+        if not isinstance(token, DeviceToken):
+            token.end()
+            return
+        try:
+            with torch.cuda.stream(self._stream()):
+                future.wait()
+                token.end()
+        except BaseException:
+            token.end(failed=True)
+            raise
+
+    def _stream(self) -> Any:
+        device = torch.cuda.current_device()
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._streams[device]

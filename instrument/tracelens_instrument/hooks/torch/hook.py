@@ -25,6 +25,7 @@ from tracelens_instrument.hooks.torch import (
     data_loaders,
     modules,
     operations,
+    process_groups,
     steps,
 )
 from tracelens_instrument.hooks.torch.steps import DETAIL
@@ -41,6 +42,16 @@ __all__ = ["attach", "install", "install_fsdp", "matches"]
 # Since PyTorch 2.6, and before.
 _FSDP_MODULES: Final = ("torch.distributed.fsdp", "torch.distributed._composable.fsdp")
 _FULLY_SHARD: Final = "fully_shard"
+# What runs beside compiled code, which is not to be compiled with it. Not `modules`: its hooks are part
+# of a model's graph, and know by themselves that they are compiled.
+_TRACE_RULES: Final = "torch._dynamo.trace_rules"
+_NEVER_COMPILED: Final = (
+    *(f"tracelens_instrument.{name}" for name in ("core", "device", "recorder", "hooks.base")),
+    *(
+        module.__name__
+        for module in (backward, buckets, data_loaders, operations, process_groups, steps)
+    ),
+)
 _sharded: Final[WeakKeyDictionary[Module, list[RemovableHandle]]] = WeakKeyDictionary()
 _NOTED: Final = Switch()
 _MODELS: Final[weakref.WeakSet[Module]] = weakref.WeakSet()
@@ -128,6 +139,14 @@ def _record_phases(level: str) -> None:
         backward.install()
         buckets.install()
         operations.install()
+        wrapt.register_post_import_hook(_keep_out_of_graphs, _TRACE_RULES)
+
+
+@guarded
+def _keep_out_of_graphs(rules: Any) -> None:
+    """Let torch.compile leave our hooks alone: a break of a graph runs them, and it would trace them."""
+    for name in _NEVER_COMPILED:
+        rules.add(name)
 
 
 def _record_model(model: Module, level: str) -> None:

@@ -160,7 +160,9 @@ class _FromAnyRank(Flight):
 
     def __init__(self, call: _Call) -> None:
         self._span = call.group.span_on_host("recv", "recv")
-        super().__init__(self._span.begin(call.group.messages, nbytes=call.tensor.nbytes))
+        super().__init__(
+            self._span.begin(call.group.messages, nbytes=call.tensor.nbytes), call.group
+        )
         self._call = call
         self._start_ns = now()
 
@@ -216,7 +218,7 @@ def _begin_message(op: str, call: _Call) -> Flight:
         key=call.tag,
         nbytes=call.tensor.nbytes,
     )
-    return Flight(token)
+    return Flight(token, group)
 
 
 def _watch_message(
@@ -313,7 +315,7 @@ class _WatchCollective:
         span = group.span_of(self._row.name, self._row.op, tensors[0] if tensors else None)
         nbytes = sum(map(_payload_bytes, tensors)) if tensors else NO_BYTES
         token = span.begin(group.collectives, seq=group.next_seq(), nbytes=nbytes)
-        return Flight(token)
+        return Flight(token, group)
 
 
 def _bucket_or_collective(

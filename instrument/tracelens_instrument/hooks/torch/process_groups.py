@@ -11,7 +11,7 @@ import torch.distributed as dist
 from tracelens_instrument import recorder
 from tracelens_instrument.core.attachments import note_attached
 from tracelens_instrument.hooks.base import MessageNumbers, warn_failed
-from tracelens_instrument.hooks.torch.devices import REDUCTIONS, Placed
+from tracelens_instrument.hooks.torch.devices import REDUCTIONS, Placed, QueuedEnds
 
 if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span, Token
@@ -38,7 +38,7 @@ class Group:
     def __init__(self, name: str, ranks: list[int], *, queues: bool) -> None:
         self._communicator = recorder.communicator(ranks, name)
         self.ranks = ranks
-        self._queues = queues
+        self.ends = QueuedEnds() if queues else None
         self._spans: dict[str, tuple[Span, Placed | None]] = {}
         self.buckets = recorder.track("gradient buckets")
         self.collectives = recorder.track("collectives")
@@ -59,7 +59,7 @@ class Group:
         known = self._spans.get(name)
         if known is None:
             span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
-            placed = Placed(span, REDUCTIONS) if self._queues else None
+            placed = None if self.ends is None else Placed(span, REDUCTIONS)
             known = self._spans[name] = (span, placed)
         return known
 
@@ -96,20 +96,27 @@ def queues_only(process_group: dist.ProcessGroup) -> bool:
 class Flight:
     """Ends its span in the thread that completes the operation.
 
-    With NCCL that is as soon as the operation is queued; but there the callback runs on a stream that
-    waits for it, so that the device's end of the span is that of the operation.
+    With NCCL an operation is over for the host as soon as it is queued (`QueuedEnds`).
     """
 
-    __slots__ = ("_token",)
+    __slots__ = ("_ends", "_token")
 
-    def __init__(self, token: Token | DeviceToken) -> None:
+    def __init__(self, token: Token | DeviceToken, group: Group) -> None:
         self._token = token
+        self._ends = group.ends
 
     def issued(self, result: Any) -> None:
-        """End with the work that an operator returned, alone or behind its tensors."""
+        """End with the work that an operator returned, alone or behind its tensors.
+
+        Without one it is over, or, with NCCL, queued on the calling thread's stream.
+        """
         try:
             boxed = result[-1] if isinstance(result, (tuple, list)) else result
-            self._follow(_unbox_work(boxed))
+            work: Any = _unbox_work(boxed)
+            if work is None:
+                self._token.end()
+            else:
+                self._follow(work)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             warn_failed(self._follow, error)
 
@@ -119,7 +126,10 @@ class Flight:
 
     def end_with(self, future: Any) -> None:
         """End with this future, which is left as it is."""
-        future.add_done_callback(self._token.completed)
+        if self._ends is not None and future.done():
+            self._ends.end(self._token, future)
+        else:
+            future.add_done_callback(self._token.completed)
 
     def waited_for(self, _work: Any, *, failed: bool) -> None:
         """Called when the program has waited for it."""
@@ -140,7 +150,7 @@ class Flight:
         except RuntimeError:  # it has none: gloo completes reduce_scatter and messages by waiting
             self.end_by_waiting(work)
         else:
-            future.add_done_callback(self._token.completed)
+            self.end_with(future)
 
 
 _ended_by_waiting: Final[dict[int, tuple[Any, Flight]]] = {}

@@ -59,7 +59,7 @@ def open(  # noqa: A001 - reads as tracelens.open
     """Read a trace, or a part of it, and prepare it.
 
     Args:
-        path: A trace folder, a file of one, a profile by torch.profiler (.json, .json.gz) or a folder of
+        path: A trace folder, or one that holds a single one; a file of one, a profile by torch.profiler (.json, .json.gz) or a folder of
             one a rank, or a table of spans (.arrow, .feather, .parquet, .csv); or the address of one,
             such as ``s3://bucket/run`` (docs/remote.md).
         progress: Called with (done, total) processes.
@@ -232,7 +232,10 @@ def _read_by_plugin(place: Path, how: Reading) -> Trace:
                 f"The reader '{plugin.name}' of {plugin.distribution} failed with '{place}' ({reason}): "
                 "report it to whoever wrote that reader."
             ) from error
-    raise _unknown(place)
+    inner = runs_in(place) if place.is_dir() else []
+    if len(inner) == 1:  # as the folder that a profiler writes to holds one a profile
+        return _recognised(inner[0], how, None, one_clock=False)
+    raise _unknown(place, inner)
 
 
 def from_table(
@@ -408,14 +411,13 @@ def _joined_communicators(traces: Sequence[Trace]) -> pl.DataFrame:
     return table.select(*every.columns).cast(every.schema)
 
 
-def _unknown(place: Path) -> NotATrace | EmptyTrace:
+def _unknown(place: Path, inner: Sequence[Path]) -> NotATrace | EmptyTrace:
     if place.is_file():
         return NotATrace(
             f"'{place}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
             "file of one, a profile by torch.profiler (.json, .json.gz), or a table of spans (.arrow, "
             ".feather, .parquet, .csv)."
         )
-    inner = runs_in(place)
     if inner:
         advice = f"it holds {len(inner)} trace folders, open one of them, for example '{inner[-1]}'"
     elif outside := _link_out_of(place):

@@ -91,6 +91,13 @@ def test_folder_of_traces(tmp_path: Path) -> None:
         load.open(tmp_path)
 
 
+def test_folder_of_one_trace(tmp_path: Path) -> None:
+    """The folder above a single trace, as profilers write to one, stands for it."""
+    inner = tmp_path / "plugins" / "profile" / "monday"
+    write(RUN, inner)
+    assert load.open(tmp_path).path == inner
+
+
 def test_other_file(tmp_path: Path) -> None:
     """A file of another name is refused as such."""
     (tmp_path / "notes.txt").write_text("hello")

@@ -59,9 +59,9 @@ def open(  # noqa: A001 - reads as tracelens.open
     """Read a trace, or a part of it, and prepare it.
 
     Args:
-        path: A trace folder, or one that holds a single one; a file of one, a profile by torch.profiler (.json, .json.gz) or a folder of
-            one a rank, or a table of spans (.arrow, .feather, .parquet, .csv); or the address of one,
-            such as ``s3://bucket/run`` (docs/remote.md).
+        path: A trace folder, or one that holds a single one; a file of one, a profile by torch.profiler
+            (.json, .json.gz) or a folder of one a rank, or a table of spans (.arrow, .feather, .parquet,
+            .csv); or the address of one, such as ``s3://bucket/run`` (docs/remote.md).
         progress: Called with (done, total) processes.
         map: For a table: what its columns and words are called in TraceLens (docs/tables.md).
         one_clock: For a table: all its times come from one clock.

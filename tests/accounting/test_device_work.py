@@ -69,6 +69,26 @@ def test_communication_beside_nothing_is_exposed() -> None:
     ]
 
 
+def test_a_thread_that_queues_gradients_does_not_compute_them() -> None:
+    """PyTorch queues the backward pass of a device on a thread of its own, which may be held up there."""
+    found = divided(
+        span(0, "forward", 0, 5, **on_device(5, 20)),
+        span(0, "backprop", 5, 85, thread=2),
+        span(0, "backprop", 30, 60, "kernel", thread=3, **on_device(30, 60)),
+        call(0, 0, 50, 51, **on_device(50, 80)),
+        span(0, "update", 86, 90, **on_device(90, 100)),
+    )
+    assert [(start, end, category) for start, end, category, _ in found] == [
+        (0, 20, "forward"),
+        (20, 30, "backprop"),  # until the device has something to do, it waits for the queueing
+        (30, 60, "backprop"),
+        (60, 80, "transfer"),
+        (80, 85, "backprop"),
+        (85, 86, "uninstrumented"),
+        (86, 100, "update"),
+    ]
+
+
 def test_a_blocking_reduction_is_in_flight_on_the_device() -> None:
     """Its span on the thread says only that it was queued."""
     found = divided(

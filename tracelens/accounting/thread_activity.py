@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Flags, Indices, Ints
     from tracelens.model.calls import CallGrid
-    from tracelens.model.columns import Columns
+    from tracelens.model.columns import Columns, Words
     from tracelens.model.trace import Trace
 
 __all__ = [
@@ -189,11 +189,16 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
     # A reduction that a thread only queues: it is in flight on the device.
     reduced = timed & kind.among(("reduction",))
     on_device = timed & kind.among((*COMPUTE_CATEGORIES, "device"))
-    computing = _on_computing_threads(columns, on_training, beside & ~np.isin(thread, tracks))
+    others = beside & ~np.isin(thread, tracks)
+    directed = _directed(kind, on_training, others)
+    queueing = others & kind.among(
+        name for name in directed if (on_device & kind.among((name,))).any()
+    )
+    computing = _on_computing_threads(columns, on_training, others & ~queueing, directed)
     works = np.flatnonzero(on_device | computing)
     works = works[np.argsort(columns.number("depth")[works], kind="stable")]
     work = kind.taken(works).translated(_MEANING | {"device": USER}, USER)
-    spans = np.flatnonzero(on_training & ~kind.among(("step",)) & ~reduced)
+    spans = np.flatnonzero((on_training | queueing) & ~kind.among(("step",)) & ~reduced)
     causes = beside & kind.among(_CAUSES) & ~np.isin(thread, tracks)
     found = _Rows(
         on_device=(works, work),
@@ -222,26 +227,39 @@ def has_waits(columns: Columns, training: int | None) -> bool:
     return bool((on_training & op.among((_ALL_WAITS,))).any())
 
 
-def _on_computing_threads(columns: Columns, on_training: Flags, beside: Flags) -> Flags:
+def _directed(kind: Words, on_training: Flags, others: Flags) -> tuple[str, ...]:
+    """Return the phases of training that other threads have, and the training thread has not itself.
+
+    It only directs them. Where a device computes such a phase, these threads only queue it.
+    """
+
+    def has(name: str, which: Flags) -> bool:
+        return bool((kind.among((name,)) & which).any())
+
+    return tuple(
+        name for name in _PHASES_OF_TRAINING if has(name, others) and not has(name, on_training)
+    )
+
+
+def _on_computing_threads(
+    columns: Columns, on_training: Flags, others: Flags, directed: tuple[str, ...]
+) -> Flags:
     """Return the work on threads of their own, where the training thread only directs it.
 
-    That are phases of training that the training thread does not have itself, with what else is done
-    there. If no thread has such phases, it is the thread with most other work, if that is more than the
-    training thread has.
+    That are the phases that it directs, with what else is done there. If no thread has such phases, it
+    is the thread with most other work, if that is more than the training thread has.
     """
     kind, thread = columns.word("kind"), columns.number("thread")
-    phases = [name for name in _PHASES_OF_TRAINING if (kind.among((name,)) & beside).any()]
-    directed = [name for name in phases if not (kind.among((name,)) & on_training).any()]
     if directed:
-        there = np.unique(thread[kind.among(directed) & beside])
-        return np.asarray(beside & kind.among((*directed, "user")) & np.isin(thread, there))
+        there = np.unique(thread[kind.among(directed) & others])
+        return np.asarray(others & kind.among((*directed, "user")) & np.isin(thread, there))
     other, trains = kind.among(("user",)), kind.among(_PHASES_OF_TRAINING)
-    count = np.bincount(thread[other & beside])
+    count = np.bincount(thread[other & others])
     if (trains & on_training).any() or not len(count):
         return np.zeros(columns.height, np.bool_)
     if count.max() <= np.count_nonzero(other & on_training):
         return np.zeros(columns.height, np.bool_)
-    return np.asarray(beside & other & (thread == count.argmax()))
+    return np.asarray(others & other & (thread == count.argmax()))
 
 
 def _meaning(columns: Columns, rows: Indices, work: Array) -> Array:

@@ -94,6 +94,9 @@ bench-peers-analysis: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## Holistic Trace
 bench-kineto: $(VENV)/test.stamp $(VENV)-hta/hta.stamp ## reading profiles of torch.profiler: events a second, memory, CPU beside HTA (PUBLISH=1: write docs/kineto.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/kineto.py --hta $(VENV)-hta/bin/python $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(PUBLISH),--publish) $(ARGS)
 
+bench-formats: $(VENV)/test.stamp ## reading other tools' files: events a second, memory beside the file (PUBLISH=1: write docs/formats.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/formats.py $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-stragglers: $(VENV)/test.stamp ## false alarms and recall of the straggler tests
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/stragglers.py
 

@@ -186,7 +186,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
 
 
 def _training_thread(
-    thread: Array, telling: Iterable[Flags], in_flight: Iterable[int]
+    thread: Array, signs: Iterable[Flags], in_flight: Iterable[int]
 ) -> int | None:
     """Return the thread with the most steps, else updates, else spans, of several the first.
 
@@ -199,7 +199,7 @@ def _training_thread(
     there = np.flatnonzero(count)
     if not len(there):
         return None
-    most = [-np.bincount(thread[which], minlength=len(count))[there] for which in telling]
+    most = [-np.bincount(thread[which], minlength=len(count))[there] for which in signs]
     return int(there[np.lexsort((there, -count[there], *reversed(most)))[0]])
 
 

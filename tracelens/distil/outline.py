@@ -185,9 +185,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
     )
 
 
-def _training_thread(
-    thread: Array, signs: Iterable[Flags], in_flight: Iterable[int]
-) -> int | None:
+def _training_thread(thread: Array, signs: Iterable[Flags], in_flight: Iterable[int]) -> int | None:
     """Return the thread with the most steps, else updates, else spans, of several the first.
 
     The busiest may be the one on which PyTorch computes gradients on a device.

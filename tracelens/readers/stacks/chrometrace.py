@@ -15,6 +15,7 @@ from tracelens.readers.stacks.runs import Frame, Run, Stacks, Thread
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tracelens.readers.event_stream import Event
@@ -59,7 +60,8 @@ def stacks_of(path: Path) -> Stacks:
 class _Stack:
     """A thread's frames that are open, since when, and its runs so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: Callable[[tuple[Frame, ...]], int]) -> None:
+        self._number = number
         self.frames: list[Frame] = []
         self.since_ns = 0
         self.runs: list[Run] = []
@@ -68,7 +70,7 @@ class _Stack:
         """End the run of the frames that are open, if any time has passed; return how many ended."""
         ended = 0
         if self.frames and now_ns > self.since_ns:
-            self.runs.append(Run(self.since_ns, now_ns, tuple(self.frames)))
+            self.runs.append(Run(self.since_ns, now_ns, self._number(tuple(self.frames))))
             ended = 1
         self.since_ns = max(self.since_ns, now_ns)
         return ended
@@ -88,7 +90,9 @@ def _take(event: Event | object, found: Stacks, threads: dict[tuple[int, int], _
         found.unusable += 1
         return 0
     found.sorts["begins and ends of frames"] += 1
-    stack = threads.setdefault((pid, tid), _Stack())
+    stack = threads.get((pid, tid))
+    if stack is None:
+        stack = threads[pid, tid] = _Stack(found.number)
     ended = stack.until(at * _US)
     if phase == "B" and len(stack.frames) < _DEEPEST:
         stack.frames.append(_frame(name, event.get("args")))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import polars as pl
 
 from tracelens.readers.files import ReadFile
@@ -21,6 +22,8 @@ __all__ = ["Frame", "Run", "Stacks", "Thread"]
 _LONGEST: Final = 256
 _RANK: Final = re.compile(r"^rank (\d{1,6}): ")  # as TraceLens exports speedscope's JSON
 _STEP: Final = "step"
+_THREAD_COLUMNS: Final = {"rank": pl.Int32(), "pid": pl.Int64(), "thread_name": pl.String()}
+Key: TypeAlias = tuple[str, str | None, str]  # kind, operation, name
 
 
 class Frame(NamedTuple):
@@ -37,11 +40,11 @@ class Frame(NamedTuple):
 
 
 class Run(NamedTuple):
-    """For how long a stack was seen; outermost frame first."""
+    """For how long a stack was seen, by its number."""
 
     start_ns: int
     end_ns: int
-    frames: tuple[Frame, ...]
+    stack: int
 
 
 class Thread(NamedTuple):
@@ -60,12 +63,18 @@ class Stacks(ReadFile):
 
     runs: dict[Thread, list[Run]] = field(default_factory=dict)
     compressed: bool = False
+    _numbers: dict[tuple[Frame, ...], int] = field(default_factory=dict)
+
+    def number(self, frames: tuple[Frame, ...]) -> int:
+        """Return the number of a stack, outermost frame first: a program comes back to a few."""
+        return self._numbers.setdefault(frames, len(self._numbers))
 
     def translated(self) -> Stacks:
         """Set `rows`: a span is a phase, by the outermost function that is one, else a function."""
-        spans = Gathered[tuple[str, str | None, str], Thread]()
+        spans = Gathered[Key, Thread]()
+        keys = [*map(_key, self._numbers)]
         for thread, runs in self.runs.items():
-            for start, end, key in _merged(runs):
+            for start, end, key in _merged(runs, keys):
                 spans.add(start, end, key, thread)
         several = len({thread.pid for thread in self.runs}) > 1
         ranks = self._ranks()
@@ -97,23 +106,17 @@ class Stacks(ReadFile):
         """Return rows of `SAMPLE_COLUMNS` without process and thread, and their rank, or the file's."""
         several = len({thread.pid for thread in self.runs}) > 1
         ranks = self._ranks()
-        rows = [
-            (ranks.get(thread, rank), thread.pid or None, _shown(thread, several=several), run)
-            for thread, runs in self.runs.items()
-            for run in runs
+        threads = [
+            (ranks.get(thread, rank), thread.pid or None, _shown(thread, several=several))
+            for thread in self.runs
         ]
-        return pl.DataFrame(
-            {
-                "rank": pl.Series([of for of, _, _, _ in rows], dtype=pl.Int32),
-                "pid": pl.Series([pid for _, pid, _, _ in rows], dtype=pl.Int64),
-                "thread_name": pl.Series([name for _, _, name, _ in rows], dtype=pl.String),
-                "start_ns": pl.Series([run.start_ns for _, _, _, run in rows], dtype=pl.Int64),
-                "end_ns": pl.Series([run.end_ns for _, _, _, run in rows], dtype=pl.Int64),
-                "frames": pl.Series(
-                    [[frame.text for frame in run.frames] for _, _, _, run in rows],
-                    dtype=pl.List(pl.String),
-                ),
-            }
+        place = np.repeat(np.arange(len(threads)), [*map(len, self.runs.values())])
+        of_thread = pl.DataFrame(threads, _THREAD_COLUMNS, orient="row")[place]
+        runs = np.array([*chain.from_iterable(self.runs.values())], np.int64).reshape(-1, 3)
+        texts = [[frame.text for frame in frames] for frames in self._numbers]
+        stacks = pl.Series(texts, dtype=pl.List(pl.String))
+        return of_thread.with_columns(
+            start_ns=runs[:, 0], end_ns=runs[:, 1], frames=stacks.gather(runs[:, 2])
         )
 
 
@@ -122,11 +125,11 @@ def _shown(thread: Thread, *, several: bool) -> str:
     return f"{name} of {thread.pid}" if several else name
 
 
-def _merged(runs: list[Run]) -> Iterator[tuple[int, int, tuple[str, str | None, str]]]:
-    """Yield spans: runs that follow each other and stand for the same are one."""
+def _merged(runs: list[Run], keys: list[Key]) -> Iterator[tuple[int, int, Key]]:
+    """Yield spans: runs that follow each other and stand for the same (`keys` by stack) are one."""
     begin, until, key = 0, -1, None
     for run in chain(runs, [None]):
-        found = None if run is None else _key(run.frames)
+        found = None if run is None else keys[run.stack]
         if key is not None and (run is None or found != key or run.start_ns != until):
             yield begin, until, key
             key = None
@@ -136,7 +139,7 @@ def _merged(runs: list[Run]) -> Iterator[tuple[int, int, tuple[str, str | None, 
             until = run.end_ns
 
 
-def _key(frames: tuple[Frame, ...]) -> tuple[str, str | None, str]:
+def _key(frames: tuple[Frame, ...]) -> Key:
     """Return what a stack stands for: no step, as samples do not separate one from the next."""
     for frame in frames:
         found = function_meaning(frame.name, frame.file)

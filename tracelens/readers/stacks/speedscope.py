@@ -99,7 +99,7 @@ def _sampled(
             continue
         begin, now = round(now), now + length
         if known and round(now) > begin:
-            yield Run(begin, round(now), known)
+            yield Run(begin, round(now), found.number(known))
 
 
 def _by_events(
@@ -121,7 +121,7 @@ def _by_events(
             continue
         now = round(at)
         if stack and now > since:
-            yield Run(since, now, tuple(frames[each] for each in stack))
+            yield Run(since, now, found.number(tuple(frames[each] for each in stack)))
         since = max(since, now)
         if event.get("type") == "O" and len(stack) < _DEEPEST:
             stack.append(place)

@@ -70,7 +70,7 @@ def test_communication_beside_nothing_is_exposed() -> None:
 
 
 def test_a_thread_that_queues_gradients_does_not_compute_them() -> None:
-    """PyTorch queues the backward pass of a device on a thread of its own, which may be held up there."""
+    """PyTorch queues the backward pass of a device on its own thread, which may be held up there."""
     found = divided(
         span(0, "forward", 0, 5, **on_device(5, 20)),
         span(0, "backprop", 5, 85, thread=2),

@@ -206,14 +206,20 @@ def _recognised(
     for known in READERS:
         if known.sniff(place):
             return known.read(place, how)
-    return _read_by_plugin(place, how)
+    found = _read_by_plugin(place, how)
+    if found is not None:
+        return found
+    inner = runs_in(place) if place.is_dir() else []
+    if len(inner) == 1:  # as the folder that a profiler writes to holds one a profile
+        return _recognised(inner[0], how, None, one_clock=False)
+    raise _unknown(place, inner)
 
 
-def _read_by_plugin(place: Path, how: Reading) -> Trace:
-    """Ask the readers of other distributions, by name.
+def _read_by_plugin(place: Path, how: Reading) -> Trace | None:
+    """Ask the readers of other distributions, by name; None where none of them recognises it.
 
     Raises:
-        UnusableInput: none recognises it, the one that does fails, or it would end this process.
+        UnusableInput: the one that does fails, or it would end this process.
     """
     reason = containment.reason_of(place)
     if reason:
@@ -232,10 +238,7 @@ def _read_by_plugin(place: Path, how: Reading) -> Trace:
                 f"The reader '{plugin.name}' of {plugin.distribution} failed with '{place}' ({reason}): "
                 "report it to whoever wrote that reader."
             ) from error
-    inner = runs_in(place) if place.is_dir() else []
-    if len(inner) == 1:  # as the folder that a profiler writes to holds one a profile
-        return _recognised(inner[0], how, None, one_clock=False)
-    raise _unknown(place, inner)
+    return None
 
 
 def from_table(

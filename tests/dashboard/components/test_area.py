@@ -101,8 +101,8 @@ def test_a_level_drag_marks_all_rows() -> None:
     frame = drawn(store)
     marked = area.area_of(store, frame, box((0.0, 0.2), (-100, 10_000)))
     assert marked is not None
-    told = {row["process"] for row in area.tables(store, marked).by_name}
-    assert {"rank 0", "rank 3", "PS shard 0", "PS shard 2"} <= told
+    listed = {row["process"] for row in area.tables(store, marked).by_name}
+    assert {"rank 0", "rank 3", "PS shard 0", "PS shard 2"} <= listed
 
 
 def test_of_an_opened_process_only_the_marked_tracks_count() -> None:

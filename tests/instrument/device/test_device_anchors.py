@@ -112,12 +112,12 @@ def test_an_anchor_that_was_late_is_soon_cast_again() -> None:
     """One blunt reading does not stand alone for five seconds."""
     late = [40_000_000]
     device = SimulatedDevice(apart_ns=lambda: late.pop() if late else 0)
-    told: list[ClockReading] = []
-    anchors = Anchors(device, told.append, device.now)
+    readings: list[ClockReading] = []
+    anchors = Anchors(device, readings.append, device.now)
     for _ in range(20):
         device.work(SECOND // 20)
         anchors.look()
         anchors.cast_if_due()
-    blunt, sharp = told
+    blunt, sharp = readings
     assert blunt.window_ns > 40_000_000
     assert sharp.window_ns < 10_000

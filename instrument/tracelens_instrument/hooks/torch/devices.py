@@ -39,8 +39,8 @@ class Placed:
 class QueuedEnds:
     """Ends the spans of what a process group has queued, on one stream of ours that waits for it.
 
-    PyTorch would call back on a stream of its pool for each. A device has eight hardware queues for all
-    streams: as many that wait hold up the others, the training's own among them.
+    PyTorch would call back on a stream of its pool for each. A device has eight hardware queues
+    for all streams (`CUDA_DEVICE_MAX_CONNECTIONS`): as many that wait hold up the training's own.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class QueuedEnds:
     def end(self, token: Token | DeviceToken, future: Any) -> None:
         """End a span where `future` ends, which the host takes to be over.
 
-        On the host alone if the calling thread's stream is captured: nobody may wait for it then.
+        On the host alone if the calling thread's stream is captured: no other one may wait then.
         """
         if not isinstance(token, DeviceToken):
             token.end()

@@ -1,4 +1,4 @@
-"""Two ranks of NCCL on one GPU: every collective, waited for and not; then some steps of FSDP.
+"""Two ranks of NCCL on one GPU: every collective, waited for and not; FSDP; a CUDA graph.
 
 NCCL refuses two ranks on one device of a host; each says that it is a host of its own, so that messages
 go through sockets.
@@ -9,6 +9,7 @@ Run: torchrun --nproc-per-node 2 nccl_ranks.py
 from __future__ import annotations
 
 import os
+import sys
 
 import torch
 import torch.distributed as dist
@@ -57,7 +58,7 @@ def captured() -> None:
         work.wait()
     graph.replay()
     torch.cuda.synchronize()
-    print(f"captured {values[0].item():.0f}")  # noqa: T201 - for the test
+    sys.stdout.write(f"captured {values[0].item():.0f}\n")
 
 
 def sharded() -> None:
@@ -78,7 +79,7 @@ def sharded() -> None:
 
 
 def main() -> None:
-    """Run both."""
+    """Run all."""
     os.environ["NCCL_HOSTID"] = os.environ["RANK"]
     torch.cuda.set_device(0)
     dist.init_process_group("nccl")

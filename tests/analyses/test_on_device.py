@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import polars as pl
 import pytest
 from support.runs.analysed import faults, report, trace
 
+from tracelens.analyses import analyze
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
 
 if TYPE_CHECKING:
@@ -72,3 +74,18 @@ def test_hosts_are_aligned_by_what_their_devices_did() -> None:
     assert aligned.method == "collective_exits"
     truth = TWO_HOSTS.clocks[1].offset_ns - TWO_HOSTS.clocks[0].offset_ns
     assert aligned.hosts[1].offset_ns == pytest.approx(truth, abs=5_000)
+
+
+def test_what_a_phase_may_wait_for_within_itself_keeps_a_run_from_being_healthy() -> None:
+    """Weights that a phase needs hold its stream up inside of it; buckets are awaited later."""
+    run = trace(on_device(OVERLAPPED))
+    gathered = run.events.with_columns(pl.lit(None, pl.Int32).alias("bucket"))
+    found = analyze(run.with_(events=gathered, parts=None, outlines=None))
+    assert found.verdict.state == "inconclusive"
+    assert "communication is in flight" in found.verdict.headline
+    assert "torch.profiler" in found.verdict.action
+    known = report(on_device(OVERLAPPED))
+    assert known.verdict.state == "healthy"
+    for one, at_most in ((found, True), (known, False)):
+        assert one.efficiency is not None
+        assert one.efficiency.at_most is at_most

@@ -12,9 +12,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.device_time import undivided
 from tracelens.accounting.phases import job_ns
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.result import Efficiency, Share
+from tracelens.model.verdict import MOST_UNEXPLAINED
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
 if TYPE_CHECKING:
@@ -59,7 +61,9 @@ def measure(trace: Trace, phases: Phases) -> Efficiency | None:
     total = ranks * job
     bars = [Share(cause, spent[name] / total) for name, cause in CAUSES.items()]
     outside = (total - sum(spent.values())) / total
-    at_most = trace.recognition is not None and trace.recognition.hides_waits
+    at_most = undivided(trace) >= MOST_UNEXPLAINED or (
+        trace.recognition is not None and trace.recognition.hides_waits
+    )
     return Efficiency(
         achieved=useful / total,
         waterfall=(*bars, Share("outside", outside)),

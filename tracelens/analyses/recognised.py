@@ -1,108 +1,28 @@
-"""What a trace that something else recorded was taken for, and what cannot be concluded from it.
+"""What a trace that something else recorded was taken for, and what cannot be concluded from a trace.
 
 Counted from the trace itself, so that it says what analyses will see: ranks, groups, steps, collectives
-with their bytes, phases, and what devices did on their streams. Busy, exposed and overlapped time of
-a device are defined as by Holistic Trace Analysis (`get_temporal_breakdown`, `get_comm_comp_overlap`):
-unions of intervals, from its first to its last work.
+with their bytes, phases, and what devices did on their streams.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
+from tracelens.accounting.device_time import DeviceTime, device_time, timed_spans, undivided
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
+from tracelens.model.verdict import MOST_UNEXPLAINED
 from tracelens.schema.vocabulary import COLLECTIVES, OWN_KINDS
 from tracelens.stats.constants import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["DeviceTime", "device_time", "facts_of", "gaps_of"]
-
-_MEMORY: Final = r"(?i)^(mem(cpy|set)|memory copy)"
-
-
-@dataclass(frozen=True)
-class DeviceTime:
-    """What the devices of one rank did from their first to their last work; nanoseconds.
-
-    `busy` is the time in which anything ran, `compute` that in which kernels ran that do not communicate
-    or move memory, `exposed` communication that no such kernel ran beside.
-    """
-
-    rank: int
-    whole_ns: int
-    busy_ns: int
-    compute_ns: int
-    communication_ns: int
-    exposed_ns: int
-
-    @property
-    def overlap(self) -> float | None:
-        """The share of communication that ran beside computation; null without any."""
-        if not self.communication_ns:
-            return None
-        return 1 - self.exposed_ns / self.communication_ns
-
-
-def device_time(trace: Trace) -> list[DeviceTime]:
-    """Return the time of devices by rank, of all ranks that have any."""
-    timed = _on_device(trace).select(
-        "rank",
-        start="device_start_ns",
-        end=pl.col("device_start_ns") + pl.col("device_duration_ns"),
-        communicates=pl.col("kind") == "reduction",
-        moves=pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False),
-    )
-    return [
-        _of_rank(int(rank), part)
-        for (rank,), part in timed.partition_by("rank", as_dict=True, maintain_order=True).items()
-    ]
-
-
-def _on_device(trace: Trace) -> pl.DataFrame:
-    """Return the spans of what devices did, which they timed."""
-    times = ("device_start_ns", "device_duration_ns")
-    timed = pl.all_horizontal(pl.col(time).is_not_null() for time in times)
-    chosen = trace.spans.filter(timed).select("process", "rank", "thread", "kind", "name", *times)
-    return chosen.collect()
-
-
-def _of_rank(rank: int, rows: pl.DataFrame) -> DeviceTime:
-    communication = _union(rows.filter("communicates"))
-    compute = _union(rows.filter(~pl.col("communicates"), ~pl.col("moves")))
-    both = _union(rows.filter(pl.col("communicates") | ~pl.col("moves")))
-    busy = _union(rows)
-    return DeviceTime(
-        rank,
-        whole_ns=int(busy[1][-1] - busy[0][0]),
-        busy_ns=_length(busy),
-        compute_ns=_length(compute),
-        communication_ns=_length(communication),
-        exposed_ns=_length(both) - _length(compute),
-    )
-
-
-def _union(rows: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Return the begins and ends of the time in which any of some rows lasts."""
-    ordered = rows.sort("start")
-    start, end = ordered["start"].to_numpy(), np.maximum.accumulate(ordered["end"].to_numpy())
-    if not len(start):
-        return start, end
-    first = np.append(True, start[1:] > end[:-1])
-    return start[first], end[np.append(np.flatnonzero(first)[1:] - 1, len(end) - 1)]
-
-
-def _length(part: tuple[Ints, Ints]) -> int:
-    return int((part[1] - part[0]).sum())
+__all__ = ["facts_of", "gaps_of"]
 
 
 def facts_of(trace: Trace) -> list[tuple[str, str]]:
@@ -121,9 +41,9 @@ def facts_of(trace: Trace) -> list[tuple[str, str]]:
 
 
 def gaps_of(trace: Trace) -> tuple[Gap, ...]:
-    """Return what is missing, as the reader and the trace itself say; nothing of our own recordings."""
+    """Return what is missing, as the reader and the trace itself say."""
     if not trace.recognition:
-        return ()
+        return tuple(_undivided_phases(trace))
     return (*_missing_ranks(trace), *trace.recognition.gaps, *_idle_devices(trace))
 
 
@@ -135,6 +55,17 @@ def _missing_ranks(trace: Trace) -> Iterator[Gap]:
             f"only {fmt.listing('rank', present)} of {trace.expected_ranks:,} {verb} here",
             "which rank others wait for",
             "Give the files of all ranks, in one folder.",
+        )
+
+
+def _undivided_phases(trace: Trace) -> Iterator[Gap]:
+    share = undivided(trace)
+    if share >= MOST_UNEXPLAINED:
+        yield Gap(
+            f"within phases of devices, communication is in flight {fmt.percent(share)} of the time",
+            "how long phases waited for it (FSDP gathers weights in forward and backprop)",
+            "Record some steps with torch.profiler, which times each kernel, and analyze its files.",
+            hides_waits=True,
         )
 
 
@@ -202,7 +133,7 @@ def _phases(trace: Trace) -> str:
 
 def _streams(trace: Trace) -> str:
     there = (
-        _on_device(trace)
+        timed_spans(trace)
         .group_by("process", "thread")
         .agg(reduces=(pl.col("kind") == "reduction").mean())
     )

@@ -53,10 +53,15 @@ class Tasks:
         return self._usual_ns / max(float(np.median(self._others)), 1.0)
 
     @property
-    def is_clear(self) -> bool:
-        """Whether the slowest takes clearly longer, by more than chance can tell for any worker."""
+    def is_slower(self) -> bool:
+        """Whether the slowest takes clearly longer, be it by chance."""
+        return self.ratio >= CLEARLY_SLOWER
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether the slowest takes longer by no more than some worker does by chance."""
         p = rank_sum_tail(self.held_ns[self.slowest], self._others)
-        return self.ratio >= CLEARLY_SLOWER and p * len(self.held_ns) <= FALSE_RATE
+        return p * len(self.held_ns) > FALSE_RATE
 
     @property
     def text(self) -> str:

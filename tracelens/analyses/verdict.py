@@ -76,9 +76,10 @@ def conclude(
     notes: Sequence[Note],
 ) -> Verdict:
     """Return the verdict that findings and losses lead to."""
-    scope = _scope(trace, summary, ledger, notes)
+    every = gaps_of(trace)
+    scope = _scope(trace, summary, ledger, notes, every)
     faults = [finding for finding in findings if finding.category == "fault"]
-    gaps = [gap for gap in gaps_of(trace) if gap.decisive]
+    gaps = [gap for gap in every if gap.decisive]
     limiting = (fault for fault in faults if fault.kind not in _STOPS)
     stopped = any(fault.kind in _STOPS for fault in faults)
     if gaps and not stopped and all(KINDS[fault.kind].group == "trace" for fault in limiting):
@@ -128,9 +129,11 @@ def _undecided(
     if held_up:
         return held_up
     tasks = measure_tasks(trace, phases)
-    if tasks and tasks.is_clear:
+    if tasks and tasks.is_slower:
+        chance = ", maybe by chance" if tasks.may_be_chance else ""
         return (
-            f"INCONCLUSIVE: rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task",
+            f"INCONCLUSIVE: rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task"
+            f"{chance}",
             f"{fmt.capital(tasks.text)}.",
             _RECORD_TASKS,
         )
@@ -177,13 +180,13 @@ def _waited_for_cores(trace: Trace) -> str | None:
 
 def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
     """Return that the verdict is open, as something is missing in what was read, or not understood."""
-    assert trace.recognition
+    unknown = fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))
     missing = "; ".join(gap.missing for gap in gaps)
+    there = f" In this {trace.recognition.format}: {missing}." if trace.recognition else ""
     return Verdict(
         "inconclusive",
         f"INCONCLUSIVE: {gaps[0].missing}",
-        f"Not known: {fmt.series(list(dict.fromkeys(gap.unknown for gap in gaps)))}. In this "
-        f"{trace.recognition.format}: {missing}.",
+        f"Not known: {unknown}.{there}",
         gaps[0].advice,
         scope,
     )
@@ -299,7 +302,13 @@ def _of(ledger: Ledger, *categories: str) -> float:
     return sum(loss.share for loss in ledger.losses if loss.category in categories)
 
 
-def _scope(trace: Trace, summary: Summary, ledger: Ledger | None, notes: Sequence[Note]) -> str:
+def _scope(
+    trace: Trace,
+    summary: Summary,
+    ledger: Ledger | None,
+    notes: Sequence[Note],
+    gaps: Sequence[Gap],
+) -> str:
     """Return what was looked at, and what is not known of it."""
     ranks = fmt.count(summary.ranks_seen, "rank")
     if summary.ranks_seen < summary.ranks_expected:
@@ -321,6 +330,6 @@ def _scope(trace: Trace, summary: Summary, ledger: Ledger | None, notes: Sequenc
     waited = _waited_for_cores(trace)
     if waited:
         unknown.append(f"who else is slow (ranks waited for a core {waited} of the time)")
-    unknown += dict.fromkeys(gap.unknown for gap in gaps_of(trace))
+    unknown += dict.fromkeys(gap.unknown for gap in gaps)
     missing = f"; not known: {fmt.series(unknown)}" if unknown else ""
     return f"{ranks}{shards}, {fmt.count(summary.steps, 'step')}{lasted}{part}{apart}{missing}."

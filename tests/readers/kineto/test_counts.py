@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import tracelens as tl
-from tracelens.analyses.recognised import device_time
+from tracelens.accounting.device_time import device_time
 from tracelens.errors import UnusableInput
 from tracelens.readers.kineto.columns import EventTable, read_events
 

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 MODES: Final = ("sync", "async", "pipelined")
 POLL_S: Final = 0.05
+OWN_HOST: Final = ("unshare", "--uts", "sh", "-c", 'hostname "ps$0" && exec "$@"')
 SHIFT_CLOCK: Final = Path(__file__).with_name("shift_clock.py")
 
 
@@ -124,7 +125,15 @@ def launch(arguments: argparse.Namespace) -> int:
     def start(role: str, index: int, *more: str, **streams: int) -> subprocess.Popen[str]:
         place = index if role == "ps" else arguments.shards + index
         shifted = [sys.executable, str(SHIFT_CLOCK), shifts[place]] if place < len(shifts) else []
-        command = [*shifted, sys.executable, *sys.argv, f"--role={role}", f"--index={index}"]
+        apart = [*OWN_HOST, str(index)] if arguments.own_addresses and role == "ps" else []
+        command = [
+            *apart,
+            *shifted,
+            sys.executable,
+            *sys.argv,
+            f"--role={role}",
+            f"--index={index}",
+        ]
         return subprocess.Popen([*command, *more], text=True, **streams)
 
     pipe = subprocess.PIPE
@@ -175,7 +184,8 @@ def main() -> int:
     parser.add_argument(
         "--own-addresses",
         action="store_true",
-        help="a loopback address for each shard, from 127.0.0.2 on: tc can limit its link",
+        help="a loopback address, from 127.0.0.2 on, and a host name for each shard: tc can limit its "
+        "link; needs root",
     )
     parser.add_argument("--role", choices=("ps", "worker"), help=argparse.SUPPRESS)
     parser.add_argument("--index", type=int, help=argparse.SUPPRESS)

@@ -20,8 +20,9 @@ from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.prediction import TWO_SIDED
 from tracelens.model.shown import Shown
-from tracelens.replay.counterfactual import TWO_SIDED, price
+from tracelens.replay.counterfactual import price
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
     BLOCK,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from tracelens.model import fmt
 from tracelens.model.finding_entries import Category, fields_of
 from tracelens.model.finding_kinds import KINDS
+from tracelens.model.prediction import predicted
 from tracelens.model.shown import above
 
 if TYPE_CHECKING:
@@ -90,14 +91,18 @@ class Finding:
             case: Which of the kind's sentences, if not the main one.
             category: Where it depends on the finding; else that of the kind.
             more: Sentences that follow.
-            details: The other fields.
+            details: The other fields; `interval` is what the run's noise leaves of a saving, to which
+                is added what predictions are off by (`model.prediction`).
         """
         entry = KINDS[kind]
         chosen = category or entry.category
         if chosen is None:
             raise ValueError(f"a finding of kind {kind!r} needs a category: its kind has none")
         given = dict(fields)
-        saving = details.get("saving")
+        saving, interval = details.get("saving"), details.get("interval")
+        if saving is not None and interval is not None:
+            low, high = predicted(saving, interval)
+            details["interval"] = max(low, 0.0), min(high, 1.0)
         if saving is not None and "saving" in fields_of(entry.template(case)):
             given.setdefault("saving", fmt.saving(saving, details.get("interval")))
         sentence = " ".join([entry.message(case, given), *more])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens.model.prediction import TWO_SIDED
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ class Episode:
         return np.flatnonzero(self.effect.any(axis=1))
 
 
-TWO_SIDED: Final = 1.96  # standard errors, for 95 %
 _SEEN_AS_WAIT: Final = 0.2  # of the lateness is seen again as waiting, if ranks meet in every step
 _SEEN_AS_TRANSFER: Final = 0.5  # of it, for transfer varies by itself
 

@@ -1,7 +1,8 @@
 """Asks a run "what if": how long its steps would be with one or several edits, and how sure that is.
 
 The run is replayed without edits and with them (`model.py`); what the steps differ by is the saving, and
-its interval resamples blocks of steps (Künsch 1989). The replay without edits is held to the recorded
+its interval resamples blocks of steps (Künsch 1989), and adds what predictions were off by where fixes
+were made (`model.prediction`). The replay without edits is held to the recorded
 run: beyond an error of 3 %, no answer is to be relied upon. An answer tells nothing of what an edit does
 beyond the lengths that it names: of contention for cores, caches and links, for one.
 
@@ -19,6 +20,7 @@ import numpy as np
 from tracelens.accounting import phases as accounting
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import percent
+from tracelens.model.prediction import predicted
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
@@ -210,7 +212,7 @@ def _answer(model: Model, edits: Sequence[str]) -> Answer:
     recorded = model.lengths(model.recorded)
     whole, count = float(recorded.sum()), len(recorded)
     share = float(saved.sum() / whole)
-    low, high = bootstrap_interval(saved, whole)
+    low, high = predicted(share, bootstrap_interval(saved, whole))
     before = whole / count
     waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
     return Answer(

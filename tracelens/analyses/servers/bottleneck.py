@@ -19,7 +19,7 @@ import numpy as np
 from tracelens.analyses.servers import small_messages
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
-from tracelens.replay.counterfactual import TWO_SIDED
+from tracelens.model.prediction import TWO_SIDED
 from tracelens.stats.constants import (
     BUSY,
     CLEARLY_SLOWER,

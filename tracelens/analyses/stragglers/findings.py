@@ -38,9 +38,9 @@ from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.prediction import TWO_SIDED
 from tracelens.model.shown import Shown
 from tracelens.replay.collectives import Pipeline
-from tracelens.replay.counterfactual import TWO_SIDED, Price
 from tracelens.replay.dependencies import Dependencies
 from tracelens.stats.constants import (
     CLEAR,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.stacks import Culprit
     from tracelens.analyses.stragglers.location import Parts, Place
     from tracelens.model.trace import Trace
-    from tracelens.replay.counterfactual import Episode
+    from tracelens.replay.counterfactual import Episode, Price
 
 
 _KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}

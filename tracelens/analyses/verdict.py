@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.accounting.phases import Phases
+    from tracelens.analyses.tasks import Tasks
     from tracelens.model.findings import Finding
     from tracelens.model.recognition import Gap
     from tracelens.model.result import Summary
@@ -130,10 +131,8 @@ def _undecided(
         return held_up
     tasks = measure_tasks(trace, phases)
     if tasks and tasks.is_slower:
-        chance = ", maybe by chance" if tasks.may_be_chance else ""
         return (
-            f"INCONCLUSIVE: rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task"
-            f"{chance}",
+            f"INCONCLUSIVE: {_slow_at_tasks(tasks)}",
             f"{fmt.capital(tasks.text)}.",
             _RECORD_TASKS,
         )
@@ -145,6 +144,11 @@ def _undecided(
         _unexplained(ledger, tasks.text if tasks else awaited_text(trace, phases, ledger)),
         _RECORD_TASKS if tasks else _RECORD[_largest_unexplained(ledger).category],
     )
+
+
+def _slow_at_tasks(tasks: Tasks) -> str:
+    chance = ", maybe by chance" if tasks.may_be_chance else ""
+    return f"rank {tasks.slowest} takes {tasks.ratio:.1f} times as long for a task{chance}"
 
 
 def _held_up_by_the_machine(findings: Sequence[Finding]) -> tuple[str, str, str] | None:

@@ -96,11 +96,28 @@ def courses(residuals: Floats, inside: Flags, *, scattered: bool = False) -> Cou
         short = _two_levels(residuals, inside, shortest=0)
         if short.stalls:
             return short
-    one = _or_rising(residuals, _two_levels(residuals, inside), NEARLY_ALL)
-    if one.pattern == "drifting":
-        return one
-    several = _two_levels(residuals, one.inside, shortest=BLOCK)
-    return several if len(several.runs) > 1 else one
+    found = _or_rising(residuals, _two_levels(residuals, inside), NEARLY_ALL)
+    if found.pattern != "drifting":
+        several = _two_levels(residuals, found.inside, shortest=BLOCK)
+        found = several if len(several.runs) > 1 else found
+    above = _upper_rows(residuals)
+    if above.all() or not above.any():
+        return found
+    # Where a rank is on and off for about as long, no window shows both levels.
+    on_and_off = _two_levels(residuals, above, shortest=BLOCK)
+    better = len(on_and_off.runs) > 1 and on_and_off.cost < NEARLY_ALL * found.cost
+    return on_and_off if better else found
+
+
+def _upper_rows(residuals: Floats) -> Flags:
+    """Return which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
+    lower, upper = np.quantile(residuals, [ENOUGH, 1 - ENOUGH])
+    for _ in range(ROUNDS):
+        above = np.asarray(residuals > (lower + upper) / 2)
+        if above.all() or not above.any():
+            break
+        lower, upper = residuals[~above].mean(), residuals[above].mean()
+    return above
 
 
 def _or_rising(residuals: Floats, flat: Course, better: float) -> Course:

@@ -100,6 +100,8 @@ KINDS: Final = (
     Kind("persistent 10 %", synchronous(partial(ranks.persistent, by=0.10))),
     Kind("persistent 30 %", synchronous(partial(ranks.persistent, by=0.30))),
     Kind("transient", synchronous(ranks.transient)),
+    Kind("intermittent", synchronous(ranks.intermittent), published=False),
+    Kind("uninstrumented delay", synchronous(ranks.uncovered), published=False),
     Kind("speed change", synchronous(ranks.speed_change, base=_stronger(spread=0.02))),
     Kind("rotating", synchronous(ranks.rotating)),
     Kind("two ranks", synchronous(ranks.two_ranks)),

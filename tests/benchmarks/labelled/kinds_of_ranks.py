@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.labelled.work import Work
 
 _COMPUTE: Final = ("backprop", "forward", "update")
+_ON_AND_OFF: Final = ("intermittent", "periodic")
 _WARM: Final = 8  # steps: nothing begins earlier, unless it lasts for the whole run
 
 
@@ -78,6 +79,34 @@ def transient(setting: Setting, work: Work, by: float = 0.3) -> Label:
     work.slow(1 + by, ranks, rows(steps))
     return Label(
         "straggler", ranks=tuple(ranks), phases=_COMPUTE, patterns=("transient",), steps=steps
+    )
+
+
+def intermittent(setting: Setting, work: Work, by: float = 0.5) -> Label:
+    """Make one rank slower on and off: for some steps, and not for as many after them."""
+    (rank,), draw = pick(setting), setting.stream("on and off")
+    first = step = int(draw.integers(_WARM, _WARM + 8))
+    while step < setting.steps - _WARM:
+        last = step + int(draw.integers(5, 10))
+        work.slow(1 + by, [rank], slice(step, last))
+        step = last + int(draw.integers(5, 10))
+    return Label(
+        "straggler", ranks=(rank,), phases=_COMPUTE, patterns=_ON_AND_OFF, steps=(first, last - 1)
+    )
+
+
+def uncovered(setting: Setting, work: Work, by_ms: float = 15.0) -> Label:
+    """Let one rank do something in a part of the run that no span covers, before it loads data."""
+    ranks, steps = pick(setting), interval(setting, 0.4, 0.8)
+    work.uncovered = np.zeros_like(work.gc)
+    noise = setting.stream("uncovered").gamma(100.0, by_ms / 100.0, steps[1] - steps[0] + 1)
+    work.uncovered[rows(steps), ranks[0]] = noise
+    return Label(
+        "straggler",
+        ranks=tuple(ranks),
+        phases=("uninstrumented",),
+        patterns=("transient", "persistent"),
+        steps=steps,
     )
 
 

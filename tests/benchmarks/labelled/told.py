@@ -55,7 +55,7 @@ def own_work(ledger: Ledger, place: Place, work: Work, played: Played) -> None:
     """Note steps and what each rank does by itself before it meets others."""
     at = place.of()
     ledger.note(What("step", "step", depth=0), played.start, played.end, at)
-    ledger.note(What("data", "next_batch"), played.start, played.data_end, at)
+    ledger.note(What("data", "next_batch"), played.data_start, played.data_end, at)
     ledger.note(What("forward", "forward"), played.data_end, played.forward_end, at)
     ledger.note(What("backprop", "backprop"), played.forward_end, played.backprop_end, at)
     _only(ledger, place, What("gc", "gc", depth=2), played.gc_start, ns(work.gc))

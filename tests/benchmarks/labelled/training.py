@@ -25,6 +25,7 @@ class Played:
     """When everything happened, in true nanoseconds, [step, rank] or [step, rank, bucket]."""
 
     start: Times
+    data_start: Times
     data_end: Times
     forward_end: Times
     backprop_end: Times
@@ -45,6 +46,7 @@ class Played:
 def play(work: Work) -> Played:
     """Run it."""
     own = {name: ns(values) for name, values in work.phases.items()}
+    before = ns(np.zeros_like(work.gc) if work.uncovered is None else work.uncovered)
     gc, checkpoint = ns(work.gc), ns(work.checkpoint)
     steps, ranks = gc.shape
     buckets = work.transfer.shape[1]
@@ -52,7 +54,8 @@ def play(work: Work) -> Played:
     now = ORIGIN_NS + ns(work.starts)
     for step in range(steps):
         out.start[step] = now
-        data_end = now + own["data"][step]
+        out.data_start[step] = now + before[step]
+        data_end = out.data_start[step] + own["data"][step]
         computed = own["forward"][step] + own["backprop"][step]
         pause_at = (computed * work.gc_at[step]).astype(np.int64)
         in_forward = pause_at < own["forward"][step]
@@ -75,7 +78,8 @@ def ns(milliseconds: Floats) -> Times:
 
 def _empty(steps: int, ranks: int, buckets: int, layers: int) -> Played:
     flat = (
-        "start", "data_end", "forward_end", "backprop_end", "gc_start", "reduced", "checkpoint", "end",
+        "start", "data_start", "data_end", "forward_end", "backprop_end", "gc_start", "reduced",
+        "checkpoint", "end",
     )  # fmt: skip
     return Played(
         **{name: np.zeros((steps, ranks), np.int64) for name in flat},

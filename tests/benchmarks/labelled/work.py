@@ -27,8 +27,9 @@ class Work:
 
     `gc_at` says at which share of forward and backprop together a pause falls; `transfer` is the time
     of each bucket on the wire, [step, bucket]; `hop` the part of it that one rank's send takes, [step,
-    rank], where sends are recorded; `starts` delays each rank's first step. `layers` updates a step lie
-    `gap` apart. `sizes` are the buckets' bytes where they differ.
+    rank], where sends are recorded; `uncovered` what a rank does before it loads data, of which there is
+    no span; `starts` delays each rank's first step. `layers` updates a step lie `gap` apart. `sizes` are
+    the buckets' bytes where they differ.
     """
 
     phases: dict[str, Floats]
@@ -42,6 +43,7 @@ class Work:
     bucket_bytes: int = BUCKET_BYTES
     sizes: tuple[int, ...] = ()
     hop: Floats | None = None
+    uncovered: Floats | None = None
     layers: int = 1
     gap: float = 0.0
     meta: dict[str, float] = field(default_factory=dict)

@@ -2,12 +2,14 @@
 
 Each program runs with a fault and without it, in turns, always in fresh processes that record. They
 sleep where the fault is, and no more ranks compute than there are cores: where ranks share them, who
-waits lends its own to the others, and no trace says what becomes of that. The true saving is the difference of the median
-job times; what a run states is the saving of its first finding, with the 95 % interval, if that names
-who has the fault. It is right if the true saving lies in the interval of the first run, as a user has
-one run; how many of all runs' intervals hold it stands beside.
+waits lends its own to the others, and no trace says what becomes of that. The true saving is the
+difference of the median job times; what a run states is the saving of its first finding, with the 95 %
+interval, if that names who has the fault. It is right if the true saving lies in the interval of the
+first run, as a user has one run; how many of all runs' intervals hold it stands beside.
 
-As root, for links of limited bandwidth. Run: make bench-savings [PUBLISH=1] [ARGS="--rounds 2 --only MPI --kept DIR"]
+As root, for links of limited bandwidth.
+
+Run: make bench-savings [PUBLISH=1] [ARGS="--rounds 2 --only MPI --kept DIR"]
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.published import publish, table
 from benchmarks.interventions import LAUNCH
+from benchmarks.published import publish, table
 from benchmarks.verdicts import DDP, LATE, MPI, PROGRAMS, RANKS, record
 from support.launch.mpi import launch
 from support.launch.torchrun import torchrun_command

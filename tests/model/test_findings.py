@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields, replace
+from math import hypot
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
@@ -12,7 +13,14 @@ import pytest
 from tracelens.accounting.phases import CATEGORIES
 from tracelens.model.finding_entries import Category, FindingKind, Group, fields_of
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import Details, Finding, subject, suppressed
+from tracelens.model.findings import (
+    PREDICTION_ERROR,
+    Details,
+    Finding,
+    predicted,
+    subject,
+    suppressed,
+)
 from tracelens_dashboard.pages import PAGES
 
 if TYPE_CHECKING:
@@ -95,7 +103,7 @@ def test_details_are_those_of_a_finding() -> None:
 
 
 def test_a_sentence_is_filled_in() -> None:
-    """The saving comes from the finding, with its interval."""
+    """The saving comes from the finding, with its interval: noise, and what predictions are off by."""
     made = Finding.of(
         "congestion",
         {
@@ -111,7 +119,11 @@ def test_a_sentence_is_filled_in() -> None:
     assert made.sentence.startswith(
         "Transfers are slow for all ranks, steps 3 to 9: they take 2.5x"
     )
-    assert made.sentence.endswith("by 7.0 % (95 % CI 6.8\N{EN DASH}7.3).")
+    assert made.sentence.endswith("by 7.0 % (95 % CI 5.7\N{EN DASH}8.3).")
+    low, high = predicted(0.07, (0.068, 0.073))
+    error = 1.96 * PREDICTION_ERROR * 0.07
+    assert (low, high) == pytest.approx((0.07 - hypot(0.002, error), 0.07 + hypot(0.003, error)))
+    assert made.interval == (low, high)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from itertools import pairwise, product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.stats.changepoint import best_runs, runs_of
+from tracelens.stats.changepoint import best_runs, courses, runs_of
 
 GAINS = st.lists(st.integers(-4, 4), min_size=1, max_size=9)
 
@@ -39,3 +40,35 @@ def test_runs_are_first_and_last_rows() -> None:
     """Also at the begin and at the end."""
     assert runs_of(np.array([1, 1, 0, 1, 0, 0, 1], bool)) == ((0, 1), (3, 3), (6, 6))
     assert runs_of(np.zeros(3, bool)) == ()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_on_and_off_is_followed_beyond_the_window_in_which_it_was_seen(seed: int) -> None:
+    """For five to nine steps each: neither the window nor the rest shows one level alone."""
+    draw = np.random.default_rng(seed)
+    late = np.zeros(200, bool)
+    row = 10
+    while row < 190:
+        last = row + int(draw.integers(5, 10))
+        late[row:last] = True
+        row = last + int(draw.integers(5, 10))
+    seen = np.zeros(200, bool)
+    seen[100:150] = True
+    found = courses(0.4 * late + draw.normal(0.0, 0.05, 200), seen)
+    assert found.pattern == "intermittent"
+    assert np.mean(found.inside == late) > 0.97
+    assert found.level == pytest.approx(0.4, abs=0.03)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_late_stretch_is_not_cut_into_several(seed: int) -> None:
+    """Noise that is correlated goes up and down within it."""
+    draw = np.random.default_rng(seed)
+    noise = draw.normal(0.0, 0.05, 200)
+    for row in range(1, 200):
+        noise[row] = 0.7 * noise[row - 1] + 0.7 * noise[row]
+    late = np.zeros(200, bool)
+    late[60:140] = True
+    found = courses(0.2 * late + noise, late)
+    assert found.pattern == "transient"
+    assert np.mean(found.inside == late) > 0.9

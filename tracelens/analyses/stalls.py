@@ -19,8 +19,7 @@ from tracelens.accounting.core_waits import core_wait_of_all
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import stacks
 from tracelens.model import fmt
-from tracelens.model.findings import Finding
-from tracelens.model.prediction import TWO_SIDED
+from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.counterfactual import price
 from tracelens.stats.changepoint import course, greatest_run

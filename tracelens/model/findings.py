@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from math import hypot
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from tracelens.model import fmt
 from tracelens.model.finding_entries import Category, fields_of
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.prediction import predicted
 from tracelens.model.shown import above
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Unpack
 
-__all__ = ["Details", "Finding", "Pattern", "subject", "suppressed"]
+__all__ = [
+    "PREDICTION_ERROR",
+    "TWO_SIDED",
+    "Details",
+    "Finding",
+    "Pattern",
+    "predicted",
+    "subject",
+    "suppressed",
+]
+
+TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution
+# Of a saving, a standard deviation: 1.48 times the median error of `make bench-whatif` (docs/whatif.md).
+PREDICTION_ERROR: Final = 0.09
 
 Pattern = Literal["persistent", "transient", "intermittent", "drifting", "sparse", "migrating"]
 
@@ -92,7 +105,7 @@ class Finding:
             category: Where it depends on the finding; else that of the kind.
             more: Sentences that follow.
             details: The other fields; `interval` is what the run's noise leaves of a saving, to which
-                is added what predictions are off by (`model.prediction`).
+                is added what predictions are off by (`predicted`).
         """
         entry = KINDS[kind]
         chosen = category or entry.category
@@ -143,3 +156,15 @@ def subject(finding: Finding) -> str:
     if finding.pattern == "migrating":
         return f"{fmt.count(len(finding.ranks), 'rank')} in turns"
     return fmt.listing("rank", finding.ranks)
+
+
+def predicted(saving: float, interval: tuple[float, float]) -> tuple[float, float]:
+    """Return the 95 % interval of what fixing something saves, from that which the run's noise leaves.
+
+    A saving is what a run that was not made would take less. Where fixes were really made, what came of
+    them differed from what was predicted by more than noise explains: whoever is not late any more
+    finds caches and cores otherwise. Both are shares, or both are of one unit.
+    """
+    low, high = interval
+    error = TWO_SIDED * PREDICTION_ERROR * saving
+    return saving - hypot(saving - low, error), saving + hypot(high - saving, error)

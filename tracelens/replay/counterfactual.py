@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.model.prediction import TWO_SIDED
+from tracelens.model.findings import TWO_SIDED
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 The run is replayed without edits and with them (`model.py`); what the steps differ by is the saving, and
 its interval resamples blocks of steps (Künsch 1989), and adds what predictions were off by where fixes
-were made (`model.prediction`). The replay without edits is held to the recorded
+were made (`model.findings`). The replay without edits is held to the recorded
 run: beyond an error of 3 %, no answer is to be relied upon. An answer tells nothing of what an edit does
 beyond the lengths that it names: of contention for cores, caches and links, for one.
 
@@ -19,20 +19,21 @@ import numpy as np
 
 from tracelens.accounting import phases as accounting
 from tracelens.errors import InvalidArgument
+from tracelens.model.findings import predicted
 from tracelens.model.fmt import percent
-from tracelens.model.prediction import predicted
+from tracelens.replay.edits.changed import Changed
+from tracelens.replay.edits.placements import held, load
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
-    from tracelens.replay.edits.changed import Changed
 
 __all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf", "whatif"]
 
@@ -190,6 +191,18 @@ class Replay:
         """
         model = self.model
         return model.lengths(model.usual) - model.lengths(_replayed(edited(model, edits), edits))
+
+    def saved_by_placing(self, shares: Mapping[int, float]) -> Floats:
+        """Return by how much each step is shorter with other shares of all bytes on shards, ns, [step].
+
+        Raises:
+            InvalidArgument: shards are not known, or not what bytes cost.
+        """
+        model = self.model
+        changed, now = Changed(model, model.links.lag.copy()), held(model)
+        total = sum(now.values())
+        load(changed, now, {shard: total * shares[shard] for shard in now})
+        return model.lengths(model.usual) - model.lengths(_replayed(changed, ["placement"]))
 
     @cached_property
     def identity(self) -> Identity:

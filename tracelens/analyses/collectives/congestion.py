@@ -18,8 +18,7 @@ import polars as pl
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
-from tracelens.model.findings import Finding
-from tracelens.model.prediction import TWO_SIDED
+from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.collectives import saved_by_faster_transfer
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run

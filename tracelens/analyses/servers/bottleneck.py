@@ -18,8 +18,7 @@ import numpy as np
 
 from tracelens.analyses.servers import small_messages
 from tracelens.model import fmt
-from tracelens.model.findings import Finding
-from tracelens.model.prediction import TWO_SIDED
+from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.stats.constants import (
     BUSY,
     CLEARLY_SLOWER,

@@ -11,8 +11,8 @@ reported by `bottleneck.py`, where variables should lie by `variable_placement.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -33,20 +33,27 @@ from tracelens.analyses.servers.queues import (
     waits_at_barriers,
 )
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
+from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
 from tracelens.replay.parameter_servers import PROCESSOR, Rounds
-from tracelens.stats.constants import ENOUGH, NEARLY_ALL, NOTICEABLE
+from tracelens.replay.whatif import Replay
+from tracelens.stats.constants import ENOUGH, MAJORITY, NEARLY_ALL, NOTICEABLE
+from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.servers.bottleneck import Bound
     from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.analyses.servers.variable_placement import Advice
+    from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
+
+# What share of the job is saved, with its interval, if each shard holds so many times its bytes.
+Gain: TypeAlias = "Callable[[Floats], tuple[float, tuple[float, float]] | None]"
 
 __all__ = ["SHARD_COLUMNS", "Shards", "measure", "replayable_rounds"]
 
@@ -144,10 +151,12 @@ def measure(trace: Trace, phases: Phases) -> Shards:
     goodput = utilisation.measure_goodput(served, known)
     bound = classify(exchange, goodput)
     one_way, turns = variable_placement.one_way_requests(asked)
-    advice = _advice(one_way, turns, loads, exchange) if sized else None
+    gain = _whole_run(trace, phases, asked, served, loads) if sized else None
+    gain = gain or _by_exchange(exchange)
+    advice = _advice(one_way, turns, loads, gain) if sized else None
     found: list[Finding] = []
     if exchange.exposed.sum() >= EXPOSED * exchange.job_ns:
-        hot = [] if advice is None else _hot_shard(loads, exchange, advice)
+        hot = [] if advice is None else _hot_shard(loads, exchange, advice, gain)
         others = findings(exchange, bound, goodput, small_messages.Messages.of(asked))
         named = {shard for finding in hot for shard in finding.shards}
         # What else binds shards is reported of others only.
@@ -215,11 +224,63 @@ def _known_sum(name: str) -> pl.Expr:
     return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
 
 
-def _advice(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame, exchange: Exchange) -> Advice:
-    """Try other placements; what they save is known where rounds can be replayed."""
+def _advice(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame, gain: Gain) -> Advice:
+    """Try other placements; what they save is known where the exchange can be replayed."""
     now = _placed(one_way, turns, loads)
     sizes = variable_placement.tensor_sizes(one_way, turns)
-    return variable_placement.advise(now, sizes, partial(_gain, exchange, now))
+
+    def saved(then: Sequence[int]) -> float | None:
+        found = gain(np.array(then) / np.array(now))
+        return found and found[0]
+
+    return variable_placement.advise(now, sizes, saved)
+
+
+def _by_exchange(exchange: Exchange) -> Gain:
+    """Return what answers by the exchange alone, where its rounds can be replayed."""
+
+    def gain(times: Floats) -> tuple[float, tuple[float, float]] | None:
+        if exchange.rounds is None or exchange.moved is None:
+            return None
+        return exchange.saving(exchange.loaded(exchange.moved, exchange.moved * times))
+
+    return gain
+
+
+def _whole_run(
+    trace: Trace, phases: Phases, asked: pl.DataFrame, served: pl.DataFrame, loads: pl.DataFrame
+) -> Gain | None:
+    """Return what answers by a replay of the run, where most of a pull is not seen by servers.
+
+    They are done with a reply when it is handed to the network, which then takes its time with it.
+    """
+    if loads.height < 2 or _seen_by_workers_alone(asked, served) < MAJORITY:
+        return None
+    moved = loads["bytes"].to_numpy().astype(np.float64)
+    job = float(job_ns(trace))
+
+    @cache
+    def replay() -> Replay:
+        return Replay.of(trace, phases)
+
+    def gain(times: Floats) -> tuple[float, tuple[float, float]] | None:
+        then = moved * times
+        shares = dict(zip(loads["shard"], (then / then.sum()).tolist(), strict=True))
+        try:
+            saved = replay().saved_by_placing(shares)
+        except InvalidArgument:
+            return None
+        return max(float(saved.sum() / job), 0.0), bootstrap_interval(saved, job)
+
+    return gain
+
+
+def _seen_by_workers_alone(asked: pl.DataFrame, served: pl.DataFrame) -> float:
+    """Return what share of pulls' time is after their server was done with them."""
+    done = served.group_by("request").agg(done=pl.col("end_ns").max())
+    pulls = asked.filter(pl.col("op") == "pull").join(done, on="request")
+    back = np.maximum((pulls["end_ns"] - pulls["done"]).drop_nulls().to_numpy(), 0)
+    return float(back.sum() / max(pulls["ns"].to_numpy().sum(), 1))
 
 
 def replayable_rounds(trace: Trace, phases: Phases) -> Rounds | None:
@@ -269,14 +330,6 @@ def _placed(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame) -> list[int]
     moved = one_way.group_by("shard").agg(pl.col("bytes").sum() / turns)
     shards = loads.select("shard").join(moved, on="shard", how="left", maintain_order="left")
     return [max(round(size), 1) for size in shards["bytes"].fill_null(0).to_list()]
-
-
-def _gain(exchange: Exchange, now: Sequence[int], then: Sequence[int]) -> float | None:
-    """Return what other loads save, where that can be replayed."""
-    if exchange.rounds is None or exchange.moved is None:
-        return None
-    moved = exchange.moved
-    return exchange.saving(exchange.loaded(moved, moved * np.array(then) / np.array(now)))[0]
 
 
 def _exposed(phases: Phases) -> pl.DataFrame:
@@ -334,7 +387,9 @@ def _queues(served: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
+def _hot_shard(
+    loads: pl.DataFrame, exchange: Exchange, advice: Advice, gain: Gain
+) -> list[Finding]:
     """Look for a shard with far more bytes than the mean that the job would be shorter without.
 
     Where that cannot be replayed, it must be at work for so long that requests are queued for it.
@@ -349,7 +404,9 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
     if exchange.rounds is None and (hottest["busy_share"] or 0.0) < QUEUED:
         return []
     moved = loads["bytes"].to_numpy().astype(np.float64)
-    saving, interval = exchange.saving(exchange.loaded(moved, np.full(loads.height, mean)))
+    even = np.full(loads.height, mean)
+    found = gain(even / np.maximum(moved, 1.0))
+    saving, interval = found or exchange.saving(exchange.loaded(moved, even))
     if saving < WORTH_REPORTING:
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns

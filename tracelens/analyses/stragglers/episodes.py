@@ -21,7 +21,7 @@ from tracelens.accounting import compute_time
 from tracelens.analyses.servers import shards
 from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
-from tracelens.model.prediction import TWO_SIDED
+from tracelens.model.findings import TWO_SIDED
 from tracelens.replay.counterfactual import Price, as_work_varies, price
 from tracelens.stats.constants import (
     CONSISTENT,

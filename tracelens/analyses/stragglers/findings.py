@@ -37,8 +37,7 @@ from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
-from tracelens.model.findings import Finding
-from tracelens.model.prediction import TWO_SIDED
+from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.collectives import Pipeline
 from tracelens.replay.dependencies import Dependencies

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
 
-__all__ = ["place", "spread"]
+__all__ = ["held", "load", "place", "spread"]
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -34,7 +34,7 @@ def place(changed: Changed, strategy: str, chunk: str | None) -> None:
     if strategy not in STRATEGIES or (chunk is not None and strategy != "chunked"):
         raise InvalidArgument(f"the placement is none of {', '.join(known)}.")
     model = changed.model
-    now = _held(model)
+    now = held(model)
     sizes = list(model.variables.values())
     if strategy == "chunked":
         try:
@@ -49,11 +49,11 @@ def place(changed: Changed, strategy: str, chunk: str | None) -> None:
         )
     else:
         pieces = STRATEGIES[strategy](sizes, len(now))
-    held = np.array(loads(pieces, len(now)), np.float64)
-    held *= sum(now.values()) / max(held.sum(), 1.0)
-    _load(changed, now, dict(zip(now, held.tolist(), strict=True)))
+    then = np.array(loads(pieces, len(now)), np.float64)
+    then *= sum(now.values()) / max(then.sum(), 1.0)
+    load(changed, now, dict(zip(now, then.tolist(), strict=True)))
     changed.notes.append(
-        f"The fullest shard holds {fmt.percent(float(held.max() / held.sum()), 1)} of the bytes, "
+        f"The fullest shard holds {fmt.percent(float(then.max() / then.sum()), 1)} of the bytes, "
         f"before {fmt.percent(max(now.values()) / sum(now.values()), 1)}."
     )
 
@@ -64,18 +64,18 @@ def spread(changed: Changed, count: str) -> None:
     Raises:
         InvalidArgument: there are no servers, or no shard is asked for.
     """
-    now = _held(changed.model)
+    now = held(changed.model)
     if not int(count):
         raise InvalidArgument("expected at least one shard.")
     each = sum(now.values()) / int(count)
-    _load(changed, now, dict.fromkeys(now, each))
+    load(changed, now, dict.fromkeys(now, each))
     changed.notes.append(
         f"Each shard holds {fmt.size(each)} of what a worker exchanges in a step on average; what more "
         "messages cost the workers is not in it."
     )
 
 
-def _held(model: Model) -> dict[int, float]:
+def held(model: Model) -> dict[int, float]:
     """Return how many bytes a mean step's requests of all workers have at each shard."""
     links = model.links
     rows = np.flatnonzero((links.shard >= 0) & (links.nbytes > 0))
@@ -90,8 +90,12 @@ def _held(model: Model) -> dict[int, float]:
     return {shard: float(total[shard]) for shard in np.unique(links.shard[rows]).tolist()}
 
 
-def _load(changed: Changed, now: dict[int, float], then: dict[int, float]) -> None:
-    """Let shards hold other bytes than now."""
+def load(changed: Changed, now: dict[int, float], then: dict[int, float]) -> None:
+    """Let shards hold other bytes than now, of each so many.
+
+    Raises:
+        InvalidArgument: services of two sizes are needed to tell what bytes cost, and are not here.
+    """
     links = changed.model.links
     costs = Costs(links)
     served = {
@@ -102,8 +106,8 @@ def _load(changed: Changed, now: dict[int, float], then: dict[int, float]) -> No
     if not served:
         raise InvalidArgument(costs.lacks(network=False))
     more = np.ones(max(now) + 2)
-    for shard, held in now.items():
-        more[shard] = then[shard] / max(held, 1.0)
+    for shard, nbytes_now in now.items():
+        more[shard] = then[shard] / max(nbytes_now, 1.0)
     inside = np.where((links.shard >= 0) & (links.shard <= max(now)), links.shard, len(more) - 1)
     nbytes: Floats = links.nbytes * more[inside]
     changed.lag = costs.loaded(changed.lag, served, nbytes)

@@ -86,7 +86,7 @@ FAULTS: Final = (
         "gRPC over links of 100 Mb/s, variables placed in turn",
         (*_SERVERS, "--placement=round_robin"),
         (*_SERVERS, "--placement=chunked"),
-        {"kind": "ps_hot_shard", "shards": [0]},
+        {"kind": "ps_hot_shard", "shards": [1]},
     ),
 )  # fmt: skip
 

@@ -68,6 +68,7 @@ NUMBERS = {
 }
 ASKED = {
     "cori": "grpc-round-robin",
+    "phub": "ps-hot-shard",
     "allreduce": "mpi-sweep",
     "interleaving": "ddp-slow-backprop",
     "easgd": "easgd-original",
@@ -137,14 +138,22 @@ def test_what_recorded_runs_say(found: Study) -> None:
     if found.name == "easgd":
         parts = {one.name: one.value for one in measured}
         turn = parts["waiting for the turn, of the steps"]
-        assert turn == max(value for name, value in parts.items() if "all three" not in name)
+        assert turn == max(
+            parts[name] for name in parts if "of the steps" in name and "three" not in name
+        )
         assert turn > 0.5
+        assert parts["iteration, served at once"] < parts["iteration, all workers in turn"]
+    if found.name == "phub":
+        parts = {one.name: one.value for one in measured}
+        speedup = parts["step of the run given"] / parts["step with chunks, replayed"]
+        assert parts["speedup by chunks"] == pytest.approx(speedup)
+        assert parts["step with chunks, at least"] <= parts["step with chunks, replayed"]
 
 
-def test_phub_takes_no_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """A run that nothing is asked of is refused, exit code 2."""
-    assert main(["study", "phub", "--trace", str(SAMPLES / "ps-hot-shard")]) == 2
-    assert "asks nothing of a run" in capsys.readouterr().err
+def test_a_run_without_servers_has_no_chunks(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused in a sentence."""
+    assert main(["study", "phub", "--trace", str(SAMPLES / "ddp-healthy")]) == 3
+    assert "expected one with parameter servers" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["allreduce", "easgd"])

@@ -16,9 +16,13 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.errors import UnusableInput
+from tracelens.replay.whatif import whatif
+from tracelens.simulator.scenario import MILLISECOND
 from tracelens.studies.figures import Figure, Section, Study
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.model.trace import Trace
 
 __all__ = ["study"]
@@ -119,8 +123,20 @@ def _measured(trace: Trace) -> Section:
     ]
     whole_share = sum(shares.get(op, 0.0) for op in _PARTS)
     figures.append(Figure("all three, of the steps", whole_share, "%", "measured"))
+    if "turn_wait" in shares:
+        figures += _served_at_once(trace)
     return Section(
         "What did the run given communicate?",
         tuple(figures),
         "Waiting for the turn is no transfer: a faster network does not shorten it.",
     )
+
+
+def _served_at_once(trace: Trace) -> Iterator[Figure]:
+    """Yield how long a worker's iteration is, and would be if the master served whoever waits."""
+    (answer,) = whatif(trace, "async=on").answers
+    for name, step_ns in (
+        ("iteration, all workers in turn", answer.before_ns),
+        ("iteration, served at once", answer.after_ns),
+    ):
+        yield Figure(name, step_ns / MILLISECOND, "ms", "measured")

@@ -12,8 +12,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from tracelens.errors import InvalidArgument
+from tracelens.errors import InvalidArgument, UnusableInput
+from tracelens.placement import CHUNK_BYTES
+from tracelens.replay.whatif import whatif
 from tracelens.simulator import scenario_file, synthetic
+from tracelens.simulator.scenario import MILLISECOND
 from tracelens.studies.figures import Figure, Section, Study
 
 if TYPE_CHECKING:
@@ -38,21 +41,22 @@ _SOURCES: Final = (
 )
 
 
+_CHUNKS: Final = f"placement=chunked:{CHUNK_BYTES // 1024}KiB"
+
+
 def study(trace: Trace | None = None) -> Study:
-    """Compute and simulate.
+    """Compute and simulate; `trace` is a run with servers, to be asked what chunks would change.
 
     Raises:
-        InvalidArgument: a trace is given, of which this study asks nothing.
+        UnusableInput: it has none, or does not tell what their services and messages take by bytes.
     """
-    if trace is not None:
-        raise InvalidArgument("phub asks nothing of a run: expected no --trace.")
     alexnet = scenario_file.scenario(scenario_file.preset("alexnet"))
     nbytes, workers = float(sum(alexnet.variables)), alexnet.ranks
     compute_ms = alexnet.data_ms + alexnet.forward_ms + alexnet.backprop_ms
     link = alexnet.link_gbytes_per_s * 1e6  # bytes / ms
     one_way_ms = nbytes / link
     quiet = replace(alexnet, steps=3, noise=0.0, spread=0.0)
-    sections = (
+    sections = [
         _arrangements(nbytes, workers, compute_ms, link),
         Section(
             "How long is a step at best?",
@@ -71,8 +75,10 @@ def study(trace: Trace | None = None) -> Study:
             "The link bounds the step: overlap alone halves it, and a barrier takes that back.",
         ),
         _speedups(compute_ms, one_way_ms),
-    )
-    return Study("phub", PAPER, sections, _SOURCES)
+    ]
+    if trace is not None:
+        sections.append(_measured(trace))
+    return Study("phub", PAPER, tuple(sections), _SOURCES)
 
 
 def _arrangements(nbytes: float, workers: int, compute_ms: float, link: float) -> Section:
@@ -109,4 +115,29 @@ def _speedups(compute_ms: float, one_way_ms: float) -> Section:
         "What does the speedup come from?",
         tuple(figures),
         "Overlap gives a factor of two; the rest would be software that leaves half the link idle.",
+    )
+
+
+def _measured(trace: Trace) -> Section:
+    """Ask a recorded run how long its steps would be with its bytes in chunks on all servers."""
+    try:
+        found = whatif(trace, _CHUNKS)
+    except InvalidArgument as error:
+        raise UnusableInput(
+            f"This run cannot be asked what chunks would change: expected one with parameter servers "
+            f"and variables of several sizes. {error}"
+        ) from None
+    (answer,) = found.answers
+    low, high = (end / MILLISECOND for end in answer.after_interval_ns)
+    figures = (
+        Figure("step of the run given", answer.before_ns / MILLISECOND, "ms", "measured"),
+        Figure("step with chunks, replayed", answer.after_ns / MILLISECOND, "ms", "measured"),
+        Figure("step with chunks, at least", low, "ms", "measured"),
+        Figure("step with chunks, at most", high, "ms", "measured"),
+        Figure("speedup by chunks", answer.before_ns / answer.after_ns, "x", "measured"),
+    )
+    return Section(
+        "What would chunks change in the run given?",
+        figures,
+        " ".join((*answer.notes, found.trust)),
     )

@@ -15,7 +15,7 @@ from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tracelens.arrays import Array, Bytes, Floats, Ints
+    from tracelens.arrays import Array, Bytes, Floats, Indices, Ints
     from tracelens.lod.step_times import Times
 
 # The ramp ends at the residual of the worst steps, leaving out a few (a first step loads libraries),
@@ -50,6 +50,15 @@ class Residuals:
     def total_ns(self) -> Floats:
         """Per rank, the sum of its positive residuals."""
         return np.asarray(np.nansum(np.maximum(self.residual_ns, 0), axis=1))
+
+    def of_rows(self, rows: Indices) -> Residuals:
+        """Return those of some ranks, against the same peers."""
+        return replace(
+            self,
+            ranks=tuple(self.ranks[row] for row in rows.tolist()),
+            compute_ns=self.compute_ns[rows],
+            stage=self.stage[rows],
+        )
 
     @property
     def levels(self) -> Bytes:

@@ -10,6 +10,7 @@ from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.app import run_list, shell
+from tracelens_dashboard.components import live, selection_bar
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import links, state
@@ -97,13 +98,14 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
 
 def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
     """Return the run that is not open yet: the page's own, or the one it is compared with."""
-    wanted = [view.run, view.compare] if page.PATH == links.COMPARE else [view.run]
+    wanted = [view.run, view.compared] if page.PATH == links.COMPARE else [view.run]
     entries = [entry for entry in map(runs.entry, wanted) if entry]
     return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 
 
 def _shown(page: Page, run: str, store: Any, view: ViewState) -> Component:
-    return html.Div([dcc.Store(id=ids.RUN, data=run), page.layout(store, view)])
+    top = html.Div([selection_bar.layout(store), live.layout()], className="top")
+    return html.Div([dcc.Store(id=ids.RUN, data=run), top, page.layout(store, view)])
 
 
 def _waiting(entry: Entry) -> Component:

@@ -23,6 +23,7 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
     "computedColorScheme": (str,),
     "data": (str, int, float, bool, list, dict),
     "hoverData": (dict,),
+    "id": (dict,),
     "n_clicks": (int,),
     "n_intervals": (int,),
     "navbar": (dict,),

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 import numpy as np
-from dash import Input, Output, ctx, dcc, html
+from dash import ALL, Input, Output, State, ctx, dcc, html
+from dash.exceptions import PreventUpdate
 
 from tracelens.model.inert import clean
-from tracelens_dashboard import text
+from tracelens_dashboard import ids, text
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.catalog import NEW
+from tracelens_dashboard.view import links
 from tracelens_dashboard.view.state import ViewState
 
 if TYPE_CHECKING:
@@ -34,12 +36,14 @@ LIST: Final = "run-list"
 SEARCH: Final = "run-search"
 SORT: Final = "run-sort"
 READ: Final = "run-read"
+PAIR: Final = 2
 POLL: Final = "run-poll"
 POLL_MS: Final = 1500
+CHOSEN: Final = "run-chosen"
+COMPARE: Final = "run-compare"
 LONGEST_SEARCH: Final = 100
 SPARKLINE_WIDTH: Final = 120
 SPARKLINE_HEIGHT: Final = 28
-LEAST_SPREAD: Final = 0.25  # of the median: noise is drawn as noise, not as mountains
 MOST_QUANTILE: Final = 0.98  # a first step that loads libraries would flatten all others
 COLUMNS: Final = ("run", "efficiency", "step time", "verdict", "")
 ONLY_ONE: Final = (
@@ -120,6 +124,27 @@ def register(app: Dash) -> None:
         rows = _rows(runs)
         return _table(rows, wanted, sort), not any(map(_unread, rows)), not _busy(rows)
 
+    @app.callback(
+        Output(COMPARE, "disabled"),
+        Input({"type": CHOSEN, "run": ALL}, "checked"),
+    )
+    def choose(checked: Any) -> bool:
+        return sum(map(bool, checked)) != PAIR
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(COMPARE, "n_clicks"),
+        State({"type": CHOSEN, "run": ALL}, "checked"),
+        prevent_initial_call=True,
+    )
+    def compare(clicks: Any, _checked: Any) -> str:
+        chosen = {one["id"]["run"] for one in ctx.states_list[0] if one.get("value")}
+        entries = [entry for entry in current.runs().look() if entry.id in chosen]
+        if not clicks or len(entries) != PAIR:
+            raise PreventUpdate
+        before, after = sorted(entries, key=lambda entry: entry.changed_ns)
+        return links.to_comparison(after.id, before.id)
+
 
 def _rows(runs: Runs) -> list[Row]:
     return [Row(entry, runs.glance(entry)) for entry in runs.look()]
@@ -148,7 +173,10 @@ def _controls(rows: list[Row]) -> Component:
     )
     disabled = not any(map(_unread, rows))
     read = dmc.Button("Read all", id=READ, size="xs", variant="default", disabled=disabled)
-    return dmc.Group([search, order, read], gap="sm")
+    pair = dmc.Button(
+        "Compare the two chosen", id=COMPARE, size="xs", variant="default", disabled=True
+    )
+    return dmc.Group([search, order, read, pair], gap="sm")
 
 
 def _table(rows: list[Row], wanted: Any, sort: Any) -> Component:
@@ -167,8 +195,17 @@ def draw_row(row: Row) -> Component:
     """Return the row; its link covers all of it."""
     glance = row.glance
     link = dcc.Link(row.name, href=ViewState(run=row.entry.id).link("/"), className="stretched")
+    choice = dmc.Checkbox(
+        id={"type": CHOSEN, "run": row.entry.id},
+        size="xs",
+        className="way",
+        persistence=True,  # as the table is drawn anew while runs are read
+        persistence_type="memory",
+        **aria(f"choose {row.name}"),
+    )
+    name = html.Div([choice, link], className="run-choice")
     cells = [
-        html.Td([link, html.Div(_sizes(glance), className="fact-name")], className="run-name"),
+        html.Td([name, html.Div(_sizes(glance), className="fact-name")], className="run-name"),
         html.Td(_efficiency(glance), className="run-number"),
         html.Td(_pace(glance), className="run-pace"),
         html.Td(_verdict(row), className="run-verdict"),
@@ -255,10 +292,9 @@ def _svg(values: Sequence[int]) -> str:
 
 
 def _places(values: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return where the line goes: from zero on, so that noise is drawn as noise, not as mountains."""
     series = np.asarray(values, float)
-    top, bottom = float(np.quantile(series, MOST_QUANTILE)), float(series.min())
-    spread = max(top - bottom, LEAST_SPREAD * float(np.median(series)), 1.0)
-    height = np.clip((series - bottom) / spread, 0, 1)
+    height = np.clip(series / max(float(np.quantile(series, MOST_QUANTILE)), 1.0), 0, 1)
     return (
         np.linspace(1, SPARKLINE_WIDTH - 1, len(series)).tolist(),
         (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * height).tolist(),

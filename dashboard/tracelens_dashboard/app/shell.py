@@ -11,10 +11,11 @@ from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.app.run_list import PATH as RUN_LIST
+from tracelens_dashboard.components import live, selection_bar
 from tracelens_dashboard.components.heading import GLOSSARY
 from tracelens_dashboard.export import menu
 from tracelens_dashboard.ids import aria
-from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs import current, selection
 from tracelens_dashboard.view import state
 from tracelens_dashboard.view.state import ViewState
 
@@ -48,6 +49,7 @@ KEYS: Final = (
     ("/", "find spans in the timeline by name, kind, bucket or shard; runs in their list"),
     ("Enter, n, N", "timeline: the next, or the previous, of what is found"),
     ("Shift and drag", "timeline: mark a time range, or an area: its spans as a table"),
+    ("Esc", "show the whole run again: all ranks and steps"),
     ("?", "this help"),
 )
 
@@ -88,6 +90,8 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
     """
     _register_run(app, pages)
     menu.register(app)
+    selection_bar.register(app)
+    live.register(app)
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "arrived"),
         Output(ids.BURGER, "opened"),
@@ -121,11 +125,20 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     )
     def follow(search: Any) -> tuple[Any, ...]:
         runs, view = current.runs(), state.read(search)
-        if runs.alone:
-            raise PreventUpdate
-        shown = runs.entry(view.run)
+        shown = selection.read(view.run) if runs.entry(view.run) else None
         entries = _entries(runs, pages, view)
-        return heading(runs, view), entries, choices(runs), shown.id if shown else None
+        return heading(runs, view), entries, choices(runs), shown.run if shown else None
+
+    @app.callback(
+        Output(ids.HEADING, "children", allow_duplicate=True),
+        Input(ids.RUN, "data"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def grow(run: Any, search: Any) -> list[Component]:
+        if not current.edition(run):
+            raise PreventUpdate
+        return heading(current.runs(), state.read(search))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -136,7 +149,8 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     )
     def pick(chosen: Any, search: Any, path: Any) -> str:
         view = state.read(search)
-        if current.runs().entry(chosen) is None or chosen == view.run:
+        shown = selection.read(view.run)
+        if current.runs().entry(chosen) is None or (shown and chosen == shown.run):
             raise PreventUpdate
         paths = {page.PATH for page in pages}
         return ViewState(run=chosen, compare=view.compare).link(path if path in paths else "/")
@@ -144,7 +158,7 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
     """Return which run is shown, and its size as soon as it is open."""
-    if runs.alone:
+    if runs.alone and view.run is None:
         return _named(runs.alone.name, runs.alone)
     entry = runs.entry(view.run)
     if entry is None:
@@ -240,7 +254,8 @@ def _scheme_switch() -> Component:
 def _entries(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
     """List the pages, all of the run that is shown; above them the way to the others."""
     if runs.alone:
-        return [_entry(page.TITLE, page.PATH) for page in pages]
+        shown = ViewState(run=view.run)
+        return [_entry(page.TITLE, shown.link(page.PATH)) for page in pages]
     every = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
     if runs.entry(view.run) is None:
         return [every]

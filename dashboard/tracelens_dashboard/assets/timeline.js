@@ -92,6 +92,8 @@
     } else if (event.key === "?") document.getElementById("help-button")?.click();
     else if (ASKED.includes(event.key)) press(event.key);
     else if (event.key in KEYS) move(KEYS[event.key]);
-    else if (PAGE_KEYS.test(event.key)) document.querySelectorAll(".page-link")[event.key - 1]?.click();
+    else if (event.key === "Escape" && !document.querySelector("[role='dialog']")) {
+      document.querySelector("#selection-whole:not([disabled])")?.click();
+    } else if (PAGE_KEYS.test(event.key)) document.querySelectorAll(".page-link")[event.key - 1]?.click();
   });
 })();

@@ -118,7 +118,7 @@ def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | S
         Output(place, "children"),
         _looked_up(listed),
         scheme,
-        current.RUN,
+        Input(ids.RUN, "data"),  # drawn anew when it was read again
         *inputs,
     )
     def redraw(checked: Any, *given: Any) -> tuple[Any, ...]:

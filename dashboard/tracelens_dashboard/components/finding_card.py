@@ -106,6 +106,9 @@ def _ways(store: Store, finding: Finding) -> list[Component]:
     step = links.to_worst_step(store, finding)
     if step:
         ways.append(("Worst step", step))
+    alone = links.to_steps(store, links.OVERVIEW, finding)
+    if alone:
+        ways.append(("Only these steps", alone))
     fixed = links.fixed(store, finding)
     if fixed:
         ways.append(("What if it were fixed", links.to_replay(store, fixed)))

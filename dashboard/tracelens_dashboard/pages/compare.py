@@ -18,7 +18,7 @@ from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare, overview
 from tracelens_dashboard.figures.drawing import empty
 from tracelens_dashboard.ids import aria
-from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs import current, selection
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, state
 
@@ -59,9 +59,10 @@ NOT_CHOSEN: Final = "Choose a run to compare with."
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or how to come to a second run."""
     title = heading.page_title(TITLE)
-    if store.run_id is None:
+    mine = selection.read(store.run_id)
+    if mine is None or mine.run is None:
         return _message(title, ALONE)
-    other = current.other(view.compare)
+    other = current.other(view.compared)
     top = html.Div([title, _choice(store, view)], className="page-heading")
     if other is None:
         return _message(top, CHOOSE)
@@ -82,7 +83,7 @@ def layout(store: Store, view: ViewState) -> Component:
     )
     return html.Div(
         [
-            dcc.Store(id=OTHER, data=view.compare),
+            dcc.Store(id=OTHER, data=view.compared),
             top,
             _sentence(store, other),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
@@ -117,7 +118,9 @@ def register(app: Dash) -> None:
 
 
 def _choice(store: Store, view: ViewState) -> Component:
-    entries = [entry for entry in current.runs().look() if entry.id != store.run_id]
+    shown = selection.read(store.run_id)
+    mine = shown.run if shown else None
+    entries = [entry for entry in current.runs().look() if entry.id != mine]
     select = dmc.Select(
         id=CHOICE,
         data=[{"value": entry.id, "label": text.shown(entry.name)} for entry in entries],
@@ -132,7 +135,7 @@ def _choice(store: Store, view: ViewState) -> Component:
     )
     parts = [html.Span("with", className="fact-name"), select]
     if view.compare and view.run and current.runs().entry(view.compare):
-        swapped = links.to_comparison(view.compare, view.run)
+        swapped = links.to_comparison(view.compared, mine or view.run)
         parts.append(dcc.Link("Swap", href=swapped, className="way"))
     return dmc.Group(parts, gap="sm")
 

@@ -12,7 +12,7 @@ from tracelens.model.inert import clean
 from tracelens.model.verdict import lead_of
 from tracelens.reports.messages import lines_of, noted
 from tracelens_dashboard import text
-from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components import chart, finding_card, live
 from tracelens_dashboard.figures import axes, overview, stragglers
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -39,15 +39,16 @@ MOST_ROWS: Final = 64  # beyond, a row is a host
 SHOWN: Final = 6
 
 
-def layout(store: Store, _view: ViewState) -> Component:
+def layout(store: Store, view: ViewState) -> Component:
     """Return the page; few findings leave room for the map beside the waterfall."""
     residuals = chart.card(RESIDUALS, _map_title(store), _map_height(store))
     beside = len(store.report.findings) <= FEW
-    right = [_findings(store), residuals] if beside else [_findings(store)]
+    findings = _findings(store, view)
+    right = [findings, residuals] if beside else [findings]
     waterfall_card = chart.card(WATERFALL, "Where the time went", 300)
     return html.Div(
         [
-            _verdict(store),
+            _verdict(store, view),
             dmc.Grid(
                 [
                     dmc.GridCol(waterfall_card, span={"base": 12, "md": 5}),
@@ -57,7 +58,7 @@ def layout(store: Store, _view: ViewState) -> Component:
                 ],
                 gutter="sm",
             ),
-            _notes(store),
+            _notes(store, view),
         ],
         className="page",
     )
@@ -131,7 +132,8 @@ def _map(store: Store, theme: Theme) -> Drawing:
     return stragglers.by_host(store.residuals, store.hosts, theme)
 
 
-def _verdict(store: Store) -> Component:
+@live.part("overview-verdict")
+def _verdict(store: Store, _view: ViewState) -> Component:
     lines = [
         part
         for name, line in lines_of(store.report)
@@ -144,7 +146,8 @@ def _verdict(store: Store) -> Component:
     )
 
 
-def _findings(store: Store) -> Component:
+@live.part("overview-findings")
+def _findings(store: Store, _view: ViewState) -> Component:
     found = store.report.findings
     if not found:
         return dmc.Card(html.P("No findings.", className="summary"), className="card")
@@ -160,7 +163,8 @@ def _count(found: tuple[Finding, ...]) -> str:
     return text.count(len(found), "finding")
 
 
-def _notes(store: Store) -> Component:
+@live.part("overview-notes")
+def _notes(store: Store, _view: ViewState) -> Component:
     """List what limits the trace."""
     lines = [html.Li(noted(note)) for note in store.report.notes]
     lines += [

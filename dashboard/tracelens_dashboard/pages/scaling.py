@@ -18,7 +18,7 @@ from tracelens_dashboard.components import chart, heading
 from tracelens_dashboard.figures import scaling
 from tracelens_dashboard.figures.drawing import empty
 from tracelens_dashboard.ids import aria
-from tracelens_dashboard.runs import current
+from tracelens_dashboard.runs import current, selection
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,8 @@ UNREAD: Final = "{count} not read yet: “Read all” in the list of runs does t
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or how to come to more runs."""
     title = heading.page_title(TITLE)
-    if store.run_id is None:
+    mine = selection.read(store.run_id)
+    if mine is None or mine.run is None:
         card = dmc.Card(html.P(ALONE), className="card prose", id="no-scaling")
         return html.Div([title, card], className="page")
     entries = current.runs().look()

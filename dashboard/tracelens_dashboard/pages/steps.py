@@ -13,7 +13,7 @@ from dash import Input, State, dcc, html
 from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import chart, finding_card, heading, live
 from tracelens_dashboard.figures import axes, step_durations
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
@@ -66,7 +66,7 @@ def layout(store: Store, view: ViewState) -> Component:
             dcc.Store(id=MARKED, data=view.steps),
             html.Div([title, measure_choice(MEASURE, store)], className="page-heading"),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
-            _findings(store),
+            _findings(store, view),
         ],
         className="page",
     )
@@ -115,7 +115,8 @@ def _marks(store: Store) -> list[step_durations.Mark]:
     ]
 
 
-def _findings(store: Store) -> Component:
+@live.part("steps-findings")
+def _findings(store: Store, _view: ViewState) -> Component:
     cards = [finding_card.card(store, one) for one in store.report.findings if one.steps]
     return dmc.Stack(cards[: step_durations.MOST_MARKS], gap="xs", mt="sm")
 

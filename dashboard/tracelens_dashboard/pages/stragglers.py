@@ -9,7 +9,7 @@ from dash import Input, dcc, html
 
 from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import chart, finding_card, heading, live
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
@@ -37,13 +37,11 @@ ALL: Final = "compute time"
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
-    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)]
-    cards = [finding_card.card(store, finding) for finding in found[:3]]
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.steps),
             heading.page_title(TITLE),
-            dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
+            _findings(store, view),
             dmc.Grid(
                 [
                     dmc.GridCol(_map_card(store), span={"base": 12, "lg": 7}),
@@ -57,6 +55,13 @@ def layout(store: Store, view: ViewState) -> Component:
         ],
         className="page",
     )
+
+
+@live.part("stragglers-findings")
+def _findings(store: Store, _view: ViewState) -> Component:
+    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)]
+    cards = [finding_card.card(store, finding) for finding in found[:3]]
+    return dmc.Stack(cards, gap="xs", mb="sm" if cards else 0)
 
 
 def register(app: Dash) -> None:

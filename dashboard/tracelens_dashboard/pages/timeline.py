@@ -42,6 +42,7 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=names.VIEW, data=_seen(store, view)),
+            dcc.Store(id=names.EDITION),
             dcc.Store(id=names.WIDE),
             *gutter.stores(view),
             dcc.Store(id=names.SELECTED, data=chosen),

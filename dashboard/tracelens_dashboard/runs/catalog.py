@@ -11,6 +11,7 @@ import os
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -19,19 +20,24 @@ from tracelens.load import open as open_trace
 from tracelens.load import runs_in
 from tracelens.lod import opening
 from tracelens.lod.run_data import Glance
+from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
+from tracelens_dashboard.runs import selection
+from tracelens_dashboard.runs.live import Followed, Standing, followed
 from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
-    from tracelens.lod.opening import OnProgress
+    from tracelens.lod.opening import OnProgress, Progress
+    from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
+    from tracelens_dashboard.runs.selection import Selection
 
     Read = Callable[[Path, OnProgress], Trace]
 
 MOST_OPEN: Final = 8
+_MOST_PARTS: Final = 64
 MOST_HELD: Final = 300 << 20  # bytes of open runs; the one asked for last stays in any case
 
 Kind = Literal["new", "queued", "working", "failed"]
@@ -58,11 +64,12 @@ QUEUED: Final = Stage("queued")
 
 @dataclass
 class Entry:
-    """A run that can be asked for by its id; `settled` while nothing is under way."""
+    """A run, or a part of one, that can be asked for by its id; `settled` while nothing is under way."""
 
     id: str
     name: str
     path: Path
+    choice: Choice = EVERYTHING
     stage: Stage = NEW
     lock: Lock = field(default_factory=Lock)
     settled: Event = field(default_factory=Event)
@@ -129,6 +136,8 @@ class Runs:
         self._open: OrderedDict[str, tuple[Store, int]] = OrderedDict()
         self._turn = Lock()
         self._entries: dict[str, Entry] = {}
+        self._parts: OrderedDict[str, Entry] = OrderedDict()
+        self._followed: dict[str, Followed] = {}
         self.alone: Store | None = None
         _require(self._places)
         self.look()
@@ -138,6 +147,8 @@ class Runs:
         """Serve one run, which is open, alone: addresses need not name it."""
         served = cls()
         served.alone = store
+        source = store.source
+        served._follow("", source if isinstance(source, Path) else source.path)
         return served
 
     def look(self) -> list[Entry]:
@@ -154,12 +165,32 @@ class Runs:
             return list(self._entries.values())
 
     def entry(self, run: object) -> Entry | None:
-        """Return a run by its id."""
-        found = self._entries.get(run) if isinstance(run, str) else None
-        if found is None and isinstance(run, str):
+        """Return a run, or a part of one, by its id."""
+        asked = selection.read(run) if isinstance(run, str) else None
+        if asked is None:
+            return None
+        whole = self._whole(asked.run)
+        return whole if whole is None or asked.choice.is_all else self._part(whole, asked)
+
+    def _whole(self, run: str | None) -> Entry | None:
+        if run is None:
+            return Entry("", self.alone.name, Path()) if self.alone else None
+        found = self._entries.get(run)
+        if found is None:
             self.look()
             found = self._entries.get(run)
         return found
+
+    def _part(self, whole: Entry, asked: Selection) -> Entry:
+        """Return the entry of a part, the same for all who ask; those asked for last are known."""
+        key = str(asked.key)
+        with self._lock:
+            if key not in self._parts:
+                self._parts[key] = Entry(key, whole.name, whole.path, asked.choice)
+            self._parts.move_to_end(key)
+            while len(self._parts) > _MOST_PARTS:
+                self._parts.popitem(last=False)
+            return self._parts[key]
 
     def open(self, entry: Entry, patience_s: float = 0.0) -> Store | None:
         """Return a run opened; None while it is being read, or where that failed (`entry.stage`)."""
@@ -181,6 +212,26 @@ class Runs:
             return Glance.of(store[0].run)
         return opening.glanced(entry.path) if self._indexed else None
 
+    def standing(self, run: str, *, paused: bool) -> Standing:
+        """Return how what is shown of a run stands to its folder; one that is recorded is read again."""
+        followed = self._followed.get(run)
+        if followed is None:  # a part of a run stays what it was
+            return Standing()
+        return followed.look(lambda: self._read_again(run, followed.path), paused=paused)
+
+    def _read_again(self, run: str, path: Path) -> None:
+        store = Store.open(path, lambda: self._read(path, _ignored), run_id=run or None)
+        store.refine()
+        if self.alone:
+            self.alone = store
+        elif entry := self._entries.get(run):
+            self._keep(entry, store)
+
+    def _follow(self, run: str, path: Path | None) -> None:
+        found = followed(path) if path and run not in self._followed else None
+        if found:
+            self._followed[run] = found
+
     def again(self, entry: Entry) -> None:
         """Let a run that could not be read be tried again."""
         with entry.lock:
@@ -195,7 +246,7 @@ class Runs:
             return self._open[entry.id][0]
 
     def _by_index(self, entry: Entry) -> Store | None:
-        if not self._indexed or entry.stage.under_way:
+        if not self._indexed or entry.stage.under_way or not entry.choice.is_all:
             return None
         store = Store.indexed(entry.path, entry.id)
         if store:
@@ -205,6 +256,8 @@ class Runs:
 
     def _keep(self, entry: Entry, store: Store) -> None:
         """Keep a run open, and close those that were not asked for the longest."""
+        if entry.choice.is_all and self._indexed:
+            self._follow(entry.id, entry.path)
         entry.stage = NEW
         with self._lock:
             self._open[entry.id] = store, store.held_bytes
@@ -219,7 +272,10 @@ class Runs:
         """Read and analyze a run when its turn comes; whatever fails, the others are served."""
         try:
             with self._turn:
-                self._analyze(entry)
+                if entry.choice.is_all:
+                    self._analyze(entry, entry.progress_of)
+                else:
+                    self._narrow(entry)
         except TraceLensError as error:
             message = str(error).replace(str(entry.path), entry.name)
             entry.stage = Stage("failed", message.replace(shown_name(entry.path), entry.name))
@@ -229,15 +285,31 @@ class Runs:
                 entry.stage = Stage("failed", sentence)
             entry.settled.set()
 
-    def _analyze(self, entry: Entry) -> None:
+    def _analyze(self, entry: Entry, progress: Progress) -> Store:
         def read() -> Trace:
-            with entry.progress_of("reading") as on_progress:
+            with progress("reading") as on_progress:
                 return self._read(entry.path, on_progress)
 
         path = entry.path if self._indexed else None
-        store = Store.open(path, read, entry.progress_of, entry.id)
+        store = Store.open(path, read, progress, entry.id)
         store.refine()
         self._keep(entry, store)
+        return store
+
+    def _narrow(self, entry: Entry) -> None:
+        asked = selection.read(entry.id)
+        whole = self._whole(asked.run) if asked else None
+        if whole is None:
+            raise TraceNotFound("This run is not served any more.")
+        store = self.alone or self._kept(whole) or self._by_index(whole)
+        store = store or self._analyze(whole, entry.progress_of)
+        part = store.part(entry.choice, entry.progress_of, entry.id)
+        part.refine()
+        self._keep(entry, part)
+
+
+def _ignored(_done: int, _total: int) -> None:
+    """Show no progress."""
 
 
 def _require(places: Iterable[Path]) -> None:

@@ -20,6 +20,25 @@ RUN: Final = State(ids.RUN, "data")  # what callbacks hand to `store`
 PATIENCE_S: Final = 30.0
 
 
+BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's id
+
+
+def named(run: Any) -> str:
+    """Return the id of a run that a page shows, whatever its edition."""
+    return run.partition(BEFORE_EDITION)[0] if isinstance(run, str) else ""
+
+
+def edition(run: Any) -> int:
+    """Return which reading of a run a page shows; 0 is the first one."""
+    text = run.partition(BEFORE_EDITION)[2] if isinstance(run, str) else ""
+    return int(text) if text.isdecimal() else 0
+
+
+def with_edition(run: str, number: int) -> str:
+    """Return what a page hands back that shows a later reading."""
+    return f"{run}{BEFORE_EDITION}{number}"
+
+
 def runs() -> Runs:
     """Return all runs of the application that is asked."""
     return cast("Runs", current_app.config[RUNS])
@@ -31,8 +50,8 @@ def store(run: Any) -> Store:
     Raises:
         InvalidArgument: there is no such run, or it is not open any more and takes long to open.
     """
-    served = runs()
-    if served.alone:
+    served, run = runs(), named(run)
+    if served.alone and not run:
         return served.alone
     entry = served.entry(run)
     if entry is None:

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.errors import TraceLensError
-from tracelens.lod import opening, residuals, run_data, search
+from tracelens.lod import narrowed, opening, residuals, run_data, search
 from tracelens.lod.run_data import Run
 from tracelens.lod.step_times import StepTimes
 from tracelens.lod.tracks.group import group_of
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tracelens.lod.search import Call
     from tracelens.lod.step_times import Times
     from tracelens.lod.tracks.group import Group
+    from tracelens.model.choice import Choice
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
     from tracelens.replay.whatif import Replay
@@ -45,10 +46,17 @@ _CELL_BYTES: Final = 16  # of a rank in a step: its compute time, and its residu
 class Store:
     """What every page asks. Nothing in it changes, so requests may share it."""
 
-    def __init__(self, shown: Run, source: Path | Trace, run_id: str | None = None) -> None:
+    def __init__(
+        self,
+        shown: Run,
+        source: Path | Trace,
+        run_id: str | None = None,
+        every_rank: Run | None = None,
+    ) -> None:
         self.run = shown
+        self.every_rank = every_rank or shown  # of which some are shown
         self.run_id = run_id  # what addresses call it, where several runs are served
-        self.on_disk = isinstance(source, Path)
+        self.source = source
         self._recorded = RecordedSpans(shown, source)
         pyramid = shown.scene.pyramid
         processes = [*shown.workers["process"], *shown.shards["process"]]
@@ -90,10 +98,27 @@ class Store:
         shown = opening.indexed(path)
         return cls(shown, path, run_id) if shown else None
 
+    def part(self, choice: Choice, progress: Progress, run_id: str | None) -> Store:
+        """Return some ranks and steps of it; for other steps than all, the run is analyzed again.
+
+        Raises:
+            InvalidArgument: it has none of them.
+            UnusableInput: its files cannot be read any more.
+        """
+        shown, source = self.every_rank, self.source
+        if choice.steps is not None:
+            with progress("reading"):
+                source = narrowed.of_steps(self._recorded.trace(), choice)
+            shown = opening.explained(source, progress)
+        whole = shown
+        if choice.ranks is not None:
+            shown = narrowed.of_ranks(whole, choice)
+        return Store(shown, source, run_id, whole)
+
     @property
     def held_bytes(self) -> int:
         """Estimate what it keeps in memory, beside mapped files and decoded blocks."""
-        spans = 0 if self.on_disk else self.report.summary.spans * _SPAN_BYTES
+        spans = 0 if isinstance(self.source, Path) else self.report.summary.spans * _SPAN_BYTES
         residual = _CELL_BYTES * len(self.times.ranks) * len(self.times.steps)
         return spans + residual + _held(self.run)
 
@@ -147,7 +172,11 @@ class Store:
 
     def residuals_in(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
-        return residuals.measure(self.times, [category], self.residuals.stage)
+        whole = self.every_rank
+        found = residuals.measure(whole.times, [category], whole.residuals.stage)
+        if whole is self.run:
+            return found
+        return found.of_rows(np.searchsorted(whole.residuals.ranks, self.ranks))
 
     def peers_of(self, rank: int, among: Iterable[int]) -> list[int]:
         """Return the ranks of the same stage; where it has no other, all others, as findings do."""

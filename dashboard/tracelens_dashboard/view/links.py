@@ -10,12 +10,14 @@ import numpy as np
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
+from tracelens_dashboard.runs import selection
 from tracelens_dashboard.view.state import MOST_PINS, ViewState
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens_dashboard.runs.store import Store
 
+OVERVIEW: Final = "/"
 TIMELINE: Final = "/timeline"
 SHARDS: Final = "/shards"
 COMPARE: Final = "/compare"
@@ -157,6 +159,19 @@ def to_comparison(run: str | None, other: str) -> str:
 def to_replay(store: Store, edits: tuple[str, ...]) -> str:
     """Show a replay with some edits."""
     return ViewState(run=store.run_id, edits=edits).link(WHAT_IF)
+
+
+def to_steps(store: Store, path: str, finding: Finding) -> str | None:
+    """Show a page for a finding's steps alone; None where these are all that is shown."""
+    mine = selection.read(store.run_id)
+    shown = store.windows["step"]
+    if mine is None or finding.steps is None or not shown.len():
+        return None
+    first, last = finding.steps
+    if first <= shown[0] and shown[-1] <= last:
+        return None
+    choice = replace(mine.choice, steps=(finding.steps,))
+    return ViewState(run=mine._replace(choice=choice).key).link(path)
 
 
 def fixed(store: Store, finding: Finding) -> tuple[str, ...]:

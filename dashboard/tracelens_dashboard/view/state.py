@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
 
 from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
+from tracelens_dashboard.runs import selection
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +25,6 @@ NONE_OPENED: Final = "none"
 SORTS: Final = ("rank", "lateness")
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_RUN = re.compile(r"[0-9a-f]{12}")
 _PLACE = re.compile(r"([0-9]{1,6})-([0-9]{1,18})(?:-([0-9]{1,3}))?")
 _KEY = re.compile(r"(?:ps)?[0-9]{1,7}")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
@@ -36,8 +36,9 @@ class ViewState:
 
     `selected` is a row of the timeline and the moment of a click, in ns since the start, and then of
     which track, if it was one of an opened process; `run` says of which run, where several are served,
-    and `compare` with which other one; `path` whether the critical path is drawn. `opened` are the
-    processes whose tracks are shown, by rank, shards as ``ps0``; null = as many as there is room for.
+    or of which part of one (`runs.selection`), and `compare` with which other one; `path` whether the
+    critical path is drawn. `opened` are the processes whose tracks are shown, by rank, shards as
+    ``ps0``; null = as many as there is room for.
     `row_px` is the height of rows that was asked for; `find` what is looked for by name; `edits` are
     what is different in a replay.
     """
@@ -56,6 +57,12 @@ class ViewState:
     row_px: int | None = None
     find: str = ""
     edits: tuple[str, ...] = ()
+
+    @property
+    def compared(self) -> str | None:
+        """Which part of the other run is compared with: the same as of this one."""
+        mine = selection.read(self.run)
+        return mine.like(self.compare) if mine and self.compare else self.compare
 
     @property
     def query(self) -> str:
@@ -115,10 +122,11 @@ def read(search: object) -> ViewState:
 
 
 def _run(value: object) -> str | None:
-    """Read a run's id; one that cannot be any counts as one that is not served."""
+    """Read the id of a run, or of a part of one; what cannot be any counts as one that is not served."""
     if not isinstance(value, str):
         return None
-    return value if _RUN.fullmatch(value) else NO_RUN
+    found = selection.read(value)
+    return found.key if found else NO_RUN
 
 
 def _sane(value: object) -> bool:

@@ -160,7 +160,7 @@ def register_strip(app: Dash) -> None:
         Output(names.STRIP_PLOT, "aria-label"),
         Output(names.LEGEND, "children"),
         Input(ids.SCHEME, "computedColorScheme"),
-        current.RUN,
+        Input(ids.RUN, "data"),
     )
     def draw(scheme: str | None, run: Any) -> tuple[Any, ...]:
         if scheme is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dash import ClientsideFunction, Input, Output, Patch, State
+from dash import ClientsideFunction, Input, Output, Patch, State, no_update
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard import ids
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tracelens.lod.query import Picture
     from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.runs.store import Store
 
 
 def register(app: Dash) -> None:
@@ -67,6 +68,7 @@ def _register_drawing(app: Dash) -> None:
         Input(names.ROW, "value"),
         Input(names.PINS, "value"),
         Input(names.SORT, "value"),
+        Input(names.EDITION, "data"),
         State(names.VIEW, "data"),
         State(names.SELECTED, "data"),
         State(names.PATH, "checked"),
@@ -75,12 +77,32 @@ def _register_drawing(app: Dash) -> None:
     def draw(scheme: str | None, *shown: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        frame = _frame(*shown)
+        *how, _edition, view, call, path, run = shown
+        frame = _frame(*how, view, call, path, run)
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, themes.of(scheme))
         note = plot.note(frame, picture)
         style = {"height": f"{plot.height(frame.plan)}px"}
         return figure, style, note, note, gutter.layout(frame)
+
+    @app.callback(
+        Output(names.VIEW, "data", allow_duplicate=True),
+        Output(names.EDITION, "data"),
+        Input(ids.RUN, "data"),
+        State(names.VIEW, "data"),
+        prevent_initial_call=True,
+    )
+    def grow(run: Any, view: Any) -> tuple[Any, str]:
+        return grown(current.store(run), view), str(run)
+
+
+def grown(store: Store, view: Any) -> Any:
+    """Return the page's view of a run that was read again: what reached to its end still does."""
+    whole = store.whole.width_ns
+    if not isinstance(view, dict) or view.get("whole") == whole:
+        return no_update
+    at_end = (view.get("t1") or 0) >= (view.get("whole") or 0)
+    return view | {"whole": whole, "t1": whole if at_end else view.get("t1")}
 
 
 def _register_following(app: Dash) -> None:

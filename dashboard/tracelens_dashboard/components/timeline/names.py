@@ -9,6 +9,7 @@ PLOT: Final = "timeline-plot"
 STRIP: Final = "timeline-strip"
 STRIP_PLOT: Final = "timeline-strip-plot"
 WINDOW: Final = "timeline-window"
+EDITION: Final = "timeline-edition"  # which reading of the run is drawn
 VIEW: Final = "timeline-view"
 WIDE: Final = "timeline-wide"  # the plot's width in pixels
 TALL: Final = "timeline-tall"  # the room for it in the window, in pixels

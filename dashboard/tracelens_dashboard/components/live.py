@@ -1,0 +1,119 @@
+"""Pages of a run that is still recorded: how old what they show is, and what is drawn anew.
+
+Charts are drawn anew when the run that a page shows gets another edition; what stands beside them is
+made anew where a page says so (`part`).
+"""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import ALL, Input, Output, State, dcc, html, no_update
+
+from tracelens_dashboard import ids, text
+from tracelens_dashboard.runs import current
+from tracelens_dashboard.view import state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens_dashboard.runs.live import Standing
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
+
+    Build = Callable[[Store, ViewState], Any]
+
+POLL: Final = "live-poll"
+PAUSE: Final = "live-pause"
+PAUSE_BOX: Final = "live-pause-box"
+STATUS: Final = "live-status"
+PART: Final = "live"
+POLL_MS: Final = 1000
+MISSING: Final = "The folder of this run is missing: this is what it held when it was read."
+REPLACED: Final = "Other files are in the folder of this run now: they are being read."
+IDLE_MS: Final = 5000
+_PARTS: Final[dict[str, Build]] = {}
+
+
+def part(name: str) -> Callable[[Build], Callable[[Store, ViewState], Component]]:
+    """Let what a function returns be made anew while the run grows."""
+
+    def decorate(build: Build) -> Callable[[Store, ViewState], Component]:
+        _PARTS[name] = build
+
+        @wraps(build)
+        def built(store: Store, view: ViewState) -> Component:
+            return html.Div(build(store, view), id={PART: name})
+
+        return built
+
+    return decorate
+
+
+def layout() -> Component:
+    """Return what stands beside the selection, if a run is still recorded, or its folder changed."""
+    return html.Div(
+        [
+            dcc.Interval(id=POLL, interval=POLL_MS),
+            html.Span(id=STATUS, className="fact-name", role="status"),
+            html.Div(dmc.Switch(id=PAUSE, label="Pause", size="xs"), id=PAUSE_BOX, hidden=True),
+        ],
+        className="live",
+    )
+
+
+def register(app: Dash) -> None:
+    """Look at the run's folder, and make what is shown anew when it was read again."""
+
+    @app.callback(
+        Output(ids.RUN, "data"),
+        Output(STATUS, "children"),
+        Output(PAUSE_BOX, "hidden"),
+        Output(POLL, "interval"),
+        Input(POLL, "n_intervals"),
+        Input(PAUSE, "checked"),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def look(_times: Any, paused: Any, run: Any) -> tuple[Any, Any, bool, int]:
+        shown = current.named(run)
+        found = current.runs().standing(shown, paused=bool(paused))
+        known = current.edition(run)
+        newer = found.edition > known and not paused
+        return (
+            current.with_edition(shown, found.edition) if newer else no_update,
+            _status(found, current.store(run), paused=bool(paused)),
+            found.age_s is None,
+            IDLE_MS if found.age_s is None else POLL_MS,
+        )
+
+    @app.callback(
+        Output({PART: ALL}, "children"),
+        Input(ids.RUN, "data"),
+        State({PART: ALL}, "id"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def rebuild(run: Any, parts: Any, search: Any) -> list[Any]:
+        store, view = current.store(run), state.read(search)
+        return [
+            _PARTS[one[PART]](store, view) if one.get(PART) in _PARTS else None for one in parts
+        ]
+
+
+def _status(found: Standing, store: Store, *, paused: bool) -> Any:
+    if found.missing:
+        return html.Span(MISSING, role="alert")
+    if found.replaced:
+        return html.Span(REPLACED, role="alert")
+    if found.age_s is None:
+        return None
+    lost = sum(store.report.summary.dropped.values())
+    losses = f"{text.count(lost, 'event')} lost" if lost else "nothing lost"
+    live = "paused" if paused else "live"
+    return f"\N{BLACK CIRCLE} {live}: as of {found.age_s:.0f} s ago, {losses}"

@@ -1,0 +1,179 @@
+"""Which ranks and steps all pages show: a bar at the top of each, and the same in the address."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+from dash import Input, Output, State, html, no_update
+from dash.exceptions import PreventUpdate
+
+from tracelens.errors import InvalidArgument
+from tracelens.model import fmt
+from tracelens.model.choice import EVERYTHING, Choice, of_numbers, written
+from tracelens_dashboard import ids, text
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current, selection
+from tracelens_dashboard.view import state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dash import Dash
+    from dash.development.base_component import Component
+
+    from tracelens.model.choice import Ranges
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
+
+RANKS: Final = "selection-ranks"
+STEPS: Final = "selection-steps"
+GROUP: Final = "selection-group"
+WHOLE: Final = "selection-whole"  # assets/timeline.js clicks it when Esc is pressed
+MOST_GROUPS: Final = 512
+
+
+def layout(store: Store) -> Component:
+    """Return the bar for what is shown of a run."""
+    chosen = selection.read(store.run_id)
+    choice = chosen.choice if chosen else EVERYTHING
+    fields = [
+        html.Span("Ranks", className="fact-name"),
+        _field(RANKS, "ranks", choice.ranks, f"all {store.every_rank.workers.height:,}"),
+        _groups(store),
+        html.Span("Steps", className="fact-name"),
+        _field(STEPS, "steps", choice.steps, "all"),
+        dmc.Button(
+            "Whole run",
+            id=WHOLE,
+            variant="default",
+            size="xs",
+            disabled=choice.is_all,
+            **aria("show all ranks and steps"),
+        ),
+    ]
+    note = _note(choice)
+    parts = [*fields, html.Span(note, className="fact-name", role="status")] if note else fields
+    return html.Div(
+        dmc.Group(parts, gap="xs"),
+        className="selection selected-part" if note else "selection",
+        role="group",
+        **aria("selection for all pages"),
+    )
+
+
+def register(app: Dash) -> None:
+    """Show another part of the run, on the page that is open."""
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Output(RANKS, "error"),
+        Output(STEPS, "error"),
+        Input(RANKS, "value"),
+        Input(STEPS, "value"),
+        State(ids.GO, "search"),
+        State(ids.GO, "pathname"),
+        prevent_initial_call=True,
+    )
+    def narrow(ranks: Any, steps: Any, search: Any, path: Any) -> tuple[Any, Any, Any]:
+        errors = _wrong(ranks=ranks), _wrong(steps=steps)
+        if any(errors):
+            return no_update, *errors
+        choice = Choice.parse(_asked(ranks), _asked(steps))
+        return _address(state.read(search), path, choice), None, None
+
+    @app.callback(
+        Output(RANKS, "value"),
+        Input(GROUP, "value"),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def choose(group: Any, run: Any) -> str:
+        found = dict(groups(current.store(run))).get(str(group))
+        if found is None:
+            raise PreventUpdate
+        return found
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(WHOLE, "n_clicks"),
+        State(ids.GO, "search"),
+        State(ids.GO, "pathname"),
+        prevent_initial_call=True,
+    )
+    def clear(clicks: Any, search: Any, path: Any) -> str:
+        if not clicks:
+            raise PreventUpdate
+        return _address(state.read(search), path, EVERYTHING)
+
+
+def groups(store: Store) -> Iterator[tuple[str, str]]:
+    """Yield the hosts, and the stages of a pipeline, of a whole run, each with its ranks."""
+    workers = store.every_rank.workers
+    for column, name in (("host", "host {}"), ("stage", "stage {}")):
+        if workers[column].n_unique() > 1:
+            found = workers.group_by(column, maintain_order=True).agg("rank")
+            for key, ranks in found.head(MOST_GROUPS).iter_rows():
+                yield name.format(text.shown(str(key))), written(of_numbers(ranks))
+
+
+def _groups(store: Store) -> Component:
+    known = [{"value": name, "label": name} for name, _ in groups(store)]
+    return html.Div(
+        dmc.Select(
+            id=GROUP,
+            data=known,
+            placeholder="of a host or stage",
+            searchable=True,
+            limit=50,
+            size="xs",
+            w=170,
+            **aria("ranks of a host or stage"),
+        ),
+        hidden=not known,
+    )
+
+
+def _field(name: str, what: str, chosen: Ranges | None, placeholder: str) -> Component:
+    return dmc.TextInput(
+        id=name,
+        value="" if chosen is None else written(chosen),
+        placeholder=placeholder,
+        debounce=True,  # until Enter, or until it is left
+        size="xs",
+        w=150,
+        **aria(f"{what} to show, such as 0-3,41"),
+    )
+
+
+def _note(choice: Choice) -> str:
+    """Return what becomes of what is not shown."""
+    sentences = []
+    if choice.ranks is not None:
+        sentences.append("findings, shares and peers are of all ranks")
+    if choice.steps is not None:
+        sentences.append("all numbers are of these steps")
+    return fmt.capital("; ".join(sentences))
+
+
+def _asked(value: Any) -> str | None:
+    return value.strip() or None if isinstance(value, str) else None
+
+
+def _wrong(**asked: Any) -> str | None:
+    """Return what is wrong with what was typed into a field; None if nothing is."""
+    try:
+        Choice.parse(**{name: _asked(value) for name, value in asked.items()})
+    except InvalidArgument as error:
+        return str(error).partition(": ")[2]
+    return None
+
+
+def _address(view: ViewState, path: Any, choice: Choice) -> str:
+    """Return where the same page shows another part; window and selected span are of the old one."""
+    now = selection.read(view.run)
+    if now is None or now.choice == choice:
+        raise PreventUpdate
+    kept = replace(view, start_ns=None, end_ns=None, selected=None, opened=None)
+    return replace(kept, run=now._replace(choice=choice).key).link(str(path))

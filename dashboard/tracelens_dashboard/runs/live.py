@@ -1,0 +1,101 @@
+"""Runs that are still recorded, or that change on disk: what is shown is read again meanwhile.
+
+Only files are read, so a training goes on untouched; reading takes at most half of the time of a core,
+as it waits between for as long as it took.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Final
+
+from tracelens.conversion.segments import is_live
+from tracelens.distil.places import fingerprint
+from tracelens.errors import TraceLensError
+from tracelens.readers.native.recordings import recordings
+from tracelens.schema.vocabulary import TRACE_SUFFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_LEAST_S: Final = 0.5  # between two readings
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How what is shown stands to what is on disk.
+
+    `edition` counts how often it was read again, `age_s` is since when the last reading began, null for
+    a run that is not recorded any more. `missing`: nothing is there any more; `replaced`: other files are.
+    """
+
+    edition: int = 0
+    age_s: float | None = None
+    missing: bool = False
+    replaced: bool = False
+
+
+@dataclass(eq=False)
+class Followed:
+    """A run whose folder is looked at from time to time."""
+
+    path: Path
+    recorded: bool = False  # when it was read
+    digest: str | None = None
+    edition: int = 0
+    _begun: float = field(default_factory=time.monotonic)
+    _ended: float = field(default_factory=time.monotonic)
+    _reading: bool = False
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        """Note what is there."""
+        self.recorded, self.digest = is_recorded(self.path), fingerprint(self.path)
+
+    def look(self, read_again: Callable[[], None], *, paused: bool) -> Standing:
+        """Return how it stands; what is still recorded is read again beside, unless `paused`."""
+        if not self.path.exists():
+            return Standing(self.edition, missing=True)
+        replaced = not self.recorded and fingerprint(self.path) != self.digest
+        with self._lock:
+            now = time.monotonic()
+            due = now - self._ended >= max(self._ended - self._begun, _LEAST_S)
+            if (self.recorded or replaced) and due and not paused and not self._reading:
+                self._reading = True
+                Thread(target=self._read, args=(read_again,), daemon=True).start()
+            age_s = now - self._begun if self.recorded else None
+            return Standing(self.edition, age_s, replaced=replaced)
+
+    def _read(self, read_again: Callable[[], None]) -> None:
+        begun = time.monotonic()
+        recorded = is_recorded(self.path)  # before it is read: what comes later is read once more
+        try:
+            with suppress(TraceLensError, OSError):  # the next reading may find it whole
+                read_again()
+                self.recorded, self._begun = recorded, begun
+                self.digest = fingerprint(self.path)
+                self.edition += 1
+        finally:
+            self._ended = time.monotonic()
+            self._reading = False
+
+
+def followed(path: Path) -> Followed | None:
+    """Return what follows a run, if it is a folder that TraceLens records into."""
+    return Followed(path) if path.is_dir() and recordings(path) else None
+
+
+def is_recorded(path: Path) -> bool:
+    """Return whether a process of this machine still records into a folder."""
+    if not path.is_dir():
+        return False
+    for place in recordings(path):
+        if not place.name.endswith(TRACE_SUFFIX):
+            with suppress(TraceLensError, OSError):
+                if is_live(place):
+                    return True
+    return False

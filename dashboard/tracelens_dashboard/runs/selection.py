@@ -1,0 +1,45 @@
+"""A part of a run in addresses: its ranks and steps behind its id, ``0123456789ab~r0-3,7~s200-260``.
+
+Every link within a run names the run, so that all pages show the same part. A run that is served alone
+has no id: its parts are ``~r0-3``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from tracelens.errors import InvalidArgument
+from tracelens.model.choice import EVERYTHING, Choice
+
+_KEY: Final = re.compile(r"([0-9a-f]{12}|)(?:~r([0-9,-]{1,200}))?(?:~s([0-9,-]{1,200}))?")
+
+
+class Selection(NamedTuple):
+    """A run, null if it is served alone, and which ranks and steps of it."""
+
+    run: str | None
+    choice: Choice = EVERYTHING
+
+    @property
+    def key(self) -> str | None:
+        """What addresses call it; null for all of a run that is served alone."""
+        texts = self.choice.texts
+        parts = [f"~{mark}{text}" for mark, text in zip("rs", texts.values(), strict=False) if text]
+        return "".join([self.run or "", *parts]) or None
+
+    def like(self, other: object) -> str | None:
+        """Return what the same part of another run is called; null if that is no run's id."""
+        found = read(other)
+        return Selection(found.run, self.choice).key if found else None
+
+
+def read(key: object) -> Selection | None:
+    """Read what an address calls a run, or a part of it; None where that can be none."""
+    match = _KEY.fullmatch(key) if isinstance(key, str) else None
+    if match is None:
+        return None if key is not None else Selection(None)
+    try:
+        return Selection(match[1] or None, Choice.parse(match[2], match[3]))
+    except InvalidArgument:
+        return None

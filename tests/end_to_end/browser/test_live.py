@@ -1,0 +1,113 @@
+"""In a real browser: a run that is being recorded grows on screen, and its end, or loss, is said."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
+from support.web.browser import opened, served
+
+from tracelens_dashboard.runs.live import is_recorded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.end_to_end
+
+TRAINING = """
+import sys, time
+import tracelens as tl
+for step in range(100_000):
+    with tl.step(step):
+        with tl.span("forward", kind="forward"):
+            time.sleep(0.02)
+    if not sys.stdin.readline():
+        break
+"""
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """Start a training that makes a step for each line that it is given."""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "tracelens", "record", "--no-verdict", "--out", str(folder)]
+    training = subprocess.Popen(
+        [*command, "--", sys.executable, "-c", TRAINING],
+        stdin=subprocess.PIPE,
+        env=clean_environment(),
+        text=True,
+    )
+    try:
+        more(training, 20)
+        until = time.monotonic() + PATIENCE_S
+        while not (folder.exists() and is_recorded(folder)):
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        yield folder, training
+    finally:
+        training.kill()
+        training.wait()
+
+
+def more(training: subprocess.Popen[str], steps: int) -> None:
+    """Let so many steps be made."""
+    assert training.stdin
+    training.stdin.write("\n" * steps)
+    training.stdin.flush()
+
+
+def shown(page: Page) -> int:
+    """Return how many steps the header says there are."""
+    found = re.search(r"(\d+) steps?", page.locator("#run").inner_text())
+    return int(found[1]) if found else 0
+
+
+def grown(page: Page, beyond: int) -> int:
+    """Wait until there are more steps."""
+    page.wait_for_function(
+        "beyond => Number(/(\\d+) steps?/.exec(document.getElementById('run').innerText)?.[1]) > beyond",
+        arg=beyond,
+        timeout=60_000,
+    )
+    return shown(page)
+
+
+def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Popen[str]]) -> None:
+    """On the overview and in the timeline; paused, nothing moves; at the end, live is over."""
+    folder, process = training
+    with served(folder) as url, opened(browser, url) as page:
+        expect(page.locator("#live-status")).to_contain_text("live: as of", timeout=60_000)
+        expect(page.locator("#live-status")).to_contain_text("nothing lost")
+        before = shown(page)
+        more(process, 40)
+        first = grown(page, before)
+        page.keyboard.press("2")
+        expect(page.locator("#timeline-note")).to_contain_text("in view")
+        more(process, 40)
+        second = grown(page, first)
+        page.get_by_label("Pause").click(force=True)
+        expect(page.locator("#live-status")).to_contain_text("paused")
+        more(process, 40)
+        time.sleep(4)
+        assert shown(page) == second
+        page.get_by_label("Pause").click(force=True)
+        third = grown(page, second)
+        assert process.stdin
+        process.stdin.close()
+        process.wait(PATIENCE_S)
+        expect(page.locator("#live-status")).to_be_empty(timeout=60_000)
+        assert shown(page) >= third
+        assert not list(folder.glob("*.segments"))
+        shutil.rmtree(folder)
+        expect(page.locator("#live-status")).to_contain_text("is missing", timeout=60_000)

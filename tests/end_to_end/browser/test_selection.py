@@ -1,0 +1,103 @@
+"""In a real browser: what is selected on one page is what all others show, and what a link restores."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+from support.runs.indexes import explained, recorded
+from support.web.browser import opened, served
+
+from tracelens.simulator.synthetic import Fault, Scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from playwright.sync_api import Browser, Page
+
+pytestmark = pytest.mark.end_to_end
+
+SLOW = Fault("backprop", (2,), steps=(40, 79), factor=1.6)
+RUN = Scenario(ranks=4, ranks_per_host=2, steps=120, faults=(SLOW,))
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Serve a run alone, and beside another one."""
+    folder = tmp_path_factory.mktemp("selected")
+    for name in ("one", "other"):
+        explained(recorded(folder / name, RUN))
+    with served(folder / "one") as alone, served(folder) as several:
+        yield alone, several
+
+
+def fill(page: Page, label: str, value: str) -> None:
+    """Type into a field of the bar, and wait until another part is shown."""
+    before = page.url
+    field = page.get_by_label(label)
+    field.fill(value)
+    field.press("Enter")
+    page.wait_for_function("before => location.href !== before", arg=before)
+
+
+def facts(page: Page, text: str) -> None:
+    """Wait until the header says what is shown."""
+    expect(page.locator("#run")).to_contain_text(text, timeout=60_000)
+
+
+def test_narrowed_on_one_page_narrowed_on_all(browser: Browser, urls: tuple[str, str]) -> None:
+    """Ranks and steps; a reload keeps them, Escape shows all again."""
+    with opened(browser, urls[0]) as page:
+        facts(page, "4 ranks")
+        page.keyboard.press("4")
+        expect(page.get_by_role("heading", name="Steps", exact=True)).to_be_visible()
+        fill(page, "steps to show", "40-79")
+        facts(page, "40 steps")
+        fill(page, "ranks to show", "2-3")
+        facts(page, "2 ranks · 40 steps")
+        expect(page.locator(".selection")).to_contain_text("peers are of all ranks")
+        for key, path in (("2", "timeline"), ("3", "stragglers"), ("1", "")):
+            page.keyboard.press(key)
+            page.wait_for_url(re.compile(rf"/{path}\?run=~r2-3~s40-79"))
+            facts(page, "2 ranks · 40 steps")
+        expect(page.locator("#verdict, .verdict h1").first).to_contain_text("STRAGGLER rank 2")
+        page.reload()
+        facts(page, "2 ranks · 40 steps")
+        page.keyboard.press("Escape")
+        facts(page, "4 ranks · 120 steps")
+        assert "run=" not in page.url
+
+
+def test_what_is_no_part_is_said_beside_the_field(browser: Browser, urls: tuple[str, str]) -> None:
+    """The page stays as it was; steps that are not there are said in the page's place."""
+    with opened(browser, urls[0]) as page:
+        facts(page, "4 ranks")
+        field = page.get_by_label("steps to show")
+        field.fill("9-3")
+        field.press("Enter")
+        expect(page.locator(".selection")).to_contain_text("9 is not before 3")
+        facts(page, "120 steps")
+        fill(page, "steps to show", "500-600")
+        expect(page.locator("#message")).to_contain_text("it has steps 0 to 119", timeout=60_000)
+        page.go_back()
+        facts(page, "120 steps")
+
+
+def test_a_host_is_a_selection(browser: Browser, urls: tuple[str, str]) -> None:
+    """Its ranks are filled in; another run is compared in the same steps."""
+    with opened(browser, urls[1]) as page:
+        page.get_by_role("link", name="one", exact=True).click()
+        facts(page, "4 ranks")
+        page.locator("#selection-group").click()
+        page.get_by_role("option").nth(1).click()
+        facts(page, "2 ranks")
+        assert "~r2-3" in page.url
+        fill(page, "steps to show", "40-79")
+        facts(page, "2 ranks · 40 steps")
+        page.get_by_role("link", name="Compare").click()
+        page.get_by_role("textbox", name="run to compare with").click()
+        page.get_by_role("option", name="other").click()
+        expect(page.locator("#compare")).to_contain_text("Median step", timeout=60_000)
+        expect(page.locator("#compare")).to_contain_text("no clear difference")

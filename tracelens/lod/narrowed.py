@@ -1,0 +1,120 @@
+"""Some ranks of a run, and some steps: as pages see them.
+
+Of other steps nothing is left, and what is found is found in these alone (`align.selection`). Ranks are
+only not shown: findings, and what the peers of a rank take, are those of the whole run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.align import selection
+from tracelens.errors import InvalidArgument
+from tracelens.lod import pyramid
+from tracelens.lod.run_data import with_pyramid
+from tracelens.lod.step_times import chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Array, Indices
+    from tracelens.lod.lanes import Lane, Lanes
+    from tracelens.lod.query import Scene
+    from tracelens.lod.run_data import Run
+    from tracelens.lod.step_times import Times
+    from tracelens.model.choice import Choice
+    from tracelens.model.trace import Trace
+
+_MOST_ITEMS: Final = 1 << 25  # of lanes that are copied: about a gigabyte
+_COLUMNS: Final = ("starts", "ends", "codes", "steps", "names")
+
+
+def of_steps(trace: Trace, choice: Choice) -> Trace:
+    """Return the steps of a choice, of a whole run as it was opened.
+
+    Raises:
+        InvalidArgument: the run has none of them.
+    """
+    return selection.within(trace.with_(choice=replace(choice, ranks=None)))
+
+
+def of_ranks(run: Run, choice: Choice) -> Run:
+    """Show the ranks of a choice, and all servers.
+
+    Raises:
+        InvalidArgument: the run has none of them, or they have too many spans to be shown apart.
+    """
+    ranks = run.workers["rank"].to_list()
+    selection.check_ranks(choice, ranks)
+    rows = np.flatnonzero([choice.has_rank(rank) for rank in ranks])
+    if len(rows) == len(ranks):
+        return run
+    chosen = run.workers[rows]
+    mine = pl.col("rank").is_in(chosen["rank"].implode())
+    found = replace(
+        run,
+        workers=chosen,
+        times=_times(run.times, rows),
+        measured=lambda: run.residuals.of_rows(rows),
+        tables={
+            name: table.filter(mine) if "rank" in table.columns else table
+            for name, table in run.tables.items()
+        },
+        scene=_scene(run.scene, choice),
+    )
+    return with_pyramid(found)
+
+
+def _times(times: Times, rows: Indices) -> Times:
+    def some(values: Any) -> Array:
+        parts = [np.asarray(values[part])[:, rows] for part in chunks(times)]
+        return np.concatenate(parts) if parts else np.asarray(values[:])[:, rows]
+
+    ns = [some(category) for category in times.ns]
+    there = some(times.there)
+    return replace(
+        times,
+        ranks=tuple(times.ranks[row] for row in rows.tolist()),
+        ns=np.array(ns).reshape(len(ns), *there.shape),
+        there=there,
+        known=None,
+    )
+
+
+def _scene(scene: Scene, choice: Choice) -> Scene:
+    def is_shown(lane: Lane) -> bool:
+        return lane.role == "ps" or choice.has_rank(lane.rank)
+
+    rows = [row for row, lane in enumerate(scene.lanes.lanes) if is_shown(lane)]
+    count = int(np.diff(scene.lanes.offsets)[rows].sum())
+    if count > _MOST_ITEMS:
+        raise InvalidArgument(
+            f"These ranks have {count:,} spans, more than the {_MOST_ITEMS:,} that can be shown apart "
+            "from the others: choose fewer ranks."
+        )
+    steps = _picked(scene.steps, rows)
+    return replace(
+        scene,
+        lanes=_picked(scene.lanes, rows),
+        steps=steps,
+        peaks=pyramid.peaks(steps, scene.whole, scene.step_ns),
+        pyramid=None,
+    )
+
+
+def _picked(lanes: Lanes, rows: Sequence[int]) -> Lanes:
+    """Copy some rows."""
+    parts = [slice(*lanes.offsets[row : row + 2].tolist()) for row in rows]
+    copied: dict[str, Any] = {
+        name: np.concatenate([getattr(lanes, name)[part] for part in parts]) for name in _COLUMNS
+    }
+    return replace(
+        lanes,
+        lanes=tuple(lanes.lanes[row] for row in rows),
+        offsets=np.cumsum([0, *(part.stop - part.start for part in parts)]),
+        **copied,
+    )

@@ -30,7 +30,7 @@ class Standing:
     """How what is shown stands to what is on disk.
 
     `edition` counts how often it was read again, `age_s` is since when the last reading began, null for
-    a run that is not recorded any more. `missing`: nothing is there any more; `replaced`: other files are.
+    a run that is not recorded any more. `missing`: nothing is there now; `replaced`: other files are.
     """
 
     edition: int = 0

@@ -35,6 +35,7 @@ STATUS: Final = "live-status"
 PART: Final = "live"
 POLL_MS: Final = 1000
 MISSING: Final = "The folder of this run is missing: this is what it held when it was read."
+UNREADABLE: Final = "Other files are in the folder of this run now, which cannot be read."
 REPLACED: Final = "Other files are in the folder of this run now: they are being read."
 IDLE_MS: Final = 5000
 _PARTS: Final[dict[str, Build]] = {}
@@ -87,7 +88,7 @@ def register(app: Dash) -> None:
         newer = found.edition > known and not paused
         return (
             current.with_edition(shown, found.edition) if newer else no_update,
-            _status(found, current.store(run), paused=bool(paused)),
+            _status(found, run, paused=bool(paused)),
             found.age_s is None,
             IDLE_MS if found.age_s is None else POLL_MS,
         )
@@ -106,14 +107,15 @@ def register(app: Dash) -> None:
         ]
 
 
-def _status(found: Standing, store: Store, *, paused: bool) -> Any:
+def _status(found: Standing, run: Any, *, paused: bool) -> Any:
+    """Return how a run stands; only one that is recorded is asked for, as others need not stay open."""
     if found.missing:
         return html.Span(MISSING, role="alert")
     if found.replaced:
-        return html.Span(REPLACED, role="alert")
+        return html.Span(UNREADABLE if found.unreadable else REPLACED, role="alert")
     if found.age_s is None:
         return None
-    lost = sum(store.report.summary.dropped.values())
+    lost = sum(current.store(run).report.summary.dropped.values())
     losses = f"{text.count(lost, 'event')} lost" if lost else "nothing lost"
     live = "paused" if paused else "live"
     return f"\N{BLACK CIRCLE} {live}: as of {found.age_s:.0f} s ago, {losses}"

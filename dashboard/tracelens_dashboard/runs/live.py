@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LEAST_S: Final = 0.5  # between two readings
+_LOOKED_S: Final = 3.0  # between two looks at the files of a run that is complete, however many ask
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,15 @@ class Standing:
     """How what is shown stands to what is on disk.
 
     `edition` counts how often it was read again, `age_s` is since when the last reading began, null for
-    a run that is not recorded any more. `missing`: nothing is there now; `replaced`: other files are.
+    a run that is not recorded any more. `missing`: nothing is there now; `replaced`: other files are,
+    `unreadable` if these cannot be read.
     """
 
     edition: int = 0
     age_s: float | None = None
     missing: bool = False
     replaced: bool = False
+    unreadable: bool = False
 
 
 @dataclass(eq=False)
@@ -50,35 +53,49 @@ class Followed:
     _begun: float = field(default_factory=time.monotonic)
     _ended: float = field(default_factory=time.monotonic)
     _reading: bool = False
+    _now: str | None = None  # the digest when it was last looked at,
+    _refused: str | None = None  # and that of files that could not be read
+    _looked: float = 0.0
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
         """Note what is there."""
-        self.recorded, self.digest = is_recorded(self.path), fingerprint(self.path)
+        self.recorded = is_recorded(self.path)
+        self.digest = self._now = fingerprint(self.path)
 
     def look(self, read_again: Callable[[], None], *, paused: bool) -> Standing:
         """Return how it stands; what is still recorded is read again beside, unless `paused`."""
         if not self.path.exists():
             return Standing(self.edition, missing=True)
-        replaced = not self.recorded and fingerprint(self.path) != self.digest
         with self._lock:
             now = time.monotonic()
+            replaced = not self.recorded and self._digest_at(now) != self.digest
+            unreadable = replaced and self._now == self._refused
             due = now - self._ended >= max(self._ended - self._begun, _LEAST_S)
-            if (self.recorded or replaced) and due and not paused and not self._reading:
+            wanted = self.recorded or (replaced and not unreadable)
+            if wanted and due and not paused and not self._reading:
                 self._reading = True
                 Thread(target=self._read, args=(read_again,), daemon=True).start()
             age_s = now - self._begun if self.recorded else None
-            return Standing(self.edition, age_s, replaced=replaced)
+            return Standing(self.edition, age_s, replaced=replaced, unreadable=unreadable)
+
+    def _digest_at(self, now: float) -> str | None:
+        if now - self._looked >= _LOOKED_S:
+            self._now, self._looked = fingerprint(self.path), now
+        return self._now
 
     def _read(self, read_again: Callable[[], None]) -> None:
         begun = time.monotonic()
-        recorded = is_recorded(self.path)  # before it is read: what comes later is read once more
+        # Before it is read: what comes later is read once more.
+        recorded, digest = is_recorded(self.path), fingerprint(self.path)
         try:
-            with suppress(TraceLensError, OSError):  # the next reading may find it whole
-                read_again()
-                self.recorded, self._begun = recorded, begun
-                self.digest = fingerprint(self.path)
-                self.edition += 1
+            read_again()
+        except (TraceLensError, OSError):  # of a recording the next reading may find it whole
+            self._refused = digest
+        else:
+            self.recorded, self._begun = recorded, begun
+            self.digest = self._now = digest
+            self.edition += 1
         finally:
             self._ended = time.monotonic()
             self._reading = False

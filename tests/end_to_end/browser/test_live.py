@@ -84,7 +84,10 @@ def grown(page: Page, beyond: int) -> int:
 
 
 def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Popen[str]]) -> None:
-    """On the overview and in the timeline; paused, nothing moves; at the end, live is over."""
+    """On the overview and in the timeline; paused, nothing moves; at the end, live is over.
+
+    Files that cannot be read, and a folder that is missing, leave what was read on screen.
+    """
     folder, process = training
     with served(folder) as url, opened(browser, url) as page:
         expect(page.locator("#live-status")).to_contain_text("live: as of", timeout=60_000)
@@ -109,5 +112,11 @@ def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Pop
         expect(page.locator("#live-status")).to_be_empty(timeout=60_000)
         assert shown(page) >= third
         assert not list(folder.glob("*.segments"))
+        (recorded,) = folder.glob("*.arrow")
+        whole = recorded.read_bytes()
+        recorded.write_bytes(b"no table")
+        expect(page.locator("#live-status")).to_contain_text("cannot be read", timeout=60_000)
+        recorded.write_bytes(whole)
+        expect(page.locator("#live-status")).to_be_empty(timeout=60_000)
         shutil.rmtree(folder)
         expect(page.locator("#live-status")).to_contain_text("is missing", timeout=60_000)

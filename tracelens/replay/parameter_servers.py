@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats, Indices, Ints
 
-__all__ = ["PROCESSOR", "Change", "Rounds", "in_turn", "link_time", "shared", "worked_until"]
+__all__ = [
+    "MOST_REQUESTS",
+    "PROCESSOR",
+    "Change",
+    "Rounds",
+    "in_turn",
+    "link_time",
+    "shared",
+    "worked_until",
+]
 
 
 PROCESSOR: Final = ("aggregate", "apply")

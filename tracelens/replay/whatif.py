@@ -200,6 +200,8 @@ class Replay:
         """
         model = self.model
         changed, now = Changed(model, model.links.lag.copy()), held(model)
+        if not now.keys() <= shares.keys():
+            raise InvalidArgument("The run exchanges with shards that recorded nothing.")
         total = sum(now.values())
         load(changed, now, {shard: total * shares[shard] for shard in now})
         return model.lengths(model.usual) - model.lengths(_replayed(changed, ["placement"]))

@@ -77,6 +77,18 @@ def test_shards_are_known_by_the_requests_that_they_serve() -> None:
     assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
 
 
+def test_what_servers_do_not_see_of_pulls_is_saved_as_well() -> None:
+    """Servers hand a reply to the network, and are done: the same run has the same saving."""
+    (known,) = faults(report(HOT))
+    run = trace(HOT)
+    handed = pl.when(pl.col("op") == "reply").then(pl.col("start_ns") + 10_000)
+    events = run.events.with_columns(end_ns=handed.otherwise(pl.col("end_ns")))
+    (found,) = faults(analyze(run.with_(events=events, parts=None, outlines=None)))
+    assert (found.kind, found.shards) == (known.kind, known.shards)
+    assert known.saving
+    assert found.saving == pytest.approx(known.saving, rel=0.15)
+
+
 @pytest.mark.parametrize("columns", [("shard", "request"), ("bytes",)])
 def test_bytes_that_nobody_measured_are_null(columns: tuple[str, ...]) -> None:
     """No shard has 0 bytes because workers did not say which they ask, or how much."""

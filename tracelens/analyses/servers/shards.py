@@ -37,7 +37,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
-from tracelens.replay.parameter_servers import PROCESSOR, Rounds
+from tracelens.replay.parameter_servers import MOST_REQUESTS, PROCESSOR, Rounds
 from tracelens.replay.whatif import Replay
 from tracelens.stats.constants import ENOUGH, MAJORITY, NEARLY_ALL, NOTICEABLE
 from tracelens.stats.robust import bootstrap_interval
@@ -254,7 +254,9 @@ def _whole_run(
 
     They are done with a reply when it is handed to the network, which then takes its time with it.
     """
-    if loads.height < 2 or _seen_by_workers_alone(asked, served) < MAJORITY:
+    if loads.height < 2 or asked.height > MOST_REQUESTS:
+        return None
+    if _seen_by_workers_alone(asked, served) < MAJORITY:
         return None
     moved = loads["bytes"].to_numpy().astype(np.float64)
     job = float(job_ns(trace))
@@ -269,6 +271,8 @@ def _whole_run(
         try:
             saved = replay().saved_by_placing(shares)
         except InvalidArgument:
+            return None
+        if not replay().identity.reliable:
             return None
         return max(float(saved.sum() / job), 0.0), bootstrap_interval(saved, job)
 

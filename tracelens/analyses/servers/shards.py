@@ -39,7 +39,7 @@ from tracelens.model.findings import Finding
 from tracelens.replay.exchange import Exchange
 from tracelens.replay.parameter_servers import MOST_REQUESTS, PROCESSOR, Rounds
 from tracelens.replay.whatif import Replay
-from tracelens.stats.constants import ENOUGH, MAJORITY, NEARLY_ALL, NOTICEABLE
+from tracelens.stats.constants import CONSISTENT, ENOUGH, NEARLY_ALL, NOTICEABLE
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -250,13 +250,13 @@ def _by_exchange(exchange: Exchange) -> Gain:
 def _whole_run(
     trace: Trace, phases: Phases, asked: pl.DataFrame, served: pl.DataFrame, loads: pl.DataFrame
 ) -> Gain | None:
-    """Return what answers by a replay of the run, where most of a pull is not seen by servers.
+    """Return what answers by a replay of the run, where servers see little of a pull.
 
     They are done with a reply when it is handed to the network, which then takes its time with it.
     """
     if loads.height < 2 or asked.height > MOST_REQUESTS:
         return None
-    if _seen_by_workers_alone(asked, served) < MAJORITY:
+    if _seen_by_workers_alone(asked, served) < CONSISTENT:
         return None
     moved = loads["bytes"].to_numpy().astype(np.float64)
     job = float(job_ns(trace))
@@ -283,8 +283,9 @@ def _seen_by_workers_alone(asked: pl.DataFrame, served: pl.DataFrame) -> float:
     """Return what share of pulls' time is after their server was done with them."""
     done = served.group_by("request").agg(done=pl.col("end_ns").max())
     pulls = asked.filter(pl.col("op") == "pull").join(done, on="request")
-    back = np.maximum((pulls["end_ns"] - pulls["done"]).drop_nulls().to_numpy(), 0)
-    return float(back.sum() / max(pulls["ns"].to_numpy().sum(), 1))
+    after = (pulls["end_ns"] - pulls["done"]).fill_null(0).to_numpy()
+    whole = pulls["ns"].to_numpy()
+    return float(np.clip(after, 0, whole).sum() / max(whole.sum(), 1))
 
 
 def replayable_rounds(trace: Trace, phases: Phases) -> Rounds | None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import polars as pl
 from support.runs.indexes import recorded
 
+from tracelens import load
 from tracelens.cli import main
 from tracelens.lod import index
+from tracelens.lod.tracks import names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +27,9 @@ def test_the_index_is_made_once(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert str(folder) in capsys.readouterr().out
     made = {file.name: file.stat().st_mtime_ns for file in folder.iterdir()}
     assert any(name.startswith("level-") for name in made)
+    assert (
+        pl.read_ipc(folder / names.FILE)["count"].sum() == load.open(trace).spans.collect().height
+    )
     assert main(["index", str(trace)]) == 0
     assert {file.name: file.stat().st_mtime_ns for file in folder.iterdir()} == made
 

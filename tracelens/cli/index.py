@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     import argparse
     from pathlib import Path
 
+    import polars as pl
+
+    from tracelens.lod.opening import OnProgress
     from tracelens.lod.run_data import Run
 
 NAME: Final = "index"
@@ -46,8 +49,26 @@ def run(arguments: argparse.Namespace) -> int:
         )
     with progress("refining the index") as on_progress:
         index.refine(folder, on_progress)
+    with progress("counting names") as on_progress:
+        _count_names(made, arguments.trace, on_progress)
     sys.stdout.write(_described(folder) + "\n")
     return 0
+
+
+def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
+    """Count what spans are called, for the search of the dashboard."""
+    from tracelens.lod.tracks.names import Names
+    from tracelens.lod.tracks.recorded_spans import RecordedSpans
+
+    recorded, total = RecordedSpans(run, trace), run.workers.height + run.shards.height
+    read: list[int] = []
+
+    def counted(process: int) -> pl.DataFrame:
+        read.append(process)
+        on_progress(len(read), total)
+        return recorded.read(process)
+
+    _ = Names.of(run, counted).table
 
 
 def _explained(arguments: argparse.Namespace) -> Run:

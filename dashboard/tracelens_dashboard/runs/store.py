@@ -58,9 +58,7 @@ class Store:
         self.run_id = run_id  # what addresses call it, where several runs are served
         self.source = source
         self._recorded = RecordedSpans(shown, source)
-        pyramid = shown.scene.pyramid
-        processes = [*shown.workers["process"], *shown.shards["process"]]
-        self.names = Names(processes, self._recorded.read, pyramid.folder if pyramid else None)
+        self.names = Names.of(shown, self._recorded.read)
         self._opened = last_results(self._open, KEPT_GROUPS)
         self._last_step_times = last_results(self._step_times, KEPT_PROCESSES)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import polars as pl
 
@@ -18,6 +18,8 @@ from tracelens.lod.tracks.group import label
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
+
+    from tracelens.lod.run_data import Run
 
 FILE: Final = "names.arrow"
 IDENTITY: Final = ("name", "kind", "op", "bucket", "shard")
@@ -78,6 +80,13 @@ class Names:
         self._file = folder / FILE if folder else None
         self._lock = Lock()
         self._table: pl.DataFrame | None = None
+
+    @classmethod
+    def of(cls, run: Run, read: Callable[[int], pl.DataFrame]) -> Self:
+        """Count those of a run, whose events of a process `read` gives, or take what its index has."""
+        processes = [*run.workers["process"], *run.shards["process"]]
+        pyramid = run.scene.pyramid
+        return cls(processes, read, pyramid.folder if pyramid else None)
 
     @property
     def table(self) -> pl.DataFrame:

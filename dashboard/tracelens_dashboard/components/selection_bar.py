@@ -90,10 +90,11 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def choose(group: Any, run: Any) -> str:
-        found = dict(groups(current.store(run))).get(str(group))
-        if found is None:
+        known = [ranks for _, ranks in groups(current.store(run))]
+        place = int(group) if isinstance(group, str) and group.isdecimal() else len(known)
+        if place >= len(known):
             raise PreventUpdate
-        return found
+        return known[place]
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -119,7 +120,8 @@ def groups(store: Store) -> Iterator[tuple[str, str]]:
 
 
 def _groups(store: Store) -> Component:
-    known = [{"value": name, "label": name} for name, _ in groups(store)]
+    # Names that are shown alike need not be.
+    known = [{"value": str(place), "label": name} for place, (name, _) in enumerate(groups(store))]
     return html.Div(
         dmc.Select(
             id=GROUP,

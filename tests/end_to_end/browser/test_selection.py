@@ -65,6 +65,7 @@ def test_narrowed_on_one_page_narrowed_on_all(browser: Browser, urls: tuple[str,
         expect(page.locator("#verdict, .verdict h1").first).to_contain_text("STRAGGLER rank 2")
         page.reload()
         facts(page, "2 ranks · 40 steps")
+        expect(page.get_by_role("button", name="show all ranks and steps")).to_be_enabled()
         page.keyboard.press("Escape")
         facts(page, "4 ranks · 120 steps")
         assert "run=" not in page.url

@@ -38,7 +38,7 @@ def crowd(ranks: int, steps: int, late_rank: int, late_step: int) -> Run:
     numbers, none = pl.Series(range(ranks), dtype=pl.Int32), pl.DataFrame()
     starts = STEP_NS * np.arange(steps)
     workers = pl.DataFrame({"process": numbers, "rank": numbers}).with_columns(
-        host=pl.lit("host"), file=pl.lit("")
+        host=pl.lit("host"), file=pl.lit(""), stage=0
     )
     return Run(
         name="crowd",

@@ -8,6 +8,7 @@ bring 3.7, 1.3 and 1.1.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import accumulate
 from math import log2
 from operator import mul
@@ -15,14 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.errors import UnusableInput
+from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.replay.whatif import whatif
 from tracelens.simulator.scenario import MILLISECOND
 from tracelens.studies.figures import Figure, Section, Study
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tracelens.model.trace import Trace
 
 __all__ = ["study"]
@@ -124,7 +123,8 @@ def _measured(trace: Trace) -> Section:
     whole_share = sum(shares.get(op, 0.0) for op in _PARTS)
     figures.append(Figure("all three, of the steps", whole_share, "%", "measured"))
     if "turn_wait" in shares:
-        figures += _served_at_once(trace)
+        with suppress(InvalidArgument):  # of one worker alone, turns are no wait for others
+            figures += _served_at_once(trace)
     return Section(
         "What did the run given communicate?",
         tuple(figures),
@@ -132,11 +132,17 @@ def _measured(trace: Trace) -> Section:
     )
 
 
-def _served_at_once(trace: Trace) -> Iterator[Figure]:
-    """Yield how long a worker's iteration is, and would be if the master served whoever waits."""
+def _served_at_once(trace: Trace) -> list[Figure]:
+    """Return how long a worker's iteration is, and would be if the master served whoever waits.
+
+    Raises:
+        InvalidArgument: the master takes no workers in turn.
+    """
     (answer,) = whatif(trace, "async=on").answers
-    for name, step_ns in (
-        ("iteration, all workers in turn", answer.before_ns),
-        ("iteration, served at once", answer.after_ns),
-    ):
-        yield Figure(name, step_ns / MILLISECOND, "ms", "measured")
+    return [
+        Figure(name, step_ns / MILLISECOND, "ms", "measured")
+        for name, step_ns in (
+            ("iteration, all workers in turn", answer.before_ns),
+            ("iteration, served at once", answer.after_ns),
+        )
+    ]

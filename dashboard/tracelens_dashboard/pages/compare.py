@@ -59,8 +59,7 @@ NOT_CHOSEN: Final = "Choose a run to compare with."
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or how to come to a second run."""
     title = heading.page_title(TITLE)
-    mine = selection.read(store.run_id)
-    if mine is None or mine.run is None:
+    if selection.is_served_alone(store.run_id):
         return _message(title, ALONE)
     other = current.other(view.compared)
     top = html.Div([title, _choice(store, view)], className="page-heading")

@@ -58,8 +58,7 @@ UNREAD: Final = "{count} not read yet: “Read all” in the list of runs does t
 def layout(store: Store, _view: ViewState) -> Component:
     """Return the page, or how to come to more runs."""
     title = heading.page_title(TITLE)
-    mine = selection.read(store.run_id)
-    if mine is None or mine.run is None:
+    if selection.is_served_alone(store.run_id):
         card = dmc.Card(html.P(ALONE), className="card prose", id="no-scaling")
         return html.Div([title, card], className="page")
     entries = current.runs().look()

@@ -43,3 +43,9 @@ def read(key: object) -> Selection | None:
         return Selection(match[1] or None, Choice.parse(match[2], match[3]))
     except InvalidArgument:
         return None
+
+
+def is_served_alone(key: str | None) -> bool:
+    """Return whether a run, or the run of a part, has no id among others."""
+    found = read(key)
+    return found is None or found.run is None

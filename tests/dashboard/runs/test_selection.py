@@ -24,6 +24,8 @@ from tracelens_dashboard.view.state import NO_RUN, ViewState
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tracelens_dashboard.pages import Page
+
 LIMIT_S = 300.0
 ID = "0123456789ab"
 
@@ -85,10 +87,10 @@ def test_ranks_and_steps_of_a_run(runs: Runs) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page not in (compare, scaling)], ids=lambda page: page.TITLE
 )
-def test_every_page_shows_a_part(runs: Runs, page: object) -> None:
+def test_every_page_shows_a_part(runs: Runs, page: Page) -> None:
     """Of its ranks, and of its steps; what is about other runs, too, asks the server for these."""
     part = part_of(runs, "late", "1-2", "15-59")
-    assert page.layout(part, ViewState(run=part.run_id))  # type: ignore[attr-defined]
+    assert page.layout(part, ViewState(run=part.run_id))
 
 
 def test_steps_without_a_fault_have_none(runs: Runs) -> None:
@@ -127,7 +129,7 @@ def test_hosts_are_groups(tmp_path: Path) -> None:
 
 
 def test_what_is_compared_with_is_the_same_part() -> None:
-    """Steps of one run are not held against all of another."""
+    """Steps of one run are not compared with all of another."""
     view = ViewState(run=f"{ID}~s20-39", compare="ba9876543210")
     assert view.compared == "ba9876543210~s20-39"
     assert ViewState(run=ID, compare="ba9876543210").compared == "ba9876543210"

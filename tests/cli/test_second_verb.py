@@ -135,7 +135,7 @@ def test_a_run_without_devices_is_not_read_for_them(
         pytest.fail(f"all columns of process {process} were read")
 
     monkeypatch.setattr(Source, "frame", read)
-    assert main(["index", str(trace)]) == 0
+    assert explained(trace).scene.pyramid
 
 
 def test_a_full_disk_is_no_reason_for_no_report(trace: Path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import local, open_trace
-from tracelens.errors import InvalidArgument
+from tracelens.errors import InvalidArgument, TraceLensError
 from tracelens.remote.address import place
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
-    """Count what spans are called, for the search of the dashboard."""
+    """Count what spans are called, for the search of the dashboard; it does so itself where not.
+
+    This alone reads events again after a report.
+    """
     from tracelens.lod.tracks.names import Names
     from tracelens.lod.tracks.recorded_spans import RecordedSpans
 
@@ -68,7 +72,8 @@ def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
         on_progress(len(read), total)
         return recorded.read(process)
 
-    _ = Names.of(run, counted).table
+    with suppress(TraceLensError):  # a file cannot be read any more: the index serves without
+        _ = Names.of(run, counted).table
 
 
 def _explained(arguments: argparse.Namespace) -> Run:

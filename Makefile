@@ -55,6 +55,9 @@ samples: $(VENV)/test.stamp ## record sample_traces/ anew
 example-%: $(VENV)/test.stamp ## record and explain an entry of sample_traces/manifest.toml; fails if what is planted is not found: make example-mpi-late-rank
 	PYTHONPATH=tests $(BIN)/python -m support.samples $*
 
+study-%: $(VENV)/test.stamp ## record a paper's system in small, and make its study with that: make study-easgd
+	PYTHONPATH=tests $(BIN)/python -m support.studies $*
+
 screenshots: $(VENV)/test.stamp browser ## one picture of every page of the dashboard, into docs/pictures
 	PYTHONPATH=tests $(BIN)/python -m support.screenshots
 

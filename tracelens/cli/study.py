@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_limit, import_libraries, local, open_path
+from tracelens.cli.opening import add_limit, import_libraries, local, named, open_path
 from tracelens.remote.address import place
 
 if TYPE_CHECKING:
@@ -31,7 +31,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--trace",
         type=place,
         metavar="RUN",
-        help="a run of yours to ask the same of: with servers (cori), allreduces, updates, or EASGD",
+        action="append",
+        default=[],
+        help="a run of yours to ask the same of: with servers (cori), allreduces, updates, or EASGD; "
+        "repeatable",
     )
     add_limit(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
@@ -43,8 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     from tracelens.studies import study
     from tracelens.studies.written import FORMATS
 
-    trace = None
-    if arguments.trace is not None:
-        trace = open_path(arguments, local(arguments.trace), lambda _done, _total: None)
-    sys.stdout.write(FORMATS[arguments.format](study(arguments.study, trace)))
+    runs = {
+        named(run): open_path(arguments, local(run), lambda _done, _total: None)
+        for run in arguments.trace
+    }
+    sys.stdout.write(FORMATS[arguments.format](study(arguments.study, runs)))
     return 0

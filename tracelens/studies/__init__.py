@@ -1,17 +1,20 @@
 """The systems of papers, at their scale: what the authors asked, and what follows from what is known.
 
-A study is a module with ``study(trace)`` and a name in `STUDIES`. Every number says whether it follows
-from published ones, was assumed, or came out of a simulated run (`figures.TAGS`).
+A study is a module with ``study()``, ``ask(trace)`` and a name in `STUDIES`. Every number says whether
+it follows from published ones, was assumed, or came out of a simulated run (`figures.TAGS`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tracelens.studies.figures import Figure, Section, Study
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tracelens.model.trace import Trace
 
 __all__ = ["STUDIES", "Figure", "Section", "Study", "study"]
@@ -21,14 +24,27 @@ STUDIES: Final = ("cori", "phub", "allreduce", "interleaving", "easgd")
 
 
 class _Module(Protocol):
-    def study(self, trace: Trace | None, /) -> Study:
-        """Compute, simulate, and look at a trace."""
+    def study(self) -> Study:
+        """Compute and simulate."""
+
+    def ask(self, trace: Trace, /) -> Section:
+        """Measure the same of a recorded run."""
 
 
-def study(name: str, trace: Trace | None = None) -> Study:
-    """Make a study; `trace` is a run to ask the same of, where a study has a question for it.
+def study(name: str, runs: Mapping[str, Trace] | None = None) -> Study:
+    """Make a study, and ask the same of recorded runs, by their names.
 
     Raises:
-        UnusableInput: the trace does not hold what is asked for.
+        UnusableInput: a run does not hold what is asked for.
     """
-    return cast("_Module", import_module(f"{__name__}.{name}")).study(trace)
+    module = cast("_Module", import_module(f"{__name__}.{name}"))
+    made, runs = module.study(), runs or {}
+    asked = {run: module.ask(trace) for run, trace in runs.items()}
+    if len(asked) > 1:
+        asked = {run: _named(section, run) for run, section in asked.items()}
+    return replace(made, sections=(*made.sections, *asked.values()))
+
+
+def _named(section: Section, run: str) -> Section:
+    """Name the run that a section is about."""
+    return replace(section, question=f"{section.question} ({run})")

@@ -20,7 +20,7 @@ from tracelens.studies.figures import Figure, Section, Study
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-__all__ = ["study"]
+__all__ = ["ask", "study"]
 
 PAPER: Final = "Awan et al. 2018, arXiv:1810.11112 (CCGrid'19)"
 _RANKS: Final = 64
@@ -44,16 +44,9 @@ _SOURCES: Final = (
 )
 
 
-def study(trace: Trace | None = None) -> Study:
-    """Compute; `trace` is a run with allreduces, best a sweep over sizes, to measure the same of.
-
-    Raises:
-        UnusableInput: it has none whose size is known.
-    """
-    sections = [_winners(), _training(), _ratios()]
-    if trace is not None:
-        sections.append(_measured(trace))
-    return Study("allreduce", PAPER, tuple(sections), _SOURCES)
+def study() -> Study:
+    """Compute."""
+    return Study("allreduce", PAPER, (_winners(), _training(), _ratios()), _SOURCES)
 
 
 def _took_us(algorithm: str, nbytes: float) -> float:
@@ -128,8 +121,12 @@ def _ratios() -> Section:
     )
 
 
-def _measured(trace: Trace) -> Section:
-    """Return of each size the algorithm that took least in a recorded run."""
+def ask(trace: Trace) -> Section:
+    """Return of each size the algorithm that took least in a recorded run, best a sweep over sizes.
+
+    Raises:
+        UnusableInput: it has no allreduce whose size is known.
+    """
     from tracelens.accounting import phases  # noqa: PLC0415 - closed forms need none
     from tracelens.analyses.collectives import communication  # noqa: PLC0415
 

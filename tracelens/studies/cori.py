@@ -20,7 +20,7 @@ from tracelens.model import fmt
 from tracelens.placement import STRATEGIES, loads
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.studies.figures import Figure, Section, Study, Tag
-from tracelens.studies.traces import served
+from tracelens.studies.traces import Served, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.simulator.scenario import Scenario
 
-__all__ = ["MODELS", "study"]
+__all__ = ["MODELS", "ask", "study"]
 
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
 _FITTED: Final = 0.23  # efficiency of 512 workers with 64 servers
 _HIDDEN: Final = 0.5  # of the fullest server's work: from there on transfers count as overlapped
-_HEP_WORKERS: Final = 256
 _GIVEN: Final = "the run given"
+_HEP_WORKERS: Final = 256
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,31 @@ MODELS: Final = {
 }
 
 
-def study(trace: Trace | None = None) -> Study:
-    """Compute and simulate; `trace` is a run with parameter servers to ask overlap or incast of.
-
-    Raises:
-        UnusableInput: it has no such servers.
-    """
+def study() -> Study:
+    """Compute and simulate."""
     resnet = _resnet()
-    sections = [
+    sections = (
         _placement(resnet),
         _efficiencies(resnet),
         _explained(resnet),
         _hep_cnn(),
-        _overlap_or_incast(resnet, trace),
-    ]
-    return Study("cori", PAPER, tuple(sections), _SOURCES)
+        _overlap_or_incast(resnet),
+    )
+    return Study("cori", PAPER, sections, _SOURCES)
+
+
+def ask(trace: Trace) -> Section:
+    """Return whether the transfers of a run with parameter servers are overlapped.
+
+    Raises:
+        UnusableInput: it has no such servers.
+    """
+    one = served(trace)
+    return Section(
+        "Overlap or incast in the run given?",
+        _shares(_GIVEN, one, "measured"),
+        f"{fmt.capital(_cause(one.hidden))}.",
+    )
 
 
 _SOURCES: Final = (
@@ -208,28 +218,28 @@ def _hep_cnn() -> Section:
     )
 
 
-def _overlap_or_incast(resnet: Scenario, given: Trace | None) -> Section:
-    """Ask runs whether their transfers are overlapped."""
+def _overlap_or_incast(resnet: Scenario) -> Section:
+    """Ask simulated runs whether their transfers are overlapped."""
     smaller = replace(resnet, ranks=128, shards=32)
     runs = {
         "a run with overlap": prepare(synthetic.generate(smaller)),
         "a run with incast": prepare(synthetic.generate(_congested(smaller))),
     }
-    runs |= {_GIVEN: given} if given is not None else {}
     found = {name: served(trace) for name, trace in runs.items()}
-    figures: list[Figure] = []
-    for name, one in found.items():
-        tag: Tag = "measured" if name == _GIVEN else "simulated"
-        figures += [
-            Figure(f"fullest server at work, {name}", one.busy, "%", tag),
-            Figure(f"of that beside compute, {name}", one.hidden, "%", tag),
-        ]
+    figures = [one for name, run in found.items() for one in _shares(name, run, "simulated")]
     verdicts = [f"{name}: {_cause(one.hidden)}" for name, one in found.items()]
     return Section(
         "Overlap or incast? What a trace says",
         tuple(figures),
         f"{fmt.capital('; '.join(verdicts))}. A server that works while workers compute is hidden; "
         "one that works only while they wait is not.",
+    )
+
+
+def _shares(name: str, run: Served, tag: Tag) -> tuple[Figure, ...]:
+    return (
+        Figure(f"fullest server at work, {name}", run.busy, "%", tag),
+        Figure(f"of that beside compute, {name}", run.hidden, "%", tag),
     )
 
 

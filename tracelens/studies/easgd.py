@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.accounting import phases
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.replay.whatif import whatif
 from tracelens.simulator.scenario import MILLISECOND
@@ -24,7 +26,7 @@ from tracelens.studies.figures import Figure, Section, Study
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-__all__ = ["study"]
+__all__ = ["ask", "study"]
 
 PAPER: Final = "You, Buluc & Demmel 2017, arXiv:1708.02983 (SC'17)"
 _ORIGINAL: Final = 0.87  # of an iteration is communication
@@ -38,21 +40,14 @@ _SOURCES: Final = (
 )
 _PARTS: Final = {
     "turn_wait": "waiting for the turn",
-    "weights_down": "weights down",
-    "weights_up": "weights up",
+    "weights_down": "weights down under way",
+    "weights_up": "weights up under way",
 }
 
 
-def study(trace: Trace | None = None) -> Study:
-    """Compute; `trace` is a run of such a method, to be divided into the same parts.
-
-    Raises:
-        UnusableInput: it is none.
-    """
-    sections = [_tree(), _totals()]
-    if trace is not None:
-        sections.append(_measured(trace))
-    return Study("easgd", PAPER, tuple(sections), _SOURCES)
+def study() -> Study:
+    """Compute."""
+    return Study("easgd", PAPER, (_tree(), _totals()), _SOURCES)
 
 
 def _tree() -> Section:
@@ -99,8 +94,12 @@ def _totals() -> Section:
     )
 
 
-def _measured(trace: Trace) -> Section:
-    """Divide the workers' steps of a recorded run."""
+def ask(trace: Trace) -> Section:
+    """Divide the workers' steps of a run of such a method; of the original, without turns as well.
+
+    Raises:
+        UnusableInput: it is none.
+    """
     workers = trace.workers["process"].implode()
     elastic = (pl.col("kind").cast(pl.String) == "elastic") & pl.col("process").is_in(workers)
     spent = (
@@ -109,7 +108,9 @@ def _measured(trace: Trace) -> Section:
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
         .collect()
     )
-    whole = int((trace.steps["end_ns"] - trace.steps["start_ns"]).sum())
+    parts = phases.run(trace)
+    lasting = parts.spent.sum(axis=1)
+    whole = int(lasting.sum())
     shares = {op: ns / whole for op, ns in spent.iter_rows()} if whole else {}
     if not shares.keys() & _PARTS.keys():
         raise UnusableInput(
@@ -120,15 +121,19 @@ def _measured(trace: Trace) -> Section:
         Figure(f"{name}, of the steps", shares.get(op, 0.0), "%", "measured")
         for op, name in _PARTS.items()
     ]
-    whole_share = sum(shares.get(op, 0.0) for op in _PARTS)
-    figures.append(Figure("all three, of the steps", whole_share, "%", "measured"))
+    exposed = 1 - int(parts.of(*OWN_CATEGORIES).sum()) / whole
+    figures += [
+        Figure("communication not hidden, of the steps", exposed, "%", "measured"),
+        Figure("iteration", float(lasting.mean()) / MILLISECOND, "ms", "measured"),
+    ]
     if "turn_wait" in shares:
         with suppress(InvalidArgument):  # of one worker alone, turns are no wait for others
             figures += _served_at_once(trace)
     return Section(
         "What did the run given communicate?",
         tuple(figures),
-        "Waiting for the turn is no transfer: a faster network does not shorten it.",
+        "Waiting for the turn is no transfer: a faster network does not shorten it. What is under way "
+        "while a worker computes costs it nothing.",
     )
 
 

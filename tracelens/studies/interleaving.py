@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
 
-__all__ = ["CASES", "study"]
+__all__ = ["CASES", "ask", "study"]
 
 PAPER: Final = "Li et al. 2019, hal-02570148"
 _BACKPROP_MS: Final = 670.0  # of ResNet-50
@@ -86,26 +86,20 @@ CASES: Final = (
 )
 
 
-def study(trace: Trace | None = None) -> Study:
-    """Simulate, and look at a recorded run.
-
-    Raises:
-        UnusableInput: the trace holds no reductions, or no two weight updates of a step.
-    """
+def study() -> Study:
+    """Simulate."""
     systems = {
         _FAST: _resnet50(2.0),
         _SLOW: _resnet50(0.2),
         _NT3: _nt3(2.0),
         _NT3_SLOW: _nt3(0.6),
     }
-    sections = [
+    sections = (
         _hidden(systems),
         _absorbed(systems),
         _gaps({name: systems[name] for name in (_FAST, _NT3)}),
-    ]
-    if trace is not None:
-        sections.append(_measured(trace))
-    return Study("interleaving", PAPER, tuple(sections), _SOURCES)
+    )
+    return Study("interleaving", PAPER, sections, _SOURCES)
 
 
 def _resnet50(gbytes_per_s: float) -> Scenario:
@@ -222,8 +216,12 @@ def _updates(reduced: Floats, lasting: Floats) -> tuple[Floats, Floats]:
     return begin, end
 
 
-def _measured(trace: Trace) -> Section:
-    """Ask the same of a recorded run."""
+def ask(trace: Trace) -> Section:
+    """Return what a recorded run hides, absorbs, and leaves for work in the background.
+
+    Raises:
+        UnusableInput: it holds no reductions, or no weight updates of two steps.
+    """
     phases = accounting.run(trace)
     found = interleaving.run(trace, phases)
     budget = gradient_latency.background_budget(trace, phases)

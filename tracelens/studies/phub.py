@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["ARRANGEMENTS", "study"]
+__all__ = ["ARRANGEMENTS", "ask", "study"]
 
 PAPER: Final = "Luo et al. 2018, arXiv:1801.09805 and arXiv:1805.07891"
 ARRANGEMENTS: Final[dict[str, Callable[[int], float]]] = {
@@ -44,19 +44,15 @@ _SOURCES: Final = (
 _CHUNKS: Final = f"placement=chunked:{CHUNK_BYTES // 1024}KiB"
 
 
-def study(trace: Trace | None = None) -> Study:
-    """Compute and simulate; `trace` is a run with servers, to be asked what chunks would change.
-
-    Raises:
-        UnusableInput: it has none, or does not tell what their services and messages take by bytes.
-    """
+def study() -> Study:
+    """Compute and simulate."""
     alexnet = scenario_file.scenario(scenario_file.preset("alexnet"))
     nbytes, workers = float(sum(alexnet.variables)), alexnet.ranks
     compute_ms = alexnet.data_ms + alexnet.forward_ms + alexnet.backprop_ms
     link = alexnet.link_gbytes_per_s * 1e6  # bytes / ms
     one_way_ms = nbytes / link
     quiet = replace(alexnet, steps=3, noise=0.0, spread=0.0)
-    sections = [
+    sections = (
         _arrangements(nbytes, workers, compute_ms, link),
         Section(
             "How long is a step at best?",
@@ -75,10 +71,8 @@ def study(trace: Trace | None = None) -> Study:
             "The link bounds the step: overlap alone halves it, and a barrier takes that back.",
         ),
         _speedups(compute_ms, one_way_ms),
-    ]
-    if trace is not None:
-        sections.append(_measured(trace))
-    return Study("phub", PAPER, tuple(sections), _SOURCES)
+    )
+    return Study("phub", PAPER, sections, _SOURCES)
 
 
 def _arrangements(nbytes: float, workers: int, compute_ms: float, link: float) -> Section:
@@ -118,8 +112,12 @@ def _speedups(compute_ms: float, one_way_ms: float) -> Section:
     )
 
 
-def _measured(trace: Trace) -> Section:
-    """Ask a recorded run how long its steps would be with its bytes in chunks on all servers."""
+def ask(trace: Trace) -> Section:
+    """Return how long the steps of a run with servers would be with its bytes in chunks on all of them.
+
+    Raises:
+        UnusableInput: it has none, or does not tell what their services and messages take by bytes.
+    """
     try:
         found = whatif(trace, _CHUNKS)
     except InvalidArgument as error:

@@ -106,6 +106,16 @@ CASES = {
         replace(SERVERS, shards=4, shard_bytes=(2 << 20,) * 4),
         ("shards=4",),
     ),
+    "one server": (
+        SERVERS,
+        replace(SERVERS, shards=1, shard_bytes=(8 << 20,)),
+        ("arrangement=central",),
+    ),
+    "a server for each worker": (
+        SERVERS,
+        replace(SERVERS, shards=BASE.ranks, shard_bytes=((8 << 20) // BASE.ranks,) * BASE.ranks),
+        ("arrangement=sharded",),
+    ),
     "nothing": (BASE, BASE, ("rank:0*1",)),
 }
 
@@ -160,6 +170,7 @@ def test_all_ranks_single_edits() -> None:
         ("overlap=on", "there are none"),
         ("background=many", "no number of bytes"),
         ("async=on", "servers that join the gradients"),
+        ("arrangement=central", "needs parameter servers"),
         ("arrangement=separate", "not recorded"),
     ],
 )

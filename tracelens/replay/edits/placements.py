@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
 
-__all__ = ["held", "load", "place", "spread"]
+__all__ = ["arrange", "held", "load", "place", "spread"]
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -73,6 +73,15 @@ def spread(changed: Changed, count: str) -> None:
         f"Each shard holds {fmt.size(each)} of what a worker exchanges in a step on average; what more "
         "messages cost the workers is not in it."
     )
+
+
+def arrange(changed: Changed, form: str) -> None:
+    """Let one server hold all bytes (central), or deal them out to a server for each worker (sharded).
+
+    Raises:
+        InvalidArgument: there are no servers.
+    """
+    spread(changed, "1" if form == "central" else str(len(changed.model.ranks)))
 
 
 def held(model: Model) -> dict[int, float]:

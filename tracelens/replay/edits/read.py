@@ -15,7 +15,7 @@ from tracelens.replay.edits.asynchrony import first_come
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
-from tracelens.replay.edits.placements import place, spread
+from tracelens.replay.edits.placements import arrange, place, spread
 from tracelens.replay.edits.work import factor, work
 from tracelens.simulator.algorithms import ALGORITHMS
 
@@ -30,7 +30,7 @@ __all__ = ["FORMS", "edited", "known_edits"]
 FORMS: Final = (
     "rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
     "message_cost/F, buckets=SIZE, overlap=on, overlap=off, algorithm=A, ranks=N, background=SIZE, "
-    "placement=STRATEGY, shards=N, async=on"
+    "placement=STRATEGY, shards=N, arrangement=central, arrangement=sharded, async=on"
 )
 
 
@@ -181,6 +181,13 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (r"algorithm=(?P<algorithm>.+)", carry_out_by),
         (r"ranks=(?P<count>\d+)", with_ranks),
         (r"async=on", first_come),
-        (r"arrangement=.*", _refusal("which links machines share is not recorded.")),
+        (r"arrangement=(?P<form>central|sharded)", arrange),
+        (
+            r"arrangement=.*",
+            _refusal(
+                "which links a worker and a server on its machine would share is not recorded; "
+                "arrangement=central and arrangement=sharded can be."
+            ),
+        ),
     )
 )

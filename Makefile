@@ -150,6 +150,9 @@ bench-verdicts: $(VENV)/test.stamp $(VENV)-traceml/traceml.stamp ## rank and pla
 bench-savings: $(VENV)/test.stamp ## what fixing real faults saves, beside what reports state (15 minutes; PUBLISH=1: write docs/accuracy.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/savings.py $(if $(PUBLISH),--publish) $(ARGS)
 
+bench-background: $(VENV)/test.stamp ## what a write in the background costs that fits a step's pauses, and one twice as large (5 minutes, as root; PUBLISH=1: write docs/studies.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/background_write.py $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-whatif: $(VENV)/test.stamp ## what whatif predicts, beside what came of it when it was done (20 minutes, as root; PUBLISH=1: write docs/whatif.md)
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/interventions.py $(if $(PUBLISH),--publish) $(ARGS)
 

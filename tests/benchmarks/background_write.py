@@ -8,7 +8,7 @@ usable of a step, of a run recorded before, times what such processes write alon
 blocks of steps without a write, with what was announced and with twice as much take turns in one run, in
 random order. A ratio of a round is one sample; the interval is as in ddp_overhead.py.
 
-Run, as root: PYTHONPATH=.:tests python tests/benchmarks/background_write.py [--rounds N] [--publish]
+Run, as root: make bench-background [PUBLISH=1] [ARGS="--rounds 20"]
 """
 
 from __future__ import annotations

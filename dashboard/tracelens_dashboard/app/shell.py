@@ -49,7 +49,7 @@ KEYS: Final = (
     ("/", "find spans in the timeline by name, kind, bucket or shard; runs in their list"),
     ("Enter, n, N", "timeline: the next, or the previous, of what is found"),
     ("Shift and drag", "timeline: mark a time range, or an area: its spans as a table"),
-    ("Esc", "show the whole run again: all ranks and steps"),
+    ("Esc", "close the details of a span, else show the whole run again: all ranks and steps"),
     ("?", "this help"),
 )
 

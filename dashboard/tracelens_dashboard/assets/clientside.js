@@ -55,7 +55,9 @@
         const graph = document.getElementById("timeline");
         const top = graph ? graph.getBoundingClientRect().top + window.scrollY : 0;
         const tall = Math.max(0, Math.round(window.innerHeight - top - BESIDE_ROWS));
-        return [(graph?.clientWidth || window.innerWidth) - BESIDE_PLOT, tall];
+        const wide = (graph?.clientWidth || window.innerWidth) - BESIDE_PLOT;
+        window.tracelensSizes(graph, wide, tall);
+        return [wide, tall];
       },
       // Moves the timeline to a window, through the same event as the mouse.
       go(range) {

@@ -15,6 +15,7 @@ from tracelens_dashboard.components.timeline import (
     drawing,
     finding,
     gutter,
+    inspector,
     keys,
     names,
 )
@@ -38,7 +39,12 @@ def layout(store: Store, view: ViewState) -> Component:
     graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT, **aria("timeline"))
     beside = html.Div(id=names.GUTTER, className="gutter")
     rows = html.Div([graph, beside], className="rows")
-    shown = [controls.layout(store, view), controls.strip_layout(), rows]
+    panel = inspector.layout(answers.described(store, chosen))
+    plots = html.Div([controls.strip_layout(), rows], className="plots")
+    shown = [
+        controls.layout(store, view),
+        html.Div([plots, panel], className="beside-inspector"),
+    ]
     return html.Div(
         [
             dcc.Store(id=names.VIEW, data=_seen(store, view)),
@@ -46,10 +52,10 @@ def layout(store: Store, view: ViewState) -> Component:
             dcc.Store(id=names.WIDE),
             *gutter.stores(view),
             dcc.Store(id=names.SELECTED, data=chosen),
+            dcc.Store(id=names.POINTED),
             keys.layout(),
             dmc.Card(shown, className="card"),
             html.Div(id=names.AREA),
-            dmc.Card(answers.described(store, chosen), id=names.DETAILS, className="card", mt="sm"),
         ],
         className="page",
     )

@@ -84,7 +84,7 @@ def frame(
         flagged=store.flagged,
         marked=marked(store, view),
         marked_label=text.steps(*steps) if steps else "",
-        call=_call(store, selected),
+        call=call_of(store, place_of(store, selected)),
         opened=opened,
         path=store.table("critical_stays") if path is True else None,
         columns=_columns(wide),
@@ -231,9 +231,8 @@ def _place(click: Any) -> tuple[float, float] | None:
     return (float(xs[0]), float(ys[0])) if numbers else None
 
 
-def _call(store: Store, selected: Any) -> Call | None:
-    """Return the collective that was under way where a click was."""
-    place = place_of(store, selected)
+def call_of(store: Store, place: Place | None) -> Call | None:
+    """Return the collective that was under way at a place; None where there was none."""
     if place is None:
         return None
     if place.track is not None:

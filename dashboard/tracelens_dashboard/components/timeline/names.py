@@ -23,6 +23,7 @@ PATH: Final = "timeline-path"  # whether the critical path is drawn
 NOTE: Final = "timeline-note"
 LEGEND: Final = "timeline-legend"
 DETAILS: Final = "timeline-details"
+POINTED: Final = "timeline-pointed"  # assets/tracks.js puts there which span the panel leads to
 SEARCH: Final = "timeline-search"
 HIT: Final = "timeline-hit"  # which one of what is found is selected
 SCROLL: Final = "timeline-scroll"  # how far down the selected row is

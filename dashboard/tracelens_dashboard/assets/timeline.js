@@ -17,7 +17,7 @@
     return [start, start + size];
   };
 
-  const ASKED = ["f", "p", "o", "n", "N", "[", "]"]; // keys whose meaning the server knows
+  const ASKED = ["f", "p", "o", "n", "N", "m", "[", "]"]; // keys whose meaning the server knows
   let presses = 0;
 
   const press = (key) => {

@@ -18,6 +18,7 @@ from tracelens_dashboard.components.timeline import (
     inspector,
     keys,
     names,
+    notes,
 )
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import viewport
@@ -69,6 +70,7 @@ def register(app: Dash) -> None:
     area.register(app)
     gutter.register(app)
     finding.register(app)
+    notes.register(app)
     keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))
 
 

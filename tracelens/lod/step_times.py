@@ -114,13 +114,20 @@ class Times:
 
     def in_step(self, category: str, step: int) -> dict[int, int]:
         """Return every rank's time in one category of one step; none where there is no such step."""
+        return self._in_step(step, [category] if category in self.categories else [])
+
+    def lengths_in(self, step: int) -> dict[int, int]:
+        """Return how long one step took each rank, in ns; none where there is no such step."""
+        return self._in_step(step, self.categories)
+
+    def _in_step(self, step: int, categories: Iterable[str]) -> dict[int, int]:
         column = int(np.searchsorted(self.steps, step))
         if column == len(self.steps) or self.steps[column] != step:
             return {}
-        known = category in self.categories
         at = slice(column, column + 1)
-        row = self.ns[self.categories.index(category)][at][0] if known else 0
-        spent = np.broadcast_to(row, len(self.ranks))
+        spent = np.zeros(len(self.ranks), np.int64)
+        for category in categories:
+            spent += self.ns[self.categories.index(category)][at][0].astype(np.int64)
         there = self.there[at][0]
         return {rank: int(ns) for rank, ns, t in zip(self.ranks, spent, there, strict=True) if t}
 

@@ -46,10 +46,11 @@ KEYS: Final = (
         "timeline: open or close the tracks of the process under the mouse, else of the selected one",
     ),
     ("[, ]", "timeline: previous and next step; in a wide view, finding"),
+    ("m", "timeline: put a note at the mouse, or over the marked area; the link keeps it"),
     ("/", "find spans in the timeline by name, kind, bucket or shard; runs in their list"),
     ("Enter, n, N", "timeline: the next, or the previous, of what is found"),
     ("Shift and drag", "timeline: mark a time range, or an area: its spans as a table"),
-    ("Esc", "show the whole run again: all ranks and steps"),
+    ("Esc", "close the details of a span, else show the whole run again: all ranks and steps"),
     ("?", "this help"),
 )
 

@@ -7,7 +7,7 @@
 
   const BESIDE_ROWS = 160; // figures/timeline/plot.py: TOP_PX + BOTTOM_PX, the legend, and the card's edge
 
-  const query = (view, pins, sort, selected, path, opened, row, find) => {
+  const query = (view, pins, sort, selected, path, opened, row, find, notes) => {
     const values = new URLSearchParams();
     const now = new URLSearchParams(window.location.search);
     for (const name of ["run", "compare"]) if (now.has(name)) values.set(name, now.get(name));
@@ -24,6 +24,7 @@
     if (opened) values.set("open", opened.join(",") || "none");
     if (row) values.set("row", row);
     if (find && find.trim()) values.set("find", find.trim().slice(0, 100));
+    if (notes && notes.length) values.set("note", notes.join(";"));
     if (path) values.set("path", "1");
     if (sort && sort !== "rank") values.set("sort", sort);
     return values.toString().replaceAll("%2C", ",");
@@ -55,7 +56,9 @@
         const graph = document.getElementById("timeline");
         const top = graph ? graph.getBoundingClientRect().top + window.scrollY : 0;
         const tall = Math.max(0, Math.round(window.innerHeight - top - BESIDE_ROWS));
-        return [(graph?.clientWidth || window.innerWidth) - BESIDE_PLOT, tall];
+        const wide = (graph?.clientWidth || window.innerWidth) - BESIDE_PLOT;
+        window.tracelensSizes(graph, wide, tall);
+        return [wide, tall];
       },
       // Moves the timeline to a window, through the same event as the mouse.
       go(range) {
@@ -103,7 +106,18 @@
       // Of all charts of a page, one leads somewhere: the one that was clicked.
       follow() {
         const { triggered } = window.dash_clientside.callback_context;
-        return triggered.map(({ value }) => value).find(Boolean) || window.dash_clientside.no_update;
+        const href = triggered.map(({ value }) => value).find(Boolean);
+        return href ? window.tracelensCarried(href) : window.dash_clientside.no_update;
+      },
+      // The note that is edited has the focus.
+      focus(edited) {
+        const until = Date.now() + 5000; // the field comes with the next answer
+        const look = () => {
+          const field = document.getElementById("timeline-note-field");
+          if (field) field.focus();
+          else if (Date.now() < until) setTimeout(look, 30);
+        };
+        if (edited != null) look();
       },
       swap: (table) => [Boolean(table), !table],
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),

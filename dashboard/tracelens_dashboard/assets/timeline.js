@@ -17,7 +17,7 @@
     return [start, start + size];
   };
 
-  const ASKED = ["f", "p", "o", "n", "N", "[", "]"]; // keys whose meaning the server knows
+  const ASKED = ["f", "p", "o", "n", "N", "m", "[", "]"]; // keys whose meaning the server knows
   let presses = 0;
 
   const press = (key) => {
@@ -50,18 +50,29 @@
     target.isContentEditable ||
     (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && !/^(checkbox|radio)$/.test(target.type));
 
+  // The plot gets another size with the window, and when the panel beside it opens or closes.
   let resizing = null;
+  let drawn = "";
   const resized = () => {
     if (!document.getElementById("timeline")) return;
     const { set_props, tracelens } = window.dash_clientside;
     const [wide, tall] = tracelens.wide();
+    if (drawn === `${wide} ${tall}`) return;
+    drawn = `${wide} ${tall}`;
     set_props("timeline-wide", { data: wide });
     set_props("timeline-tall", { data: tall });
   };
-  window.addEventListener("resize", () => {
+  const later = () => {
     clearTimeout(resizing);
     resizing = setTimeout(resized, RESIZED_MS);
-  });
+  };
+  window.addEventListener("resize", later);
+  const sizes = new ResizeObserver(later);
+  window.tracelensSizes = (graph, wide, tall) => {
+    drawn = `${wide} ${tall}`;
+    sizes.disconnect();
+    if (graph) sizes.observe(graph);
+  };
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[id^='zoom-']");
@@ -93,7 +104,7 @@
     else if (ASKED.includes(event.key)) press(event.key);
     else if (event.key in KEYS) move(KEYS[event.key]);
     else if (event.key === "Escape" && !document.querySelector("[role='dialog']")) {
-      document.querySelector("#selection-whole:not([disabled])")?.click();
+      document.querySelector("#timeline-details .panel-close, #selection-whole:not([disabled])")?.click();
     } else if (PAGE_KEYS.test(event.key)) document.querySelectorAll(".page-link")[event.key - 1]?.click();
   });
 })();

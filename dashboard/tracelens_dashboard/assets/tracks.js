@@ -1,4 +1,4 @@
-// Opens and closes the tracks of a process, and makes rows taller by their lower edge.
+// Opens and closes the tracks of a process, makes rows taller by their lower edge, follows the panel.
 (() => {
   const LEAST_PX = 3; // tracelens/lod/viewport.py: LEAST_ROW_PX, MOST_ROW_PX
   const MOST_PX = 80;
@@ -11,6 +11,19 @@
     if (!button) return;
     presses += 1;
     window.dash_clientside.set_props("timeline-toggle", { data: { key: button.dataset.track, presses } });
+  });
+
+  // The panel beside the plot leads to other spans, and can be closed: then nothing is selected.
+  document.addEventListener("click", (event) => {
+    const { set_props } = window.dash_clientside;
+    const span = event.target.closest("[data-span]");
+    if (span) {
+      presses += 1;
+      set_props("timeline-pointed", { data: { ...JSON.parse(span.dataset.span), presses } });
+    } else if (event.target.closest(".panel-close")) {
+      set_props("timeline-details", { children: null });
+      set_props("timeline-selected", { data: null });
+    }
   });
 
   const heightAt = (y) => Math.round(dragged.height + y - dragged.from);

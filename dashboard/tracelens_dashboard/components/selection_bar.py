@@ -13,8 +13,10 @@ from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.model.choice import EVERYTHING, Choice, of_numbers, written
 from tracelens_dashboard import ids, text
+from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, selection
+from tracelens_dashboard.view import notes as noted
 from tracelens_dashboard.view import state
 
 if TYPE_CHECKING:
@@ -25,13 +27,17 @@ if TYPE_CHECKING:
 
     from tracelens.model.choice import Ranges
     from tracelens_dashboard.runs.store import Store
-    from tracelens_dashboard.view.state import ViewState
 
 RANKS: Final = "selection-ranks"
 STEPS: Final = "selection-steps"
 GROUP: Final = "selection-group"
 WHOLE: Final = "selection-whole"  # assets/timeline.js clicks it when Esc is pressed
 MOST_GROUPS: Final = 512
+_PLACE: Final = (
+    State(ids.GO, "search"),
+    State(ids.GO, "pathname"),
+    State(names.NOTES, "data", allow_optional=True),
+)
 
 
 def layout(store: Store) -> Component:
@@ -72,16 +78,15 @@ def register(app: Dash) -> None:
         Output(STEPS, "error"),
         Input(RANKS, "value"),
         Input(STEPS, "value"),
-        State(ids.GO, "search"),
-        State(ids.GO, "pathname"),
+        *_PLACE,
         prevent_initial_call=True,
     )
-    def narrow(ranks: Any, steps: Any, search: Any, path: Any) -> tuple[Any, Any, Any]:
+    def narrow(ranks: Any, steps: Any, *shown: Any) -> tuple[Any, Any, Any]:
         errors = _wrong(ranks=ranks), _wrong(steps=steps)
         if any(errors):
             return no_update, *errors
         choice = Choice.parse(_asked(ranks), _asked(steps))
-        return _address(state.read(search), path, choice), None, None
+        return _address(choice, *shown), None, None
 
     @app.callback(
         Output(RANKS, "value"),
@@ -99,14 +104,13 @@ def register(app: Dash) -> None:
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
         Input(WHOLE, "n_clicks"),
-        State(ids.GO, "search"),
-        State(ids.GO, "pathname"),
+        *_PLACE,
         prevent_initial_call=True,
     )
-    def clear(clicks: Any, search: Any, path: Any) -> str:
+    def clear(clicks: Any, *shown: Any) -> str:
         if not clicks:
             raise PreventUpdate
-        return _address(state.read(search), path, EVERYTHING)
+        return _address(EVERYTHING, *shown)
 
 
 def groups(store: Store) -> Iterator[tuple[str, str]]:
@@ -172,10 +176,18 @@ def _wrong(**asked: Any) -> str | None:
     return None
 
 
-def _address(view: ViewState, path: Any, choice: Choice) -> str:
-    """Return where the same page shows another part; window and selected span are of the old one."""
+def _address(choice: Choice, search: Any, path: Any, notes: Any) -> str:
+    """Return where the same page shows another part; window and selected span are of the old one.
+
+    Notes stay as long as the steps do: their times count from the part's begin. Those of an open
+    timeline (`notes`) may be newer than those of the address by which it was opened.
+    """
+    view = state.read(search)
     now = selection.read(view.run)
     if now is None or now.choice == choice:
         raise PreventUpdate
-    kept = replace(view, start_ns=None, end_ns=None, selected=None, opened=None)
+    kept = replace(view, start_ns=None, end_ns=None, selected=None, opened=None, notes=())
+    if now.choice.steps == choice.steps:
+        seen = view.notes if notes is None else noted.of_browser(notes)
+        kept = replace(kept, notes=seen)
     return replace(kept, run=now._replace(choice=choice).key).link(str(path))

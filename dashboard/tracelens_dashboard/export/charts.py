@@ -66,7 +66,7 @@ def whole_timeline(store: Store, theme: Theme) -> Drawing:
 
 def timeline_height(store: Store) -> int:
     """Return how high that is."""
-    return plot.height(_timeline_frame(store).plan)
+    return plot.height(_timeline_frame(store))
 
 
 def straggler_categories(store: Store, theme: Theme) -> Drawing:

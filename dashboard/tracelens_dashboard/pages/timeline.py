@@ -15,8 +15,10 @@ from tracelens_dashboard.components.timeline import (
     drawing,
     finding,
     gutter,
+    inspector,
     keys,
     names,
+    notes,
 )
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import viewport
@@ -38,7 +40,12 @@ def layout(store: Store, view: ViewState) -> Component:
     graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT, **aria("timeline"))
     beside = html.Div(id=names.GUTTER, className="gutter")
     rows = html.Div([graph, beside], className="rows")
-    shown = [controls.layout(store, view), controls.strip_layout(), rows]
+    panel = inspector.layout(answers.described(store, chosen))
+    plots = html.Div([controls.strip_layout(), rows], className="plots")
+    shown = [
+        controls.layout(store, view),
+        html.Div([plots, panel], className="beside-inspector"),
+    ]
     return html.Div(
         [
             dcc.Store(id=names.VIEW, data=_seen(store, view)),
@@ -46,10 +53,10 @@ def layout(store: Store, view: ViewState) -> Component:
             dcc.Store(id=names.WIDE),
             *gutter.stores(view),
             dcc.Store(id=names.SELECTED, data=chosen),
+            dcc.Store(id=names.POINTED),
             keys.layout(),
             dmc.Card(shown, className="card"),
             html.Div(id=names.AREA),
-            dmc.Card(answers.described(store, chosen), id=names.DETAILS, className="card", mt="sm"),
         ],
         className="page",
     )
@@ -63,6 +70,7 @@ def register(app: Dash) -> None:
     area.register(app)
     gutter.register(app)
     finding.register(app)
+    notes.register(app)
     keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
 
 from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard.runs import selection
+from tracelens_dashboard.view import notes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from tracelens_dashboard.figures.timeline.frame import Note
 
 LONGEST_VALUE: Final = 500
 LONGEST_QUERY: Final = 4000
@@ -40,7 +43,8 @@ class ViewState:
     critical path is drawn. `opened` are the processes whose tracks are shown, by rank, shards as
     ``ps0``; null = as many as there is room for.
     `row_px` is the height of rows that was asked for; `find` what is looked for by name; `edits` are
-    what is different in a replay.
+    what is different in a replay. `notes` are those of the user, and `notes_left_out` how many others an
+    address has that make no sense.
     """
 
     start_ns: int | None = None
@@ -57,6 +61,8 @@ class ViewState:
     row_px: int | None = None
     find: str = ""
     edits: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    notes_left_out: int = field(default=0, compare=False)
 
     @property
     def compared(self) -> str | None:
@@ -80,6 +86,7 @@ class ViewState:
             "row": self.row_px,
             "find": self.find or None,
             "what": BETWEEN_EDITS.join(self.edits) or None,
+            "note": notes.written(self.notes) or None,
             "path": 1 if self.path else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
@@ -97,6 +104,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
     if start is None or end is None or end <= start:
         start = end = None
     sort = str(values.get("sort"))
+    noted, left_out = notes.read(query.get("note"))
     return ViewState(
         start_ns=start,
         end_ns=end,
@@ -112,6 +120,8 @@ def parse(query: Mapping[str, object]) -> ViewState:
         row_px=row_height(values.get("row")),
         find=_found(values.get("find")),
         edits=edits(values.get("what")),
+        notes=noted,
+        notes_left_out=left_out,
     )
 
 

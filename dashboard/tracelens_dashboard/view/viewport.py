@@ -11,6 +11,7 @@ from tracelens.lod import query, viewport
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Opened, Selected
+from tracelens_dashboard.view import notes as noted
 from tracelens_dashboard.view.state import (
     MOST_OPENED,
     MOST_PINS,
@@ -65,11 +66,13 @@ def frame(
     wide: Any = None,
     path: Any = False,
     rows: Rows = NO_ROWS,
+    notes: Any = (),
 ) -> Frame:
     """Build the timeline's frame from the page's view, pinned ranks, the others' order, a selection.
 
     `wide` is the plot's width in pixels: of an image with more columns a browser would drop some;
-    `path` says whether the critical path is drawn; of `rows`, null opens as many as there is room for.
+    `path` says whether the critical path is drawn; of `rows`, null opens as many as there is room for;
+    `notes` are the user's, as `view.notes.for_browser` returned them.
     All come from the browser and are taken for what they may be: anything.
     """
     now = seen(store, view)
@@ -84,10 +87,11 @@ def frame(
         flagged=store.flagged,
         marked=marked(store, view),
         marked_label=text.steps(*steps) if steps else "",
-        call=_call(store, selected),
+        call=call_of(store, place_of(store, selected)),
         opened=opened,
         path=store.table("critical_stays") if path is True else None,
         columns=_columns(wide),
+        notes=noted.of_browser(notes),
     )
     place = place_of(store, selected)
     return replace(found, selected=tuple(_outlined(store, found, place))) if place else found
@@ -207,7 +211,7 @@ def picture(now: Frame) -> Picture:
 
 def at(store: Store, now: Frame, click: Any) -> Place | None:
     """Return the row and the moment that a click meant; None beside the rows."""
-    place = _place(click)
+    place = mouse(click)
     if place is None:
         return None
     seconds, height = place
@@ -220,8 +224,8 @@ def at(store: Store, now: Frame, click: Any) -> Place | None:
     return None if lane is None else Place(lane, moment)
 
 
-def _place(click: Any) -> tuple[float, float] | None:
-    """Read where the mouse was, on a shape or beside it."""
+def mouse(click: Any) -> tuple[float, float] | None:
+    """Read where the mouse was, on a shape or beside it: seconds since the start, pixels of the plan."""
     if not isinstance(click, dict):
         return None
     xs, ys = click.get("xvals"), click.get("yvals")
@@ -231,9 +235,8 @@ def _place(click: Any) -> tuple[float, float] | None:
     return (float(xs[0]), float(ys[0])) if numbers else None
 
 
-def _call(store: Store, selected: Any) -> Call | None:
-    """Return the collective that was under way where a click was."""
-    place = place_of(store, selected)
+def call_of(store: Store, place: Place | None) -> Call | None:
+    """Return the collective that was under way at a place; None where there was none."""
     if place is None:
         return None
     if place.track is not None:

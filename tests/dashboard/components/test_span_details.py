@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pytest
+from dash import html
 from plotly.utils import PlotlyJSONEncoder
-from support.web.stores import SLOW_RANK, devices, sharded, slow_rank, traced
+from support.web.stores import SLOW_RANK, devices, open_run, sharded, slow_rank, traced
 
 from tracelens.accounting import phases
-from tracelens_dashboard.components.timeline import answers
+from tracelens.simulator.synthetic import Scenario
+from tracelens_dashboard import text
+from tracelens_dashboard.components.timeline import finding, inspector, neighbours
+from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.viewport import Place
 
 if TYPE_CHECKING:
-    from tracelens_dashboard.runs.store import Store
+    from dash.development.base_component import Component
 
 
 def described(store: Store, lane: int, at_ns: int, track: int | None = None) -> str:
     """Write the details as they are sent to the browser."""
-    return json.dumps(answers.span_details(store, Place(lane, at_ns, track)), cls=PlotlyJSONEncoder)
+    return json.dumps(
+        inspector.span_details(store, Place(lane, at_ns, track)), cls=PlotlyJSONEncoder
+    )
 
 
 def test_the_planted_phase_is_named_and_compared() -> None:
@@ -88,3 +99,128 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     beside = described(store, 0, int(store.whole.start_ns), track)
     assert "Nothing recorded on rank 0, reductions" in beside
     assert "Nothing recorded" in described(store, 0, at, 99)
+
+
+def reduction(store: Store, rank: int, step: int) -> tuple[Place, dict[str, Any]]:
+    """Return where the last reduction of a step is drawn in a rank's tracks, and its event."""
+    spans = store.spans_of(rank).filter(step=step, kind="reduction").sort("seq")
+    event = spans.row(-1, named=True)
+    lanes = store.opened(rank).scene.lanes
+    track = next(i for i, lane in enumerate(lanes.lanes) if lane.part == "reductions")
+    return Place(rank, event["start_ns"], track), event
+
+
+def parts_of(page: Component, kind: type[Component]) -> list[Component]:
+    """Return the components of a kind, from the top on."""
+    every = page._traverse()  # type: ignore[no-untyped-call]
+    return [one for one in every if isinstance(one, kind)]
+
+
+def written(part: Component) -> str:
+    """Write a component as text, in which signs are as they are shown."""
+    return json.dumps(part, cls=PlotlyJSONEncoder, ensure_ascii=False)
+
+
+def spans_led_to(page: Component) -> list[dict[str, int]]:
+    """Return what the buttons of a panel select, from the top on."""
+    found = parts_of(page, html.Button)
+    given = [getattr(one, "data-span", None) for one in found]
+    return [json.loads(text) for text in given if text]
+
+
+def test_the_step_stands_beside_the_median() -> None:
+    """Its length on this rank, on the median rank, and that of the median step of the run."""
+    store = slow_rank()
+    place, _ = reduction(store, 0, 25)
+    page = described(store, *place)
+    lengths = store.times.lengths_in(25)
+    usual = [f"median {what}" for what in ("rank", "step")]
+    assert all(word in page for word in ("Step 25", *usual))
+    for ns in (lengths[0], float(np.median(list(lengths.values()))), store.times.usual_ns):
+        assert text.duration(ns) in page
+    steps = store.times.spent(store.times.categories)[0]
+    assert lengths[0] == steps[store.times.steps.index(25)]
+    assert store.times.lengths_in(10**6) == {}
+
+
+def test_members_of_a_collective_are_listed_by_arrival() -> None:
+    """The last one first, marked, with each rank's begin after the first and before the last."""
+    store = slow_rank()
+    place, event = reduction(store, 0, 25)
+    begins = {
+        rank: store.spans_of(rank).filter(seq=event["seq"], kind="reduction")["start_ns"][0]
+        for rank in range(4)
+    }
+    part = neighbours.members(store, place)
+    assert part is not None
+    rows = parts_of(part, html.Tr)[1:]
+    order = sorted(begins, key=lambda rank: -begins[rank])
+    assert order[0] == 2
+    last, first = begins[order[0]], begins[order[-1]]
+    for rank, row in zip(order, rows, strict=True):
+        words = written(row)
+        assert f"rank {rank}" in words
+        assert text.duration(begins[rank] - first) in words
+        assert text.duration(last - begins[rank]) in words
+        assert ("badge" in words) == (rank == 2)
+        assert ("chosen" in words) == (rank == 0)
+    led = spans_led_to(part)
+    assert [one["row"] for one in led] == order
+    for one in led:
+        hit = finding.hit_of(store, one, inside=True)
+        assert hit is not None
+        there = store.event_at(*hit.place[:1], hit.place.track or 0, hit.place.at_ns)
+        assert there is not None
+        assert (there["kind"], there["seq"]) == ("reduction", event["seq"])
+
+
+def test_of_many_members_the_last_the_first_and_the_own_one_are_listed() -> None:
+    """What is left out is counted between them."""
+    store = open_run(Scenario(ranks=60, steps=3))
+    place, event = reduction(store, 7, 1)
+    part = neighbours.members(store, place)
+    assert part is not None
+    led = spans_led_to(part)
+    call = viewport.call_of(store, place)
+    assert call is not None
+    order = sorted(call.entered, key=lambda rank: -call.entered[rank])
+    rows = [one["row"] for one in led]
+    assert rows[: neighbours.MOST_MEMBERS - 2] == order[: neighbours.MOST_MEMBERS - 2]
+    assert rows[-1] == order[-1]
+    assert 7 in rows
+    words = written(part)
+    left_out = [int(number) for number in re.findall(r"(\d+) more rank", words)]
+    assert sum(left_out) + len(led) == 60
+    assert f"{event['op']} {event['seq']}" in words
+
+
+def test_the_critical_path_before_and_after_a_span() -> None:
+    """While rank 2 is slow, its backprop is on the path, and that of a rank which waits is not."""
+    store = slow_rank()
+    mine = phases.run(traced(SLOW_RANK)).segments.filter(step=25, category="backprop")
+    ends = {one["rank"]: (one["start_ns"], one["end_ns"]) for one in mine.to_dicts()}
+    slow = neighbours.on_path(store, Place(2, ends[2][0]), ends[2])
+    other = neighbours.on_path(store, Place(0, ends[0][0]), ends[0])
+    assert slow is not None
+    assert other is not None
+    assert "100 % of this span" in written(slow)
+    assert "This span is not on it" in written(other)
+    before, after = spans_led_to(slow)
+    origin = store.whole.start_ns
+    assert before["until"] + origin == ends[2][0]
+    assert after["at"] + origin == ends[2][1]
+    assert before["row"] == 2
+    assert neighbours.on_path(sharded_without_path(), Place(0, ends[0][0]), ends[0]) is None
+
+
+def sharded_without_path() -> Store:
+    """Return a run of which no critical path is known."""
+    store = open_run(SLOW_RANK)
+    tables = {name: one for name, one in store.run.tables.items() if "critical" not in name}
+    return Store(replace(store.run, tables=tables), store.source)
+
+
+@pytest.mark.parametrize("span", [{}, {"row": 99, "at": 1, "until": 2}, {"row": "x", "at": []}])
+def test_what_leads_nowhere_selects_nothing(span: dict[str, Any]) -> None:
+    """The browser may send anything in place of what a button holds."""
+    assert finding.hit_of(slow_rank(), span, inside=True) is None

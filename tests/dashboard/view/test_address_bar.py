@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
+from tracelens_dashboard.figures.timeline.frame import Note
+from tracelens_dashboard.view.notes import LONGEST_TEXT, MOST_NOTES, fits
 from tracelens_dashboard.view.state import (
+    LONGEST_QUERY,
     MOST_OPENED,
     MOST_PINS,
     NO_RUN,
@@ -36,6 +39,18 @@ VIEWS = st.builds(
     opened=st.none()
     | st.lists(st.sampled_from(["0", "17", "ps0", "ps31"]), unique=True).map(tuple),
     row_px=st.none() | st.integers(LEAST_ROW_PX, MOST_ROW_PX),
+    notes=st.lists(
+        st.builds(
+            Note,
+            st.integers(0, 10**15),
+            st.none() | st.integers(10**15 + 1, 10**17),
+            st.text(st.characters(categories=["L", "N", "P", "S"]), max_size=LONGEST_TEXT)
+            | st.just("100 %; 1-2:3 & <b>"),
+        ),
+        max_size=MOST_NOTES,
+    )
+    .map(tuple)
+    .filter(fits),
     edits=st.lists(
         st.sampled_from(["rank:3,phase:data=median", "bandwidth*2", "buckets=4MiB", "latency/2"]),
         unique=True,
@@ -68,6 +83,7 @@ def test_a_link_restores_the_view(view: ViewState) -> None:
                 "open",
                 "row",
                 "what",
+                "note",
             ]
         ),
         st.text(),
@@ -100,6 +116,11 @@ def test_nonsense_is_ignored(query: dict[str, str]) -> None:
         {"row": "0"},
         {"open": ""},
         {"sort": "rank; drop"},
+        {"note": "early"},
+        {"note": "9-3:backwards"},
+        {"note": "5:" + "x" * (LONGEST_TEXT + 1)},
+        {"note": "5:a\u202eb"},
+        {"note": ";".join(["5:x"] * 1000)},
         {"t0": ["1"], "t1": {"a": 2}},
     ],
 )
@@ -133,3 +154,26 @@ def test_the_browser_tells_an_address_with_its_question_mark() -> None:
     """What Dash calls the search of an address is read like the query of a page."""
     assert read("?run=0123456789ab&pin=2") == ViewState(run="0123456789ab", pins=(2,))
     assert read(None) == ViewState()
+
+
+def test_notes_that_make_no_sense_are_left_out_and_counted() -> None:
+    """Those beside them are kept; of too many the first."""
+    view = parse({"note": "5:one;7-6:backwards;;8-9:two;-1:x;10"})
+    assert view.notes == (Note(5, None, "one"), Note(8, 9, "two"), Note(10))
+    assert view.notes_left_out == 3
+    many = parse({"note": ";".join(f"{at}:x" for at in range(MOST_NOTES + 5))})
+    assert [note.start_ns for note in many.notes] == list(range(MOST_NOTES))
+    assert many.notes_left_out == 5
+    assert parse({"note": ""}).notes_left_out == parse({}).notes_left_out == 0
+
+
+def test_a_link_with_all_notes_is_read_whole() -> None:
+    """Whatever `fits` accepts stands in an address that servers take, signs of three bytes included."""
+    notes = [Note(10**17 - 1, 10**17, "\N{CJK UNIFIED IDEOGRAPH-4E00}" * LONGEST_TEXT)]
+    while fits([*notes, notes[0]]):
+        notes.append(notes[0])
+    assert len(notes) > 3
+    view = ViewState(0, 10**17, tuple(range(4000, 4000 + MOST_PINS)), notes=tuple(notes))
+    link = view.link("/timeline")
+    assert read(link.partition("?")[2]) == view
+    assert len(link) < LONGEST_QUERY

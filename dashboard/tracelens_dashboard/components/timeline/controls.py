@@ -14,7 +14,7 @@ from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard import ids, text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.components import chart
-from tracelens_dashboard.components.timeline import finding, names
+from tracelens_dashboard.components.timeline import finding, names, notes
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
@@ -48,6 +48,7 @@ def layout(store: Store, view: ViewState) -> Component:
         _sort(view),
         _row_height(view),
         path_switch(store, view),
+        notes.button(),
         _zoom(),
     ]
     heading = dmc.Group(
@@ -60,13 +61,14 @@ def layout(store: Store, view: ViewState) -> Component:
     note = html.P(id=names.NOTE, className="summary", role="status")
     measured = html.P(id=names.MEASURED, className="summary", role="status")
     found = html.Div([measured, *finding.layout()])
-    return html.Div([heading, found, note, html.Div(id=names.LEGEND, className="legend")])
+    legend = html.Div(id=names.LEGEND, className="legend")
+    return html.Div([heading, found, note, legend, *notes.layout(store, view)])
 
 
 def pinned(store: Store, view: ViewState) -> list[str]:
     """Pin what a link names; on the whole run, whom faults name."""
     whole = ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path)
-    if replace(view, opened=None, row_px=None) == whole:
+    if replace(view, opened=None, row_px=None, notes=()) == whole:
         return [str(rank) for rank in sorted(store.flagged)[:MOST_FLAGGED]]
     return [str(rank) for rank in view.pins if rank in set(store.ranks)]
 

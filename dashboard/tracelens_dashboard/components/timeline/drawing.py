@@ -51,6 +51,7 @@ def register(app: Dash) -> None:
         Input(names.OPENED, "data"),
         Input(names.ROW, "value"),
         Input(names.SEARCH, "value"),
+        Input(names.NOTES, "data"),
     )
 
 
@@ -69,6 +70,7 @@ def _register_drawing(app: Dash) -> None:
         Input(names.PINS, "value"),
         Input(names.SORT, "value"),
         Input(names.EDITION, "data"),
+        Input(names.NOTES, "data"),
         State(names.VIEW, "data"),
         State(names.SELECTED, "data"),
         State(names.PATH, "checked"),
@@ -77,12 +79,12 @@ def _register_drawing(app: Dash) -> None:
     def draw(scheme: str | None, *shown: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        *how, _edition, view, call, path, run = shown
-        frame = _frame(*how, view, call, path, run)
+        *how, _edition, notes, view, call, path, run = shown
+        frame = _frame(*how, view, call, path, notes, run)
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, themes.of(scheme))
         note = plot.note(frame, picture)
-        style = {"height": f"{plot.height(frame.plan)}px"}
+        style = {"height": f"{plot.height(frame)}px"}
         return figure, style, note, note, gutter.layout(frame)
 
     @app.callback(
@@ -120,22 +122,23 @@ def _register_following(app: Dash) -> None:
         State(names.ROW, "value"),
         State(names.PINS, "value"),
         State(names.SORT, "value"),
+        State(names.NOTES, "data"),
         current.RUN,
         prevent_initial_call=True,
     )
     def follow(view: Any, call: Any, path: Any, scheme: str | None, *how: Any) -> tuple[Any, ...]:
-        *shape, run = how
-        frame = _frame(*shape, view, call, path, run)
+        *shape, notes, run = how
+        frame = _frame(*shape, view, call, path, notes, run)
         picture = viewport.picture(frame)
         note = plot.note(frame, picture)
         return _patch(frame, picture, themes.of(scheme)), note, note
 
 
 def _frame(wide: Any, tall: Any, opened: Any, px: Any, *seen: Any) -> Frame:
-    pins, sort, view, call, path, run = seen
-    rows = Rows(opened, px, tall)
+    pins, sort, view, call, path, notes, run = seen
+    rows, store = Rows(opened, px, tall), current.store(run)
     return viewport.frame(
-        current.store(run), view, pins, sort, call, wide=wide, path=path, rows=rows
+        store, view, pins, sort, call, wide=wide, path=path, rows=rows, notes=notes
     )
 
 

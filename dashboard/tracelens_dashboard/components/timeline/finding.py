@@ -16,7 +16,7 @@ from tracelens.lod.tracks import names as counted
 from tracelens.lod.viewport import Window
 from tracelens.model.inert import clean
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components.timeline import answers, keys, names
+from tracelens_dashboard.components.timeline import answers, inspector, keys, names
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.runs import current
@@ -111,6 +111,24 @@ def register(app: Dash) -> None:
             raise PreventUpdate
         return _seen(store, hit, *shown[:-1])
 
+    @app.callback(
+        *LED,
+        Input(names.POINTED, "data"),
+        State(names.VIEW, "data"),
+        State(names.PINS, "value"),
+        State(names.SORT, "value"),
+        *(State(*part) for part in keys.SHAPE),
+        current.RUN,
+        prevent_initial_call=True,
+    )
+    def lead_to_pointed(span: Any, *shown: Any) -> tuple[Any, ...]:
+        store = current.store(shown[-1])
+        known = span if isinstance(span, dict) else {}
+        hit = hit_of(store, known, inside=known.get("inside") is True)
+        if hit is None:
+            raise PreventUpdate
+        return _seen(store, hit, *shown[:-1])
+
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "reveal"),
         Input(names.SCROLL, "data"),
@@ -125,26 +143,44 @@ def of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
     if not isinstance(rows, list) or not number.isdecimal() or int(number) >= len(rows):
         return None
     row = rows[int(number)] if isinstance(rows[int(number)], dict) else {}
+    return hit_of(store, row, inside=True)
+
+
+def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
+    """Return the span of a row that begins `at` and lasts `until`, in ns since the start.
+
+    It is looked for in the tracks of its process (`inside`), or in the row itself; `seq` is the number
+    of a collective. None where there is no such row; the browser may send anything.
+    """
     place, until = (
-        viewport.place_of(store, {"lane": row.get("row"), "at": row.get(end)}) for end in ENDS
+        viewport.place_of(store, {"lane": span.get("row"), "at": span.get(end)}) for end in ENDS
     )
     if place is None or until is None:
         return None
     end_ns = max(until.at_ns, place.at_ns + 1)
-    return Hit(place._replace(track=_track(store, place, end_ns)), end_ns, 1, 1)
+    track = _track(store, place, end_ns, span.get("seq")) if inside else None
+    return Hit(place._replace(track=track), end_ns, 1, 1)
 
 
-def _track(store: Store, place: Place, end_ns: int) -> int | None:
-    """Return in which track of its process a span is drawn; None of a device's stream."""
+def _track(store: Store, place: Place, end_ns: int, seq: Any = None) -> int | None:
+    """Return in which track of its process a span is drawn; None of a device's stream.
+
+    Of spans of the same time, that of a collective's number (`seq`) comes first.
+    """
     if place.lane not in store.groups.values():
         return None
-    lanes = store.opened(place.lane).scene.lanes
+    group = store.opened(place.lane)
+    lanes = group.scene.lanes
     there = np.flatnonzero((lanes.starts == place.at_ns) & (lanes.ends == end_ns))
     if not len(there):
         there = np.flatnonzero(lanes.starts == place.at_ns)
     if not len(there):
         return None
-    return int(np.searchsorted(lanes.offsets, int(there[0]), side="right")) - 1
+    numbers = store.events_of(_process(store, place.lane))["seq"]
+    rows = group.rows[there].tolist()
+    same = [i for i, row in enumerate(rows) if seq is not None and row >= 0 and numbers[row] == seq]
+    item = int(there[same[0] if same else 0])
+    return int(np.searchsorted(lanes.offsets, item, side="right")) - 1
 
 
 def asked_for(wanted: Any) -> str:
@@ -173,7 +209,7 @@ def _seen(store: Store, hit: Hit, view: Any, pins: Any, sort: Any, *rows: Any) -
     goto = _window(store, now.seen, hit)
     return (
         selected,
-        answers.span_details(store, hit.place),
+        inspector.span_details(store, hit.place),
         opened,
         [goto.start_ns / SECOND, goto.end_ns / SECOND] if goto else no_update,
         {"y": plot.TOP_PX + tops[0]} if tops else no_update,

@@ -46,10 +46,11 @@ def stores(view: ViewState) -> list[Component]:
 
 def layout(frame: Frame) -> list[Component]:
     """Return the buttons and edges of what is drawn."""
-    return [part for band in plot.labelled(frame) for part in _beside(frame, band)]
+    top = plot.top(frame)
+    return [part for band in plot.labelled(frame) for part in _beside(frame, band, top)]
 
 
-def _beside(frame: Frame, band: Band) -> Iterator[Component]:
+def _beside(frame: Frame, band: Band, top: int) -> Iterator[Component]:
     shown = plot.sign(frame, band)
     if not shown:
         return
@@ -59,11 +60,11 @@ def _beside(frame: Frame, band: Band) -> Iterator[Component]:
     yield html.Button(
         className="row-button",
         title=f"{'Close' if is_open else 'Open'} {name}",
-        style={"top": f"{plot.TOP_PX + band.middle - height / 2:.0f}px", "height": f"{height}px"},
+        style={"top": f"{top + band.middle - height / 2:.0f}px", "height": f"{height}px"},
         **aria(f"tracks of {name}"),
         **_attributes(**{"aria-expanded": str(is_open).lower(), "data-track": key_of(lane)}),
     )
-    edge = plot.TOP_PX + band.top + band.height
+    edge = top + band.top + band.height
     height_px = _attributes(**{"data-height": str(band.height)})
     yield html.Div(className="row-edge", style={"top": f"{edge}px"}, **height_px)
 

@@ -47,6 +47,15 @@ class Selected:
 
 
 @dataclass(frozen=True)
+class Note:
+    """What a user noted at a time, or over a stretch of time, in ns since the run's start."""
+
+    start_ns: int
+    end_ns: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True)
 class Frame:
     """Everything one picture of the timeline stands on."""
 
@@ -62,6 +71,7 @@ class Frame:
     selected: tuple[Selected, ...] = ()
     path: pl.DataFrame | None = None  # the critical path, if it is to be drawn
     columns: int = COLUMNS  # pixels of the plot's width
+    notes: tuple[Note, ...] = ()
 
     def seconds(self, at_ns: int) -> float:
         """Place a moment on the time axis."""

@@ -1,4 +1,4 @@
-"""Over the timeline: the critical path as a line, and the arrivals at the selected collective.
+"""Over the timeline: the critical path as a line, arrivals at the selected collective, the user's notes.
 
 The path is drawn as shapes of one stroke each, however many parts it has, so that it costs a browser
 next to nothing (some thousand bars would be felt), and clicks reach the spans below.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.lod import query
 from tracelens_dashboard import text
-from tracelens_dashboard.figures.timeline.frame import lane_label
+from tracelens_dashboard.figures.timeline.frame import SECOND, lane_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tracelens.lod.query import PathStretch, Picture
     from tracelens.lod.search import Call
     from tracelens.lod.viewport import Band, Section
-    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.figures.timeline.frame import Frame, Note
     from tracelens_dashboard.theme import Theme
 
 
@@ -32,6 +32,13 @@ HALO_PX: Final = 7.0
 JOINT_PX: Final = 1.2
 MOST_RANKS_NAMED: Final = 3
 MOST_MARKS: Final = 64  # of arrivals: more are a line
+NOTE_PX: Final = 20  # of the line of their texts, above the steps
+ABOVE_STEPS_PX: Final = 26
+NOTE_LETTER_PX: Final = 6.5
+NOTE_BESIDE_PX: Final = 12  # around the text of one
+FEWEST_LETTERS: Final = 3
+NO_TEXT: Final = "\N{BLACK FLAG}"
+NOTE_GROUND: Final = "14"  # how much of the text's colour is over a stretch of time, of FF
 SECTIONS: Final[tuple[Section, ...]] = ("pinned", "workers")
 
 
@@ -199,3 +206,58 @@ def _points(frame: Frame, call: Call, section: Section) -> list[tuple[int, float
 def _after(call: Call, at_ns: int) -> str:
     skew = at_ns - call.first_ns
     return f"{text.duration(skew)} after the first" if skew else "first"
+
+
+def note_shapes(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return a line from each note's text through all rows; over a stretch of time a band."""
+    top = 1 + ABOVE_STEPS_PX / frame.plan.height
+    return [_note_shape(note, top, theme) for note in frame.notes]
+
+
+def _note_shape(note: Note, top: float, theme: Theme) -> dict[str, Any]:
+    ends = [end / SECOND for end in (note.start_ns, note.end_ns or note.start_ns)]
+    over = {"x0": ends[0], "x1": ends[1], "yref": "paper", "y0": 0, "y1": top, "name": "note"}
+    line = {"color": theme.text, "width": 1.2}
+    if note.end_ns is None:
+        return over | {"type": "line", "line": line}
+    return over | {"type": "rect", "fillcolor": theme.text + NOTE_GROUND, "line": line}
+
+
+def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
+    """Return the text of each note that is in view, above its time, as long as there is room for it."""
+    origin = frame.scene.whole.start_ns
+    shown = [
+        (max(origin + note.start_ns, frame.seen.start_ns), note)
+        for note in sorted(frame.notes, key=lambda note: note.start_ns)
+        if origin + note.start_ns < frame.seen.end_ns
+        and origin + (note.end_ns or note.start_ns) >= frame.seen.start_ns
+    ]
+    px = frame.columns / max(frame.seen.width_ns, 1)
+    edges = [*(at for at, _ in shown), frame.seen.end_ns]
+    labels = []
+    for (at, note), (_, end) in zip(shown, itertools.pairwise(edges), strict=True):
+        room = int(((end - at) * px - NOTE_BESIDE_PX) / NOTE_LETTER_PX)
+        words = note.text or NO_TEXT
+        cut = words if len(words) <= room else words[: max(room - 1, 0)] + "\N{HORIZONTAL ELLIPSIS}"
+        labels.append(
+            _note_label(frame.seconds(at), cut if room >= FEWEST_LETTERS else NO_TEXT, theme)
+        )
+    return labels
+
+
+def _note_label(at_s: float, words: str, theme: Theme) -> dict[str, Any]:
+    return {
+        "x": at_s,
+        "xanchor": "left",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "yshift": ABOVE_STEPS_PX,
+        "text": text.safe(words),
+        "name": "note",
+        "showarrow": False,
+        "bgcolor": theme.surface,
+        "bordercolor": theme.text,
+        "borderpad": 2,
+        "font": {"size": 11, "color": theme.text},
+    }

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from plotly import graph_objects as go
 
     from tracelens.lod.query import Picture
-    from tracelens.lod.viewport import Band, Plan, Window
+    from tracelens.lod.viewport import Band, Window
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.theme import Theme
 
@@ -57,8 +57,8 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
     parts = changing(frame, picture, theme)
     drawn = figure(
         theme,
-        height=height(frame.plan),
-        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": TOP_PX, "b": BOTTOM_PX},
+        height=height(frame),
+        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": top(frame), "b": BOTTOM_PX},
         images=parts["images"],
         shapes=parts["shapes"],
         annotations=parts["annotations"],
@@ -83,9 +83,14 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
     return drawn
 
 
-def height(plan: Plan) -> int:
+def height(frame: Frame) -> int:
     """Return the figure's height: one pixel of the plan is one on the screen."""
-    return plan.height + TOP_PX + BOTTOM_PX
+    return frame.plan.height + top(frame) + BOTTOM_PX
+
+
+def top(frame: Frame) -> int:
+    """Return how many pixels of the figure are above the first row: there are steps and notes."""
+    return TOP_PX + (overlays.NOTE_PX if frame.notes else 0)
 
 
 def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
@@ -113,11 +118,16 @@ def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
         "shapes": [
             *(tracks.ground(one, theme) for one in frame.opened),
             *tracks.outlines(frame, theme),
+            *overlays.note_shapes(frame, theme),
             *mark_edges(frame, theme),
             *overlays.path_shapes(frame, picture, theme),
             *overlays.arrival_line(frame, theme),
         ],
-        "annotations": [*mark_labels(frame, theme), *overlays.arrival_label(frame, theme)],
+        "annotations": [
+            *mark_labels(frame, theme),
+            *overlays.note_labels(frame, theme),
+            *overlays.arrival_label(frame, theme),
+        ],
         "ticks": step_ticks(frame.windows, picture, frame.seen),
     }
 

@@ -1,0 +1,234 @@
+"""The panel beside the timeline: the selected span, its step, and what was recorded around it.
+
+What it is connected with, the collective's members and the critical path, is in `neighbours`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+import numpy as np
+from dash import dcc, html
+
+from tracelens.lod.lanes import label_of
+from tracelens.model.inert import clean
+from tracelens.schema.vocabulary import FACTS
+from tracelens_dashboard import text
+from tracelens_dashboard import theme as themes
+from tracelens_dashboard.components.timeline import names, neighbours
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs.store import subject_of
+from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view import links
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import polars as pl
+    from dash.development.base_component import Component
+
+    from tracelens.lod.lanes import Lane, Lanes
+    from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.viewport import Place
+
+MOST_SPANS: Final = 12  # that lie around a moment
+_TIME_IN_STEP: Final = "in this step"
+
+Fact = tuple[str, str]
+
+
+def layout(content: Component | None) -> Component:
+    """Return the panel; without content a page shows none (assets/app.css)."""
+    return html.Aside(
+        content, id=names.DETAILS, className="inspector", **aria("details of the selected span")
+    )
+
+
+def span_details(store: Store, place: Place) -> Component:
+    """Describe what a row, or a track of an opened process, did at a moment."""
+    lane = store.scene.lanes.lanes[place.lane]
+    if place.track is not None:
+        event = store.event_at(place.lane, place.track, place.at_ns)
+        tracks = store.opened(place.lane).scene.lanes
+        if event is None:
+            return _nothing(f"{subject_of(lane)}, {_track_name(tracks, place.track)}")
+        return _of_event(store, place, tracks, event)
+    lanes = store.scene.lanes
+    part = lanes.between(place.lane, place.at_ns, place.at_ns + 1)
+    if part.start == part.stop:
+        return _nothing(subject_of(lane))
+    return _of_item(store, place, part.start)
+
+
+def _nothing(subject: str) -> Component:
+    words = html.P(f"Nothing recorded on {subject} at this time.", className="summary")
+    return html.Div([html.Div([words, _close()], className="panel-heading")])
+
+
+def _track_name(tracks: Lanes, track: int) -> str:
+    return clean(tracks.lanes[track].part) if track < len(tracks) else "no such track"
+
+
+def _of_item(store: Store, place: Place, item: int) -> Component:
+    """Describe a piece of a summary row."""
+    lanes = store.scene.lanes
+    lane = lanes.lanes[place.lane]
+    category, step = label_of(int(lanes.codes[item])), int(lanes.steps[item])
+    start, end = int(lanes.starts[item]), int(lanes.ends[item])
+    facts = [
+        ("span", clean(lanes.words[lanes.names[item]]) or "unnamed"),
+        ("kind", name_of(category)),
+        *_times(store, start, end),
+        ("step", str(step) if step >= 0 else ""),
+    ]
+    if lane.role == "worker":
+        facts.append((_TIME_IN_STEP, _compared(store, lane.rank, step, category)))
+    heading = f"{name_of(category)} on {subject_of(lane)} in step {step}"
+    return _panel(
+        store, place, (start, end), [_heading(heading, category), _facts(facts)], step=step
+    )
+
+
+def _of_event(store: Store, place: Place, tracks: Lanes, event: dict[str, Any]) -> Component:
+    """Describe a recorded span."""
+    assert place.track is not None
+    lane, track = store.scene.lanes.lanes[place.lane], tracks.lanes[place.track].part
+    item = tracks.between(place.track, place.at_ns, place.at_ns + 1).start
+    begin, end, step = event["start_ns"], event["end_ns"], int(event["step"])
+    facts = [
+        ("span", clean(event["name"]) or "unnamed"),
+        ("kind", event["kind"]),
+        *_times(store, begin, end),
+        ("track", clean(track)),
+        ("step", str(step) if step >= 0 else ""),
+        *((name.replace("_", " "), _value(name, event[name])) for name in _given(event)),
+    ]
+    inside = f" in step {step}" if step >= 0 else ""
+    called = clean(event["name"]) or event["kind"]
+    heading = f"{called} on {subject_of(lane)}, {clean(track)}{inside}"
+    extent = begin, store.whole.end_ns if end is None else end
+    parts = [_heading(heading, label_of(int(tracks.codes[item]))), _facts(facts)]
+    return _panel(store, place, extent, parts, step=step)
+
+
+def _panel(
+    store: Store, place: Place, extent: tuple[int, int], parts: list[Component], *, step: int
+) -> Component:
+    lane = store.scene.lanes.lanes[place.lane]
+    more = (
+        _step(store, lane, step),
+        neighbours.members(store, place),
+        neighbours.on_path(store, place, extent),
+        _recorded(_spans_at(store, lane, place.at_ns)),
+    )
+    return html.Div([*parts, *(part for part in more if part is not None)])
+
+
+def _heading(title: str, category: str) -> Component:
+    """Return the title beside the colour that the span has in either scheme."""
+    light, dark = themes.LIGHT.categories.get(category), themes.DARK.categories.get(category)
+    swatch = html.Span(
+        className="swatch", style={"background": f"light-dark({light}, {dark})"} if light else {}
+    )
+    words = dmc.Title(title, order=2, className="card-title", id="details-title")
+    return html.Div([swatch, words, _close()], className="panel-heading")
+
+
+def _close() -> Component:
+    """Return the button that selects nothing; assets/tracks.js makes it work."""
+    return html.Button("\N{MULTIPLICATION SIGN}", className="panel-close", **aria("close details"))
+
+
+def _times(store: Store, start_ns: int, end_ns: int | None) -> list[Fact]:
+    lasted = "still open" if end_ns is None else text.duration(end_ns - start_ns)
+    began = f"{text.duration(start_ns - store.whole.start_ns)} after the start"
+    return [("duration", lasted), ("began", began)]
+
+
+def _facts(facts: Sequence[Fact]) -> Component:
+    """Return what is known, a line each."""
+    parts = [
+        part
+        for name, value in facts
+        if value
+        for part in (html.Dt(name, className="fact-name"), html.Dd(value, className="fact"))
+    ]
+    return html.Dl(parts, className="facts")
+
+
+def _compared(store: Store, rank: int, step: int, category: str) -> str:
+    """Compare the rank's time in a category with that of its peers in the same step."""
+    spent = store.times.in_step(category, step)
+    mine = spent.pop(rank, 0)
+    if not spent:
+        return f"{text.duration(mine)} of {name_of(category)}"
+    usual = float(np.median([spent[peer] for peer in store.peers_of(rank, spent)]))
+    return f"{text.duration(mine)} (peers' median: {text.duration(usual)})"
+
+
+def _step(store: Store, lane: Lane, step: int) -> Component | None:
+    """Return how long the step took, beside the median rank in it and the median step of the run."""
+    lengths = store.times.lengths_in(step)
+    if not lengths:
+        return None
+    rows = [
+        ("median rank", float(np.median(list(lengths.values())))),
+        ("median step", store.times.usual_ns),
+    ]
+    if lane.role != "ps" and lane.rank in lengths:
+        rows.insert(0, (f"rank {lane.rank}", float(lengths[lane.rank])))
+    longest = max([*(ns for _, ns in rows), 1.0])
+    bars = [part for name, ns in rows for part in _bar(name, ns, longest)]
+    ranks = () if lane.role == "ps" else (lane.rank,)
+    way = dcc.Link(f"Zoom to step {step}", href=links.to_step(store, step, ranks), className="way")
+    title = html.Div(
+        [html.H3(f"Step {step}", className="panel-title"), way], className="panel-line"
+    )
+    return html.Section([title, html.Div(bars, className="step-bars")], className="panel-part")
+
+
+def _bar(name: str, ns: float, longest: float) -> list[Component]:
+    fill = html.Div(className="meter-fill", style={"width": f"{100 * ns / longest:.1f}%"})
+    return [
+        html.Span(name, className="fact-name"),
+        html.Div(fill, className="step-bar"),
+        html.Span(text.duration(ns), className="fact"),
+    ]
+
+
+def _spans_at(store: Store, lane: Lane, at_ns: int) -> pl.DataFrame:
+    if lane.role == "device":
+        return store.ran_at(lane.process, lane.part, at_ns)
+    return store.recorded_at(lane.process, at_ns)
+
+
+def _recorded(spans: pl.DataFrame) -> Component:
+    """List the recorded spans around the moment, the outermost first."""
+    lines = [_line(row) for row in spans.head(MOST_SPANS).iter_rows(named=True)]
+    title = html.H3("Recorded spans at this time", className="panel-title")
+    head = html.Thead(html.Tr([html.Th(name) for name in ("span", "duration")]))
+    table = html.Table([head, html.Tbody(lines)], className="spans")
+    return html.Section([title, table], className="panel-part")
+
+
+def _line(row: dict[str, Any]) -> Component:
+    end = row["end_ns"]
+    lasted = text.duration(end - row["start_ns"]) if end is not None else "still open"
+    facts = ", ".join([row["kind"], *(_fact_text(name, row[name]) for name in _given(row))])
+    called: list[str | Component] = [clean(row["name"]), html.Div(facts, className="fact-name")]
+    indent = {"paddingLeft": f"{10 * row['depth']}px"} if row["depth"] else {}
+    return html.Tr([html.Td(html.Div(called, style=indent)), html.Td(lasted, className="number")])
+
+
+def _given(row: dict[str, Any]) -> list[str]:
+    return [name for name in FACTS if row[name] not in {None, "closed"}]
+
+
+def _value(name: str, value: Any) -> str:
+    return text.size(value) if name == "bytes" else clean(str(value))
+
+
+def _fact_text(name: str, value: Any) -> str:
+    given = _value(name, value)
+    return given if name in {"bytes", "op", "status"} else f"{name.replace('_', ' ')} {given}"

@@ -1,0 +1,83 @@
+"""Notes that a user puts at times of the timeline, as addresses hold them: ``note=5-9:text;12:text``.
+
+Times are in ns since the run's start; ``;`` and ``%`` of a text are written as in addresses. What stands
+in an address may come from anyone: a text is printable characters, and only ever shown as text.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote_plus, unquote
+
+from tracelens_dashboard.figures.timeline.frame import Note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+BETWEEN: Final = ";"
+MOST_NOTES: Final = 12
+LONGEST_TEXT: Final = 60
+LONGEST_VALUE: Final = 1500
+LONGEST_IN_LINK: Final = 2400  # as an address holds them: servers take 4,096 characters of all
+
+_NOTE: Final = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?(?::(.*))?", re.DOTALL)
+
+
+def read(value: object) -> tuple[tuple[Note, ...], int]:
+    """Read the notes of an address, and how many there were that make no sense, or are too many."""
+    if not isinstance(value, str) or not value:
+        return (), 0
+    parts = value.split(BETWEEN)
+    if len(value) > LONGEST_VALUE:
+        return (), len(parts)
+    found = [note for note in map(_note, parts) if note]
+    kept = tuple(found[:MOST_NOTES])
+    return kept, len(parts) - len(kept)
+
+
+def of_browser(value: object) -> tuple[Note, ...]:
+    """Read what `for_browser` returned and a browser sends, which may be anything."""
+    parts = [part for part in value if isinstance(part, str)] if isinstance(value, list) else []
+    return read(BETWEEN.join(parts))[0]
+
+
+def for_browser(notes: Iterable[Note]) -> list[str]:
+    """Return each note as it stands in an address; assets/clientside.js joins them."""
+    return [_written(note) for note in notes]
+
+
+def written(notes: Iterable[Note]) -> str:
+    """Return the value that `read` reads; empty without notes."""
+    return BETWEEN.join(for_browser(notes))
+
+
+def fits(notes: Iterable[Note]) -> bool:
+    """Return whether an address has room for so many notes with such texts."""
+    known = tuple(notes)
+    value = written(known)
+    small = len(value) <= LONGEST_VALUE and len(quote_plus(value)) <= LONGEST_IN_LINK
+    return small and len(known) <= MOST_NOTES
+
+
+def typed(text: Any) -> str:
+    """Return what was typed as the text of a note: printable, and no longer than one may be."""
+    known = text if isinstance(text, str) else ""
+    return "".join(filter(str.isprintable, known)).strip()[:LONGEST_TEXT].strip()
+
+
+def _note(part: str) -> Note | None:
+    match = _NOTE.fullmatch(part)
+    if match is None:
+        return None
+    start, end = int(match[1]), int(match[2]) if match[2] else None
+    text = unquote(match[3] or "")  # what is no UTF-8 becomes a sign for it
+    if text != typed(text) or (end is not None and end <= start):
+        return None
+    return Note(start, end, text)
+
+
+def _written(note: Note) -> str:
+    extent = f"{note.start_ns}" if note.end_ns is None else f"{note.start_ns}-{note.end_ns}"
+    text = note.text.replace("%", "%25").replace(BETWEEN, "%3B")
+    return f"{extent}:{text}" if text else extent

@@ -31,7 +31,7 @@ unit: $(VENV)/test.stamp ## all tests, without the checks; the recorder's also w
 	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest -m "side_by_side or not end_to_end" $(SIDE_BY_SIDE) $(PYTEST_ARGS) || [ $$? = 5 ]
 	$(BIN)/pytest -m "not side_by_side and end_to_end" $(PYTEST_ARGS) || [ $$? = 5 ]
-	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)
+	TRACELENS_NATIVE=0 $(BIN)/pytest tests/instrument tests/hooks/torch/test_torch_buckets.py --ignore-glob='*/test_harmless_*' $(SIDE_BY_SIDE)
 
 PROOFS := tests/faults/test_kills.py tests/faults/test_side_by_side.py tests/instrument/storage/test_converter_kill.py tests/instrument/storage/test_kill.py tests/instrument/core/test_threads.py tests/instrument/test_fork.py tests/instrument/storage/test_full_disk.py
 proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills of each sort, 8 x 10^5 spans, forks, full disks; with both recorders
@@ -218,7 +218,7 @@ network: # pretend hosts are made by ip and tc; where these cannot be had, their
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-NATIVE := instrument/build_native.py tracelens/accounting/_sweep.c $(wildcard $(addprefix instrument/tracelens_instrument/,*.c native/*.h))
+NATIVE := instrument/build_native.py tracelens/accounting/_sweep.c $(wildcard $(addprefix instrument/tracelens_instrument/,*.c native/*.h hooks/torch/*.cpp))
 
 $(VENV)/demo.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 	$(PIP) -e '.[demo]'
@@ -230,6 +230,7 @@ $(VENV)/test.stamp: pyproject.toml $(LOCK) $(NATIVE) | $(VENV)/bin/python
 	$(PIP) --require-hashes --no-deps -r $(LOCK)
 	$(PIP) 'torch==2.13.0'
 	$(PIP) --no-build-isolation -e '.[test]'
+	$(BIN)/python -m tracelens_instrument.hooks.torch.compiled || echo "buckets are seen in Python only, also in the tests"
 	touch $@ $(VENV)/demo.stamp
 
 # Of PyTorch only what its CPU build needs, too: CUDA comes with other builds.

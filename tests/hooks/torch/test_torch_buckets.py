@@ -13,6 +13,7 @@ from support.launch.torch_training import Training, dist, group_of_one, network,
 
 import tracelens as tl
 from tracelens_instrument.core.backend import NATIVE
+from tracelens_instrument.hooks.torch import buckets, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +57,43 @@ def test_without_a_hook_of_the_users(trace: Path) -> None:
     buckets = read_one(trace).named("bucket")
     assert [(b["bytes"], b["op"]) for b in buckets] == [(4 * (8 * 16 + 16 + 16), "allreduce")] * 2
     assert buckets[0]["seq"] < buckets[1]["seq"]  # between them DDP tells in which order it reduces
+
+
+@pytest.mark.skipif(not compiled.buckets(), reason="not compiled for this PyTorch")
+def test_known_buckets_do_not_come_through_python(
+    trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A buffer is met once, in Python; its reductions are seen by what is compiled, and as complete."""
+    met: list[Any] = []
+    see = buckets.see_bucket
+
+    def noted(args: tuple[Any, ...]) -> object:
+        met.append(args[0][0])
+        return see(args)
+
+    monkeypatch.setattr(buckets, "see_bucket", noted)
+    training = Training(tl.attach(DistributedDataParallel(network())))
+    for _ in range(5):
+        training.step()
+    tl.stop()
+    assert len(met) == len({id(buffer) for buffer in met}) < 5
+    found = read_one(trace).named("bucket")
+    assert [(one["bucket"], one["status"]) for one in found] == [(0, "closed")] * 5
+    assert [two["seq"] - one["seq"] for one, two in pairwise(found[2:])] == [1, 1]
+
+
+@pytest.mark.skipif(not compiled.buckets(), reason="not compiled for this PyTorch")
+def test_a_buffer_in_other_hands_is_no_bucket(trace: Path) -> None:
+    """What a program itself reduces is recorded as that, also a buffer of DDP's."""
+    training = _trained(tl.attach(DistributedDataParallel(network())))
+    training.step()
+    buffer = list(buckets._BUFFERS.values())[-1].buffer()
+    assert buffer is not None
+    dist.all_reduce(buffer)
+    tl.stop()
+    recorded = read_one(trace)
+    assert len(recorded.named("bucket")) == 3
+    assert recorded.one("all_reduce")["bytes"] == buffer.nbytes
 
 
 @pytest.mark.skipif(not NATIVE, reason="the recorder in Python leaves it as it is")

@@ -14,8 +14,9 @@ import wrapt
 
 from tracelens.schema.record import NO_INDEX
 from tracelens_instrument.core.failures import warn_once
+from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
-from tracelens_instrument.hooks.torch import backward
+from tracelens_instrument.hooks.torch import backward, compiled
 from tracelens_instrument.hooks.torch.process_groups import Flight, Group, group_of
 
 if TYPE_CHECKING:
@@ -28,7 +29,15 @@ if TYPE_CHECKING:
     Future = torch.futures.Future[torch.Tensor]
     UserHook = Callable[[Any, GradBucket], Future]
 
-__all__ = ["in_users_hook", "install", "is_gradient", "look_for_hook", "see_bucket"]
+__all__ = [
+    "in_users_hook",
+    "install",
+    "is_gradient",
+    "look_for_hook",
+    "resume",
+    "see_bucket",
+    "suspend",
+]
 
 _INSTALLED: Final = Switch()
 _running: Final[
@@ -94,7 +103,7 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
         known = _BUFFERS.get(id(buffer))
         if known is None or known.buffer() is not buffer:
             known = _met(buffer, group_of(dist.ProcessGroup.unbox(args[1])))
-        return _begin(known, backward.bucket_issued())
+        return _begin(known, _number())
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
         warn_failed(_begin, error)
         return None
@@ -123,7 +132,31 @@ _BUFFERS: Final[dict[int, _Buffer]] = {}
 
 def _met(buffer: torch.Tensor, group: Group) -> _Buffer:
     known = _BUFFERS[id(buffer)] = _Buffer(buffer, group)
+    library = compiled.buckets()
+    if library is not None and group.ends is None:  # else their ends are known in Python only
+        library.remember(buffer, known.span.begin, group.buckets, known.nbytes, group.next_seq)
     return known
+
+
+def resume() -> None:
+    """Let what is compiled see buckets that were met."""
+    library = compiled.buckets()
+    if library is not None:
+        library.configure(STATE, _running, tuple(backward.ENGINE), _number)
+        library.resume()
+
+
+def suspend() -> None:
+    """Let it see none."""
+    library = compiled.buckets()
+    if library is not None:
+        library.suspend()
+
+
+def _number() -> int:
+    """Note that the gradients of a bucket are complete; return its number in this pass."""
+    number = backward.bucket_issued()
+    return NO_INDEX if number is None else number
 
 
 def _forget(dropped: weakref.ref[torch.Tensor]) -> None:
@@ -132,13 +165,13 @@ def _forget(dropped: weakref.ref[torch.Tensor]) -> None:
             del _BUFFERS[key]
 
 
-def _begin(known: _Buffer, number: int | None) -> Flight:
+def _begin(known: _Buffer, number: int) -> Flight:
     group = known.group
     token = known.span.begin(
         group.buckets,
         nbytes=known.nbytes,
         seq=group.next_seq(),
-        bucket=NO_INDEX if number is None else number,
+        bucket=number,
     )
     return Flight(token, group)
 

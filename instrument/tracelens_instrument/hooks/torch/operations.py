@@ -83,12 +83,14 @@ class _Dispatcher:
         self.library: Any = None
 
     def resume(self) -> None:
+        buckets.resume()
         if self.library is None:
             self.library = library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]  # it has no types
             for name, kernel in self.kernels.items():
                 self.library.impl(name, kernel, _DISPATCH_KEY, with_keyset=True)
 
     def suspend(self) -> None:
+        buckets.suspend()
         ours, self.library = self.library, None
         if ours is not None:
             ours._destroy()  # noqa: SLF001 - else it lasts until it is collected

@@ -1,0 +1,155 @@
+"""What sees gradient buckets in C++, where it was compiled for the PyTorch that is there.
+
+PyTorch hands an operator that a kernel in Python sees to Python and back, which takes longer than to
+record it. `_buckets.cpp` is such a kernel without Python's dispatch. It fits one build of PyTorch
+only, so it is compiled once for each, for all runs to come:
+
+    python -m tracelens_instrument.hooks.torch.compiled    # a minute; needs a C++ compiler
+
+Without it the same is recorded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+import torch
+
+from tracelens_instrument.core.backend import NATIVE
+from tracelens_instrument.core.failures import warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["buckets", "build"]
+
+_SOURCE: Final = Path(__file__).with_name("_buckets.cpp")
+_MODULE: Final = "_buckets"
+_FLAGS: Final = ("-std=c++20", "-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden")
+_LIBRARIES: Final = ("torch_python", "torch", "torch_cpu", "c10")
+
+
+class Buckets(Protocol):
+    """What `_buckets.cpp` offers."""
+
+    def configure(
+        self,
+        state: object,
+        running: list[Any],
+        engine: tuple[object, ...],
+        bucket_issued: Callable[[], int],
+        /,
+    ) -> None:
+        """Take what says whether, and of whom, a bucket is recorded."""
+
+    def remember(
+        self,
+        buffer: torch.Tensor,
+        begin: Callable[..., Any],
+        track: object,
+        nbytes: int,
+        next_seq: Callable[[], int],
+        /,
+    ) -> None:
+        """See this buffer's reductions from now on."""
+
+    def resume(self) -> None:
+        """See buckets."""
+
+    def suspend(self) -> None:
+        """See none."""
+
+
+@cache
+def buckets() -> Buckets | None:
+    """Return the library for this PyTorch; None where none was built, or nothing in C is wanted."""
+    if not NATIVE:
+        return None
+    try:
+        place = _place()
+        if not place.exists():
+            return None
+        spec = importlib.util.spec_from_file_location(_MODULE, place)
+        if spec is None or spec.loader is None:
+            return None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except (OSError, ImportError, RuntimeError) as error:
+        warn_once(f"what was compiled for this PyTorch cannot be used: {error}")
+        return None
+    return cast("Buckets", module)
+
+
+def build() -> Path:
+    """Compile the library for this PyTorch; return where it lies.
+
+    Raises:
+        OSError: there is no compiler, or nothing can be written.
+        subprocess.CalledProcessError: it cannot be compiled; `stderr` is why.
+    """
+    from torch.utils import cpp_extension  # noqa: PLC0415 - it looks for compilers, and takes long
+
+    place = _place()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    begun = place.with_name(f"{place.name}.{os.getpid()}")
+    compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++")
+    include = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
+    folders = cpp_extension.library_paths()
+    abi = int(torch.compiled_with_cxx11_abi())
+    words = [
+        *compiler,
+        *_FLAGS,
+        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        *(word for folder in include for word in ("-isystem", folder)),
+        str(_SOURCE),
+        "-o",
+        str(begun),
+        *(f"-L{folder}" for folder in folders),
+        *(f"-l{name}" for name in _LIBRARIES),
+    ]
+    try:
+        subprocess.run(words, check=True, capture_output=True, text=True)
+        begun.rename(place)
+    finally:
+        begun.unlink(missing_ok=True)
+    return place
+
+
+def _place() -> Path:
+    """Return where the library of this PyTorch, this Python and this source lies."""
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
+    build = f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{source}"
+    return cached / "tracelens" / "compiled" / build / f"{_MODULE}.so"
+
+
+def main() -> int:
+    """Build it, and say where; exit code 1 if it cannot be."""
+    try:
+        place = build()
+    except FileNotFoundError as error:
+        reason = f"there is no compiler ({error.filename}): install g++ or set CXX"
+    except OSError as error:
+        reason = str(error)
+    except subprocess.CalledProcessError as error:
+        reason = f"the compiler failed:\n{error.stderr[-2000:]}"
+    else:
+        sys.stdout.write(f"Compiled for PyTorch {torch.__version__}: {place}\n")
+        return 0
+    sys.stderr.write(
+        f"tracelens: gradient buckets are recorded without what is compiled, as {reason}\n"
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -105,6 +105,15 @@
         const { triggered } = window.dash_clientside.callback_context;
         return triggered.map(({ value }) => value).find(Boolean) || window.dash_clientside.no_update;
       },
+      // Keeps which runs are chosen, also those that a filter hides; a box that was only drawn has no say.
+      chosen(_checked, before) {
+        const now = new Set(before || []);
+        for (const { id, value } of window.dash_clientside.callback_context.inputs_list[0]) {
+          if (value === true) now.add(id.run);
+          if (value === false) now.delete(id.run);
+        }
+        return [[...now], now.size === 0, now.size !== 2];
+      },
       swap: (table) => [Boolean(table), !table],
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),
       arrived: () => false, // on a narrow window the sidebar covers the page it led to

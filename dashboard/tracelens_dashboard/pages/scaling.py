@@ -52,7 +52,7 @@ ALONE: Final = (
     "One run is served. Scaling needs runs of one program on different numbers of workers, or servers: "
     "tracelens serve DIR DIR ..."
 )
-UNREAD: Final = "{count} not read yet: “Read all” in the list of runs does that."
+UNREAD: Final = "{count} not analyzed yet: the list of runs shows how far that is."
 
 
 def layout(store: Store, _view: ViewState) -> Component:

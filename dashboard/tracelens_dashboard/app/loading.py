@@ -97,8 +97,8 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
 
 
 def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
-    """Return the run that is not open yet: the page's own, or the one it is compared with."""
-    wanted = [view.run, view.compared] if page.PATH == links.COMPARE else [view.run]
+    """Return the run that is not open yet: the page's own, or one it is compared with."""
+    wanted = [view.run, *view.compared] if page.PATH == links.COMPARE else [view.run]
     entries = [entry for entry in map(runs.entry, wanted) if entry]
     return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 

@@ -48,7 +48,7 @@ SURVEY: Final = "run-survey"
 PROGRESS: Final = "run-progress"
 SHOWN: Final = "run-shown"
 CHOICE: Final = "run-choice"
-PAIR: Final = 2
+FEWEST: Final = 2  # runs to compare
 POLL: Final = "run-poll"
 BUSY_MS: Final = 1500
 IDLE_MS: Final = 6000  # new runs are found
@@ -182,6 +182,7 @@ def _register_choice(app: Dash) -> None:
         Output(CHOICE, "data"),
         Output(ADD_TAG, "disabled"),
         Output(COMPARE, "disabled"),
+        Output(COMPARE, "children"),
         Input({"type": CHOSEN, "run": ALL}, "checked"),
         State(CHOICE, "data"),
     )
@@ -193,11 +194,11 @@ def _register_choice(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def compare(clicks: Any, choice: Any) -> str:
-        entries = _chosen(choice)
-        if not clicks or len(entries) != PAIR:
+        readable = [entry for entry in _chosen(choice) if entry.stage.kind != "failed"]
+        if not clicks or len(readable) < FEWEST:
             raise PreventUpdate
-        before, after = sorted(entries, key=lambda entry: entry.changed_ns)
-        return links.to_comparison(after.id, before.id)
+        newest, *others = sorted(readable, key=lambda entry: -entry.changed_ns)
+        return links.to_comparison(newest.id, *(entry.id for entry in others))
 
 
 def _chosen(choice: Any) -> list[Entry]:
@@ -309,9 +310,7 @@ def _actions() -> Component:
         **aria("tag for the chosen runs"),
     )
     add = dmc.Button("Add tag", id=ADD_TAG, size="xs", variant="default", disabled=True)
-    pair = dmc.Button(
-        "Compare the two chosen", id=COMPARE, size="xs", variant="default", disabled=True
-    )
+    pair = dmc.Button("Compare chosen", id=COMPARE, size="xs", variant="default", disabled=True)
     return dmc.Group([tag, add, pair], gap="sm")
 
 

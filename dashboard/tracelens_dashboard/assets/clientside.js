@@ -112,7 +112,7 @@
           if (value === true) now.add(id.run);
           if (value === false) now.delete(id.run);
         }
-        return [[...now], now.size === 0, now.size !== 2];
+        return [[...now], now.size === 0, now.size < 2, `Compare ${now.size > 1 ? now.size + " " : ""}chosen`];
       },
       swap: (table) => [Boolean(table), !table],
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),

@@ -207,6 +207,11 @@ class Runs:
         whole = self._whole(asked.run)
         return whole if whole is None or asked.choice.is_all else self._part(whole, asked)
 
+    def state_of(self, run: object) -> State | None:
+        """Return what tells whether a run's files are others than before; null if it is not served."""
+        entry = self.entry(run)
+        return entry.state if entry else None
+
     def _whole(self, run: str | None) -> Entry | None:
         if run is None:
             return Entry("", self.alone.name, Path()) if self.alone else None

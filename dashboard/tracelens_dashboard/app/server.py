@@ -91,6 +91,7 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     _add(glossary.PATH, glossary.TITLE, _glossary_layout)
     run_list.register(app)
     loading.register(app, PAGES)
+    loading.register_growth(app, PAGES)
     chart.register_switches(app)
     chart.register_following(app)
     shell.register(app, PAGES)

@@ -13,7 +13,7 @@ from tracelens.comparison import Steps
 from tracelens.comparison import compare as compared
 from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components import baselines, chart, finding_card, heading
+from tracelens_dashboard.components import baselines, chart, finding_card, heading, live
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare, overview
 from tracelens_dashboard.figures.drawing import empty
@@ -89,10 +89,10 @@ def layout(store: Store, view: ViewState) -> Component:
         [
             dcc.Store(id=OTHER, data=other.run_id),
             top,
-            _sentence(store, other),
+            _verdict(store, view),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
             side_by_side.layout(store, other, view),
-            _findings(store, other),
+            _listing(store, view),
         ],
         className="page",
         id="compare",
@@ -132,6 +132,23 @@ def register(app: Dash) -> None:
         if chosen not in view.compare:
             raise PreventUpdate
         return _exchanged(view, chosen)
+
+
+@live.part("compare-verdict")
+def _verdict(store: Store, view: ViewState) -> Component | None:
+    other = _other(view)
+    return _sentence(store, other) if other else None
+
+
+@live.part("compare-findings")
+def _listing(store: Store, view: ViewState) -> Component | None:
+    other = _other(view)
+    return _findings(store, other) if other else None
+
+
+def _other(view: ViewState) -> Store | None:
+    """Return the one baseline; null if it is not served any more."""
+    return next((found for one in view.compared if (found := current.other(one))), None)
 
 
 def _choice(store: Store, view: ViewState) -> Component:

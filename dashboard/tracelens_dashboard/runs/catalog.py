@@ -293,6 +293,11 @@ class Runs:
             return Standing()
         return followed.look(lambda: self._read_again(run, followed.path), paused=paused)
 
+    def is_recorded(self, run: str) -> bool:
+        """Return whether a run was still recorded when it was read last."""
+        followed = self._followed.get(run)
+        return followed is not None and followed.recorded
+
     def _read_again(self, run: str, path: Path) -> None:
         store = Store.open(path, lambda: self._read(path, _ignored), run_id=run or None)
         store.refine()

@@ -32,6 +32,7 @@ ALONE: Final = {
     "tracelens_dashboard.app.glossary": "a page of no run, with the documentation that it shows",
     "tracelens_dashboard.app.listening": "all that knows waitress",
     "tracelens_dashboard.app.wire": "how answers travel, not what is in them",
+    "tracelens_dashboard.runs.worker": "how runs take turns, not what is done to them",
     "tracelens_instrument.device.cuda": "all that calls CUDA, as tests replace it",
     "tracelens_instrument.hooks.torch.loader_worker": "all that runs in loader processes",
     "tracelens_instrument.stacks.launch": "how a process is started, not whether",

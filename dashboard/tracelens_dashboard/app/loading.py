@@ -30,6 +30,11 @@ POLL_MS: Final = 500
 POLL: Final = "arriving-poll"
 PROGRESS: Final = "arriving-progress"
 AGAIN: Final = "arriving-again"
+SHAPE: Final = "live-shape"
+CARDS: Final = "live-cards"
+STEADY: Final = frozenset(
+    {links.OVERVIEW, links.TIMELINE}
+)  # have the same cards whatever is recorded
 STAGES: Final = {
     "queued": "Another run is being read; this one is next.",
     "reading": "Its files are read, clocks are aligned and collectives matched.",
@@ -80,6 +85,30 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         return _waiting(entry)
 
 
+def register_growth(app: Dash, pages: Sequence[Page]) -> None:
+    """Lay a page out anew where a run that is recorded has something to show that it had not."""
+    by_path = {page.PATH: page for page in pages if page.PATH not in STEADY}
+
+    @app.callback(
+        Output(CARDS, "children"),
+        Output(SHAPE, "data"),
+        Input(ids.RUN, "data"),
+        State(SHAPE, "data"),
+        State(ids.GO, "pathname"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def lay_out(run: Any, before: Any, path: Any, search: Any) -> tuple[Component, str]:
+        page = by_path.get(str(path))
+        if page is None or not current.edition(run):
+            raise PreventUpdate
+        store = current.store(run)
+        now = live.shape(store)
+        if now == before:
+            raise PreventUpdate
+        return page.layout(store, state.read(search)), now
+
+
 def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     if runs.alone and view.run is None:
         return _shown(page, "", runs.alone, view)
@@ -97,15 +126,17 @@ def _content(page: Page, runs: Runs, view: ViewState) -> Component:
 
 
 def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entry | None:
-    """Return the run that is not open yet: the page's own, or the one it is compared with."""
-    wanted = [view.run, view.compared] if page.PATH == links.COMPARE else [view.run]
+    """Return the run that is not open yet: the page's own, or one it is compared with."""
+    wanted = [view.run, *view.compared] if page.PATH == links.COMPARE else [view.run]
     entries = [entry for entry in map(runs.entry, wanted) if entry]
     return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 
 
 def _shown(page: Page, run: str, store: Any, view: ViewState) -> Component:
     top = html.Div([selection_bar.layout(store), live.layout()], className="top")
-    return html.Div([dcc.Store(id=ids.RUN, data=run), top, page.layout(store, view)])
+    shape = live.shape(store) if current.runs().is_recorded(run) else None
+    hidden = [dcc.Store(id=ids.RUN, data=run), dcc.Store(id=SHAPE, data=shape)]
+    return html.Div([*hidden, top, html.Div(page.layout(store, view), id=CARDS)])
 
 
 def _waiting(entry: Entry) -> Component:

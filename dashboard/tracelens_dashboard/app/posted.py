@@ -26,6 +26,7 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
     "id": (dict,),
     "n_clicks": (int,),
     "n_intervals": (int,),
+    "n_submit": (int,),
     "navbar": (dict,),
     "opened": (bool,),
     "pathname": (str,),

@@ -1,33 +1,37 @@
-"""The list of served runs: a row each, with its step times as a sparkline and its verdict."""
+"""The list of served runs: found, ordered, grouped, tagged and chosen; analyzed in the background."""
 
 from __future__ import annotations
 
-import math
-from base64 import b64encode
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import hashlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import dash_mantine_components as dmc
-import numpy as np
-from dash import ALL, Input, Output, State, ctx, dcc, html
+from dash import ALL, ClientsideFunction, Input, Output, State, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens.model.inert import clean
 from tracelens_dashboard import ids, text
+from tracelens_dashboard.app.run_table import (
+    CHOSEN,
+    GROUPS,
+    NEWEST,
+    SORTS,
+    UNGROUPED,
+    UNTAG,
+    Row,
+    table,
+)
 from tracelens_dashboard.ids import aria
-from tracelens_dashboard.runs import current
-from tracelens_dashboard.runs.catalog import NEW
+from tracelens_dashboard.runs import current, tags
 from tracelens_dashboard.view import links
-from tracelens_dashboard.view.state import ViewState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Iterable
 
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.lod.run_data import Glance
     from tracelens_dashboard.runs.catalog import Entry, Runs
+    from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/runs"
 TITLE: Final = "Runs"
@@ -35,17 +39,21 @@ TITLE: Final = "Runs"
 LIST: Final = "run-list"
 SEARCH: Final = "run-search"
 SORT: Final = "run-sort"
-READ: Final = "run-read"
-PAIR: Final = 2
+GROUP: Final = "run-group"
+TAGGED: Final = "run-tagged"
+NEW_TAG: Final = "run-new-tag"
+ADD_TAG: Final = "run-add-tag"
+TAGS_CHANGED: Final = "run-tags-changed"
+SURVEY: Final = "run-survey"
+PROGRESS: Final = "run-progress"
+SHOWN: Final = "run-shown"
+CHOICE: Final = "run-choice"
+FEWEST: Final = 2  # runs to compare
 POLL: Final = "run-poll"
-POLL_MS: Final = 1500
-CHOSEN: Final = "run-chosen"
+BUSY_MS: Final = 1500
+IDLE_MS: Final = 6000  # new runs are found
 COMPARE: Final = "run-compare"
 LONGEST_SEARCH: Final = 100
-SPARKLINE_WIDTH: Final = 120
-SPARKLINE_HEIGHT: Final = 28
-MOST_QUANTILE: Final = 0.98  # a first step that loads libraries would flatten all others
-COLUMNS: Final = ("run", "efficiency", "step time", "verdict", "")
 ONLY_ONE: Final = (
     "One run is served. To see or compare several, name more of them, or a folder that holds them: "
     "tracelens serve DIR DIR ..."
@@ -53,40 +61,21 @@ ONLY_ONE: Final = (
 NONE_YET: Final = (
     "No run is here yet: what is recorded into the folders that are served shows up on its own."
 )
-NEWEST: Final = "newest first"
 
 
-@dataclass(frozen=True)
-class Row:
-    """A run, and what is known of it before it is opened; null = it has to be read first."""
+class Asked(NamedTuple):
+    """Which runs are listed, and how; all of it comes from the browser. `chosen` are ids."""
 
-    entry: Entry
-    glance: Glance | None
-
-    @property
-    def name(self) -> str:
-        """What the run is called."""
-        return text.shown(self.entry.name)
+    search: str = ""
+    sort: str = NEWEST
+    group: str = UNGROUPED
+    tags: frozenset[str] = frozenset()
+    chosen: frozenset[str] = frozenset()
 
     @property
-    def searchable(self) -> str:
-        """All that can be searched for."""
-        return f"{self.entry.name} {self.glance.verdict if self.glance else ''}".casefold()
-
-
-def _of(row: Row, measure: Callable[[Glance], float | None]) -> float:
-    """Measure a run; those of which nothing is known come last."""
-    found = measure(row.glance) if row.glance else None
-    return math.inf if found is None else found
-
-
-SORTS: Final[dict[str, Callable[[Row], Any]]] = {
-    NEWEST: lambda row: -row.entry.changed_ns,
-    "by name": lambda row: row.name.casefold(),
-    "lowest efficiency first": lambda row: _of(row, lambda seen: seen.efficiency),
-    "longest steps first": lambda row: _of(row, lambda seen: -seen.step_ns),
-    "most ranks first": lambda row: _of(row, lambda seen: -seen.ranks),
-}
+    def listed(self) -> tuple[object, ...]:
+        """What of it changes the list."""
+        return self.search, self.sort, self.group, sorted(self.tags)
 
 
 def layout(runs: Runs, _view: ViewState) -> Component:
@@ -98,64 +87,159 @@ def layout(runs: Runs, _view: ViewState) -> Component:
         return html.Div([title, card], className="page", id="runs")
     rows = _rows(runs)
     heading = html.Div([title, _controls(rows)], className="page-heading")
-    shown = dmc.Card(html.Div(_table(rows, "", NEWEST), id=LIST), className="card")
-    poll = dcc.Interval(id=POLL, interval=POLL_MS, disabled=not _busy(rows))
-    return html.Div([heading, shown, poll], className="page", id="runs")
+    below = html.Div([_survey(runs, rows), _actions()], className="page-heading")
+    shown = dmc.Card(html.Div(_table(rows, Asked()), id=LIST), className="card")
+    hidden = [
+        dcc.Interval(id=POLL, interval=_pace(rows)),
+        dcc.Store(id=SHOWN),
+        dcc.Store(id=CHOICE),
+        dcc.Store(id=TAGS_CHANGED),
+    ]
+    return html.Div([heading, below, shown, *hidden], className="page", id="runs")
 
 
 def register(app: Dash) -> None:
-    """Sort and filter; read what was not read yet; follow how far that is."""
+    """Sort, filter and group; follow how far the analysis of all runs is; tag and compare."""
+    _register_table(app)
+    _register_tags(app)
+    _register_choice(app)
 
+
+def _register_table(app: Dash) -> None:
     @app.callback(
         Output(LIST, "children"),
-        Output(READ, "disabled"),
-        Output(POLL, "disabled"),
+        Output(PROGRESS, "children"),
+        Output(TAGGED, "data"),
+        Output(POLL, "interval"),
+        Output(SHOWN, "data"),
         Input(SEARCH, "value"),
         Input(SORT, "value"),
-        Input(READ, "n_clicks"),
+        Input(GROUP, "value"),
+        Input(TAGGED, "value"),
+        Input(SURVEY, "checked"),
         Input(POLL, "n_intervals"),
+        Input(TAGS_CHANGED, "data"),
+        State(CHOICE, "data"),
+        State(SHOWN, "data"),
         prevent_initial_call=True,
     )
-    def show(wanted: Any, sort: Any, clicks: Any, _times: Any) -> tuple[Component, bool, bool]:
+    def show(*given: Any) -> tuple[Any, ...]:
+        wanted, sort, group, tagged, survey, _, _, chosen, seen = given
         runs = current.runs()
-        if clicks and ctx.triggered_id == READ:
-            for entry in [row.entry for row in _rows(runs) if _unread(row)]:
-                runs.open(entry)
+        on = bool(survey) if ctx.triggered_id == SURVEY else runs.surveying
+        runs.survey(on=on)
         rows = _rows(runs)
-        return _table(rows, wanted, sort), not any(map(_unread, rows)), not _busy(rows)
+        search = wanted.strip()[:LONGEST_SEARCH].casefold() if isinstance(wanted, str) else ""
+        asked = Asked(search, str(sort), str(group), _texts(tagged), _texts(chosen))
+        now = _digest([asked.listed, on, *(row.seen for row in rows)])
+        if now == seen:
+            raise PreventUpdate
+        return (
+            _table(rows, asked),
+            _progress(rows, on=on),
+            _tags_of(rows),
+            _pace(rows),
+            now,
+        )
+
+
+def _register_tags(app: Dash) -> None:
+    @app.callback(
+        Output(TAGS_CHANGED, "data"),
+        Output(NEW_TAG, "value"),
+        Input(ADD_TAG, "n_clicks"),
+        Input(NEW_TAG, "n_submit"),
+        State(NEW_TAG, "value"),
+        State(TAGS_CHANGED, "data"),
+        State(CHOICE, "data"),
+        prevent_initial_call=True,
+    )
+    def add(_clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any) -> tuple[int, str]:
+        entries = _chosen(choice)
+        if not entries or not tags.fit(tag):
+            raise PreventUpdate
+        current.runs().tags.add([entry.path for entry in entries], tag)
+        return _after(changes), ""
 
     @app.callback(
-        Output(COMPARE, "disabled"),
-        Input({"type": CHOSEN, "run": ALL}, "checked"),
+        Output(TAGS_CHANGED, "data", allow_duplicate=True),
+        Input({"type": UNTAG, "run": ALL, "tag": ALL}, "n_clicks"),
+        State(TAGS_CHANGED, "data"),
+        prevent_initial_call=True,
     )
-    def choose(checked: Any) -> bool:
-        return sum(map(bool, checked)) != PAIR
+    def remove(clicks: Any, changes: Any) -> int:
+        one = ctx.triggered_id
+        entry = current.runs().entry(one.get("run")) if isinstance(one, dict) else None
+        if entry is None or not any(clicks):
+            raise PreventUpdate
+        current.runs().tags.remove(entry.path, str(one.get("tag")))
+        return _after(changes)
+
+
+def _register_choice(app: Dash) -> None:
+    app.clientside_callback(
+        ClientsideFunction(ids.NAMESPACE, "chosen"),
+        Output(CHOICE, "data"),
+        Output(ADD_TAG, "disabled"),
+        Output(COMPARE, "disabled"),
+        Output(COMPARE, "children"),
+        Input({"type": CHOSEN, "run": ALL}, "checked"),
+        State(CHOICE, "data"),
+    )
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
         Input(COMPARE, "n_clicks"),
-        State({"type": CHOSEN, "run": ALL}, "checked"),
+        State(CHOICE, "data"),
         prevent_initial_call=True,
     )
-    def compare(clicks: Any, _checked: Any) -> str:
-        chosen = {one["id"]["run"] for one in ctx.states_list[0] if one.get("value")}
-        entries = [entry for entry in current.runs().look() if entry.id in chosen]
-        if not clicks or len(entries) != PAIR:
+    def compare(clicks: Any, choice: Any) -> str:
+        readable = [entry for entry in _chosen(choice) if entry.stage.kind != "failed"]
+        if not clicks or len(readable) < FEWEST:
             raise PreventUpdate
-        before, after = sorted(entries, key=lambda entry: entry.changed_ns)
-        return links.to_comparison(after.id, before.id)
+        newest, *others = sorted(readable, key=lambda entry: -entry.changed_ns)
+        return links.to_comparison(newest.id, *(entry.id for entry in others))
+
+
+def _chosen(choice: Any) -> list[Entry]:
+    """Return the runs that are chosen, also where the list does not show them at the moment."""
+    marked = _texts(choice)
+    return [entry for entry in current.runs().look() if entry.id in marked]
+
+
+def _texts(given: Any) -> frozenset[str]:
+    """Return the texts of a list that a browser sends."""
+    return (
+        frozenset(one for one in given if isinstance(one, str))
+        if isinstance(given, list)
+        else frozenset()
+    )
+
+
+def _after(changes: Any) -> int:
+    return changes + 1 if isinstance(changes, int) else 1
 
 
 def _rows(runs: Runs) -> list[Row]:
-    return [Row(entry, runs.glance(entry)) for entry in runs.look()]
+    entries = runs.look()
+    folders = runs.folders(entries)
+    return [
+        Row(entry, runs.glance(entry), runs.tags.of(entry.path), folders[entry.id])
+        for entry in entries
+    ]
 
 
-def _unread(row: Row) -> bool:
-    return row.glance is None and row.entry.stage == NEW
+def _digest(seen: Iterable[object]) -> str:
+    """Return what changes when anything that is shown does, so that no more than that is drawn."""
+    return hashlib.blake2b(repr(list(seen)).encode(errors="replace"), digest_size=8).hexdigest()
 
 
-def _busy(rows: list[Row]) -> bool:
-    return any(row.entry.stage.under_way for row in rows)
+def _pace(rows: list[Row]) -> int:
+    return BUSY_MS if any(row.entry.stage.under_way for row in rows) else IDLE_MS
+
+
+def _tags_of(rows: list[Row]) -> list[str]:
+    return sorted({tag for row in rows for tag in row.tags}, key=str.casefold)
 
 
 def _controls(rows: list[Row]) -> Component:
@@ -165,137 +249,77 @@ def _controls(rows: list[Row]) -> Component:
         size="xs",
         debounce=200,
         className="search",
-        **aria("find runs by name or verdict"),
+        **aria("find runs by name, verdict or tag"),
     )
-    names = list(SORTS)
-    order = dmc.Select(
-        id=SORT, data=names, value=NEWEST, size="xs", allowDeselect=False, w=180, **aria("order")
-    )
-    disabled = not any(map(_unread, rows))
-    read = dmc.Button("Read all", id=READ, size="xs", variant="default", disabled=disabled)
-    pair = dmc.Button(
-        "Compare the two chosen", id=COMPARE, size="xs", variant="default", disabled=True
-    )
-    return dmc.Group([search, order, read, pair], gap="sm")
-
-
-def _table(rows: list[Row], wanted: Any, sort: Any) -> Component:
-    """List the runs whose name or verdict matches, in an order; both come from the browser."""
-    asked_for = wanted.strip()[:LONGEST_SEARCH].casefold() if isinstance(wanted, str) else ""
-    found = [row for row in rows if asked_for in row.searchable]
-    if not found:
-        return html.P(f"No run matches “{asked_for}”." if rows else NONE_YET, className="summary")
-    found.sort(key=SORTS.get(str(sort), SORTS[NEWEST]))
-    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
-    body = html.Tbody([draw_row(row) for row in found])
-    return html.Table([head, body], className="spans runs")
-
-
-def draw_row(row: Row) -> Component:
-    """Return the row; its link covers all of it."""
-    glance = row.glance
-    link = dcc.Link(row.name, href=ViewState(run=row.entry.id).link("/"), className="stretched")
-    choice = dmc.Checkbox(
-        id={"type": CHOSEN, "run": row.entry.id},
+    tagged = dmc.MultiSelect(
+        id=TAGGED,
+        data=_tags_of(rows),
+        placeholder="Tags",
+        clearable=True,
         size="xs",
-        className="way",
-        persistence=True,  # as the table is drawn anew while runs are read
-        persistence_type="memory",
-        **aria(f"choose {row.name}"),
+        className="tagged",
+        **aria("only runs with these tags"),
     )
-    name = html.Div([choice, link], className="run-choice")
-    cells = [
-        html.Td([name, html.Div(_sizes(glance), className="fact-name")], className="run-name"),
-        html.Td(_efficiency(glance), className="run-number"),
-        html.Td(_pace(glance), className="run-pace"),
-        html.Td(_verdict(row), className="run-verdict"),
-        html.Td(label_of(row), className="run-index"),
-    ]
-    return html.Tr(cells, className="finding run-row")
+    order, group = _select(SORT, SORTS, "order"), _select(GROUP, GROUPS, "groups")
+    return dmc.Group([search, tagged, group, order], gap="sm")
 
 
-def _sizes(glance: Glance | None) -> str:
-    if glance is None:
-        return ""
+def _select(name: str, choices: Iterable[str], label: str) -> Component:
+    values = list(choices)
+    return dmc.Select(
+        id=name, data=values, value=values[0], size="xs", allowDeselect=False, w=180, **aria(label)
+    )
+
+
+def _survey(runs: Runs, rows: list[Row]) -> Component:
+    switch = dmc.Switch(
+        id=SURVEY, label="Analyze in the background", size="xs", checked=runs.surveying
+    )
+    progress = html.Div(
+        _progress(rows, on=runs.surveying), id=PROGRESS, role="status", className="run-progress"
+    )
+    return dmc.Group([progress, switch], gap="md")
+
+
+def _progress(rows: list[Row], *, on: bool) -> list[Component]:
+    """Return how many of all runs are analyzed, and what of the others is known."""
+    known = sum(row.glance is not None for row in rows)
+    failed = sum(row.failed for row in rows)
+    recorded = sum(row.entry.recorded and row.glance is None for row in rows)
     parts = [
-        text.count(glance.ranks, "rank"),
-        text.count(glance.shards, "shard") if glance.shards else "",
-        text.count(glance.steps, "step"),
-        text.duration(glance.duration_ns),
+        f"Analyzed {known} of {text.count(len(rows), 'run')}",
+        f"{failed} cannot be read" if failed else "",
+        f"{recorded} still recorded" if recorded else "",
+        "" if on or known + failed + recorded == len(rows) else "paused",
     ]
-    return " · ".join(part for part in parts if part)
+    sentence = html.Span(", ".join(part for part in parts if part), className="fact-name")
+    if not any(row.entry.stage.under_way for row in rows):
+        return [sentence]
+    share = 100 * (known + failed) / len(rows)
+    return [sentence, dmc.Progress(value=share, size="sm", w=120, **aria("analyzed runs"))]
 
 
-def _efficiency(glance: Glance | None) -> Component:
-    if glance is None or glance.efficiency is None:
-        return html.Span("not known", className="fact-name")
-    share = 100 * glance.efficiency
-    meter = html.Div(className="meter-fill", style={"width": f"{share:.1f}%"})
-    return html.Div([html.B(text.percent(glance.efficiency)), html.Div(meter, className="meter")])
-
-
-def _pace(glance: Glance | None) -> list[Component]:
-    if glance is None or not glance.steps:
-        return []
-    usual = f"{text.duration(glance.step_ns)} per step"
-    line = sparkline(glance.pace_ns, f"step time over the run, {usual}")
-    return [line, html.Div(usual, className="fact-name")]
-
-
-def _verdict(row: Row) -> Component:
-    stage = row.entry.stage
-    if stage.kind == "failed":
-        return html.Span(stage.what, role="alert", className="points-fault")
-    if row.glance is None:
-        return html.Span("It is read and analyzed when first opened.", className="fact-name")
-    more = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
-    worst = html.Span(clean(row.glance.verdict))
-    line = [worst, html.Span(more, className="fact-name")]
-    return html.Div(line, className=f"lead lead-{row.glance.lead}")
-
-
-def label_of(row: Row) -> Component:
-    """Return the state of a run's index."""
-    stage = row.entry.stage
-    state = "ready" if row.glance else "not read yet"
-    if stage.kind == "failed":
-        state = "cannot be read"
-    elif stage.kind == "queued":
-        state = "queued"
-    elif stage.under_way:
-        share = f" {100 * stage.done // stage.total} %" if stage.total else ""
-        state = f"{stage.what}{share}"
-    kind = "busy" if stage.under_way else stage.kind
-    return html.Span(state, className=f"standing standing-{kind}")
-
-
-def sparkline(values: Sequence[int], label: str) -> Component:
-    """Draw numbers from left to right; `label` is what a screen reader says instead."""
-    if len(values) < 2:
-        return html.Span(label, className="fact-name")
-    mask = f"url(data:image/svg+xml;base64,{b64encode(_svg(values).encode()).decode()})"
-    style = {
-        "maskImage": mask,
-        "WebkitMaskImage": mask,
-        "width": SPARKLINE_WIDTH,
-        "height": SPARKLINE_HEIGHT,
-    }
-    return html.Span(className="sparkline", style=style, role="img", title=label, **aria(label))
-
-
-def _svg(values: Sequence[int]) -> str:
-    shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(*_places(values), strict=True))
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {SPARKLINE_WIDTH} {SPARKLINE_HEIGHT}'>"
-        f"<polyline points='{shape}' fill='none' stroke='#000' stroke-width='1.5'/></svg>"
+def _actions() -> Component:
+    """Return what can be done with the runs that are chosen."""
+    tag = dmc.TextInput(
+        id=NEW_TAG,
+        placeholder="Tag the chosen runs",
+        debounce=True,  # Enter sends what is typed with it
+        size="xs",
+        w=160,
+        **aria("tag for the chosen runs"),
     )
+    add = dmc.Button("Add tag", id=ADD_TAG, size="xs", variant="default", disabled=True)
+    pair = dmc.Button("Compare chosen", id=COMPARE, size="xs", variant="default", disabled=True)
+    return dmc.Group([tag, add, pair], gap="sm")
 
 
-def _places(values: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return where the line goes: from zero on, so that noise is drawn as noise, not as mountains."""
-    series = np.asarray(values, float)
-    height = np.clip(series / max(float(np.quantile(series, MOST_QUANTILE)), 1.0), 0, 1)
-    return (
-        np.linspace(1, SPARKLINE_WIDTH - 1, len(series)).tolist(),
-        (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * height).tolist(),
-    )
+def _table(rows: list[Row], asked: Asked) -> Component:
+    """List the runs that match, and have all of some tags."""
+    found = [row for row in rows if asked.search in row.searchable and asked.tags <= set(row.tags)]
+    if not rows:
+        return html.P(NONE_YET, className="summary")
+    if not found:
+        of = f" “{asked.search}”" if asked.search else ""
+        return html.P(f"No run matches{of}.", className="summary")
+    return table(found, asked.sort, asked.group, asked.chosen)

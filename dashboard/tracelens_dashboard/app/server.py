@@ -91,6 +91,7 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     _add(glossary.PATH, glossary.TITLE, _glossary_layout)
     run_list.register(app)
     loading.register(app, PAGES)
+    loading.register_growth(app, PAGES)
     chart.register_switches(app)
     chart.register_following(app)
     shell.register(app, PAGES)
@@ -163,7 +164,8 @@ def serve(
     server = listen(create_app(runs, access).server, host, port)
     url = access.address(host, server.effective_port)
     # The server's loop returns when it is interrupted; it may be before it or after it, too.
-    with closing(server), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
+    with closing(server), closing(runs), suppress(KeyboardInterrupt), _interrupted_by_sigterm():
+        runs.survey(on=not runs.alone)
         _announce(url, host, server.effective_port)
         if ready:
             ready(url)

@@ -119,6 +119,15 @@
         };
         if (edited != null) look();
       },
+      // Keeps which runs are chosen, also those that a filter hides; a box that was only drawn has no say.
+      chosen(_checked, before) {
+        const now = new Set(before || []);
+        for (const { id, value } of window.dash_clientside.callback_context.inputs_list[0]) {
+          if (value === true) now.add(id.run);
+          if (value === false) now.delete(id.run);
+        }
+        return [[...now], now.size === 0, now.size < 2, `Compare ${now.size > 1 ? now.size + " " : ""}chosen`];
+      },
       swap: (table) => [Boolean(table), !table],
       sidebar: (opened, bar) => ({ ...bar, collapsed: { mobile: !opened } }),
       arrived: () => false, // on a narrow window the sidebar covers the page it led to

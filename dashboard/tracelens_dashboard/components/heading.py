@@ -96,6 +96,13 @@ EXPLAINED: Final = {
         "The mean step's saving by each edit alone, with its 95 % interval; they do not add up."
     ),
     "Compare": "What changed from another run to this one, with intervals.",
+    "Ratio to the baselines": (
+        "What a usual step has of each, over the mean of the baselines, with its 95 % interval. "
+        "Coloured: equal runs would rarely differ so far."
+    ),
+    "Step time of each run": (
+        "The median step (dot) and the middle 80 % of the steps (line) of the new run and each baseline."
+    ),
     "Compute time difference by rank and step": (
         "Compute time of this run minus the other's; teal: faster, orange: slower, pale: within noise."
     ),

@@ -6,6 +6,7 @@ made anew where a page says so (`part`).
 
 from __future__ import annotations
 
+import hashlib
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +34,7 @@ PAUSE: Final = "live-pause"
 PAUSE_BOX: Final = "live-pause-box"
 STATUS: Final = "live-status"
 PART: Final = "live"
-POLL_MS: Final = 1000
+POLL_MS: Final = 500  # a step is to be seen within 2 s, and a reading waits for two polls
 MISSING: Final = "The folder of this run is missing: this is what it held when it was read."
 UNREADABLE: Final = "Other files are in the folder of this run now, which cannot be read."
 REPLACED: Final = "Other files are in the folder of this run now: they are being read."
@@ -54,6 +55,13 @@ def part(name: str) -> Callable[[Build], Callable[[Store, ViewState], Component]
         return built
 
     return decorate
+
+
+def shape(store: Store) -> str:
+    """Return what decides which cards and choices a page has: it is laid out anew when that changes."""
+    filled = [name for name in store.run.tables if not store.table(name).is_empty()]
+    parts = [filled, store.ranks, store.shard_count, store.sampled, bool(store.times.steps)]
+    return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
 
 def layout() -> Component:

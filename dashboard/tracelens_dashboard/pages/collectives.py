@@ -9,7 +9,7 @@ from dash import html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import chart, finding_card, heading, live
 from tracelens_dashboard.figures import arrival_skew, bandwidth
 from tracelens_dashboard.view import links
 
@@ -46,7 +46,7 @@ WITH_SERVERS: Final = (
 )
 
 
-def layout(store: Store, _view: ViewState) -> Component:
+def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
     title = heading.page_title(TITLE)
     question = html.P(QUESTION, className="summary")
@@ -54,8 +54,6 @@ def layout(store: Store, _view: ViewState) -> Component:
         lines = [html.P(NO_DATA), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
         card = dmc.Card(lines, className="card prose")
         return html.Div([title, question, card], className="page")
-    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
-    cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
     half = {"base": 12, "lg": 6}
     charts = (
         chart.card(EXCHANGE, "Wait and transfer per step", PLOT_PX),
@@ -66,8 +64,16 @@ def layout(store: Store, _view: ViewState) -> Component:
         chart.card(LINKS, "Links between ranks", _height(_links(store), bandwidth.MOST_LINKS)),
     )
     spans = [half] * 4 + [half if store.table("links").height else 12] * 2
-    grid = [*cards, *(dmc.GridCol(one, span=span) for one, span in zip(charts, spans, strict=True))]
-    return html.Div([title, question, dmc.Grid(grid, gutter="sm")], className="page")
+    grid = [dmc.GridCol(one, span=span) for one, span in zip(charts, spans, strict=True)]
+    parts = [title, question, _findings(store, view), dmc.Grid(grid, gutter="sm")]
+    return html.Div(parts, className="page")
+
+
+@live.part("collectives-findings")
+def _findings(store: Store, _view: ViewState) -> Component:
+    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
+    cards = [finding_card.card(store, one) for one in found]
+    return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
 
 
 def register(app: Dash) -> None:

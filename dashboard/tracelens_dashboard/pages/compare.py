@@ -1,4 +1,4 @@
-"""What changed from another run to this one?"""
+"""What changed from another run, or from several, to this one?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracelens.comparison import Steps
 from tracelens.comparison import compare as compared
 from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import baselines, chart, finding_card, heading, live
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare, overview
 from tracelens_dashboard.figures.drawing import empty
@@ -38,6 +38,7 @@ TITLE: Final = "Compare"
 
 OTHER: Final = "compare-other"
 CHOICE: Final = "compare-choice"
+NEW: Final = "compare-new"
 THIS_RUN: Final = "compare-here"
 THERE: Final = "compare-there"
 MOVED: Final = "compare-moved"
@@ -50,8 +51,8 @@ ALONE: Final = (
     "that holds both: tracelens serve DIR DIR ..."
 )
 CHOOSE: Final = (
-    "Choose the run to compare this one with. Steps are matched by their number since the start, "
-    "on the ranks that both have."
+    "Choose the run to compare this one with, or several baselines. Steps are matched by their number "
+    "since the start, on the ranks that both have."
 )
 NOT_CHOSEN: Final = "Choose a run to compare with."
 
@@ -61,10 +62,14 @@ def layout(store: Store, view: ViewState) -> Component:
     title = heading.page_title(TITLE)
     if selection.is_served_alone(store.run_id):
         return _message(title, ALONE)
-    other = current.other(view.compared)
+    others = [found for one in view.compared if (found := current.other(one))]
     top = html.Div([title, _choice(store, view)], className="page-heading")
-    if other is None:
+    if not others:
         return _message(top, CHOOSE)
+    if len(others) > 1:
+        parts = [top, *baselines.layout(store, view.compared)]
+        return html.Div(parts, className="page", id="compare")
+    (other,) = others
     height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
     half = {"base": 12, "md": 6}
     cards = (
@@ -82,12 +87,12 @@ def layout(store: Store, view: ViewState) -> Component:
     )
     return html.Div(
         [
-            dcc.Store(id=OTHER, data=view.compared),
+            dcc.Store(id=OTHER, data=other.run_id),
             top,
-            _sentence(store, other),
+            _verdict(store, view),
             dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
             side_by_side.layout(store, other, view),
-            _findings(store, other),
+            _listing(store, view),
         ],
         className="page",
         id="compare",
@@ -101,6 +106,7 @@ def register(app: Dash) -> None:
     chart.bind(app, THERE, _there, other)
     chart.bind(app, MOVED, _moved, other)
     chart.bind(app, MAP, _map, other)
+    baselines.register(app)
     side_by_side.register(app, OTHER, ids.part(MAP, "graph"))
 
     @app.callback(
@@ -110,33 +116,89 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def choose(chosen: Any, search: Any) -> str:
-        view = state.read(search)
-        if current.runs().entry(chosen) is None or chosen == view.compare:
+        view, wanted = state.read(search), state.baselines(chosen)
+        if not all(map(current.runs().entry, wanted)) or wanted == view.compare:
             raise PreventUpdate
-        return links.to_comparison(view.run, chosen)
+        return links.to_comparison(view.run, *wanted)
+
+    @app.callback(
+        Output(ids.GO, "href", allow_duplicate=True),
+        Input(NEW, "value"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def renew(chosen: Any, search: Any) -> str:
+        view = state.read(search)
+        if chosen not in view.compare:
+            raise PreventUpdate
+        return _exchanged(view, chosen)
+
+
+@live.part("compare-verdict")
+def _verdict(store: Store, view: ViewState) -> Component | None:
+    other = _other(view)
+    return _sentence(store, other) if other else None
+
+
+@live.part("compare-findings")
+def _listing(store: Store, view: ViewState) -> Component | None:
+    other = _other(view)
+    return _findings(store, other) if other else None
+
+
+def _other(view: ViewState) -> Store | None:
+    """Return the one baseline; null if it is not served any more."""
+    return next((found for one in view.compared if (found := current.other(one))), None)
 
 
 def _choice(store: Store, view: ViewState) -> Component:
     shown = selection.read(store.run_id)
     mine = shown.run if shown else None
     entries = [entry for entry in current.runs().look() if entry.id != mine]
-    select = dmc.Select(
+    known = [entry.id for entry in entries if entry.id in view.compare]
+    select = dmc.MultiSelect(
         id=CHOICE,
         data=[{"value": entry.id, "label": text.shown(entry.name)} for entry in entries],
-        value=view.compare,
-        placeholder="Compare with",
+        value=sorted(known, key=view.compare.index),
+        placeholder="Add a baseline" if known else "Compare with",
         searchable=True,
-        allowDeselect=False,
+        hidePickedOptions=True,
+        maxValues=state.MOST_BASELINES,
         limit=50,
         size="xs",
-        w=220,
-        **aria("run to compare with"),
+        miw=220,
+        maw=560,
+        **aria("runs to compare with"),
     )
     parts = [html.Span("with", className="fact-name"), select]
-    if view.compare and view.run and current.runs().entry(view.compare):
-        swapped = links.to_comparison(view.compared, mine or view.run)
-        parts.append(dcc.Link("Swap", href=swapped, className="way"))
+    if len(known) > 1 and mine:
+        parts = [*_newest(mine, known), *parts]
+    elif known and view.run:
+        parts.append(dcc.Link("Swap", href=_exchanged(view, known[0]), className="way"))
     return dmc.Group(parts, gap="sm")
+
+
+def _newest(mine: str, known: list[str]) -> list[Component]:
+    """Return the choice of which run is compared with all others."""
+    named = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
+    select = dmc.Select(
+        id=NEW,
+        data=[{"value": one, "label": named[one]} for one in (mine, *known)],
+        value=mine,
+        allowDeselect=False,
+        size="xs",
+        w=190,
+        **aria("new run, compared with all others"),
+    )
+    return [html.Span("new run", className="fact-name"), select]
+
+
+def _exchanged(view: ViewState, chosen: str) -> str:
+    """Compare one of the baselines with all other runs of a comparison."""
+    mine = selection.read(view.run)
+    former = (mine.run if mine else None) or ""
+    new = (mine.like(chosen) if mine else None) or chosen
+    return links.to_comparison(new, *(former if one == chosen else one for one in view.compare))
 
 
 def _message(heading: Component, sentence: str) -> Component:

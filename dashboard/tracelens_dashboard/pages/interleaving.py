@@ -9,7 +9,7 @@ from dash import Input, html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import chart, finding_card, heading, live
 from tracelens_dashboard.figures import interleaving
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -46,15 +46,13 @@ NO_DATA: Final = (
 )
 
 
-def layout(store: Store, _view: ViewState) -> Component:
+def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say what to record to see it."""
     title = heading.page_title("Communication overlap")
     question = html.P(QUESTION, className="summary")
     if _is_empty(store):
         card = dmc.Card(html.P(NO_DATA), className="card prose")
         return html.Div([title, question, card], className="page")
-    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
-    cards = [dmc.GridCol(finding_card.card(store, one), span=12) for one in found]
     charts = (
         chart.card(BY_STEP, "Overlapped and exposed communication per step", PLOT_PX),
         chart.card(BY_BUCKET, "Overlap per bucket", _height(store, "overlap_by_bucket", 40)),
@@ -69,7 +67,15 @@ def layout(store: Store, _view: ViewState) -> Component:
     )
     half = {"base": 12, "lg": 6}
     grid = [dmc.GridCol(one, span=half if place else 12) for place, one in enumerate(charts)]
-    return html.Div([title, question, dmc.Grid([*cards, *grid], gutter="sm")], className="page")
+    parts = [title, question, _findings(store, view), dmc.Grid(grid, gutter="sm")]
+    return html.Div(parts, className="page")
+
+
+@live.part("interleaving-findings")
+def _findings(store: Store, _view: ViewState) -> Component:
+    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
+    cards = [finding_card.card(store, one) for one in found]
+    return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
 
 
 def register(app: Dash) -> None:

@@ -13,7 +13,7 @@ from tracelens.errors import TraceLensError
 from tracelens.lod import opening
 from tracelens.model.inert import clean
 from tracelens.scaling import Point, curves, messages
-from tracelens_dashboard import text
+from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import chart, heading
 from tracelens_dashboard.figures import scaling
 from tracelens_dashboard.figures.drawing import empty
@@ -52,7 +52,7 @@ ALONE: Final = (
     "One run is served. Scaling needs runs of one program on different numbers of workers, or servers: "
     "tracelens serve DIR DIR ..."
 )
-UNREAD: Final = "{count} not read yet: “Read all” in the list of runs does that."
+UNREAD: Final = "{count} not analyzed yet: the list of runs shows how far that is."
 
 
 def layout(store: Store, _view: ViewState) -> Component:
@@ -85,8 +85,9 @@ def register(app: Dash) -> None:
     chart.bind(app, FACTORS, _factors, *asked)
     chart.bind(app, STEPS, _steps, *asked)
 
-    @app.callback(Output(VERDICT, "children"), *asked)
-    def judge(*values: Any) -> list[Component]:
+    @app.callback(Output(VERDICT, "children"), *asked, Input(ids.RUN, "data"))
+    def judge(*given: Any) -> list[Component]:
+        values = given[:-1]  # the last one says that a run was read again
         try:
             found = _found(*values)
         except TraceLensError as error:

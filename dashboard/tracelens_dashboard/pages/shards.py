@@ -10,7 +10,7 @@ from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import chart, finding_card, heading, live
 from tracelens_dashboard.figures import shards, staleness
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
@@ -53,17 +53,22 @@ def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say why this run has none of it."""
     if not store.shard_count:
         return _explanation()
-    found = [f for f in store.report.findings if f.shards or KINDS[f.kind].on(PATH)]
-    cards = [finding_card.card(store, finding) for finding in found[:3]]
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.shard),
             heading.page_title("Parameter servers"),
-            dmc.Stack(cards, gap="xs", mb="sm" if cards else 0),
+            _findings(store, view),
             dmc.Grid(_charts(store, view), gutter="sm"),
         ],
         className="page",
     )
+
+
+@live.part("shards-findings")
+def _findings(store: Store, _view: ViewState) -> Component:
+    found = [f for f in store.report.findings if f.shards or KINDS[f.kind].on(PATH)]
+    cards = [finding_card.card(store, finding) for finding in found[:3]]
+    return dmc.Stack(cards, gap="xs", mb="sm" if cards else 0)
 
 
 def register(app: Dash) -> None:

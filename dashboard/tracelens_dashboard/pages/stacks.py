@@ -14,8 +14,9 @@ from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import chart, heading
 from tracelens_dashboard.figures import sampled_stacks
 from tracelens_dashboard.ids import aria
+from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import name_of
-from tracelens_dashboard.view import links, peer_stacks, viewport
+from tracelens_dashboard.view import links, peer_stacks, state, viewport
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -82,6 +83,18 @@ def register(app: Dash) -> None:
     chart.follow_clicks(app, TIMES, _to_moment)
     for source in (CALLS, FRAMES):
         _register_choice(app, source)
+
+    @app.callback(
+        Output(VIEW, "data"),
+        Input(ids.RUN, "data"),
+        State(ids.GO, "search"),
+        prevent_initial_call=True,
+    )
+    def renew(run: Any, search: Any) -> list[int]:
+        if not current.edition(run):
+            raise PreventUpdate
+        seen = _window(current.store(run), state.read(search))
+        return [seen.start_ns, seen.end_ns]
 
 
 def _register_choice(app: Dash, source: str) -> None:

@@ -1,7 +1,8 @@
 """The runs that are served: listed by ids that reveal nothing, opened on demand, a few kept open.
 
 A run with an index opens at once. Others are read and analyzed one after the other, in the
-background, so that a page can show meanwhile how far that is.
+background, so that a page can show meanwhile how far that is; those that no page waits for, too, so
+that a list of runs has a verdict of each (`survey`).
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import os
 from collections import OrderedDict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Final, Literal
 
+from tracelens.distil.places import fingerprint
 from tracelens.errors import TraceLensError, TraceNotFound
 from tracelens.load import open as open_trace
 from tracelens.load import runs_in
@@ -23,8 +26,10 @@ from tracelens.lod.run_data import Glance
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 from tracelens_dashboard.runs import selection
-from tracelens_dashboard.runs.live import Followed, Standing, followed
+from tracelens_dashboard.runs.live import Followed, Standing, followed, is_recorded
 from tracelens_dashboard.runs.store import Store
+from tracelens_dashboard.runs.tags import Tags
+from tracelens_dashboard.runs.worker import Interrupted, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.selection import Selection
 
     Read = Callable[[Path, OnProgress], Trace]
+    State = tuple[str | None, int]
 
 MOST_OPEN: Final = 8
 _MOST_PARTS: Final = 64
@@ -73,6 +79,9 @@ class Entry:
     stage: Stage = NEW
     lock: Lock = field(default_factory=Lock)
     settled: Event = field(default_factory=Event)
+    awaited: bool = False  # by a page, so that it is kept open
+    recorded: bool = False  # still, when it was looked at
+    failed: State | None = None  # of the files that could not be read
 
     @property
     def changed_ns(self) -> int:
@@ -82,15 +91,29 @@ class Entry:
         except OSError:
             return 0
 
+    @property
+    def state(self) -> State:
+        """What tells whether its files are others than before."""
+        try:
+            return fingerprint(self.path), self.changed_ns
+        except OSError:
+            return None, 0
+
     @contextmanager
-    def progress_of(self, what: str) -> Iterator[OnProgress]:
-        """Keep the progress of some work on this run as its stage."""
+    def progress_of(self, what: str, check: Callable[[], None]) -> Iterator[OnProgress]:
+        """Keep the progress of some work on this run as its stage; `check` may raise to end it."""
 
         def on_progress(done: int, total: int) -> None:
+            check()
             self.stage = Stage("working", what, done, total)
 
         on_progress(0, 0)
         yield on_progress
+
+    def fail(self, sentence: str) -> None:
+        """Note why it cannot be shown."""
+        self.stage = Stage("failed", sentence)
+        self.failed = self.state
 
 
 def id_of(path: Path) -> str:
@@ -134,11 +157,15 @@ class Runs:
         self._most_held = most_held
         self._lock = Lock()
         self._open: OrderedDict[str, tuple[Store, int]] = OrderedDict()
-        self._turn = Lock()
+        self._worker = Worker(self._settle)
+        self._glances: dict[str, tuple[State, Glance]] = {}  # of runs without an index
         self._entries: dict[str, Entry] = {}
         self._parts: OrderedDict[str, Entry] = OrderedDict()
         self._followed: dict[str, Followed] = {}
         self.alone: Store | None = None
+        self.tags = Tags()
+        self.surveying = False
+        self._survey_lock = Lock()
         _require(self._places)
         self.look()
 
@@ -164,6 +191,14 @@ class Runs:
             }
             return list(self._entries.values())
 
+    @staticmethod
+    def folders(entries: Sequence[Entry]) -> dict[str, str]:
+        """Return the folder that each run lies in, by id, by the shortest ends that distinguish them."""
+        parents = [entry.path.resolve().parent for entry in entries]
+        unlike = list(dict.fromkeys(parents))
+        names = dict(zip(unlike, short_names(unlike), strict=True))
+        return {entry.id: names[parent] for entry, parent in zip(entries, parents, strict=True)}
+
     def entry(self, run: object) -> Entry | None:
         """Return a run, or a part of one, by its id."""
         asked = selection.read(run) if isinstance(run, str) else None
@@ -171,6 +206,11 @@ class Runs:
             return None
         whole = self._whole(asked.run)
         return whole if whole is None or asked.choice.is_all else self._part(whole, asked)
+
+    def state_of(self, run: object) -> State | None:
+        """Return what tells whether a run's files are others than before; null if it is not served."""
+        entry = self.entry(run)
+        return entry.state if entry else None
 
     def _whole(self, run: str | None) -> Entry | None:
         if run is None:
@@ -198,19 +238,53 @@ class Runs:
             store = self._kept(entry) or self._by_index(entry)
             if store:
                 return store
-            if entry.stage == NEW:
+            if entry.stage == NEW or (entry.stage == QUEUED and not entry.awaited):
                 entry.stage = QUEUED
                 entry.settled.clear()
-                Thread(target=self._settle, args=(entry,), daemon=True).start()
+                self._worker.ask(entry)
+            entry.awaited = entry.stage.under_way
         entry.settled.wait(patience_s)
         return self._kept(entry)
+
+    def survey(self, *, on: bool) -> None:
+        """Analyze all runs that were not yet, one at a time, the newest first; or stop that.
+
+        A run that is still recorded is left until it is complete, one that cannot be read until its
+        folder changes.
+        """
+        with self._survey_lock:
+            self.surveying = on
+            for entry in self._worker.backlog:
+                if entry.stage == QUEUED and not entry.awaited:
+                    entry.stage = NEW
+            unread = [entry for entry in self.look() if self._is_unread(entry)] if on else []
+            unread.sort(key=lambda entry: -entry.changed_ns)
+            for entry in unread:
+                entry.stage = QUEUED
+                entry.settled.clear()
+            self._worker.fill(unread)
+
+    def _is_unread(self, entry: Entry) -> bool:
+        if entry.stage.under_way or self.glance(entry):
+            return False
+        if entry.stage.kind == "failed" and entry.failed == entry.state:
+            return False
+        entry.recorded = is_recorded(entry.path)
+        return not entry.recorded
+
+    def close(self) -> None:
+        """End what is done in the background: the server does."""
+        self.survey(on=False)
+        self._worker.close()
 
     def glance(self, entry: Entry) -> Glance | None:
         """Return a run at a glance; None where it has to be read first."""
         store = self._open.get(entry.id)
         if store:
             return Glance.of(store[0].run)
-        return opening.glanced(entry.path) if self._indexed else None
+        found = opening.glanced(entry.path) if self._indexed else None
+        state, seen = self._glances.get(entry.id, (None, None))
+        return found or (seen if seen and state == entry.state else None)
 
     def standing(self, run: str, *, paused: bool) -> Standing:
         """Return how what is shown of a run stands to its folder; one that is recorded is read again."""
@@ -218,6 +292,11 @@ class Runs:
         if followed is None:  # a part of a run stays what it was
             return Standing()
         return followed.look(lambda: self._read_again(run, followed.path), paused=paused)
+
+    def is_recorded(self, run: str) -> bool:
+        """Return whether a run was still recorded when it was read last."""
+        followed = self._followed.get(run)
+        return followed is not None and followed.recorded
 
     def _read_again(self, run: str, path: Path) -> None:
         store = Store.open(path, lambda: self._read(path, _ignored), run_id=run or None)
@@ -271,19 +350,31 @@ class Runs:
     def _settle(self, entry: Entry) -> None:
         """Read and analyze a run when its turn comes; whatever fails, the others are served."""
         try:
-            with self._turn:
-                if entry.choice.is_all:
-                    self._analyze(entry, entry.progress_of)
-                else:
-                    self._narrow(entry)
+            if not entry.choice.is_all:
+                self._narrow(entry)
+            elif entry.awaited or (entry.stage == QUEUED and not self.glance(entry)):
+                self._read_first(entry)
+            elif entry.stage == QUEUED:  # read meanwhile, because a page asked for it
+                entry.stage = NEW
+        except Interrupted:
+            entry.stage = NEW
         except TraceLensError as error:
             message = str(error).replace(str(entry.path), entry.name)
-            entry.stage = Stage("failed", message.replace(shown_name(entry.path), entry.name))
+            entry.fail(message.replace(shown_name(entry.path), entry.name))
         finally:
             if entry.stage.kind == "working":
-                sentence = f"'{entry.name}' could not be opened; the terminal has the details."
-                entry.stage = Stage("failed", sentence)
+                entry.fail(f"'{entry.name}' could not be opened; the terminal has the details.")
+            entry.awaited = False
             entry.settled.set()
+
+    def _read_first(self, entry: Entry) -> None:
+        """Analyze a run that was not yet; keep it open if a page waits for it."""
+        store = self._analyze(entry, partial(entry.progress_of, check=self._worker.check))
+        self._glances[entry.id] = entry.state, Glance.of(store.run)
+        if entry.awaited:
+            store.refine()
+            self._keep(entry, store)
+        entry.stage = NEW
 
     def _analyze(self, entry: Entry, progress: Progress) -> Store:
         def read() -> Trace:
@@ -291,19 +382,20 @@ class Runs:
                 return self._read(entry.path, on_progress)
 
         path = entry.path if self._indexed else None
-        store = Store.open(path, read, progress, entry.id)
-        store.refine()
-        self._keep(entry, store)
-        return store
+        return Store.open(path, read, progress, entry.id)
 
     def _narrow(self, entry: Entry) -> None:
         asked = selection.read(entry.id)
         whole = self._whole(asked.run) if asked else None
         if whole is None:
             raise TraceNotFound("This run is not served any more.")
+        progress: Progress = partial(entry.progress_of, check=self._worker.check)
         store = self.alone or self._kept(whole) or self._by_index(whole)
-        store = store or self._analyze(whole, entry.progress_of)
-        part = store.part(entry.choice, entry.progress_of, entry.id)
+        if store is None:
+            store = self._analyze(whole, progress)
+            store.refine()
+            self._keep(whole, store)
+        part = store.part(entry.choice, progress, entry.id)
         part.refine()
         self._keep(entry, part)
 

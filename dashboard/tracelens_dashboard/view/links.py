@@ -11,7 +11,7 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.runs import selection
-from tracelens_dashboard.view.state import MOST_PINS, ViewState
+from tracelens_dashboard.view.state import MOST_BASELINES, MOST_PINS, ViewState
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
@@ -151,9 +151,9 @@ def along_path(href: str) -> str:
     return f"{href}{'&' if '?' in href else '?'}path=1"
 
 
-def to_comparison(run: str | None, other: str) -> str:
-    """Compare a run with another one."""
-    return ViewState(run=run, compare=other).link(COMPARE)
+def to_comparison(run: str | None, *baselines: str) -> str:
+    """Compare a run with one baseline, or with several."""
+    return ViewState(run=run, compare=baselines[:MOST_BASELINES]).link(COMPARE)
 
 
 def to_replay(store: Store, edits: tuple[str, ...]) -> str:

@@ -21,6 +21,8 @@ LONGEST_QUERY: Final = 4000
 NO_RUN: Final = "unknown"
 MOST_PINS: Final = 12
 MOST_OPENED: Final = 12
+MOST_BASELINES: Final = 24
+MOST_PARTS: Final = 7  # of runs: they are open at the same time, as none has an index
 LONGEST_SEARCH: Final = 100
 BETWEEN_EDITS: Final = ";"
 MOST_EDITS: Final = 12
@@ -39,7 +41,7 @@ class ViewState:
 
     `selected` is a row of the timeline and the moment of a click, in ns since the start, and then of
     which track, if it was one of an opened process; `run` says of which run, where several are served,
-    or of which part of one (`runs.selection`), and `compare` with which other one; `path` whether the
+    or of which part of one (`runs.selection`), and `compare` with which others; `path` whether the
     critical path is drawn. `opened` are the processes whose tracks are shown, by rank, shards as
     ``ps0``; null = as many as there is room for.
     `row_px` is the height of rows that was asked for; `find` what is looked for by name; `edits` are
@@ -54,7 +56,7 @@ class ViewState:
     shard: int | None = None
     sort: str = "rank"
     run: str | None = None
-    compare: str | None = None
+    compare: tuple[str, ...] = ()
     selected: tuple[int, ...] | None = None
     path: bool = False
     opened: tuple[str, ...] | None = None
@@ -65,17 +67,20 @@ class ViewState:
     notes_left_out: int = field(default=0, compare=False)
 
     @property
-    def compared(self) -> str | None:
-        """Which part of the other run is compared with: the same as of this one."""
+    def compared(self) -> tuple[str, ...]:
+        """Which parts of the other runs are compared with: the same as of this one."""
         mine = selection.read(self.run)
-        return mine.like(self.compare) if mine and self.compare else self.compare
+        if mine is None:
+            return self.compare
+        most = MOST_BASELINES if mine.choice.is_all else MOST_PARTS
+        return tuple(mine.like(one) or NO_RUN for one in self.compare[:most])
 
     @property
     def query(self) -> str:
         """Return it as the query of a link; what is not set is left out."""
         values = {
             "run": self.run,
-            "compare": self.compare,
+            "compare": ",".join(self.compare) or None,
             "t0": self.start_ns,
             "t1": self.end_ns,
             "pin": ",".join(map(str, self.pins)) or None,
@@ -113,7 +118,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
         shard=_number(values.get("shard")),
         sort=sort if sort in SORTS else SORTS[0],
         run=_run(values.get("run")),
-        compare=_run(values.get("compare")),
+        compare=baselines(str(values.get("compare") or "").split(",")),
         selected=_place(values.get("sel")),
         path=values.get("path") == "1",
         opened=_opened(values.get("open")),
@@ -137,6 +142,13 @@ def _run(value: object) -> str | None:
         return None
     found = selection.read(value)
     return found.key if found else NO_RUN
+
+
+def baselines(values: object) -> tuple[str, ...]:
+    """Return those of some values that are read as runs, each once."""
+    known = values if isinstance(values, list | tuple) else ()
+    found = dict.fromkeys(_run(one) for one in known if one)
+    return tuple(one for one in found if one)[:MOST_BASELINES]
 
 
 def _sane(value: object) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 from support.runs.indexes import explained, recorded
-from support.web.callbacks import call
+from support.web.callbacks import URL, body_of, call
 from support.web.stores import alone, slow_rank
 
 from tracelens.lod import opening
@@ -48,7 +48,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def app(folder: Path) -> Dash:
+def app(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dash:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     return create_app(Runs([folder]))
 
 
@@ -57,6 +58,22 @@ def shown(app: Dash, search: str = "", sort: str = "by name") -> list[str]:
     values = {"run-search.value": search, "run-sort.value": sort}
     answer = call(app, "run-list.children", values).get_json()
     return links(answer["response"]["run-list"]["children"])
+
+
+def table(app: Dash, **values: Any) -> list[Any]:
+    """Return the table's bodies, a group each."""
+    given = {f"run-{name}.value": value for name, value in values.items()}
+    answer = call(app, "run-list.children", {"run-sort.value": "by name"} | given).get_json()
+    parts: list[Any] = answer["response"]["run-list"]["children"]["props"]["children"]
+    return parts[1:]
+
+
+def titles(bodies: list[Any]) -> list[str]:
+    """Return the titles of groups."""
+    return [
+        group["props"]["children"][0]["props"]["children"]["props"]["children"][0]
+        for group in bodies
+    ]
 
 
 def links(component: Any) -> list[str]:
@@ -116,6 +133,64 @@ def test_runs_are_put_in_order(app: Dash) -> None:
     assert shown(app, sort="lowest efficiency first")[:2] == ["late", "healthy"]
     assert shown(app, sort="most ranks first")[:2] == ["late", "healthy"]
     assert set(shown(app, sort="no order")) == set(names)
+
+
+def test_runs_are_grouped(app: Dash, folder: Path) -> None:
+    """By verdict, the worst on top; by folder; by the tags that they have. Each is in one group."""
+    bodies = table(app, group="by verdict")
+    assert titles(bodies) == ["Fault", "Healthy", "Not analyzed yet"]
+    assert [links(body) for body in bodies[:2]] == [["late"], ["healthy"]]
+    assert titles(table(app, group="by folder")) == [folder.name]
+    current = app.server.config["tracelens.runs"]
+    current.tags.add([folder / "late"], "b")
+    current.tags.add([folder / "late", folder / "healthy"], "a")
+    bodies = table(app, group="by tags")
+    assert titles(bodies) == ["a", "a, b", "No tag"]
+    assert [links(body) for body in bodies[:2]] == [["healthy"], ["late"]]
+    assert len(table(app, group="no such group")) == 1
+
+
+def test_runs_are_found_by_tags(app: Dash, folder: Path) -> None:
+    """Of several tags a run must have all; they are searched for, too."""
+    current = app.server.config["tracelens.runs"]
+    current.tags.add([folder / "late"], "slow disk")
+    current.tags.add([folder / "late", folder / "healthy"], "a")
+    assert shown(app, "slow disk") == ["late"]
+    values = {"run-sort.value": "by name", "run-tagged.value": ["a"]}
+    assert call(app, "run-list.children", values).text.count("run-row") == 2
+    values["run-tagged.value"] = ["a", "slow disk"]
+    assert call(app, "run-list.children", values).text.count("run-row") == 1
+
+
+def test_runs_get_tags_and_lose_them(app: Dash) -> None:
+    """All that are chosen get one; the button of a tag takes it off its run."""
+    current = app.server.config["tracelens.runs"]
+    late = next(entry for entry in current.look() if entry.name == "late")
+    listed = app.server.test_client().get("/_dash-dependencies").get_json()
+    add = body_of(
+        listed,
+        "run-tags-changed.data",
+        {"run-new-tag.value": " slow  disk ", "run-choice.data": [late.id]},
+    )
+    assert app.server.test_client().post(URL, json=add).status_code == 200
+    assert current.tags.of(late.path) == ("slow disk",)
+    first = next(e["output"] for e in listed if e["output"].startswith("run-tags-changed.data@"))
+    off = {"type": "run-untag", "run": late.id, "tag": "slow disk"}
+    remove = body_of(listed, first, {})
+    remove["inputs"] = [[{"id": off, "property": "n_clicks", "value": 1}]]
+    remove["changedPropIds"] = [
+        json.dumps(off, sort_keys=True, separators=(",", ":")) + ".n_clicks"
+    ]
+    assert app.server.test_client().post(URL, json=remove).status_code == 200
+    assert current.tags.of(late.path) == ()
+
+
+def test_how_many_are_analyzed_is_said(app: Dash) -> None:
+    """Of all; and nothing is drawn anew that is as it was."""
+    answer = call(app, "run-list.children", {}).get_json()["response"]
+    assert "Analyzed 2 of 3 runs, paused" in json.dumps(answer["run-progress"])
+    again = call(app, "run-list.children", {"run-shown.data": answer["run-shown"]["data"]})
+    assert again.status_code == 204
 
 
 def test_names_of_folders_cannot_act(app: Dash) -> None:

@@ -9,18 +9,22 @@ import numpy as np
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 from support.runs.indexes import explained, recorded
-from support.web.callbacks import call
+from support.web.callbacks import URL, body_of, call
 from support.web.stores import slow_rank
 
+from tracelens.comparison import Steps
+from tracelens.comparison import compare as compared
 from tracelens.comparison.series import Difference, difference
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard import theme
 from tracelens_dashboard.app.server import create_app
+from tracelens_dashboard.components import baselines
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare
 from tracelens_dashboard.figures.axes import MOST_ROWS
 from tracelens_dashboard.pages import compare as pages_compare
 from tracelens_dashboard.runs.catalog import Runs
+from tracelens_dashboard.view import state
 from tracelens_dashboard.view.state import ViewState
 
 if TYPE_CHECKING:
@@ -70,8 +74,8 @@ def test_one_run_is_told_how_to_add_another() -> None:
 
 def test_a_second_run_is_chosen_first(runs: Runs) -> None:
     """Without one, or with one that is not served, there is a choice and no chart."""
-    for other in (None, "unknown"):
-        told = page(runs, ViewState(compare=other))
+    for others in ((), ("unknown",)):
+        told = page(runs, ViewState(compare=others))
         assert "Choose the run to compare" in told
         assert pages_compare.MAP not in told
 
@@ -79,13 +83,115 @@ def test_a_second_run_is_chosen_first(runs: Runs) -> None:
 def test_the_sentence_says_what_changed(runs: Runs) -> None:
     """Step time with its interval, parallel efficiency of both, and the category that moved most."""
     healthy, late = entries(runs)
-    told = page(runs, ViewState(run=late.id, compare=healthy.id))
+    told = page(runs, ViewState(run=late.id, compare=(healthy.id,)))
     assert "Median step" in told
     assert "% interval" in told
     assert "Parallel efficiency" in told
     assert "Largest change" in told
     assert "Only in late" in told
     assert "Straggler: rank 1" in told
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Three healthy runs, and a newer one with a rank that loads data slowly."""
+    place = tmp_path_factory.mktemp("several")
+    for seed in range(3):
+        explained(recorded(place / f"main-{seed}", Scenario(ranks=3, steps=60, seed=seed)))
+    explained(recorded(place / "new", Scenario(ranks=3, steps=60, seed=9, faults=(LATE,))))
+    return Runs([place])
+
+
+def against_all(several: Runs) -> tuple[Store, tuple[str, ...]]:
+    *before, new = several.look()
+    store = several.open(new)
+    assert store
+    return store, tuple(entry.id for entry in before)
+
+
+def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
+    """As `tracelens compare` does: the same words, numbers, and findings; baselines are named."""
+    app = create_app(several)
+    store, others = against_all(several)
+    stores = [several.open(entry) for entry in several.look() if entry.id in others]
+    runs = [Steps.of(one.run) for one in stores if one]
+    wanted = compared(runs, Steps.of(store.run))
+    with app.server.app_context():
+        view = ViewState(run=store.run_id, compare=others)
+        told = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)
+        found = baselines._comparison(store, others)
+    assert found.metrics == wanted.metrics
+    assert "Slower: median step" in told
+    assert "Baselines: 3 runs whose steps differ by" in told
+    for name in ("main-0", "main-1", "main-2"):
+        assert name in told
+    assert pages_compare.MAP not in told  # that is of a pair
+    assert told.count('"className": "way"') >= 3
+
+
+def test_ratios_have_their_intervals(several: Runs) -> None:
+    """What was planted is red and beyond 1; what did not change is pale; the table has all numbers."""
+    app = create_app(several)
+    store, others = against_all(several)
+    with app.server.app_context():
+        found = baselines._comparison(store, others)
+    drawing = compare.changes(found, theme.LIGHT)
+    trace = drawing.figure.data[0]
+    place = list(trace.y).index("data loading")
+    low = trace.x[place] - trace.error_x.arrayminus[place]
+    assert low > 1
+    assert trace.marker.color[place] == theme.LIGHT.slower
+    assert trace.marker.color[list(trace.y).index("forward")] == theme.LIGHT.quiet
+    assert "data loading" in drawing.summary
+    row = next(row for row in drawing.rows if row["per step"] == "data loading")
+    assert row["95 % from"] == pytest.approx(low, abs=1e-3)
+    assert row["ratio"] == pytest.approx(row["new"] / row["baselines"], abs=0.01)
+    assert len(drawing.rows) == len(found.metrics)
+
+
+def test_the_step_of_each_run_is_drawn(several: Runs) -> None:
+    """The new run on top, in its own colour, then each baseline that was used."""
+    app = create_app(several)
+    store, others = against_all(several)
+    with app.server.app_context():
+        found = baselines._comparison(store, others)
+    drawing = compare.levels(found, theme.LIGHT)
+    dots = drawing.figure.data[-1]
+    assert list(dots.y) == ["new", "main-0", "main-1", "main-2"]
+    assert dots.marker.color[0] == theme.LIGHT.accent
+    assert [row["is"] for row in drawing.rows] == ["new", *["baseline"] * 3]
+
+
+def test_a_comparison_is_in_the_address() -> None:
+    """Also of many runs; more than are compared are left out, and of a part its own limit holds."""
+    ids = tuple(f"{number:012x}" for number in range(40))
+    view = state.parse({"run": ids[0], "compare": ",".join(ids[1:30])})
+    assert view.compare == ids[1 : 1 + state.MOST_BASELINES]
+    assert state.read(view.query) == view
+    part = state.parse({"run": ids[0] + "~s1-9", "compare": ",".join(ids[1:30])})
+    assert part.compared == tuple(f"{one}~s1-9" for one in ids[1 : 1 + state.MOST_PARTS])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.97, 1.02), (0.6, 1.4), (0.25, 35.0), (1e-3, 1e4), (1.0, 1.0)]
+)
+def test_ratios_are_on_an_axis_that_holds_one(low: float, high: float) -> None:
+    """With few ticks, one of them at 1, whatever its width."""
+    axis = compare._ratios(low, high)
+    assert 10 ** axis["range"][0] < min(low, 1)
+    assert 10 ** axis["range"][1] > max(high, 1)
+    assert 1.0 in axis["tickvals"]
+    assert 2 <= len(axis["tickvals"]) <= 8
+
+
+@pytest.mark.parametrize("chosen", [None, "x", [5], ["unknown"], [[]], {}])
+def test_nonsense_as_a_choice_leads_nowhere(several: Runs, chosen: Any) -> None:
+    """The browser's choice of baselines is taken only if all of them are served."""
+    app = create_app(several)
+    listed = app.server.test_client().get("/_dash-dependencies").get_json()
+    firsts = [entry for entry in listed if "compare-choice" in json.dumps(entry["inputs"])]
+    body = body_of(firsts, firsts[0]["output"], {"compare-choice.value": chosen})
+    assert app.server.test_client().post(URL, json=body).status_code in {204, 400}
 
 
 def test_the_map_shows_who_is_slower(runs: Runs) -> None:

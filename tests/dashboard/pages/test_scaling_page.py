@@ -72,7 +72,7 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
     shown = said(app, asked(runs))
     for line in (messages.headline(expected), messages.why(expected), messages.scope(expected)):
         assert line in shown
-    assert "1 run not read yet" in shown
+    assert "1 run not analyzed yet" in shown
 
 
 def test_factors_multiply_up_to_efficiency(app: Dash, runs: Runs) -> None:

@@ -130,6 +130,6 @@ def test_hosts_are_groups(tmp_path: Path) -> None:
 
 def test_what_is_compared_with_is_the_same_part() -> None:
     """Steps of one run are not compared with all of another."""
-    view = ViewState(run=f"{ID}~s20-39", compare="ba9876543210")
-    assert view.compared == "ba9876543210~s20-39"
-    assert ViewState(run=ID, compare="ba9876543210").compared == "ba9876543210"
+    view = ViewState(run=f"{ID}~s20-39", compare=("ba9876543210", "feedfeedfeed"))
+    assert view.compared == ("ba9876543210~s20-39", "feedfeedfeed~s20-39")
+    assert ViewState(run=ID, compare=("ba9876543210",)).compared == ("ba9876543210",)

@@ -32,6 +32,9 @@ for step in range(100_000):
     with tl.step(step):
         with tl.span("forward", kind="forward"):
             time.sleep(0.02)
+        if step >= 60:
+            with tl.span("update", kind="update"):
+                time.sleep(0.002)
     if not sys.stdin.readline():
         break
 """
@@ -57,7 +60,7 @@ def training(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
         yield folder, training
     finally:
         training.kill()
-        training.wait()
+        training.communicate()
 
 
 def more(training: subprocess.Popen[str], steps: int) -> None:
@@ -98,9 +101,11 @@ def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Pop
         page.keyboard.press("2")
         expect(page.locator("#timeline-note")).to_contain_text("in view")
         more(process, 40)
-        second = grown(page, first)
+        grown(page, first)
         page.get_by_label("Pause").click(force=True)
         expect(page.locator("#live-status")).to_contain_text("paused")
+        time.sleep(2)  # what was asked for before is answered
+        second = shown(page)
         more(process, 40)
         time.sleep(4)
         assert shown(page) == second
@@ -120,3 +125,28 @@ def test_new_steps_appear(browser: Browser, training: tuple[Path, subprocess.Pop
         expect(page.locator("#live-status")).to_be_empty(timeout=60_000)
         shutil.rmtree(folder)
         expect(page.locator("#live-status")).to_contain_text("is missing", timeout=60_000)
+
+
+# Of the first chart of a page, whose axis is that of steps.
+LAST_STEP = """() => Math.max(0, ...(document.querySelector(".js-plotly-plot")?._fullData || [])
+  .flatMap((trace) => Array.from(trace.x || [])).map(Number).filter(Number.isFinite))"""
+
+
+def test_cards_of_other_pages_are_renewed(
+    browser: Browser, training: tuple[Path, subprocess.Popen[str]]
+) -> None:
+    """Charts get the new steps; what was not recorded at first is shown as soon as it is."""
+    folder, process = training
+    with served(folder) as url, opened(browser, url + "critical-path") as page:
+        expect(page.locator("#live-status")).to_contain_text("live: as of", timeout=60_000)
+        page.wait_for_function(f"() => ({LAST_STEP})() > 0")
+        before = int(page.evaluate(LAST_STEP))
+        assert 0 < before < 60
+        more(process, 20)
+        page.wait_for_function(f"() => ({LAST_STEP})() > {before}", timeout=60_000)
+        page.get_by_role("link", name="Overlap", exact=True).click()
+        expect(page.locator("#page-body")).to_contain_text("Communication overlap")
+        expect(page.locator(".chart-card")).to_have_count(0)
+        more(process, 60)
+        expect(page.locator(".chart-card")).to_have_count(5, timeout=60_000)
+        expect(page.get_by_text("Gaps between optimizer updates").first).to_be_visible()

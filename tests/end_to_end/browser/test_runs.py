@@ -32,8 +32,10 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     explained(recorded(folder / "healthy", Scenario(ranks=4, steps=100)))
     recorded(folder / "slow", Scenario(ranks=4, steps=120, faults=(SLOW,)))
     (folder / "damaged" / "worker-00000-1.arrow").write_bytes(b"no table")
-    with served(folder) as address:
-        yield address
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        with served(folder) as address:
+            yield address
 
 
 def open_run(page: Page, name: str) -> None:
@@ -86,6 +88,37 @@ def test_from_the_list_to_what_changed(browser: Browser, url: str) -> None:
         for graph in ("here", "there"):
             ticks = again.locator(f"#together-{graph} .x2tick text")
             expect(ticks.filter(has_text=re.compile("^50$"))).to_have_count(1)
+
+
+def test_all_runs_are_analyzed_and_tagged(browser: Browser, url: str) -> None:
+    """Without opening one: verdicts appear, why one has none, too; tags filter, group and are kept."""
+    with opened(browser, url) as page:
+        expect(page.locator("#run-progress")).to_have_text("Analyzed 2 of 3 runs, 1 cannot be read")
+        rows = page.locator(".run-row")
+        expect(rows.filter(has_text="slow").locator(".run-verdict")).to_contain_text("rank 2")
+        expect(rows.filter(has_text="damaged")).to_contain_text("it is not an Arrow file")
+        page.get_by_label("choose slow").check(force=True)
+        page.locator("#run-new-tag").fill("lr 0.1")
+        page.keyboard.press("Enter")
+        expect(rows.filter(has_text="slow").locator(".tag")).to_contain_text("lr 0.1")
+        page.get_by_label("choose healthy").check(force=True)  # the other one is chosen still
+        page.locator("#run-new-tag").fill("baseline")
+        page.locator("#run-add-tag").click()
+        expect(page.locator(".tag")).to_have_count(3)
+    with opened(browser, url) as again:
+        again.locator("#run-tagged").click()
+        again.get_by_role("option", name="lr 0.1").click()
+        expect(again.locator(".run-row")).to_have_count(1)
+        again.keyboard.press("Escape")
+        again.get_by_label("remove the tag lr 0.1 from slow").click()
+        expect(again.locator("#run-list")).to_contain_text("No run matches")
+        again.locator("#run-tagged").click()
+        again.keyboard.press("Backspace")
+        expect(again.locator(".run-row")).to_have_count(3)
+        again.keyboard.press("Escape")
+        again.locator("#run-group").click()
+        again.get_by_role("option", name="by tags").click()
+        expect(again.locator(".run-group")).to_have_text(["baseline2 runs", "No tag1 run"])
 
 
 def test_a_run_that_cannot_be_read_says_why(browser: Browser, url: str) -> None:

@@ -1,0 +1,287 @@
+"""The table of runs: a row each, with its step times as a sparkline, its verdict and its tags."""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import dash_mantine_components as dmc
+import numpy as np
+from dash import dcc, html
+
+from tracelens.model.inert import clean
+from tracelens_dashboard import text
+from tracelens_dashboard.ids import aria
+from tracelens_dashboard.view.state import ViewState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from collections.abc import Set as AbstractSet
+
+    from dash.development.base_component import Component
+
+    from tracelens.lod.run_data import Glance
+    from tracelens_dashboard.runs.catalog import Entry
+
+CHOSEN: Final = "run-chosen"
+UNTAG: Final = "run-untag"
+SPARKLINE_WIDTH: Final = 120
+SPARKLINE_HEIGHT: Final = 28
+MOST_QUANTILE: Final = 0.98  # a first step that loads libraries would flatten all others
+COLUMNS: Final = ("run", "efficiency", "step time", "verdict", "")
+UNREAD: Final = "It is read and analyzed when first opened."
+QUEUED: Final = "It is analyzed in the background, or at once if it is opened."
+READING: Final = "It is being analyzed."
+RECORDED: Final = "It is still recorded, and analyzed when it is complete, or opened."
+NEWEST: Final = "newest first"
+UNGROUPED: Final = "no groups"
+NO_TAG: Final = "No tag"
+# What a verdict names first, the worst on top; what has none yet is last.
+VERDICTS: Final = {
+    "fault": "Fault",
+    "opportunity": "Optimization opportunity",
+    "inconclusive": "Inconclusive",
+    "healthy": "Healthy",
+    "": "Not analyzed yet",
+    "failed": "Cannot be read",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run, and what is known of it before it is opened; null = it has to be read first."""
+
+    entry: Entry
+    glance: Glance | None
+    tags: tuple[str, ...] = ()
+    folder: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return text.shown(self.entry.name)
+
+    @property
+    def searchable(self) -> str:
+        """All that can be searched for."""
+        verdict = self.glance.verdict if self.glance else ""
+        return " ".join([self.entry.name, verdict, *self.tags]).casefold()
+
+    @property
+    def failed(self) -> bool:
+        """Whether it cannot be read."""
+        return self.entry.stage.kind == "failed"
+
+    @property
+    def lead(self) -> str:
+        """Which of `VERDICTS` it has."""
+        if self.failed:
+            return "failed"
+        return self.glance.lead if self.glance else ""
+
+    @property
+    def seen(self) -> tuple[object, ...]:
+        """All that its row shows."""
+        entry = self.entry
+        return entry.id, entry.stage, entry.recorded, self.glance, self.tags, self.folder
+
+
+def _of(row: Row, measure: Callable[[Glance], float | None]) -> float:
+    """Measure a run; those of which nothing is known are the last."""
+    found = measure(row.glance) if row.glance else None
+    return math.inf if found is None else found
+
+
+SORTS: Final[dict[str, Callable[[Row], Any]]] = {
+    NEWEST: lambda row: -row.entry.changed_ns,
+    "by name": lambda row: row.name.casefold(),
+    "lowest efficiency first": lambda row: _of(row, lambda seen: seen.efficiency),
+    "longest steps first": lambda row: _of(row, lambda seen: -seen.step_ns),
+    "most ranks first": lambda row: _of(row, lambda seen: -seen.ranks),
+}
+
+
+def _by_verdict(row: Row) -> tuple[Any, str]:
+    return list(VERDICTS).index(row.lead), VERDICTS[row.lead]
+
+
+def _by_tags(row: Row) -> tuple[Any, str]:
+    """Group runs that have the same tags: each is in one group."""
+    title = ", ".join(row.tags)
+    return (not row.tags, title.casefold()), title or NO_TAG
+
+
+# Each returns a group's place among the others, and its title.
+GROUPS: Final[dict[str, Callable[[Row], tuple[Any, str]] | None]] = {
+    UNGROUPED: None,
+    "by folder": lambda row: (row.folder.casefold(), text.shown(row.folder)),
+    "by verdict": _by_verdict,
+    "by tags": _by_tags,
+}
+
+
+def table(
+    rows: Sequence[Row], sort: str, group: str, chosen: AbstractSet[str] = frozenset()
+) -> Component:
+    """List runs in an order, under the titles of their groups; unknown ones are the first choices.
+
+    Boxes of the `chosen` ones, by id, are checked.
+    """
+    ordered = sorted(rows, key=SORTS.get(sort, SORTS[NEWEST]))
+    head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
+    of = GROUPS.get(group)
+    if of is None:
+        bodies: list[Component] = [html.Tbody(_drawn(ordered, chosen))]
+    else:
+        groups: dict[tuple[Any, str], list[Row]] = {}
+        for row in ordered:
+            groups.setdefault(of(row), []).append(row)
+        bodies = [_group(title, groups[place, title], chosen) for place, title in sorted(groups)]
+    return html.Table([head, *bodies], className="spans runs")
+
+
+def _group(title: str, rows: list[Row], chosen: AbstractSet[str]) -> Component:
+    size = html.Span(text.count(len(rows), "run"), className="fact-name")
+    heading = html.Th([title, size], colSpan=len(COLUMNS), scope="rowgroup")
+    return html.Tbody([html.Tr(heading, className="run-group"), *_drawn(rows, chosen)])
+
+
+def _drawn(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]:
+    return [draw_row(row, chosen=row.entry.id in chosen) for row in rows]
+
+
+def draw_row(row: Row, *, chosen: bool = False) -> Component:
+    """Return the row; its link covers all of it."""
+    glance = row.glance
+    link = dcc.Link(row.name, href=ViewState(run=row.entry.id).link("/"), className="stretched")
+    choice = dmc.Checkbox(
+        id={"type": CHOSEN, "run": row.entry.id},
+        checked=chosen or None,  # what is drawn with a choice of before takes nothing off it
+        size="xs",
+        className="way",
+        persistence=True,  # as the table is drawn anew while runs are read
+        persistence_type="memory",
+        **aria(f"choose {row.name}"),
+    )
+    name = html.Div([choice, link], className="run-choice")
+    below = [html.Div(_sizes(glance), className="fact-name"), _tags(row)]
+    cells = [
+        html.Td([name, *below], className="run-name"),
+        html.Td(_efficiency(glance), className="run-number"),
+        html.Td(_pace(glance), className="run-pace"),
+        html.Td(_verdict(row), className="run-verdict"),
+        html.Td(label_of(row), className="run-index"),
+    ]
+    return html.Tr(cells, className="finding run-row")
+
+
+def _tags(row: Row) -> Component:
+    return html.Div([_tag(row, tag) for tag in row.tags], className="tags")
+
+
+def _tag(row: Row, tag: str) -> Component:
+    off = html.Button(
+        "\N{MULTIPLICATION SIGN}",
+        id={"type": UNTAG, "run": row.entry.id, "tag": tag},
+        className="untag",
+        **aria(f"remove the tag {tag} from {row.name}"),
+    )
+    return html.Span([tag, off], className="tag")
+
+
+def _sizes(glance: Glance | None) -> str:
+    if glance is None:
+        return ""
+    parts = [
+        text.count(glance.ranks, "rank"),
+        text.count(glance.shards, "shard") if glance.shards else "",
+        text.count(glance.steps, "step"),
+        text.duration(glance.duration_ns),
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _efficiency(glance: Glance | None) -> Component:
+    if glance is None or glance.efficiency is None:
+        return html.Span("not known", className="fact-name")
+    share = 100 * glance.efficiency
+    meter = html.Div(className="meter-fill", style={"width": f"{share:.1f}%"})
+    return html.Div([html.B(text.percent(glance.efficiency)), html.Div(meter, className="meter")])
+
+
+def _pace(glance: Glance | None) -> list[Component]:
+    if glance is None or not glance.steps:
+        return []
+    usual = f"{text.duration(glance.step_ns)} per step"
+    line = sparkline(glance.pace_ns, f"step time over the run, {usual}")
+    return [line, html.Div(usual, className="fact-name")]
+
+
+def _verdict(row: Row) -> Component:
+    stage = row.entry.stage
+    if row.failed:
+        return html.Span(stage.what, className="points-fault")
+    if row.glance is None:
+        return html.Span(_why_not(row), className="fact-name")
+    more = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
+    worst = html.Span(clean(row.glance.verdict))
+    line = [worst, html.Span(more, className="fact-name")]
+    return html.Div(line, className=f"lead lead-{row.glance.lead}")
+
+
+def _why_not(row: Row) -> str:
+    """Return why a run has no verdict yet."""
+    if row.entry.stage.under_way:
+        return QUEUED if row.entry.stage.kind == "queued" else READING
+    return RECORDED if row.entry.recorded else UNREAD
+
+
+def label_of(row: Row) -> Component:
+    """Return the state of a run's index."""
+    stage = row.entry.stage
+    state = "ready" if row.glance else "not read yet"
+    if row.entry.recorded and row.glance is None:
+        state = "recording"
+    if stage.kind == "failed":
+        state = "cannot be read"
+    elif stage.kind == "queued":
+        state = "queued"
+    elif stage.under_way:
+        share = f" {100 * stage.done // stage.total} %" if stage.total else ""
+        state = f"{stage.what}{share}"
+    kind = "busy" if stage.under_way else stage.kind
+    return html.Span(state, className=f"standing standing-{kind}")
+
+
+def sparkline(values: Sequence[int], label: str) -> Component:
+    """Draw numbers from left to right; `label` is what a screen reader says instead."""
+    if len(values) < 2:
+        return html.Span(label, className="fact-name")
+    mask = f"url(data:image/svg+xml;base64,{b64encode(_svg(values).encode()).decode()})"
+    style = {
+        "maskImage": mask,
+        "WebkitMaskImage": mask,
+        "width": SPARKLINE_WIDTH,
+        "height": SPARKLINE_HEIGHT,
+    }
+    return html.Span(className="sparkline", style=style, role="img", title=label, **aria(label))
+
+
+def _svg(values: Sequence[int]) -> str:
+    shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(*_places(values), strict=True))
+    return (
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {SPARKLINE_WIDTH} {SPARKLINE_HEIGHT}'>"
+        f"<polyline points='{shape}' fill='none' stroke='#000' stroke-width='1.5'/></svg>"
+    )
+
+
+def _places(values: Sequence[int]) -> tuple[list[float], list[float]]:
+    """Return where the line goes: from zero on, so that noise is drawn as noise, not as mountains."""
+    series = np.asarray(values, float)
+    height = np.clip(series / max(float(np.quantile(series, MOST_QUANTILE)), 1.0), 0, 1)
+    return (
+        np.linspace(1, SPARKLINE_WIDTH - 1, len(series)).tolist(),
+        (SPARKLINE_HEIGHT - 3 - (SPARKLINE_HEIGHT - 6) * height).tolist(),
+    )

@@ -1,0 +1,143 @@
+"""Tags that the user gives to runs: short words by which a list of runs is filtered and grouped.
+
+They are kept in one file of the user's (`$XDG_DATA_HOME/tracelens/tags.json`), by the folder of the run:
+trace folders may belong to others, an index is made anew, and a cache may be emptied.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.conversion.lock import locked
+from tracelens.errors import InvalidArgument, UnusableInput
+from tracelens.model.fmt import shown_name
+from tracelens.model.inert import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+LONGEST: Final = 24
+MOST: Final = 12  # of a run
+_MOST_BYTES: Final = 16 << 20
+_PATIENCE_S: Final = 5.0
+
+Kept = dict[str, tuple[str, ...]]
+
+
+def place() -> Path:
+    """Return the file of the user's tags."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "tracelens" / "tags.json"
+
+
+def fit(given: object) -> str:
+    """Return a tag as it is kept: without blanks at its ends, or characters that act; may be empty."""
+    words = " ".join(given.replace(",", " ").split()) if isinstance(given, str) else ""
+    return clean(words)[:LONGEST].strip()
+
+
+class Tags:
+    """The user's tags of all runs; several servers may change them."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file or place()
+        self._seen: tuple[int, int] = 0, 0
+        self._kept: Kept = {}
+
+    def of(self, run: Path) -> tuple[str, ...]:
+        """Return the tags of a run, in order."""
+        return self._now().get(_key(run), ())
+
+    def add(self, runs: Iterable[Path], tag: str) -> None:
+        """Give runs a tag.
+
+        Raises:
+            InvalidArgument: it has no letter, or a run has too many.
+            UnusableInput: the file cannot be read or written.
+        """
+        new = fit(tag)
+        if not new:
+            raise InvalidArgument("A tag is a word or two, such as 'baseline'.")
+        with self._changing() as kept:
+            for key in map(_key, runs):
+                tags = kept.get(key, ())
+                if new.casefold() in map(str.casefold, tags):
+                    continue
+                if len(tags) >= MOST:
+                    raise InvalidArgument(
+                        f"A run has {MOST} tags at most: remove one of them first."
+                    )
+                kept[key] = tuple(sorted([*tags, new], key=str.casefold))
+
+    def remove(self, run: Path, tag: str) -> None:
+        """Take a tag off a run, if it has it.
+
+        Raises:
+            UnusableInput: the file cannot be read or written.
+        """
+        with self._changing() as kept:
+            left = tuple(one for one in kept.pop(_key(run), ()) if one != tag)
+            if left:
+                kept[_key(run)] = left
+
+    def _now(self) -> Kept:
+        """Return what is kept; a file that cannot be read has no tags to show."""
+        try:
+            state = self._file.stat()
+        except OSError:
+            return {}
+        if (state.st_mtime_ns, state.st_ino) != self._seen:
+            try:
+                self._kept = _read(self._file)
+            except UnusableInput:
+                self._kept = {}
+            self._seen = state.st_mtime_ns, state.st_ino
+        return self._kept
+
+    @contextmanager
+    def _changing(self) -> Iterator[Kept]:
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            lock = self._file.with_suffix(".lock")
+            lock.touch()
+            with locked(lock, _PATIENCE_S):
+                kept = _read(self._file) if self._file.exists() else {}
+                yield kept
+                _write(self._file, kept)
+        except OSError as error:
+            raise UnusableInput(
+                f"Tags cannot be kept in '{shown_name(self._file)}': {error.strerror or error}."
+            ) from error
+
+
+def _key(run: Path) -> str:
+    return str(run.resolve())
+
+
+def _read(file: Path) -> Kept:
+    try:
+        with file.open(encoding="utf-8") as opened:
+            rows: Any = json.loads(opened.read(_MOST_BYTES))["runs"]
+        return {run: tuple(map(str, tags)) for run, tags in rows.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise UnusableInput(
+            f"'{shown_name(file)}' holds no tags that can be read: move it out of the way."
+        ) from error
+
+
+def _write(file: Path, kept: Kept) -> None:
+    """Replace the file as a whole: who reads it meanwhile sees the old or the new one."""
+    with NamedTemporaryFile("w", dir=file.parent, prefix=".tags-", delete=False) as new:
+        try:
+            new.write(json.dumps({"runs": kept}, indent=1))
+            new.close()
+            Path(new.name).replace(file)
+        except OSError:
+            with suppress(OSError):
+                Path(new.name).unlink()
+            raise

@@ -1,0 +1,94 @@
+"""Tags are the user's: kept in the user's own file, not in folders of runs, by one word or two."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tracelens.errors import InvalidArgument, UnusableInput
+from tracelens_dashboard.runs import tags
+from tracelens_dashboard.runs.tags import Tags
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "tags.json"
+
+
+def test_they_are_kept_for_the_next_server(tmp_path: Path, file: Path) -> None:
+    """In alphabetical order, each once; nothing is written beside the run."""
+    run = tmp_path / "run"
+    run.mkdir()
+    kept = Tags(file)
+    kept.add([run], "lr 0.1")
+    kept.add([run, tmp_path / "other"], "baseline")
+    kept.add([run], "Baseline")
+    assert kept.of(run) == Tags(file).of(run) == ("baseline", "lr 0.1")
+    assert Tags(file).of(tmp_path / "other") == ("baseline",)
+    assert not list(run.iterdir())
+    kept.remove(run, "baseline")
+    assert Tags(file).of(run) == ("lr 0.1",)
+    kept.remove(run, "lr 0.1")
+    assert str(run) not in file.read_text()
+
+
+def test_they_are_in_the_users_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache may be emptied at any time."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "mine"))
+    assert tags.place() == tmp_path / "mine" / "tracelens" / "tags.json"
+
+
+@pytest.mark.parametrize("given", ["", "  ", ",", None, 5])
+def test_what_is_no_word_is_no_tag(given: object, file: Path, tmp_path: Path) -> None:
+    """It is refused with an example."""
+    assert tags.fit(given) == ""
+    with pytest.raises(InvalidArgument, match="baseline"):
+        Tags(file).add([tmp_path], given)  # type: ignore[arg-type]
+
+
+def test_a_tag_cannot_act_and_is_short() -> None:
+    """Control characters are made visible; blanks in it are one."""
+    assert tags.fit(" a \t b ") == "a b"
+    assert "\x1b" not in tags.fit("a\x1b[31m")
+    assert len(tags.fit("x" * 1000)) == tags.LONGEST
+
+
+def test_a_run_has_so_many_at_most(file: Path, tmp_path: Path) -> None:
+    kept = Tags(file)
+    for number in range(tags.MOST):
+        kept.add([tmp_path], f"tag {number}")
+    with pytest.raises(InvalidArgument, match="12 tags at most"):
+        kept.add([tmp_path], "one more")
+    assert len(kept.of(tmp_path)) == tags.MOST
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"runs": 5}', '{"runs": {"x": 5}}', "[" * 9999])
+def test_a_damaged_file_is_kept(damage: str, file: Path, tmp_path: Path) -> None:
+    """Runs are shown without tags; nothing replaces what the user may still need."""
+    file.parent.mkdir()
+    file.write_text(damage)
+    kept = Tags(file)
+    assert kept.of(tmp_path) == ()
+    with pytest.raises(UnusableInput, match="move it out of the way"):
+        kept.add([tmp_path], "new")
+    assert file.read_text() == damage
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """One sentence says so."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnusableInput, match="Tags cannot be kept"):
+        Tags(tmp_path / "file" / "tags.json").add([tmp_path], "new")
+
+
+def test_servers_beside_each_other_lose_nothing(file: Path, tmp_path: Path) -> None:
+    """Each changes what is there, not what it has seen before."""
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: Tags(file).add([tmp_path / str(n)], "same"), range(40)))
+    assert len(json.loads(file.read_text())["runs"]) == 40

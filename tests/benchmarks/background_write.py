@@ -4,9 +4,10 @@ Two ranks train a network with DistributedDataParallel, each on a pretend host b
 that a step has long pauses in which gradients are under way. After each update a process beside the rank
 writes a file, as a checkpoint of the weights would be, and has to be done before the next update changes
 them; it runs only while its core is idle (SCHED_IDLE). How much is announced: what `tracelens` finds
-usable of a step, of a run recorded before, times what such processes write alone on idle cores. Then
-blocks of steps without a write, with what was announced and with twice as much take turns in one run, in
-random order. A ratio of a round is one sample; the interval is as in ddp_overhead.py.
+usable of a step, of a run recorded before, times what such a process writes in so much time of its own
+beside this training. Then blocks of steps without a write, with an eighth of what was announced, all of
+it, and twice as much take turns in one run, in random order. A ratio of a round is one sample; the
+interval is as in ddp_overhead.py.
 
 Run, as root: make bench-background [PUBLISH=1] [ARGS="--rounds 20"]
 """
@@ -44,12 +45,15 @@ WIDTH, LAYERS, BATCH = 384, 3, 256  # of the network, and rows a step
 RECORDED: Final = 60  # steps of the run that is asked
 STEPS: Final = 4  # a block
 WARM_UP: Final = 2  # rounds
-PIECE: Final = 1 << 20  # bytes a call
-PIECES: Final = (
-    64  # of a file, which is written again and again: so the disk is not what is measured
-)
-ALONE: Final = 1024  # pieces to find out how fast idle cores write
-ARMS: Final = {"none": 0, "announced": 1, "twice": 2}  # times what is announced
+PIECE: Final = 1 << 16  # bytes a call: short ones, as the kernel gives a core back between calls
+PIECES: Final = 1024  # of a file, which is written again and again, so that no disk is waited for
+TRIED: Final = 1 << 28  # bytes a step, to find out how fast a writer is
+ARMS: Final = {
+    "none": 0.0,
+    "an eighth": 0.125,
+    "announced": 1.0,
+    "twice": 2.0,
+}  # of it
 MIB: Final = 1 << 20
 
 
@@ -60,6 +64,7 @@ class Writer:
         forked = multiprocessing.get_context("fork")
         self._begin, self._done = forked.Semaphore(0), forked.Semaphore(0)
         self._pieces = forked.Value("q", 0)
+        self._written, self._worked_ns = forked.Value("q", 0), forked.Value("q", 0)
         self._under_way = False
         beside = forked.Process(target=self._serve, args=(core, folder / f"{core}"), daemon=True)
         beside.start()
@@ -77,6 +82,11 @@ class Writer:
             self._done.acquire()
             self._under_way = False
 
+    @property
+    def pace(self) -> float:
+        """How many bytes it has written in a nanosecond of its work."""
+        return self._written.value * PIECE / self._worked_ns.value
+
     def _serve(self, core: int, file: Path) -> None:
         only_where_idle(core)
         weights = os.urandom(PIECE)
@@ -84,6 +94,8 @@ class Writer:
         while self._begin.acquire():
             for piece in range(self._pieces.value):
                 os.pwrite(place, weights, piece % PIECES * PIECE)
+            self._written.value += self._pieces.value
+            self._worked_ns.value = time.process_time_ns()
             self._done.release()
 
 
@@ -138,6 +150,9 @@ def rank_main(given: argparse.Namespace) -> None:
     training = Training(rank, writer)
     if given.announced is None:
         training.block(RECORDED, 0)
+        tl.stop()
+        training.block(RECORDED, TRIED)
+        (given.folder / f"pace-{rank}.json").write_text(json.dumps(writer.pace))
     else:
         times = list(_rounds(training, given.rounds, given.announced))
         gathered: list[Any] = [None] * HOSTS
@@ -153,23 +168,9 @@ def _rounds(training: Training, rounds: int, announced: int) -> Iterable[list[fl
     draw = random.Random(0)
     for number in range(WARM_UP + rounds):
         order = draw.sample(list(ARMS), len(ARMS))
-        taken = {arm: training.block(STEPS, ARMS[arm] * announced) for arm in order}
+        taken = {arm: training.block(STEPS, round(ARMS[arm] * announced)) for arm in order}
         if number >= WARM_UP:
             yield [taken[arm] for arm in ARMS]
-
-
-def alone(folder: Path) -> float:
-    """Return how many bytes a nanosecond each of as many writers as there are ranks writes."""
-    writers = [Writer(core, folder) for core in range(HOSTS)]
-    for warm_up in (True, False):
-        begin = time.perf_counter_ns()
-        for writer in writers:
-            writer.write(ALONE * PIECE)
-        for writer in writers:
-            writer.finish()
-        if not warm_up:
-            return ALONE * PIECE / (time.perf_counter_ns() - begin)
-    raise AssertionError
 
 
 def launched(folder: Path, *options: str) -> None:
@@ -206,7 +207,7 @@ def report(times: Any, announced: int, usable: int) -> str:
 def main() -> int:
     """Ask a run, then measure; or be a rank."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--folder", type=Path, help="of a rank: where all lies")
     parser.add_argument("--announced", type=int, help="of a rank: bytes to write")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
@@ -218,7 +219,8 @@ def main() -> int:
         folder = Path(name)
         launched(folder)
         usable = usable_ns(tl.open(folder / "trace"))
-        announced = round(usable * alone(folder) / PIECE) * PIECE
+        pace = min(json.loads(one.read_text()) for one in folder.glob("pace-*.json"))
+        announced = round(usable * pace / PIECE) * PIECE
         sys.stderr.write(f"{announced / MIB:.0f} MiB a step and rank are announced\n")
         (folder / "trace").rename(folder / "asked")
         launched(folder, f"--rounds={given.rounds}", f"--announced={announced}")

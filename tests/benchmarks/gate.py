@@ -46,7 +46,9 @@ SLOWER: Final = 1.05
 RANKS: Final = 2
 STEPS: Final = 80
 FAULT: Final = {"equal": "none", "slower": "fifth"}  # of plain_mpi.py: one rank's work, 20 % longer
-YIELD: Final = "MPIR_CVAR_POLLS_BEFORE_YIELD=1"  # busy waits of MPICH give way to whatever else runs
+YIELD: Final = (
+    "MPIR_CVAR_POLLS_BEFORE_YIELD=1"  # busy waits of MPICH give way to whatever else runs
+)
 ORDER: Final = ("equal", "equal", "slower")
 
 

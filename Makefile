@@ -120,7 +120,7 @@ bench-dashboard: $(VENV)/test.stamp ## the dashboard on large runs: index, memor
 	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/dashboard.py $(SPANS) $(if $(PUBLISH),--publish)
 
 bench-live: $(VENV)/test.stamp ## how long after being written a step is seen on screen (some minutes; PUBLISH=1: write docs/dashboard.md)
-	PYTHONPATH=tests $(BIN)/python tests/benchmarks/live.py $(if $(PUBLISH),--publish) $(ARGS)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/live.py $(if $(PUBLISH),--publish) $(ARGS)
 
 bench-clients: $(VENV)/test.stamp ## whether 50 people who look at a run at once are all answered (a minute; PUBLISH=1: write docs/reliability.md)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/clients.py $(if $(PUBLISH),--publish) $(ARGS)

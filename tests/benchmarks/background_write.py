@@ -85,7 +85,7 @@ class Writer:
     @property
     def pace(self) -> float:
         """How many bytes it has written in a nanosecond of its work."""
-        return self._written.value * PIECE / self._worked_ns.value
+        return float(self._written.value * PIECE / self._worked_ns.value)
 
     def _serve(self, core: int, file: Path) -> None:
         only_where_idle(core)

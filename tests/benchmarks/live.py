@@ -4,7 +4,7 @@ A real training records steps when it is asked to; a real browser shows its over
 when its span has ended (its record is in a memory-mapped file), and seen when the page's header counts
 it, by the same clock. Steps come at random moments, so that they meet all phases of polling and reading.
 
-    python tests/benchmarks/live.py [--steps 50 1000] [--samples 40] [--publish]
+Run: make bench-live [PUBLISH=1] [ARGS="--steps 50 1000 --samples 40"]
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import published
+from benchmarks.published import publish, table
 from support.launch.patience import until
 from support.launch.recording import clean_environment
 from support.web.browser import chromium, served
@@ -161,10 +161,10 @@ def main() -> int:
         rows.append([f"{steps:,}", f"{median:.2f} s", f"{most:.2f} s", f"{found.max():.2f} s"])
     head = ["steps before", "median", "95 % within", "longest"]
     title = f"From disk to screen, {platform.machine()}, {arguments.samples} steps each"
-    text = published.table(title, head, rows)
+    text = table(title, head, rows)
     sys.stdout.write(text + "\n")
     if arguments.publish:
-        published.publish(PAGE, SCRIPT, text)
+        publish(PAGE, SCRIPT, text)
     return int(missed)
 
 

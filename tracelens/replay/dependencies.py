@@ -21,7 +21,7 @@ from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER, taken
 from tracelens.replay.graph import Graph
 from tracelens.replay.messages import known_edges, message_edges, messages_of
-from tracelens.replay.threads import Numbers, Sides, Thread, rows_of
+from tracelens.replay.threads import Numbers, Sides, Thread, rows_of, threads_of
 from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
@@ -72,10 +72,7 @@ class Dependencies:
         calls, met = _calls(trace, first, last)
         if not len(sent.worker):
             return None
-        threads = []
-        for worker, one in enumerate(pieces):
-            sides = [side.taken(side.worker == worker) for side in (sent, received, calls)]
-            threads.append(Thread.of(one, mine[worker], sides))
+        threads = threads_of(pieces, mine, (sent, received, calls))
         numbers = Numbers(threads)
         edges = message_edges(sent, received, threads, numbers)
         last_ns = np.full(int(met.max(initial=-1)) + 1, NEVER)

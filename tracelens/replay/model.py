@@ -30,14 +30,12 @@ from tracelens.replay.threads import (
     Sides,
     Thread,
     first_updates,
-    rows_by_worker,
     rows_of,
+    threads_of,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import polars as pl
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
@@ -93,7 +91,7 @@ class Model:
         requests = Requests.of(trace, first, last).noticed(blocked)
         sides = [sent, received, *(call.sides for call in calls), requests.sides]
         released = requests.released(blocked, sides)
-        threads = _threads(pieces, mine, [*sides, released, _updates(pieces)])
+        threads = threads_of(pieces, mine, [*sides, released, _updates(pieces)])
         numbers = Numbers(threads)
         links = Links()
         recorded = [np.concatenate([thread.moments for thread in threads])]
@@ -216,20 +214,6 @@ def _algorithms(trace: Trace) -> dict[int, frozenset[str]]:
         mine = frozenset(word.replace("-", "_") for word in known.get(grid.uid, ()))
         found[len(grid.ranks)] = found.get(len(grid.ranks), frozenset()) | mine
     return found
-
-
-def _threads(
-    pieces: Sequence[WorkerPieces], windows: Sequence[pl.DataFrame], sides: Sequence[Sides]
-) -> list[Thread]:
-    rows = [rows_by_worker(side.worker, len(pieces)) for side in sides]
-    return [
-        Thread.of(
-            one,
-            windows[worker],
-            [side.taken(mine[worker]) for side, mine in zip(sides, rows, strict=True)],
-        )
-        for worker, one in enumerate(pieces)
-    ]
 
 
 def _updates(pieces: Sequence[WorkerPieces]) -> Sides:

@@ -34,6 +34,7 @@ __all__ = [
     "first_updates",
     "rows_by_worker",
     "rows_of",
+    "threads_of",
     "waits_since",
 ]
 
@@ -124,6 +125,21 @@ class Thread:
     def spent(self, counts: Flags) -> Floats:
         """Return how much of some categories lies between the moments."""
         return np.diff(self.pieces.spent_before(counts, self.moments))
+
+
+def threads_of(
+    pieces: Sequence[WorkerPieces], steps: Sequence[pl.DataFrame], sides: Sequence[Sides]
+) -> list[Thread]:
+    """Return the thread of each worker, from its pieces, its steps and its part of all sides."""
+    rows = [rows_by_worker(side.worker, len(pieces)) for side in sides]
+    return [
+        Thread.of(
+            one,
+            steps[worker],
+            [side.taken(mine[worker]) for side, mine in zip(sides, rows, strict=True)],
+        )
+        for worker, one in enumerate(pieces)
+    ]
 
 
 class Blocked:

@@ -6,8 +6,9 @@ progress, so no index is left half made.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from threading import Lock, Thread
+from threading import ExceptHookArgs, Lock, Thread, current_thread, excepthook
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -24,7 +25,10 @@ class Interrupted(Exception):
 
 
 class Worker(Generic[_Thing]):
-    """Works on things in turn; `backlog` is what is left of those that no page waits for."""
+    """Works on things in turn; `backlog` is what is left of those that no page waits for.
+
+    What `work` raises is printed, and the next one follows.
+    """
 
     def __init__(self, work: Callable[[_Thing], None]) -> None:
         self._work = work
@@ -81,7 +85,10 @@ class Worker(Generic[_Thing]):
 
     def _go_on(self) -> None:
         for thing in iter(self._next, None):
-            self._work(thing)
+            try:
+                self._work(thing)
+            except Exception:  # noqa: BLE001 - the others are to be worked on nevertheless
+                excepthook(ExceptHookArgs((*sys.exc_info(), current_thread())))
 
     def _next(self) -> _Thing | None:
         with self._lock:

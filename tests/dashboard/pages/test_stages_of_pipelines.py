@@ -16,7 +16,7 @@ from tracelens import load
 from tracelens.analyses import analyze
 from tracelens.lod import opening
 from tracelens.model.trace import SAMPLE_COLUMNS
-from tracelens_dashboard.components.timeline import answers
+from tracelens_dashboard.components.timeline import inspector
 from tracelens_dashboard.figures import stragglers
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
@@ -86,7 +86,7 @@ def test_a_span_is_held_against_its_stage() -> None:
     """The details of a clicked span name the median of the rank's peers."""
     spent = store().times.in_step("backprop", 30)
     peers = sorted(spent[rank] for rank in LAST if rank != 7)
-    details = answers._compared(store(), 7, 30, "backprop")
+    details = inspector._compared(store(), 7, 30, "backprop")
     assert details.endswith(f"(peers' median: {peers[1] / 1e6:.1f} ms)")
 
 

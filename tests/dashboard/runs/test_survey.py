@@ -121,6 +121,19 @@ def test_it_can_be_stopped_and_goes_on(folder: Path) -> None:
     assert len(read.read) == 4
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_after_a_failure_the_next_is_worked_on() -> None:
+    done = []
+
+    def work(thing: str) -> None:
+        done.append(thing)
+        if thing == "bad":
+            raise ZeroDivisionError
+
+    worker.Worker(work).fill(["bad", "good"])
+    until(lambda: done == ["bad", "good"])
+
+
 def test_it_ends_with_the_server(folder: Path) -> None:
     """In the middle of a run: nothing of it is left, and nothing else begins."""
     read = Watched()

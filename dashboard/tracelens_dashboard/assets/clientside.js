@@ -57,7 +57,7 @@
         const top = graph ? graph.getBoundingClientRect().top + window.scrollY : 0;
         const tall = Math.max(0, Math.round(window.innerHeight - top - BESIDE_ROWS));
         const wide = (graph?.clientWidth || window.innerWidth) - BESIDE_PLOT;
-        window.tracelensSizes(graph, wide, tall);
+        window.tracelensDrawn(graph);
         return [wide, tall];
       },
       // Moves the timeline to a window, through the same event as the mouse.

@@ -50,15 +50,13 @@
     target.isContentEditable ||
     (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && !/^(checkbox|radio)$/.test(target.type));
 
-  // The plot gets another size with the window, and when the panel beside it opens or closes.
+  // The plot gets another size with the window, another width when the panel beside it opens or closes.
   let resizing = null;
-  let drawn = "";
+  let drawn = 0; // px, of its width
   const resized = () => {
     if (!document.getElementById("timeline")) return;
     const { set_props, tracelens } = window.dash_clientside;
     const [wide, tall] = tracelens.wide();
-    if (drawn === `${wide} ${tall}`) return;
-    drawn = `${wide} ${tall}`;
     set_props("timeline-wide", { data: wide });
     set_props("timeline-tall", { data: tall });
   };
@@ -67,9 +65,11 @@
     resizing = setTimeout(resized, RESIZED_MS);
   };
   window.addEventListener("resize", later);
-  const sizes = new ResizeObserver(later);
-  window.tracelensSizes = (graph, wide, tall) => {
-    drawn = `${wide} ${tall}`;
+  const sizes = new ResizeObserver(([{ target }]) => {
+    if (target.clientWidth !== drawn) later();
+  });
+  window.tracelensDrawn = (graph) => {
+    drawn = graph?.clientWidth ?? 0;
     sizes.disconnect();
     if (graph) sizes.observe(graph);
   };

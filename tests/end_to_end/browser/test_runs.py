@@ -121,6 +121,18 @@ def test_all_runs_are_analyzed_and_tagged(browser: Browser, url: str) -> None:
         expect(again.locator(".run-group")).to_have_text(["baseline2 runs", "No tag1 run"])
 
 
+def test_the_keyboard_keeps_its_place(browser: Browser, url: str) -> None:
+    """What has the focus in the list has it after the list was drawn anew, in another order."""
+    with opened(browser, url) as page:
+        box = page.get_by_role("checkbox", name="choose healthy")
+        box.focus()
+        page.evaluate("dash_clientside.set_props('run-sort', {value: 'by name'})")
+        expect(page.locator(".run-row").nth(1)).to_contain_text("healthy")
+        expect(box).to_be_focused()
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="healthy", exact=True)).to_be_focused()
+
+
 def test_a_run_that_cannot_be_read_says_why(browser: Browser, url: str) -> None:
     """Its page has the one sentence and a way back; the picker leads on to another run."""
     with opened(browser, url) as page:

@@ -98,7 +98,7 @@ def test_a_host_is_a_selection(browser: Browser, urls: tuple[str, str]) -> None:
         fill(page, "steps to show", "40-79")
         facts(page, "2 ranks · 40 steps")
         page.get_by_role("link", name="Compare").click()
-        page.get_by_role("textbox", name="run to compare with").click()
+        page.get_by_role("textbox", name="runs to compare with").click()
         page.get_by_role("option", name="other").click()
         expect(page.locator("#compare")).to_contain_text("Median step", timeout=60_000)
         expect(page.locator("#compare")).to_contain_text("no clear difference")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from axe_playwright_python.sync_playwright import Axe
 
@@ -107,7 +107,8 @@ FOCUSED: Final = """() => {
   };
   const standing = focused.closest(".finding, .card, label, .mantine-Input-input");
   const near = [focused, focused.parentElement, focused.nextElementSibling, standing];
-  return [focused.dataset.stop ?? null, focused === document.body || near.some(shown)];
+  const name = focused.getAttribute("aria-label") || focused.textContent.trim() || focused.id;
+  return [focused.dataset.stop ?? null, focused === document.body || near.some(shown), name];
 }"""
 
 
@@ -142,7 +143,7 @@ def tabbed(page: Page) -> tuple[list[str], list[str]]:
     unseen: list[str] = []
     for _ in range(min(2 * len(names) + 10, MOST_STOPS)):
         page.keyboard.press("Tab")
-        number, shown = _focused(page)
+        number, shown = _focused(page, names)
         if number is None:
             continue
         if number in reached and len(reached) == len(names):
@@ -153,6 +154,9 @@ def tabbed(page: Page) -> tuple[list[str], list[str]]:
     return [name for number, name in enumerate(names) if number not in reached], unseen
 
 
-def _focused(page: Page) -> tuple[int | None, bool]:
-    answer: Any = page.evaluate(FOCUSED)
-    return (None if answer[0] is None else int(answer[0])), bool(answer[1])
+def _focused(page: Page, names: list[str]) -> tuple[int | None, bool]:
+    """Return which of the stops has the focus; one that was drawn anew meanwhile has its name."""
+    number, shown, name = page.evaluate(FOCUSED)
+    if number is None and name in names:
+        number = names.index(name)
+    return (None if number is None else int(number)), bool(shown)

@@ -93,7 +93,7 @@ class Entry:
 
     @property
     def state(self) -> State:
-        """What tells whether its files are others than before."""
+        """What changes when its files do."""
         try:
             return fingerprint(self.path), self.changed_ns
         except OSError:
@@ -208,7 +208,7 @@ class Runs:
         return whole if whole is None or asked.choice.is_all else self._part(whole, asked)
 
     def state_of(self, run: object) -> State | None:
-        """Return what tells whether a run's files are others than before; null if it is not served."""
+        """Return what changes when a run's files do; null if it is not served."""
         entry = self.entry(run)
         return entry.state if entry else None
 

@@ -75,21 +75,21 @@ def test_one_run_is_told_how_to_add_another() -> None:
 def test_a_second_run_is_chosen_first(runs: Runs) -> None:
     """Without one, or with one that is not served, there is a choice and no chart."""
     for others in ((), ("unknown",)):
-        told = page(runs, ViewState(compare=others))
-        assert "Choose the run to compare" in told
-        assert pages_compare.MAP not in told
+        content = page(runs, ViewState(compare=others))
+        assert "Choose the run to compare" in content
+        assert pages_compare.MAP not in content
 
 
 def test_the_sentence_says_what_changed(runs: Runs) -> None:
     """Step time with its interval, parallel efficiency of both, and the category that moved most."""
     healthy, late = entries(runs)
-    told = page(runs, ViewState(run=late.id, compare=(healthy.id,)))
-    assert "Median step" in told
-    assert "% interval" in told
-    assert "Parallel efficiency" in told
-    assert "Largest change" in told
-    assert "Only in late" in told
-    assert "Straggler: rank 1" in told
+    content = page(runs, ViewState(run=late.id, compare=(healthy.id,)))
+    assert "Median step" in content
+    assert "% interval" in content
+    assert "Parallel efficiency" in content
+    assert "Largest change" in content
+    assert "Only in late" in content
+    assert "Straggler: rank 1" in content
 
 
 @pytest.fixture(scope="module")
@@ -118,15 +118,15 @@ def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     wanted = compared(runs, Steps.of(store.run))
     with app.server.app_context():
         view = ViewState(run=store.run_id, compare=others)
-        told = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)
+        content = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)
         found = baselines._comparison(store, others)
     assert found.metrics == wanted.metrics
-    assert "Slower: median step" in told
-    assert "Baselines: 3 runs whose steps differ by" in told
+    assert "Slower: median step" in content
+    assert "Baselines: 3 runs whose steps differ by" in content
     for name in ("main-0", "main-1", "main-2"):
-        assert name in told
-    assert pages_compare.MAP not in told  # that is of a pair
-    assert told.count('"className": "way"') >= 3
+        assert name in content
+    assert pages_compare.MAP not in content  # that is of a pair
+    assert content.count('"className": "way"') >= 3
 
 
 def test_ratios_have_their_intervals(several: Runs) -> None:

@@ -50,6 +50,8 @@ bool is_set(PyObject *name)
 {
     PyObject *value = PyObject_GetAttr(state, name);
     const bool set = value != nullptr && value != Py_None;
+    if (value == nullptr)
+        PyErr_Clear();
     Py_XDECREF(value);
     return set;
 }
@@ -127,10 +129,19 @@ void keep_python_state()
     }
 }
 
+/* Return the future of what an operator returned; null where there is none, which is no harm here. */
+c10::intrusive_ptr<c10::ivalue::Future> future_of(const c10::IValue &result)
+{
+    try {
+        return result.toCustomClass<c10d::Work>()->getFuture();
+    } catch (const std::exception &) {
+        return {};
+    }
+}
+
 void end_with(PyObject *token, const c10::IValue &result)
 {
-    const auto work = result.toCustomClass<c10d::Work>();
-    const auto future = work->getFuture();
+    const auto future = future_of(result);
     if (!future) {
         const Gil gil;
         end(token, false);

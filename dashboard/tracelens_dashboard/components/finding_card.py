@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import dash_mantine_components as dmc
@@ -15,11 +16,14 @@ from tracelens_dashboard import text, theme
 from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dash.development.base_component import Component
 
     from tracelens.model.findings import Finding
     from tracelens_dashboard.runs.store import Store
 
+MOST_CARDS: Final = 3  # of a page
 NOTHING: Final = 0.0005  # of the job's time: less than a tenth of a point
 
 
@@ -38,6 +42,12 @@ def amount(finding: Finding) -> tuple[str, str]:
     if cost is None or cost < NOTHING:
         return "!" if finding.category == "fault" else "i", "quiet"
     return f"\N{MINUS SIGN}{text.percent(cost)}", finding.category
+
+
+def first_of(store: Store, findings: Iterable[Finding]) -> Component:
+    """Return the cards of the first findings that a page explains."""
+    cards = [card(store, one) for one in islice(findings, MOST_CARDS)]
+    return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
 
 
 def card(store: Store, finding: Finding) -> Component:

@@ -34,7 +34,6 @@ SPEED: Final = "collective-speed"
 LINKS: Final = "collective-links"
 PLOT_PX: Final = 290
 ROW_PX: Final = 24
-MOST_CARDS: Final = 3
 NO_DATA: Final = (
     "No collective entered by several ranks is in this trace. Hooks record them: PyTorch DDP and "
     "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In your own code, "
@@ -71,9 +70,8 @@ def layout(store: Store, view: ViewState) -> Component:
 
 @live.part("collectives-findings")
 def _findings(store: Store, _view: ViewState) -> Component:
-    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
-    cards = [finding_card.card(store, one) for one in found]
-    return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
+    found = (f for f in store.report.findings if KINDS[f.kind].on(PATH))
+    return finding_card.first_of(store, found)
 
 
 def register(app: Dash) -> None:

@@ -36,7 +36,6 @@ AMOUNT: Final = "background-amount"
 SPEED: Final = "background-speed"
 PLOT_PX: Final = 290
 ROW_PX: Final = 26
-MOST_CARDS: Final = 3
 USUAL_MIB, MOST_MIB = 1024, 1 << 24
 USUAL_SPEED, MOST_SPEED = 1.0, 1000.0
 NO_DATA: Final = (
@@ -73,9 +72,8 @@ def layout(store: Store, view: ViewState) -> Component:
 
 @live.part("interleaving-findings")
 def _findings(store: Store, _view: ViewState) -> Component:
-    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)][:MOST_CARDS]
-    cards = [finding_card.card(store, one) for one in found]
-    return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
+    found = (f for f in store.report.findings if KINDS[f.kind].on(PATH))
+    return finding_card.first_of(store, found)
 
 
 def register(app: Dash) -> None:

@@ -59,9 +59,8 @@ def layout(store: Store, view: ViewState) -> Component:
 
 @live.part("stragglers-findings")
 def _findings(store: Store, _view: ViewState) -> Component:
-    found = [f for f in store.report.findings if KINDS[f.kind].on(PATH)]
-    cards = [finding_card.card(store, finding) for finding in found[:3]]
-    return dmc.Stack(cards, gap="xs", mb="sm" if cards else 0)
+    found = (f for f in store.report.findings if KINDS[f.kind].on(PATH))
+    return finding_card.first_of(store, found)
 
 
 def register(app: Dash) -> None:

@@ -155,8 +155,8 @@ def _severity(scene: Scene, grid: Grid) -> Ints:
 
 
 def _bars(scene: Scene, grid: Grid, plan: Plan, most: int) -> Bars | None:
-    """Choose the bands that can be shapes: all of them if they are few spans, else the pinned."""
-    every = list(enumerate(plan.bands))
+    """Choose the bands that can be shapes: all but groups' if they are few spans, else the pinned."""
+    every = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
     for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
         if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
             continue
@@ -168,7 +168,7 @@ def _bars(scene: Scene, grid: Grid, plan: Plan, most: int) -> Bars | None:
             return Bars(
                 items=np.concatenate([np.arange(begin, end) for begin, end in parts]),
                 bands=np.repeat([row for row, _ in bands], counts),
-                every=bands is every,
+                every=bands is every and len(every) == len(plan.bands),
             )
     return None
 

@@ -1,13 +1,14 @@
 """What a timeline has room for: windows of time, the pixel grid they snap to, rows for lanes.
 
 Rows go from top to bottom: pinned ranks, all workers, devices' streams, shards. Below the row of an
-opened process there is room for its tracks.
+opened process there is room for its tracks. Workers may be gathered into groups, each of which has one
+row; below that of an opened group are the rows of its workers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -101,17 +102,31 @@ def snap(window: Window, whole: Window, columns: int) -> Grid:
     return Grid(start, step, max(1, (end - start) // step))
 
 
-Section = Literal["pinned", "workers", "streams", "shards", "tracks"]
+Section = Literal["pinned", "groups", "workers", "streams", "shards", "tracks"]
+
+
+class RowGroup(NamedTuple):
+    """The lanes of gathered workers, such as those of a host; `key`: what addresses call it."""
+
+    key: str
+    name: str
+    lanes: tuple[int, ...]
+    opened: bool = False
 
 
 @dataclass(frozen=True)
 class Band:
-    """A strip of pixels, `top` to `top + height`, and the lanes that share it."""
+    """A strip of pixels, `top` to `top + height`, and the lanes that share it.
+
+    `group` is set where it is the row of a group: of an opened one in the section ``groups``, of a
+    closed one, which stands for its workers, in theirs.
+    """
 
     section: Section
     top: int
     height: int
     lanes: tuple[int, ...]
+    group: RowGroup | None = None
 
     @property
     def middle(self) -> float:
@@ -143,6 +158,7 @@ def plan(
     pinned: Sequence[int] = (),
     order: Sequence[int] | None = None,
     *,
+    groups: Sequence[RowGroup] = (),
     opened: Mapping[int, int] | None = None,
     room: int = 0,
     row_px: int | None = None,
@@ -153,6 +169,7 @@ def plan(
         lanes: All lanes.
         pinned: Lanes that stand above the others, too.
         order: The workers' lanes, in the order that is asked for.
+        groups: Into which the workers are gathered, in the order of rows; none = each for itself.
         opened: Lanes below which there is room for tracks, and how many pixels of it.
         room: The pixels of the window; workers get what the others leave of it, or `WORKERS_PX`.
         row_px: The height of a row that is asked for; null = as there is room.
@@ -170,7 +187,11 @@ def plan(
     stack = _Stack(opened or {}, row_px)
     stack.add("pinned", list(pinned)[:MAX_PINNED], PINNED_PX * MAX_PINNED)
     beside = sum((opened or {}).values()) + stack.top
-    stack.add("workers", list(order or workers), max(WORKERS_PX, room - beside))
+    left = max(WORKERS_PX, room - beside)
+    if groups:
+        stack.gather(groups, left)
+    else:
+        stack.add("workers", list(order or workers), left)
     stack.add("streams", streams, STREAMS_PX)
     stack.add("shards", shards, SHARDS_PX)
     return Plan(tuple(stack.bands), max(stack.top, 1), slots=stack.slots)
@@ -202,15 +223,37 @@ class _Stack:
         """Append one section's bands."""
         if not lanes:
             return
-        self.top += BETWEEN_SECTIONS_PX if self.bands else 0
+        self._begin()
         tallest = PINNED_PX if section == "pinned" else TALLEST_PX
-        pitch = max(1, min(tallest, room // len(lanes)))
+        pitch, most = self._pitch(len(lanes), room, tallest)
+        self._rows(section, lanes, pitch, most)
+
+    def gather(self, groups: Sequence[RowGroup], room: int) -> None:
+        """Append a band for each group, and below that of an opened one those of its workers."""
+        self._begin()
+        count = sum(1 + len(group.lanes) * group.opened for group in groups)
+        pitch, most = self._pitch(count, room, TALLEST_PX)
+        for group in groups:
+            section: Section = "groups" if group.opened else "workers"
+            mine = max(pitch, TRACK_PX) if group.opened else pitch
+            self._append(section, group.lanes, mine, group)
+            if group.opened:
+                self._rows("workers", list(group.lanes), pitch, most)
+
+    def _begin(self) -> None:
+        self.top += BETWEEN_SECTIONS_PX if self.bands else 0
+
+    def _pitch(self, count: int, room: int, tallest: int) -> tuple[int, int]:
+        """Return how high so many rows are, and how many rows there is room for."""
         if self._row_px:
-            pitch, room = self._row_px, max(room, TALLEST_PLAN_PX // self._row_px * self._row_px)
-        rows = room // pitch
-        for group in np.array_split(np.array(lanes), min(len(lanes), rows)):
-            for part in self._parted(group.tolist()):
-                self._band(section, part, pitch)
+            return self._row_px, max(room, TALLEST_PLAN_PX) // self._row_px
+        pitch = max(1, min(tallest, room // count))
+        return pitch, max(1, room // pitch)
+
+    def _rows(self, section: Section, lanes: list[int], pitch: int, most: int) -> None:
+        for part in np.array_split(np.array(lanes), min(len(lanes), most)):
+            for band in self._parted(part.tolist()):
+                self._band(section, band, pitch)
 
     def _parted(self, group: list[int]) -> Iterator[tuple[int, ...]]:
         """Give each opened lane a band of its own."""
@@ -229,12 +272,17 @@ class _Stack:
     def _band(self, section: Section, lanes: tuple[int, ...], pitch: int) -> None:
         opened = len(lanes) == 1 and lanes[0] in self._opened and lanes[0] not in self.slots
         pitch = min(max(pitch, TRACK_PX), max(OPENED_PX, self._row_px or 0)) if opened else pitch
-        gap = GAP_PX if pitch >= GAP_FROM_PX else 0
-        self.bands.append(Band(section, self.top, pitch - gap, lanes))
-        self.top += pitch
+        self._append(section, lanes, pitch)
         if opened:
             self.slots[lanes[0]] = self.top
             self.top += self._opened[lanes[0]]
+
+    def _append(
+        self, section: Section, lanes: tuple[int, ...], pitch: int, group: RowGroup | None = None
+    ) -> None:
+        gap = GAP_PX if pitch >= GAP_FROM_PX else 0
+        self.bands.append(Band(section, self.top, pitch - gap, lanes, group))
+        self.top += pitch
 
 
 def worst(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:

@@ -12,12 +12,12 @@ from dash.exceptions import PreventUpdate
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.model.choice import EVERYTHING, Choice, of_numbers, written
-from tracelens_dashboard import ids, text
+from tracelens_dashboard import ids
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, selection
 from tracelens_dashboard.view import notes as noted
-from tracelens_dashboard.view import state
+from tracelens_dashboard.view import row_groups, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,15 +116,12 @@ def register(app: Dash) -> None:
 def groups(store: Store) -> Iterator[tuple[str, str]]:
     """Yield the hosts, and the stages of a pipeline, of a whole run, each with its ranks."""
     workers = store.every_rank.workers
-    for column, name in (("host", "host {}"), ("stage", "stage {}")):
-        if workers[column].n_unique() > 1:
-            found = workers.group_by(column, maintain_order=True).agg("rank")
-            for key, ranks in found.head(MOST_GROUPS).iter_rows():
-                yield name.format(text.shown(str(key))), written(of_numbers(ranks))
+    for column in row_groups.offered(workers):
+        for name, ranks in row_groups.ranks_by(workers, column)[:MOST_GROUPS]:
+            yield row_groups.NAMED[column].format(name), written(of_numbers(ranks))
 
 
 def _groups(store: Store) -> Component:
-    # Names that are shown alike need not be.
     known = [{"value": str(place), "label": name} for place, (name, _) in enumerate(groups(store))]
     return html.Div(
         dmc.Select(

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, urlencode
 from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard.runs import selection
 from tracelens_dashboard.view import notes
+from tracelens_dashboard.view.row_groups import SHARED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,11 +28,11 @@ LONGEST_SEARCH: Final = 100
 BETWEEN_EDITS: Final = ";"
 MOST_EDITS: Final = 12
 NONE_OPENED: Final = "none"
-SORTS: Final = ("rank", "lateness")
+SORTS: Final = ("rank", "lateness", *SHARED)
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _PLACE = re.compile(r"([0-9]{1,6})-([0-9]{1,18})(?:-([0-9]{1,3}))?")
-_KEY = re.compile(r"(?:ps)?[0-9]{1,7}")
+_KEY = re.compile(r"(?:ps|g)?[0-9]{1,7}")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
 
@@ -43,10 +44,10 @@ class ViewState:
     which track, if it was one of an opened process; `run` says of which run, where several are served,
     or of which part of one (`runs.selection`), and `compare` with which others; `path` whether the
     critical path is drawn. `opened` are the processes whose tracks are shown, by rank, shards as
-    ``ps0``; null = as many as there is room for.
-    `row_px` is the height of rows that was asked for; `find` what is looked for by name; `edits` are
-    what is different in a replay. `notes` are those of the user, and `notes_left_out` how many others an
-    address has that make no sense.
+    ``ps0``, and the groups of ranks whose rows are, as ``g`` and their lowest rank; null = as many as
+    there is room for. `row_px` is the height of rows that was asked for; `find` what is looked for
+    by name; `edits` are what is different in a replay. `notes` are those of the user, and
+    `notes_left_out` how many others an address has that make no sense.
     """
 
     start_ns: int | None = None

@@ -12,6 +12,7 @@ from tracelens.lod.viewport import Window
 from tracelens_dashboard import text
 from tracelens_dashboard.figures.timeline.frame import SECOND, Frame, Opened, Selected
 from tracelens_dashboard.view import notes as noted
+from tracelens_dashboard.view import row_groups
 from tracelens_dashboard.view.state import (
     MOST_OPENED,
     MOST_PINS,
@@ -46,11 +47,12 @@ def window_of(store: Store, view: ViewState) -> Window:
 
 
 class Rows(NamedTuple):
-    """What the browser says of rows: which processes are opened, rows' height, the window's height."""
+    """What the browser says of rows: what is opened, rows' height, the window's height, their order."""
 
     opened: Any = ()
     px: Any = None
     tall: Any = None
+    sort: Any = None
 
 
 NO_ROWS: Final = Rows()
@@ -78,7 +80,7 @@ def frame(
     now = seen(store, view)
     origin = store.whole.start_ns
     steps = _marked_steps(view)
-    plan, opened = _laid_out(store, _lanes(store, pins), _order(store, sort), rows)
+    plan, opened = _laid_out(store, _lanes(store, pins), rows._replace(sort=sort))
     found = Frame(
         scene=store.scene,
         plan=plan,
@@ -97,27 +99,28 @@ def frame(
     return replace(found, selected=tuple(_outlined(store, found, place))) if place else found
 
 
-def _laid_out(
-    store: Store, pinned: list[int], order: list[int] | None, rows: Rows
-) -> tuple[Plan, tuple[Opened, ...]]:
+def _laid_out(store: Store, pinned: list[int], rows: Rows) -> tuple[Plan, tuple[Opened, ...]]:
     """Assign rows to all lanes, and to the tracks of what is opened, in the order of rows."""
     lanes, px = store.scene.lanes, row_height(rows.px)
     tall = min(_natural(rows.tall) or 0, MOST_TALL_PX)
     keys = opened_in(store, rows, len(set(pinned)))
-    groups = {store.groups[key]: key for key in keys}
+    processes = {store.groups[key]: key for key in keys if key in store.groups}
+    order, gathered = _order(store, rows.sort), row_groups.gathered(store, rows.sort, keys)
 
     def drawn(px: int | None, track_px: int | None) -> Plan:
-        heights = {row: tracks_of(store, row, 0, track_px).height for row in groups}
-        return viewport.plan(lanes, pinned, order, opened=heights, room=tall, row_px=px)
+        heights = {row: tracks_of(store, row, 0, track_px).height for row in processes}
+        return viewport.plan(
+            lanes, pinned, order, groups=gathered, opened=heights, room=tall, row_px=px
+        )
 
     plan, track_px = drawn(px, px), px
-    every = sum(len(store.opened(row).scene.lanes) for row in groups)
+    every = sum(len(store.opened(row).scene.lanes) for row in processes)
     more = (tall - plan.height) // every if every and not px else 0
     if more > 0:
         track_px = min(viewport.TRACK_PX + more, viewport.TALLEST_TRACK_PX)
         plan = drawn(px, track_px)
     opened = tuple(
-        Opened(groups[row], store.opened(row), tracks_of(store, row, top, track_px))
+        Opened(processes[row], store.opened(row), tracks_of(store, row, top, track_px))
         for row, top in sorted(plan.slots.items(), key=lambda slot: slot[1])
     )
     return plan, opened
@@ -131,10 +134,14 @@ def tracks_of(store: Store, row: int, top: int, track_px: int | None) -> Plan:
 def opened_in(store: Store, rows: Rows, pinned: int = 0) -> list[str]:
     """Return what is opened: what is asked for, or, if nothing is, what there is room for.
 
-    Only few recorded spans are read unasked.
+    Only few recorded spans are read unasked; groups are not opened unasked.
     """
+    gathered = {group.key for group in row_groups.gathered(store, rows.sort)}
     if rows.opened is not None:
-        return [key for key in opened_keys(rows.opened) if key in store.groups]
+        known = store.groups.keys() | gathered
+        return [key for key in opened_keys(rows.opened) if key in known]
+    if gathered:
+        return []
     tall, lanes = _natural(rows.tall) or 0, store.scene.lanes
     if store.report.summary.spans > MOST_READ_UNASKED or len(lanes) > MOST_ROWS_UNASKED:
         return []

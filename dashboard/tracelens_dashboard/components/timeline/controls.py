@@ -19,6 +19,7 @@ from tracelens_dashboard.figures import overview
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import name_of
+from tracelens_dashboard.view import row_groups
 from tracelens_dashboard.view.state import MOST_PINS, SORTS, ViewState
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ STRIP_PX: Final = 64
 SORT_LABELS: Final = {
     "rank": "by rank",
     "lateness": "by residual",
+    "host": "by host",
+    "stage": "by stage",
 }  # of `SORTS`, as addresses say it
 
 
@@ -45,7 +48,7 @@ def layout(store: Store, view: ViewState) -> Component:
     ways = [
         _search(view),
         _pins(store, view),
-        _sort(view),
+        _sort(store, view),
         _row_height(view),
         path_switch(store, view),
         notes.button(),
@@ -89,9 +92,17 @@ def _pins(store: Store, view: ViewState) -> Component:
     )
 
 
-def _sort(view: ViewState) -> Component:
-    data = [{"value": name, "label": SORT_LABELS[name]} for name in SORTS]
-    return dmc.SegmentedControl(id=names.SORT, data=data, value=view.sort, size="xs")
+def orders(store: Store) -> list[str]:
+    """Return the orders of rows; those that gather ranks only where there are several groups."""
+    alone = [one for one in SORTS if one not in row_groups.SHARED]
+    return [*alone, *row_groups.offered(store.run.workers)]
+
+
+def _sort(store: Store, view: ViewState) -> Component:
+    known = orders(store)
+    data = [{"value": name, "label": SORT_LABELS[name]} for name in known]
+    value = view.sort if view.sort in known else SORTS[0]
+    return dmc.SegmentedControl(id=names.SORT, data=data, value=value, size="xs")
 
 
 def _row_height(view: ViewState) -> Component:

@@ -200,7 +200,7 @@ def _led(store: Store, asked: str, way: int, *shown: Any) -> tuple[Any, ...]:
 def _seen(store: Store, hit: Hit, view: Any, pins: Any, sort: Any, *rows: Any) -> tuple[Any, ...]:
     """Return what `LED` gets for a span: it is selected, its process opened, and it is in view."""
     lane = store.scene.lanes.lanes[hit.place.lane]
-    opened = viewport.opened_in(store, Rows(*rows))
+    opened = viewport.opened_in(store, Rows(*rows)._replace(sort=sort))
     if hit.place.track is not None and key_of(lane) not in opened:
         opened = [*opened, key_of(lane)][-MOST_OPENED:]
     selected = answers.selected(store, hit.place)

@@ -16,7 +16,7 @@ from tracelens_dashboard.figures.timeline.frame import OPEN, lane_label
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import key_of
-from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view import row_groups, viewport
 from tracelens_dashboard.view.state import MOST_OPENED
 from tracelens_dashboard.view.viewport import Rows
 
@@ -54,15 +54,15 @@ def _beside(frame: Frame, band: Band, top: int) -> Iterator[Component]:
     shown = plot.sign(frame, band)
     if not shown:
         return
-    lane = frame.scene.lanes.lanes[band.lanes[0]]
+    key = band.group.key if band.group else key_of(frame.scene.lanes.lanes[band.lanes[0]])
     is_open, name = shown == OPEN, lane_label(frame, band)
     height = max(band.height, LEAST_PX)
     yield html.Button(
         className="row-button",
         title=f"{'Close' if is_open else 'Open'} {name}",
         style={"top": f"{top + band.middle - height / 2:.0f}px", "height": f"{height}px"},
-        **aria(f"tracks of {name}"),
-        **_attributes(**{"aria-expanded": str(is_open).lower(), "data-track": key_of(lane)}),
+        **aria(f"{'ranks' if band.group else 'tracks'} of {name}"),
+        **_attributes(**{"aria-expanded": str(is_open).lower(), "data-track": key}),
     )
     edge = top + band.top + band.height
     height_px = _attributes(**{"data-height": str(band.height)})
@@ -82,23 +82,30 @@ def register(app: Dash) -> None:
         State(names.OPENED, "data"),
         State(names.TALL, "data"),
         State(names.PINS, "value"),
+        State(names.SORT, "value"),
         current.RUN,
         prevent_initial_call=True,
     )
-    def toggle(asked: Any, opened: Any, tall: Any, pins: Any, run: Any) -> list[str]:
+    def toggle(asked: Any, opened: Any, tall: Any, *shown: Any) -> list[str]:
+        pins, sort, run = shown
         pinned = len(pins) if isinstance(pins, list) else 0
         key = asked.get("key") if isinstance(asked, dict) else None
-        found = toggled(current.store(run), key, Rows(opened, None, tall), pinned)
+        found = toggled(current.store(run), key, Rows(opened, None, tall, sort), pinned)
         if found is None:
             raise PreventUpdate
         return found
 
 
 def toggled(store: Store, key: object, rows: Rows, pinned: int = 0) -> list[str] | None:
-    """Return what is opened after a process was opened or closed; None where there is no such one."""
-    if not isinstance(key, str) or key not in store.groups:
-        return None
+    """Return what is opened after a process or group was opened or closed; None if there is none such.
+
+    With a group, what is opened in it is closed.
+    """
     now = viewport.opened_in(store, rows, pinned)
-    if key in now:
-        return [one for one in now if one != key]
-    return [*now, key][-MOST_OPENED:]
+    groups = {group.key: group for group in row_groups.gathered(store, rows.sort, now)}
+    if not isinstance(key, str) or not (key in store.groups or key in groups):
+        return None
+    inside = groups[key].lanes if key in groups else ()
+    closed = {key, *(key_of(store.scene.lanes.lanes[lane]) for lane in inside)}
+    left = [one for one in now if one not in closed]
+    return left if left != now else [*now, key][-MOST_OPENED:]

@@ -95,10 +95,10 @@ def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, s
     )
     def open_or_close(pressed: Any, *shown: Any) -> dict[str, Any]:
         store = current.store(shown[-1])
-        lane = _meant(store, *shown[:-1]) if _pressed_key(pressed) == OPEN else None
-        if lane is None:
+        key = _key_meant(store, *shown[:-1]) if _pressed_key(pressed) == OPEN else None
+        if key is None:
             raise PreventUpdate
-        return {"key": key_of(store.scene.lanes.lanes[lane]), "presses": pressed.get("presses")}
+        return {"key": key, "presses": pressed.get("presses")}
 
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "go"), Input(GOTO, "data"), prevent_initial_call=True
@@ -111,6 +111,18 @@ def _meant(store: Store, *shown: Any) -> int | None:
     frame = viewport.frame(store, seen, pinned, order, rows=Rows(*rows))
     place = viewport.at(store, frame, hover) or viewport.place_of(store, chosen)
     return place.lane if place else None
+
+
+def _key_meant(store: Store, *shown: Any) -> str | None:
+    """Return what addresses call the group or process that is under the mouse, else the selected one."""
+    seen, pinned, order, hover, _, *rows = shown
+    point = viewport.mouse(hover)
+    frame = viewport.frame(store, seen, pinned, order, rows=Rows(*rows))
+    band = frame.plan.at(point[1]) if point else None
+    if band and band.group:
+        return band.group.key
+    lane = _meant(store, *shown)
+    return None if lane is None else key_of(store.scene.lanes.lanes[lane])
 
 
 def _pressed_key(pressed: Any) -> object:

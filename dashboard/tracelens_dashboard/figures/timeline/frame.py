@@ -90,7 +90,9 @@ class Frame:
 
 
 def lane_label(frame: Frame, band: Band) -> str:
-    """Name the rank, its device's stream, or the shard, of a band; within a process, its track."""
+    """Name the group, rank, device's stream, or shard, of a band; within a process, its track."""
+    if band.group:
+        return text.safe(band.group.name)
     lane = frame.scene.lanes.lanes[band.lanes[0]]
     if band.section == "tracks":
         owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
@@ -105,5 +107,9 @@ def track_label(lane: Lane) -> str:
     """Return what stands beside the first row of a track; nothing beside those below it."""
     if lane.level:
         return ""
-    name = lane.part if len(lane.part) <= LONGEST_LABEL else lane.part[: LONGEST_LABEL - 1] + "…"
-    return text.safe(name)
+    return text.safe(fitting(lane.part))
+
+
+def fitting(name: str) -> str:
+    """Cut a name so that there is room for it beside a row."""
+    return name if len(name) <= LONGEST_LABEL else name[: LONGEST_LABEL - 1] + "…"

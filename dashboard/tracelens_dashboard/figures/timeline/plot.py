@@ -20,6 +20,7 @@ from tracelens_dashboard.figures.timeline.frame import (
     OPEN,
     RIGHT_PX,
     SECOND,
+    fitting,
     lane_label,
     track_label,
 )
@@ -256,7 +257,7 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
 
 
 def _row_label(frame: Frame, band: Band) -> str:
-    name = lane_label(frame, band)
+    name = text.safe(fitting(band.group.name)) if band.group else lane_label(frame, band)
     return f"<b>{name}</b>" if band.section == "pinned" else name
 
 
@@ -275,12 +276,16 @@ def labelled(frame: Frame) -> list[Band]:
 def sign(frame: Frame, band: Band) -> str:
     """Return the sign of a row that opens; nothing for other rows, such as those of streams."""
     lane = frame.scene.lanes.lanes[band.lanes[0]]
+    if band.group:
+        return OPEN if band.group.opened else CLOSED
     if lane.role == "device" or lane.part not in OPENING:
         return ""
     return OPEN if _is_open(frame, band) else CLOSED
 
 
 def _is_open(frame: Frame, band: Band) -> bool:
+    if band.group:
+        return band.group.opened
     return len(band.lanes) == 1 and band.lanes[0] in frame.plan.slots
 
 

@@ -1,0 +1,52 @@
+"""Ranks gathered by what they share: the host that they are on, or the stage of a pipeline."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.lod.viewport import RowGroup
+from tracelens_dashboard import text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import polars as pl
+
+    from tracelens_dashboard.runs.store import Store
+
+SHARED: Final = {
+    "host": "{}",
+    "stage": "stage {}",
+}  # columns of workers, and what a group is called
+NAMED: Final = {"host": "host {}", "stage": "stage {}"}  # where hosts and stages stand in one list
+
+
+def offered(workers: pl.DataFrame) -> list[str]:
+    """Return by which columns workers fall into several groups."""
+    return [column for column in SHARED if workers[column].n_unique() > 1]
+
+
+def ranks_by(workers: pl.DataFrame, column: str) -> list[tuple[str, list[int]]]:
+    """Return what each group is called, and its ranks; names that are shown alike need not be."""
+    found = workers.group_by(column, maintain_order=True).agg("rank")
+    return [(text.shown(str(value)), ranks) for value, ranks in found.iter_rows()]
+
+
+def gathered(store: Store, by: Any, opened: Collection[str] = ()) -> list[RowGroup]:
+    """Gather the rows of ranks by a column; empty where there are no groups of that sort.
+
+    A group is opened by its key, and by that of any of its ranks.
+    """
+    workers = store.run.workers
+    if by not in offered(workers):
+        return []
+    rows = {rank: row for row, rank in enumerate(store.ranks)}
+    return [
+        RowGroup(
+            key=(key := f"g{min(ranks)}"),
+            name=SHARED[by].format(name),
+            lanes=tuple(rows[rank] for rank in ranks),
+            opened=not {key, *map(str, ranks)}.isdisjoint(opened),
+        )
+        for name, ranks in ranks_by(workers, by)
+    ]

@@ -1,0 +1,141 @@
+"""Rows of ranks gathered by host: a group has one row, and its ranks' below it when it is opened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.runs.frames import scene_of
+from support.web.stores import LATE, SLOW_RANK, open_run, slow_rank
+
+from tracelens.lod import viewport as rows_of
+from tracelens_dashboard.components.timeline import area, controls, gutter
+from tracelens_dashboard.figures.timeline import overlays, plot
+from tracelens_dashboard.figures.timeline.frame import CLOSED, OPEN
+from tracelens_dashboard.theme import LIGHT
+from tracelens_dashboard.view import state, viewport
+from tracelens_dashboard.view.viewport import Rows
+
+if TYPE_CHECKING:
+    from tracelens_dashboard.figures.timeline.frame import Frame
+    from tracelens_dashboard.runs.store import Store
+
+
+@cache
+def two_hosts() -> Store:
+    """Return a run of four ranks on two hosts, whose rank 2 is slow."""
+    return open_run(replace(SLOW_RANK, ranks_per_host=2), LATE)
+
+
+def shown(*opened: str, **more: Any) -> Frame:
+    return viewport.frame(two_hosts(), None, [], "host", rows=Rows(list(opened), None, 900), **more)
+
+
+def labels(frame: Frame) -> list[str]:
+    axis = plot.draw(frame, viewport.picture(frame), LIGHT).layout.yaxis
+    return [label.strip() for label in axis.ticktext]
+
+
+def test_a_closed_group_is_one_row_of_its_worst_rank() -> None:
+    """Each host has a row; that of the slow rank's host is drawn as the slow rank, and pointed at."""
+    frame = shown()
+    first, second = frame.plan.section("workers")
+    assert [band.lanes for band in frame.plan.bands] == [(0, 1), (2, 3)]
+    assert labels(frame) == [
+        f"{CLOSED} {band.group.name}" for band in (first, second) if band.group
+    ]
+    alone = viewport.frame(two_hosts(), None, [], "rank")
+    pixels, single = viewport.picture(frame).pixels, viewport.picture(alone).pixels
+    third = alone.plan.section("workers")[2]
+    assert (pixels[int(second.middle)] == single[int(third.middle)]).all()
+    marks = [note["y"] for note in plot.mark_labels(frame, LIGHT) if note["text"] == "▶"]
+    assert marks == [second.middle]
+
+
+def test_below_an_opened_group_are_its_ranks() -> None:
+    """They can be opened in turn, which opens the group; closing it closes them."""
+    frame = shown("g2")
+    names = labels(frame)
+    assert names[1:] == [names[1], f"{CLOSED} rank 2", f"{CLOSED} rank 3"]
+    assert names[1].startswith(OPEN)
+    inside = shown("3")
+    assert [band.lanes for band in inside.plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
+    assert [one.key for one in inside.opened] == ["3"]
+    rows = Rows(["3"], None, 900, "host")
+    assert gutter.toggled(two_hosts(), "g2", rows) == []
+    assert gutter.toggled(two_hosts(), "g0", rows) == ["3", "g0"]
+    assert gutter.toggled(two_hosts(), "g1", rows) is None
+    assert gutter.toggled(two_hosts(), "g2", rows._replace(sort="rank")) is None
+
+
+def test_buttons_name_the_groups_and_their_ranks() -> None:
+    """Rows of groups have a button as those of processes have."""
+    found = [part for part in gutter.layout(shown("g2")) if hasattr(part, "title")]
+    keys = [getattr(part, "data-track") for part in found]
+    assert keys == ["g0", "g2", "2", "3"]
+    assert [getattr(part, "aria-expanded") for part in found] == ["false", "true", "false", "false"]
+
+
+def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
+    """Within a step they are shapes, though the rows of groups are not."""
+    store = two_hosts()
+    window = store.window_of(25, 25)
+    assert window
+    view = {
+        "t0": window.start_ns - store.whole.start_ns,
+        "t1": window.end_ns - store.whole.start_ns,
+    }
+    frame = viewport.frame(store, view, [], "host", rows=Rows(["g2"], None, 900))
+    picture = viewport.picture(frame)
+    assert picture.bars
+    drawn = {frame.plan.bands[band].lanes for band in picture.bars.bands.tolist()}
+    assert drawn == {(2,), (3,)}
+    assert picture.level in {"dominant", "sampled"}
+
+
+def test_a_call_of_grouped_ranks_is_marked_once_a_row() -> None:
+    """The last rank of a closed group counts; an opened one's ranks count each."""
+    store = two_hosts()
+    for at in range(0, store.whole.width_ns, store.scene.step_ns // 40):
+        frame = shown("g2", selected={"lane": 2, "at": at, "track": None})
+        if frame.call:
+            assert [len(one["x"]) for one in overlays.arrival_marks(frame, LIGHT)] == [3]
+            return
+    pytest.fail("no collective was met")
+
+
+def test_an_area_over_a_closed_group_holds_its_ranks() -> None:
+    """The table of what is marked has the ranks of the group."""
+    frame = shown()
+    second = frame.plan.section("workers")[1]
+    whole = two_hosts().whole.width_ns / 1e9
+    marked = {"range": {"x": [0, whole], "y": [second.top, second.top + 3]}}
+    found = area.area_of(two_hosts(), frame, marked)
+    assert found
+    assert list(found.rows) == [2, 3]
+
+
+def test_orders_are_offered_where_there_are_groups() -> None:
+    """By host only with several hosts; a link that asks for it elsewhere shows ranks."""
+    assert "host" in controls.orders(two_hosts())
+    assert not {"host", "stage"} & set(controls.orders(slow_rank()))
+    frame = viewport.frame(slow_rank(), None, [], "host")
+    assert [band.lanes for band in frame.plan.bands] == [(0,), (1,), (2,), (3,)]
+    assert state.read("?sort=host&open=g2,3").query == "open=g2,3&sort=host"
+
+
+@pytest.mark.parametrize("hosts", [1, 3, 512, 1500])
+def test_rows_of_groups_do_not_overlap(hosts: int) -> None:
+    """However many there are, and however many ranks an opened one has."""
+    lanes = scene_of(2 * hosts, 2).lanes
+    groups = [
+        rows_of.RowGroup(f"g{2 * at}", "a", (2 * at, 2 * at + 1), at == 0) for at in range(hosts)
+    ]
+    plan = rows_of.plan(lanes, groups=groups)
+    ends = [(band.top, band.top + band.height) for band in plan.bands]
+    assert all(a[1] <= b[0] for a, b in pairwise(ends))
+    assert plan.bands[-1].top + plan.bands[-1].height <= plan.height
+    assert {lane for band in plan.bands for lane in band.lanes} == set(range(2 * hosts))

@@ -57,7 +57,7 @@ def layout(store: Store, view: ViewState) -> Component:
     heading = dmc.Group(
         [
             dmc.Title(TITLE, order=1, className="card-title"),
-            dmc.Group([*ways, chart.picture(TITLE)], gap="sm"),
+            dmc.Group([*ways, chart.picture(TITLE)], gap=8),
         ],
         justify="space-between",
     )

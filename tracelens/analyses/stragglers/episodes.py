@@ -148,8 +148,14 @@ def _as_ranks(own: ComputeTime, ranks: list[list[int]]) -> ComputeTime:
 
 
 def _median_rank(values: Floats) -> Floats:
-    """Return the median rank's values; nan where no rank has one."""
-    return medians(values, axis=-1)
+    """Return the values of the median rank, of two the lower one; nan where no rank has one.
+
+    So that of a host's two ranks one late one does not make the host half as late.
+    """
+    ordered = np.sort(values, axis=-1)  # nan last
+    there = np.count_nonzero(~np.isnan(values), axis=-1)
+    middle = np.maximum(there - 1, 0) // 2
+    return np.asarray(np.take_along_axis(ordered, middle[..., None], axis=-1)[..., 0])
 
 
 def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | None:

@@ -68,7 +68,7 @@ def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
     stalls = [
         Evidence(one.rank, series, one.rows, one.p, stalls=True)
         for series, values in enumerate(residuals)
-        for one in find_stalls(values, steps, FALSE_RATE / 2 / len(residuals))
+        for one in find_stalls(values, steps, FALSE_RATE / 2 / len(residuals), residuals[-1] != 0)
     ]
     return [*_windows(residuals), *stalls]
 
@@ -153,13 +153,17 @@ class _Stretch:
     p: float = 1.0
 
 
-def find_stalls(excess: Floats, steps: Indices, rate: float) -> list[RankStalls]:
+def find_stalls(
+    excess: Floats, steps: Indices, rate: float, there: Flags | None = None
+) -> list[RankStalls]:
     """Find ranks that stall clearly more often than any but a quarter of their peers, [step, rank].
 
-    `rate` is the chance that any rank is accused wrongly.
+    `rate` is the chance that any rank is accused wrongly; `there` says where ranks did anything, null =
+    where their excess is not 0: of a phase that only one rank has, the others' zeros are what is usual.
     """
+    there = excess != 0 if there is None else there
     apart_by = excess - medians(excess, axis=0)
-    above = float(np.quantile(apart_by[excess != 0], _ONE_SIGMA)) if excess.any() else 0.0
+    above = float(np.quantile(apart_by[there], _ONE_SIGMA)) if there.any() else 0.0
     least = max(LARGE_DELAY, FAR_OUT * above)
     likeliest: dict[int, RankStalls] = {}
     while (stalled := excess > least).sum(axis=0).max() > FEW:

@@ -73,3 +73,13 @@ def test_it_is_told_in_noise_that_does_not_last() -> None:
     matrices, visited = turns(healthy(0, 256, 160, 0.12, 0.0), 0.4)
     (late,) = detection.find_episodes(own_time(matrices))
     assert (set(late.ranks), late.pattern) == (visited, "migrating")
+
+
+def test_it_is_told_where_much_noise_is_as_far_out_as_a_short_delay() -> None:
+    """Of 512 ranks in noise that lasts and spikes, dozens stand out at any time, but never so far."""
+    matrices, visited = turns(healthy(0, 512, 120, 0.07, 0.8), 0.25)
+    draw = np.random.default_rng(0)
+    matrices[2] += (draw.random((120, 512)) < 0.05) * 0.25
+    (late,) = detection.find_episodes(own_time(matrices))
+    assert (late.pattern, set(late.ranks) <= visited) == ("migrating", True)
+    assert len(late.ranks) >= len(visited) / 2

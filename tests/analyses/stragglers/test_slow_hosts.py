@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from benchmarks.labelled.endtoend import report
+from benchmarks.labelled.kinds_of_ranks import persistent
+from benchmarks.labelled.makers import synchronous
+from benchmarks.labelled.setting import setting
 from support.runs.matrices import STEP_NS, Floats, healthy, own_time
 
 from tracelens.analyses.stragglers import detection, episodes
@@ -83,3 +88,11 @@ def test_equal_hosts_are_not_accused(*, spiky: bool) -> None:
     for per_host, ranks in RANKS.items():
         for seed in range(3):
             assert told(on_hosts(healthy(seed, ranks, STEPS, spiky=spiky), per_host)) == []
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_one_late_rank_of_two_is_no_slow_host(seed: int) -> None:
+    """In noise that lasts and spikes, the other one is late by chance while its peer is for good."""
+    case = synchronous(partial(persistent, by=0.1))(setting(8, "harsh", "lognormal", seed))
+    (found,) = (one for one in report(case).findings if one.category == "fault")
+    assert (found.kind, found.ranks) == ("straggler", case.label.ranks)

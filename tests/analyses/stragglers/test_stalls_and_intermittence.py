@@ -85,3 +85,15 @@ def test_a_delay_that_comes_and_goes_has_its_own_steps(seed: int) -> None:
     assert (late.ranks, late.phase, late.pattern) == ((5,), "backprop", "intermittent")
     assert np.count_nonzero((late.effect[:, 5] > 0) != on) <= 8
     assert late.effect[:, 5].sum() == pytest.approx(120 * 0.3 * 2e7, rel=0.15)
+
+
+def test_a_phase_that_one_rank_has_alone_is_seen_in_any_noise() -> None:
+    """Nine garbage collections of half a step: others' zeros are usual, not the pauses themselves."""
+    matrices = [*healthy(0, 512, 120, 0.06, 0.8), np.zeros((120, 512))]
+    draw = np.random.default_rng(0)
+    matrices[2] += (draw.random((120, 512)) < 0.05) * 0.5
+    matrices[3][12::13, 7] = 0.3
+    own = replace(own_time(matrices), phases=("data", "forward", "backprop", "gc"))
+    (late,) = detection.find_episodes(own)
+    assert (late.ranks, late.phase, late.pattern) == ((7,), "gc", "sparse")
+    assert set(range(12, 120, 13)) <= set(late.touched.tolist())

@@ -41,10 +41,7 @@ KEYS: Final = (
     ("0", "timeline: show the whole run"),
     ("f", "timeline: fit to the selected span, else to the finding's steps"),
     ("p", "timeline: pin or unpin the rank under the mouse"),
-    (
-        "o",
-        "timeline: open or close the tracks of the process under the mouse, else of the selected one",
-    ),
+    ("o", "timeline: open or close the group or process under the mouse, else the selected one"),
     ("[, ]", "timeline: previous and next step; in a wide view, finding"),
     ("m", "timeline: put a note at the mouse, or over the marked area; the link keeps it"),
     ("/", "find spans in the timeline by name, kind, bucket or shard; runs in their list"),

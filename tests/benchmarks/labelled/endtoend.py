@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Task = tuple[int, int, "Level", "Family", int]
 _CUT_TO: Final = 0.6  # of a damaged file
+_WORTH: Final = 0.005  # of the job: by what share a smaller saving is wrong says nothing
 _QUANTILES: Final = {"median": 0.5, "p90": 0.9}
 
 
@@ -102,7 +103,7 @@ def _cell(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "phase": _mean(rows, "phase"),
         "pattern": _mean(rows, "pattern"),
         "onset_steps": _spread([abs(row["onset"]) for row in rows if "onset" in row]),
-        "saving_error": _spread([_error(row) for row in rows if "saving" in row]),
+        "saving_error": _spread([_error(row) for row in rows if row.get("truth", 0.0) >= _WORTH]),
         "saving_right": _mean(rows, "saving_right"),
         "saving_truth": _spread([row["truth"] for row in rows if "saving" in row]),
         "interval_covers": _mean(rows, "covered"),
@@ -120,7 +121,7 @@ def _by_family(rows: list[dict[str, Any]]) -> dict[str, float | None]:
 def _error(row: dict[str, Any]) -> float:
     """Return by what share of the truth a saving is wrong."""
     saving, truth = float(row["saving"]), float(row["truth"])
-    return abs(saving - truth) / max(abs(truth), 1e-9)
+    return abs(saving - truth) / truth
 
 
 def _mean(rows: list[dict[str, Any]], name: str) -> float | None:

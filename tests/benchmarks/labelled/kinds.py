@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of run; `asked` says that its verdict must be right in 95 of 100.
-
-    `published` says that docs/accuracy.json has it: a new kind is measured alone until all are again.
-    """
+    """A kind of run; `asked` says that its verdict must be right in 95 of 100."""
 
     name: str
     make: Callable[[Setting], Case]
     asked: bool = True
-    published: bool = True
 
 
 def _stronger(**changes: float) -> Callable[[Setting], Work]:
@@ -100,8 +96,8 @@ KINDS: Final = (
     Kind("persistent 10 %", synchronous(partial(ranks.persistent, by=0.10))),
     Kind("persistent 30 %", synchronous(partial(ranks.persistent, by=0.30))),
     Kind("transient", synchronous(ranks.transient)),
-    Kind("intermittent", synchronous(ranks.intermittent), published=False),
-    Kind("uninstrumented delay", synchronous(ranks.uncovered), published=False),
+    Kind("intermittent", synchronous(ranks.intermittent)),
+    Kind("uninstrumented delay", synchronous(ranks.uncovered)),
     Kind("speed change", synchronous(ranks.speed_change, base=_stronger(spread=0.02))),
     Kind("rotating", synchronous(ranks.rotating)),
     Kind("two ranks", synchronous(ranks.two_ranks)),
@@ -140,34 +136,21 @@ KINDS: Final = (
     ),
     Kind("PS incast", with_servers(on_servers.incast, on_servers.fair)),
     Kind("stale elastic worker", averaging(on_servers.stale)),
-    Kind("link inside a host", synchronous(network.link_inside_a_host), published=False),
+    Kind("link inside a host", synchronous(network.link_inside_a_host)),
     Kind(
-        "equal small buckets",
-        synchronous(network.equal_small_buckets, fix=network.fewer_messages),
-        published=False,
+        "equal small buckets", synchronous(network.equal_small_buckets, fix=network.fewer_messages)
     ),
     Kind(
-        "PS incast with a receive phase",
-        with_servers(on_servers.incast_at_once, on_servers.fair),
-        published=False,
+        "PS incast with a receive phase", with_servers(on_servers.incast_at_once, on_servers.fair)
     ),
-    Kind("pipeline healthy", pipelines.staged(ranks.nothing), published=False),
-    Kind("pipeline straggler", pipelines.staged(pipelines.straggler), published=False),
+    Kind("pipeline healthy", pipelines.staged(ranks.nothing)),
+    Kind("pipeline straggler", pipelines.staged(pipelines.straggler)),
     Kind(
         "pipeline straggler, one communicator",
         pipelines.staged(pipelines.straggler, by_stage=False),
-        published=False,
     ),
-    Kind("stage imbalance", pipelines.staged(pipelines.unequal_stages), published=False),
-    Kind(
-        "straggler, unequal stages",
-        pipelines.staged(pipelines.straggler, pipelines.uneven),
-        published=False,
-    ),
-    Kind("streams healthy", streams.handed_over(synchronous(ranks.nothing)), published=False),
-    Kind(
-        "streams straggler",
-        streams.handed_over(synchronous(partial(ranks.persistent, by=0.2))),
-        published=False,
-    ),
+    Kind("stage imbalance", pipelines.staged(pipelines.unequal_stages)),
+    Kind("straggler, unequal stages", pipelines.staged(pipelines.straggler, pipelines.uneven)),
+    Kind("streams healthy", streams.handed_over(synchronous(ranks.nothing))),
+    Kind("streams straggler", streams.handed_over(synchronous(partial(ranks.persistent, by=0.2)))),
 )

@@ -19,6 +19,7 @@ from tracelens.stats.constants import (
     CLEAR,
     CONSISTENT,
     CUT,
+    FEW,
     MAJORITY,
     MOST_FREEDOM,
     NOISE_FREEDOM,
@@ -86,7 +87,8 @@ class NullModel:
         lasting = self.lasting(length)
         outside = self.noise.variance(self.blocks - length) if lasting else 0.0
         noise = self.noise.variance(length) + lasting**2 * outside
-        natural = BETWEEN_RANK_SIGMA**2 * ((1 - lasting) ** 2 + lasting**2)
+        # What equal ranks differ by for good changes with time, but by a fraction of it.
+        natural = BETWEEN_RANK_SIGMA**2 * ((1 - lasting) ** 2 + (lasting / FEW) ** 2)
         values = (self.ranks - 1) * self.blocks
         known = min(SPREAD_FREEDOM + NOISE_FREEDOM * values, MOST_FREEDOM)
         freedom = min(MAJORITY * values / length, MOST_FREEDOM)

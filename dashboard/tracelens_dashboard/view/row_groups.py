@@ -14,11 +14,9 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.runs.store import Store
 
-SHARED: Final = {
-    "host": "{}",
-    "stage": "stage {}",
-}  # columns of workers, and what a group is called
-NAMED: Final = {"host": "host {}", "stage": "stage {}"}  # where hosts and stages stand in one list
+# By column of the workers, what a group is called: beside its row, and where all groups are listed.
+SHARED: Final = {"host": "{}", "stage": "stage {}"}
+NAMED: Final = {"host": "host {}", "stage": "stage {}"}
 
 
 def offered(workers: pl.DataFrame) -> list[str]:

@@ -1,7 +1,7 @@
 """Measure how right the verdicts are, on labelled runs of every kind, beside the rules of other tools.
 
 Run: PYTHONPATH=.:tests python tests/benchmarks/accuracy.py [--quick] [--part kinds] [--seeds tuning]
-A full run of all parts takes an hour and a half of two idle cores; `--kept FILE` lets it go on
+A full run of all parts takes an hour of two idle cores; `--kept FILE` lets it go on
 where it was stopped (`--minutes`), and tables say how many runs they are of. With --publish it writes
 docs/accuracy.json and the tables of docs/accuracy.md; those are made with the published seeds only.
 """

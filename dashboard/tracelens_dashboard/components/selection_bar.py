@@ -118,7 +118,7 @@ def groups(store: Store) -> Iterator[tuple[str, str]]:
     workers = store.every_rank.workers
     for column in row_groups.offered(workers):
         for name, ranks in row_groups.ranks_by(workers, column)[:MOST_GROUPS]:
-            yield row_groups.NAMED[column].format(name), written(of_numbers(ranks))
+            yield f"{column} {name}", written(of_numbers(ranks))
 
 
 def _groups(store: Store) -> Component:

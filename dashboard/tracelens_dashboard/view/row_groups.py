@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.runs.store import Store
 
-# By column of the workers, what a group is called: beside its row, and where all groups are listed.
-SHARED: Final = {"host": "{}", "stage": "stage {}"}
-NAMED: Final = {"host": "host {}", "stage": "stage {}"}
+SHARED: Final = ("host", "stage")  # columns of the workers
 
 
 def offered(workers: pl.DataFrame) -> list[str]:
@@ -42,7 +40,7 @@ def gathered(store: Store, by: Any, opened: Collection[str] = ()) -> list[RowGro
     return [
         RowGroup(
             key=(key := f"g{min(ranks)}"),
-            name=SHARED[by].format(name),
+            name=name if by == "host" else f"{by} {name}",
             lanes=tuple(rows[rank] for rank in ranks),
             opened=not {key, *map(str, ranks)}.isdisjoint(opened),
         )

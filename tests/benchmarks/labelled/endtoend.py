@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.labelled.intervals import exact
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.peers import PEERS
-from benchmarks.labelled.score import of_peers, outcome
+from benchmarks.labelled.score import HALF_A_POINT, of_peers, outcome
 from benchmarks.labelled.setting import FAMILIES, FIRST_SEED, LEVELS, setting
 
 from tracelens import load
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Task = tuple[int, int, "Level", "Family", int]
 _CUT_TO: Final = 0.6  # of a damaged file
-_WORTH: Final = 0.005  # of the job: by what share a smaller saving is wrong says nothing
 _QUANTILES: Final = {"median": 0.5, "p90": 0.9}
 
 
@@ -103,7 +102,9 @@ def _cell(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "phase": _mean(rows, "phase"),
         "pattern": _mean(rows, "pattern"),
         "onset_steps": _spread([abs(row["onset"]) for row in rows if "onset" in row]),
-        "saving_error": _spread([_error(row) for row in rows if row.get("truth", 0.0) >= _WORTH]),
+        "saving_error": _spread(
+            [_error(row) for row in rows if row.get("truth", 0.0) >= HALF_A_POINT]
+        ),
         "saving_right": _mean(rows, "saving_right"),
         "saving_truth": _spread([row["truth"] for row in rows if "saving" in row]),
         "interval_covers": _mean(rows, "covered"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
 
 # Told beside a verdict, not instead of one.
+HALF_A_POINT: Final = 0.005  # of the job: by what share a smaller saving is wrong says nothing
 ASIDE: Final = ("clock_jump", "dropped_events")
 OF_RANKS: Final = ("straggler", "slow_host", "gc_stall")
 
@@ -78,7 +79,9 @@ def _numbers(first: Finding, meant: list[Finding], label: Label) -> dict[str, An
     if label.saving is not None and first.saving is not None:
         out["saving"] = sum(finding.saving or 0.0 for finding in meant)
         out["truth"] = label.saving
-        out["saving_right"] = abs(out["saving"] - label.saving) <= max(0.1 * label.saving, 0.005)
+        out["saving_right"] = abs(out["saving"] - label.saving) <= max(
+            0.1 * label.saving, HALF_A_POINT
+        )
         if first.interval and len(meant) == 1:
             out["covered"] = first.interval[0] <= label.saving <= first.interval[1]
     return out

@@ -258,7 +258,7 @@ def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> 
     stays = block_medians(values, _edges(len(values)))
     apart = (stays - medians(stays, axis=0))[stays != 0]  # who is not there deviates by nothing
     spread = max(deviation(apart) if apart.size else 0.0, BETWEEN_RANK_SIGMA)
-    # Nearly always somebody is late: of many ranks, noise has dozens as late as a short delay.
+    # Nearly always some rank is late: of many, noise has dozens as late as a short delay.
     worst = stays.max(axis=1)
     far = worst[worst > max(LEAST_OF_STEP, CLEAR * spread)]
     if not far.size:

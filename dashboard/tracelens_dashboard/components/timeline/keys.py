@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
+    from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
 
 
@@ -107,22 +108,26 @@ def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, s
 
 def _meant(store: Store, *shown: Any) -> int | None:
     """Return the row that is under the mouse, else the selected one."""
-    seen, pinned, order, hover, chosen, *rows = shown
-    frame = viewport.frame(store, seen, pinned, order, rows=Rows(*rows))
+    frame, hover, chosen = _drawn(store, *shown)
     place = viewport.at(store, frame, hover) or viewport.place_of(store, chosen)
     return place.lane if place else None
 
 
+def _drawn(store: Store, *shown: Any) -> tuple[Frame, Any, Any]:
+    """Return what is drawn, what is under the mouse, and what is selected."""
+    seen, pinned, order, hover, chosen, *rows = shown
+    return viewport.frame(store, seen, pinned, order, rows=Rows(*rows)), hover, chosen
+
+
 def _key_meant(store: Store, *shown: Any) -> str | None:
     """Return what addresses call the group or process that is under the mouse, else the selected one."""
-    seen, pinned, order, hover, _, *rows = shown
+    frame, hover, chosen = _drawn(store, *shown)
     point = viewport.mouse(hover)
-    frame = viewport.frame(store, seen, pinned, order, rows=Rows(*rows))
     band = frame.plan.at(point[1]) if point else None
     if band and band.group:
         return band.group.key
-    lane = _meant(store, *shown)
-    return None if lane is None else key_of(store.scene.lanes.lanes[lane])
+    place = viewport.at(store, frame, hover) or viewport.place_of(store, chosen)
+    return key_of(store.scene.lanes.lanes[place.lane]) if place else None
 
 
 def _pressed_key(pressed: Any) -> object:

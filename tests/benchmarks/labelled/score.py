@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from tracelens.model.findings import Finding
 
-# Told beside a verdict, not instead of one.
 HALF_A_POINT: Final = 0.005  # of the job: by what share a smaller saving is wrong says nothing
+# Reported beside a verdict, not instead of one.
 ASIDE: Final = ("clock_jump", "dropped_events")
 OF_RANKS: Final = ("straggler", "slow_host", "gc_stall")
 

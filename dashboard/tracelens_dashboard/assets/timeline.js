@@ -50,15 +50,18 @@
     target.isContentEditable ||
     (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName) && !/^(checkbox|radio)$/.test(target.type));
 
-  // The plot gets another size with the window, another width when the panel beside it opens or closes.
+  // The plot gets another width with the window, or when the panel beside it opens or closes. Its height
+  // follows the window's only: what was clicked stays where it is when the panel opens.
   let resizing = null;
   let drawn = 0; // px, of its width
+  let room = window.innerHeight;
   const resized = () => {
     if (!document.getElementById("timeline")) return;
     const { set_props, tracelens } = window.dash_clientside;
     const [wide, tall] = tracelens.wide();
     set_props("timeline-wide", { data: wide });
-    set_props("timeline-tall", { data: tall });
+    if (window.innerHeight !== room) set_props("timeline-tall", { data: tall });
+    room = window.innerHeight;
   };
   const later = () => {
     clearTimeout(resizing);

@@ -42,7 +42,8 @@ def test_it_stands_beside_the_plot_and_below_it_in_a_narrow_window(
     with opened(browser, url + WINDOW) as page:
         plot = page.locator("#timeline")
         page.wait_for_load_state("networkidle")
-        wide = box_of(plot)["width"]
+        alone = box_of(plot)
+        wide = alone["width"]
         expect(page.locator(PANEL)).to_be_hidden()
         for key in (None, "Escape"):
             select_a_bucket(page)
@@ -50,6 +51,7 @@ def test_it_stands_beside_the_plot_and_below_it_in_a_narrow_window(
             settled(page)
             beside, panel = box_of(plot), box_of(page.locator(PANEL))
             assert beside["width"] < wide
+            assert (beside["y"], beside["height"]) == (alone["y"], alone["height"])
             assert beside["x"] + beside["width"] <= panel["x"]
             assert panel["y"] < beside["y"] + beside["height"]
             # As many columns as there are pixels now, or a browser would drop some.

@@ -162,7 +162,7 @@ def strip_layout() -> Component:
     graph = chart.graph(names.STRIP, STRIP_PX)
     plot = html.Div(graph, role="img", id=names.STRIP_PLOT, **aria("the whole run"))
     window = html.Div(html.Div(id=names.WINDOW, className="window"), className="window-track")
-    return html.Div([plot, window], className="strip")
+    return html.Div([plot, window], className="strip", style={"minHeight": f"{STRIP_PX}px"})
 
 
 def register_strip(app: Dash) -> None:

@@ -37,6 +37,7 @@ def asker(store: Store, *opened: str) -> Callable[[int, int], Answer]:
         "timeline-pins.value": ["1"],
         "timeline-opened.data": list(opened),
         "timeline-tall.data": 700,
+        "timeline-wide.data": 1200,
     }
 
     def ask(begin: int, end: int) -> Answer:

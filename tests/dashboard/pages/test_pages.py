@@ -154,7 +154,8 @@ def test_following_a_zoom_sends_a_patch() -> None:
     app = create_app(slow_rank())
     output = next(name for name in outputs(app) if name.startswith("timeline.figure@"))
     view = {"t0": 10**8, "t1": 2 * 10**8}
-    answer = call(app, output, LIGHT | {"timeline-view.data": view, "timeline-wide.data": 1200}).get_json()
+    shown = LIGHT | {"timeline-view.data": view, "timeline-wide.data": 1200}
+    answer = call(app, output, shown).get_json()
     operations = answer["response"]["timeline"]["figure"]["operations"]
     assert [step["location"] for step in operations] == [
         ["data"],

@@ -128,7 +128,7 @@ def _register_following(app: Dash) -> None:
     )
     def follow(view: Any, call: Any, path: Any, scheme: str | None, *how: Any) -> tuple[Any, ...]:
         *shape, notes, run = how
-        if shape[0] is None:  # `draw` is still to come: a store without data says on its own that it changed
+        if shape[0] is None:  # not drawn yet: a store without data says once that it changed
             raise PreventUpdate
         frame = _frame(*shape, view, call, path, notes, run)
         picture = viewport.picture(frame)

@@ -181,11 +181,12 @@ def ask(trace: Path) -> dict[str, str]:
         store.opened(store.groups[key])
     took = (time.perf_counter() - started) / len(OPENED)
     inside = zoomed(asker(store, *OPENED), store.whole.width_ns)
+    most = max(look.sent for look in [*every, *inside])
     return found | {
         f"the server's part of a zoom or drag ({len(every)} of all widths)": told(every),
         f"the same with {len(OPENED)} ranks opened": told(inside),
         "opening a rank, the first time": f"{took:.2f} s",
-        "bytes of an answer": f"at most {max(look.sent for look in [*every, *inside]) / 1e3:.0f} kB",
+        "bytes of an answer on the wire": f"at most {most / 1e3:.0f} kB",
         "memory after them": memory_of(),
         **searched(store),
     }

@@ -82,9 +82,9 @@ def test_a_slice_decodes_only_the_blocks_in_which_it_lies(
     decoded: list[int] = []
     plain = packed.Packed.decode
 
-    def counted(self: packed.Packed, block: int) -> np.ndarray:
-        decoded.append(block)
-        return plain(self, block)
+    def counted(self: packed.Packed, blocks: np.ndarray) -> list[np.ndarray]:
+        decoded.extend(blocks.tolist())
+        return plain(self, blocks)
 
     monkeypatch.setattr(packed.Packed, "decode", counted)
     _, column = kept(tmp_path, list(range(100 * SMALL)), "int64")
@@ -97,13 +97,13 @@ def test_what_is_kept_is_bounded() -> None:
     """What was asked for last stays; the rest goes, so that memory does not grow with a run."""
     decoded: list[int] = []
 
-    def decode(block: int) -> np.ndarray:
-        decoded.append(block)
-        return np.zeros(10, np.int64)
+    def decode(blocks: np.ndarray) -> list[np.ndarray]:
+        decoded.extend(blocks.tolist())
+        return [np.full(10, block) for block in blocks.tolist()]
 
     found = Kept(most_bytes=250).of(decode)
-    for block in (1, 2, 3, 1, 4, 3, 1, 2):
-        found(block)
+    for blocks in ([1], [2, 3], [1], [4], [3], [1], [2]):
+        assert [numbers[0] for numbers in found(np.array(blocks))] == blocks
     assert decoded == [1, 2, 3, 4, 2]
 
 

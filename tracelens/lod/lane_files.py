@@ -111,13 +111,16 @@ class _Times:
     gaps: Packed
     starts: Ints  # of the first item of each block
 
-    def decode(self, block: int) -> Array:
-        """Return the edges of items that touch, else their times as [start or end, item]."""
-        lengths, first = self.lengths.decode(block), self.starts[block]
-        if self.gaps.is_zero(block):
-            return np.asarray(np.cumsum(np.concatenate([[first], lengths])))
-        ends = first + np.cumsum(lengths + self.gaps.decode(block))
-        return np.stack([ends - lengths, ends])
+    def decode(self, blocks: Ints) -> list[Array]:
+        """Return of each block the edges of items that touch, else times as [start or end, item]."""
+        lengths, first = self.lengths.padded(blocks), self.starts[blocks][:, np.newaxis]
+        edges = np.cumsum(np.hstack([first, lengths + self.gaps.padded(blocks)]), axis=1)
+        times = np.stack([edges[:, 1:] - lengths, edges[:, 1:]], axis=1)
+        rows = zip(self.lengths.counts(blocks), self.gaps.is_zero(blocks).tolist(), strict=True)
+        return [
+            (edges[row, : count + 1] if touch else times[row, :, :count]).copy()
+            for row, (count, touch) in enumerate(rows)
+        ]
 
 
 def load_lanes(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[str]) -> Lanes:
@@ -133,25 +136,23 @@ def load_lanes(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[s
     )
     edges = KEPT.of(_Times(lengths, gaps, marks[0]).decode)
 
-    def block_of_starts(block: int) -> Array:
-        found = edges(block)
-        return found[:-1] if found.ndim == 1 else found[0]
+    def starts_of(blocks: Ints) -> list[Array]:
+        return [found[:-1] if found.ndim == 1 else found[0] for found in edges(blocks)]
 
-    def block_of_ends(block: int) -> Array:
-        found = edges(block)
-        return found[1:] if found.ndim == 1 else found[1]
+    def ends_of(blocks: Ints) -> list[Array]:
+        return [found[1:] if found.ndim == 1 else found[1] for found in edges(blocks)]
 
-    def block_of_steps(block: int) -> Array:
-        return np.cumsum(differences.decode(block), dtype=differences.dtype)
+    def steps_of(blocks: Ints) -> list[Array]:
+        return [np.cumsum(found, dtype=found.dtype) for found in differences.decode(blocks)]
 
     count, times = differences.count, lengths.dtype
     return Lanes(
         lanes=tuple(lanes),
         offsets=packed.mapped(folder / f"{what}-{OFFSETS}.npy"),
-        starts=Blocks(count, times, block_of_starts, marks[0]),
-        ends=Blocks(count, times, block_of_ends, marks[1]),
+        starts=Blocks(count, times, starts_of, marks[0]),
+        ends=Blocks(count, times, ends_of, marks[1]),
         codes=packed.column(folder, f"{what}-codes"),
-        steps=Blocks(count, differences.dtype, KEPT.of(block_of_steps)),
+        steps=Blocks(count, differences.dtype, KEPT.of(steps_of)),
         names=packed.column(folder, f"{what}-names"),
         words=tuple(words),
     )

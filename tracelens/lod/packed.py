@@ -14,7 +14,7 @@ import os
 from collections import OrderedDict
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Self, overload
+from typing import TYPE_CHECKING, Any, Final, Self, cast, overload
 from weakref import finalize
 
 import numpy as np
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal
 
-    from tracelens.arrays import Array, Ints
+    from tracelens.arrays import Array, Flags, Ints
 
-BLOCK: Final = 2048
+    Decode = Callable[[Ints], list[Array]]
+
+BLOCK: Final = 512
 MOST_KEPT: Final = 96 << 20
-_AT_ONCE: Final = 64 * BLOCK  # numbers that are written together
+_AT_ONCE: Final = 512  # blocks that are read, or written, together
 _TABLE: Final = [("end", "<i8"), ("count", "<u2"), ("width", "u1")]
 _NUMBER: Final = "number"
 _CODEC: Final = pa.Codec("lz4_raw")
@@ -60,8 +62,8 @@ class Writer:
     def add(self, numbers: Array) -> None:
         """Write some numbers; all blocks but the last one of the column are to be full."""
         flat = np.ascontiguousarray(numbers, self._dtype).ravel()
-        for begin in range(0, len(flat), _AT_ONCE):
-            part = flat[begin : begin + _AT_ONCE]
+        for begin in range(0, len(flat), _AT_ONCE * BLOCK):
+            part = flat[begin : begin + _AT_ONCE * BLOCK]
             full = len(part) // BLOCK * BLOCK
             self._add_blocks(part[:full].reshape(-1, BLOCK))
             if full < len(part):
@@ -107,7 +109,6 @@ class Packed:
         """
         self._table = mapped(folder / f"{name}.npy")
         self._file = (folder / f"{name}.blocks").open("rb", buffering=0)
-        self._lock = Lock()
         finalize(self, self._file.close)
         self.dtype = self._table.dtype[_NUMBER].base
         self.count = BLOCK * max(len(self._table) - 1, 0)
@@ -116,25 +117,39 @@ class Packed:
         if os.fstat(self._file.fileno()).st_size != size:
             raise ValueError(f"the column '{name}' of an index is not whole")
 
-    def is_zero(self, block: int) -> bool:
+    def is_zero(self, blocks: Ints) -> Flags:
         """Whether all numbers of a block are zero, which is known without decoding it."""
-        return not self._table["width"][block]
+        return np.asarray(self._table["width"][blocks] == 0)
 
-    def decode(self, block: int) -> Array:
-        """Return the numbers of a block."""
-        end, count, width = self._table[block].item()[: len(_TABLE)]
-        begin = int(self._table["end"][block - 1]) if block else 0
-        split = np.zeros((count, self.dtype.itemsize), np.uint8)
-        if width:
-            found = _CODEC.decompress(self._read(begin, end), width * count, asbytes=True)
-            split[:, :width] = np.frombuffer(found, np.uint8).reshape(width, count).T
-        return split.view(self.dtype)[:, 0]
+    def decode(self, blocks: Ints) -> list[Array]:
+        """Return the numbers of some blocks."""
+        rows = zip(self.padded(blocks), self.counts(blocks), strict=True)
+        return [row[:count].copy() for row, count in rows]
 
-    def _read(self, begin: int, end: int) -> bytes:
-        """Read some bytes; mapping the file would also bring in their neighbours."""
-        with self._lock:
-            self._file.seek(begin)
-            return self._file.read(end - begin)
+    def counts(self, blocks: Ints) -> list[int]:
+        """Return how many numbers some blocks have."""
+        found: list[int] = self._table["count"][blocks].tolist()
+        return found
+
+    def padded(self, blocks: Ints) -> Array:
+        """Return the numbers of some blocks, [block, number]; zeros are beyond the last block's end.
+
+        All at once, as numpy takes longer to be called than for the numbers of a block.
+        """
+        ends, counts, widths = (self._table[name][blocks] for name, _ in _TABLE)
+        begins = np.where(blocks > 0, self._table["end"][blocks - 1], 0)
+        bytes_a_number, file = self.dtype.itemsize, self._file.fileno()
+        split = np.zeros((bytes_a_number, len(blocks), BLOCK), np.uint8)
+        places = np.stack([begins, ends - begins, widths, counts], axis=1).tolist()
+        for row, (begin, size, width, count) in enumerate(places):
+            if width:
+                packed = os.pread(file, size, begin)  # a mapped file would bring in its neighbours
+                found = _CODEC.decompress(packed, width * count, asbytes=True)
+                split[:width, row, :count] = np.frombuffer(found, np.uint8).reshape(width, count)
+        numbers = split[0].astype(f"<u{bytes_a_number}")
+        for place in range(1, int(widths.max(initial=0))):
+            numbers |= split[place].astype(numbers.dtype) << np.uint8(8 * place)
+        return np.asarray(numbers.view(self.dtype))
 
 
 class Kept:
@@ -146,28 +161,42 @@ class Kept:
         self._found: OrderedDict[tuple[object, int], Array] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, decode: Callable[[int], Array]) -> Callable[[int], Array]:
-        """Return what decodes a block, unless it is kept; its numbers are read-only."""
+    def of(self, decode: Decode) -> Decode:
+        """Return what decodes blocks but those that are kept; its numbers are read-only."""
         column = object()
 
-        def found(block: int) -> Array:
-            return self._get((column, block), decode)
+        def found(blocks: Ints) -> list[Array]:
+            with self._lock:
+                kept = self._kept(column, blocks.tolist())
+            missing = [place for place, numbers in enumerate(kept) if numbers is None]
+            made = [
+                numbers
+                for first in range(0, len(missing), _AT_ONCE)
+                for numbers in decode(blocks[missing[first : first + _AT_ONCE]])
+            ]
+            for place, numbers in zip(missing, made, strict=True):
+                numbers.flags.writeable = False
+                kept[place] = numbers
+            with self._lock:
+                self._keep(column, blocks[missing].tolist(), made)
+            return cast("list[Array]", kept)
 
         return found
 
-    def _get(self, key: tuple[object, int], decode: Callable[[int], Array]) -> Array:
-        with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
-        made = decode(key[1])
-        made.flags.writeable = False
-        with self._lock:
-            self._size += 0 if key in self._found else made.nbytes
-            self._found[key] = made
-            while self._size > self._most:
-                self._size -= self._found.popitem(last=False)[1].nbytes
-        return made
+    def _kept(self, column: object, blocks: list[int]) -> list[Array | None]:
+        found = [self._found.get((column, block)) for block in blocks]
+        for block, numbers in zip(blocks, found, strict=True):
+            if numbers is not None:
+                self._found.move_to_end((column, block))
+        return found
+
+    def _keep(self, column: object, blocks: list[int], made: list[Array]) -> None:
+        for block, numbers in zip(blocks, made, strict=True):
+            before = self._found.pop((column, block), None)
+            self._size += numbers.nbytes - (0 if before is None else before.nbytes)
+            self._found[column, block] = numbers
+        while self._size > self._most:
+            self._size -= self._found.popitem(last=False)[1].nbytes
 
 
 KEPT: Final = Kept(MOST_KEPT)
@@ -177,13 +206,13 @@ KEPT: Final = Kept(MOST_KEPT)
 class Blocks:
     """A column that is read like an array: by a number, a slice, or an array of numbers.
 
-    `block` returns the numbers of a block; `marks` are the first of each block, where a column is to be
-    searched.
+    `decode` returns the numbers of each of some blocks; `marks` are the first of each
+    block, where a column is to be searched.
     """
 
     count: int
     dtype: np.dtype[Any]
-    block: Callable[[int], Array]
+    decode: Decode
     marks: Ints | None = None
 
     def __len__(self) -> int:
@@ -197,10 +226,13 @@ class Blocks:
 
     def __getitem__(self, wanted: int | slice | Array) -> Any:
         if isinstance(wanted, slice):
-            return self._between(*wanted.indices(self.count))
-        if isinstance(wanted, np.ndarray):
-            return self._at(wanted)
-        return self.block(wanted // BLOCK)[wanted % BLOCK]
+            begin, end, stride = wanted.indices(self.count)
+            numbers, moved = self.decoded(np.array([begin]), np.array([end]))
+            return numbers[begin - moved[0] : max(begin, end) - moved[0] : stride]
+        places = np.atleast_1d(wanted)
+        numbers, moved = self.decoded(places, places + 1)
+        found = np.asarray(numbers[places - moved])
+        return found if isinstance(wanted, np.ndarray) else found[0]
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Array:
         return np.array(self[:], dtype)
@@ -217,30 +249,31 @@ class Blocks:
         until = np.where(mark < last, mark * BLOCK, high)
         open_ = until > found
         if open_.any():
-            numbers, moved = self._decoded(found[open_])
-            within = first_from(numbers, found[open_] - moved, until[open_] - moved, least)
-            found[open_] = within + moved
+            begin, end = found[open_], until[open_]
+            numbers, moved = self.decoded(begin, end)
+            found[open_] = first_from(numbers, begin - moved, end - moved, least) + moved
         return found
 
-    def _between(self, begin: int, end: int, stride: int) -> Array:
-        if begin >= end:
-            return np.zeros(0, self.dtype)
+    def decoded(self, begin: Ints, end: Ints) -> tuple[Array, Ints]:
+        """Return the numbers of the blocks in which some ranges lie.
+
+        And by how much the places of each range are further on in the column.
+        """
         first = begin // BLOCK
-        parts = [self.block(number) for number in range(first, (end - 1) // BLOCK + 1)]
-        whole = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        return whole[begin - first * BLOCK : end - first * BLOCK : stride]
+        counts = np.where(end > begin, (end - 1) // BLOCK + 1 - first, 0)
+        before = np.cumsum(counts) - counts
+        blocks = np.unique(np.repeat(first - before, counts) + np.arange(counts.sum()))
+        numbers = np.concatenate([np.zeros(0, self.dtype), *self.decode(blocks)])
+        return numbers, BLOCK * (first - np.searchsorted(blocks, first))
 
-    def _at(self, places: Array) -> Array:
-        if not len(places):
-            return np.zeros(0, self.dtype)
-        numbers, moved = self._decoded(places)
-        return np.asarray(numbers[places - moved])
 
-    def _decoded(self, places: Array) -> tuple[Array, Ints]:
-        """Decode the blocks of some places; return by how much these are further on in the column."""
-        blocks, row = np.unique(places // BLOCK, return_inverse=True)
-        numbers = np.concatenate([self.block(number) for number in blocks.tolist()])
-        return numbers, (BLOCK * (blocks - np.arange(len(blocks))))[row]
+def parts(column: Array | Blocks, begin: Ints, end: Ints) -> Array:
+    """Return the numbers of some ranges of a column, one after the other."""
+    if isinstance(column, Blocks):
+        numbers, moved = column.decoded(begin, end)
+        return parts(numbers, begin - moved, end - moved)
+    ranges = zip(begin.tolist(), end.tolist(), strict=True)
+    return np.concatenate([column[:0], *(column[low:high] for low, high in ranges)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 
 from tracelens.lod import raster, viewport
+from tracelens.lod.packed import parts
 
 if TYPE_CHECKING:
     import polars as pl
@@ -89,7 +90,8 @@ def look(
     colours = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
     needed = STEP_PX if colours else max(STEP_PX, SPAN_PX * scene.spans_a_step)
     detailed = [step_px >= _share(band) * needed for band in plan.bands]
-    bars = _bars(scene, grid, plan, most_bars)
+    spans = scene.lanes.count(seen.start_ns, seen.end_ns)
+    bars = _bars(scene, grid, plan, most_bars, spans)
     chosen = viewport.worst([band.lanes for band in plan.bands], _severity(scene, grid))
     if any(detailed):
         grid = colours or grid
@@ -103,7 +105,7 @@ def look(
         grid=grid,
         pixels=raster.fill(plan, pixels, range(len(chosen))),
         level="spans" if whole else inside if any(workers) else "residuals",
-        spans=scene.lanes.count(seen.start_ns, seen.end_ns),
+        spans=spans,
         hidden=0 if whole else hidden,
         bars=bars,
     )
@@ -147,17 +149,23 @@ def _paint(
 def _severity(scene: Scene, grid: Grid) -> Ints:
     """Return the largest residual code of each lane in what is drawn."""
     first, last = scene.steps.bounds(grid.start_ns, grid.end_ns)
-    begin, end = int(first.min(initial=0)), int(last.max(initial=0))
-    codes = np.append(scene.steps.codes[begin:end], np.uint8(0))
-    bounds = np.stack([first, last], axis=1).ravel() - begin
-    worst = np.maximum.reduceat(codes, bounds)[::2] if len(bounds) else codes[:0]
-    return np.where(last > first, worst, 0)
+    codes = parts(scene.steps.codes, first, last)
+    there, begins = last > first, np.cumsum(last - first) - (last - first)
+    worst = np.zeros(len(first), np.int64)
+    if there.any():
+        worst[there] = np.maximum.reduceat(codes, begins[there])
+    return worst
 
 
-def _bars(scene: Scene, grid: Grid, plan: Plan, most: int) -> Bars | None:
-    """Choose the bands that can be shapes: all but groups' if they are few spans, else the pinned."""
+def _bars(scene: Scene, grid: Grid, plan: Plan, most: int, spans: int) -> Bars | None:
+    """Choose the bands that can be shapes: all but groups' if they are few spans, else the pinned.
+
+    `spans` are in view, at most as many as in the grid, whose bounds take longer to find.
+    """
     every = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
     for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
+        if bands is every and spans > most and len(bands) == len(plan.bands) == len(scene.lanes):
+            continue
         if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
             continue
         lanes = [band.lanes[0] for _, band in bands]

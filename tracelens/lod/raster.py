@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from tracelens.lod.lanes import BLANK
+from tracelens.lod.packed import parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,13 +84,9 @@ def fill(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
 def _items(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> _Items:
     """Gather the items of some lanes that touch a grid."""
     begin, end = lanes.bounds(grid.start_ns, grid.end_ns, list(chosen))
-    parts = [slice(*edges) for edges in zip(begin.tolist(), end.tolist(), strict=True)]
-    counts = [part.stop - part.start for part in parts]
     columns = (lanes.starts, lanes.ends, lanes.codes)
-    starts, ends, codes = (
-        np.concatenate([values[:0], *(values[part] for part in parts)]) for values in columns
-    )
-    first = np.repeat(grid.columns * np.arange(len(parts)), counts)
+    starts, ends, codes = (parts(values, begin, end) for values in columns)
+    first = np.repeat(grid.columns * np.arange(len(begin)), end - begin)
     return _Items(starts, ends, codes, first)
 
 

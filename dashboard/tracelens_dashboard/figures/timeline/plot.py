@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import polars as pl
     from plotly import graph_objects as go
 
+    from tracelens.arrays import Ints
     from tracelens.lod.query import Picture
     from tracelens.lod.viewport import Band, Window
     from tracelens_dashboard.figures.timeline.frame import Frame
@@ -300,28 +301,29 @@ def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, An
         chosen = np.flatnonzero(codes == code)
         if len(chosen):
             items, bands = picture.bars.items[chosen], picture.bars.bands[chosen]
-            traces.append(_category_bars(frame, picture, items.tolist(), bands.tolist(), theme))
+            traces.append(_category_bars(frame, picture, items, bands.tolist(), theme))
     return traces
 
 
 def _category_bars(
-    frame: Frame, picture: Picture, items: list[int], bands: list[int], theme: Theme
+    frame: Frame, picture: Picture, items: Ints, bands: list[int], theme: Theme
 ) -> dict[str, Any]:
     lanes = frame.scene.lanes
-    label = label_of(int(lanes.codes[items[0]]))
+    label = label_of(int(lanes.codes[int(items[0])]))
     places = [frame.plan.bands[band] for band in bands]
-    lengths = [int(lanes.ends[item] - lanes.starts[item]) for item in items]
-    names = [text.safe(lanes.words[lanes.names[item]]) for item in items]
+    starts = lanes.starts[items]
+    lengths = (lanes.ends[items] - starts).tolist()
+    names = [text.safe(lanes.words[name]) for name in lanes.names[items].tolist()]
+    steps = lanes.steps[items].tolist()
     details = [
-        [lane_label(frame, band), name or themes.name_of(label), int(lanes.steps[item]),
-         text.duration(length)]
-        for item, band, name, length in zip(items, places, names, lengths, strict=True)
-    ]  # fmt: skip
+        [lane_label(frame, band), name or themes.name_of(label), step, text.duration(length)]
+        for band, name, step, length in zip(places, names, steps, lengths, strict=True)
+    ]
     return {
         "type": "bar",
         "orientation": "h",
         "name": themes.name_of(label),
-        "base": [frame.seconds(int(lanes.starts[item])) for item in items],
+        "base": [frame.seconds(start) for start in starts.tolist()],
         "x": [length / SECOND for length in lengths],
         "y": [band.middle for band in places],
         "width": [band.height for band in places],

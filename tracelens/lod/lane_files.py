@@ -113,13 +113,16 @@ class _Times:
 
     def decode(self, blocks: Ints) -> list[Array]:
         """Return of each block the edges of items that touch, else times as [start or end, item]."""
+        touch = self.gaps.is_zero(blocks)
         lengths, first = self.lengths.padded(blocks), self.starts[blocks][:, np.newaxis]
-        edges = np.cumsum(np.hstack([first, lengths + self.gaps.padded(blocks)]), axis=1)
-        times = np.stack([edges[:, 1:] - lengths, edges[:, 1:]], axis=1)
-        rows = zip(self.lengths.counts(blocks), self.gaps.is_zero(blocks).tolist(), strict=True)
+        apart = lengths if touch.all() else lengths + self.gaps.padded(blocks)
+        edges = np.hstack([first, apart]).cumsum(axis=1)
+        rows = enumerate(zip(self.lengths.counts(blocks), touch.tolist(), strict=True))
         return [
-            (edges[row, : count + 1] if touch else times[row, :, :count]).copy()
-            for row, (count, touch) in enumerate(rows)
+            edges[row, : count + 1].copy()
+            if touches
+            else np.stack([edges[row, 1:] - lengths[row], edges[row, 1:]])[:, :count].copy()
+            for row, (count, touches) in rows
         ]
 
 

@@ -134,22 +134,22 @@ class Packed:
     def padded(self, blocks: Ints) -> Array:
         """Return the numbers of some blocks, [block, number]; zeros are beyond the last block's end.
 
-        All at once, as numpy takes longer to be called than for the numbers of a block.
+        All at once, as numpy takes as long to be called as for the numbers of a block.
         """
         ends, counts, widths = (self._table[name][blocks] for name, _ in _TABLE)
         begins = np.where(blocks > 0, self._table["end"][blocks - 1], 0)
-        bytes_a_number, file = self.dtype.itemsize, self._file.fileno()
-        split = np.zeros((bytes_a_number, len(blocks), BLOCK), np.uint8)
-        places = np.stack([begins, ends - begins, widths, counts], axis=1).tolist()
-        for row, (begin, size, width, count) in enumerate(places):
+        split = np.zeros((len(blocks), BLOCK, self.dtype.itemsize), np.uint8)
+        places, file = (
+            np.stack([begins, ends - begins, widths, counts], axis=1),
+            self._file.fileno(),
+        )
+        for row, (begin, size, width, count) in enumerate(places.tolist()):
             if width:
                 packed = os.pread(file, size, begin)  # a mapped file would bring in its neighbours
                 found = _CODEC.decompress(packed, width * count, asbytes=True)
-                split[:width, row, :count] = np.frombuffer(found, np.uint8).reshape(width, count)
-        numbers = split[0].astype(f"<u{bytes_a_number}")
-        for place in range(1, int(widths.max(initial=0))):
-            numbers |= split[place].astype(numbers.dtype) << np.uint8(8 * place)
-        return np.asarray(numbers.view(self.dtype))
+                by_byte = np.frombuffer(found, np.uint8).reshape(width, count)
+                split[row, :count, :width] = by_byte.T
+        return np.asarray(split.view(self.dtype)[:, :, 0])
 
 
 class Kept:

@@ -92,7 +92,11 @@ def look(
     detailed = [step_px >= _share(band) * needed for band in plan.bands]
     spans = scene.lanes.count(seen.start_ns, seen.end_ns)
     bars = _bars(scene, grid, plan, most_bars, spans)
-    chosen = viewport.worst([band.lanes for band in plan.bands], _severity(scene, grid))
+    groups = [band.lanes for band in plan.bands]
+    alone = max(map(len, groups), default=0) <= 1
+    chosen = (
+        [lane for (lane,) in groups] if alone else viewport.worst(groups, _severity(scene, grid))
+    )
     if any(detailed):
         grid = colours or grid
     elif scene.peaks:

@@ -117,13 +117,14 @@ class _Times:
         lengths, first = self.lengths.padded(blocks), self.starts[blocks][:, np.newaxis]
         apart = lengths if touch.all() else lengths + self.gaps.padded(blocks)
         edges = np.hstack([first, apart]).cumsum(axis=1)
-        rows = enumerate(zip(self.lengths.counts(blocks), touch.tolist(), strict=True))
-        return [
-            edges[row, : count + 1].copy()
-            if touches
-            else np.stack([edges[row, 1:] - lengths[row], edges[row, 1:]])[:, :count].copy()
-            for row, (count, touches) in rows
-        ]
+        found = []
+        for row, (count, touches) in enumerate(
+            zip(self.lengths.counts(blocks), touch, strict=True)
+        ):
+            mine = edges[row, : count + 1]
+            ends = mine[1:]
+            found.append(mine.copy() if touches else np.stack([ends - lengths[row, :count], ends]))
+        return found
 
 
 def load_lanes(folder: Path, what: str, lanes: Sequence[Lane], words: Sequence[str]) -> Lanes:

@@ -118,7 +118,7 @@ class Packed:
             raise ValueError(f"the column '{name}' of an index is not whole")
 
     def is_zero(self, blocks: Ints) -> Flags:
-        """Whether all numbers of a block are zero, which is known without decoding it."""
+        """Return of which blocks all numbers are zero, which is known without decoding them."""
         return np.asarray(self._table["width"][blocks] == 0)
 
     def decode(self, blocks: Ints) -> list[Array]:
@@ -139,13 +139,10 @@ class Packed:
         ends, counts, widths = (self._table[name][blocks] for name, _ in _TABLE)
         begins = np.where(blocks > 0, self._table["end"][blocks - 1], 0)
         split = np.zeros((len(blocks), BLOCK, self.dtype.itemsize), np.uint8)
-        places, file = (
-            np.stack([begins, ends - begins, widths, counts], axis=1),
-            self._file.fileno(),
-        )
+        places = np.stack([begins, ends - begins, widths, counts], axis=1)
         for row, (begin, size, width, count) in enumerate(places.tolist()):
-            if width:
-                packed = os.pread(file, size, begin)  # a mapped file would bring in its neighbours
+            if width:  # read: a mapped file would also bring in the neighbours of a block
+                packed = os.pread(self._file.fileno(), size, begin)
                 found = _CODEC.decompress(packed, width * count, asbytes=True)
                 by_byte = np.frombuffer(found, np.uint8).reshape(width, count)
                 split[row, :count, :width] = by_byte.T

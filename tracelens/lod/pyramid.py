@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens.lod.viewport import Window
 
 FEWEST_BINS: Final = 512  # no screen is narrower
-SPANS_A_BIN: Final = 1.0  # of the finest level: below, the spans themselves are as quick to draw
+SPANS_A_BIN: Final = 1.0  # of the finest level: below, spans are sampled, few to a pixel
 COLOURS: Final = "level"
 PEAKS: Final = "peaks"
 WIDEST: Final = 3  # columns of a screen that a bin may take

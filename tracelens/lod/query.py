@@ -14,6 +14,8 @@ from tracelens.lod import raster, viewport
 from tracelens.lod.packed import parts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
     from tracelens.arrays import Bytes, Ints
@@ -90,13 +92,8 @@ def look(
     colours = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
     needed = STEP_PX if colours else max(STEP_PX, SPAN_PX * scene.spans_a_step)
     detailed = [step_px >= _share(band) * needed for band in plan.bands]
-    spans = scene.lanes.count(seen.start_ns, seen.end_ns)
-    bars = _bars(scene, grid, plan, most_bars, spans)
-    groups = [band.lanes for band in plan.bands]
-    alone = max(map(len, groups), default=0) <= 1
-    chosen = (
-        [lane for (lane,) in groups] if alone else viewport.worst(groups, _severity(scene, grid))
-    )
+    bars = _bars(scene, grid, plan, most_bars)
+    chosen = _chosen(scene, grid, plan.bands)
     if any(detailed):
         grid = colours or grid
     elif scene.peaks:
@@ -109,7 +106,7 @@ def look(
         grid=grid,
         pixels=raster.fill(plan, pixels, range(len(chosen))),
         level="spans" if whole else inside if any(workers) else "residuals",
-        spans=spans,
+        spans=scene.lanes.count(seen.start_ns, seen.end_ns),
         hidden=0 if whole else hidden,
         bars=bars,
     )
@@ -123,7 +120,15 @@ def lane_at(
     if band is None:
         return None
     grid = viewport.snap(seen, scene.whole, columns)
-    return viewport.worst([band.lanes], _severity(scene, grid))[0]
+    return _chosen(scene, grid, [band])[0]
+
+
+def _chosen(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int]:
+    """Return the lane that represents each band; residuals are read only where there are several."""
+    groups = [band.lanes for band in bands]
+    if all(len(lanes) == 1 for lanes in groups):
+        return [lane for (lane,) in groups]
+    return viewport.worst(groups, _severity(scene, grid))
 
 
 def _share(band: Band) -> float:
@@ -161,15 +166,10 @@ def _severity(scene: Scene, grid: Grid) -> Ints:
     return worst
 
 
-def _bars(scene: Scene, grid: Grid, plan: Plan, most: int, spans: int) -> Bars | None:
-    """Choose the bands that can be shapes: all but groups' if they are few spans, else the pinned.
-
-    `spans` are in view, at most as many as in the grid, whose bounds take longer to find.
-    """
+def _bars(scene: Scene, grid: Grid, plan: Plan, most: int) -> Bars | None:
+    """Choose the bands that can be shapes: all but groups' if they are few spans, else the pinned."""
     every = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
     for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
-        if bands is every and spans > most and len(bands) == len(plan.bands) == len(scene.lanes):
-            continue
         if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
             continue
         lanes = [band.lanes[0] for _, band in bands]

@@ -58,11 +58,11 @@
   const resized = () => {
     if (!document.getElementById("timeline")) return;
     const { set_props, tracelens } = window.dash_clientside;
-    const before = [drawn, room];
+    const before = drawn;
     const [wide, tall] = tracelens.wide();
+    if (drawn !== before) set_props("timeline-wide", { data: wide });
+    if (window.innerHeight !== room) set_props("timeline-tall", { data: tall });
     room = window.innerHeight;
-    if (drawn !== before[0]) set_props("timeline-wide", { data: wide });
-    if (room !== before[1]) set_props("timeline-tall", { data: tall });
   };
   const later = () => {
     clearTimeout(resizing);

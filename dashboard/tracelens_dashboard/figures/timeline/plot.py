@@ -9,6 +9,7 @@ import numpy as np
 
 from tracelens.lod import raster
 from tracelens.lod.lanes import LABELS, label_of
+from tracelens.lod.query import Bars
 from tracelens_dashboard import text
 from tracelens_dashboard import theme as themes
 from tracelens_dashboard.figures.drawing import figure
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     import polars as pl
     from plotly import graph_objects as go
 
-    from tracelens.arrays import Ints
     from tracelens.lod.query import Picture
     from tracelens.lod.viewport import Band, Window
     from tracelens_dashboard.figures.timeline.frame import Frame
@@ -300,21 +300,20 @@ def span_bars(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, An
     for code in range(1, len(LABELS) + 1):
         chosen = np.flatnonzero(codes == code)
         if len(chosen):
-            items, bands = picture.bars.items[chosen], picture.bars.bands[chosen]
-            traces.append(_category_bars(frame, picture, items, bands.tolist(), theme))
+            bars = Bars(picture.bars.items[chosen], picture.bars.bands[chosen])
+            traces.append(_category_bars(frame, picture, label_of(code), bars, theme))
     return traces
 
 
 def _category_bars(
-    frame: Frame, picture: Picture, items: Ints, bands: list[int], theme: Theme
+    frame: Frame, picture: Picture, label: str, bars: Bars, theme: Theme
 ) -> dict[str, Any]:
     lanes = frame.scene.lanes
-    label = label_of(int(lanes.codes[int(items[0])]))
-    places = [frame.plan.bands[band] for band in bands]
-    starts = lanes.starts[items]
-    lengths = (lanes.ends[items] - starts).tolist()
-    names = [text.safe(lanes.words[name]) for name in lanes.names[items].tolist()]
-    steps = lanes.steps[items].tolist()
+    places = [frame.plan.bands[band] for band in bars.bands.tolist()]
+    starts = lanes.starts[bars.items]
+    lengths = (lanes.ends[bars.items] - starts).tolist()
+    names = [text.safe(lanes.words[name]) for name in lanes.names[bars.items].tolist()]
+    steps = lanes.steps[bars.items].tolist()
     details = [
         [lane_label(frame, band), name or themes.name_of(label), step, text.duration(length)]
         for band, name, step, length in zip(places, names, steps, lengths, strict=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from support.runs.traces import call, span, trace_of
 from support.samples import SAMPLES
 
 import tracelens as tl
@@ -21,6 +22,8 @@ from tracelens.simulator.algorithms import transfer
 from tracelens.simulator.synthetic import Fault, Scenario, generate
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from tracelens.model.trace import Trace
 
 BASE = Scenario(
@@ -37,6 +40,7 @@ BLOCKING = replace(BASE, overlap=False)
 SERVERS = replace(
     BASE, shards=2, shard_bytes=(6 << 20, 2 << 20), aggregate_gbytes_per_s=2.0, link_gbytes_per_s=3
 )
+MS = 10**6
 CLOSE, NOISE = 0.06, 0.002  # of the saving; of the run
 
 
@@ -215,15 +219,6 @@ def test_the_recorded_algorithm_is_what_is_changed() -> None:
         whatif(tl.open(SAMPLES / "mpi-sweep"), "algorithm=ring")
 
 
-def test_hot_shard_as_the_report_says() -> None:
-    """Dealt out, the bytes of a hot shard save what its finding says, on a real run."""
-    trace = tl.open(SAMPLES / "ps-hot-shard")
-    (finding,) = (one for one in tl.analyze(trace).findings if one.kind == "ps_hot_shard")
-    (answer,) = whatif(trace, "placement=chunked").answers
-    assert finding.saving is not None
-    assert answer.saving == pytest.approx(finding.saving, abs=0.03)
-
-
 UNEVEN = replace(SERVERS, noise=0.3, shard_bytes=(64 << 10, 64 << 10), apply_ms=0.1)
 
 
@@ -263,6 +258,35 @@ def test_a_master_that_serves_who_waits() -> None:
     (answer,) = whatif(recorded, "async=on").answers
     assert worked < answer.after_ns < worked + serving
     assert answer.saving > 0.5
+
+
+def seen_late(noted_ms: float) -> Trace:
+    """Twenty steps of 90 ms, two calls in flight each: rank 0 works 80 ms, and the other one 30.
+
+    The first call is through at 10 ms; rank 0 notes it `noted_ms` after it begins to wait.
+    """
+    rows = []
+    for step in range(20):
+        for rank, worked_ms in enumerate((80, 30)):
+            begin = 90 * step * MS
+            at: dict[str, Any] = {"step": step, "depth": 1}
+            waits = begin + worked_ms * MS
+            first = waits + int(noted_ms * MS) if rank == 0 else begin + 10 * MS
+            rows += [
+                span(rank, "step", begin, begin + 90 * MS, step=step),
+                span(rank, "backprop", begin, waits, **at),
+                call(rank, 2 * step, begin + 5 * MS, first, **at),
+                call(rank, 2 * step + 1, waits - MS, begin + 88 * MS, **at),
+                span(rank, "wait", waits, begin + 88 * MS, **at),
+            ]
+    return prepare(trace_of(rows, ranks=2))
+
+
+def test_a_call_that_was_through_before_is_seen_when_its_rank_looks() -> None:
+    """Who works for less looks sooner; a call that it did wait for was really late for it."""
+    for noted_ms, saved_ms in ((0.1, 50), (6.0, 5)):
+        (answer,) = whatif(seen_late(noted_ms), "rank:0=median").answers
+        assert answer.saving == pytest.approx(saved_ms / 90, abs=0.02)
 
 
 @pytest.mark.parametrize(

@@ -83,13 +83,21 @@ class Calls:
         return Sides(everyone, self.start.ravel(), self.end.ravel(), self.stops.ravel())
 
     def noticed(self, blocked: Blocked) -> Calls:
-        """Return them with ends when training threads noticed them."""
+        """Return them with ends when training threads noticed them, or could have.
+
+        Of a call that was through long before its rank waited for it, that rank's end says only when it
+        looked: it was over when it was through.
+        """
         sides = self.sides
         end = np.where(
             sides.stops, sides.end, blocked.noticed(sides.worker, sides.begin, sides.end)
         )
-        end = end.reshape(self.end.shape)
-        return replace(self, end=end, through=np.maximum(end.min(axis=1), self.on_wire))
+        through = np.maximum(end.reshape(self.end.shape).min(axis=1), self.on_wire)
+        if not self.is_rooted:
+            over = np.repeat(through, len(self.worker))
+            late = ~sides.stops & blocked.looked_late(sides.worker, over, end)
+            end = np.where(late, over, end)
+        return replace(self, end=end.reshape(self.end.shape), through=through)
 
     def add_links(self, links: Links, numbers: Numbers, first: int) -> None:
         """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""

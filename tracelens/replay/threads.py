@@ -38,7 +38,7 @@ __all__ = [
     "waits_since",
 ]
 
-NOTED_LATER: Final = 0.05  # of the stretch that a thread was blocked
+NOTED_LATER: Final = 0.05  # of the stretch that a thread was blocked, or was not when it was over
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
@@ -166,6 +166,22 @@ class Blocked:
             next_begin = np.append(begin, FOREVER)[at + 1]
             inside &= (end[rows] <= next_begin) & (over[at] > begun[rows])
             found[rows[inside]] = over[at[inside]]
+        return found
+
+    def looked_late(self, worker: Ints, over: Ints, end: Ints) -> Flags:
+        """Return of what was over before threads waited for it, though they saw it when they did.
+
+        That is seen from how short they had waited by its `end`, beside how long it was `over`.
+        """
+        found = np.zeros(len(worker), np.bool_)
+        each = rows_by_worker(worker, len(self.stretches))
+        for (begin, until), rows in zip(self.stretches, each, strict=True):
+            if not len(rows) or not len(begin):
+                continue
+            at = np.searchsorted(begin, end[rows]) - 1
+            waited = end[rows] - begin[at]
+            inside = (at >= 0) & (end[rows] <= until[at]) & (begin[at] > over[rows])
+            found[rows] = inside & (waited <= NOTED_LATER * (end - over)[rows])
         return found
 
 

@@ -17,7 +17,7 @@ STRAGGLERS = [sample.name for sample in manifest() if sample.expect.get("kind") 
 
 @pytest.mark.parametrize("name", STRAGGLERS)
 def test_a_straggler_costs_what_its_replay_saves(name: str) -> None:
-    """Replayed with the rank as fast as the others, the run gains what is within the finding's interval."""
+    """Replayed with the rank as fast as the others, the run gains what the finding says."""
     trace = tl.open(SAMPLES / name)
     (finding, *_) = (one for one in tl.analyze(trace).findings if one.kind == "straggler")
     (rank,) = finding.ranks

@@ -40,9 +40,13 @@ def visit(page: Page, address: str) -> None:
 
 
 def read_as_tables(page: Page) -> None:
-    """Turn every switch, and wait until each chart's table stands in its place."""
+    """Turn every switch, and wait until each chart's table stands in its place.
+
+    By keyboard: a table that comes moves the switches below it, away under a mouse.
+    """
     for switch in page.get_by_role("switch", name="Table").all():
-        switch.check(force=True)
+        switch.press("Space")
+        expect(switch).to_be_checked()
     until(lambda: page.evaluate(UNREAD) == page.evaluate(SHOWN) == [])
 
 

@@ -133,7 +133,7 @@ def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entr
 
 
 def _shown(page: Page, run: str, store: Any, view: ViewState) -> Component:
-    top = html.Div([selection_bar.layout(store), live.layout()], className="top")
+    top = html.Div([selection_bar.layout(store, view, page.PATH), live.layout()], className="top")
     shape = live.shape(store) if current.runs().is_recorded(run) else None
     hidden = [dcc.Store(id=ids.RUN, data=run), dcc.Store(id=SHAPE, data=shape)]
     return html.Div([*hidden, top, html.Div(page.layout(store, view), id=CARDS)])

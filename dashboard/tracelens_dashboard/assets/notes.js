@@ -46,13 +46,16 @@
     if (event.target.id === FIELD) close(event.target, true);
   });
 
-  // A link within the same part of the same run takes the notes along: their times count from its begin.
+  // A link within the same part of the same run takes the names that are looked for along, and the notes:
+  // their times count from its begin.
   const carried = (href) => {
     const now = new URLSearchParams(window.location.search);
     const [path, query] = href.split("?");
     const then = new URLSearchParams(query);
-    if (!now.has("note") || then.has("note") || now.get("run") !== then.get("run")) return href;
-    return `${path}?${query ? query + "&" : ""}${new URLSearchParams({ note: now.get("note") })}`;
+    if (now.get("run") !== then.get("run")) return href;
+    const taken = ["note", "find"].filter((name) => now.has(name) && !then.has(name));
+    const more = new URLSearchParams(taken.map((name) => [name, now.get(name)]));
+    return taken.length ? `${path}?${query ? query + "&" : ""}${more}` : href;
   };
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[href^='/']");

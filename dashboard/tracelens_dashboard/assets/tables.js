@@ -8,9 +8,34 @@
     const grid = table && table.querySelector(".grid > div");
     return { table, api: grid && window.dash_ag_grid.getApi(grid.id) };
   };
-  const shown = (data) => Object.entries(data)
-    .filter(([name]) => !(`${name}${READ}` in data))
-    .map(([, value]) => String(value ?? "").toLowerCase()).join("\n");
+  // Words are looked for in a row's cells; what is in quotes as it stands, headings before their cells, too.
+  const looked = (text) => [...text.toLowerCase().matchAll(/"([^"]+)"|[^\s"]+/g)];
+  const has = (data, wanted) => {
+    const cells = Object.entries(data).filter(([name]) => !(`${name}${READ}` in data));
+    const values = cells.map(([, value]) => value ?? "").join(" ").toLowerCase();
+    const named = cells.map(([name, value]) => `${name} ${value ?? ""}`).join("\n").toLowerCase();
+    return wanted.every(([word, phrase]) =>
+      phrase ? values.includes(phrase) || named.includes(phrase) : values.includes(word));
+  };
+
+  // The names that are chosen for all pages, where a table has any of them.
+  const sought = (table, api) => {
+    const asked = (new URLSearchParams(window.location.search).get("find") ?? "").replace(/"/g, "").trim();
+    const field = table.querySelector(".table-filter input, input.table-filter");
+    if (!asked || !field || field.value) return;
+    let there = false;
+    api.forEachNode(({ data }) => { there ||= has(data, looked(`"${asked}"`)); });
+    if (!there) return;
+    Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(field, `"${asked}"`);
+    field.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  new MutationObserver(() => {
+    document.querySelectorAll(".table:not([data-sought])").forEach((table) => {
+      if (!table.querySelector(".ag-row")) return;
+      table.dataset.sought = "";
+      window.dash_ag_grid.getApiAsync(table.querySelector(".grid > div").id).then((api) => sought(table, api));
+    });
+  }).observe(document.documentElement, { childList: true, subtree: true });
 
   // A spreadsheet would take these for formulas; names in a trace are not ours.
   const inert = (text) => (/^[=+@\t\r-]/.test(text) ? `'${text}` : text);
@@ -48,9 +73,9 @@
     const field = event.target.closest && event.target.closest(".table-filter input, input.table-filter");
     if (!field) return;
     const { api } = parts(field);
-    const wanted = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const wanted = looked(field.value);
     api.setGridOption("isExternalFilterPresent", () => wanted.length > 0);
-    api.setGridOption("doesExternalFilterPass", ({ data }) => wanted.every((word) => shown(data).includes(word)));
+    api.setGridOption("doesExternalFilterPass", ({ data }) => has(data, wanted));
     api.onFilterChanged();
   });
   document.addEventListener("click", async (event) => {

@@ -1,4 +1,4 @@
-"""Which ranks and steps all pages show: a bar at the top of each, and the same in the address."""
+"""Which ranks, steps and names all pages show: a bar at the top of each, and the same in the address."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tracelens_dashboard import ids
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, selection
+from tracelens_dashboard.view import links, row_groups, state
 from tracelens_dashboard.view import notes as noted
-from tracelens_dashboard.view import row_groups, state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +27,12 @@ if TYPE_CHECKING:
 
     from tracelens.model.choice import Ranges
     from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
 
 RANKS: Final = "selection-ranks"
 STEPS: Final = "selection-steps"
 GROUP: Final = "selection-group"
+NAMES: Final = "selection-names"
 WHOLE: Final = "selection-whole"  # assets/timeline.js clicks it when Esc is pressed
 MOST_GROUPS: Final = 512
 _PLACE: Final = (
@@ -40,26 +42,28 @@ _PLACE: Final = (
 )
 
 
-def layout(store: Store) -> Component:
-    """Return the bar for what is shown of a run."""
+def layout(store: Store, view: ViewState, path: str) -> Component:
+    """Return the bar for what is shown of a run; names have a field of their own on the timeline."""
     chosen = selection.read(store.run_id)
     choice = chosen.choice if chosen else EVERYTHING
+    is_whole = choice.is_all and not view.find
     fields = [
         html.Span("Ranks", className="fact-name"),
         _field(RANKS, "ranks", choice.ranks, f"all {store.every_rank.workers.height:,}"),
         _groups(store),
         html.Span("Steps", className="fact-name"),
         _field(STEPS, "steps", choice.steps, "all"),
+        _names(view.find, hidden=path == links.TIMELINE),
         dmc.Button(
             "Whole run",
             id=WHOLE,
             variant="default",
             size="xs",
-            disabled=choice.is_all,
-            **aria("show all ranks and steps"),
+            disabled=is_whole,
+            **aria("show all ranks, steps and names"),
         ),
     ]
-    note = _note(choice)
+    note = _note(choice, view.find)
     parts = [*fields, html.Span(note, className="fact-name", role="status")] if note else fields
     return html.Div(
         dmc.Group(parts, gap="xs"),
@@ -78,15 +82,20 @@ def register(app: Dash) -> None:
         Output(STEPS, "error"),
         Input(RANKS, "value"),
         Input(STEPS, "value"),
+        Input(NAMES, "value"),
+        State(names.SEARCH, "value", allow_optional=True),
         *_PLACE,
         prevent_initial_call=True,
     )
-    def narrow(ranks: Any, steps: Any, *shown: Any) -> tuple[Any, Any, Any]:
+    def narrow(
+        ranks: Any, steps: Any, named: Any, searched: Any, *shown: Any
+    ) -> tuple[Any, Any, Any]:
         errors = _wrong(ranks=ranks), _wrong(steps=steps)
         if any(errors):
             return no_update, *errors
         choice = Choice.parse(_asked(ranks), _asked(steps))
-        return _address(choice, *shown), None, None
+        sought = state.find_text(named if searched is None else searched)
+        return _address(choice, sought, *shown), None, None
 
     @app.callback(
         Output(RANKS, "value"),
@@ -110,7 +119,7 @@ def register(app: Dash) -> None:
     def clear(clicks: Any, *shown: Any) -> str:
         if not clicks:
             raise PreventUpdate
-        return _address(EVERYTHING, *shown)
+        return _address(EVERYTHING, "", *shown)
 
 
 def groups(store: Store) -> Iterator[tuple[str, str]]:
@@ -150,13 +159,29 @@ def _field(name: str, what: str, chosen: Ranges | None, placeholder: str) -> Com
     )
 
 
-def _note(choice: Choice) -> str:
+def _names(asked: str, *, hidden: bool) -> Component:
+    field = dmc.TextInput(
+        id=NAMES,
+        value=asked,
+        placeholder="all",
+        debounce=True,  # until Enter, or until it is left
+        size="xs",
+        w=150,
+        **aria("names to show, such as a bucket or a layer"),
+    )
+    parts = [html.Span("Names", className="fact-name"), field]
+    return html.Div(dmc.Group(parts, gap="xs"), hidden=hidden)
+
+
+def _note(choice: Choice, named: str) -> str:
     """Return what becomes of what is not shown."""
     sentences = []
     if choice.ranks is not None:
         sentences.append("findings, shares and peers are of all ranks")
     if choice.steps is not None:
         sentences.append("all numbers are of these steps")
+    if named:
+        sentences.append("tables show rows with these names, where they have any; charts show all")
     return fmt.capital("; ".join(sentences))
 
 
@@ -173,7 +198,7 @@ def _wrong(**asked: Any) -> str | None:
     return None
 
 
-def _address(choice: Choice, search: Any, path: Any, notes: Any) -> str:
+def _address(choice: Choice, named: str, search: Any, path: Any, notes: Any) -> str:
     """Return where the same page shows another part; window and selected span are of the old one.
 
     Notes stay as long as the steps do: their times count from the part's begin. Those of an open
@@ -181,9 +206,13 @@ def _address(choice: Choice, search: Any, path: Any, notes: Any) -> str:
     """
     view = state.read(search)
     now = selection.read(view.run)
-    if now is None or now.choice == choice:
+    if now is None or (now.choice, view.find) == (choice, named):
         raise PreventUpdate
-    kept = replace(view, start_ns=None, end_ns=None, selected=None, opened=None, notes=())
+    if now.choice == choice:
+        return replace(view, find=named).link(str(path))
+    kept = replace(
+        view, start_ns=None, end_ns=None, selected=None, opened=None, notes=(), find=named
+    )
     if now.choice.steps == choice.steps:
         seen = view.notes if notes is None else noted.of_browser(notes)
         kept = replace(kept, notes=seen)

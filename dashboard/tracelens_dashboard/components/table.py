@@ -1,5 +1,7 @@
 """A table that sorts, filters, and can be copied or saved as CSV; assets/tables.js does the last three.
 
+At first it shows the rows that have the names of the selection, if any has.
+
 A number that has a measure travels twice: as a number, in one unit for its column, which is what is
 sorted, filtered and saved; and as the text that is read.
 """

@@ -124,7 +124,7 @@ def parse(query: Mapping[str, object]) -> ViewState:
         path=values.get("path") == "1",
         opened=_opened(values.get("open")),
         row_px=row_height(values.get("row")),
-        find=_found(values.get("find")),
+        find=find_text(values.get("find")),
         edits=edits(values.get("what")),
         notes=noted,
         notes_left_out=left_out,
@@ -177,7 +177,8 @@ def _opened(value: object) -> tuple[str, ...] | None:
     return opened_keys([] if value == NONE_OPENED else value.split(","))
 
 
-def _found(value: object) -> str:
+def find_text(value: object) -> str:
+    """Read what is looked for by name; empty where it cannot be any."""
     text = value.strip() if isinstance(value, str) else ""
     return text if text.isprintable() and len(text) <= LONGEST_SEARCH else ""
 

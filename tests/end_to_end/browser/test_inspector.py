@@ -41,7 +41,7 @@ def test_it_stands_beside_the_plot_and_below_it_in_a_narrow_window(
     """The plot gives way, and takes the room again when the panel is closed, or Esc pressed."""
     with opened(browser, url + WINDOW) as page:
         plot = page.locator("#timeline")
-        page.wait_for_load_state("networkidle")
+        settled(page)
         alone = box_of(plot)
         wide = alone["width"]
         expect(page.locator(PANEL)).to_be_hidden()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.runs.indexes import explained, recorded
-from support.web.browser import opened, served
+from support.web.browser import opened, served, settled
 
 from tracelens.simulator.synthetic import Fault, Scenario
 
@@ -65,10 +65,40 @@ def test_narrowed_on_one_page_narrowed_on_all(browser: Browser, urls: tuple[str,
         expect(page.locator("#verdict, .verdict h1").first).to_contain_text("STRAGGLER rank 2")
         page.reload()
         facts(page, "2 ranks · 40 steps")
-        expect(page.get_by_role("button", name="show all ranks and steps")).to_be_enabled()
+        expect(page.get_by_role("button", name="show all ranks, steps and names")).to_be_enabled()
         page.keyboard.press("Escape")
         facts(page, "4 ranks · 120 steps")
         assert "run=" not in page.url
+
+
+def test_names_are_a_selection(browser: Browser, urls: tuple[str, str]) -> None:
+    """Tables show their rows where they have any, the timeline finds them, links take them along."""
+    with opened(browser, urls[0] + "interleaving") as page:
+        facts(page, "4 ranks")
+        fill(page, "names to show", "bucket 1")
+        settled(page)
+        for switch in page.get_by_role("switch", name="Table").all():
+            switch.press("Space")
+        filters = page.get_by_label("filter rows")
+        expect(page.locator(".table .ag-row").first).to_be_attached()
+        buckets = page.locator(".card", has=page.get_by_text("Overlap per bucket", exact=True))
+        expect(buckets.get_by_label("filter rows")).to_have_value('"bucket 1"')
+        expect(buckets.locator(".ag-center-cols-container .ag-row")).to_have_count(1)
+        steps = page.locator(".card", has=page.get_by_text("communication per step"))
+        expect(steps.get_by_label("filter rows")).to_have_value("")
+        buckets.get_by_label("filter rows").fill("")
+        expect(buckets.locator(".ag-center-cols-container .ag-row")).not_to_have_count(1)
+        assert filters.count() > 1
+        page.locator(".page-link", has_text="Timeline").click()
+        expect(page.locator("#timeline-search")).to_have_value("bucket 1")
+        expect(page.locator("#timeline-found")).to_contain_text("bucket 1")
+        page.locator("#timeline-search").fill("forward")
+        page.wait_for_url(re.compile("find=forward"))
+        page.locator(".page-link", has_text="Overlap").click()
+        expect(page.get_by_label("names to show")).to_have_value("forward")
+        page.get_by_role("button", name="show all ranks, steps and names").click()
+        expect(page.get_by_label("names to show")).to_have_value("")
+        assert "find=" not in page.url
 
 
 def test_what_is_no_part_is_said_beside_the_field(browser: Browser, urls: tuple[str, str]) -> None:

@@ -26,6 +26,9 @@ GRAPH_CONFIG: Final[Any] = {
     "displayModeBar": False,
     "doubleClick": "reset",
 }
+TIMELINE_CONFIG: Final[Any] = GRAPH_CONFIG | {
+    "doubleClick": False
+}  # two clicks select a span twice
 TRANSPARENT: Final = "rgba(0,0,0,0)"
 FONT: Final = (
     "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

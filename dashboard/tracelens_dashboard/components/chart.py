@@ -34,12 +34,10 @@ PLOT: Final = "plot"
 NOTHING: Final = "plot nothing"  # what there is to say stands above it
 
 
-def graph(identity: Any, height: int | None = None) -> dcc.Graph:
-    """Return a graph with the one configuration that all share."""
+def graph(identity: Any, height: int | None = None, config: Any = GRAPH_CONFIG) -> dcc.Graph:
+    """Return a graph with the configuration that all charts share, or the timelines."""
     style = {"height": f"{height}px"} if height else {}
-    return dcc.Graph(
-        id=identity, figure=theme.blank(), config=GRAPH_CONFIG, style=style, responsive=True
-    )
+    return dcc.Graph(id=identity, figure=theme.blank(), config=config, style=style, responsive=True)
 
 
 def card(

@@ -21,6 +21,7 @@ from tracelens_dashboard.components.timeline import (
     notes,
 )
 from tracelens_dashboard.ids import aria
+from tracelens_dashboard.theme import TIMELINE_CONFIG
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
@@ -37,7 +38,12 @@ TITLE: Final = controls.TITLE
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
     chosen = finding.resolved(store, view)
-    graph = html.Div(chart.graph(names.GRAPH), role="img", id=names.PLOT, **aria("timeline"))
+    graph = html.Div(
+        chart.graph(names.GRAPH, config=TIMELINE_CONFIG),
+        role="img",
+        id=names.PLOT,
+        **aria("timeline"),
+    )
     beside = html.Div(id=names.GUTTER, className="gutter")
     rows = html.Div([graph, beside], className="rows")
     panel = inspector.layout(answers.described(store, chosen))

@@ -77,6 +77,18 @@ def test_it_stands_beside_the_plot_and_below_it_in_a_narrow_window(
         )
 
 
+def test_two_quick_clicks_select_and_keep_the_view(browser: Browser, url: str) -> None:
+    """Where the address says that it is."""
+    seen = "() => document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range"
+    with opened(browser, url + WINDOW) as page:
+        expect(page.locator("#timeline-note")).to_contain_text("in view")
+        bar = box_of(page.locator("#timeline .barlayer .point text", has_text="bucket").nth(1))
+        page.mouse.dblclick(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2)
+        expect(page.locator("#details-title")).to_contain_text("allreduce on rank 0, reductions")
+        settled(page)
+        assert page.evaluate(seen) == pytest.approx([1.0, 1.04])
+
+
 def test_a_member_leads_to_its_span(browser: Browser, url: str) -> None:
     """A click on a rank selects its part of the same call, opens it, and marks it in the list."""
     with opened(browser, url + WINDOW) as page:

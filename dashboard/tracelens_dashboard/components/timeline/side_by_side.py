@@ -20,6 +20,7 @@ from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
+from tracelens_dashboard.theme import TIMELINE_CONFIG
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
@@ -178,7 +179,12 @@ def _plot(name: str, identity: str) -> Component:
     return html.Div(
         [
             title,
-            html.Div(chart.graph(identity), role="img", id=f"{identity}-plot", **aria("timeline")),
+            html.Div(
+                chart.graph(identity, config=TIMELINE_CONFIG),
+                role="img",
+                id=f"{identity}-plot",
+                **aria("timeline"),
+            ),
         ]
     )
 

@@ -1,10 +1,13 @@
-"""Allreduces by another algorithm, or of more ranks.
+"""Allreduces by another algorithm, or of more ranks; collectives joined into larger ones.
 
 A kind of calls has a fitted line, which is taken apart by what its algorithm sends:
 its latency is that of so many messages one after the other, its time per byte that of so many payloads
 over one link. Another algorithm, or number of ranks, sends more or less of both; each call keeps what it
 differed from its line by. Of more ranks the slowest is slower: by how much, as the greatest of so many
 draws from what ranks of this run differed by from the median rank of their step.
+
+A joined call goes when its last part would, and takes the share of what its parts took that the line of
+such calls says. Ranks leave it once, each as much later than the first as they left its last part.
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ from tracelens.replay.edits.work import by_step
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats
+    from tracelens.arrays import Floats, Ints
+    from tracelens.replay.calls import Calls
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
     from tracelens.stats.cost_line import CostModel
 
-__all__ = ["carry_out_by", "with_ranks"]
+__all__ = ["carry_out_by", "join", "with_ranks"]
 
 _ASSUMED: Final = "ring"
 _FAR: Final = 4  # times as many ranks: what has been compared with simulated runs
@@ -128,3 +132,70 @@ def _slowest_of(model: Model, ranks: int) -> float:
         float((residual * np.diff(below**count)).sum()) for count in (ranks, len(model.ranks))
     ]
     return greatest[0] - greatest[1]
+
+
+def join(changed: Changed, nbytes: str) -> None:
+    """Join consecutive calls of a step until they have so many bytes.
+
+    Raises:
+        InvalidArgument: it is no size, less than calls have, or what messages cost is not known.
+    """
+    model = changed.model
+    try:
+        wanted = fmt.parsed_size(nbytes.replace("MB", "000000").replace("KB", "000"))
+    except ValueError as error:
+        raise InvalidArgument(f"{error}.") from None
+    costs, joined, before, largest = Costs(model.links), 0, 0, 0
+    for call, at in zip(model.calls, model.calls_at, strict=True):
+        total = _joined(changed, costs, call, at, wanted)
+        if len(total):
+            before, joined = before + call.height, joined + len(total)
+            largest = max(largest, int(total.max()) // max(int(call.nbytes.max()), 1))
+    if not before:
+        raise InvalidArgument(
+            "this needs collectives of at least two sizes, one twice the other, in 16 of a kind or "
+            "more, that tell what is paid for a call from what is paid for its bytes."
+        )
+    changed.notes.append(f"{before} calls become {joined}.")
+    if largest > 1:
+        changed.notes.append(
+            f"The largest call would be {largest} times the largest recorded: its time is extrapolated."
+        )
+
+
+def _joined(changed: Changed, costs: Costs, call: Calls, at: int, wanted: int) -> Ints:
+    """Join calls of one kind, of which number i goes at moment `at` + 2 i; return the new sizes."""
+    links = changed.model.links
+    number = links.lines.index(call.line) if call.line in links.lines else -1
+    sized = call.nbytes[call.nbytes > 0]
+    if len(sized) < 2 or call.is_rooted or number not in costs.models:
+        return np.zeros(0, np.int64)
+    if wanted < np.median(sized):
+        raise InvalidArgument(
+            f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is ready was "
+            "not recorded, so they can only be joined."
+        )
+    groups = _groups(call.step, call.nbytes, wanted)
+    total = np.bincount(groups, np.maximum(call.nbytes, 0))
+    parts = costs.predicted(number, np.maximum(call.nbytes, 1).astype(np.float64))
+    share = costs.predicted(number, total.astype(np.float64)) / np.bincount(groups, parts)
+    last = np.append(np.diff(groups) > 0, True)
+    wires = changed.model.wires[at + 2 * np.arange(call.height)]
+    taken = np.bincount(groups, changed.lag[wires])
+    changed.lag[wires] = np.where(last, taken[groups] * share[groups], 0.0)
+    leaves = np.flatnonzero(np.isin(links.source, at + 1 + 2 * np.flatnonzero(~last)))
+    of_ranks = links.target[leaves] < sum(len(thread.moments) for thread in changed.model.threads)
+    changed.lag[leaves[of_ranks]] = 0.0
+    return total.astype(np.int64)
+
+
+def _groups(step: Ints, nbytes: Ints, wanted: int) -> Ints:
+    """Number the joined calls: one is full when it has as many bytes as wanted."""
+    groups = np.zeros(len(step), np.int64)
+    number, held = 0, 0
+    for row, (one, more) in enumerate(zip(step.tolist(), nbytes.tolist(), strict=True)):
+        if row and (one != step[row - 1] or held >= wanted or held + more > wanted):
+            number, held = number + 1, 0
+        groups[row] = number
+        held += max(more, 0)
+    return groups

@@ -5,12 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
-from tracelens.model.fmt import parsed_size, size
-from tracelens.replay.edits.algorithms import carry_out_by, with_ranks
+from tracelens.replay.edits.algorithms import carry_out_by, join, with_ranks
 from tracelens.replay.edits.asynchrony import first_come
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
@@ -22,7 +19,6 @@ from tracelens.simulator.algorithms import ALGORITHMS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tracelens.arrays import Ints
     from tracelens.replay.model import Model
 
 __all__ = ["FORMS", "edited", "known_edits"]
@@ -95,66 +91,6 @@ def _message_cost(changed: Changed, sign: str, number: str) -> None:
     changed.lag = costs.scaled(changed.lag, network=False, latency=factor(sign, number))
 
 
-def _buckets(changed: Changed, nbytes: str) -> None:
-    """Join consecutive calls of a step until they have so many bytes."""
-    model, links = changed.model, changed.model.links
-    try:
-        wanted = parsed_size(nbytes.replace("MB", "000000").replace("KB", "000"))
-    except ValueError as error:
-        raise InvalidArgument(f"{error}.") from None
-    costs, joined, before, largest = Costs(links), 0, 0, 0
-    wires = model.wires
-    for call, at in zip(model.calls, model.calls_at, strict=True):
-        sized = np.flatnonzero(call.nbytes > 0)
-        if len(sized) < 2 or call.is_rooted:
-            continue
-        number = links.lines.index(call.line) if call.line in links.lines else -1
-        if number not in costs.models:
-            continue
-        if wanted < np.median(call.nbytes[sized]):
-            raise InvalidArgument(
-                f"the calls recorded have {size(float(np.median(call.nbytes[sized])))}: when a part of "
-                "one is ready was not recorded, so they can only be joined."
-            )
-        groups = _groups(call.step, call.nbytes, wanted)
-        total = np.bincount(groups, np.maximum(call.nbytes, 0))
-        expected = costs.predicted(number, np.maximum(call.nbytes, 1).astype(np.float64))
-        edges = wires[at + 2 * np.arange(call.height)]
-        taken = np.bincount(groups, changed.lag[edges])
-        whole = (
-            taken
-            * costs.predicted(number, total.astype(np.float64))
-            / np.bincount(groups, expected)
-        )
-        last = np.append(np.flatnonzero(np.diff(groups)), call.height - 1)
-        changed.lag[edges] = 0.0
-        changed.lag[edges[last]] = whole
-        before, joined = before + call.height, joined + len(total)
-        largest = max(largest, int(total.max()) // max(int(call.nbytes.max()), 1))
-    if not before:
-        raise InvalidArgument(
-            "this needs collectives of at least two sizes, one twice the other, in 16 of a kind or "
-            "more, that tell what is paid for a call from what is paid for its bytes."
-        )
-    changed.notes.append(f"{before} calls become {joined}.")
-    if largest > 1:
-        changed.notes.append(
-            f"The largest call would be {largest} times the largest recorded: its time is extrapolated."
-        )
-
-
-def _groups(step: Ints, nbytes: Ints, wanted: int) -> Ints:
-    """Number the joined calls: one is full when it has as many bytes as wanted."""
-    groups = np.zeros(len(step), np.int64)
-    number, held = 0, 0
-    for row, (one, more) in enumerate(zip(step.tolist(), nbytes.tolist(), strict=True)):
-        if row and (one != step[row - 1] or held >= wanted or held + more > wanted):
-            number, held = number + 1, 0
-        groups[row] = number
-        held += max(more, 0)
-    return groups
-
-
 def _refusal(needs: str) -> Callable[..., None]:
     def refuse(_changed: Changed, **_found: str) -> None:
         raise InvalidArgument(f"a replay of this trace cannot answer that: {needs}")
@@ -172,7 +108,7 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (rf"bandwidth{_FACTOR}", _bandwidth),
         (rf"latency{_FACTOR}", _latency),
         (rf"message_cost{_FACTOR}", _message_cost),
-        (r"buckets=(?P<nbytes>.+)", _buckets),
+        (r"buckets=(?P<nbytes>.+)", join),
         (r"overlap=off", no_overlap),
         (r"overlap=on", beside_backprop),
         (r"background=(?P<nbytes>.+)", write_in_background),

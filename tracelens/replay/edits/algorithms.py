@@ -172,8 +172,8 @@ def _joined(changed: Changed, costs: Costs, call: Calls, at: int, wanted: int) -
         return np.zeros(0, np.int64)
     if wanted < np.median(sized):
         raise InvalidArgument(
-            f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is ready was "
-            "not recorded, so they can only be joined."
+            f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is ready "
+            "was not recorded, so they can only be joined."
         )
     groups = _groups(call.step, call.nbytes, wanted)
     total = np.bincount(groups, np.maximum(call.nbytes, 0))

@@ -26,9 +26,8 @@ GRAPH_CONFIG: Final[Any] = {
     "displayModeBar": False,
     "doubleClick": "reset",
 }
-TIMELINE_CONFIG: Final[Any] = GRAPH_CONFIG | {
-    "doubleClick": False
-}  # two clicks select a span twice
+# Two quick clicks on a span select it; Plotly would show all that is drawn, of which no address says so.
+TIMELINE_CONFIG: Final[Any] = GRAPH_CONFIG | {"doubleClick": False}
 TRANSPARENT: Final = "rgba(0,0,0,0)"
 FONT: Final = (
     "-apple-system, BlinkMacSystemFont, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

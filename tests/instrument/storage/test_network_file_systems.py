@@ -306,6 +306,7 @@ def test_server_that_goes_away(mounted: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.limits_memory
 def test_record_gathers_what_is_left(tmp_path: Path) -> None:
     """`tracelens record` brings what killed processes of this host left elsewhere."""
     code = (

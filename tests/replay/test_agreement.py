@@ -1,7 +1,7 @@
 """What a finding saves is what the replay of the whole run says, though it is found without one.
 
-Findings price matrices of steps and ranks, which takes no time even of 10^8 spans; the replay follows
-every dependency. Both are asked about the same fault of real runs.
+Findings price matrices of steps and ranks, which are there anyway; the replay follows every dependency.
+Both are asked about the same fault of real runs.
 """
 
 from __future__ import annotations

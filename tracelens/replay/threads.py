@@ -38,7 +38,7 @@ __all__ = [
     "waits_since",
 ]
 
-NOTED_LATER: Final = 0.05  # of the stretch that a thread was blocked, or was not when it was over
+NOTED_LATER: Final = 0.05  # of how long a thread was blocked, or something had been over
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 

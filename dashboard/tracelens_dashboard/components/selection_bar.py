@@ -46,24 +46,33 @@ def layout(store: Store, view: ViewState, path: str) -> Component:
     """Return the bar for what is shown of a run; names have a field of their own on the timeline."""
     chosen = selection.read(store.run_id)
     choice = chosen.choice if chosen else EVERYTHING
-    is_whole = choice.is_all and not view.find
+    named = "" if path == links.TIMELINE else view.find
+    names_field = _field(NAMES, "names to show, such as a bucket or a layer", view.find, "all")
     fields = [
         html.Span("Ranks", className="fact-name"),
-        _field(RANKS, "ranks", choice.ranks, f"all {store.every_rank.workers.height:,}"),
+        _field(
+            RANKS,
+            "ranks to show, such as 0-3,41",
+            _typed(choice.ranks),
+            f"all {store.every_rank.workers.height:,}",
+        ),
         _groups(store),
         html.Span("Steps", className="fact-name"),
-        _field(STEPS, "steps", choice.steps, "all"),
-        _names(view.find, hidden=path == links.TIMELINE),
+        _field(STEPS, "steps to show, such as 0-3,41", _typed(choice.steps), "all"),
+        html.Div(
+            dmc.Group([html.Span("Names", className="fact-name"), names_field], gap="xs"),
+            hidden=path == links.TIMELINE,
+        ),
         dmc.Button(
             "Whole run",
             id=WHOLE,
             variant="default",
             size="xs",
-            disabled=is_whole,
+            disabled=choice.is_all and not named,
             **aria("show all ranks, steps and names"),
         ),
     ]
-    note = _note(choice, view.find)
+    note = _note(choice, named)
     parts = [*fields, html.Span(note, className="fact-name", role="status")] if note else fields
     return html.Div(
         dmc.Group(parts, gap="xs"),
@@ -147,30 +156,20 @@ def _groups(store: Store) -> Component:
     )
 
 
-def _field(name: str, what: str, chosen: Ranges | None, placeholder: str) -> Component:
+def _typed(chosen: Ranges | None) -> str:
+    return "" if chosen is None else written(chosen)
+
+
+def _field(name: str, label: str, value: str, placeholder: str) -> Component:
     return dmc.TextInput(
         id=name,
-        value="" if chosen is None else written(chosen),
+        value=value,
         placeholder=placeholder,
         debounce=True,  # until Enter, or until it is left
         size="xs",
         w=150,
-        **aria(f"{what} to show, such as 0-3,41"),
+        **aria(label),
     )
-
-
-def _names(asked: str, *, hidden: bool) -> Component:
-    field = dmc.TextInput(
-        id=NAMES,
-        value=asked,
-        placeholder="all",
-        debounce=True,  # until Enter, or until it is left
-        size="xs",
-        w=150,
-        **aria("names to show, such as a bucket or a layer"),
-    )
-    parts = [html.Span("Names", className="fact-name"), field]
-    return html.Div(dmc.Group(parts, gap="xs"), hidden=hidden)
 
 
 def _note(choice: Choice, named: str) -> str:

@@ -28,6 +28,7 @@ from benchmarks.recorders.ours import TraceLens
 from benchmarks.recorders.starting import starts
 from benchmarks.recorders.timing import Row, measure
 
+import tracelens as tl
 from tracelens_instrument.core.backend import backend
 
 SCRIPT = "tests/benchmarks/recorder.py"
@@ -39,8 +40,10 @@ ERROR_CHARACTERS = 4000  # of a child's errors, from their end
 def one(rounds: int) -> None:
     """Measure in this process, and print what was found."""
     peers = PEERS if backend()[0] == "native" else ()
-    with tempfile.TemporaryDirectory() as folder:
+    # Others may still write when the folder is removed: it must not end the process.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         found = measure([TraceLens, *peers], Path(folder), rounds)
+        tl.stop()
     sys.stdout.write(f"\n{json.dumps((backend()[0], *found))}\n")
     sys.stdout.flush()
     os._exit(0)  # some recorders' ends take long, or print

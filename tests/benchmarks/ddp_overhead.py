@@ -48,8 +48,8 @@ KEPT: Final = {
 }
 ARMS: Final = ("recorded", "plain", "also plain")
 RESAMPLES: Final = 2000
-TOGETHER: Final = 10  # rounds a block of the bootstrap
-BLOCK_S: Final = 0.2  # about what a block of steps should take
+TOGETHER: Final = 40  # rounds a block of the bootstrap
+BLOCK_S: Final = 0.05  # about what a block of steps should take: noise lasts longer, and so falls out
 EXAMPLES: Final = Path(__file__).parents[2] / "instrument" / "examples"
 TABLES: Final = (
     "_forward_pre_hooks",
@@ -229,7 +229,7 @@ def trimmed(values: Any) -> Any:
 def main() -> int:
     """Start the ranks, or be one."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--detail", default="phase")
     parser.add_argument("--memory", choices=("kept", "default"), default="kept")

@@ -3,7 +3,8 @@
 The sources are copied and compiled there with the address and undefined-behaviour sanitizers, so that
 the installation stays as it is. Python's objects come from plain malloc, so that each is watched. What
 CPython and other libraries never free is not reported. A report fails the run, whichever process it
-comes from and whether or not a test looks at how that process ends.
+comes from and whether or not a test looks at how that process ends. This file is a plugin of pytest's
+as well, which notes the test in which a report was made.
 
 Run: make sanitize [PYTEST_ARGS=...]
 """
@@ -37,6 +38,8 @@ OPTIONS: Final = {
 }
 # The sanitizers map terabytes of addresses: with a limit on them a program ends before it begins.
 LEFT_OUT: Final = ("-m", "not limits_memory")
+REPORTS: Final = "SANITIZER_REPORTS"  # variable: the folder of the reports
+REPORT: Final = "of"  # begins their names
 IN_USE: Final = "from tracelens_instrument.core.backend import backend; print(*backend(), sep=': ')"
 
 
@@ -50,22 +53,41 @@ def main(arguments: list[str]) -> int:
         reports.mkdir()
         reports.chmod(0o777)
         environment = os.environ | options(reports)
-        environment |= {"LD_PRELOAD": preload(), "PYTHONPATH": path_of(tree)}
+        environment |= {"LD_PRELOAD": preload(), "PYTHONPATH": path_of(tree), REPORTS: str(reports)}
         used = subprocess.check_output([sys.executable, "-c", IN_USE], env=environment, text=True)
         if not used.startswith("native"):
             sys.exit(f"What is in C is not in use: {used}")
-        tests = [sys.executable, "-m", "pytest", *TESTS, "-p", "no:cacheprovider"]
+        plugins = ("-p", "no:cacheprovider", "-p", "support.sanitize")
+        tests = [sys.executable, "-m", "pytest", *TESTS, *plugins]
         ran = subprocess.run(
             [*tests, *LEFT_OUT, *arguments], cwd=tree, env=environment, check=False
         )
-        found = [report.read_text(errors="replace") for report in sorted(reports.iterdir())]
-        sys.stdout.write("\n".join([*found, f"{len(found)} reports of sanitizers\n"]))
+        found = sorted(reports.glob(f"{REPORT}.*"))
+        texts = [f"{test_of(report)}\n{report.read_text(errors='replace')}" for report in found]
+        sys.stdout.write("\n".join([*texts, f"{len(found)} reports of sanitizers\n"]))
         return ran.returncode or bool(found)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    """Note beside each new report after which test it was there."""
+    for report in Path(os.environ[REPORTS]).glob(f"{REPORT}.*"):
+        note = noted(report)
+        if not note.exists():
+            note.write_text(nodeid)
+
+
+def test_of(report: Path) -> str:
+    note = noted(report)
+    return f"In {note.read_text()}:" if note.exists() else "After all tests:"
+
+
+def noted(report: Path) -> Path:
+    return report.with_name(f"test-{report.name}")
 
 
 def options(reports: Path) -> dict[str, str]:
     """Return what the sanitizers are told: each process that has something to report makes a file."""
-    to_file = {name: f"{OPTIONS[name]}:log_path={reports / 'of'}" for name in SANITIZERS}
+    to_file = {name: f"{OPTIONS[name]}:log_path={reports / REPORT}" for name in SANITIZERS}
     return OPTIONS | to_file
 
 

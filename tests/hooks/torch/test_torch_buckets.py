@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,14 @@ from support.launch.recording import read_one
 from support.launch.torch_training import Training, dist, group_of_one, network, torch
 
 import tracelens as tl
+from tracelens_instrument.core import spans
 from tracelens_instrument.core.backend import NATIVE
 from tracelens_instrument.hooks.torch import buckets, compiled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from types import FrameType
 
 DistributedDataParallel = torch.nn.parallel.DistributedDataParallel
 
@@ -59,6 +62,18 @@ def test_without_a_hook_of_the_users(trace: Path) -> None:
     assert buckets[0]["seq"] < buckets[1]["seq"]  # between them DDP tells in which order it reduces
 
 
+def test_the_buckets_of_each_pass_are_numbered(trace: Path) -> None:
+    """From 0 on, by what is compiled and by what is not; DDP arranges them anew after the first step."""
+    training = Training(tl.attach(DistributedDataParallel(network(), bucket_cap_mb=1e-4)))
+    for number in range(5):
+        with tl.step(number):
+            training.step()
+    tl.stop()
+    found = read_one(trace).named("bucket")
+    by_step = [[one["bucket"] for one in found if one["step"] == step] for step in range(5)]
+    assert by_step == [[0], *[[0, 1]] * 4]
+
+
 @pytest.mark.skipif(not compiled.buckets(), reason="not compiled for this PyTorch")
 def test_known_buckets_do_not_come_through_python(
     trace: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,6 +95,27 @@ def test_known_buckets_do_not_come_through_python(
     found = read_one(trace).named("bucket")
     assert [(one["bucket"], one["status"]) for one in found] == [(0, "closed")] * 5
     assert [two["seq"] - one["seq"] for one, two in pairwise(found[2:])] == [1, 1]
+
+
+@pytest.mark.skipif(not compiled.buckets(), reason="not compiled for this PyTorch")
+@pytest.mark.usefixtures("trace")
+def test_known_buckets_are_begun_and_ended_in_c() -> None:
+    """What the recorder in C does not know it hands to the one in Python, which is much slower."""
+    training = Training(tl.attach(DistributedDataParallel(network())))
+    for _ in range(3):
+        training.step()
+    in_python: list[str] = []
+
+    def noted(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and frame.f_code.co_filename == spans.__file__:
+            in_python.append(frame.f_code.co_qualname)
+
+    sys.setprofile(noted)
+    try:
+        training.step()
+    finally:
+        sys.setprofile(None)
+    assert not in_python
 
 
 @pytest.mark.skipif(not compiled.buckets(), reason="not compiled for this PyTorch")

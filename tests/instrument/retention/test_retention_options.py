@@ -148,6 +148,7 @@ def test_children_keep_as_their_parent(tmp_path: Path) -> None:
     ] * 3
 
 
+@pytest.mark.limits_memory
 @pytest.mark.end_to_end
 def test_command_line(tmp_path: Path) -> None:
     """`tracelens record` hands it on, and refuses nonsense before it runs anything."""

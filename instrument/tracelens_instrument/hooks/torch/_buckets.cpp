@@ -31,8 +31,10 @@ const c10::DispatchKeySet BELOW(c10::DispatchKeySet::FULL_AFTER, KEY);
 const c10::DispatchKeySet BELOW_PYTHON(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
 
 /* What `configure` was given: the recorder's state, communication hooks that run, codes that call
-   DistributedDataParallel without a frame of its own, and what counts buckets of a backward pass. */
-PyObject *state, *running, *engine, *bucket_issued;
+   DistributedDataParallel without a frame of its own, what is called with the first bucket of a backward
+   pass, and where the number of the next one is: negative before the first. */
+PyObject *state, *running, *engine, *first_issued;
+Py_buffer next_bucket;
 PyObject *SEGMENT, *WAITING, *END, *NAMES; /* interned */
 
 class Gil {
@@ -76,9 +78,16 @@ bool called_by_the_engine()
     return found;
 }
 
+/* To ask Python costs more than all the rest, as its code has gone from the processor's memory meanwhile. */
+PyObject *number_of_bucket()
+{
+    auto *next = static_cast<int64_t *>(next_bucket.buf);
+    return *next < 0 ? PyObject_CallNoArgs(first_issued) : PyLong_FromLongLong((*next)++);
+}
+
 PyObject *begin(const Bucket &bucket)
 {
-    PyObject *number = PyObject_CallNoArgs(bucket_issued);
+    PyObject *number = number_of_bucket();
     PyObject *seq = number == nullptr ? nullptr : PyObject_CallNoArgs(bucket.next_seq);
     PyObject *token = nullptr;
     if (seq != nullptr) {
@@ -184,9 +193,18 @@ void reduce(const c10::OperatorHandle &op, c10::DispatchKeySet keys, torch::jit:
 PyObject *configure(PyObject *, PyObject *args)
 {
     PyObject *given[4];
-    if (!PyArg_ParseTuple(args, "OO!O!O", &given[0], &PyList_Type, &given[1], &PyTuple_Type, &given[2], &given[3]))
+    Py_buffer next;
+    if (!PyArg_ParseTuple(args, "OO!O!Ow*", &given[0], &PyList_Type, &given[1], &PyTuple_Type, &given[2], &given[3],
+            &next))
         return nullptr;
-    PyObject **places[] = {&state, &running, &engine, &bucket_issued};
+    if (next.len != sizeof(int64_t)) {
+        PyBuffer_Release(&next);
+        PyErr_SetString(PyExc_ValueError, "expected the memory of one number of 8 bytes");
+        return nullptr;
+    }
+    PyBuffer_Release(&next_bucket);
+    next_bucket = next;
+    PyObject **places[] = {&state, &running, &engine, &first_issued};
     for (int place = 0; place < 4; place++)
         Py_XSETREF(*places[place], Py_NewRef(given[place]));
     Py_RETURN_NONE;
@@ -240,7 +258,7 @@ PyObject *suspend(PyObject *, PyObject *)
 }
 
 PyMethodDef methods[] = {
-    {"configure", configure, METH_VARARGS, "configure(state, running, engine, bucket_issued)"},
+    {"configure", configure, METH_VARARGS, "configure(state, running, engine, first_issued, next_bucket)"},
     {"remember", remember, METH_VARARGS, "remember(buffer, begin, track, nbytes, next_seq)"},
     {"resume", resume, METH_NOARGS, "See buckets from now on."},
     {"suspend", suspend, METH_NOARGS, "See none until `resume`."},
@@ -256,7 +274,9 @@ PyMODINIT_FUNC PyInit__buckets()
     SEGMENT = PyUnicode_InternFromString("segment");
     WAITING = PyUnicode_InternFromString("waiting");
     END = PyUnicode_InternFromString("end");
-    NAMES = Py_BuildValue("(sss)", "nbytes", "seq", "bucket");
+    /* Interned as well: by others the recorder in C would have the one in Python begin the span. */
+    NAMES = Py_BuildValue("(NNN)", PyUnicode_InternFromString("nbytes"), PyUnicode_InternFromString("seq"),
+        PyUnicode_InternFromString("bucket"));
     if (SEGMENT == nullptr || WAITING == nullptr || END == nullptr || NAMES == nullptr)
         return nullptr;
     return PyModule_Create(&definition);

@@ -10,11 +10,13 @@ layer's begins: so it holds the layer's gradients and what lies between it and t
 from __future__ import annotations
 
 import threading
+from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 import wrapt
 
+from tracelens.schema.record import NO_INDEX
 from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.core.state import STATE
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from tracelens_instrument.core.spans import Span, Token
     from tracelens_instrument.device.spans import DeviceToken
 
-__all__ = ["ENGINE", "bucket_issued", "install", "layer_begins", "operator_begins"]
+__all__ = ["ENGINE", "NEXT_BUCKET", "bucket_issued", "install", "layer_begins", "operator_begins"]
 
 _BACKPROP: Final = Placed(recorder.span("backprop", kind="backprop"))
 _WAIT: Final = recorder.span("wait for reductions", kind="wait")
@@ -40,10 +42,18 @@ ENGINE: Final = {
 }
 
 
+# The number of the next bucket in this pass: what is compiled (`buckets`) counts it up, too.
+# Where it is negative our mark is not queued yet, and `bucket_issued` is called.
+_NOT_MARKED: Final = -1
+NEXT_BUCKET: Final = array("q", [_NOT_MARKED])
+
+
 class _BackwardPass:
     """One call of backward() on the training thread."""
 
-    def __init__(self, loss: Any) -> None:
+    def __init__(self, tensors: Any = None, *_args: Any, **_kwargs: Any) -> None:
+        """Begin: with what `torch.autograd.backward` is given, whose first tensor says where all are."""
+        loss = next(iter(tensors), None) if isinstance(tensors, (list, tuple)) else tensors
         if STATE.infers_steps:
             STEPS.propagating()
         self._thread = threading.get_ident()
@@ -53,18 +63,19 @@ class _BackwardPass:
         self._computing: Token | DeviceToken | None = self._span.begin()
         self._waiting: Token | None = None
         self._ready_ns = 0
-        self._marked = False
         self._buckets = 0
 
     def layer_begins(self, span: Span) -> None:
         """Called when the gradient of a layer's output is known; maybe not in the training thread."""
-        self._end_layer()
+        self._end_inner()
         if self._computing is not None:
             self._layer = span.begin()
 
     def operator_begins(self, span: Span) -> None:
         """Called when the gradient of an operator's output is known."""
-        self._end_operator()
+        operator, self._operator = self._operator, None
+        if operator is not None:
+            operator.end()
         if self._computing is not None:
             self._operator = span.begin()
 
@@ -72,16 +83,16 @@ class _BackwardPass:
         """Called when a bucket is complete, maybe not in the training thread; return which it is."""
         if self._computing is None:
             self._was_computing()
-        if not self._marked:
-            self._marked = True
+        if NEXT_BUCKET[0] < 0:
             _queue_callback(self._computed)
-        number = self._buckets
-        self._buckets += 1
+            NEXT_BUCKET[0] = self._buckets
+        number = NEXT_BUCKET[0]
+        NEXT_BUCKET[0] += 1
         return number
 
     def finish(self, *, failed: bool) -> None:
         """End with the call of backward()."""
-        self._end_layer(failed=failed)
+        self._end_inner(failed=failed)
         if self._computing is not None:
             self._computing.end(failed)
         elif self._waiting is not None:
@@ -89,13 +100,11 @@ class _BackwardPass:
         else:
             _WAIT.complete(self._ready_ns, now(), failed=failed)
 
-    def _end_operator(self, *, failed: bool = False) -> None:
+    def _end_inner(self, *, failed: bool = False) -> None:
+        """The operator and the layer under way are over."""
         operator, self._operator = self._operator, None
         if operator is not None:
             operator.end(failed)
-
-    def _end_layer(self, *, failed: bool = False) -> None:
-        self._end_operator(failed=failed)
         layer, self._layer = self._layer, None
         if layer is not None:
             layer.end(failed)
@@ -108,13 +117,14 @@ class _BackwardPass:
             warn_failed(self._wait, error)
 
     def _wait(self) -> None:
-        self._marked = False
-        self._end_layer()
+        self._buckets = NEXT_BUCKET[0]
+        NEXT_BUCKET[0] = _NOT_MARKED
+        self._end_inner()
         if self._computing is not None:
             self._computing.end()
             self._computing = None
         self._ready_ns = now()
-        if self._in_training_thread:
+        if threading.get_ident() == self._thread:
             self._waiting = _WAIT.begin()
 
     def _was_computing(self) -> None:
@@ -123,12 +133,8 @@ class _BackwardPass:
         if waiting is not None:
             waiting.discard()
             _BACKPROP.on_host.complete(self._ready_ns, now())
-        if self._in_training_thread:
+        if threading.get_ident() == self._thread:
             self._computing = self._span.begin()
-
-    @property
-    def _in_training_thread(self) -> bool:
-        return threading.get_ident() == self._thread
 
 
 class _BackwardPasses:
@@ -142,10 +148,10 @@ class _BackwardPasses:
 _PASSES: Final = _BackwardPasses()
 
 
-def bucket_issued() -> int | None:
-    """Note that the gradients of a bucket are complete; return its number in this pass."""
+def bucket_issued() -> int:
+    """Note that the gradients of a bucket are complete; return its number in this pass, or NO_INDEX."""
     current = _PASSES.current
-    return None if current is None else current.bucket_issued()
+    return NO_INDEX if current is None else current.bucket_issued()
 
 
 def layer_begins(span: Span) -> None:
@@ -177,20 +183,14 @@ def _around_backward(
 ) -> Any:
     if _PASSES.current is not None:
         return backward(*args, **kwargs)
-    _PASSES.current = current = attempt(_begin, *args, **kwargs)
+    _PASSES.current = current = attempt(_BackwardPass, *args, **kwargs)
     failed = True
     try:
         result = backward(*args, **kwargs)
         failed = False
     finally:
         _PASSES.current = None
+        NEXT_BUCKET[0] = _NOT_MARKED
         if current is not None:
             attempt(current.finish, failed=failed)
     return result
-
-
-def _begin(tensors: Any = None, *_args: Any, **_kwargs: Any) -> _BackwardPass:
-    """Begin a pass: of a tensor, or of several, of which the first says where all are."""
-    return _BackwardPass(
-        next(iter(tensors), None) if isinstance(tensors, (list, tuple)) else tensors
-    )

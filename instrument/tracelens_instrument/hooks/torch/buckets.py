@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch.distributed as dist
 import wrapt
 
-from tracelens.schema.record import NO_INDEX
 from tracelens_instrument.core.failures import warn_once
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import Switch, attempt, warn_failed
@@ -103,7 +102,7 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
         known = _BUFFERS.get(id(buffer))
         if known is None or known.buffer() is not buffer:
             known = _met(buffer, group_of(dist.ProcessGroup.unbox(args[1])))
-        return _begin(known, _number())
+        return _begin(known, backward.bucket_issued())
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
         warn_failed(_begin, error)
         return None
@@ -142,7 +141,9 @@ def resume() -> None:
     """Let what is compiled see buckets that were met."""
     library = compiled.buckets()
     if library is not None:
-        library.configure(STATE, _running, tuple(backward.ENGINE), _number)
+        library.configure(
+            STATE, _running, tuple(backward.ENGINE), backward.bucket_issued, backward.NEXT_BUCKET
+        )
         library.resume()
 
 
@@ -151,12 +152,6 @@ def suspend() -> None:
     library = compiled.buckets()
     if library is not None:
         library.suspend()
-
-
-def _number() -> int:
-    """Note that the gradients of a bucket are complete; return its number in this pass."""
-    number = backward.bucket_issued()
-    return NO_INDEX if number is None else number
 
 
 def _forget(dropped: weakref.ref[torch.Tensor]) -> None:

@@ -28,6 +28,7 @@ from tracelens_instrument.core.backend import NATIVE
 from tracelens_instrument.core.failures import warn_once
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable
 
 __all__ = ["buckets", "build"]
@@ -46,7 +47,8 @@ class Buckets(Protocol):
         state: object,
         running: list[Any],
         engine: tuple[object, ...],
-        bucket_issued: Callable[[], int],
+        first_issued: Callable[[], int],
+        next_bucket: array[int],
         /,
     ) -> None:
         """Take what says whether, and of whom, a bucket is recorded."""

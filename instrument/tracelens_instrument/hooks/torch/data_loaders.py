@@ -19,6 +19,7 @@ from torch.utils import data
 
 from tracelens.errors import InvalidArgument
 from tracelens_instrument import recorder
+from tracelens_instrument.core.state import STATE
 from tracelens_instrument.hooks.base import attempt
 from tracelens_instrument.hooks.torch.loader_worker import MESSAGE, ReportingWorker
 from tracelens_instrument.hooks.torch.modules import tensors_of
@@ -202,7 +203,8 @@ def _around_next(
         batch = _recorded(_DATA.begin, fetch, *args, **kwargs)
     else:
         batch = _from_workers(fetches, fetch, batches, *args, **kwargs)
-    attempt(_count, batches, batch)
+    if STATE.infers_steps:
+        attempt(_count, batches, batch)
     return batch
 
 
@@ -230,7 +232,8 @@ def _recorded(
 ) -> Any:
     if data.get_worker_info() is not None:  # a worker process prepares batches, it does not train
         return fetch(*args, **kwargs)
-    attempt(STEPS.fetching)
+    if STATE.infers_steps:
+        attempt(STEPS.fetching)
     if not DETAIL.phases:
         return fetch(*args, **kwargs)
     token = begin()

@@ -118,7 +118,7 @@ class _RootSpan:
 
     def __init__(self, placed: Placed, *, operators: bool) -> None:
         self._placed = placed
-        self._look_inside = operators
+        self.inside = operators
         self._operators: list[Any] = []  # `Operators`, whose base has no types
         self.span: Span | DeviceSpan = placed.on_host
 
@@ -126,10 +126,9 @@ class _RootSpan:
         self.span = self._placed.at(next(module.parameters(), None))
 
     def enter(self) -> None:
-        if self._look_inside:
-            operators: Any = Operators()
-            operators.__enter__()
-            self._operators.append(operators)
+        operators: Any = Operators()
+        operators.__enter__()
+        self._operators.append(operators)
 
     def leave(self) -> None:
         if self._operators:
@@ -152,7 +151,8 @@ class _BeginRoot(ModuleHook):
         if STATE.infers_steps and module.training and torch.is_grad_enabled():
             STEPS.computing()
         self._whole.span.__enter__()
-        self._whole.enter()
+        if self._whole.inside:
+            self._whole.enter()
 
 
 class _CountStep(ModuleHook):
@@ -169,7 +169,8 @@ class _EndRoot(ModuleHook):
 
     def __call__(self, _module: Module, _inputs: Any, output: Any) -> None:
         if not is_compiling():
-            self._whole.leave()
+            if self._whole.inside:
+                self._whole.leave()
             self._whole.span.__exit__(*(_NO_ERROR if output is not None else _error()))
 
 

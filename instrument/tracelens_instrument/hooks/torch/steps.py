@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any, Final
-from weakref import WeakKeyDictionary
 
 from torch.optim import optimizer as torch_optimizer
 
 from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
+from tracelens_instrument.core.state import STATE
 from tracelens_instrument.core.steps import drop_step, put_work
-from tracelens_instrument.hooks.base import Switch, attempt
+from tracelens_instrument.hooks.base import Switch, warn_failed
 from tracelens_instrument.hooks.torch.devices import Placed
 from tracelens_instrument.recorder import active, begin_step, end_step, on_stop
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from tracelens_instrument.core.spans import Span, Token
-    from tracelens_instrument.device.spans import DeviceSpan, DeviceToken
+    from tracelens_instrument.core.spans import Token
+    from tracelens_instrument.device.spans import DeviceToken
 
 __all__ = [
     "DETAIL",
@@ -140,9 +140,8 @@ class ImplicitSteps:
 
 STEPS: Final = ImplicitSteps()
 
-_updates: Final[dict[int, _Update]] = {}
+_updates: Final[dict[int, _Updates]] = {}  # by id, which is found without a call of Python
 _INSTALLED: Final = Switch()
-_spans: Final[WeakKeyDictionary[Optimizer, Span | DeviceSpan]] = WeakKeyDictionary()
 
 
 def install_updates() -> None:
@@ -160,71 +159,75 @@ def record_updates(optimizer: Optimizer) -> None:
         optimizer.register_step_post_hook(_after_update)
 
 
-class _Update:
-    """A step under way; `caller` is the frame that makes it, which tells whether it still runs."""
+class _Updates:
+    """The steps of one optimizer; one under way has a depth."""
 
-    def __init__(self, token: Token | DeviceToken | None, caller: int) -> None:
-        self._token = token
-        self.depth = 1
-        self._caller = caller
+    __slots__ = ("_caller", "_depth", "_span", "_token", "optimizer")
 
-    def is_around(self, frame: FrameType) -> bool:
-        """Return whether `frame` runs inside this step."""
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = weakref.ref(optimizer, _forget)
+        placed = Placed(recorder.span(type(optimizer).__name__, kind="update"))
+        self._span = placed.at(_first_weight(optimizer))
+        self._token: Token | DeviceToken | None = None
+        self._depth = 0
+        self._caller = 0  # the frame that makes the step, which tells whether it still runs
+
+    def begin(self, caller: FrameType) -> None:
+        """A step begins, or one inside it: that of a class that calls its base's."""
+        if self._depth and self._is_around(caller):
+            self._depth += 1
+            return
+        if self._depth and self._token is not None:
+            self._token.discard()  # it raised: PyTorch calls no hook then, so its end is not known
+        self._token = self._span.begin() if DETAIL.phases else None
+        self._depth = 1
+        self._caller = id(caller)
+
+    def end(self, optimizer: Optimizer) -> None:
+        """It is done."""
+        if not self._depth:
+            return
+        self._depth -= 1
+        if self._depth:
+            return
+        if self._token is not None:
+            self._token.end()
+        if STATE.infers_steps:
+            STEPS.updated(optimizer)
+
+    def _is_around(self, frame: FrameType) -> bool:
         outer = frame.f_back
         while outer is not None and id(outer) != self._caller:
             outer = outer.f_back
         return outer is not None
 
-    def end(self) -> None:
-        """It is done."""
-        if self._token is not None:
-            self._token.end()
-
-    def forget(self) -> None:
-        """The optimizer raised: PyTorch calls no hook then, so its end is not known."""
-        if self._token is not None:
-            self._token.discard()
-
 
 def _before_update(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    attempt(_begin_update, optimizer, sys._getframe(1))  # noqa: SLF001 - that of the step
+    try:
+        known = _updates.get(id(optimizer))
+        if known is None or known.optimizer() is not optimizer:
+            known = _updates[id(optimizer)] = _Updates(optimizer)
+        known.begin(sys._getframe(1))  # noqa: SLF001 - that of the step
+    except Exception as error:  # noqa: BLE001 - the border to the user's training code
+        warn_failed(_before_update, error)
 
 
 def _after_update(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-    attempt(_end_update, optimizer)
+    try:
+        known = _updates.get(id(optimizer))
+        if known is not None:
+            known.end(optimizer)
+    except Exception as error:  # noqa: BLE001 - as above
+        warn_failed(_after_update, error)
 
 
-def _begin_update(optimizer: Optimizer, caller: FrameType) -> None:
-    before = _updates.get(id(optimizer))
-    if before is not None and before.is_around(caller):
-        before.depth += 1  # the step of a class that calls its base's
-        return
-    if before is not None:
-        before.forget()
-    token = _span_of(optimizer).begin() if DETAIL.phases else None
-    _updates[id(optimizer)] = _Update(token, id(caller))
-
-
-def _end_update(optimizer: Optimizer) -> None:
-    update = _updates.get(id(optimizer))
-    if update is None:
-        return
-    update.depth -= 1
-    if update.depth == 0:
-        del _updates[id(optimizer)]
-        update.end()
-        STEPS.updated(optimizer)
-
-
-def _span_of(optimizer: Optimizer) -> Span | DeviceSpan:
-    """Return its handle: on a device if its weights are there when it makes its first step."""
-    span = _spans.get(optimizer)
-    if span is None:
-        placed = Placed(recorder.span(type(optimizer).__name__, kind="update"))
-        span = _spans[optimizer] = placed.at(_first_weight(optimizer))
-    return span
+def _forget(dropped: weakref.ref[Optimizer]) -> None:
+    for key, known in list(_updates.items()):
+        if known.optimizer is dropped:
+            del _updates[key]
 
 
 def _first_weight(optimizer: Optimizer) -> Any:
+    """Return a weight, which says whether the optimizer works on a device."""
     weights = (weight for group in optimizer.param_groups for weight in group["params"])
     return next(weights, None)

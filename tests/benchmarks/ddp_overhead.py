@@ -49,7 +49,9 @@ KEPT: Final = {
 ARMS: Final = ("recorded", "plain", "also plain")
 RESAMPLES: Final = 2000
 TOGETHER: Final = 40  # rounds a block of the bootstrap
-BLOCK_S: Final = 0.05  # about what a block of steps should take: noise lasts longer, and so falls out
+BLOCK_S: Final = (
+    0.05  # about what a block of steps should take: noise lasts longer, and so falls out
+)
 EXAMPLES: Final = Path(__file__).parents[2] / "instrument" / "examples"
 TABLES: Final = (
     "_forward_pre_hooks",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 from support.runs.analysed import faults, report, trace
 
 from tracelens.analyses import analyze
@@ -75,6 +76,19 @@ def test_shards_are_known_by_the_requests_that_they_serve() -> None:
     found = without(HOT, "shard")
     loads = cast("Imbalance", found.results["imbalance"]).shards.loads
     assert loads["bytes"].to_list() == [2 * 4 * 40 * size * MIB for size in (4, 24, 4)]
+    assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
+
+
+def test_servers_need_not_know_steps() -> None:
+    """As those of TensorFlow's sessions: what they serve belongs to the step of who asked."""
+    run = trace(HOT)
+    served = pl.col("op").is_in(["receive", "aggregate", "apply", "reply"])
+    step = pl.when(served).then(-1).otherwise(pl.col("step")).cast(EVENT_COLUMNS["step"])
+    found = analyze(run.with_(events=run.events.with_columns(step=step), parts=None, outlines=None))
+    known = cast("Imbalance", report(HOT).results["imbalance"]).shards
+    shards = cast("Imbalance", found.results["imbalance"]).shards
+    assert_frame_equal(shards.loads, known.loads)
+    assert shards.loads["cpu_share"].min() > 0  # type: ignore[operator]  # of floats
     assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
 
 

@@ -57,15 +57,27 @@ _GROUP: Final = ("shard", "step")
 
 
 def served_requests(trace: Trace) -> pl.DataFrame:
-    """Return what the shards recorded of their requests."""
-    shards = trace.shards.select("process", held=pl.coalesce("shard", "rank"))
+    """Return what the shards recorded of their requests.
+
+    Where a shard does not know steps, a request has that of the worker that made it, and an update
+    without a request that of what was served before.
+    """
+    shards = trace.shards.lazy().select("process", held=pl.coalesce("shard", "rank"))
+    step = pl.when(pl.col("step") >= 0).then(pl.col("step"))
+    requests = trace.requests.lazy().filter(pl.col("kind") == "ps")
+    asked = requests.join(shards, on="process", how="anti").filter(pl.col("request").is_not_null())
+    steps = asked.group_by("request").agg(asked=step.first())
+    unasked = pl.col("request").is_null()
     return (
-        trace.requests.lazy()
-        .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
-        .join(shards.lazy(), on="process", how="inner")
+        requests.filter(pl.col("end_ns").is_not_null())
+        .join(shards, on="process", how="inner")
+        .join(steps, on="request", how="left")
+        .with_columns(pl.coalesce("shard", "held").alias("shard"), known=pl.coalesce(step, "asked"))
+        .with_columns(before=pl.col("known").forward_fill().over("shard", order_by="start_ns"))
         .select(
-            "step", "bytes", "key", "request", "peer", "queue_depth", "start_ns", "end_ns",
-            op=pl.col("op").cast(pl.String), shard=pl.coalesce("shard", "held"),
+            "bytes", "key", "request", "peer", "queue_depth", "start_ns", "end_ns", "shard",
+            step=pl.coalesce("known", pl.when(unasked).then("before"), "step"),
+            op=pl.col("op").cast(pl.String),
         )
         .sort(*_GROUP, "start_ns")
         .collect()

@@ -128,6 +128,10 @@ bench-clients: $(VENV)/test.stamp ## whether 50 people who look at a run at once
 bench-ddp: $(VENV)/test.stamp ## what recording costs a real DDP training, with its interval (PUBLISH=1: write docs/benchmarks.md)
 	PYTHONPATH=tests $(BIN)/python tests/benchmarks/ddp_overhead.py $(if $(PUBLISH),--publish) $(ARGS)
 
+# Beside TraceML, which make bench-verdicts installs.
+bench-ddp-starts: $(VENV)/test.stamp $(VENV)-traceml/traceml.stamp ## what recording costs whole starts of a DDP program, beside TraceML (15 minutes; PUBLISH=1: write docs/benchmarks.md)
+	PYTHONPATH=.:tests $(BIN)/python tests/benchmarks/ddp_starts.py --traceml $(VENV)-traceml/bin/traceml $(if $(PUBLISH),--publish) $(ARGS)
+
 bench-easgd: $(VENV)/test.stamp ## how much the methods of the EASGD family communicate, in real runs (PUBLISH=1: write docs/easgd.md)
 	PYTHONPATH=.:instrument:tests $(BIN)/python tests/benchmarks/easgd.py $(if $(PUBLISH),--publish) $(ARGS)
 
@@ -182,6 +186,12 @@ test-trainers: ## Lightning and Hugging Face's Trainer, in an environment of the
 	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' lightning transformers accelerate pytest pytest-timeout pytest-randomly
 	.venv-trainers/bin/python -m pytest tests/frameworks/test_trainers.py $(PYTEST_ARGS)
+
+suite-accelerate: ## Accelerate's own test scripts, without and under `tracelens record`, in an environment of their own (PUBLISH=1: write docs/harmless.md)
+	$(PYTHON) -m venv .venv-trainers
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	.venv-trainers/bin/python -m pip install --quiet --disable-pip-version-check -e '.[analyze]' accelerate
+	PYTHONPATH=.:tests .venv-trainers/bin/python tests/suites/accelerate_suite.py $(if $(PUBLISH),--publish) $(ARGS)
 
 test-trackers: ## a report in MLflow and W&B, frames of pandas: in an environment of their own
 	$(PYTHON) -m venv .venv-trackers

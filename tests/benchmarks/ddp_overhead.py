@@ -209,10 +209,10 @@ def report(times: Any, steps: int, arguments: argparse.Namespace) -> str:
     return f"{table(title, head, rows)}\n\n{means}"
 
 
-def interval(values: Any) -> tuple[float, float, float]:
+def interval(values: Any, together: int = TOGETHER) -> tuple[float, float, float]:
     """Return the trimmed mean and its 95 % interval; `values` are of consecutive rounds."""
     draw = np.random.default_rng(0)
-    together = min(TOGETHER, len(values))
+    together = min(together, len(values))
     blocks = np.lib.stride_tricks.sliding_window_view(values, together)
     count = -(-len(values) // together)
     drawn = blocks[draw.integers(len(blocks), size=(RESAMPLES, count))]

@@ -129,7 +129,7 @@ def ask_traceml(program: Path, fault: str, folder: Path) -> Answer:
     if not program.exists():
         return Answer(failed="not installed")
     options = ["--nproc-per-node", RANKS, "--logs-dir", folder, "--run-name", "run"]
-    ports = ["--aggregator-port", _free_port(), "--master-port", _free_port()]
+    ports = ["--aggregator-port", free_port(), "--master-port", free_port()]
     command = [program, "run", DDP, *options, *ports, "--args", fault, "--traceml"]
     try:
         _run(list(map(str, command)))
@@ -138,7 +138,7 @@ def ask_traceml(program: Path, fault: str, folder: Path) -> Answer:
         return Answer(failed=str(error).splitlines()[0])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

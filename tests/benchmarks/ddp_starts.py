@@ -1,0 +1,154 @@
+"""What recording costs a whole DDP program: starts of it without a tool, under TraceLens, under TraceML.
+
+In each round the program of `ddp_overhead.py` (two ranks on gloo, a small network) is started once
+each way, in random order: plainly, by `tracelens record`, and, with a step marked, by `traceml run`.
+After 20 steps it measures 150: CPU time of all threads of a rank, and wall time. A ratio to the plain
+start of the same round is one sample; given are trimmed means with 95 % intervals from a bootstrap of
+rounds. Two starts of one program differ by a per cent or more, recorded or not, so that this says less
+than blocks of steps in one run do, but it asks nothing of our own code. The C library keeps its memory,
+as there.
+
+Run: make bench-ddp-starts [PUBLISH=1] [ARGS="--rounds N"]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from benchmarks.ddp_overhead import EXAMPLES, KEPT, interval
+from benchmarks.published import publish, table
+from benchmarks.verdicts import free_port
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment
+from support.launch.torchrun import torchrun_command
+
+PAGE: Final = "benchmarks.md"
+SCRIPT: Final = "tests/benchmarks/ddp_starts.py"
+ARMS: Final = {"plain": "plain", "TraceLens": "ours", "TraceML": "traceml", "plain again": "plain"}
+RANKS, WARM_UP, STEPS, BATCH = 2, 20, 150, 32
+
+
+def rank_main(found: Path, *, marked: bool) -> None:
+    """Be a rank: train, and write what a step took."""
+    torch: Any = importlib.import_module("torch")
+    dist: Any = importlib.import_module("torch.distributed")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    dist.init_process_group("gloo")
+    sys.path.insert(0, str(EXAMPLES))
+    example: Any = importlib.import_module("ddp_cnn")
+    nothing = importlib.import_module("faults").Faults(-1, "", (0, 0), 0.0, -1, -1)
+    traceml: Any = importlib.import_module("traceml_ai") if marked else None
+    if marked:
+        traceml.init(mode="auto")
+    rank = dist.get_rank()
+    network = example.Network(rank, nothing)
+    model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+    images = example.Images(BATCH * (WARM_UP + STEPS), rank, nothing)
+
+    def step() -> AbstractContextManager[Any]:
+        return traceml.trace_step(model) if marked else nullcontext()
+
+    cpu = wall = 0.0
+    for number, (batch, labels) in enumerate(torch.utils.data.DataLoader(images, batch_size=BATCH)):
+        if number == WARM_UP:
+            cpu, wall = time.process_time(), time.perf_counter()
+        with step():
+            loss = torch.nn.functional.cross_entropy(model(batch), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    taken = (time.process_time() - cpu) / STEPS, (time.perf_counter() - wall) / STEPS
+    (found / f"{rank}.json").write_text(json.dumps(taken))
+    dist.destroy_process_group()
+
+
+def started(arm: str, traceml: Path, folder: Path) -> list[float]:
+    """Start the program one way; return CPU and wall time a step, the mean of its ranks.
+
+    Raises:
+        RuntimeError: it failed; with the last line of its errors.
+    """
+    folder.mkdir()
+    given = ["--found", folder, *(["--marked"] if arm == "traceml" else [])]
+    command = torchrun_command(Path(__file__), RANKS, given)
+    if arm == "ours":
+        record = ("-m", "tracelens", "record", "--no-verdict", "--out", str(folder / "t"), "--")
+        command = [sys.executable, *record, *command]
+    elif arm == "traceml":
+        options = ["--nproc-per-node", RANKS, "--logs-dir", folder, "--run-name", "run"]
+        ports = ["--aggregator-port", free_port(), "--master-port", free_port()]
+        command = [
+            str(word) for word in (traceml, "run", __file__, *options, *ports, "--args", *given)
+        ]
+    paths = os.pathsep.join(map(str, (Path(__file__).parents[1], Path(__file__).parents[2])))
+    environment = clean_environment(OMP_NUM_THREADS="1", PYTHONPATH=paths) | KEPT
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    if done.returncode:
+        raise RuntimeError(f"{arm} failed: {done.stderr.strip().splitlines()[-1:]}")
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return [float(value) for value in np.mean(ranks, axis=0)]
+
+
+def report(taken: dict[str, list[list[float]]]) -> str:
+    """Return the table: each way of starting beside the plain start of its round."""
+    plain = np.array(taken["plain"])
+    rows = []
+    for arm in list(ARMS)[1:]:
+        ratios = np.log(np.array(taken[arm]) / plain)
+        cells = []
+        for which in (0, 1):
+            mean, low, high = (100 * np.expm1(value) for value in interval(ratios[:, which], 1))
+            ms = 1e3 * float(np.median(plain[:, which]))
+            cells += [f"{mean:+.1f} % ({low:+.1f} to {high:+.1f})", f"{10 * ms * mean:+.0f} us"]
+        rows.append((arm, *cells))
+    medians = 1e3 * np.median(plain, axis=0)
+    title = (
+        f"{len(plain)} rounds of starts, {RANKS} ranks, {STEPS} steps of {medians[0]:.1f} ms of CPU "
+        f"and {medians[1]:.1f} ms of wall time"
+    )
+    return table(title, ("", "CPU (95 %)", "CPU a step", "wall (95 %)", "wall a step"), rows)
+
+
+def main() -> int:
+    """Start the program again and again, or be a rank of it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--traceml", type=Path, default=Path("traceml"), help="its command")
+    parser.add_argument("--found", type=Path, help="be a rank, and write there what steps took")
+    parser.add_argument("--marked", action="store_true", help="mark steps as TraceML asks for")
+    parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
+    arguments = parser.parse_args()
+    if arguments.found:
+        rank_main(arguments.found, marked=arguments.marked)
+        return 0
+    taken: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(arguments.rounds):
+            for arm in random.sample(list(ARMS), len(ARMS)):
+                place = Path(folder) / f"{number}-{arm.replace(' ', '-')}"
+                taken[arm].append(started(ARMS[arm], arguments.traceml, place))
+    text = report(taken)
+    sys.stdout.write(f"{text}\n")
+    if arguments.publish:
+        publish(PAGE, SCRIPT, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

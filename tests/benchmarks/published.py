@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["publish", "table", "with_measured"]
+__all__ = ["publish", "published_rows", "table", "with_measured"]
 
 _DOCS: Final = Path(__file__).parents[2] / "docs"
 _END: Final = "<!-- end of measured -->"
@@ -20,9 +20,25 @@ def publish(page: str, script: str, text: str) -> None:
     path.write_text(with_measured(path.read_text(), script, text))
 
 
+def published_rows(page: str, script: str, title: str) -> list[tuple[str, ...]]:
+    """Return the rows of the table of that title that `script` has in a page; none if it has another."""
+    rest = (_DOCS / page).read_text().split(_begin(script))[1]
+    measured = rest.split(_END, 1)[0]
+    if f"### {title}\n" not in measured:
+        return []
+    rows = [
+        line.strip("| ").split(" | ") for line in measured.splitlines() if line.startswith("| ")
+    ]
+    return [tuple(row) for row in rows[1:]]
+
+
+def _begin(script: str) -> str:
+    return f"<!-- measured: written by {script} -->"
+
+
 def with_measured(page: str, script: str, text: str) -> str:
     """Return the page with `text` where `script` has its place."""
-    begin = f"<!-- measured: written by {script} -->"
+    begin = _begin(script)
     before, rest = page.split(begin)
     after = rest.split(_END, 1)[1]
     return f"{before}{begin}\n\n{text}\n\n{_END}{after}"

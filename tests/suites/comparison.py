@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from benchmarks.published import publish, table
+from benchmarks.published import publish, published_rows, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -167,15 +167,22 @@ def row(suite: Suite) -> tuple[str, ...]:
 def conclude(
     title: str, parts: str, suites: Sequence[Suite], script: str, *, published: bool
 ) -> int:
-    """Print the table of some suites, publish it if asked to, and return the exit code."""
+    """Print the table of some suites, and return the exit code.
+
+    Published is also what stands there of other backends and numbers of ranks.
+    """
     head = (
         "backend", "ranks", parts, "tests without", "tests recorded", "failures without",
         "failures recorded", "new failures", "events",
     )  # fmt: skip
-    text = table(title, head, map(row, suites))
-    say(text)
+    rows = [row(suite) for suite in suites]
+    say(table(title, head, rows))
     if published:
-        publish(_PAGE, script, text)
+        known = {
+            line[:2]: line for line in published_rows(_PAGE, script, title)
+        }  # by backend and ranks
+        known |= {line[:2]: line for line in rows}
+        publish(_PAGE, script, table(title, head, known.values()))
     return 0 if suites and all(suite.passed for suite in suites) else 1
 
 

@@ -29,14 +29,14 @@ from typing import Any, Final
 import numpy as np
 from benchmarks.ddp_overhead import EXAMPLES, KEPT, interval
 from benchmarks.published import publish, table
-from benchmarks.verdicts import free_port
+from benchmarks.verdicts import traceml_command
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 from support.launch.torchrun import torchrun_command
 
 PAGE: Final = "benchmarks.md"
 SCRIPT: Final = "tests/benchmarks/ddp_starts.py"
-ARMS: Final = {"plain": "plain", "TraceLens": "ours", "TraceML": "traceml"}
+ARMS: Final = ("plain", "TraceLens", "TraceML")
 RANKS, WARM_UP, STEPS, BATCH = 2, 20, 100, 32
 
 
@@ -84,17 +84,13 @@ def started(arm: str, traceml: Path, folder: Path) -> list[float]:
         RuntimeError: it failed; with the last line of its errors.
     """
     folder.mkdir()
-    given = ["--found", folder, *(["--marked"] if arm == "traceml" else [])]
-    command = torchrun_command(Path(__file__), RANKS, given)
-    if arm == "ours":
+    script, given = Path(__file__), ["--found", folder]
+    command = torchrun_command(script, RANKS, given)
+    if arm == "TraceLens":
         record = ("-m", "tracelens", "record", "--no-verdict", "--out", str(folder / "t"), "--")
         command = [sys.executable, *record, *command]
-    elif arm == "traceml":
-        options = ["--nproc-per-node", RANKS, "--logs-dir", folder, "--run-name", "run"]
-        ports = ["--aggregator-port", free_port(), "--master-port", free_port()]
-        command = [
-            str(word) for word in (traceml, "run", __file__, *options, *ports, "--args", *given)
-        ]
+    elif arm == "TraceML":
+        command = traceml_command(traceml, script, RANKS, folder, [*given, "--marked"])
     paths = os.pathsep.join(map(str, (Path(__file__).parents[1], Path(__file__).parents[2])))
     environment = clean_environment(OMP_NUM_THREADS="1", PYTHONPATH=paths) | KEPT
     done = subprocess.run(
@@ -108,15 +104,15 @@ def started(arm: str, traceml: Path, folder: Path) -> list[float]:
 
 def one_round(traceml: Path, folder: Path) -> dict[str, list[float]]:
     """Start the program each way once, in random order."""
-    order = random.sample(list(ARMS), len(ARMS))
-    return {arm: started(ARMS[arm], traceml, folder / arm) for arm in order}
+    order = random.sample(ARMS, len(ARMS))
+    return {arm: started(arm, traceml, folder / arm) for arm in order}
 
 
 def report(taken: dict[str, list[list[float]]]) -> str:
     """Return the table: each way of starting beside the plain start of its round."""
     plain = np.array(taken["plain"])
     rows = []
-    for arm in list(ARMS)[1:]:
+    for arm in ARMS[1:]:
         ratios = np.log(np.array(taken[arm]) / plain)
         cells = []
         for which in (0, 1):
@@ -156,6 +152,8 @@ def main() -> int:
                 continue
             for arm, values in found.items():
                 taken[arm].append(values)
+    if not taken["plain"]:
+        sys.exit("Every round was left out: there is nothing to report")
     text = report(taken)
     sys.stdout.write(f"{text}\n")
     if arguments.publish:

@@ -128,17 +128,23 @@ def ask_traceml(program: Path, fault: str, folder: Path) -> Answer:
     """Run the same training under TraceML, with its marks."""
     if not program.exists():
         return Answer(failed="not installed")
-    options = ["--nproc-per-node", RANKS, "--logs-dir", folder, "--run-name", "run"]
-    ports = ["--aggregator-port", free_port(), "--master-port", free_port()]
-    command = [program, "run", DDP, *options, *ports, "--args", fault, "--traceml"]
     try:
-        _run(list(map(str, command)))
+        _run(traceml_command(program, DDP, RANKS, folder, [fault, "--traceml"]))
         return theirs(json.loads((folder / "run" / "final_summary.json").read_text()))
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         return Answer(failed=str(error).splitlines()[0])
 
 
-def free_port() -> int:
+def traceml_command(
+    program: Path, script: Path, ranks: int, folder: Path, given: Sequence[object]
+) -> list[str]:
+    """Return the command that runs a script under TraceML, which writes below `folder`."""
+    options = ["--nproc-per-node", ranks, "--logs-dir", folder, "--run-name", "run"]
+    ports = ["--aggregator-port", _free_port(), "--master-port", _free_port()]
+    return [str(word) for word in (program, "run", script, *options, *ports, "--args", *given)]
+
+
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])

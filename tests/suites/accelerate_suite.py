@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from suites.comparison import Outcome, Suite, compare, conclude, run
+from support.launch.torchrun import torchrun_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,10 +23,15 @@ if TYPE_CHECKING:
 __all__ = ["compare_scripts", "find_scripts"]
 
 _ENDS_WITHIN_S: Final = 60
-_LAUNCHERS: Final = {
-    1: (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"),
-    2: (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"),
-}
+_LAUNCH: Final = (
+    sys.executable,
+    "-m",
+    "accelerate.commands.launch",
+    "--cpu",
+    "--num_processes",
+    "1",
+)
+_RANKS: Final = (1, 2)
 
 
 def find_scripts() -> dict[str, Path]:
@@ -59,7 +65,8 @@ def run_each(ranks: int, outcomes: Path, names: Sequence[str]) -> None:
     scripts = find_scripts()
     with outcomes.open("w", encoding="utf-8") as file:
         for name in names:
-            command = [*_LAUNCHERS[ranks], str(scripts[name])]
+            script = scripts[name]
+            command = torchrun_command(script, ranks) if ranks > 1 else [*_LAUNCH, str(script)]
             file.write(f"{'passed' if _passes(command) else 'failed'} {name}\n")
         file.write("ended\n")
 
@@ -85,7 +92,7 @@ def main() -> int:
         run_each(int(ranks), Path(outcomes), names)
         return 0
     names = arguments.scripts or list(find_scripts())
-    suites = [compare_scripts(ranks, names) for ranks in _LAUNCHERS]
+    suites = [compare_scripts(ranks, names) for ranks in _RANKS]
     title = f"Accelerate {metadata.version('accelerate')}"
     script = "tests/suites/accelerate_suite.py"
     return conclude(title, "scripts", suites, script, published=arguments.publish)

@@ -170,7 +170,7 @@ class _Updates:
         self._span = placed.at(_first_weight(optimizer))
         self._token: Token | DeviceToken | None = None
         self._depth = 0
-        self._caller = 0  # the frame that makes the step, which tells whether it still runs
+        self._caller = 0  # the frame that makes the step, as long as that runs
 
     def begin(self, caller: FrameType) -> None:
         """A step begins, or one inside it: that of a class that calls its base's."""

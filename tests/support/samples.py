@@ -12,16 +12,19 @@ import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from support.launch.patience import PATIENCE_S
+from support.runs.cached import fingerprint, load_or_make
 
 import tracelens as tl
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.result import Report
+    from tracelens.model.trace import Trace
 
 ROOT: Final = Path(__file__).parents[2]
 SAMPLES: Final = ROOT / "sample_traces"
@@ -67,6 +70,20 @@ def manifest() -> list[Sample]:
     """Every sample that is documented."""
     entries = tomllib.loads((SAMPLES / "manifest.toml").read_text())
     return [Sample(name=name, **entry) for name, entry in entries.items()]
+
+
+@cache
+def sample_trace(name: str) -> Trace:
+    """Open the committed trace of a sample."""
+    folder = SAMPLES / name
+    return load_or_make(f"trace {fingerprint(folder)}", lambda: tl.open(folder))
+
+
+@cache
+def sample_report(name: str) -> Report:
+    """Analyze the committed trace of a sample."""
+    key = f"report {fingerprint(SAMPLES / name)}"
+    return load_or_make(key, lambda: tl.analyze(sample_trace(name)))
 
 
 def record(sample: Sample, folder: Path) -> None:

@@ -1,9 +1,11 @@
-"""Simulated runs with their report, made once for all tests that ask the same."""
+"""Simulated runs with their report: each is made once per version of the code."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING
+
+from support.runs.cached import load_or_make
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare
@@ -56,16 +58,16 @@ RUNS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
 
 @cache
 def trace(scenario: Scenario) -> Trace:
-    """Simulate."""
-    return prepare(generate(scenario))
+    """Simulate a run and prepare its trace."""
+    return load_or_make(f"trace {scenario}", lambda: prepare(generate(scenario)))
 
 
 @cache
 def report(scenario: Scenario) -> Report:
-    """Simulate and analyze."""
-    return analyze(trace(scenario))
+    """Simulate a run and analyze it."""
+    return load_or_make(f"report {scenario}", lambda: analyze(trace(scenario)))
 
 
 def faults(found: Report) -> list[Finding]:
-    """Return what a report calls wrong."""
+    """Return the findings of a report that are faults."""
     return [finding for finding in found.findings if finding.category == "fault"]

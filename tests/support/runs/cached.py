@@ -1,7 +1,7 @@
 """Disk cache of simulated runs and reports: one run of the tests makes each of them once.
 
-The cache belongs to one version of the code. A change of any source file of `tracelens` starts an empty
-one and removes the old one, so no test ever sees a result of other code.
+Each version of the code has a directory of its own: a change of any source file of `tracelens` starts an
+empty one, so no test ever sees a result of other code. Directories older than a day are removed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import os
 import pickle
 import shutil
+import time
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[3]
 CACHE_DIRECTORY: Final = ROOT / ".pytest_cache" / "runs"
+DAY_S: Final = 86_400
 
 T = TypeVar("T")
 
@@ -35,7 +37,8 @@ def load_or_make(key: str, make: Callable[[], T]) -> T:
     with (directory / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if path.exists():
-            return pickle.loads(path.read_bytes())  # noqa: S301 - this function wrote it
+            stored: T = pickle.loads(path.read_bytes())  # noqa: S301 - this function wrote it
+            return stored
         value = make()
         draft = path.with_suffix(".draft")
         draft.write_bytes(pickle.dumps(value))
@@ -45,10 +48,7 @@ def load_or_make(key: str, make: Callable[[], T]) -> T:
 
 @cache
 def _version_directory() -> Path:
-    """Make the directory of this version of the code, and remove those of other versions.
-
-    Another checkout or another process with the same code has the same version.
-    """
+    """Make the directory of this version of the code, and remove old ones."""
     digest = hashlib.sha256()
     for path in sorted((ROOT / "tracelens").rglob("*.py")):
         digest.update(path.read_bytes())
@@ -57,7 +57,7 @@ def _version_directory() -> Path:
     directory = CACHE_DIRECTORY / digest.hexdigest()[:16]
     directory.mkdir(parents=True, exist_ok=True)
     for other in CACHE_DIRECTORY.iterdir():
-        if other != directory:
+        if other != directory and other.stat().st_mtime < time.time() - DAY_S:
             shutil.rmtree(other, ignore_errors=True)
     return directory
 

@@ -22,11 +22,12 @@ ANALYZER = ["Report", "Trace", "__version__", "analyze", "open", "whatif"]
 
 
 @both_recorders
-def test_anything_may_be_handed_in(tmp_path: Path, recorder: str) -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_anything_may_be_handed_in(tmp_path: Path, recorder: str, examples: int) -> None:
     """Nothing raises but what says so when a handle is made or recording begins, in one sentence."""
     environment: Mapping[str, str] = clean_environment(TRACELENS_NATIVE=recorder)
     done = subprocess.run(
-        [sys.executable, absurd.__file__],
+        [sys.executable, absurd.__file__, str(examples)],
         env=environment,
         cwd=tmp_path,
         capture_output=True,

@@ -92,7 +92,7 @@ if RECORDS:
 
 
 @both_recorders
-@pytest.mark.parametrize("keep", ["all", "last:3"])
+@pytest.mark.parametrize("keep", [pytest.param("all", marks=pytest.mark.slow), "last:3"])
 def test_live_segments_are_never_truncated(tmp_path: Path, recorder: str, keep: str) -> None:
     """Cutting off memory that is mapped kills who writes to it, so segments only ever get unlinked."""
     program = f"if RECORDS: tl.start(FOLDER + '/trace', keep={keep!r}, budget='30MB')\n{LIVE}"

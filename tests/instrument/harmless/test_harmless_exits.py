@@ -132,8 +132,12 @@ ENDINGS = {
 }
 
 
+QUICK = {"late", "forked", "execed", "exception", "terminated", "segfault"}
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ENDINGS]
+
+
 @both_recorders
-@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize("name", NAMES)
 def test_end_is_as_without(tmp_path: Path, recorder: str, name: str) -> None:
     """The same output, the same exit code, no word of ours, and every step that was trained."""
     ran = harmless(ENDINGS[name], tmp_path, recorder)

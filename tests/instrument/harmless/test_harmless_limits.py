@@ -53,11 +53,20 @@ OF_MEMORY = {
 MAY_HAVE_ENOUGH = {"no more descriptors"} | OF_MEMORY.keys()
 
 
+FATAL = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
+
+
 @both_recorders
-@pytest.mark.parametrize("signalled", [False, True], ids=["ignored", "fatal"])
-def test_one_warning_for_each_limit(tmp_path: Path, recorder: str, *, signalled: bool) -> None:
+def test_one_warning_for_a_limit(tmp_path: Path, recorder: str) -> None:
     """Whatever is kept, the rest is counted; so, too, where SIGXFSZ would end the program."""
-    first = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n" if signalled else ""
+    names = ("no files later", "few descriptors")
+    check({name: OF_FILES[name] for name in names}, tmp_path, recorder, FATAL)
+
+
+@both_recorders
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["", FATAL], ids=["ignored", "fatal"])
+def test_one_warning_for_each_limit(tmp_path: Path, recorder: str, first: str) -> None:
     check(OF_FILES, tmp_path, recorder, first)
 
 
@@ -101,7 +110,7 @@ resource.setrlimit(resource.RLIMIT_AS, (MIB << 20, MIB << 20))
 
 @both_recorders
 @pytest.mark.limits_memory
-@pytest.mark.parametrize("mebibytes", [120, 200])
+@pytest.mark.parametrize("mebibytes", [pytest.param(120, marks=pytest.mark.slow), 200])
 def test_little_memory_at_the_end(tmp_path: Path, recorder: str, mebibytes: int) -> None:
     """Turning records into Arrow needs memory: where there is none they stay, whole and readable."""
     harmless(AT_THE_END.replace("MIB", str(mebibytes)), tmp_path, recorder)

@@ -265,8 +265,14 @@ PROGRAMS = {
 }
 
 
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow if name in {"again", "deep"} else ())
+    for name in PROGRAMS
+]
+
+
 @both_recorders
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_training_is_as_without(tmp_path: Path, recorder: str, name: str) -> None:
     """It prints the same and ends the same, and its recording is whole."""
     program, warnings = PROGRAMS[name]

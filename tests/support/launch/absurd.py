@@ -1,6 +1,7 @@
 """Calls everything that the recorder offers with anything, and says what raised that should not.
 
 Run as a program, in a folder where it may write: what is called so leaves traces all over the process.
+Its argument is the number of calls of each.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ from tracelens_instrument import recorder
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-EXAMPLES = 20
 MADE = tl.span("made")
 ON_DEVICE = tl.span("on a device", device=True)
 FOLDERS = itertools.count()
@@ -184,12 +184,12 @@ CALLS: dict[str, tuple[Callable[..., object], list[st.SearchStrategy[Any]], bool
 }
 
 
-def call(name: str) -> str | None:
+def call(name: str, examples: int) -> str | None:
     """Call with many things; return what raised, if anything did."""
     function, arguments, may_refuse = CALLS[name]
 
     @settings(
-        max_examples=EXAMPLES,
+        max_examples=examples,
         deadline=None,
         database=None,
         suppress_health_check=list(HealthCheck),
@@ -219,7 +219,7 @@ def main() -> None:
         for name in CALLS:
             if on:
                 tl.start("trace")
-            raised = call(name)
+            raised = call(name, int(sys.argv[1]))
             if raised:
                 sys.stdout.write(f"{'recording' if on else 'off'}: {raised}\n")
     tl.stop()

@@ -18,12 +18,14 @@ from support.launch.recording import clean_environment
 if TYPE_CHECKING:
     from pathlib import Path
 
-# A run of all tests tries both, so `make unit` leaves these out of its second pass, which is without the
-# native part. A run that asks for one recorder tries that one.
-RECORDERS = [os.environ["TRACELENS_NATIVE"]] if "TRACELENS_NATIVE" in os.environ else ["1", "0"]
-both_recorders = pytest.mark.parametrize(
-    "recorder", RECORDERS, ids=lambda switch: "native" if switch == "1" else "python"
-)
+# `make test` tries the native recorder, `make test-all` both; TRACELENS_NATIVE chooses one of them.
+RECORDERS = [
+    pytest.param("1", id="native"),
+    pytest.param("0", id="python", marks=pytest.mark.slow),
+]
+if "TRACELENS_NATIVE" in os.environ:
+    RECORDERS = [pytest.param(os.environ["TRACELENS_NATIVE"], id="chosen")]
+both_recorders = pytest.mark.parametrize("recorder", RECORDERS)
 
 PRELUDE = """
 import os, sys, warnings

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.record import run_record
-from support.launch.recording import read_all, read_one, run_child
+from support.launch.recording import read_all, read_one
 from support.launch.torch_training import Training
 
 import tracelens as tl
@@ -20,6 +20,8 @@ from tracelens_instrument import recorder
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from support.launch.forked import ForkServer
 
 # What each detail adds for a model of two layers, of which the first is called "0".
 SEEN = {
@@ -47,15 +49,15 @@ print([weight.tolist() for weight in model.parameters()])
 
 
 @pytest.mark.end_to_end
-def test_each_detail_holds_those_before_it(tmp_path: Path) -> None:
+def test_each_detail_holds_those_before_it(tmp_path: Path, fork_server: ForkServer) -> None:
     """From steps with the work done in them to operators, and the training is the same."""
     expected: set[str] = set()
     weights = set()
     for level, added in SEEN.items():
         expected |= added
         folder = tmp_path / level
-        variables = {"TRACELENS_DIR": str(folder), "TRACELENS_DETAIL": level}
-        weights.add(run_child(TRAINING.replace("{more}", ""), **variables).stdout)
+        code = TRAINING.replace("{more}", "")
+        weights.add(fork_server.run(code, trace=folder, TRACELENS_DETAIL=level).stdout)
         recorded = read_one(folder)
         assert {event["name"] for event in recorded.events} == expected, level
         assert [step["step"] for step in recorded.named("step")] == [0, 1, 2]
@@ -65,10 +67,10 @@ def test_each_detail_holds_those_before_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.end_to_end
-def test_a_model_may_have_its_own(tmp_path: Path) -> None:
+def test_a_model_may_have_its_own(tmp_path: Path, fork_server: ForkServer) -> None:
     """And the trace says how closely anything was looked at."""
     code = TRAINING.replace("{more}", ", detail='layer'")
-    run_child(code, TRACELENS_DIR=str(tmp_path / "t"), TRACELENS_DETAIL="step")
+    fork_server.run(code, trace=tmp_path / "t", TRACELENS_DETAIL="step")
     recorded = read_one(tmp_path / "t")
     assert len(recorded.named("0")) == 2 * 3
     assert recorded.side.retention.detail == "layer"
@@ -81,7 +83,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     again = f"{script}; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
     folder = tmp_path / "t"
     command = [sys.executable, "-c", again, script]
-    done = run_record("--out", str(folder), "--detail", "layer", "--", *command)
+    done = run_record("--no-verdict", "--out", folder, "--detail", "layer", "--", *command)
     assert done.returncode == 0, done.stderr
     assert [r.side.retention.detail for r in read_all(folder)] == ["layer", "layer"]
     assert main(["info", str(folder)]) == 0

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.launch.record import record_command
 from support.launch.recording import Recorded, read_all
-from support.launch.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
 
@@ -18,6 +16,8 @@ pytestmark = pytest.mark.end_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from support.launch.forked import RunRanks
 
 SCRIPT = Path(__file__).parent / "scripts" / "direct_collectives.py"
 FLOATS = 4 * 4
@@ -39,11 +39,10 @@ BARRIER = ROUND[-1]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("direct") / "trace"
-    done = run_ranks(record_command("--out", folder, "--", *torchrun_command(SCRIPT, 2)))
+    done = run_ranks(SCRIPT, 2, folder, hooks=True)
     assert "TraceLens: " not in done.stderr
-    assert "(process group of 2 ranks)" in done.stderr
     return folder
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.launch.record import record_command
 from support.launch.recording import Recorded, read_all
-from support.launch.torchrun import run_ranks, torchrun_command
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.end_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from support.launch.forked import RunRanks
 
 SCRIPT = Path(__file__).parent / "scripts" / "direct_messages.py"
 # What each rank sends to the other in a group: tag, number, bytes.
@@ -26,9 +26,9 @@ SENT = [
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
+def ranks(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
     folder = tmp_path_factory.mktemp("messages") / "trace"
-    done = run_ranks(record_command("--out", folder, "--", *torchrun_command(SCRIPT, 2)))
+    done = run_ranks(SCRIPT, 2, folder, hooks=True)
     assert "TraceLens: " not in done.stderr
     return read_all(folder)
 

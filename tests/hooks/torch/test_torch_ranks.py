@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.launch.recording import Recorded, read_all
-from support.launch.torchrun import run_ranks, torchrun_command
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.end_to_end
@@ -16,14 +15,16 @@ pytestmark = pytest.mark.end_to_end
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from support.launch.forked import RunRanks
+
 SCRIPTS = Path(__file__).with_name("scripts")
 STEPS = 4
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
+def ranks(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
     folder = tmp_path_factory.mktemp("ddp") / "trace"
-    run_ranks(torchrun_command(SCRIPTS / "ddp_training.py", 2), folder, PYTHONWARNINGS="error")
+    run_ranks(SCRIPTS / "ddp_training.py", 2, folder, PYTHONWARNINGS="error")
     return read_all(folder)
 
 
@@ -115,10 +116,9 @@ def test_nothing_is_left_open_or_failed(ranks: list[Recorded]) -> None:
         assert [(e["kind"], e["step"]) for e in unfinished] == [("step", STEPS)]
 
 
-def test_weights_are_the_same_bit_for_bit(tmp_path: Path) -> None:
+def test_weights_are_the_same_bit_for_bit(tmp_path: Path, run_ranks: RunRanks) -> None:
     """Whether recorded or not, with DDP's own reduction or the user's, early or late."""
-    command = torchrun_command(SCRIPTS / "ddp_same_weights.py", 3)
-    finished = run_ranks(command, tmp_path / "trace")
+    finished = run_ranks(SCRIPTS / "ddp_same_weights.py", 3, tmp_path / "trace")
     lines = [line for line in finished.stdout.splitlines() if line.startswith("{")]
     assert len(lines) == 3
     for line in lines:

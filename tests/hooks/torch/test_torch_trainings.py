@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.launch.record import record_command
 from support.launch.recording import Recorded, read_all
-from support.launch.torchrun import run_ranks, torchrun_command
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.end_to_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from support.launch.forked import RunRanks
 
     Events = list[dict[str, Any]]
 
@@ -27,30 +28,33 @@ STEPS = 4
 GRADIENT = 4 * (32 * 64 + 64 + 64 * 4 + 4)  # bytes
 
 
-def _weights(command: list[str]) -> tuple[list[dict[str, str]], str]:
-    done = run_ranks(command)
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return lines, done.stderr
+@dataclass
+class Training:
+    """What two ranks recorded, the weights that they printed, and those without TraceLens."""
+
+    ranks: list[Recorded]
+    weights: list[dict[str, str]]
+    plain_weights: list[dict[str, str]]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("trainings") / "trace"
+def training(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> Training:
+    folder = tmp_path_factory.mktemp("trainings") / "trace"
+    recorded = run_ranks(SCRIPT, 2, folder, hooks=True)
+    assert "TraceLens: " not in recorded.stderr
+    assert "Dynamo does not know" not in recorded.stderr  # it leaves our hooks alone
+    plain = run_ranks(SCRIPT, 2)
+    return Training(read_all(folder), _weights(recorded.stdout), _weights(plain.stdout))
+
+
+def _weights(output: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
 @pytest.fixture(scope="module")
-def recorded_weights(folder: Path) -> list[dict[str, str]]:
-    command = torchrun_command(SCRIPT, 2)
-    weights, said = _weights(record_command("--out", folder, "--", *command))
-    assert "TraceLens: " not in said
-    assert "Dynamo does not know" not in said  # it leaves our hooks alone
-    return weights
-
-
-@pytest.fixture(scope="module")
-def ranks(folder: Path, recorded_weights: list[dict[str, str]]) -> list[Recorded]:
-    assert len(recorded_weights) == 2
-    return read_all(folder)
+def ranks(training: Training) -> list[Recorded]:
+    assert len(training.weights) == 2
+    return training.ranks
 
 
 @pytest.fixture
@@ -86,11 +90,11 @@ def _check(events: Events, passes: int = STEPS) -> None:
     assert _reduced(events) == [GRADIENT] * STEPS
 
 
-def test_weights_are_the_same_bit_for_bit(recorded_weights: list[dict[str, str]]) -> None:
+def test_weights_are_the_same_bit_for_bit(training: Training) -> None:
     """Whatever the way to train, as without TraceLens, on both ranks."""
-    plain, _ = _weights(torchrun_command(SCRIPT, 2))
+    plain = training.plain_weights
     assert list(plain[0]) == list(WAYS)
-    assert recorded_weights == plain
+    assert training.weights == plain
     assert plain[0] == plain[1]
     assert len(set(plain[0].values())) > len(WAYS) // 2  # they do differ
 

@@ -153,7 +153,9 @@ def test_children_keep_as_their_parent(tmp_path: Path) -> None:
 def test_command_line(tmp_path: Path) -> None:
     """`tracelens record` hands it on, and refuses nonsense before it runs anything."""
     command = ("--", sys.executable, "-c", "import tracelens as tl; tl.instant('there')")
-    run_record("--out", tmp_path / "t", "--keep", "last:5", "--budget", "3MB", *command)
+    run_record(
+        "--no-verdict", "--out", tmp_path / "t", "--keep", "last:5", "--budget", "3MB", *command
+    )
     assert read_one(tmp_path / "t").side.retention == replace(ALL, last=5, budget_bytes=3_000_000)
     refused = run_record("--out", tmp_path / "no", "--keep", "some", *command)
     assert refused.returncode == 2

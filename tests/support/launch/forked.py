@@ -1,0 +1,145 @@
+"""Runs programs that use PyTorch in forks of a process that has imported it: see `fork_server.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from support.launch import torchrun
+from support.launch.record import record_command
+from support.launch.recording import clean_environment
+from support.launch.torchrun import torchrun_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    RunRanks = Callable[..., subprocess.CompletedProcess[str]]
+
+SERVER = Path(__file__).parent / "programs" / "fork_server.py"
+
+
+class ForkServer:
+    """A process that has imported PyTorch."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._programs = 0
+        self._process = subprocess.Popen(
+            [sys.executable, str(SERVER)],
+            env=clean_environment(OMP_NUM_THREADS="1"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+
+    def run(
+        self,
+        program: Path | str,
+        ranks: int = 1,
+        trace: Path | None = None,
+        *,
+        hooks: bool = False,
+        **variables: str,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a script, or code, in `ranks` processes, which record to `trace`, and wait for it.
+
+        With `hooks`, they record what `tracelens record` would.
+        """
+        folder = self._folder / str(self._programs)
+        folder.mkdir()
+        self._programs += 1
+        if isinstance(program, str):
+            script = folder / "program.py"
+            script.write_text(program)
+        else:
+            script = program
+        if trace is not None:
+            variables |= {"TRACELENS_DIR": str(trace), "TRACELENS_HOOKS": str(int(hooks))}
+        outputs = [
+            [str(folder / f"{rank}.out"), str(folder / f"{rank}.err")] for rank in range(ranks)
+        ]
+        codes = self._ask(
+            script=str(script),
+            outputs=outputs,
+            environments=_environments(ranks, variables),
+        )
+        stdout, stderr = ("".join(map(_read, paths)) for paths in zip(*outputs, strict=True))
+        assert codes == [0] * ranks, stderr
+        return subprocess.CompletedProcess([str(script)], 0, stdout, stderr)
+
+    def _ask(self, **program: object) -> list[int]:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(program) + "\n")
+        self._process.stdin.flush()
+        codes: list[int] = json.loads(self._process.stdout.readline())
+        return codes
+
+    def close(self) -> None:
+        """End it, and what it has forked."""
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
+def _read(path: str) -> str:
+    return Path(path).read_text()
+
+
+def _environments(ranks: int, variables: dict[str, str]) -> list[dict[str, str]]:
+    """Return the environment of each rank; a single process has no rank."""
+    environment = clean_environment(OMP_NUM_THREADS="1", **variables)
+    if ranks == 1:
+        return [environment]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        environment | world | address | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        for rank in range(ranks)
+    ]
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """One process that has imported PyTorch, for all tests."""
+    pytest.importorskip("torch")
+    server = ForkServer(tmp_path_factory.mktemp("forked"))
+    yield server
+    server.close()
+
+
+@pytest.fixture(
+    scope="session", params=["forked", pytest.param("launched", marks=pytest.mark.slow)]
+)
+def run_ranks(request: pytest.FixtureRequest) -> RunRanks:
+    """Run a script in several ranks: `ForkServer.run`, or in `make test-all` also with torchrun."""
+    if request.param == "launched":
+        return _launch
+    server: ForkServer = request.getfixturevalue("fork_server")
+    return server.run
+
+
+def _launch(
+    program: Path | str,
+    ranks: int = 1,
+    trace: Path | None = None,
+    *,
+    hooks: bool = False,
+    **variables: str,
+) -> subprocess.CompletedProcess[str]:
+    command = torchrun_command(Path(program), ranks)
+    if not hooks:
+        return torchrun.run_ranks(command, trace, **variables)
+    done = torchrun.run_ranks(record_command("--no-verdict", "--out", trace, "--", *command))
+    assert f"(process group of {ranks} ranks)" in done.stderr
+    return done

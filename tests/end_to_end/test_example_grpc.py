@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.end_to_end
 
-MODES = ("sync", "async", "pipelined")
+MODES = (
+    "sync",
+    pytest.param("async", marks=pytest.mark.slow),
+    pytest.param("pipelined", marks=pytest.mark.slow),
+)
 SCRIPT = "grpc_parameter_server.py"
 WORKERS, SHARDS, STEPS, HIDDEN = 2, 2, 40, 96
 FEW = 6  # steps
@@ -78,6 +82,7 @@ def test_requests_match_one_to_one(mode: str, trained: Trained) -> None:
     assert set(answered.values()) == {per_request}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", sorted(STRATEGIES))
 def test_bytes_per_shard_are_those_of_the_placement(placement: str, tmp_path: Path) -> None:
     chosen = f"--placement={placement}"
@@ -107,6 +112,7 @@ def test_a_synchronous_update_takes_all_gradients(trained: Trained) -> None:
         assert barrier["start_ns"] + barrier["duration_ns"] >= applied[barrier["step"]]
 
 
+@pytest.mark.slow
 def test_asynchronous_updates_are_one_a_push(trained: Trained) -> None:
     """Each makes a version of its own; a pull says which it got."""
     for process in trained("async")[0]:
@@ -116,6 +122,7 @@ def test_asynchronous_updates_are_one_a_push(trained: Trained) -> None:
             assert all(0 <= event["seq"] <= len(made) for event in process.named("reply"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_a_killed_worker_ends_the_training(mode: str, tmp_path: Path) -> None:
     """Nobody waits for ever, and what was recorded until then is there.

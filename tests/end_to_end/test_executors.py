@@ -101,11 +101,13 @@ def dask() -> Iterator[str]:
             yield address
 
 
+@pytest.mark.slow
 def test_dask_workers(run_of_six: Path, in_threads: bytes, dask: str) -> None:
     """Two workers of a real Dask cluster."""
     assert analyzed(run_of_six, "--again", "--executor", f"dask://{dask}") == in_threads
 
 
+@pytest.mark.slow
 def test_nobody_answers(run_of_six: Path) -> None:
     """Where no scheduler is, that is said; in a process of its own, with which Dask's threads end."""
     command = [sys.executable, "-m", "tracelens", "analyze", str(run_of_six), "--again"]

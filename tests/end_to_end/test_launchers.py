@@ -18,7 +18,7 @@ from support.launch.torchrun import torchrun_command
 import tracelens as tl
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "launch" / "programs" / "endless_ddp.py"
 MANY = 64

@@ -16,7 +16,7 @@ import tracelens as tl
 from tracelens.accounting.phases import run
 from tracelens.accounting.stages import find_stages
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[1] / "support" / "launch" / "programs" / "neighbours_mpi.py"
 RANKS = 4

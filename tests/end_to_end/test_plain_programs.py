@@ -19,7 +19,7 @@ import tracelens as tl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs"
 SCRIPT, DDP = PROGRAMS / "plain_mpi.py", PROGRAMS / "plain_ddp.py"

@@ -19,7 +19,7 @@ from tracelens.accounting import phases
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SCRIPT: Final = Path(__file__).parents[1] / "support/launch/programs/profiled_ddp.py"
 SLOW_MS: Final = 80

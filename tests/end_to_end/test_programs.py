@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs" / "torch_programs.py"
 TUTORIALS = (

@@ -6,10 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from support.samples import SAMPLES, Sample, differences, explain, manifest
-
-from tracelens.analyses import analyze
-from tracelens.load import open as open_trace
+from support.samples import SAMPLES, Sample, differences, explain, manifest, sample_report
 
 if TYPE_CHECKING:
     from tracelens.model.result import Report
@@ -19,7 +16,7 @@ MEGABYTE = 10**6
 
 @pytest.fixture(scope="module", params=manifest(), ids=lambda sample: sample.name)
 def explained(request: pytest.FixtureRequest) -> tuple[Sample, Report]:
-    return request.param, analyze(open_trace(request.param.folder))
+    return request.param, sample_report(request.param.name)
 
 
 def test_planted_fault_is_the_first_finding(explained: tuple[Sample, Report]) -> None:

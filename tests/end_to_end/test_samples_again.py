@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 FEW: Final = 6  # steps, where structure is all that is compared
 # What a busy machine cannot do to a run: such a fault is one of ours.
@@ -29,6 +31,10 @@ SLOW: Final = "--slow-ms=100"
 # Others are recorded again in test_random_faults, with faults drawn at random.
 PLANTED: Final = ("ddp-slow-loader", "ps-hot-shard", "mpi-killed-rank", "mpi-sampled")
 CHEAP: Final = [sample for sample in manifest() if sample.cheap]
+SAMPLES_PER_RUN: Final = 4
+# Which samples are recorded: "all", or the number of a turn. By default each day has its turn, and
+# all samples have had theirs within eight days.
+TURN: Final = os.environ.get("TRACELENS_SAMPLES_TURN", str(int(time.time()) // 86_400))
 
 
 def structure(trace: Trace) -> dict[str, set[tuple[object, ...]]]:
@@ -54,7 +60,20 @@ def slower(sample: Sample) -> Sample:
     return replace(sample, arguments=delayed)
 
 
-@pytest.mark.parametrize("sample", CHEAP, ids=lambda sample: sample.name)
+def samples_of_turn(turn: str) -> list[Sample]:
+    """Return the samples that this run records again."""
+    if turn == "all":
+        return CHEAP
+    first = int(turn) * SAMPLES_PER_RUN % len(CHEAP)
+    return (CHEAP + CHEAP)[first : first + SAMPLES_PER_RUN]
+
+
+def test_eight_turns_record_every_sample() -> None:
+    names = {sample.name for turn in range(8) for sample in samples_of_turn(str(turn))}
+    assert names == {sample.name for sample in CHEAP}
+
+
+@pytest.mark.parametrize("sample", samples_of_turn(TURN), ids=lambda sample: sample.name)
 def test_it_records_the_same_things(sample: Sample, tmp_path: Path) -> None:
     """In a few steps, or in all where a fault must be found that takes them."""
     planted = sample.name in PLANTED

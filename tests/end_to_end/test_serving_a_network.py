@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from http.client import HTTPMessage
     from pathlib import Path
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 def ask(host: str, port: int, path: str, **headers: str) -> tuple[int, HTTPMessage, str]:
@@ -81,7 +81,7 @@ def test_another_user_of_the_machine_is_not_let_in(tmp_path: Path) -> None:
 
 
 def test_many_clients_are_all_answered(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """For a short while, and nothing is printed; `make bench-clients` does so for a minute."""
+    """For a short while, and nothing is printed; `make bench NAME=clients` does so for a minute."""
     write(Scenario(ranks=2, steps=5), tmp_path)
     found = visited(tmp_path, clients=20, seconds=2)
     assert set(found.answers) == {200}

@@ -11,7 +11,7 @@ from support.launch.torchrun import run_ranks, torchrun_command
 import tracelens as tl
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[1] / "hooks" / "torch" / "scripts" / "slow_layer_training.py"
 

@@ -12,7 +12,7 @@ import tracelens as tl
 from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.stats.constants import BOUND
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "launch" / "programs" / "tasks_mpi.py"
 RANKS = 4

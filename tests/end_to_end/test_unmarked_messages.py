@@ -14,7 +14,7 @@ from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.accounting.stages import find_stages
 from tracelens.stats.constants import BOUND
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs"
 MPI, PIPELINE = PROGRAMS / "unmarked_mpi.py", PROGRAMS / "pipeline_torch.py"

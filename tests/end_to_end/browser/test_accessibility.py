@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from support.web.browser import Scheme
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 # The charts that are neither drawn nor say in a sentence that there is nothing to draw.
 UNDRAWN = """() => [...document.querySelectorAll(`[id*='"part":"graph"']`)]

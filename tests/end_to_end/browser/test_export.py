@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 RUN = Scenario(ranks=4, steps=60, faults=(Fault("backprop", (2,), steps=(20, 39), factor=1.6),))
 WINDOW = "timeline?t0=200000000&t1=260000000&pin=2"

@@ -17,7 +17,7 @@ from tracelens_dashboard.pages import PAGES, shards, stragglers
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 BARS = "#timeline .barlayer .point path"
 REQUESTED = "performance.getEntriesByType('resource').map((one) => new URL(one.name).pathname)"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
     from support.web.browser import Scheme
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 WINDOW = "timeline?t0=1000000000&t1=1040000000&open=0"
 PANEL = "#timeline-details"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Page
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 RANKS, RANK, STEP, STEPS = 4096, 2741, 1776, 3000
 # The plot lies within the window, and its image has no more columns than it has pixels.

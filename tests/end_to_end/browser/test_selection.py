@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SLOW = Fault("backprop", (2,), steps=(40, 79), factor=1.6)
 RUN = Scenario(ranks=4, ranks_per_host=2, steps=120, faults=(SLOW,))

@@ -14,7 +14,7 @@ from support.web.browser import opened, settled
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SKEW = "skew, max"
 UNITS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}

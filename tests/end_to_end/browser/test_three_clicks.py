@@ -1,7 +1,8 @@
-"""In a real browser, at 512 ranks: from the first page to the culprit in three clicks at most."""
+"""In a real browser, at 64 and at 512 ranks: from the first page to the culprit in three clicks at most."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,12 +25,12 @@ MOST_CLICKS = 3
 SLOW, HOT = 41, 0
 MIB = 1 << 20
 RUN = Scenario(
-    ranks=512,
+    ranks=64,
     ranks_per_host=8,
     steps=36,
     shards=4,
     shard_bytes=(24 * MIB, 4 * MIB, 4 * MIB, 4 * MIB),
-    link_gbytes_per_s=2000.0,  # as if shards had many: else pushes of 512 ranks were all of a step
+    link_gbytes_per_s=2000.0,  # otherwise pushes of 512 ranks would take the whole step
     aggregate_gbytes_per_s=2000.0,
     faults=(Fault("backprop", (SLOW,), steps=(12, 26), factor=1.6),),
 )
@@ -37,10 +38,10 @@ RUN = Scenario(
 COUNTING = "window.clicks = 0; addEventListener('click', e => { clicks += e.isTrusted; }, true);"
 
 
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture(scope="module", params=[64, pytest.param(512, marks=pytest.mark.slow)])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("traces") / "run"
-    write(RUN, folder)
+    write(replace(RUN, ranks=request.param), folder)
     with served(folder) as address:
         yield address
 

@@ -14,7 +14,7 @@ from support.web.browser import box_of, opened
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 WINDOW = "timeline?t0=1000000000&t1=1040000000"
 

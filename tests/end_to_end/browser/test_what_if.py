@@ -12,7 +12,7 @@ from support.web.browser import box_of, opened, settled
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = pytest.mark.end_to_end
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 def test_controls_change_the_answer(browser: Browser, slow_rank_url: str) -> None:

@@ -34,9 +34,9 @@ SOURCES: Final = (ROOT, ROOT / "instrument", ROOT / "dashboard")
 PACKAGES: Final = ("tracelens", "instrument", "dashboard")
 TESTS: Final = ROOT / "tests"
 WAITING_S: Final = 300
-# Tests that start trainings or browsers would take hours; the rest stops at the first that notices.
+# The tests of `make test` judge, without those that start processes. They stop at the first failure.
 OPTIONS: Final = (
-    *("-x", "-q", "-m", "not end_to_end", "-p", "no:cacheprovider", "-p", "no:randomly"),
+    *("-x", "-q", "-m", "not slow and not end_to_end", "-p", "no:cacheprovider", "-p", "no:randomly"),
     f"--timeout={WAITING_S}",
     "--hypothesis-profile=brief",
 )

@@ -189,6 +189,12 @@ GROUPS: Final = {
             ),
         },
     ),
+    "stragglers": Group(
+        ("tracelens/analyses/stragglers/*.py",),
+        ("tests/analyses/stragglers",),
+        one_in=60,
+        direct=False,
+    ),
 }
 
 

@@ -173,3 +173,12 @@ def test_what_cannot_be_attached_is_named() -> None:
 def test_attached_says_what_is_recorded() -> None:
     tl.attach(network())
     assert hooks.attached()[-1] == "Sequential with 3 parameters"
+
+
+def test_dynamo_is_told_of_our_files_once() -> None:
+    """Its list of them does not grow with the models of a program."""
+    rules = pytest.importorskip("torch._dynamo.trace_rules")
+    tl.attach(network())
+    known = len(rules.SKIP_DIRS)
+    tl.attach(network())
+    assert len(rules.SKIP_DIRS) == known

@@ -85,7 +85,7 @@ def _check(recorded: Recorded, batches: int, workers: int) -> None:
         assert event["start_ns"] + event["duration_ns"] <= wait["start_ns"] + wait["duration_ns"]
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_each_batch_has_its_fetch(start: str, trace: Path) -> None:
     """Where workers stay for two epochs, too; the batches are the same as ever."""
     batches = data.DataLoader(

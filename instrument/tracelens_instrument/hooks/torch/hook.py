@@ -8,6 +8,7 @@ inside it. Collectives are seen in the dispatcher (`operations`), as all are.
 from __future__ import annotations
 
 import weakref
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -142,6 +143,7 @@ def _record_phases(level: str) -> None:
         wrapt.register_post_import_hook(_keep_out_of_graphs, _TRACE_RULES)
 
 
+@cache  # Dynamo's list of files would grow with each model that is attached
 @guarded
 def _keep_out_of_graphs(rules: Any) -> None:
     """Let torch.compile leave our hooks alone: a break of a graph runs them, and it would trace them."""

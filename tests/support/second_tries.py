@@ -2,7 +2,7 @@
 
 A second try is for what a shared machine does to real processes, which is rare: more than a few are
 flaky tests. The file that SECOND_TRIES names in the environment adds up those of several runs of pytest,
-as `make unit` makes them.
+as `make test-all` makes them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Measure how right the verdicts are, on labelled runs of every kind, beside the rules of other tools.
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/accuracy.py [--quick] [--part kinds] [--seeds tuning]
+Run: make bench NAME=accuracy [PUBLISH=1] [ARGS="--part kinds --seeds tuning"]
 A full run of all parts takes an hour of two idle cores; `--kept FILE` lets it go on
 where it was stopped (`--minutes`), and tables say how many runs they are of. With --publish it writes
 docs/accuracy.json and the tables of docs/accuracy.md; those are made with the published seeds only.
@@ -22,6 +22,7 @@ from benchmarks.labelled import clockwork, endtoend, tables
 from benchmarks.labelled.kept import Performer
 from benchmarks.labelled.markdown import tables_of, with_tables
 from benchmarks.labelled.setting import FIRST_SEED, RANKS
+from benchmarks.quick import parse_quick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ PARTS: Final = ("healthy", "clocks", "kinds")
 DOCS: Final = Path(__file__).parents[2] / "docs"
 # By size: healthy tables a noise, and tables a slowdown and family.
 TABLES: Final = {8: (400, 100), 64: (200, 60), 512: (40, 20)}
-QUICK_TABLES: Final = {8: (10, 5)}
+QUICK_TABLES: Final = {8: (2, 1)}
 # Of each kind, by size, in each noise: one of 512 ranks takes as long as ten of 8.
 RUNS: Final = {8: 20, 64: 20, 512: 4}
 CLOCK_RUNS: Final = 5
@@ -81,7 +82,6 @@ def publish(results: dict[str, Any]) -> None:
 def main() -> None:
     """Measure, print the tables, and publish them if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a few runs of 8 ranks, in a minute")
     parser.add_argument("--part", action="append", choices=PARTS, help="only this (repeatable)")
     parser.add_argument("--ranks", type=int, action="append", choices=RANKS, help="only this size")
     parser.add_argument("--kind", default="", help="only kinds of run whose names hold this")
@@ -92,8 +92,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--json", type=Path, help="write the results there")
     parser.add_argument("--publish", action="store_true", help="write docs/accuracy.*")
-    given = parser.parse_args()
-    partial = given.quick or given.kind or given.ranks
+    given = parse_quick(parser, workers=1, kind="healthy")
+    partial = given.kind or given.ranks
     if given.publish and (partial or given.seeds != "published"):
         parser.error("only full runs with the published seeds are published")
     results = measure(

@@ -6,7 +6,7 @@ yardstick is two clock reads and an append to one list that grows, without any s
 in a process, in an order drawn anew each round; a repeat is a process of its own, and its figure the
 median of its rounds' ratios.
 
-Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/amortised.py [--publish] [--repeats N]
+Run: make bench NAME=amortised [PUBLISH=1] [ARGS="--repeats N"]
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.recorder import last_line
 
 import tracelens as tl
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = "tests/benchmarks/amortised.py"
 PAGE: Final = "benchmarks.md"
-SPANS: Final = 100_000
 SIZES: Final = (10, 100, 1000)
 ROUNDS: Final = 3
 SPAN: Final = tl.span("piece")
@@ -77,42 +78,42 @@ WAYS: Final[dict[str, Callable[[int], None]]] = {
 }
 
 
-def _recorded(way: Callable[[int], None], size: int) -> None:
-    for number in range(SPANS // size):
+def _recorded(way: Callable[[int], None], size: int, spans: int) -> None:
+    for number in range(spans // size):
         with tl.step(number):
             way(size)
 
 
-def _steps() -> None:
-    for number in range(SPANS):
+def _steps(spans: int) -> None:
+    for number in range(spans):
         with tl.step(number):
             pass
 
 
-def _inline(size: int) -> None:
+def _inline(size: int, spans: int) -> None:
     clock = time.perf_counter_ns
     found: list[tuple[str, int, int, int, int]] = []
-    for _ in range(SPANS // size):
+    for _ in range(spans // size):
         for number in range(size):
             start = clock()
             found.append(("piece", number, 4096, start, clock()))
 
 
-def _cpu_ns(work: Callable[[], None]) -> float:
-    """Return the CPU time of this process for each of the spans that `work` makes."""
+def _cpu_ns(work: Callable[[], None], spans: int) -> float:
+    """Return the CPU time of this process for each of the `spans` that `work` makes."""
     before = time.process_time_ns()
     work()
-    return (time.process_time_ns() - before) / SPANS
+    return (time.process_time_ns() - before) / spans
 
 
-def one() -> None:
+def one(spans: int) -> None:
     """Measure in this process, and print the median ratio of each way and size, and nanoseconds."""
     ratios: dict[str, list[float]] = {}
     inline: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         tl.start(folder)
         for number in range(ROUNDS + 1):
-            for name, values in _round(inline).items():
+            for name, values in _round(inline, spans).items():
                 if number:  # the first round warms up
                     ratios.setdefault(name, []).append(values)
         tl.stop()  # with its conversion, which else would disturb the next process
@@ -120,37 +121,38 @@ def one() -> None:
     sys.stdout.write(f"\n{json.dumps((backend()[0], found, statistics.median(inline)))}\n")
 
 
-def _round(inline: list[float]) -> dict[str, float]:
+def _round(inline: list[float], spans: int) -> dict[str, float]:
     found = {}
     for size in SIZES:
-        base = _cpu_ns(lambda size=size: _inline(size))  # type: ignore[misc]  # a default, not an argument
+        base = _cpu_ns(partial(_inline, size, spans), spans)
         inline.append(base)
         for name in random.sample(list(WAYS), len(WAYS)):
-            found[f"{name}|{size}"] = _cpu_ns(lambda: _recorded(WAYS[name], size)) / base  # noqa: B023 - called at once
-        found[f"with tl.step(n):|{size}"] = _cpu_ns(_steps) / base
+            recorded = partial(_recorded, WAYS[name], size, spans)
+            found[f"{name}|{size}"] = _cpu_ns(recorded, spans) / base
+        found[f"with tl.step(n):|{size}"] = _cpu_ns(partial(_steps, spans), spans) / base
     return found
 
 
-def report(repeats: int) -> str:
+def report(repeats: int, spans: int) -> str:
     """Measure in processes of their own, both recorders in turns, and return the tables."""
     found: dict[str, dict[str, list[float]]] = {name: {} for name in SWITCHES}
     inline: dict[str, list[float]] = {name: [] for name in SWITCHES}
     for _ in range(repeats):
         for switch in SWITCHES.values():
-            command = [sys.executable, __file__, "--one"]
+            command = [sys.executable, __file__, "--one", "--spans", str(spans)]
             line = last_line(command, os.environ | {"TRACELENS_NATIVE": switch})
             used, ratios, ns = json.loads(line)
             inline[used].append(ns)
             for name, ratio in ratios.items():
                 found[used].setdefault(name, []).append(ratio)
     return "\n\n".join(
-        _table(name, ratios, statistics.median(inline[name]))
+        _table(name, ratios, statistics.median(inline[name]), spans)
         for name, ratios in found.items()
         if ratios
     )
 
 
-def _table(name: str, found: dict[str, list[float]], ns: float) -> str:
+def _table(name: str, found: dict[str, list[float]], ns: float, spans: int) -> str:
     head = ["a span by", *(f"steps of {size:,}" for size in SIZES), "bound", "held"]
     body = []
     for way in ("with tl.step(n):", *WAYS):
@@ -160,7 +162,7 @@ def _table(name: str, found: dict[str, list[float]], ns: float) -> str:
         said = "" if bound is None else f"<= {bound:.2f}"
         label = "`with tl.step(n):`, empty" if way not in WAYS else f"`{way}`"
         body.append([label, *map(_spread, cells), said, held])
-    title = f"Amortised, {name}: means of {SPANS:,} spans, of inline ({ns:.0f} ns)"
+    title = f"Amortised, {name}: means of {spans:,} spans, of inline ({ns:.0f} ns)"
     return table(title, head, body)
 
 
@@ -172,13 +174,14 @@ def main() -> None:
     """Measure, print, and publish if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--spans", type=int, default=100_000, help="of each way and size")
     parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--one", action="store_true", help="measure in this process")
-    arguments = parser.parse_args()
+    arguments = parse_quick(parser, repeats=1, spans=1000)
     if arguments.one:
-        one()
+        one(arguments.spans)
         return
-    text = report(arguments.repeats)
+    text = report(arguments.repeats, arguments.spans)
     sys.stdout.write(text + "\n")
     if arguments.publish:
         publish(PAGE, SCRIPT, text)

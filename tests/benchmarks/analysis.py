@@ -10,7 +10,7 @@ Without `--sample` the trainings are simulated, with about as many rows a rank a
 tests/data/df_index_resolver in HTA's repository, a NCCL training. With `--sample` a real rank's file is
 copied for all ranks.
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/analysis.py --hta PYTHON [--help]
+Run: make bench NAME=peers-analysis [PUBLISH=1] [SAMPLE=FILE] [KEEP=DIR]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.scaling.bounds import Bound, Section, machine, spread
 from benchmarks.scaling.cost import GIB, Cost, Failed, measured
 from benchmarks.scaling.rounds import Bench, say
@@ -118,7 +119,6 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hta", type=Path, help="the Python that HTA is installed for")
     parser.add_argument("--sample", type=Path, help="a rank's Kineto file, copied for all ranks")
-    parser.add_argument("--quick", action="store_true", help="small runs, which are not judged")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--keep", type=Path, help="folder for the runs, which stay and serve again")
     parser.add_argument("--publish", action="store_true", help="write docs/scale.md")
@@ -128,17 +128,17 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Compare on each number of ranks; 1 if a bound is missed."""
-    given = options().parse_args()
+    given = parse_quick(options(), rounds=1)
     if given.prepare:
         folder, ranks, steps = given.prepare
         prepare(Path(folder), int(ranks), int(steps), given.sample)
         return 0
     if not given.hta:
         options().error(
-            "--hta PYTHON is needed; make bench-peers-analysis installs HTA and gives it"
+            "--hta PYTHON is needed; make bench NAME=peers-analysis installs HTA and gives it"
         )
-    if given.publish and (given.quick or given.rounds < 3):
-        options().error("what is published is of the full sizes and at least 3 rounds")
+    if given.publish and given.rounds < 3:
+        options().error("what is published is of at least 3 rounds")
     before = machine()
     place = nullcontext(given.keep) if given.keep else tempfile.TemporaryDirectory()
     with place as folder:

@@ -9,7 +9,7 @@ beside this training. Then blocks of steps without a write, with an eighth of wh
 it, and twice as much take turns in one run, in random order. A ratio of a round is one sample; the
 interval is as in ddp_overhead.py.
 
-Run, as root: make bench-background [PUBLISH=1] [ARGS="--rounds 20"]
+Run, as root: make bench NAME=background [PUBLISH=1] [ARGS="--rounds 20"]
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from benchmarks.ddp_overhead import interval
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 
 import tracelens as tl
 
@@ -211,7 +212,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="of a rank: where all lies")
     parser.add_argument("--announced", type=int, help="of a rank: bytes to write")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parser.parse_args()
+    given = parse_quick(parser, rounds=1)
     if "RANK" in os.environ:
         rank_main(given)
         return 0

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["Zoom", "browse"]
 
 SHARES: Final = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001, 0.0003, 0.00005, 0.00001)
-ZOOMS: Final = 10  # of each width
-PAINTS: Final = 3
 INDEXED: Final = ("a rank's residual", "what took most of its time")
 _TICK_MS: Final = 1000 / os.sysconf("SC_CLK_TCK")
 
@@ -62,30 +60,35 @@ class Zoom(NamedTuple):
     indexed: bool
 
 
-def browse(trace: Path) -> dict[str, str]:
-    """Open a run's pages and zoom its timeline; return what that took, in words, by name."""
+def browse(trace: Path, paints: int, zooms: int) -> dict[str, str]:
+    """Open a run's pages and zoom its timeline; return what that took, in words, by name.
+
+    Each page is opened so many times, and each width has so many zooms.
+    """
     with serving(trace) as (url, server):
         with unwatched() as browser:
             found = {
                 "bytes on the wire until the overview stands there": sent(browser, url, OVERVIEW),
-                "first paint of the overview, median": paints(browser, url, OVERVIEW),
-                "first paint of the timeline, median": paints(browser, url + "timeline", TIMELINE),
+                "first paint of the overview, median": first_paints(browser, url, OVERVIEW, paints),
+                "first paint of the timeline, median": first_paints(
+                    browser, url + "timeline", TIMELINE, paints
+                ),
             }
         with chromium() as watched, opened(watched, url + "timeline") as page:
             page.wait_for_function(f"() => {TIMELINE}")
-            zooms = list(zoomed(page))
+            measured = list(zoomed(page, zooms))
         for name, indexed in (("drawn from the index", True), ("of the deepest zooms", False)):
-            mine = [zoom for zoom in zooms if zoom.indexed is indexed]
+            mine = [zoom for zoom in measured if zoom.indexed is indexed]
             if mine:
                 found[f"from a zoom or drag to its pixels, {name}"] = told(mine)
         found["memory of the server afterwards"] = memory_of(server)
     return found
 
 
-def paints(browser: Unwatched, url: str, seen: str) -> str:
+def first_paints(browser: Unwatched, url: str, seen: str, paints: int) -> str:
     """Open an address anew, some times."""
     ms, worked = [], []
-    for _ in range(PAINTS):
+    for _ in range(paints):
         before = cpu_ms()
         with browser.page(url, _PAINTED.replace("SEEN", seen)) as painted_ms:
             ms.append(painted_ms)
@@ -99,14 +102,14 @@ def sent(browser: Unwatched, url: str, seen: str) -> str:
         return f"{came / 1e6:.2f} MB"
 
 
-def zoomed(page: Page) -> Iterator[Zoom]:
+def zoomed(page: Page, zooms: int) -> Iterator[Zoom]:
     """Look at random windows of many widths, each once before it is measured."""
     whole = page.wait_for_function(
         '() => document.querySelector("#timeline .js-plotly-plot").layout.xaxis.maxallowed'
     ).json_value()
     draw = np.random.default_rng(0)
     for share in SHARES:
-        for begin in draw.uniform(0, whole * (1 - share), ZOOMS):
+        for begin in draw.uniform(0, whole * (1 - share), zooms):
             window = [begin, begin + whole * share]
             page.evaluate(_ZOOM, [0, whole / 2])
             before = cpu_ms()

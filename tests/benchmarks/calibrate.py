@@ -11,8 +11,8 @@ that is as good; else it is set to the middle one of the values that are. Where 
 can be distinguished: between half of the value and twice as much, no verdict on these runs depends on
 it by more than chance.
 
-Run: make calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]. `--kept FILE` lets it go on where it was
-stopped (`--minutes`).
+Run: make bench NAME=calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]. `--kept FILE` lets it go on
+where it was stopped (`--minutes`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # runs, not threads, fill the 
 from benchmarks.labelled.kept import Performer
 from benchmarks.planted import Outcome, Run, labelled_runs, tables
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 
 import tracelens.analyses
 import tracelens.stats
@@ -227,11 +228,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=4, help="tables of each size, noise and fault")
     parser.add_argument("--kinds", type=int, default=1, help="runs of each kind and level")
     parser.add_argument("--only", default="", help="some constants, with commas between")
+    parser.add_argument("--first", type=int, help="only so many runs for each constant")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--kept", type=Path, help="keep outcomes there, and go on from them")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--dry", action="store_true", help="print, and write nothing")
-    given = parser.parse_args()
+    given = parse_quick(parser, runs=1, only="BLOCK", first=4, workers=1, dry=True)
     path = Path(constants.__file__)
     text = path.read_text(encoding="utf-8")
     rows = read(text)
@@ -240,7 +242,12 @@ def main() -> int:
     ]
     until = time.monotonic() + 60 * given.minutes
     by = Performer(given.workers, given.kept, until)
-    tried = _tried([one for one in asked if not one.policy], given.runs, given.kinds, by)
+    judging = {
+        one.name: runs_for(one.name, given.runs, given.kinds)[: given.first]
+        for one in asked
+        if not one.policy
+    }
+    tried = _tried([one for one in asked if judging.get(one.name)], judging, by)
     for each in tried:
         if each.set_to != each.constant.value:
             text = written(text, each.constant.name, each.set_to)
@@ -253,13 +260,11 @@ def main() -> int:
     return 0
 
 
-def _tried(asked: list[Constant], runs: int, kinds: int, by: Performer) -> list[Tried]:
-    """Judge all values of the constants that any run reaches, a run in a process at a time.
+def _tried(asked: list[Constant], judging: dict[str, list[Run]], by: Performer) -> list[Tried]:
+    """Judge all values of constants by the runs of each, a run in a process at a time.
 
     With the constants as they are, each run is judged once for all of them.
     """
-    judging = {one.name: runs_for(one.name, runs, kinds) for one in asked}
-    asked = [one for one in asked if judging[one.name]]
     pairs: dict[Run, list[tuple[str, Number]]] = {}
     for one in asked:
         other = [(one.name, value) for value in one.grid() if value != one.value]

@@ -3,7 +3,7 @@
 Each asks in turns for a page, what the page is made of, and a drawing, as a browser does, on a
 connection of its own, as fast as it is answered. Errors are whatever is not answered with 200.
 
-Run: make bench-clients (ARGS="--clients 50 --seconds 60 TRACE"; PUBLISH=1: write docs/reliability.md)
+Run: make bench NAME=clients [PUBLISH=1] [ARGS="--clients 50 --seconds 60 TRACE"]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.resident import resident
 from support.web.browser import serving
 from support.web.callbacks import URL, body_of
@@ -140,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    options = parser.parse_args(arguments)
+    options = parse_quick(parser, arguments, clients=2, seconds=2.0)
     found = visited(options.trace, options.clients, options.seconds)
     text = shown(found, options.clients, options.seconds)
     sys.stdout.write(f"{text}\n")

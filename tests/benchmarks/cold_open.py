@@ -5,11 +5,12 @@ them. A fresh process then imports what `tracelens serve` does, opens the run, b
 and draws the overview and the timeline once. It tells processor seconds, which include the start of
 Python, and what came from the disk.
 
-Run: python tests/benchmarks/cold_open.py TRACE [TRACE ...]
+Run: make bench NAME=cold-open ARGS="TRACE [TRACE ...]"
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -17,6 +18,8 @@ import sys
 import time
 from pathlib import Path
 from typing import Final
+
+from benchmarks.quick import parse_quick
 
 __all__ = ["cold_open"]
 
@@ -97,10 +100,14 @@ def from_disk() -> int:
 
 def main() -> int:
     """Tell of each trace what it took."""
-    if sys.argv[1] == _ONE:
-        sys.stdout.write(json.dumps(look(Path(sys.argv[2]))) + "\n")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("traces", type=Path, nargs="+", metavar="TRACE")
+    parser.add_argument(_ONE, action="store_true", help=argparse.SUPPRESS)
+    given = parse_quick(parser)
+    if given.here:
+        sys.stdout.write(json.dumps(look(given.traces[0])) + "\n")
         return 0
-    for trace in map(Path, sys.argv[1:]):
+    for trace in given.traces:
         sys.stdout.write(f"{trace.name}\n")
         for stage, took in cold_open(trace).items():
             sys.stdout.write(f"  {stage}: {took}\n")

@@ -8,7 +8,7 @@ there are. Of several rounds the quickest counts, since others use the machine t
 measured likewise, is the least that could be done by hand: the fields of all records as they are,
 without what they stand for, in one table, written with the same compression.
 
-Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/conversion.py [--help]
+Run: make bench NAME=conversion [PUBLISH=1] [ARGS="--steps N --times N --rounds N"]
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from support.launch.recording import clean_environment
 from support.launch.torchrun import torchrun_command
 
@@ -192,7 +193,7 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    arguments = options().parse_args()
+    arguments = parse_quick(options(), steps=20, times=2, rounds=1)
     if arguments.one:
         json.dump(measure(arguments.one), sys.stdout)
     elif arguments.by_hand:

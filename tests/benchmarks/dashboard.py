@@ -9,7 +9,7 @@ a GPU) opens pages of a served run and zooms (`browsing.py`). A second run has 4
 
 On a busy machine the processor's time says more than the clock's.
 
-Run: python tests/benchmarks/dashboard.py [SPANS] [--ranks N ...] [--keep FOLDER] [--publish]
+Run: make bench NAME=dashboard [PUBLISH=1] [SPANS=100000000] [KEEP=DIR] [ARGS="--ranks 512"]
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.resident import memory_of, resident
 from support.runs.large_runs import LargeRun
 
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
 
 SHARES: Final = (1.0, 0.5, 0.3, 0.1, 0.03, 0.01, 0.005, 0.001, 0.0003, 0.0001)
-LOOKS: Final = 40
+LOOKS: Final = 40  # of each width, at the server
+ZOOMED: Final = 4  # in the browser one of so many
+PAINTS: Final = 3  # of each page
 OPENED: Final = ("1", "2", "3", "4")
 SEARCHED: Final = "bucket 3"
 MANY_RANKS: Final = 4096
@@ -54,12 +57,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("spans", nargs="?", type=lambda text: int(float(text)), default=10_000_000)
     parser.add_argument("--ranks", type=int, nargs="*", default=[512, MANY_RANKS])
+    parser.add_argument("--looks", type=int, default=LOOKS, help="windows of each width")
     parser.add_argument("--keep", type=Path, help="folder for the runs, which stay and serve again")
     parser.add_argument("--publish", action="store_true", help="write docs/dashboard.md")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parse_quick(parser, spans=20_000, ranks=[8], looks=1)
     if given.part:
-        sys.stdout.write(json.dumps(PARTS[given.part](given.keep)) + "\n")
+        found = PARTS[given.part](given.keep, given.looks)
+        sys.stdout.write(json.dumps(found) + "\n")
         return 0
     load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before"
     say(load)
@@ -69,9 +74,10 @@ def main() -> int:
             LargeRun.of(min(given.spans, MOST_SPANS if ranks == MANY_RANKS else given.spans), ranks)
             for ranks in given.ranks
         ]
-        measured = {titled(run): measure(run, Path(folder)) for run in runs}
+        measured = {titled(run): measure(run, Path(folder), given.looks) for run in runs}
+    text = table(f"Measured on {load}", *arranged(measured))
+    say(text)
     if given.publish:
-        text = table(f"Measured on {load}", *arranged(measured))
         publish(PAGE, SCRIPT, text)
     return 0
 
@@ -88,7 +94,7 @@ def arranged(measured: dict[str, dict[str, str]]) -> tuple[list[str], list[list[
     return ["", *measured], rows
 
 
-def measure(run: LargeRun, folder: Path) -> dict[str, str]:
+def measure(run: LargeRun, folder: Path, looks: int) -> dict[str, str]:
     """Do every part in a process of its own; return what it found, in words, by name."""
     say(titled(run))
     trace = folder / f"{run.ranks}x{run.steps}"
@@ -99,6 +105,7 @@ def measure(run: LargeRun, folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for part in PARTS:
         command = [sys.executable, __file__, "--keep", str(trace), "--part", part]
+        command += ["--looks", str(looks)]
         answer = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         more: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
         for name, value in more.items():
@@ -107,7 +114,7 @@ def measure(run: LargeRun, folder: Path) -> dict[str, str]:
     return found
 
 
-def make_index(trace: Path) -> dict[str, str]:
+def make_index(trace: Path, _looks: int) -> dict[str, str]:
     """Do what `tracelens index` does; of an index that is there, tell only how large it is."""
     from tracelens import load  # noqa: PLC0415 - only this process needs them
     from tracelens.analyses import analyze  # noqa: PLC0415
@@ -167,7 +174,7 @@ def sizes(trace: Path) -> dict[str, str]:
     return {"trace": f"{written / 1e6:.0f} MB"} | told
 
 
-def ask(trace: Path) -> dict[str, str]:
+def ask(trace: Path, looks: int) -> dict[str, str]:
     """Open the index, answer zooms and drags, with processes closed and opened; search."""
     started = time.perf_counter()
     from support.web.asking import asker, open_store  # noqa: PLC0415 - what it imports counts
@@ -175,12 +182,12 @@ def ask(trace: Path) -> dict[str, str]:
     store = open_store(trace)
     closed = asker(store)
     found = {"opening the index, libraries included": f"{time.perf_counter() - started:.1f} s"}
-    every = zoomed(closed, store.whole.width_ns)
+    every = zoomed(closed, store.whole.width_ns, looks)
     started = time.perf_counter()
     for key in OPENED:
         store.opened(store.groups[key])
     took = (time.perf_counter() - started) / len(OPENED)
-    inside = zoomed(asker(store, *OPENED), store.whole.width_ns)
+    inside = zoomed(asker(store, *OPENED), store.whole.width_ns, looks)
     most = max(look.sent for look in [*every, *inside])
     return found | {
         f"the server's part of a zoom or drag ({len(every)} of all widths)": told(every),
@@ -188,23 +195,23 @@ def ask(trace: Path) -> dict[str, str]:
         "opening a rank, the first time": f"{took:.2f} s",
         "bytes of an answer on the wire": f"at most {most / 1e3:.0f} kB",
         "memory after them": memory_of(),
-        **searched(store),
+        **searched(store, looks),
     }
 
 
-def zoomed(answer: Callable[[int, int], Answer], width: int) -> list[Answer]:
+def zoomed(answer: Callable[[int, int], Answer], width: int, looks: int) -> list[Answer]:
     """Ask for windows of all widths."""
     draw, every = np.random.default_rng(0), []
     for share in SHARES:
         length = int(width * share)
-        begins = draw.integers(0, max(1, width - length), LOOKS).tolist()
+        begins = draw.integers(0, max(1, width - length), looks).tolist()
         for begin in begins:  # once to bring in what is on the disk
             answer(begin, begin + length)
         every += [answer(begin, begin + length) for begin in begins]
     return every
 
 
-def searched(store: Store) -> dict[str, str]:
+def searched(store: Store, looks: int) -> dict[str, str]:
     """Count all names, search for one, and go from one span to the next."""
     from tracelens_dashboard.components.timeline import finding  # noqa: PLC0415
 
@@ -212,7 +219,7 @@ def searched(store: Store) -> dict[str, str]:
     _ = store.names.table
     counted = time.perf_counter() - started
     took, place = [], None
-    for _ in range(LOOKS):
+    for _ in range(looks):
         started = time.perf_counter()
         finding.matches_of(store, SEARCHED)
         hit = finding.next_hit(store, SEARCHED, place, 1)
@@ -235,18 +242,19 @@ def told(looks: list[Answer]) -> str:
     )
 
 
-def open_cold(trace: Path) -> dict[str, str]:
+def open_cold(trace: Path, _looks: int) -> dict[str, str]:
     """Open the run as if nobody had looked at it since the machine was started."""
     from benchmarks.cold_open import cold_open  # noqa: PLC0415 - only this process needs it
 
     return cold_open(trace)
 
 
-def browse(trace: Path) -> dict[str, str]:
+def browse(trace: Path, looks: int) -> dict[str, str]:
     """Do what a user does, in a browser."""
     from benchmarks.browsing import browse as look  # noqa: PLC0415 - only this process needs it
 
-    return look(trace)
+    zooms = max(looks // ZOOMED, 1)
+    return look(trace, min(PAINTS, zooms), zooms)
 
 
 def say(line: str) -> None:

@@ -13,8 +13,7 @@ or not, as they happen to lie: the same training, recorded or not, has 10 to 1,7
 then, from one start to the next, and their 2 us each are more than what is measured (`--memory default`
 shows it).
 
-Run: PYTHONPATH=tests python tests/benchmarks/ddp_overhead.py [--rounds N] [--batch N] [--detail LEVEL]
-[--memory kept|default] [--publish]
+Run: make bench NAME=ddp [PUBLISH=1] [ARGS="--rounds N --batch N --detail LEVEL --memory default"]
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from typing import Any, Final
 
 import numpy as np
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 
 import tracelens as tl
 
@@ -236,7 +236,7 @@ def main() -> int:
     parser.add_argument("--detail", default="phase")
     parser.add_argument("--memory", choices=("kept", "default"), default="kept")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    arguments = parser.parse_args()
+    arguments = parse_quick(parser, rounds=1)
     if "RANK" in os.environ:
         rank_main(arguments)
         return 0

@@ -8,7 +8,7 @@ rounds. Two starts of one program differ by a per cent or more, recorded or not,
 than blocks of steps in one run do, but it asks nothing of our own code. The C library keeps its memory,
 as there.
 
-Run: make bench-ddp-starts [PUBLISH=1] [ARGS="--rounds N"]
+Run: make bench NAME=ddp-starts [PUBLISH=1] [ARGS="--rounds N"]
 """
 
 from __future__ import annotations
@@ -18,30 +18,35 @@ import importlib
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from benchmarks.ddp_overhead import EXAMPLES, KEPT, interval
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.verdicts import traceml_command
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 from support.launch.torchrun import torchrun_command
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 PAGE: Final = "benchmarks.md"
 SCRIPT: Final = "tests/benchmarks/ddp_starts.py"
 ARMS: Final = ("plain", "TraceLens", "TraceML")
-RANKS, WARM_UP, STEPS, BATCH = 2, 20, 100, 32
+RANKS, WARM_UP, BATCH = 2, 20, 32
 
 
-def rank_main(found: Path, *, marked: bool) -> None:
-    """Be a rank: train, and write what a step took."""
+def rank_main(found: Path, steps: int, *, marked: bool) -> None:
+    """Be a rank: train, and write what each of `steps` steps took, those to warm up left out."""
     torch: Any = importlib.import_module("torch")
     dist: Any = importlib.import_module("torch.distributed")
     torch.set_num_threads(1)
@@ -57,7 +62,7 @@ def rank_main(found: Path, *, marked: bool) -> None:
     network = example.Network(rank, nothing)
     model = torch.nn.parallel.DistributedDataParallel(network, bucket_cap_mb=1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-    images = example.Images(WARM_UP + STEPS, rank, nothing)
+    images = example.Images(WARM_UP + steps, rank, nothing)
 
     def step() -> AbstractContextManager[Any]:
         return traceml.trace_step(model) if marked else nullcontext()
@@ -71,20 +76,20 @@ def rank_main(found: Path, *, marked: bool) -> None:
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    taken = (time.process_time() - cpu) / STEPS, (time.perf_counter() - wall) / STEPS
+    taken = (time.process_time() - cpu) / steps, (time.perf_counter() - wall) / steps
     (found / f"{rank}.json").write_text(json.dumps(taken))
     dist.barrier()
     dist.destroy_process_group()
 
 
-def started(arm: str, traceml: Path, folder: Path) -> list[float]:
+def started(arm: str, steps: int, traceml: Path, folder: Path) -> list[float]:
     """Start the program one way; return CPU and wall time a step, the mean of its ranks.
 
     Raises:
         RuntimeError: it failed; with the last line of its errors.
     """
     folder.mkdir()
-    script, given = Path(__file__), ["--found", folder]
+    script, given = Path(__file__), ["--found", folder, f"--steps={steps}"]
     command = torchrun_command(script, RANKS, given)
     if arm == "TraceLens":
         record = ("-m", "tracelens", "record", "--no-verdict", "--out", str(folder / "t"), "--")
@@ -102,17 +107,22 @@ def started(arm: str, traceml: Path, folder: Path) -> list[float]:
     return [float(value) for value in np.mean(ranks, axis=0)]
 
 
-def one_round(traceml: Path, folder: Path) -> dict[str, list[float]]:
+def one_round(
+    arms: Sequence[str], steps: int, traceml: Path, folder: Path
+) -> dict[str, list[float]]:
     """Start the program each way once, in random order."""
-    order = random.sample(ARMS, len(ARMS))
-    return {arm: started(arm, traceml, folder / arm) for arm in order}
+    order = random.sample(arms, len(arms))
+    return {arm: started(arm, steps, traceml, folder / arm) for arm in order}
 
 
-def report(taken: dict[str, list[list[float]]]) -> str:
+def report(taken: dict[str, list[list[float]]], steps: int) -> str:
     """Return the table: each way of starting beside the plain start of its round."""
     plain = np.array(taken["plain"])
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for arm in ARMS[1:]:
+        if not taken[arm]:
+            rows.append((arm, "not installed", "", "", ""))
+            continue
         ratios = np.log(np.array(taken[arm]) / plain)
         cells = []
         for which in (0, 1):
@@ -122,7 +132,7 @@ def report(taken: dict[str, list[list[float]]]) -> str:
         rows.append((arm, *cells))
     medians = 1e3 * np.median(plain, axis=0)
     title = (
-        f"{len(plain)} rounds of starts, {RANKS} ranks, {STEPS} steps of {medians[0]:.1f} ms of CPU "
+        f"{len(plain)} rounds of starts, {RANKS} ranks, {steps} steps of {medians[0]:.1f} ms of CPU "
         f"and {medians[1]:.1f} ms of wall time"
     )
     return table(title, ("", "CPU (95 %)", "CPU a step", "wall (95 %)", "wall a step"), rows)
@@ -132,21 +142,23 @@ def main() -> int:
     """Start the program again and again, or be a rank of it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=100, help="of each start")
     parser.add_argument("--traceml", type=Path, default=Path("traceml"), help="its command")
     parser.add_argument("--found", type=Path, help="be a rank, and write there what steps took")
     parser.add_argument("--marked", action="store_true", help="mark steps as TraceML asks for")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    arguments = parser.parse_args()
+    arguments = parse_quick(parser, rounds=1, steps=5)
     if arguments.found:
-        rank_main(arguments.found, marked=arguments.marked)
+        rank_main(arguments.found, arguments.steps, marked=arguments.marked)
         return 0
+    arms = ARMS if shutil.which(arguments.traceml) else ARMS[:2]
     taken: dict[str, list[list[float]]] = {arm: [] for arm in ARMS}
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.rounds):
             place = Path(folder) / str(number)
             place.mkdir()
             try:
-                found = one_round(arguments.traceml, place)
+                found = one_round(arms, arguments.steps, arguments.traceml, place)
             except RuntimeError as error:  # gloo does not always come up
                 sys.stderr.write(f"round {number} is left out: {error}\n")
                 continue
@@ -154,7 +166,7 @@ def main() -> int:
                 taken[arm].append(values)
     if not taken["plain"]:
         sys.exit("Every round was left out: there is nothing to report")
-    text = report(taken)
+    text = report(taken, arguments.steps)
     sys.stdout.write(f"{text}\n")
     if arguments.publish:
         publish(PAGE, SCRIPT, text)

@@ -3,11 +3,12 @@
 Arms run in turns; what counts is the median thread CPU time of a span, less that of an empty loop. The
 device has nothing to do, so that asking finds all events over: that is the usual case a step later.
 
-Run: python tests/benchmarks/device.py [rounds]
+Run: make bench NAME=device [ARGS="--rounds 41"]
 """
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from benchmarks.quick import parse_quick
 
 import tracelens as tl
 from tracelens_instrument.core.backend import backend
@@ -67,7 +69,9 @@ def measured(arm: Callable[[], None]) -> float:
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 41
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=41)
+    rounds = parse_quick(parser, rounds=1).rounds
     torch.zeros(1, device="cuda")
     tl.start(tempfile.mkdtemp())
     arms = {"empty": empty, "host": on_host, "device": on_device, "two events": two_events}

@@ -7,7 +7,7 @@ the original is not the one that communicates most, if most of that is not waiti
 Sync 1, 2 and 3 do not end with the same centre (You, Buluc, Demmel, SC 2017: 87 % for the original,
 14 % for Sync 3).
 
-Run: make bench-easgd [PUBLISH=1] [ARGS="--runs 7"]
+Run: make bench NAME=easgd [PUBLISH=1] [ARGS="--runs 7"]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from support.launch.examples import run_example
 
 import tracelens as tl
@@ -31,7 +32,7 @@ from tracelens.accounting import phases
 from tracelens.schema.vocabulary import USEFUL_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,7 +40,6 @@ SCRIPT: Final = "tests/benchmarks/easgd.py"
 PAGE: Final = "easgd.md"
 RANKS: Final = {"original": 5, "async": 5, "hogwild": 5, "sync1": 5, "sync2": 4, "sync3": 4}
 SYNCHRONOUS: Final = ("sync1", "sync2", "sync3")
-SETTINGS: Final = ("--steps=40", "--hidden=384")
 SAME: Final = 1e-4
 
 
@@ -57,10 +57,10 @@ class Run:
         return self.communication - self.turn
 
 
-def run(method: str, folder: Path) -> Run:
+def run(method: str, settings: Sequence[str], folder: Path) -> Run:
     """Record a run with four workers."""
     saved = folder / "centre.npy"
-    arguments = (f"--method={method}", f"--save={saved}", *SETTINGS)
+    arguments = (f"--method={method}", f"--save={saved}", *settings)
     done = run_example("mpi_easgd.py", RANKS[method], folder / "trace", *arguments)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -79,13 +79,13 @@ def shares(folder: Path) -> tuple[float, float]:
     return int(times.filter(~own)["ns"].sum()) / total, int(turns.collect().item()) / total
 
 
-def measure(count: int) -> dict[str, list[Run]]:
+def measure(methods: Sequence[str], count: int, settings: Sequence[str]) -> dict[str, list[Run]]:
     """Run every method so many times, in turns."""
-    found: dict[str, list[Run]] = {method: [] for method in RANKS}
+    found: dict[str, list[Run]] = {method: [] for method in methods}
     for number in range(count):
         for method, runs in found.items():
             with tempfile.TemporaryDirectory() as folder:
-                runs.append(run(method, Path(folder)))
+                runs.append(run(method, settings, Path(folder)))
             sys.stderr.write(f"run {number + 1} {method}: {runs[-1].communication:.1%}\n")
     return found
 
@@ -112,7 +112,7 @@ def rows(found: dict[str, list[Run]]) -> Iterable[list[str]]:
 
 def apart(found: dict[str, list[Run]]) -> float:
     """Return by how much the centres of the synchronous methods differ at most, in all runs."""
-    centres = np.stack([run.centre for method in SYNCHRONOUS for run in found[method]])
+    centres = np.stack([run.centre for method in SYNCHRONOUS for run in found.get(method, ())])
     return float((centres.max(axis=0) - centres.min(axis=0)).max())
 
 
@@ -130,13 +130,13 @@ def failures(found: dict[str, list[Run]]) -> list[str]:
     return wrong
 
 
-def report(found: dict[str, list[Run]]) -> str:
+def report(found: dict[str, list[Run]], settings: Sequence[str]) -> str:
     """Write what was measured, as a table with what it was measured on."""
     count = len(found["original"])
     head = ("method", "communication", "waiting for the turn", "other", "least to most")
     title = f"Share of the workers' steps, medians of {count} runs"
     said = (
-        f"4 workers with `{' '.join(SETTINGS)}` on {os.cpu_count()} processors. The centres with which "
+        f"4 workers with `{' '.join(settings)}` on {os.cpu_count()} processors. The centres with which "
         f"sync1, sync2 and sync3 ended in these runs differ by {apart(found):.1e} at most; the largest "
         f"weight is {float(np.abs(found['sync1'][0].centre).max()):.2f}."
     )
@@ -147,13 +147,18 @@ def main() -> int:
     """Print the table, and maybe publish it; return 1 if it is not as the paper says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", choices=RANKS, default=[*RANKS])
+    parser.add_argument("--steps", type=int, default=40, help="of each run")
+    parser.add_argument("--hidden", type=int, default=384, help="width of the network")
     parser.add_argument("--publish", action="store_true", help=f"write into {PAGE}")
-    arguments = parser.parse_args()
-    found = measure(arguments.runs)
-    sys.stdout.write(f"{report(found)}\n")
+    arguments = parse_quick(parser, runs=1, steps=4, hidden=16, methods=["original", "sync1"])
+    settings = (f"--steps={arguments.steps}", f"--hidden={arguments.hidden}")
+    found = measure(arguments.methods, arguments.runs, settings)
+    text = report(found, settings)
+    sys.stdout.write(f"{text}\n")
     wrong = failures(found)
     if arguments.publish and not wrong:
-        publish(PAGE, SCRIPT, report(found))
+        publish(PAGE, SCRIPT, text)
     sys.stderr.writelines(f"{sentence}\n" for sentence in wrong)
     return bool(wrong)
 

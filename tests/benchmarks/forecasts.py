@@ -4,7 +4,7 @@ Simulated runs of 2 to 32 workers are measured as recorded ones would be, a step
 is forecast, and runs of these sizes are simulated, too. Systems: allreduce by three algorithms, one of
 them also beside backprop, and parameter servers; weak and strong scaling; little and much noise.
 
-Run: make bench-forecasts [PUBLISH=1] [ARGS="--seeds 3"]
+Run: make bench NAME=forecasts [PUBLISH=1] [ARGS="--seeds 3"]
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 SCRIPT: Final = "tests/benchmarks/forecasts.py"
 PAGE: Final = "scaling.md"
-KNOWN: Final = (2, 4, 8, 16, 32)
-ASKED: Final = (64, 128)
 STEPS: Final = 30
 NOISE: Final = (0.02, 0.1)
 BUCKETS: Final = [8_000_000] * 4
@@ -55,13 +54,19 @@ class Outcome(NamedTuple):
     width: float
 
 
-def measured(system: str, kind: Kind, noise: float, seed: int, workers: int) -> Point:
-    """Simulate a run of a size, and measure it."""
-    shared = workers / KNOWN[0] if kind == "strong" else 1.0
+class Sizes(NamedTuple):
+    """How many workers the runs have that are known, and those that are forecast."""
+
+    known: tuple[int, ...] = (2, 4, 8, 16, 32)
+    asked: tuple[int, ...] = (64, 128)
+
+
+def measured(system: str, noise: float, seed: int, workers: int, speedup: float) -> Point:
+    """Simulate a run of a size, whose workers compute so many times faster, and measure it."""
     made = scenario(
         {
             "run": {"workers": workers, "steps": STEPS, "seed": 1000 * seed + workers},
-            "compute": {name: ms / shared for name, ms in COMPUTE_MS.items()} | {"noise": noise},
+            "compute": {name: ms / speedup for name, ms in COMPUTE_MS.items()} | {"noise": noise},
             "network": {"gbytes_per_s": 2.0, "latency_us": 30},
             **SYSTEMS[system],
         }
@@ -70,12 +75,18 @@ def measured(system: str, kind: Kind, noise: float, seed: int, workers: int) -> 
     return Point.of_trace(trace, analyze(trace), f"{workers} workers")
 
 
-def outcomes(system: str, kind: Kind, noise: float, seed: int) -> Iterator[tuple[int, Outcome]]:
+def outcomes(
+    system: str, kind: Kind, noise: float, seed: int, sizes: Sizes
+) -> Iterator[tuple[int, Outcome]]:
     """Yield what became of the forecast for each size that was asked."""
-    runs = [measured(system, kind, noise, seed, workers) for workers in KNOWN]
-    (curve,) = curves(runs, kind=kind, at=ASKED).curves
+
+    def run(workers: int) -> Point:
+        speedup = workers / sizes.known[0] if kind == "strong" else 1.0
+        return measured(system, noise, seed, workers, speedup)
+
+    (curve,) = curves([*map(run, sizes.known)], kind=kind, at=sizes.asked).curves
     for one in curve.forecasts:
-        true = measured(system, kind, noise, seed, one.ranks).step_ns
+        true = run(one.ranks).step_ns
         low, high = one.interval
         yield (
             one.ranks,
@@ -87,22 +98,27 @@ def main() -> int:
     """Measure, print, and write the page if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--known", type=int, nargs="+", default=Sizes().known, help="workers")
+    parser.add_argument("--asked", type=int, nargs="+", default=Sizes().asked, help="workers")
+    parser.add_argument("--only", default="", help="only systems whose names hold this")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parser.parse_args()
+    given = parse_quick(parser, seeds=1, only="tree", known=(2, 4, 6, 8), asked=(16,))
+    sizes = Sizes(tuple(given.known), tuple(given.asked))
     rows, every = [], []
     kinds: tuple[Kind, ...] = ("weak", "strong")
-    for system, kind in product(SYSTEMS, kinds):
-        found: dict[int, list[Outcome]] = {workers: [] for workers in ASKED}
+    systems = [system for system in SYSTEMS if given.only in system]
+    for system, kind in product(systems, kinds):
+        found: dict[int, list[Outcome]] = {workers: [] for workers in sizes.asked}
         for noise, seed in product(NOISE, range(given.seeds)):
-            for workers, outcome in outcomes(system, kind, noise, seed):
+            for workers, outcome in outcomes(system, kind, noise, seed, sizes):
                 found[workers].append(outcome)
         for workers, several in found.items():
             every += several
             rows.append([f"{system}, {kind}", str(workers), *_summed(several)])
-        sys.stdout.write(f"{rows[-2]}\n{rows[-1]}\n")
+            sys.stdout.write(f"{rows[-1]}\n")
     rows.append(["all", "", *_summed(every)])
     text = table(
-        "Forecasts from 2 to 32 workers",
+        f"Forecasts from {sizes.known[0]} to {sizes.known[-1]} workers",
         ("system", "workers", "median error", "largest", "interval holds the run", "width"),
         rows,
     )

@@ -4,7 +4,7 @@ Files are made as the tests make them, large; each is opened (`tracelens.open`: 
 steps and collectives found) in a process of its own, less what opening a small one takes. Events are
 those that the trace then has. Profiles of torch.profiler have a benchmark of their own (`kineto.py`).
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/formats.py [--events N] [--rounds N] [--only otf2,xplane]
+Run: make bench NAME=formats [PUBLISH=1] [ARGS="--events N --rounds N --only otf2,xplane"]
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.scaling.bounds import machine, spread
 from benchmarks.scaling.cost import Cost, measured
 from benchmarks.scaling.runs import same_imports
@@ -180,7 +181,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default=",".join(WRITERS), help="some formats, with commas")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parser.parse_args()
+    given = parse_quick(parser, events=2000, rounds=1, only="dftracer,flight_recorder")
     rows = []
     for name in given.only.split(","):
         folder = Path(tempfile.mkdtemp())

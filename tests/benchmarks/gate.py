@@ -5,7 +5,8 @@ the noise between steps; each new run is compared with 1, 3 and 5 baselines, equ
 5 % longer. Real: trainings over MPI of 2 ranks that record, equal ones and slower ones in turns; each is
 compared with the three equal ones recorded last before it, as a CI job would.
 
-Run: make bench-gate [PUBLISH=1] [KEEP=DIR] [ARGS="--seconds 200"]; real runs are added to those in DIR.
+Run: make bench NAME=gate [PUBLISH=1] [KEEP=DIR] [ARGS="--seconds 200"]
+Real runs are added to those in DIR.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.verdicts import PROGRAMS, record
 from support.launch.mpi import launch
 
@@ -154,7 +156,7 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=CASES, help="simulated, 0 for none")
     parser.add_argument("--keep", type=Path, help="folder of the real runs")
     parser.add_argument("--seconds", type=float, default=240.0, help="to record for")
-    arguments = parser.parse_args()
+    arguments = parse_quick(parser, cases=1, seconds=0.0)
     parts = [simulate(arguments.cases)] if arguments.cases else []
     with tempfile.TemporaryDirectory() as scratch:
         folder = arguments.keep or Path(scratch)

@@ -7,7 +7,7 @@ a network, they are on pretend hosts, and talk over gloo.
 The true saving is the difference of the median mean steps; the error is that of the prediction of the
 first run, as a share of the true saving. Where nothing is changed it is a share of the step.
 
-Run: make bench-whatif [PUBLISH=1] [ARGS="--rounds 2 --only sleep --kept DIR"]
+Run: make bench NAME=whatif [PUBLISH=1] [ARGS="--rounds 2 --only sleep --kept DIR"]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.verdicts import DDP, MPI, PROGRAMS, RANKS
 from support.launch.mpi import launch
 from support.launch.patience import PATIENCE_S
@@ -240,7 +241,7 @@ def main() -> None:
         "--kept", type=Path, help="keep recordings there, and go on with those there"
     )
     parser.add_argument("--publish", action="store_true", help=f"write the table of docs/{PAGE}")
-    given = parser.parse_args()
+    given = parse_quick(parser, rounds=1, only="MPI: 40 ms")
     chosen = [one for one in INTERVENTIONS if given.only in one.name]
     with tempfile.TemporaryDirectory() as scratch:
         place = given.kept or Path(scratch)

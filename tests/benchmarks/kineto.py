@@ -7,7 +7,7 @@ less what importing takes. With `--hta`, HTA answers its three questions on a fo
 keeps nothing; in turns, ratios within a round. Seconds are this machine's: beside them stands what
 orjson takes to parse the same file whole.
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/kineto.py [--sample FILE] [--hta PYTHON] [--large]
+Run: make bench NAME=kineto [PUBLISH=1] [SAMPLE=FILE] [ARGS=--large]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.published import publish
+from benchmarks.quick import parse_quick
 from benchmarks.scaling.bounds import Bound, Section, machine, spread
 from benchmarks.scaling.cost import GIB, Cost, measured
 from benchmarks.scaling.runs import same_imports
@@ -149,7 +150,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large", action="store_true", help="also a file of 2 GiB: some minutes")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parser.parse_args()
+    given = parse_quick(parser, size=1 << 20, rounds=1)
     on = machine()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -4,7 +4,7 @@ A real training records steps when it is asked to; a real browser shows its over
 when its span has ended (its record is in a memory-mapped file), and seen when the page's header counts
 it, by the same clock. Steps come at random moments, so that they meet all phases of polling and reading.
 
-Run: make bench-live [PUBLISH=1] [ARGS="--steps 50 1000 --samples 40"]
+Run: make bench NAME=live [PUBLISH=1] [ARGS="--steps 50 1000 --samples 40"]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from support.launch.patience import until
 from support.launch.recording import clean_environment
 from support.web.browser import chromium, served
@@ -152,7 +153,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, nargs="+", default=[50, 1000])
     parser.add_argument("--samples", type=int, default=40)
     parser.add_argument("--publish", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parse_quick(parser, steps=[3], samples=1)
     rows, missed = [], False
     for steps in arguments.steps:
         found = np.array(measured(steps, arguments.samples))

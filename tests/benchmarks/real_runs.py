@@ -6,7 +6,7 @@ the first finding is of the planted kind, names the planted rank, shard or link,
 one, and the planted steps but for five, or a block, at either end; a healthy run's if it reports no
 fault. Cases take turns, so that what else the machine does hits all alike.
 
-Run: make bench-real [PUBLISH=1] [ARGS="--runs 3 --case stopped"], as root where networks are pretended.
+Run, as root for pretended networks: make bench NAME=real [PUBLISH=1] [ARGS="--runs 3 --case stopped"]
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from support.launch.disturb import Disturber, stopped, throttled
 from support.samples import Sample, differences, manifest, record
 
@@ -200,7 +201,7 @@ def main() -> None:
     parser.add_argument(
         "--publish", action="store_true", help="write the table of docs/accuracy.md"
     )
-    given = parser.parse_args()
+    given = parse_quick(parser, runs=1, case="MPI, late in backprop")
     cases = [case for case in CASES if given.case in case.name]
     with tempfile.TemporaryDirectory() as scratch:
         outcomes = measured(cases, given.runs, given.kept or Path(scratch))

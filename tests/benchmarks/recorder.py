@@ -3,9 +3,9 @@
 Ratios are to two clock reads and a list append written inline, which carry over between machines;
 nanoseconds do not. Both of our recorders, in C and in Python, are measured in processes of their own
 that take turns; other recorders beside the one in C. A recorder that is not there is told, with the
-reason: `make bench-peers` installs those that can be.
+reason: `make bench NAME=peers` installs those that can be.
 
-Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/recorder.py [--help]
+Run: make bench NAME=recorder [PUBLISH=1] [ARGS="--rounds N"]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.published import publish
+from benchmarks.quick import parse_quick
 from benchmarks.recorders import pages, survival
 from benchmarks.recorders.found import Found
 from benchmarks.recorders.known import PEERS, RECORDERS
@@ -94,10 +95,10 @@ def versions() -> dict[str, str]:
 def report(arguments: argparse.Namespace) -> str:
     """Measure all, and return it as Markdown."""
     found, failed = both(arguments.rounds, arguments.turns)
-    able = [kind for kind in RECORDERS if kind.name not in failed]
+    able = [kind for kind in RECORDERS if kind.name not in failed and arguments.only in kind.name]
     started = starts({kind.name: kind.start for kind in able}, arguments.starts)
-    ended = survival.after_end(able)
-    killed = survival.after_kill(able, arguments.kills)
+    ended = survival.after_end(able, arguments.spans)
+    killed = survival.after_kill(able, arguments.kills, arguments.spans // 4)
     parts = [
         pages.promises(found),
         pages.cost_of_ours(found),
@@ -113,6 +114,10 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--turns", type=int, default=3, help="processes of each of our recorders")
     parser.add_argument("--starts", type=int, default=11, help="of each recorder")
     parser.add_argument("--kills", type=int, default=5, help="of each recorder")
+    parser.add_argument("--only", default="", help="start and kill those whose names hold this")
+    parser.add_argument(
+        "--spans", type=int, default=20_000, help="until a proper end; a quarter, before a kill"
+    )
     parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")
     parser.add_argument("--one", action="store_true", help="measure in this process")
     parser.add_argument("--child", nargs=4, help="record, to be killed or to end")
@@ -120,7 +125,9 @@ def options() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    arguments = options().parse_args()
+    arguments = parse_quick(
+        options(), rounds=1, turns=1, starts=1, kills=1, spans=400, only="TraceLens"
+    )
     if arguments.child:
         survival.child(*arguments.child)
     elif arguments.one:

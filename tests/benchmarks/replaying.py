@@ -3,7 +3,7 @@
 The run is synchronous, written by `support/runs/large_runs.py`; `whatif` opens it, accounts for its
 time, makes moments of it and replays them. CPU seconds are those of this process, all its threads.
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/replaying.py [--spans 10000000] [--ranks 64]
+Run: make bench NAME=replaying [ARGS="--spans 10000000 --ranks 64"]
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from benchmarks.quick import parse_quick
 from support.runs.large_runs import LargeRun
 
 import tracelens as tl
@@ -40,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--spans", type=int, default=10_000_000)
     parser.add_argument("--ranks", type=int, default=64)
-    given = parser.parse_args()
+    given = parse_quick(parser, spans=20_000, ranks=2)
     large = LargeRun.of(given.spans, given.ranks)
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(large.ranks):

@@ -9,7 +9,7 @@ first run, as a user has one run; how many of all runs' intervals hold it stands
 
 As root, for links of limited bandwidth.
 
-Run: make bench-savings [PUBLISH=1] [ARGS="--rounds 2 --only MPI --kept DIR"]
+Run: make bench NAME=savings [PUBLISH=1] [ARGS="--rounds 2 --only MPI --kept DIR"]
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.interventions import LAUNCH
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.verdicts import DDP, LATE, MPI, PROGRAMS, RANKS, record
 from support.launch.mpi import launch
 from support.launch.torchrun import torchrun_command
@@ -177,7 +178,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="only faults whose names hold this")
     parser.add_argument("--kept", type=Path, help="keep recordings there; judge those there again")
     parser.add_argument("--publish", action="store_true", help=f"write the table of docs/{PAGE}")
-    given = parser.parse_args()
+    given = parse_quick(parser, rounds=1, only="MPI, work")
     faults = [fault for fault in FAULTS if given.only in fault.name]
     with tempfile.TemporaryDirectory() as scratch:
         rows = measured(faults, given.rounds, given.kept or Path(scratch))

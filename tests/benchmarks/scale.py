@@ -5,7 +5,7 @@ the columns that are needed, once) and our verbs run on them in turns, each a pr
 time, memory and open files are measured (`scaling/cost.py`). Each arm judges its bounds; what this
 version cannot do counts as missed. The exit code is 1 if a bound is missed; the last lines say which.
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/scale.py [--help]
+Run: make bench NAME=scale [PUBLISH=1] [KEEP=DIR] [ARGS="--arms report"]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.published import publish
+from benchmarks.quick import parse_quick
 from benchmarks.scaling.arms import hundred_million, many_files, small_run, whole_report
 from benchmarks.scaling.bounds import machine
 from benchmarks.scaling.cost import Failed
@@ -48,7 +49,6 @@ def say(line: str) -> None:
 
 def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small runs; sizes are not judged")
     parser.add_argument(
         "--arms", nargs="+", choices=ARMS, default=list(ARMS), help="all if not given"
     )
@@ -60,9 +60,9 @@ def options() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Measure the arms; 1 if a bound is missed."""
-    given = options().parse_args()
-    if given.publish and (given.quick or given.rounds < 3):
-        options().error("what is published is of the full sizes and at least 3 rounds")
+    given = parse_quick(options(), rounds=1)
+    if given.publish and given.rounds < 3:
+        options().error("what is published is of at least 3 rounds")
     before = f"Measured on {machine()}."
     say(before)
     missed: list[str] = []

@@ -1,6 +1,6 @@
 """What simulating the largest published run takes: 512 workers, 64 servers, 20 steps of ResNet-50.
 
-Run: make bench-simulate [ARGS="--steps 2"]
+Run: make bench NAME=simulate [ARGS="--steps 2"]
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+from benchmarks.quick import parse_quick
 
 
 def main() -> None:
     """Simulate in a process of its own, count, print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
-    steps = parser.parse_args().steps
+    parser.add_argument("--workers", type=int, default=512)
+    given = parse_quick(parser, steps=1, workers=8)
+    sizes = ("--set", f"run.steps={given.steps}", "--set", f"run.workers={given.workers}")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "run"
         command = [sys.executable, "-m", "tracelens", "simulate", "resnet50"]
-        subprocess.run([*command, "--set", f"run.steps={steps}", "--out", str(folder)], check=True)
+        subprocess.run([*command, *sizes, "--out", str(folder)], check=True)
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         files = sorted(folder.glob("*.arrow"))
         events = sum(_rows(file) for file in files)

@@ -2,7 +2,7 @@
 
 Fresh processes, in turns with ones that only end, and beside a loaded PyTorch where it is installed.
 
-Run: PYTHONPATH=.:instrument:tests python tests/benchmarks/start.py [--help]
+Run: make bench NAME=start [PUBLISH=1] [ARGS="--rounds N"]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from typing import Final
 
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from benchmarks.recorders.ours import TraceLens
 from benchmarks.recorders.starting import Start, beside, starts
 
@@ -57,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=51)
     parser.add_argument("--publish", action="store_true", help="write docs/benchmarks.md")
-    arguments = parser.parse_args()
+    arguments = parse_quick(parser, rounds=1)
     text = report(arguments.rounds)
     sys.stdout.write(text + "\n")
     if arguments.publish:

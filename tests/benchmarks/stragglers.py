@@ -1,14 +1,16 @@
 """Measure false alarms and recall of the straggler statistics (docs/analyses/stragglers.md).
 
-Run: PYTHONPATH=.:tests python tests/benchmarks/stragglers.py
+Run: make bench NAME=stragglers [ARGS="--runs N"]
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
+from benchmarks.quick import parse_quick
 from support.runs.matrices import PHASES, healthy, own_time
 
 from tracelens.accounting.compute_time import WARM_UP
@@ -17,13 +19,12 @@ from tracelens.analyses.stragglers import detection
 if TYPE_CHECKING:
     from tracelens.replay.counterfactual import Episode
 
-RUNS = 200
 PLANTED = (0.05, 0.1, 0.3)  # of a step, in 40 % of the steps, in the last phase
 
 
-def measure(ranks: int, steps: int, *, spiky: bool) -> tuple[float, list[float]]:
+def measure(ranks: int, steps: int, runs: int, *, spiky: bool) -> tuple[float, list[float]]:
     """Return the share of healthy runs that accuse somebody, and of late ranks that are found."""
-    runs = RUNS if ranks < 64 else RUNS // 3
+    runs = runs if ranks < 64 else max(runs // 3, 1)
     alarms, hits = 0, np.zeros(len(PLANTED))
     for seed in range(runs):
         alarms += bool(_found(seed, ranks, steps, None, spiky=spiky))
@@ -57,12 +58,16 @@ def _found(
 
 def main() -> None:
     """Print one line for each size and noise."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=200, help="of each size and noise")
+    parser.add_argument("--ranks", type=int, nargs="+", default=(2, 3, 4, 8, 64))
+    given = parse_quick(parser, runs=1, ranks=(2, 3))
     planted = "".join(f"{extra:>8.0%}" for extra in PLANTED)
     sys.stdout.write(f"ranks steps noise   alarms{planted}\n")
-    for ranks in (2, 3, 4, 8, 64):
+    for ranks in given.ranks:
         for steps in (60, 100):
             for spiky in (False, True):
-                alarms, recall = measure(ranks, steps, spiky=spiky)
+                alarms, recall = measure(ranks, steps, given.runs, spiky=spiky)
                 noise = "spiky" if spiky else "smooth"
                 shares = "".join(f"{share:8.2f}" for share in recall)
                 sys.stdout.write(f"{ranks:5} {steps:5} {noise:6} {alarms:8.3f}{shares}\n")

@@ -9,7 +9,7 @@ What TraceML says is read from the `final_summary.json` that it writes.
 With `--often` ours alone is asked more often, also under load and on a program over MPI: how often rank
 1 is named first (at least 9 of 10), and how often nothing is wrong with a healthy twin (20 of 20).
 
-Run: make bench-verdicts [PUBLISH=1] [ARGS="--often --load 2"]
+Run: make bench NAME=verdicts [PUBLISH=1] [ARGS="--often --load 2"]
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.published import publish, table
+from benchmarks.quick import parse_quick
 from support.launch.disturb import Disturber, stopped_long
 from support.launch.mpi import launch
 from support.launch.patience import PATIENCE_S
@@ -289,7 +290,7 @@ def main() -> None:
         "--load", type=int, default=0, help="with --often: busy processes beside it"
     )
     parser.add_argument("--publish", action="store_true", help=f"write the table of docs/{PAGE}")
-    given = parser.parse_args()
+    given = parse_quick(parser, rounds=1, only="loader", runs=1, twins=1)
     with tempfile.TemporaryDirectory() as scratch:
         if given.often:
             programs = [one for one in PROGRAMS_OFTEN if given.only in one.name]

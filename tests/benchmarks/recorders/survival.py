@@ -29,8 +29,6 @@ __all__ = ["after_end", "after_kill", "child"]
 PIECES = 20  # spans, then a pause: 2000 a second
 PAUSE_S = 0.01
 WORD = 8
-SPANS_TO_END = 20_000
-SPANS_TO_KILL = 5_000
 AT_ONCE = 2
 TIME_LIMIT_S = 120.0
 
@@ -87,21 +85,28 @@ def child(name: str, folder: str, said: str, limit: str) -> None:
     recorder.close()
 
 
-def after_end(recorders: Sequence[type[Recorder]]) -> list[dict[str, Any]]:
+def after_end(recorders: Sequence[type[Recorder]], spans: int) -> list[dict[str, Any]]:
     """Let each record so many spans and end."""
-    return [asdict(child.left()) for child in _children(recorders, SPANS_TO_END)]
+    return [asdict(child.left()) for child in _children(recorders, limit=spans)]
 
 
-def after_kill(recorders: Sequence[type[Recorder]], trials: int) -> list[dict[str, Any]]:
-    """Kill each at random moments."""
+def after_kill(
+    recorders: Sequence[type[Recorder]], trials: int, spans: int
+) -> list[dict[str, Any]]:
+    """Kill each at random moments, after at least so many spans."""
     found = []
     for _ in range(trials):
-        found += [asdict(child.left()) for child in _children(recorders, 0)]
+        found += [asdict(child.left()) for child in _children(recorders, kill_after=spans)]
     return found
 
 
-def _children(recorders: Sequence[type[Recorder]], limit: int) -> Iterator[_Child]:
-    """Run children, few at a time; each has ended when it is returned."""
+def _children(
+    recorders: Sequence[type[Recorder]], *, limit: int = 0, kill_after: int = 0
+) -> Iterator[_Child]:
+    """Run children, few at a time; each has ended when it is returned.
+
+    Each ends after `limit` spans; if that is 0, it is killed.
+    """
     for first in range(0, len(recorders), AT_ONCE):
         with tempfile.TemporaryDirectory() as folder:
             children = [
@@ -109,7 +114,7 @@ def _children(recorders: Sequence[type[Recorder]], limit: int) -> Iterator[_Chil
             ]
             for running in children:
                 if limit == 0:
-                    _kill(running)
+                    _kill(running, kill_after)
                 _, said = running.process.communicate(timeout=TIME_LIMIT_S)
                 expected = 0 if limit else -signal.SIGKILL
                 if running.process.returncode != expected:
@@ -117,9 +122,9 @@ def _children(recorders: Sequence[type[Recorder]], limit: int) -> Iterator[_Chil
             yield from children
 
 
-def _kill(running: _Child) -> None:
+def _kill(running: _Child, spans: int) -> None:
     """Kill it at a random moment after it has recorded enough."""
-    while running.closed < SPANS_TO_KILL and running.process.poll() is None:
+    while running.closed < spans and running.process.poll() is None:
         time.sleep(PAUSE_S)
     time.sleep(random.uniform(0.0, 0.5))
     running.process.kill()

@@ -83,7 +83,8 @@ def small_run(bench: Bench) -> Section:
     imports: list[Cost] = []
     report: list[Cost] = []
     info: list[Cost] = []
-    for _ in range(max(bench.rounds, _SMALL_ROUNDS)):
+    rounds = bench.rounds if bench.quick else max(bench.rounds, _SMALL_ROUNDS)
+    for _ in range(rounds):
         imports.append(bench.imports())
         report.append(bench.analyze(trace, "--no-keep"))
         info.append(bench.verb("info", trace))

@@ -69,7 +69,7 @@ class _Measured:
 
 def two_workers(bench: Bench) -> Section:
     """Measure one worker and two of each sort on 17 million events."""
-    size = bench.size("512x1000", "32x60")
+    size = bench.size("512x1000", "8x20")
     section = Section(f"Two workers, {size.title}")
     absent = _absent()
     if len(absent) == len(_SORTS):

@@ -14,6 +14,7 @@ __all__ = ["WARM_UP", "Trend", "trend"]
 
 WARM_UP: Final = 0.25  # of the time: caches fill, and what is imported later is imported
 _BLOCKS: Final = 12
+_LEAST_BLOCKS: Final = 2  # no more of them tell no slope
 _FLAT: Final = 0.05  # of what is there, in an hour
 _HOUR_S: Final = 3600.0
 
@@ -42,6 +43,8 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend:
     blocks = min(_BLOCKS, int(kept.sum()))
     x = np.array([part.mean() for part in np.array_split(at[kept] / _HOUR_S, blocks)])
     y = np.array([part.mean() for part in np.array_split(value[kept], blocks)])
+    if blocks <= _LEAST_BLOCKS:
+        return Trend(float(np.median(value[kept])), 0.0, -np.inf, np.inf)
     slope, begin = np.polyfit(x, y, 1)
     squares = ((y - begin - slope * x) ** 2).sum() / ((x - x.mean()) ** 2).sum()
     half = t.ppf(0.975, blocks - 2) * np.sqrt(squares / (blocks - 2))

@@ -23,8 +23,8 @@ from support.launch.recording import clean_environment
 if TYPE_CHECKING:
     from benchmarks.recorders.arm import Recorder
 
-SCRIPT = Path(__file__).with_name("recorder.py")
 ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "tests" / "benchmarks" / "recorder.py"
 
 
 def run(*arguments: object) -> str:
@@ -38,6 +38,7 @@ def run(*arguments: object) -> str:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_every_recorder_is_measured_or_told_why_not() -> None:
     """Both switched off and on; a time is a time."""
     backend, rows, failed = json.loads(run("--one", "--rounds", 1).splitlines()[-1])

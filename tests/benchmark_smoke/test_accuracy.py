@@ -16,7 +16,7 @@ from benchmarks.labelled.setting import FIRST_SEED, LEVELS, RANKS, setting
 
 from tracelens.model.finding_kinds import KINDS as FINDINGS
 
-LABELLED = Path(__file__).parent / "labelled"
+LABELLED = Path(__file__).parents[1] / "benchmarks" / "labelled"
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,7 @@ def test_published_results_are_of_a_full_run(published: dict[str, object]) -> No
     assert all(found >= RUNS[ranks] for (_, ranks, _), found in runs.items())
 
 
+@pytest.mark.slow
 def test_quick_run_measures_every_part() -> None:
     """A short run fills every table: kinds of run by name, both levels of noise, all clocks."""
     results = measure(PARTS, "tuning", quick=True, by=Performer(), only="healthy")
@@ -71,6 +72,7 @@ def test_every_kind_can_be_made(kind: Kind) -> None:
     assert case.label.verdict in {HEALTHY, *FINDINGS}
 
 
+@pytest.mark.slow
 def test_lateness_that_others_hide_is_told() -> None:
     """Among 512 ranks in harsh noise a slow loader costs nothing, and is slow all the same."""
     (kind,) = (index for index, kind in enumerate(KINDS) if kind.name == "slow loader")

@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
-from support.samples import SAMPLES
+from support.samples import manifest, sample_trace
+from support.tiers import mark_slow
 
 import tracelens
 from tracelens.exports import otlp
@@ -49,10 +50,12 @@ def _based(value: Any) -> Any:
     }
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+@pytest.mark.parametrize(
+    "name", mark_slow([sample.name for sample in manifest()], ("ddp-healthy", "easgd-async"))
+)
 def test_every_sample_is_parsed_whole(name: str, tmp_path: Path) -> None:
     """As many as there are spans and instants; ids differ, parents are there and around them."""
-    trace = tracelens.open(SAMPLES / name)
+    trace = sample_trace(name)
     spans = [span for _, span in parsed(trace, tmp_path / "run.jsonl")]
     main = trace.processes.filter("main")["process"].to_list()
     events = trace.events.collect().filter(
@@ -73,7 +76,7 @@ def test_every_sample_is_parsed_whole(name: str, tmp_path: Path) -> None:
 
 def test_times_are_those_of_the_day(tmp_path: Path) -> None:
     """The sample was recorded in 2026."""
-    trace = tracelens.open(SAMPLES / "ddp-healthy")
+    trace = sample_trace("ddp-healthy")
     spans = [span for _, span in parsed(trace, tmp_path / "run.jsonl")]
     first = min(span.start_time_unix_nano for span in spans)
     assert 1_767_222_000_000_000_000 < first < 1_830_000_000_000_000_000
@@ -83,7 +86,7 @@ def test_times_are_those_of_the_day(tmp_path: Path) -> None:
 
 
 def test_a_server_s_span_has_the_request_as_its_parent(tmp_path: Path) -> None:
-    spans = parsed(tracelens.open(SAMPLES / "grpc-round-robin"), tmp_path / "run.jsonl")
+    spans = parsed(sample_trace("grpc-round-robin"), tmp_path / "run.jsonl")
     asked = {span.span_id: span for _, span in spans if span.kind == Span.SPAN_KIND_CLIENT}
     served = [span for _, span in spans if span.kind == Span.SPAN_KIND_SERVER]
     known = [span for span in served if span.parent_span_id in asked]

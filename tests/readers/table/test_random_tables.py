@@ -6,9 +6,10 @@ import datetime as dt
 import json
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+import pytest
 from hypothesis import strategies as st
 from support.runs.sound import check_ledger, negative
+from support.tiers import check_examples, few_or_many
 
 from tracelens import Trace
 from tracelens.analyses import analyze
@@ -69,9 +70,13 @@ def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
     return chosen | {name: column(cells if mixed else small) for name, mixed in odd.items()}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(tables(), st.booleans())
-def test_any_table(table: dict[str, list[Any]], one_clock: bool) -> None:  # noqa: FBT001 - drawn
+@pytest.mark.parametrize("examples", few_or_many(12, 100))
+def test_any_table(examples: int) -> None:
+    """Ask for a report of tables that Hypothesis draws."""
+    check_examples(check_table, examples, tables(), st.booleans())
+
+
+def check_table(table: dict[str, list[Any]], one_clock: bool) -> None:  # noqa: FBT001 - drawn
     """No other error, no other line, no report beside its format."""
     try:
         trace = Trace.from_table(table, one_clock=one_clock)

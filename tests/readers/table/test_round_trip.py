@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.runs.analysed import RUNS
+from support.runs.analysed import report as simulated_report
 from support.runs.analysed import trace as simulated
 from support.runs.tables import comparable, differing, table_of
-from support.samples import Sample, manifest
+from support.samples import manifest, sample_trace
+from support.tiers import check_examples, few_or_many, mark_slow
 
 from tracelens import Trace, load
 from tracelens.analyses import analyze
@@ -20,6 +21,8 @@ from tracelens.simulator.synthetic import Fault, Scenario, generate, random_cloc
 if TYPE_CHECKING:
     from pathlib import Path
 
+SAMPLE_NAMES = [sample.name for sample in manifest()]
+QUICK_RUNS = ("alone", "devices", "short", "hot shard")
 ASYNCHRONOUS = ("ps_queue", "exposed_transfer")
 
 
@@ -27,10 +30,14 @@ def told(trace: Trace) -> dict[str, Any]:
     return comparable(to_json.to_object(analyze(trace)))
 
 
-@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
-def test_every_sample(sample: Sample, tmp_path: Path) -> None:
+def told_of_simulated(run: str) -> dict[str, Any]:
+    return comparable(to_json.to_object(simulated_report(RUNS[run][0])))
+
+
+@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, ("mpi-killed-rank", "easgd-sync3")))
+def test_every_sample(name: str, tmp_path: Path) -> None:
     """Real recordings, written as Parquet on their common clock, are explained word for word alike."""
-    trace = load.open(sample.folder)
+    trace = sample_trace(name)
     trace = trace.with_(samples=trace.samples.clear())  # of which a table of events has none
     file = tmp_path / "events.parquet"
     table_of(trace).write_parquet(file)
@@ -44,20 +51,20 @@ def test_every_sample(sample: Sample, tmp_path: Path) -> None:
         assert not differing(found, wanted)
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", mark_slow(RUNS, QUICK_RUNS))
 def test_every_scenario(run: str) -> None:
     """Simulated runs of every kind, from memory."""
-    trace = simulated(RUNS[run][0])
-    assert not differing(told(Trace.from_table(table_of(trace), one_clock=True)), told(trace))
+    table = table_of(simulated(RUNS[run][0]))
+    assert not differing(told(Trace.from_table(table, one_clock=True)), told_of_simulated(run))
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", mark_slow(RUNS, QUICK_RUNS))
 def test_the_named_columns_suffice(run: str) -> None:
     """The contract's columns tell the same faults, and all shares but those of queues and devices."""
     scenario = RUNS[run][0]
     trace = simulated(scenario)
     plain = told(Trace.from_table(table_of(trace, beyond=False), one_clock=True))
-    wanted = told(trace)
+    wanted = told_of_simulated(run)
 
     def faults(report: dict[str, Any]) -> list[Any]:
         keys = ("kind", "ranks", "hosts", "shards", "phase", "steps", "pattern")
@@ -97,23 +104,25 @@ scenarios = st.builds(
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(scenarios, st.sampled_from(["ns", "csv", "shuffled"]))
-@example(Scenario(ranks=2, steps=1), "csv")
-def test_any_scenario(
-    tmp_path_factory: pytest.TempPathFactory, scenario: Scenario, form: str
-) -> None:
+@pytest.mark.parametrize("examples", few_or_many(3, 30))
+def test_any_scenario(examples: int, tmp_path: Path) -> None:
     """Whatever is simulated, in memory, as CSV, or with its rows in any order."""
-    trace = load.prepare(generate(scenario))
-    table = table_of(trace)
-    if form == "shuffled":
-        table = table.sample(fraction=1.0, shuffle=True, seed=1)
-    if form == "csv":
-        file = tmp_path_factory.mktemp("table") / "events.csv"
-        table.write_csv(file)
-        assert not differing(told(load.open(file, one_clock=True)), told(trace))
-        return
-    assert not differing(told(Trace.from_table(table, one_clock=True)), told(trace))
+
+    def check(scenario: Scenario, form: str) -> None:
+        trace = load.prepare(generate(scenario))
+        table = table_of(trace)
+        if form == "shuffled":
+            table = table.sample(fraction=1.0, shuffle=True, seed=1)
+        if form == "csv":
+            file = tmp_path / "events.csv"
+            table.write_csv(file)
+            read = load.open(file, one_clock=True)
+        else:
+            read = Trace.from_table(table, one_clock=True)
+        assert not differing(told(read), told(trace))
+
+    check(Scenario(ranks=2, steps=1), "csv")
+    check_examples(check, examples, scenarios, st.sampled_from(["ns", "csv", "shuffled"]))
 
 
 def test_raw_times_are_aligned_as_in_files() -> None:

@@ -21,7 +21,16 @@ BREAKAGES = {
 }
 
 
-@pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES)
+QUICK = {"spans", "completions"}
+
+
+@pytest.mark.parametrize(
+    "breakage",
+    [
+        pytest.param(breakage, id=name, marks=() if name in QUICK else pytest.mark.slow)
+        for name, breakage in BREAKAGES.items()
+    ],
+)
 def test_calls_are_made_once_whatever_breaks(tmp_path: Path, breakage: str) -> None:
     program = f"""
     import warnings

@@ -24,7 +24,9 @@ BEGINNINGS = {
 }
 
 
-@pytest.mark.parametrize("beginning", BEGINNINGS)
+@pytest.mark.parametrize(
+    "beginning", ["import", pytest.param("Init", marks=pytest.mark.slow), "Init_thread"]
+)
 def test_it_waits_until_mpi_runs(tmp_path: Path, beginning: str) -> None:
     automatic = beginning == "import"
     program = f"""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support.launch.mpi import run_alone
@@ -11,7 +11,7 @@ from support.launch.recording import read_one
 if TYPE_CHECKING:
     from pathlib import Path
 
-WAYS = {
+WAYS = {  # how to send, to probe, and to receive
     "Mprobe": ("comm.Isend(a, 0, 3)", "comm.Mprobe()", "Recv(b)"),
     "Improbe": ("comm.Isend(a, 0, 3)", "comm.Improbe(0, 3, MPI.Status())", "Irecv(b).Wait()"),
     "mprobe": ("comm.isend('x', 0, 3)", "comm.mprobe(tag=3)", "recv()"),
@@ -21,25 +21,39 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("send", "probe", "receive"), WAYS.values(), ids=WAYS)
+PROGRAM = """
+sent = [{send} for _ in range(2)]
+first = {probe}
+second = {probe}
+second.{receive}
+first.{receive}
+MPI.Request.Waitall(sent)
+assert comm.Iprobe() is False and comm.improbe() is None
+"""
+
+
+@pytest.fixture(scope="module")
+def received(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What one process received, in all ways, one after the other."""
+    trace = tmp_path_factory.mktemp("probes") / "trace"
+    programs = [
+        PROGRAM.format(send=send, probe=probe, receive=receive)
+        for send, probe, receive in WAYS.values()
+    ]
+    run_alone("a, b = np.arange(4.0), np.zeros(4)" + "".join(programs), trace)
+    return [event for event in read_one(trace).events if event["op"] == "recv"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_receives_have_the_numbers_of_their_messages(
-    tmp_path: Path, send: str, probe: str, receive: str
+    received: list[dict[str, Any]], way: str
 ) -> None:
-    program = f"""
-    a, b = np.arange(4.0), np.zeros(4)
-    sent = [{send} for _ in range(2)]
-    first = {probe}
-    second = {probe}
-    second.{receive}
-    first.{receive}
-    MPI.Request.Waitall(sent)
-    assert comm.Iprobe() is False and comm.improbe() is None
-    """
-    run_alone(program, tmp_path / "trace")
-    received = [event for event in read_one(tmp_path / "trace").events if event["op"] == "recv"]
-    assert [event["seq"] for event in received] == [1, 0]
-    assert {(event["peer"], event["key"]) for event in received} == {(0, 3)}
-    assert all(event["bytes"] and event["status"] == "closed" for event in received)
+    """The second message was received first."""
+    index = 2 * list(WAYS).index(way)
+    events = received[index : index + 2]
+    assert [event["seq"] for event in events] == [index + 1, index]
+    assert {(event["peer"], event["key"]) for event in events} == {(0, 3)}
+    assert all(event["bytes"] and event["status"] == "closed" for event in events)
 
 
 def test_waiting_for_a_message_is_waiting(tmp_path: Path) -> None:

@@ -44,7 +44,10 @@ def test_each_start_is_a_message(tmp_path: Path) -> None:
             assert {event["status"] for event in found} == {"closed"}
 
 
-@pytest.mark.parametrize("complete", ["request.Wait()", "MPI.Request.Waitall([request])"])
+@pytest.mark.parametrize(
+    "complete",
+    [pytest.param("request.Wait()", marks=pytest.mark.slow), "MPI.Request.Waitall([request])"],
+)
 def test_each_start_is_a_collective(complete: str, tmp_path: Path) -> None:
     """Where this MPI has persistent ones (MPI 4)."""
     code = f"""

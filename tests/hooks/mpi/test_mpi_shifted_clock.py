@@ -97,6 +97,7 @@ def _ping_pongs(recorded: Recorded) -> list[ClockReading]:
     return [reading for reading in recorded.side.clocks if reading.method == "ping_pong"]
 
 
+@pytest.mark.slow
 def test_the_program_can_still_say_its_role(tmp_path: Path) -> None:
     """Measuring clocks, which happens first, does not open the recording."""
     skip_if_clocks_cannot_be_shifted()

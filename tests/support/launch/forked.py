@@ -1,13 +1,16 @@
-"""Runs programs that use PyTorch in forks of a process that has imported it: see `fork_server.py`."""
+"""Runs programs in forks of a process that has imported what they need: see `fork_server.py`."""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,22 +21,25 @@ from support.launch.recording import clean_environment
 from support.launch.torchrun import torchrun_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     RunRanks = Callable[..., subprocess.CompletedProcess[str]]
 
 SERVER = Path(__file__).parent / "programs" / "fork_server.py"
 
 
-class ForkServer:
-    """A process that has imported PyTorch."""
+# Converting a recording imports the first two; making an optimizer imports Dynamo.
+TORCH = ("numpy", "pyarrow", "torch._dynamo", "torch.nn.parallel", "torch.utils.data")
+MPI = ("numpy", "pyarrow", "mpi4py")
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._programs = 0
+
+class ForkServer:
+    """A process that has imported modules."""
+
+    def __init__(self, *modules: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(SERVER)],
-            env=clean_environment(OMP_NUM_THREADS="1"),
+            [sys.executable, str(SERVER), *modules],
+            env=clean_environment(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -53,25 +59,22 @@ class ForkServer:
 
         With `hooks`, they record what `tracelens record` would.
         """
-        folder = self._folder / str(self._programs)
-        folder.mkdir()
-        self._programs += 1
-        if isinstance(program, str):
-            script = folder / "program.py"
-            script.write_text(program)
-        else:
-            script = program
         if trace is not None:
             variables |= {"TRACELENS_DIR": str(trace), "TRACELENS_HOOKS": str(int(hooks))}
-        outputs = [
-            [str(folder / f"{rank}.out"), str(folder / f"{rank}.err")] for rank in range(ranks)
-        ]
-        codes = self._ask(
-            script=str(script),
-            outputs=outputs,
-            environments=_environments(ranks, variables),
-        )
-        stdout, stderr = ("".join(map(_read, paths)) for paths in zip(*outputs, strict=True))
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "program.py"
+            if isinstance(program, str):
+                script.write_text(program)
+            else:
+                script = program
+            outputs = [[f"{folder}/{rank}.out", f"{folder}/{rank}.err"] for rank in range(ranks)]
+            codes = self._ask(
+                script=str(script),
+                directory=folder,
+                outputs=outputs,
+                environments=_environments(ranks, variables),
+            )
+            stdout, stderr = ("".join(map(_read, paths)) for paths in zip(*outputs, strict=True))
         assert codes == [0] * ranks, stderr
         return subprocess.CompletedProcess([str(script)], 0, stdout, stderr)
 
@@ -109,13 +112,19 @@ def _environments(ranks: int, variables: dict[str, str]) -> list[dict[str, str]]
     ]
 
 
+@functools.cache
+def running_server(*modules: str) -> ForkServer:
+    """Start a server once for all tests; it ends with them."""
+    server = ForkServer(*modules)
+    atexit.register(server.close)
+    return server
+
+
 @pytest.fixture(scope="session")
-def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    """One process that has imported PyTorch, for all tests."""
+def fork_server() -> ForkServer:
+    """A process that has imported PyTorch."""
     pytest.importorskip("torch")
-    server = ForkServer(tmp_path_factory.mktemp("forked"))
-    yield server
-    server.close()
+    return running_server(*TORCH)
 
 
 @pytest.fixture(

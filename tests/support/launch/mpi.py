@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from support.launch.forked import MPI, running_server
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import Recorded, clean_environment, read_all, read_one
 
@@ -78,8 +79,7 @@ def run_calls(calls: Calls, code: str, trace: Path) -> tuple[dict[str, Any], Rec
 
 def run_alone(code: str, trace: Path) -> Any:
     """Run code after PRELUDE in one process that records; return the JSON that it prints."""
-    command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
-    output = _run(command, trace)
+    output = running_server(*MPI).run(PRELUDE + textwrap.dedent(code), trace=trace).stdout
     return json.loads(output) if output.strip() else None
 
 

@@ -1,4 +1,4 @@
-"""Imports PyTorch once and forks the ranks of many programs: the import takes longer than most tests.
+"""Imports modules once and forks the ranks of many programs: their import takes longer than most tests.
 
 A line of standard input describes a program. The answer is a line with the exit codes of its ranks.
 """
@@ -6,17 +6,13 @@ A line of standard input describes a program. The answer is a line with the exit
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import runpy
 import sys
 import warnings
 from typing import Any
-
-# For the ranks; an optimizer imports Dynamo when it is made, which takes as long as PyTorch itself.
-import torch._dynamo
-import torch.nn.parallel
-import torch.utils.data  # noqa: F401
 
 
 def run_rank(program: dict[str, Any], rank: int) -> None:
@@ -27,6 +23,7 @@ def run_rank(program: dict[str, Any], rank: int) -> None:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
+    os.chdir(program["directory"])
     sys.argv = [program["script"]]
     if os.environ.get("PYTHONWARNINGS") == "error":
         warnings.simplefilter("error")
@@ -39,7 +36,9 @@ def run_rank(program: dict[str, Any], rank: int) -> None:
 
 def main() -> None:
     """Serve until standard input ends; a forked rank leaves when its program ends."""
-    gc.freeze()  # else each rank would go through all objects of PyTorch when it ends
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
+    gc.freeze()  # else each rank would go through all objects of these modules when it ends
     for line in sys.stdin:
         program = json.loads(line)
         pids = []

@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--large", action="store_true", help="also a file of 2 GiB: some minutes")
     parser.add_argument("--publish", action="store_true", help=f"write docs/{PAGE}")
-    given = parse_quick(parser, size=1 << 20, rounds=1)
+    given = parse_quick(parser, size=1 << 20, hta_size=1 << 20, rounds=1)
     on = machine()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.runs.traces import call, span, trace_of
-from support.samples import SAMPLES
+from support.samples import SAMPLES, sample_report, sample_trace
+from support.tiers import mark_slow
 
 import tracelens
 from tracelens.analyses import analyze
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tracelens.model.trace import Trace
+    from tracelens.model.findings import Finding
 
 HOSTS: Final = ("trn-node7.cluster.example", "trn-node8.cluster.example")
 # What must not be found again, in any case of letters.
@@ -156,21 +157,28 @@ def test_the_same_name_is_replaced_alike(named: Path, tmp_path: Path) -> None:
     assert thread.startswith("loader of path-")
 
 
-@pytest.mark.parametrize("sample", ["mpi-sampled", "mpi-slow-link", "ddp-slow-network"])
-def test_findings_stay(sample: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    mark_slow(
+        ["mpi-sampled", "mpi-slow-link", "ddp-slow-network"], ("mpi-sampled", "ddp-slow-network")
+    ),
+)
+def test_findings_stay(name: str, tmp_path: Path) -> None:
     """Names are all that changes: the same findings about the same ranks, with other hosts."""
     out = tmp_path / "out"
-    trace = tracelens.open(SAMPLES / sample)
-    command = ["convert", str(SAMPLES / sample), "--to", "native", "--anonymize"]
+    trace = sample_trace(name)
+    command = ["convert", str(SAMPLES / name), "--to", "native", "--anonymize"]
     assert main([*command, "--out", str(out)]) == 0
     found = tracelens.open(out)
 
-    def told(of: Trace) -> list[object]:
-        return [(f.kind, f.ranks, f.steps, f.saving, len(f.hosts)) for f in analyze(of).findings]
+    findings = analyze(found).findings
 
-    assert told(found) == told(trace)
+    def told(findings: tuple[Finding, ...]) -> list[object]:
+        return [(f.kind, f.ranks, f.steps, f.saving, len(f.hosts)) for f in findings]
+
+    assert told(findings) == told(sample_report(name).findings)
     hosts = set(trace.processes["host"])
-    text = json.dumps([list(f.hosts) for f in analyze(found).findings])
+    text = json.dumps([list(f.hosts) for f in findings])
     assert all(f'"{host}"' not in text for host in hosts)
     files = {f.rpartition("(")[2].rpartition(":")[0] for f in trace.samples["frames"].explode()}
     content = b"\n".join(_bytes_of(out))

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from support.runs.traces import call, span, trace_of
-from support.samples import SAMPLES, Sample, manifest
+from support.samples import manifest, sample_report, sample_trace
+from support.tiers import check_examples, few_or_many, mark_slow
 
 import tracelens
 from tracelens.accounting import categories, phases
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 KEY: Final = ["process", "step", "thread", "kind", "op", "communicator", "shard", "stream"]
 NOTHING: Final = Flagged()
+SAMPLE_NAMES: Final = [sample.name for sample in manifest()]
+QUICK_SAMPLES: Final = ("ddp-slow-backprop", "mpi-killed-rank", "easgd-async", "grpc-async")
 
 
 def summed(trace: Trace, kept: Flagged) -> Trace:
@@ -43,11 +45,11 @@ def worked(trace: Trace) -> pl.DataFrame:
     return own.sort("process", "step", "category")
 
 
-@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
-def test_own_work_is_as_before(sample: Sample) -> None:
+@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, QUICK_SAMPLES))
+def test_own_work_is_as_before(name: str) -> None:
     """To the nanosecond, in every step of every sample, and nothing ends later than before."""
-    trace = tracelens.open(sample.folder)
-    few = summed(trace, flagged(trace, analyze(trace).findings))
+    trace = sample_trace(name)
+    few = summed(trace, flagged(trace, sample_report(name).findings))
     assert_frame_equal(worked(few), worked(trace))
     last = pl.max("end_ns").over("process", "thread", "step")
     ends = [
@@ -57,10 +59,10 @@ def test_own_work_is_as_before(sample: Sample) -> None:
     assert ends[0] <= ends[1]
 
 
-@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
-def test_one_span_stands_for_each_kind_of_work(sample: Sample) -> None:
+@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, QUICK_SAMPLES))
+def test_one_span_stands_for_each_kind_of_work(name: str) -> None:
     """Of a rank, step, thread, kind and operation, where nothing is flagged or broken off."""
-    trace = tracelens.open(sample.folder)
+    trace = sample_trace(name)
     few = summed(trace, NOTHING)
     begin = trace.steps.group_by("process").agg(since=pl.min("start_ns"), until=pl.max("end_ns"))
     inside = (
@@ -79,11 +81,13 @@ def test_one_span_stands_for_each_kind_of_work(sample: Sample) -> None:
     assert twice.join(cut, on=["process", "step"], how="anti").is_empty()
 
 
-@pytest.mark.parametrize("sample", ["ddp-slow-backprop", "mpi-late-rank", "mpi-killed-rank"])
-def test_faults_are_found_again(sample: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    mark_slow(["ddp-slow-backprop", "mpi-late-rank", "mpi-killed-rank"], ("ddp-slow-backprop",)),
+)
+def test_faults_are_found_again(name: str, tmp_path: Path) -> None:
     """What findings name is whole, so the same faults are found in what is left."""
-    trace = tracelens.open(SAMPLES / sample)
-    report = analyze(trace)
+    trace, report = sample_trace(name), sample_report(name)
     native.save(of_trace(trace, kept=flagged(trace, report.findings)), tmp_path / "out")
     again = analyze(tracelens.open(tmp_path / "out"))
     faults = [
@@ -98,8 +102,8 @@ def test_faults_are_found_again(sample: str, tmp_path: Path) -> None:
 
 def test_flagged_ranks_are_whole_in_their_steps_and_their_neighbours() -> None:
     """Rank 2 in steps 39 to 80 loses no event; its collectives are whole on all ranks."""
-    trace = tracelens.open(SAMPLES / "mpi-late-rank")
-    kept = flagged(trace, analyze(trace).findings)
+    trace = sample_trace("mpi-late-rank")
+    kept = flagged(trace, sample_report("mpi-late-rank").findings)
     before, after = (t.events.collect() for t in (trace, summed(trace, kept)))
     mine = pl.col("step").is_between(39, 80)
     columns = [name for name in before.columns if name != "depth"]
@@ -122,7 +126,7 @@ def test_flagged_ranks_are_whole_in_their_steps_and_their_neighbours() -> None:
 
 def test_what_findings_name() -> None:
     """Steps without ranks are of all, ranks without steps are in all; all of all is nothing."""
-    trace = tracelens.open(SAMPLES / "mpi-late-rank")
+    trace = sample_trace("mpi-late-rank")
     some, all_of = ("worker", 1), {("worker", rank) for rank in range(4)}
 
     def of(**details: object) -> Flagged:
@@ -245,8 +249,13 @@ spans_of_a_thread = st.lists(
 )
 
 
-@given(spans_of_a_thread, st.sets(st.integers(0, 13)))
-def test_any_nested_spans(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> None:
+@pytest.mark.parametrize("examples", few_or_many(20, 100))
+def test_any_nested_spans(examples: int) -> None:
+    """Ask for the sums of spans that Hypothesis draws."""
+    check_examples(check_sums, examples, spans_of_a_thread, st.sets(st.integers(0, 13)))
+
+
+def check_sums(drawn: list[tuple[str, int, int, bool]], touched: set[int]) -> None:
     """Whatever is nested in whatever: each category keeps its time, and nothing leaves the step."""
     rows = [span(0, "step", 0, 100, depth=0, step=0)]
     for number, (kind, start, length, numbered) in enumerate(drawn):
@@ -299,7 +308,7 @@ def _nested(rows: list[dict[str, object]], start: int, end: int) -> int:
 @pytest.mark.parametrize("to", [name for name in EXPORTS if name != "speedscope"])  # stacks only
 def test_every_format_holds_the_sums(to: str, tmp_path: Path) -> None:
     """The same selection in all of them, and its count is reported."""
-    trace = tracelens.open(SAMPLES / "fsdp-healthy")
+    trace = sample_trace("fsdp-healthy")
     saved = EXPORTS[to].save(of_trace(trace, kept=NOTHING), tmp_path / "out")
     assert saved.summed_up > 1000
     assert saved.events < 700

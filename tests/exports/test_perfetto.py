@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 from support.runs.traces import call, span, trace_of
-from support.samples import SAMPLES
+from support.samples import sample_trace
 from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 
-import tracelens
 from tracelens.align.selection import begin_of
 from tracelens.exports import perfetto
 from tracelens.exports.content import of_trace
@@ -162,7 +161,7 @@ def test_an_empty_selection_is_still_valid() -> None:
 
 def test_recorded_runs_are_written() -> None:
     """A real recording, with collectives in flight and a killed rank, is valid too."""
-    trace: Trace = tracelens.open(SAMPLES / "mpi-killed-rank")
+    trace: Trace = sample_trace("mpi-killed-rank")
     chosen = selected(trace)
     assert counted(written(chosen)) == perfetto.size(chosen).events
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from jsonschema import validate
 from support.launch.patience import PATIENCE_S
-from support.samples import SAMPLES
+from support.samples import sample_trace
 
-import tracelens
 from tracelens.errors import InvalidArgument
 from tracelens.exports import speedscope
 from tracelens.exports.content import of_trace
@@ -44,7 +43,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def written(name: str, place: Path) -> dict[str, Any]:
-    speedscope.save(of_trace(tracelens.open(SAMPLES / name)), place)
+    speedscope.save(of_trace(sample_trace(name)), place)
     found: dict[str, Any] = json.loads(place.read_text())
     return found
 
@@ -54,7 +53,7 @@ def test_it_keeps_to_the_schema(tmp_path: Path, schema: dict[str, Any]) -> None:
 
 
 def test_each_thread_has_a_profile(tmp_path: Path) -> None:
-    trace = tracelens.open(SAMPLES / "mpi-sampled")
+    trace = sample_trace("mpi-sampled")
     found = written("mpi-sampled", tmp_path / "a.json")
     threads = trace.samples.select("process", "pid", "thread_name").unique().height
     assert len(found["profiles"]) == threads
@@ -66,7 +65,7 @@ def test_each_thread_has_a_profile(tmp_path: Path) -> None:
 
 def test_time_is_that_of_the_samples(tmp_path: Path) -> None:
     """Weights sum to what lies between begin and end; stacks to what was sampled, none counted twice."""
-    trace = tracelens.open(SAMPLES / "mpi-sampled")
+    trace = sample_trace("mpi-sampled")
     found = written("mpi-sampled", tmp_path / "a.json")
     frames = [frame["name"] for frame in found["shared"]["frames"]]
     sampled = 0

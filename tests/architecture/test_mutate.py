@@ -34,6 +34,7 @@ def test_what_is_no_module_is_one_sentence() -> None:
         mutate.file_of("tracelens.nowhere")
 
 
+@pytest.mark.slow  # it parses all tests
 def test_tests_are_those_that_import_it() -> None:
     """Where none does, those of its room."""
     assert "tests/lod/test_index.py" in mutate.tests_of(mutate.file_of("tracelens.lod.index"))

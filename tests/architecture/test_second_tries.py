@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from support import second_tries
@@ -40,9 +41,7 @@ def test_without():
 WITHOUT = 'second("without")'
 
 
-def tried(
-    folder: Path, program: str, options: Sequence[str] = (), file: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def tried(folder: Path, program: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run the tests of a program with our conftest, in a folder of their own."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -56,7 +55,7 @@ def tried(
             **os.environ,
             "PYTHONPATH": str(TESTS),
             "PYTEST_ADDOPTS": "",
-            second_tries.VARIABLE: str(file or ""),
+            second_tries.VARIABLE: "",
         },
         capture_output=True,
         text=True,
@@ -65,37 +64,58 @@ def tried(
     )
 
 
-@pytest.mark.parametrize(
-    ("flaky", "code", "options"),
-    [(0, 0, ()), (2, 0, ()), (3, 1, ()), (3, 1, ("--numprocesses", "2"))],
-    ids=["none", "two", "three", "three side by side"],
-)
+def counted(names: Sequence[str]) -> tuple[int, str]:
+    """Report second tries to the plugin; return the exit status of the run, and what it printed."""
+    plugin = second_tries.SecondTries()
+    for name in names:
+        report: Any = SimpleNamespace(outcome="rerun", nodeid=name)
+        plugin.pytest_runtest_logreport(report)
+    session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
+    plugin.pytest_sessionfinish(session)
+    printed: list[str] = []
+    reporter: Any = SimpleNamespace(section=printed.append, line=printed.append)
+    plugin.pytest_terminal_summary(reporter)
+    return session.exitstatus, "\n".join(printed)
+
+
+@pytest.mark.parametrize(("names", "status"), [("", 0), ("ab", 0), ("aab", 0), ("abc", 1)])
 def test_few_second_tries_pass_and_more_fail(
-    tmp_path: Path, flaky: int, code: int, options: Sequence[str]
+    names: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each is listed, and the run fails with the third."""
-    ran = tried(tmp_path / "t", FLAKY.format(flaky=flaky, without=True), options)
-    assert ran.returncode == code, ran.stdout
-    assert f"{flaky + 1} passed" in ran.stdout
+    """Each test is listed once, and the run fails with the third."""
+    monkeypatch.delenv(second_tries.VARIABLE, raising=False)
+    ended, printed = counted(names)
+    assert ended == status
+    listed = [line for line in printed.splitlines() if len(line) == 1]
+    assert listed == sorted(set(names))
+    assert ("too many" in printed) == bool(status)
+
+
+def test_several_runs_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two in the first, one in the second are three; a third run without any passes."""
+    file = tmp_path / "made" / "tries"
+    monkeypatch.setenv(second_tries.VARIABLE, str(file))
+    assert [counted(names)[0] for names in ("ab", "c", "")] == [0, 1, 0]
+    assert len(file.read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--numprocesses", "2"), marks=pytest.mark.slow)]
+)
+def test_only_tests_with_processes_are_tried_twice(tmp_path: Path, options: Sequence[str]) -> None:
+    """Three that pass the second time fail the run."""
+    ran = tried(tmp_path / "t", FLAKY.format(flaky=3, without=True), options)
+    assert ran.returncode == 1, ran.stdout
+    assert "4 passed" in ran.stdout
+    assert "too many" in ran.stdout
     listed = re.findall(r"^test_program.py::test_with_processes\[\d\]$", ran.stdout, re.MULTILINE)
-    assert len(listed) == flaky
-    assert ("too many" in ran.stdout) == bool(code)
+    assert len(listed) == 3
 
 
+@pytest.mark.slow
 def test_a_test_without_processes_is_tried_once(tmp_path: Path) -> None:
     """What would pass the second time fails."""
     ran = tried(tmp_path / "t", FLAKY.format(flaky=0, without=WITHOUT))
     assert ran.returncode == 1
     assert "1 failed" in ran.stdout
     assert "rerun" not in ran.stdout
-
-
-def test_several_runs_are_added_up(tmp_path: Path) -> None:
-    """Two in the first, one in the second are three; a third run without any passes."""
-    file = tmp_path / "made" / "tries"
-    codes = [
-        tried(tmp_path / "t", FLAKY.format(flaky=flaky, without=True), file=file).returncode
-        for flaky in (2, 1, 0)
-    ]
-    assert codes == [0, 1, 0]
-    assert len(file.read_text().splitlines()) == 3

@@ -17,6 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow  # it goes through all of the source
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "tracelens",
@@ -104,10 +106,11 @@ class Found(NamedTuple):
     word: str
 
 
-@functools.cache
-def _trees() -> tuple[tuple[str, ast.Module], ...]:
-    files = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
-    return tuple((str(file.relative_to(ROOT)), ast.parse(file.read_text())) for file in files)
+def _trees() -> Iterator[tuple[str, ast.Module]]:
+    """Yield each file with its tree, which nothing keeps: collecting garbage among all takes seconds."""
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
 
 
 def _room(path: str) -> str:
@@ -116,8 +119,9 @@ def _room(path: str) -> str:
     return max(inside, key=len, default=next(p for p in PACKAGES if path.startswith(p)))
 
 
-def _words(name: str) -> list[str]:
-    return re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower())
+@functools.cache
+def _words(name: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()))
 
 
 def _names(tree: ast.Module) -> Iterator[tuple[str, int]]:
@@ -153,29 +157,30 @@ def _sentences(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 @functools.cache
-def _banned_names() -> list[Found]:
-    found = []
+def _banned() -> tuple[list[Found], list[Found]]:
+    """Return the banned words in names and in sentences."""
+    names, sentences = [], []
     for path, tree in _trees():
-        module = (Path(path).stem, 1)
-        for name, line in (module, *_names(tree)):
-            where = f"{path}:{line}: {name}"
-            found += [Found(_room(path), where, w) for w in _words(name) if w in INSTEAD]
-    return found
+        names += _banned_names(path, tree)
+        sentences += _banned_sentences(path, tree)
+    return names, sentences
 
 
-@functools.cache
-def _banned_sentences() -> list[Found]:
-    found = []
-    for path, tree in _trees():
-        for text, line in _sentences(tree):
-            where = f"{path}:{line}: {text[:80]}"
-            found += [Found(_room(path), where, m.group()) for m in SENTENCES.finditer(text)]
-        for node in ast.walk(tree):
-            docstring = _docstring(node)
-            if docstring and (start := NO_DOCSTRING.match(str(docstring.value))):
-                where = f"{path}:{docstring.lineno}: {start.string[:80]}"
-                found.append(Found(_room(path), where, start.group()))
-    return found
+def _banned_names(path: str, tree: ast.Module) -> Iterator[Found]:
+    for name, line in ((Path(path).stem, 1), *_names(tree)):
+        for word in _words(name) & INSTEAD.keys():
+            yield Found(_room(path), f"{path}:{line}: {name}", word)
+
+
+def _banned_sentences(path: str, tree: ast.Module) -> Iterator[Found]:
+    for text, line in _sentences(tree):
+        for match in SENTENCES.finditer(text):
+            yield Found(_room(path), f"{path}:{line}: {text[:80]}", match.group())
+    for node in ast.walk(tree):
+        docstring = _docstring(node)
+        if docstring and (start := NO_DOCSTRING.match(str(docstring.value))):
+            where = f"{path}:{docstring.lineno}: {start.string[:80]}"
+            yield Found(_room(path), where, start.group())
 
 
 def test_names_are_words_of_the_field() -> None:
@@ -183,7 +188,7 @@ def test_names_are_words_of_the_field() -> None:
     allowed = {(room, word) for room, rest in EXCEPTIONS.items() for word in rest.words.split()}
     wrong = [
         f"{found.where}: instead of {found.word!r}, {INSTEAD[found.word]}"
-        for found in _banned_names()
+        for found in _banned()[0]
         if (found.room, found.word) not in allowed
     ]
     assert not wrong, "\n".join(wrong)
@@ -191,7 +196,7 @@ def test_names_are_words_of_the_field() -> None:
 
 def test_sentences_are_words_of_the_field() -> None:
     """What is shown, and what docstrings begin with, has no banned phrase beyond the exceptions."""
-    found = _banned_sentences()
+    found = _banned()[1]
     rooms = {each.room for each in found}
     wrong = [
         each.where
@@ -209,9 +214,9 @@ def test_exceptions_are_needed(room: str) -> None:
     excepted = EXCEPTIONS[room]
     assert excepted.why
     assert (ROOT / room).exists()
-    used = {found.word for found in _banned_names() if found.room == room}
+    used = {found.word for found in _banned()[0] if found.room == room}
     assert set(excepted.words.split()) <= used, "take these out of EXCEPTIONS"
-    phrases = sum(found.room == room for found in _banned_sentences())
+    phrases = sum(found.room == room for found in _banned()[1])
     assert excepted.phrases <= phrases, f"{phrases} phrases are left: say so in EXCEPTIONS"
 
 
@@ -226,6 +231,6 @@ def test_names_in_c_are_words_of_the_field() -> None:
         f"{file.relative_to(ROOT)}: {name}"
         for file in files
         for name in sorted(set(C_WORD.findall(file.read_text())))
-        if set(_words(name)) & set(INSTEAD)
+        if _words(name) & INSTEAD.keys()
     ]
     assert not wrong, "\n".join(wrong)

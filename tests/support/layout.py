@@ -2,7 +2,7 @@
 
 Counted from the source of a checkout, nothing is imported: so an older one can be counted, too.
 
-Run: PYTHONPATH=tests python -m support.layout [--repo DIR] [--modules]
+Run: PYTHONPATH=tests python -m support.layout [--repo DIR]
 """
 
 from __future__ import annotations
@@ -26,19 +26,8 @@ PACKAGES: Final = {
     "tracelens_instrument": "instrument",
     "tracelens_dashboard": "dashboard",
 }
-SMALL: Final = 100  # lines: below, a module wants a reason to be a file
-# Packages whose `__init__` holds a visible list; what only they import, or name, is an entry of it.
-LISTS: Final = frozenset(
-    {
-        "tracelens.analyses",
-        "tracelens.cli",
-        "tracelens.exports",
-        "tracelens.readers",
-        "tracelens.reports",
-        "tracelens_dashboard.pages",
-        "tracelens_instrument.hooks",
-    }
-)
+LONGEST: Final = 15  # files that are printed
+FULLEST: Final = 8  # folders that are printed
 
 
 @dataclass(frozen=True)
@@ -169,45 +158,6 @@ def reaching(edges: Iterable[Import], *whens: str) -> dict[str, set[str]]:
     return out
 
 
-def importers(edges: Iterable[Import]) -> dict[str, set[str]]:
-    """Return who imports each module, at whatever time."""
-    found: defaultdict[str, set[str]] = defaultdict(set)
-    for edge in edges:
-        found[edge.imported].add(edge.importer)
-    return found
-
-
-def imported_once(of: Mapping[str, Module], edges: Iterable[Import]) -> dict[str, str]:
-    """Return the modules that a single other one imports, and which."""
-    by = importers(edges)
-    return {
-        name: next(iter(by[name]))
-        for name, module in sorted(of.items())
-        if not module.is_package and len(by.get(name, ())) == 1
-    }
-
-
-def small_without_list(of: Mapping[str, Module], edges: Iterable[Import]) -> dict[str, str]:
-    """Return small modules with one importer that are no entry of a list, and who imports them."""
-    listed = {entry for package in LISTS & of.keys() for entry in _named_entries(of[package])}
-    return {
-        name: by
-        for name, by in imported_once(of, edges).items()
-        if of[name].lines < SMALL and by not in LISTS and name not in listed
-    }
-
-
-def _named_entries(package: Module) -> Iterator[str]:
-    """Return the modules that the words of a package's lists stand for: `NAME`, or `to_NAME`."""
-    for node in package.tree.body:
-        listed = getattr(node, "value", None)
-        if isinstance(listed, ast.Tuple):
-            words = [ast.unparse(word).strip("'\"") for word in listed.elts]
-            yield from (
-                f"{package.name}.{before}{word}" for word in words for before in ("", "to_")
-            )
-
-
 def files_by_folder(of: Mapping[str, Module]) -> Counter[str]:
     """Count the files of each folder."""
     return Counter(module.package for module in of.values())
@@ -217,7 +167,7 @@ def aliases(of: Mapping[str, Module]) -> dict[str, list[str]]:
     """Return the modules that define each name of a kind of array, such as `Floats`."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for module in of.values():
-        for node in ast.walk(module.tree):
+        for node in ast.walk(module.tree) if "NDArray[" in module.text else ():
             for name, value in _assigned(node):
                 if "NDArray[" in ast.unparse(value):
                     found[name].append(module.name)
@@ -282,8 +232,6 @@ def table(repo: Path = ROOT) -> list[tuple[str, str]]:
         ("median file, lines", f"{median(lines):.0f}"),
         ("longest file, lines", f"{max(lines)}"),
         ("files in a folder, at most", f"{most} ({folder})"),
-        ("modules with one importer", f"{len(imported_once(of, edges))}"),
-        ("  of those small ones that no list names", f"{len(small_without_list(of, edges))}"),
         ("longest import chain, when loaded", f"{len(longest_chain(of, loaded))}"),
         ("longest import chain, with calls and types", f"{len(longest_chain(of, all_))}"),
         ("circles when loaded, modules in each", _sizes(circles(of, loaded))),
@@ -307,18 +255,27 @@ def _is_underscored(name: str) -> bool:
     return last.startswith("_") and not last.startswith("__")
 
 
+def longest_files(of: Mapping[str, Module]) -> list[str]:
+    """Describe the longest files: is each of them one subject?"""
+    found = sorted(of.values(), key=lambda module: -module.lines)[:LONGEST]
+    return [f"{module.lines:4} lines  {module.name}" for module in found]
+
+
+def fullest_folders(of: Mapping[str, Module]) -> list[str]:
+    """Describe the fullest folders: does a newcomer see at a glance what is in them?"""
+    return [f"{count:4} files  {name}" for name, count in files_by_folder(of).most_common(FULLEST)]
+
+
 def main() -> None:
-    """Print the table, and with `--modules` the small modules with their importers."""
+    """Print the table, the longest files and the fullest folders."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--repo", type=Path, default=ROOT, help="another checkout")
-    parser.add_argument("--modules", action="store_true", help="also name the small modules")
-    asked = parser.parse_args()
+    repo = parser.parse_args().repo
+    of = modules(repo)
     lines = ["| what | number |", "|---|---|"]
-    lines += [f"| {what} | {number} |" for what, number in table(asked.repo)]
-    if asked.modules:
-        of = modules(asked.repo)
-        small = small_without_list(of, imports(of))
-        lines += [f"{of[name].lines:4} {name}, imported by {by}" for name, by in small.items()]
+    lines += [f"| {what} | {number} |" for what, number in table(repo)]
+    lines += ["", "Longest files:", *longest_files(of)]
+    lines += ["", "Fullest folders:", *fullest_folders(of)]
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 

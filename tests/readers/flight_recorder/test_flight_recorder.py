@@ -69,6 +69,7 @@ def facts_of(trace: tl.Trace) -> dict[str, str]:
 
 @pytest.mark.end_to_end
 @pytest.mark.side_by_side
+@pytest.mark.slow
 def test_a_real_hang_is_found(tmp_path: Path) -> None:
     """Three real ranks, of which one skips a call: the dumps of PyTorch itself say so."""
     pytest.importorskip("torch")
@@ -197,6 +198,7 @@ def test_a_pickle_that_calls_is_refused(tmp_path: Path) -> None:
     assert not bait.exists()
 
 
+@pytest.mark.slow  # the reader stops it after all the CPU time that a dump may take
 def test_a_pickle_that_grows_without_end_is_refused(tmp_path: Path) -> None:
     """Lists of lists that share their parts would be 2^60 numbers as JSON."""
     grown: list[Any] = [0]

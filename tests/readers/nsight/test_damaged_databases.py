@@ -9,13 +9,17 @@ import os
 import random
 import sqlite3
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import polars as pl
 import pytest
 from support.nsight import training
+from support.tiers import few_or_many
 
 from tracelens.errors import NotATrace, TraceLensError
-from tracelens.readers.nsight import NsightReader, database
+from tracelens.readers.nsight import NsightReader
+from tracelens.readers.nsight.database import MAGIC, opened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,11 +44,12 @@ def mutated(content: bytes, seed: int) -> bytes:
     return bytes(changed)
 
 
-def test_changed_bytes_are_read_or_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mutations", few_or_many(30, MUTATIONS))
+def test_changed_bytes_are_read_or_refused(mutations: int, tmp_path: Path) -> None:
     """Both happen, or the changes would show nothing."""
     whole = training(0, steps=4).write(tmp_path / "whole.sqlite").read_bytes()
     outcomes: dict[str, int] = defaultdict(int)
-    for seed in range(MUTATIONS):
+    for seed in range(mutations):
         place = tmp_path / "changed.sqlite"
         place.write_bytes(mutated(whole, seed))
         try:
@@ -54,7 +59,7 @@ def test_changed_bytes_are_read_or_refused(tmp_path: Path) -> None:
         except TraceLensError as error:
             outcomes["refused" if "\n" not in str(error) else f"{seed}: {error}"] += 1
     assert set(outcomes) == {"read", "refused"}
-    assert min(outcomes.values()) > MUTATIONS // 50, outcomes
+    assert min(outcomes.values()) > mutations // 50, outcomes
 
 
 def test_views_are_not_read(tmp_path: Path) -> None:
@@ -71,13 +76,13 @@ def test_views_are_not_read(tmp_path: Path) -> None:
     assert names == {"forward", "backward", *(f"step {step}" for step in range(4))}
 
 
-def test_work_without_end_is_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More instructions than the file's size allows are taken for damage."""
-    place = training(0, steps=200).write(tmp_path / "a.sqlite")
-    monkeypatch.setattr(database, "_MOST_INSTRUCTIONS", (0, 0))
-    monkeypatch.setattr(database, "_BETWEEN_CHECKS", 10)
-    with pytest.raises(NotATrace, match="interrupted"):
-        NsightReader().read(place)
+def test_work_without_end_is_cut_short(tmp_path: Path) -> None:
+    """A query of more instructions than the file's size allows is taken for damage."""
+    path = training(0, steps=2000).write(tmp_path / "a.sqlite")
+    with pytest.raises(NotATrace, match="interrupted"), opened(path) as database:
+        replace(database, max_instructions=0).table(
+            "CUPTI_ACTIVITY_KIND_KERNEL", start=pl.Int64(), end=pl.Int64()
+        )
 
 
 def test_a_file_beyond_the_limit_is_not_opened(
@@ -91,7 +96,7 @@ def test_a_file_beyond_the_limit_is_not_opened(
 
 def test_of_a_folder_the_others_are_read(tmp_path: Path) -> None:
     training(0, steps=4).write(tmp_path / "a.sqlite")
-    (tmp_path / "b.sqlite").write_bytes(database.MAGIC + b"\x00" * 5000)
+    (tmp_path / "b.sqlite").write_bytes(MAGIC + b"\x00" * 5000)
     trace = NsightReader().read(tmp_path)
     assert trace.processes["rank"].to_list() == [0]
     assert [note.kind for note in trace.notes if note.file == "b.sqlite"] == ["unreadable"]

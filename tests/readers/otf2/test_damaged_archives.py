@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from support.fuzz.changes import damaged
 from support.otf2_archives import training, write
+from support.tiers import few_or_many
 
 from tracelens.errors import NotATrace, TraceLensError
 from tracelens.readers.otf2 import Otf2Reader, archive
@@ -26,12 +27,13 @@ MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "40"))
 FILES: Final = ("traces.otf2", "traces.def", "traces/0.evt", "traces/1.def")
 
 
+@pytest.mark.parametrize("mutations", few_or_many(3, MUTATIONS // len(FILES)))
 @pytest.mark.parametrize("name", FILES)
-def test_changed_files_are_read_or_refused(name: str, tmp_path: Path) -> None:
+def test_changed_files_are_read_or_refused(name: str, mutations: int, tmp_path: Path) -> None:
     whole = write(tmp_path / "whole", training(2, 3)).parent
     place = tmp_path / "changed"
     outcomes: Counter[str] = Counter()
-    for seed in range(MUTATIONS // len(FILES)):
+    for seed in range(mutations):
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(whole, place)
         content = (whole / name).read_bytes()

@@ -32,12 +32,12 @@ def main() -> int:
     if asked.publish:
         publish(asked.journal)
         return 0
-    for subject in _turns(asked):
+    for subject, count in _turns(asked):
         if time.monotonic() > end:
             break
         seed = next_of(subject, asked.journal, guided=asked.guided)
         try:
-            piece = (guided_piece if asked.guided else run_piece)(subject, PIECE, seed)
+            piece = (guided_piece if asked.guided else run_piece)(subject, count, seed)
         except RuntimeError as error:
             sys.exit(str(error))
         failed += len(piece.failures)
@@ -45,12 +45,15 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _turns(asked: argparse.Namespace) -> list[str]:
-    """Return whose pieces are to be done until each has so many inputs; who has fewest comes first."""
+def _turns(asked: argparse.Namespace) -> list[tuple[str, int]]:
+    """Return the pieces that are missing until each kind has `inputs`: the kind, and its next inputs.
+
+    The kind that lacks most comes first.
+    """
     names = asked.subjects or list(SUBJECTS)
     left = {n: asked.inputs - next_of(n, asked.journal, guided=asked.guided) for n in names}
     turns = [(left[n] - done, n) for n in names for done in range(0, left[n], PIECE)]
-    return [name for _, name in sorted(turns, reverse=True)]
+    return [(name, min(missing, PIECE)) for missing, name in sorted(turns, reverse=True)]
 
 
 def _noted(piece: Piece, journal: Path) -> None:

@@ -23,16 +23,20 @@ __all__ = ["MAGIC", "Database", "opened"]
 MAGIC: Final = b"SQLite format 3\x00"
 _PLAIN: Final = "create table"
 _BETWEEN_CHECKS: Final = 10_000  # instructions of SQLite's machine
-_MOST_INSTRUCTIONS: Final = (1 << 24, 64)  # at least, and a byte of the file
+_LEAST_ALLOWED_INSTRUCTIONS: Final = 1 << 24
+_INSTRUCTIONS_PER_BYTE: Final = 64  # of the file
 
 
 @dataclass(frozen=True)
 class Database:
-    """An open file; `columns` lists those of each plain table."""
+    """An open file; `columns` lists those of each plain table.
+
+    A query that takes more than `max_instructions` of SQLite's machine is interrupted.
+    """
 
     connection: sqlite3.Connection
     columns: Mapping[str, tuple[str, ...]]
-    nbytes: int
+    max_instructions: int
 
     def table(self, name: str, /, **wanted: pl.DataType) -> pl.DataFrame:
         """Read columns of a table; what it lacks, and cells of another type, are null.
@@ -67,8 +71,7 @@ class Database:
         return int(count)
 
     def _fetched(self, query: str) -> list[tuple[Any, ...]]:
-        least, a_byte = _MOST_INSTRUCTIONS
-        left = (least + a_byte * self.nbytes) // _BETWEEN_CHECKS
+        left = self.max_instructions // _BETWEEN_CHECKS
 
         def check() -> int:
             nonlocal left
@@ -108,7 +111,8 @@ def opened(path: Path, trace: Path | None = None) -> Iterator[Database]:
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         connection.execute("pragma trusted_schema = off")
         connection.execute("pragma cell_size_check = on")
-        yield Database(connection, _columns(connection), path.stat().st_size)
+        allowed = _LEAST_ALLOWED_INSTRUCTIONS + _INSTRUCTIONS_PER_BYTE * path.stat().st_size
+        yield Database(connection, _columns(connection), max_instructions=allowed)
     except (sqlite3.Error, UnicodeDecodeError, OverflowError, MemoryError) as error:
         if isinstance(error, MemoryError):
             out_of_memory()

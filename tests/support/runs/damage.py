@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import json
 import struct
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -28,7 +31,6 @@ from tracelens.simulator.synthetic import Scenario, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tracelens.model.trace import Trace
 
@@ -38,8 +40,18 @@ VICTIM = "worker-00001-1001.arrow"
 
 def written(folder: Path) -> Path:
     """Write a run of three ranks; return the file to damage."""
-    write(RUN, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _run_files().items():
+        (folder / name).write_bytes(content)
     return folder / VICTIM
+
+
+@cache
+def _run_files() -> dict[str, bytes]:
+    """Simulate the run once; return its files."""
+    with TemporaryDirectory() as folder:
+        write(RUN, Path(folder))
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def held(folder: Path) -> Trace:

@@ -72,6 +72,7 @@ def test_child_of_a_launched_rank_is_no_rank_of_its_own(tmp_path: Path) -> None:
     ] * 2
 
 
+@pytest.mark.slow
 def test_child_with_a_rank_from_a_launcher_is_its_own(tmp_path: Path) -> None:
     """A process that was launched as a rank from a recording one is not its child."""
     _, children = run(tmp_path, first='import os; os.environ["RANK"] = str(number + 5)')
@@ -79,6 +80,7 @@ def test_child_with_a_rank_from_a_launcher_is_its_own(tmp_path: Path) -> None:
     assert [child.side.process.parent_rank_pid for child in children] == [None, None]
 
 
+@pytest.mark.slow
 def test_child_that_is_given_a_rank_is_its_own(tmp_path: Path) -> None:
     """Rank 0 of ranks that a program spawns itself is not the child of a rank 0."""
     _, children = run(tmp_path, first="tl.start(rank=number, world=2)")
@@ -86,6 +88,7 @@ def test_child_that_is_given_a_rank_is_its_own(tmp_path: Path) -> None:
     assert [child.side.process.parent_rank_pid for child in children] == [None, None]
 
 
+@pytest.mark.slow
 def test_child_that_a_hook_identifies_is_its_own(tmp_path: Path) -> None:
     """A framework that knows the rank is believed, where nobody else has told it."""
     first = "from tracelens_instrument import recorder; recorder.identify(number, 2, number)"

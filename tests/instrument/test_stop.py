@@ -168,7 +168,8 @@ def highest(folder: Path) -> int:
     return max((int(path.stem) for path in folder.glob("*.segments/*.seg")), default=0)
 
 
-def test_threads_that_go_on_recording(trace: Path) -> None:
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_threads_that_go_on_recording(trace: Path, count: int) -> None:
     """A thread that does not know of the end records nothing any more, and is not disturbed."""
     span = tl.span("piece")
     failed: list[BaseException] = []
@@ -182,7 +183,7 @@ def test_threads_that_go_on_recording(trace: Path) -> None:
         except BaseException as error:  # noqa: BLE001 - whatever it is, it fails the test
             failed.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
+    threads = [threading.Thread(target=work) for _ in range(count)]
     for thread in threads:
         thread.start()
     for folder in (trace, trace / "again", trace / "and again"):

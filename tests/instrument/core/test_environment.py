@@ -35,12 +35,17 @@ def test_first_event_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     "use",
     [
         "with tl.span('x'): pass",
-        "with tl.span('x')(nbytes=1): pass",
-        "tl.span('x').begin().end()",
-        "tl.traced('x')(len)('')",
         "with tl.step(1): pass",
         "tl.instant('x')",
-        "tl.counter('x', 1)",
+        *(
+            pytest.param(use, marks=pytest.mark.slow)
+            for use in (
+                "with tl.span('x')(nbytes=1): pass",
+                "tl.span('x').begin().end()",
+                "tl.traced('x')(len)('')",
+                "tl.counter('x', 1)",
+            )
+        ),
     ],
 )
 def test_any_use_opens(tmp_path: Path, use: str) -> None:
@@ -104,6 +109,7 @@ def test_folder_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(read_one(tmp_path / "here").events) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_many_ranks_create_one_folder(tmp_path: Path) -> None:
     """Ranks that create the folder at the same moment do not get into each other's way."""

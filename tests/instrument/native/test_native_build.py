@@ -68,6 +68,7 @@ def test_without_a_compiler(
     assert {library.exists() for library in stale} == {version == "standard"}
 
 
+@pytest.mark.slow
 def test_with_a_compiler(hook: ModuleType, root: Path) -> None:
     """The library lies beside its source when that is edited, and only in the wheel otherwise."""
     beside = [hook.library_of(root / source) for source in hook.SOURCES]

@@ -83,7 +83,10 @@ def test_steady_counter(machine: Machine) -> None:
 
 
 @with_counter
-@pytest.mark.parametrize("ticks", [0, 10**16], ids=["begins anew", "ran on"])
+@pytest.mark.parametrize(
+    "ticks",
+    [pytest.param(0, id="begins anew", marks=pytest.mark.slow), pytest.param(10**16, id="ran on")],
+)
 def test_suspended(machine: Machine, ticks: int) -> None:
     """While the machine slept the counter began anew or ran on, and the monotonic clock stood."""
     machine.ticks.value = ticks
@@ -92,7 +95,7 @@ def test_suspended(machine: Machine, ticks: int) -> None:
 
 
 @with_counter
-@pytest.mark.parametrize("pace", [1 + 500e-6, 1 - 500e-6])
+@pytest.mark.parametrize("pace", [1 + 500e-6, pytest.param(1 - 500e-6, marks=pytest.mark.slow)])
 def test_clock_is_slewed(machine: Machine, pace: float) -> None:
     """NTP changes the pace by what it may at most: that is noticed before it matters."""
     assert machine.most(FREEZE_NS + MS, pace) < 500e-6 * FREEZE_NS + EXACT_NS
@@ -122,6 +125,7 @@ def test_never_backwards(machine: Machine) -> None:
 
 
 @with_counter
+@pytest.mark.slow
 def test_other_time_namespace(machine: Machine) -> None:
     """A restored or moved process may find an earlier time: it is the right one from now on."""
     machine.ns.value -= 10_000 * MS
@@ -130,6 +134,7 @@ def test_other_time_namespace(machine: Machine) -> None:
 
 
 @with_counter
+@pytest.mark.slow
 def test_counter_that_may_not_be_used(machine: Machine) -> None:
     """Where the kernel does not trust it, nor do we."""
     machine.use(usable=False)
@@ -138,6 +143,7 @@ def test_counter_that_may_not_be_used(machine: Machine) -> None:
     assert machine.asked.value - before == 500
 
 
+@pytest.mark.slow
 def test_other_processors(tmp_path: Path) -> None:
     """There the kernel is asked each time."""
     machine = build(tmp_path, "-DOTHER_PROCESSOR")

@@ -97,6 +97,7 @@ def test_it_stands_apart(converter: int) -> None:
     assert "TRACELENS" not in variables
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_second_converter_is_refused(converter: int, trace: Path) -> None:
     """There is one a recording: another finds the lock taken, and ends."""
@@ -123,6 +124,7 @@ def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
     check_whole(converted(trace), 6 * STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_stop_returns_with_the_file(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long that takes: here the patience of an exit is over at once."""
@@ -187,6 +189,7 @@ def test_reader_sees_all_of_a_mixed_folder(trace: Path) -> None:
     assert tl.open(trace).processes["events"].item() == STEPS * (SPANS + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 @pytest.mark.usefixtures("converter")
 def test_forked_child_lets_it_be(trace: Path) -> None:
@@ -200,6 +203,7 @@ def test_forked_child_lets_it_be(trace: Path) -> None:
     check_whole(converted(trace), 2 * STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_closed_descriptors_do_no_harm(trace: Path) -> None:
     """A program that closes what it does not know, and opens files of its own, gets nothing of ours."""
@@ -248,6 +252,7 @@ def test_it_cannot_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     check_whole(tmp_path, STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_launcher_does_not_wait_for_it(tmp_path: Path) -> None:
     """Who reads the output of a training sees its end when the training ends, by whatever means."""

@@ -48,10 +48,18 @@ with outer:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("victims", ["training", "converter", "both"])
-def test_every_closed_span_exactly_once(tmp_path: Path, victims: str) -> None:
+@pytest.mark.parametrize(
+    ("victims", "rounds"),
+    [
+        ("both", 1),
+        pytest.param("training", ROUNDS, marks=pytest.mark.slow),
+        pytest.param("converter", ROUNDS, marks=pytest.mark.slow),
+        pytest.param("both", ROUNDS, marks=pytest.mark.slow),
+    ],
+)
+def test_every_closed_span_exactly_once(tmp_path: Path, victims: str, rounds: int) -> None:
     """A killed training's trace is made whole by its converter; if that is killed, too, by a reader."""
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         trace = tmp_path / f"trace-{turn}"
         closed, folder, converters = run(trace, tmp_path / "progress", victims)
         if victims == "training":

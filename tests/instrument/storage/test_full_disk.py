@@ -115,7 +115,7 @@ print("trained to the end")
 @pytest.mark.end_to_end
 def test_disk_that_fills_up(small_disk: Path) -> None:
     """On a real full disk the training ends normally; kept and counted make up all."""
-    count = 20 * SLOTS
+    count = 16 * SLOTS
     child = run_child(TRAIN, small_disk / "trace", count)
     assert child.stdout == "trained to the end\n"
     assert child.stderr.count("TraceLens") == 1

@@ -47,9 +47,10 @@ with OUTER:
 
 
 @pytest.mark.end_to_end
-def test_no_closed_span_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trials", [5, pytest.param(TRIALS, marks=pytest.mark.slow)])
+def test_no_closed_span_is_lost(tmp_path: Path, trials: int) -> None:
     """In every one of many kills at a random moment of a tight loop."""
-    for trial in range(TRIALS):
+    for trial in range(trials):
         folder = tmp_path / f"trace-{trial}"
         closed = run_and_kill(folder, tmp_path / f"progress-{trial}")
         recorded = read_one(folder)

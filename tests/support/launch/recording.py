@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,13 +31,13 @@ class Recorded:
     table: pa.Table
     side: SideTables
 
-    @property
+    @cached_property
     def frame(self) -> pl.DataFrame:
         found = pl.from_arrow(self.table)
         assert isinstance(found, pl.DataFrame)
         return found
 
-    @property
+    @cached_property
     def events(self) -> list[dict[str, Any]]:
         return self.table.to_pylist()
 

@@ -55,8 +55,8 @@ def write(store: Store, path: Path) -> None:
         raise InvalidArgument(f"'{path}' cannot be written ({error}).") from error
 
 
-def render(store: Store) -> str:
-    """Return the report; charts that would make it larger than 8 MB are left out, and named."""
+def render(store: Store, max_bytes: int = LARGEST) -> str:
+    """Return the report; charts that would make it larger than `max_bytes` are left out, and named."""
     library, script = chart_library.source(), _file("report.js")
     parts = {
         "findings": findings_section(store.report.findings),
@@ -70,7 +70,7 @@ def render(store: Store) -> str:
         "library": library,
         "script": script,
     }
-    room = LARGEST - MARGIN - sum(len(part.encode()) for part in parts.values())
+    room = max_bytes - MARGIN - sum(len(part.encode()) for part in parts.values())
     places, figures, missing = _charts(store, room)
     left_out = f"<p>Left out to keep this file small: {escaped(', '.join(missing))}.</p>"
     return Template(_file("report.html")).substitute(

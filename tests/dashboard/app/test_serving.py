@@ -51,8 +51,11 @@ serve(sys.argv[1], port=0)
 @pytest.mark.end_to_end
 @pytest.mark.parametrize(
     ("name", "interrupted"),
-    [("SIGINT", "default_int_handler"), ("SIGTERM", "default_int_handler"), ("SIGTERM", "SIG_IGN")],
-    ids=["Ctrl-C", "SIGTERM", "SIGTERM in the background"],
+    [
+        pytest.param("SIGINT", "default_int_handler", id="Ctrl-C", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "default_int_handler", id="SIGTERM", marks=pytest.mark.slow),
+        pytest.param("SIGTERM", "SIG_IGN", id="SIGTERM in the background"),
+    ],
 )
 def test_a_signal_is_a_normal_end(tmp_path: Path, name: str, interrupted: str) -> None:
     """`serve` says where it is, answers there, and ends with 0, also where SIGINT is ignored."""
@@ -76,7 +79,7 @@ def test_a_signal_is_a_normal_end(tmp_path: Path, name: str, interrupted: str) -
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
 def test_a_signal_before_the_first_request_is_a_normal_end(tmp_path: Path, name: str) -> None:
     """As soon as the address is out a signal ends it well, also before the server's loop begins."""
     write(Scenario(ranks=2, steps=5), tmp_path)

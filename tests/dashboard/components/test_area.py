@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from support.web.stores import devices, sharded, slow_rank
+from support.web.stores import devices, open_run, sharded, slow_rank
 
+from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.components.timeline import area, finding
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.view import viewport
@@ -131,16 +132,13 @@ def test_a_stream_has_the_times_of_its_device() -> None:
     assert sum(float(one["total"]) for one in rows) == pytest.approx(shown)
 
 
-def test_of_many_rows_the_first_are_read_and_the_sentence_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_of_many_rows_the_first_are_read_and_the_sentence_says_so() -> None:
     """Each row is a file."""
-    monkeypatch.setattr(area, "MOST_ROWS", 2)
-    store = slow_rank()
+    store = open_run(Scenario(ranks=area.MOST_ROWS + 2, steps=3))
     marked = area.area_of(store, drawn(store), box((0.0, 1.0), (-1, 10_000)))
     assert marked is not None
-    assert (list(marked.rows), marked.left_out) == ([0, 1], 2)
-    assert "of 4 marked rows the first 2" in area.sentence(store, marked, 3)
+    assert (list(marked.rows), marked.left_out) == (list(range(area.MOST_ROWS)), 2)
+    assert "of 18 marked rows the first 16" in area.sentence(store, marked, 3)
 
 
 @pytest.mark.parametrize(

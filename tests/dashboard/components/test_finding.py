@@ -30,7 +30,7 @@ def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
     return found
 
 
-@pytest.mark.parametrize("way", [1, -1])
+@pytest.mark.parametrize("way", [pytest.param(1, marks=pytest.mark.slow), -1])
 def test_all_are_visited_once_and_then_again(way: int) -> None:
     """As many as there are, each at its own begin, on the rank that recorded it."""
     store = slow_rank()

@@ -127,7 +127,7 @@ def test_orders_are_offered_where_there_are_groups() -> None:
     assert state.read("?sort=host&open=g2,3").query == "open=g2,3&sort=host"
 
 
-@pytest.mark.parametrize("hosts", [1, 3, 512, 1500])
+@pytest.mark.parametrize("hosts", [1, 3, 512, pytest.param(1500, marks=pytest.mark.slow)])
 def test_rows_of_groups_do_not_overlap(hosts: int) -> None:
     """However many there are, and however many ranks an opened one has."""
     lanes = scene_of(2 * hosts, 2).lanes

@@ -21,8 +21,14 @@ RANK, STEP, STEPS = 2741, 1776, 3000
 WORST = FIRST_LEVEL + LEVELS - 1
 
 
-@pytest.mark.parametrize("kept", [False, True], ids=["drawn from steps", "taken from levels"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "kept",
+    [
+        pytest.param(False, id="drawn from steps", marks=pytest.mark.slow),
+        pytest.param(True, id="taken from levels"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_it_has_the_colour_of_the_latest(scheme: str, *, kept: bool) -> None:
     """In the PNG that is sent its step is as late as can be, in its row, and nothing else is."""
     run = crowd(4096, STEPS, RANK, STEP)

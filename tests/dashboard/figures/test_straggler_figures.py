@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+import pytest
 from support.runs.frames import MS, run_of, times_of
 
 from tracelens.lod import residuals
@@ -11,20 +12,29 @@ from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.theme import DARK, LIGHT
 
 
-def test_one_late_rank_of_512_survives() -> None:
-    """However rows and columns are merged, the greatest cell is the planted lateness."""
-    run = run_of(512, 700, {(300, 411): 40})
-    late = residuals.measure(times_of(run.times, range(512)))
-    drawing = stragglers.by_rank(late, LIGHT)
+@pytest.mark.parametrize(
+    ("ranks", "steps", "rank", "step", "row_name"),
+    [
+        (170, 330, 102, 211, "ranks 102-103"),
+        pytest.param(512, 700, 300, 411, "ranks 300-303", marks=pytest.mark.slow),
+    ],
+)
+def test_one_late_rank_of_many_survives(
+    ranks: int, steps: int, rank: int, step: int, row_name: str
+) -> None:
+    """However rows and columns are merged, the greatest cell is the planted delay."""
+    run = run_of(ranks, steps, {(rank, step): 40})
+    residual = residuals.measure(times_of(run.times, range(ranks)))
+    drawing = stragglers.by_rank(residual, LIGHT)
     cells = np.array(drawing.figure.data[0].z)
-    assert cells.shape[0] <= axes.MOST_ROWS
-    assert cells.shape[1] <= axes.MOST_COLUMNS
+    assert cells.shape[0] <= axes.MOST_ROWS < ranks
+    assert cells.shape[1] <= axes.MOST_COLUMNS < steps
     row, column = np.unravel_index(cells.argmax(), cells.shape)
     assert cells.max() == 40
-    assert drawing.figure.data[0].y[row] == "ranks 300-303"
-    assert 408 < drawing.figure.data[0].x[column] <= 411
-    assert drawing.summary.startswith("Largest residual over the run: rank 300, 40.0 ms")
-    assert drawing.rows[0]["rank"] == 300
+    assert drawing.figure.data[0].y[row] == row_name
+    assert step - 3 < drawing.figure.data[0].x[column] <= step
+    assert drawing.summary.startswith(f"Largest residual over the run: rank {rank}, 40.0 ms")
+    assert drawing.rows[0]["rank"] == rank
 
 
 def test_a_host_is_as_late_as_its_latest_rank() -> None:

@@ -49,6 +49,14 @@ RUNS: dict[str, Callable[[], Store]] = {
     "no steps": without_steps,
 }
 EVERY_RUN = pytest.mark.parametrize("run", RUNS.values(), ids=RUNS.keys())
+# All charts of one run: that with parameter servers has most of them.
+ALL_CHARTS_OF_A_RUN = pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(run, id=name, marks=() if name == "parameter servers" else pytest.mark.slow)
+        for name, run in RUNS.items()
+    ],
+)
 
 
 def as_json(component: Any) -> str:
@@ -65,7 +73,7 @@ def test_every_page_opens_for_every_run(page: Page, run: Callable[[], Store]) ->
         assert as_json(page.layout(run(), view))
 
 
-@EVERY_RUN
+@ALL_CHARTS_OF_A_RUN
 def test_every_chart_can_be_drawn(run: Callable[[], Store]) -> None:
     """Each callback that draws a figure answers with one, in both colour schemes."""
     app = create_app(run())
@@ -91,7 +99,7 @@ def test_a_table_is_made_when_it_is_asked_for() -> None:
         assert ("rowData" in call(app, table, asked).text) == checked
 
 
-@EVERY_RUN
+@ALL_CHARTS_OF_A_RUN
 def test_no_table_holds_a_number_as_text(run: Callable[[], Store]) -> None:
     """It would sort as a word: 135 µs before 48.4 µs."""
     app = create_app(run())

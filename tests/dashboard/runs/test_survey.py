@@ -79,6 +79,7 @@ def test_all_runs_get_a_verdict_one_at_a_time(folder: Path) -> None:
     assert runs.glance(entries["damaged"])
 
 
+@pytest.mark.slow
 def test_it_keeps_no_run_open(folder: Path) -> None:
     """The verdicts stay; what pages hold open is not pushed out by runs that no page shows."""
     runs = Runs([folder], Watched(), indexed=False)  # without an index a verdict is in memory only

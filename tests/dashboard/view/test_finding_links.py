@@ -8,12 +8,13 @@ from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
-from support.web.stores import HOT, LATE, SLOW_RANK, sharded, slow_rank, traced
+from support.web.stores import HOT, LATE, SLOW_RANK, open_run, sharded, slow_rank, traced
 from support.web.views import view_of
 
 from tracelens.lod import residuals
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Finding
+from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.pages import PAGES, overview
@@ -135,7 +136,7 @@ def test_waiting_leads_to_who_is_late() -> None:
     assert links.to_most(slow_rank(), "ps_queue") is None
 
 
-def test_bars_and_cells_of_the_overview_lead_to_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_and_cells_of_the_overview_lead_to_a_step() -> None:
     """A cause leads to its worst step, a cell to its rank; of a host's, to the latest one."""
     store = slow_rank()
     late = view_of(overview._to_loss(store, {"customdata": "late_ranks"}))
@@ -144,10 +145,10 @@ def test_bars_and_cells_of_the_overview_lead_to_a_step(monkeypatch: pytest.Monke
     cell = view_of(overview._to_cell(store, {"y": "rank 1", "x": 25}))
     assert (cell.pins, cell.steps) == ((1,), (25, 25))
     assert stragglers.worst_cell(store.residuals, [0, 1, 2, 3], 25) == (2, 25)
+    store = open_run(Scenario(ranks=overview.MOST_ROWS + 8, steps=3))
     hosts = sorted(set(store.hosts.values()))
-    monkeypatch.setattr(overview, "MOST_ROWS", 1)
     rows = [row for host in hosts for row in overview._rows(store, host)]
-    assert rows == [0, 1, 2, 3]
+    assert sorted(rows) == list(range(overview.MOST_ROWS + 8))
 
 
 def test_of_a_long_run_a_cell_leads_to_its_latest_step() -> None:

@@ -27,7 +27,7 @@ PASSED = ("mapped(", "contents(", "passed(")
 # Which are called so and open no file themselves: runs, browsers, sockets, and what asks the gate.
 OTHER = {
     *("Store.open", "runs.open", "runs().open", "served.open", "webbrowser.open", "probe.connect"),
-    *("scan_parquet", "scan_arrow"),
+    *("scan_parquet", "scan_arrow", "load.open"),
 }
 
 OURS = "a folder that TraceLens made: its marker was looked at"

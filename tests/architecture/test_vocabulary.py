@@ -159,7 +159,8 @@ def _sentences(tree: ast.Module) -> Iterator[tuple[str, int]]:
 @functools.cache
 def _banned() -> tuple[list[Found], list[Found]]:
     """Return the banned words in names and in sentences."""
-    names, sentences = [], []
+    names: list[Found] = []
+    sentences: list[Found] = []
     for path, tree in _trees():
         names += _banned_names(path, tree)
         sentences += _banned_sentences(path, tree)

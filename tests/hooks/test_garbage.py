@@ -47,7 +47,7 @@ def recorded(folder: Path, **variables: str) -> list[dict[str, Any]]:
     script = folder / "train.py"
     script.write_text(PROGRAM)
     command = ("--no-verdict", "--out", folder / "trace", "--", sys.executable, script)
-    done = run_record(*command, **variables)
+    done = run_record(*command, cwd=None, **variables)
     assert done.returncode == 0, done.stderr
     return read_one(folder / "trace").events
 

@@ -43,6 +43,8 @@ def folder(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> Pat
     folder = tmp_path_factory.mktemp("direct") / "trace"
     done = run_ranks(SCRIPT, 2, folder, hooks=True)
     assert "TraceLens: " not in done.stderr
+    by_record = "record" in done.args  # which then says what it recorded
+    assert ("(process group of 2 ranks)" in done.stderr) == by_record
     return folder
 
 

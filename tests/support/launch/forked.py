@@ -149,6 +149,4 @@ def _launch(
     command = torchrun_command(Path(program), ranks)
     if not hooks:
         return torchrun.run_ranks(command, trace, **variables)
-    done = torchrun.run_ranks(record_command("--no-verdict", "--out", trace, "--", *command))
-    assert f"(process group of {ranks} ranks)" in done.stderr
-    return done
+    return torchrun.run_ranks(record_command("--no-verdict", "--out", trace, "--", *command))

@@ -41,7 +41,9 @@ def test_without():
 WITHOUT = 'second("without")'
 
 
-def tried(folder: Path, program: str, options: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def tried(
+    folder: Path, program: str, options: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     """Run the tests of a program with our conftest, in a folder of their own."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

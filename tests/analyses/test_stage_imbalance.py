@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pytest
@@ -11,6 +11,7 @@ from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks, pipeline
 from benchmarks.labelled.endtoend import report
 from benchmarks.labelled.makers import synchronous
 from benchmarks.labelled.setting import Setting
+from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.accounting.stages import Stages
@@ -24,21 +25,36 @@ if TYPE_CHECKING:
     from benchmarks.labelled.label import Case, Label
     from benchmarks.labelled.work import Work
 
-SETTING = Setting(64, 120, 8, "mild", "lognormal", 11)
-LAST = tuple(range(48, 64))
+TWO_STAGES: Final = Setting(8, 60, 2, "mild", "lognormal", 11)
+FOUR_STAGES: Final = Setting(64, 40, 8, "mild", "lognormal", 11)
+LONG_RUN: Final = replace(FOUR_STAGES, steps=120)
+LAST_STAGE: Final = tuple(range(48, 64))
+
+small_and_large = pytest.mark.parametrize(
+    "setting", mark_slow([TWO_STAGES, LONG_RUN], quick=[TWO_STAGES]), ids=["8", "64"]
+)
+short_and_long = pytest.mark.parametrize(
+    "setting", mark_slow([FOUR_STAGES, LONG_RUN], quick=[FOUR_STAGES]), ids=["40", "120"]
+)
 
 
-def made(plant: Callable[[Setting, Work], Label]) -> Case:
-    return kinds_of_pipelines.staged(plant)(SETTING)
+def simulate(plant: Callable[[Setting, Work], Label], setting: Setting) -> Case:
+    """Simulate a pipeline in which one thing is planted."""
+    return kinds_of_pipelines.staged(plant)(setting)
 
 
-def test_the_longest_stage_is_named() -> None:
+@short_and_long
+def test_the_longest_stage_is_named(setting: Setting) -> None:
     """With its ranks, what it takes, and what an even spread would save; no rank is accused."""
-    case = made(kinds_of_pipelines.unequal_stages)
+    case = simulate(kinds_of_pipelines.unequal_stages, setting)
     found = report(case)
     (finding,) = [one for one in found.findings if one.kind == "stage_imbalance"]
     assert not [one for one in found.findings if one.category == "fault"]
-    assert (finding.category, finding.ranks, finding.phase) == ("opportunity", LAST, "backprop")
+    assert (finding.category, finding.ranks, finding.phase) == (
+        "opportunity",
+        LAST_STAGE,
+        "backprop",
+    )
     assert finding.slowdown == pytest.approx((0.2 + 0.8 * 1.4) / (0.2 + 0.8 * 1.1), abs=0.03)
     assert finding.saving == pytest.approx(case.label.saving, rel=0.05)
     assert finding.sentence.startswith("Stage 3 of 4 (ranks 48, 49")
@@ -49,34 +65,40 @@ def test_the_longest_stage_is_named() -> None:
     assert table.stages["over_mean"].arg_max() == 3
 
 
-def test_equal_stages_have_none() -> None:
+@small_and_large
+def test_equal_stages_have_none(setting: Setting) -> None:
     """Noise alone makes no stage the longest for good."""
-    found = report(made(kinds_of_ranks.nothing))
+    found = report(simulate(kinds_of_ranks.nothing, setting))
     assert [one.kind for one in found.findings if one.kind == "stage_imbalance"] == []
 
 
-def test_a_straggler_is_no_stage() -> None:
+@small_and_large
+def test_a_straggler_is_no_stage(setting: Setting) -> None:
     """One rank of a stage is slow: that is a fault of the rank."""
-    case = made(kinds_of_pipelines.straggler)
+    case = simulate(kinds_of_pipelines.straggler, setting)
     faults = [one for one in report(case).findings if one.category == "fault"]
     assert [(one.kind, one.ranks) for one in faults] == [("straggler", case.label.ranks)]
 
 
-def test_a_straggler_among_unequal_stages() -> None:
+@short_and_long
+def test_a_straggler_among_unequal_stages(setting: Setting) -> None:
     """It is compared with its own stage, however long that of others is."""
     make = kinds_of_pipelines.staged(kinds_of_pipelines.straggler, kinds_of_pipelines.uneven)
-    case = make(replace(SETTING, seed=0))
+    case = make(replace(setting, seed=0))
     found = report(case)
     faults = [one for one in found.findings if one.category == "fault"]
     assert [(one.kind, one.ranks) for one in faults] == [("straggler", case.label.ranks)]
     assert "stage_imbalance" in {one.kind for one in found.findings}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_straggler_whose_neighbours_arrive_last(seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "steps"),
+    [(1, 80), *(pytest.param(seed, 200, marks=pytest.mark.slow) for seed in (1, 2))],
+)
+def test_a_straggler_whose_neighbours_arrive_last(seed: int, steps: int) -> None:
     """All meet in one collective, to which others come last: they were kept waiting for messages."""
     make = kinds_of_pipelines.staged(kinds_of_pipelines.straggler, by_stage=False)
-    case = make(Setting(8, 200, 2, "mild", "lognormal", seed))
+    case = make(Setting(8, steps, 2, "mild", "lognormal", seed))
     found = report(case)
     faults = [one for one in found.findings if one.category == "fault"]
     assert [(one.kind, one.ranks) for one in faults] == [("straggler", case.label.ranks)]
@@ -90,26 +112,28 @@ def test_stages_number_their_members() -> None:
     assert [members.tolist() for members in stages.members] == [[1, 3], [0, 2]]
 
 
-def bubble(plant: Callable[[Setting, Work], Label], setting: Setting) -> tuple[float, float]:
+PIPELINED_SHARE: Final = 0.8  # of a stage's own time: forward and backprop
+
+
+def measure_bubble(
+    plant: Callable[[Setting, Work], Label], setting: Setting
+) -> tuple[float, float]:
     """Return the share of a run that is bubble by its report, and by its schedule."""
     case = kinds_of_pipelines.staged(plant)(setting)
     found = report(case)
     assert found.ledger
     stages, micro = pipeline.STAGES[setting.ranks], pipeline.MICRO_BATCHES
-    own = found.results["stages"]
-    assert isinstance(own, StageImbalance)
+    result = found.results["stages"]
+    assert isinstance(result, StageImbalance)
     assert found.efficiency
     step_ns = found.efficiency.job_ns / setting.steps
     # Each stage is idle for the forward and backward of one micro-batch for each other stage.
-    pipelined = COMPUTED * float(own.stages["own_ns"].mean() or 0.0)  # type: ignore[arg-type]  # a column of numbers
-    return found.ledger.of("bubble"), (stages - 1) / micro * pipelined / step_ns
+    pipelined_ns = PIPELINED_SHARE * result.stages["own_ns"].to_numpy().mean()
+    return found.ledger.of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
 
 
-COMPUTED = 0.8  # of own time: forward and backprop
-
-
-@pytest.mark.parametrize("ranks", [8, 64])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("ranks", mark_slow([8, 64], quick=[8]))
+@pytest.mark.parametrize("seed", mark_slow(range(2), quick=[0]))
 @pytest.mark.parametrize(
     "plant",
     [kinds_of_ranks.nothing, kinds_of_pipelines.straggler, kinds_of_pipelines.unequal_stages],
@@ -118,25 +142,26 @@ def test_what_the_schedule_makes_is_a_bubble(
     plant: Callable[[Setting, Work], Label], seed: int, ranks: int
 ) -> None:
     """One micro-batch for each other stage, with noise, a straggler, or unequal stages as without."""
-    measured, due = bubble(
+    measured, due = measure_bubble(
         plant, Setting(ranks, 80, ranks // 4, "mild", "lognormal", 5_000_000 + seed)
     )
     assert measured == pytest.approx(due, rel=0.15)
 
 
-def test_the_bubble_of_a_recorded_run_is_what_it_waited() -> None:
+@small_and_large
+def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> None:
     """Without any change, the replay waits as long as is waited in the run."""
-    trace = prepare(made(kinds_of_ranks.nothing).recording.trace())
-    phases_of = phases.run(trace)
-    replay = Dependencies.of(trace, phases_of, np.arange(SETTING.steps))
+    trace = prepare(simulate(kinds_of_ranks.nothing, setting).recording.trace())
+    partition = phases.run(trace)
+    replay = Dependencies.of(trace, partition, np.arange(setting.steps))
     assert replay
-    waits = phases_of.of("wait").sum()
+    waits = partition.of("wait").sum()
     assert _blocked_ns(replay, replay.graph.lag) == pytest.approx(waits, rel=0.01)
 
 
 def test_other_runs_have_no_bubble() -> None:
     """Ranks that only reduce wait in turns."""
-    found = report(synchronous(kinds_of_ranks.nothing)(replace(SETTING, ranks=8)))
+    found = report(synchronous(kinds_of_ranks.nothing)(TWO_STAGES))
     assert found.ledger
     assert found.ledger.of("bubble") == 0
     assert found.ledger.of("jitter") > 0

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.runs.damage import VICTIM, written
+from support.tiers import mark_slow
 
+from tracelens.cli import main
 from tracelens.schema.vocabulary import SAMPLES_FOLDER
 
 if TYPE_CHECKING:
@@ -91,12 +93,14 @@ def report(text: str) -> tuple[dict[str, Any], list[str]]:
     return found, [note["sentence"] for note in notes if note["kind"] == "unreadable"]
 
 
-@pytest.mark.parametrize("harm", SAID)
-def test_the_other_ranks_are_explained_as_without_it(harm: str, site: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", mark_slow(SAID, ("segv",)))
+def test_the_other_ranks_are_explained_as_without_it(
+    harm: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The same report as where that file is damaged, and one sentence says what it did."""
-    asked = ("analyze", tmp_path, "--format", "json", "--no-keep", *LIMITS)
+    asked = ("analyze", str(tmp_path), "--format", "json", "--no-keep")
     victim = written(tmp_path)
-    done = run(*asked, environment=harmed(site, harm))
+    done = run(*asked, *LIMITS, environment=harmed(site, harm))
     assert done.returncode == 0
     assert f"'{VICTIM}' is left out: reading it" in done.stderr
     assert "Traceback" not in done.stderr
@@ -104,14 +108,24 @@ def test_the_other_ranks_are_explained_as_without_it(harm: str, site: Path, tmp_
     assert note.startswith(f"'{VICTIM}' was left out: ")
     assert SAID[harm] in note
     victim.write_bytes(b"damaged")
-    without, (other,) = report(run(*asked).stdout)
+    assert main([*asked]) == 0
+    without, (other,) = report(capsys.readouterr().out)
     assert "not an Arrow file" in other
     assert json.dumps(found) == json.dumps(without)
 
 
 @pytest.mark.parametrize(
     "verb",
-    [["info"], ["validate"], ["index"], ["convert", "--to", "csv"], ["whatif", "--what", "all"]],
+    mark_slow(
+        [
+            ["info"],
+            ["validate"],
+            ["index"],
+            ["convert", "--to", "csv"],
+            ["whatif", "--what", "all"],
+        ],
+        (["validate"],),
+    ),
 )
 def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None:
     """Each that reads a run; one that only checks it finds a problem."""
@@ -123,6 +137,7 @@ def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None
     assert SAID["segv"] in done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_path: Path) -> None:
     """Neither report nor index: of the run without a file they are others."""
     written(tmp_path)
@@ -134,6 +149,7 @@ def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_
     assert run(*asked).stdout == whole
 
 
+@pytest.mark.slow
 def test_where_processes_read(site: Path, tmp_path: Path) -> None:
     """A worker ends, the file is read once more, and then it is left out; the report is the same."""
     written(tmp_path)
@@ -155,7 +171,7 @@ def test_samples_that_end_a_reader(site: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["trace"]["ranks_seen"] == 3
 
 
-@pytest.mark.parametrize("name", ["events.csv", VICTIM])
+@pytest.mark.parametrize("name", mark_slow(["events.csv", VICTIM], ("events.csv",)))
 def test_a_file_alone(name: str, site: Path, tmp_path: Path) -> None:
     """Nothing else can be read, so the input is unusable."""
     written(tmp_path)

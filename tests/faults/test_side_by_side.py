@@ -181,6 +181,7 @@ def assert_once(trace: Path) -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_all_at_once(left: Path, tmp_path: Path) -> None:
     """All look at once at what a killed rank left; at each turn one of them is killed meanwhile."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from support.tiers import mark_slow
 
 from tracelens import load
 from tracelens.accounting import phases
@@ -59,7 +60,10 @@ def used(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
     return trace, report
 
 
-@pytest.mark.parametrize("column", ["name", "shard", "bytes", "op", "kind", "step", "request"])
+@pytest.mark.parametrize(
+    "column",
+    mark_slow(["name", "shard", "bytes", "op", "kind", "step", "request"], ("kind", "step")),
+)
 def test_nothing_in_a_column(column: str, tmp_path: Path) -> None:
     """Whatever column is empty, what the others tell is told."""
     rows = [row | {column: None} for row in job() + job("ps")]
@@ -96,7 +100,9 @@ CHANGED: dict[str, Callable[[Row], Row]] = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize(
+    "name", mark_slow(CHANGED, ("no length", "before zero", "near 2^63 on the device"))
+)
 def test_odd_values(name: str, tmp_path: Path) -> None:
     """Times stay whole numbers, and add up."""
     rows = [row | CHANGED[name](row) for row in job()]

@@ -5,21 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.setting import setting
+from support.tiers import few_or_many, mark_slow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-OPENED = 3
+TIMES_OPENED = 3
 PROGRAM = f"""
 import sys
 import tracelens as tl
 from tracelens.reports import to_json
-for _ in range({OPENED}):
+for _ in range({TIMES_OPENED}):
     print(to_json.render(tl.analyze(tl.open(sys.argv[1]))), end="\\0")
 """
 SEED = 3_000_001
@@ -37,11 +39,13 @@ def reports(folder: Path, threads: int) -> list[str]:
     return done.stdout.split("\0")[:-1]
 
 
-@pytest.mark.parametrize("name", ["PS healthy", "PS incast"])
-def test_requests_that_tell_as_much(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("steps", few_or_many(40, 200))
+@pytest.mark.parametrize("name", mark_slow(["PS healthy", "PS incast"], quick=["PS incast"]))
+def test_requests_that_tell_as_much(tmp_path: Path, name: str, steps: int) -> None:
     """Clocks hang on the most telling requests, of which several may leave as little room."""
     (kind,) = (kind for kind in KINDS if kind.name == name)
-    kind.make(setting(8, "harsh", "lognormal", SEED)).recording.write(tmp_path)
-    found = [*reports(tmp_path, 1), *reports(tmp_path, 2)]
-    assert len(found) == 2 * OPENED
-    assert len(set(found)) == 1
+    run = replace(setting(8, "harsh", "lognormal", SEED), steps=steps)
+    kind.make(run).recording.write(tmp_path)
+    printed = [*reports(tmp_path, 1), *reports(tmp_path, 2)]
+    assert len(printed) == 2 * TIMES_OPENED
+    assert len(set(printed)) == 1

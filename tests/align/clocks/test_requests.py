@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.scenarios import HOT_SHARD
 from support.runs.traces import call, span, trace_of
+from support.tiers import check_examples, few_or_many
 
 from tracelens.align.clocks import common
 from tracelens.simulator.synthetic import generate, random_clocks
@@ -112,23 +112,23 @@ def test_requests_that_match_wrongly_tie_nothing() -> None:
     assert any("before they were sent" in note.sentence for note in aligned.notes)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    delays=st.lists(
-        st.tuples(st.integers(5_000, 30 * MS), st.integers(5_000, 30 * MS)),
-        min_size=1,
-        max_size=40,
-    ),
-    ahead=st.integers(-(10**15), 10**15),
-    drift=st.floats(-40, 40),
-)
-def test_uncertainty_covers_the_error(
-    delays: list[tuple[int, int]], ahead: int, drift: float
-) -> None:
+@pytest.mark.parametrize("examples", few_or_many(20, 60))
+def test_uncertainty_covers_the_error(examples: int) -> None:
     """However much slower one way is than the other, and however far apart the clocks are."""
-    aligned = common.align(exchanged(delays, ahead, drift))
-    assert aligned.alignment.method == "requests"
-    assert served_wrongly_ns(aligned, delays) <= aligned.alignment.uncertainty_ns + 3
+    delay_ns = st.integers(5_000, 30 * MS)
+
+    def check(delays: list[tuple[int, int]], ahead: int, drift_ppm: float) -> None:
+        aligned = common.align(exchanged(delays, ahead, drift_ppm))
+        assert aligned.alignment.method == "requests"
+        assert served_wrongly_ns(aligned, delays) <= aligned.alignment.uncertainty_ns + 3
+
+    check_examples(
+        check,
+        examples,
+        st.lists(st.tuples(delay_ns, delay_ns), min_size=1, max_size=40),
+        st.integers(-(10**15), 10**15),
+        st.floats(-40, 40),
+    )
 
 
 @pytest.mark.parametrize("waits", [True, False])

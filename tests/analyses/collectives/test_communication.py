@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pytest
 from support.runs.analysed import faults, report, trace
+from support.tiers import few_or_many
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.collectives.transfers import bus_factor
@@ -113,10 +114,11 @@ def test_nothing_is_said_without_gain(scenario: Scenario) -> None:
     assert small(scenario) == []
 
 
-def test_healthy_runs_are_left_alone() -> None:
-    """Of 24 noisy runs with large buckets none is told to join them."""
+@pytest.mark.parametrize("runs", few_or_many(3, 24))
+def test_healthy_runs_are_left_alone(runs: int) -> None:
+    """No noisy run with large buckets is told to join them."""
     sizes = (8 * MIB, 25 * MIB, 25 * MIB, 3 * MIB)
-    for seed in range(24):
+    for seed in range(runs):
         healthy = Scenario(
             ranks=4, steps=40, seed=seed, noise=0.2, buckets=4, bucket_sizes=sizes, transfer_ms=3.0
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.runs.analysed import faults, report, trace
 from support.runs.traces import WORLD, call, span, trace_of
+from support.tiers import few_or_many
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
@@ -44,9 +45,9 @@ def saved(scenario: Scenario) -> float:
     [
         RING,
         replace(RING, overlap=False),
-        replace(RING, ranks=8),
+        pytest.param(replace(RING, ranks=8), marks=pytest.mark.slow),
         replace(RING, noise=0.08),
-        replace(RING, ranks=16, steps=40),
+        pytest.param(replace(RING, ranks=16, steps=40), marks=pytest.mark.slow),
     ],
     ids=["overlapped", "blocking", "eight", "noisy", "sixteen"],
 )
@@ -174,9 +175,10 @@ def test_inside_a_host_others_must_say_that_it_is_no_rank() -> None:
     assert faults(analyze(run)) == []
 
 
-def test_two_links_are_left_alone() -> None:
-    """Of 12 healthy runs with two links of each sort none has a slow one."""
-    for seed in range(12):
+@pytest.mark.parametrize("runs", few_or_many(3, 12))
+def test_two_links_are_left_alone(runs: int) -> None:
+    """No healthy run with two links of each sort has a slow one."""
+    for seed in range(runs):
         healthy, _ = messages(dict.fromkeys(ACROSS + INSIDE, 1.0), seed=seed)
         assert faults(analyze(healthy)) == []
 
@@ -236,9 +238,10 @@ def test_hidden_congestion_is_harmless() -> None:
     assert faults(report(hidden)) == []
 
 
-def test_healthy_runs_are_left_alone() -> None:
-    """Of 24 runs with noisy links and waits none has a slow link or congestion."""
-    for seed in range(24):
+@pytest.mark.parametrize("runs", few_or_many(4, 24))
+def test_healthy_runs_are_left_alone(runs: int) -> None:
+    """No run with noisy links and waits has a slow link or congestion."""
+    for seed in range(runs):
         noise = 0.05 + 0.25 * (seed % 2)
         healthy = replace(RING, seed=seed, noise=noise, steps=50, correlation=0.5 * (seed % 3 == 0))
         assert [f.kind for f in faults(report(healthy)) if f.kind != "straggler"] == []

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from support.runs.analysed import faults, report, trace
+from support.tiers import few_or_many
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
@@ -173,9 +174,10 @@ def test_what_costs_nothing_is_not_told(scenario: Scenario) -> None:
     assert [found.kind for found in report(scenario).findings if found.kind in KINDS] == []
 
 
-def test_healthy_servers_are_left_alone() -> None:
-    """Of 24 runs with noisy workers and shards none has a fault."""
-    for seed in range(24):
+@pytest.mark.parametrize("runs", few_or_many(4, 24))
+def test_healthy_servers_are_left_alone(runs: int) -> None:
+    """No run with noisy workers and shards has a fault."""
+    for seed in range(runs):
         base = SHARED if seed % 2 else SERVERS
         healthy = replace(base, seed=seed, noise=0.05 + 0.05 * (seed % 4))
         told = [

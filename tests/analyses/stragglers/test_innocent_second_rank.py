@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.runs.matrices import healthy, own_time
+from support.tiers import few_or_many
 
 from tracelens.analyses.stragglers import detection
 from tracelens.analyses.stragglers.evidence import find_stalls
@@ -21,9 +23,10 @@ def test_many_certain_findings_make_no_room_for_a_doubtful_one() -> None:
     assert not holds[8:].any()
 
 
-def test_a_rank_late_in_every_phase_is_alone() -> None:
+@pytest.mark.parametrize("runs", few_or_many(2, 8))
+def test_a_rank_late_in_every_phase_is_alone(runs: int) -> None:
     """Noise that lasts for steps accuses no rank beside the rank that is slow in all it does."""
-    for seed in range(8):
+    for seed in range(runs):
         matrices = healthy(seed, 16, 120, noise=0.04, memory=0.8)
         for values in matrices:
             values[:, 5] *= 1.3

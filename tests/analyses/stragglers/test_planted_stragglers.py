@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.runs.matrices import STEP_NS, Floats, healthy, own_time
+from support.tiers import few_or_many, mark_slow
 
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.analyses.stragglers import detection
@@ -26,35 +27,36 @@ def planted(
     return matrices, phase, rank, (first, first + length - 1)
 
 
+@pytest.mark.parametrize("seed", mark_slow(range(4), quick=[0, 1]))
 @pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
 @pytest.mark.parametrize(
     ("ranks", "steps", "extra"),
     [(2, 100, 0.3), (3, 100, 0.2), (4, 100, 0.15), (8, 100, 0.1), (64, 100, 0.1), (8, 500, 0.06)],
 )
 def test_lateness_is_found_where_it_is(
-    ranks: int, steps: int, extra: float, *, spiky: bool
+    seed: int, ranks: int, steps: int, extra: float, *, spiky: bool
 ) -> None:
     """One entry: the rank, the phase, the size to a third, the edges to a block (three with spikes)."""
     edge = 3 * BLOCK if spiky else BLOCK
-    for seed in range(4):
-        matrices, phase, rank, (first, last) = planted(seed, ranks, steps, extra, spiky=spiky)
-        own = own_time(matrices)
-        (late,) = (late for late in detection.find_episodes(own) if late.pattern != "sparse")
-        assert (late.ranks, late.phase, late.pattern) == ((rank,), PHASES[phase], "transient")
-        assert abs(late.first - first) <= edge
-        assert abs(late.last - last) <= edge
-        assert late.effect[late.touched, rank].mean() / STEP_NS == pytest.approx(extra, rel=0.35)
+    matrices, phase, rank, (first, last) = planted(seed, ranks, steps, extra, spiky=spiky)
+    own = own_time(matrices)
+    (late,) = (late for late in detection.find_episodes(own) if late.pattern != "sparse")
+    assert (late.ranks, late.phase, late.pattern) == ((rank,), PHASES[phase], "transient")
+    assert abs(late.first - first) <= edge
+    assert abs(late.last - last) <= edge
+    assert late.effect[late.touched, rank].mean() / STEP_NS == pytest.approx(extra, rel=0.35)
 
 
-def test_ten_percent_of_a_step_is_found_among_many() -> None:
+@pytest.mark.parametrize("runs", few_or_many(6, 30))
+def test_ten_percent_of_a_step_is_found_among_many(runs: int) -> None:
     """Nearly every one of many runs gives its late rank away."""
     hits = 0
-    for seed in range(30):
+    for seed in range(runs):
         matrices, phase, rank, _ = planted(seed, 8, 60, 0.1)
         found = detection.find_episodes(own_time(matrices))
         assert {late.ranks for late in found} <= {(rank,)}
         hits += any(late.phase == PHASES[phase] for late in found)
-    assert hits >= 28
+    assert hits >= 28 / 30 * runs
 
 
 def test_lasting_lateness_spans_the_run() -> None:
@@ -84,18 +86,18 @@ def test_regular_stalls_are_sparse() -> None:
     assert late.touched.tolist() == list(range(8, 100, 10))
 
 
+@pytest.mark.parametrize("seed", mark_slow(range(4), quick=[0]))
 @pytest.mark.parametrize("ranks", [2, 3, 8])
-def test_stalls_for_a_while_are_those_of_a_rank(ranks: int) -> None:
+def test_stalls_for_a_while_are_those_of_a_rank(ranks: int, seed: int) -> None:
     """Stopped now and then, in whatever it does: the rank and the while, not any phase alone."""
-    for seed in range(4):
-        matrices, draw = healthy(seed, ranks, 300), np.random.default_rng(seed)
-        hit = 60 + np.flatnonzero(draw.random(80) < 0.4)
-        for row in hit:
-            matrices[draw.integers(3)][row, 1] += 0.7
-        late, *others = detection.find_episodes(own_time(matrices))
-        assert (late.ranks, late.pattern, others) == ((1,), "sparse", [])
-        assert late.touched.tolist() == hit.tolist()
-        assert {late.phase, *late.also} == set(PHASES)
+    matrices, draw = healthy(seed, ranks, 300), np.random.default_rng(seed)
+    hit = 60 + np.flatnonzero(draw.random(80) < 0.4)
+    for row in hit:
+        matrices[draw.integers(3)][row, 1] += 0.7
+    late, *others = detection.find_episodes(own_time(matrices))
+    assert (late.ranks, late.pattern, others) == ((1,), "sparse", [])
+    assert late.touched.tolist() == hit.tolist()
+    assert {late.phase, *late.also} == set(PHASES)
 
 
 def test_two_ranks_need_a_large_difference() -> None:

@@ -13,6 +13,7 @@ from benchmarks.labelled.kinds_of_ranks import persistent
 from benchmarks.labelled.makers import synchronous
 from benchmarks.labelled.setting import setting
 from support.runs.matrices import STEP_NS, Floats, healthy, own_time
+from support.tiers import few_or_many, mark_slow
 
 from tracelens.analyses.stragglers import detection, episodes
 
@@ -35,23 +36,26 @@ def told(own: ComputeTime) -> list[Episode]:
     return [late for late, _ in episodes.priced(own, float(own.total.max(axis=1).sum()))]
 
 
+@pytest.mark.parametrize("seed", mark_slow(range(2), quick=[0]))
 @pytest.mark.parametrize("per_host", RANKS)
 @pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
-def test_a_slow_host_is_one_finding_with_all_its_ranks(per_host: int, *, spiky: bool) -> None:
+def test_a_slow_host_is_one_finding_with_all_its_ranks(
+    per_host: int, seed: int, *, spiky: bool
+) -> None:
     """Also where its ranks lose most in different phases, by chance."""
     slow = list(range(per_host, 2 * per_host))
-    for seed in range(2):
-        matrices = healthy(seed, RANKS[per_host], STEPS, spiky=spiky)
-        for values in matrices:
-            values[LATE, slow] *= 1.25
-        (late,) = told(on_hosts(matrices, per_host))
-        assert late.ranks == tuple(slow)
-        assert (late.first, late.last) == pytest.approx((LATE.start, LATE.stop - 1), abs=2)
+    matrices = healthy(seed, RANKS[per_host], STEPS, spiky=spiky)
+    for values in matrices:
+        values[LATE, slow] *= 1.25
+    (late,) = told(on_hosts(matrices, per_host))
+    assert late.ranks == tuple(slow)
+    assert (late.first, late.last) == pytest.approx((LATE.start, LATE.stop - 1), abs=2)
 
 
-def test_a_host_shows_what_its_ranks_alone_do_not() -> None:
+@pytest.mark.parametrize("runs", few_or_many(1, 3))
+def test_a_host_shows_what_its_ranks_alone_do_not(runs: int) -> None:
     """Three hundredths of a step on each of eight ranks: noise averages out among them."""
-    for seed in range(3):
+    for seed in range(runs):
         matrices = healthy(seed, 64, STEPS)
         matrices[2][LATE, 8:16] += 0.03
         own = on_hosts(matrices, 8)
@@ -82,15 +86,16 @@ def test_ranks_of_a_host_lose_each_its_own() -> None:
     assert found == pytest.approx(grown, abs=0.03)
 
 
+@pytest.mark.parametrize("runs", few_or_many(1, 3))
 @pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
-def test_equal_hosts_are_not_accused(*, spiky: bool) -> None:
+def test_equal_hosts_are_not_accused(runs: int, *, spiky: bool) -> None:
     """Neither of two ranks nor of eight."""
     for per_host, ranks in RANKS.items():
-        for seed in range(3):
+        for seed in range(runs):
             assert told(on_hosts(healthy(seed, ranks, STEPS, spiky=spiky), per_host)) == []
 
 
-@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("seed", mark_slow([0, 2], quick=[0]))
 def test_one_late_rank_of_two_is_no_slow_host(seed: int) -> None:
     """In noise that lasts and spikes, the other one is late by chance while its peer is for good."""
     case = synchronous(partial(persistent, by=0.1))(setting(8, "harsh", "lognormal", seed))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from typing import Final
+
 import pytest
 from support.runs.analysed import faults, report
 
@@ -27,9 +30,19 @@ def test_everything_is_told() -> None:
     )
 
 
-@pytest.mark.parametrize("phase", ["data", "forward", "backprop", "update"])
-@pytest.mark.parametrize("ranks", [2, 3, 4, 16])
-@pytest.mark.parametrize("overlap", [True, False], ids=["overlapped", "blocking"])
+PHASES: Final = ("data", "forward", "backprop", "update")
+SIZES: Final = (2, 3, 4, 16)  # ranks
+QUICK_SIZES: Final = (2, 3, 4, 16, 3, 2, 16, 4)  # of each phase, with overlap and without
+
+
+@pytest.mark.parametrize(
+    ("phase", "overlap", "ranks"),
+    [
+        pytest.param(*case, ranks, marks=() if ranks == quick_size else pytest.mark.slow)
+        for case, quick_size in zip(product(PHASES, (True, False)), QUICK_SIZES, strict=True)
+        for ranks in SIZES
+    ],
+)
 def test_every_phase_and_size(phase: str, ranks: int, *, overlap: bool) -> None:
     """The rank, the phase and the steps are found, whichever they are."""
     fault = Fault(phase, (ranks - 1,), steps=(30, 64), extra_ms=6)  # type: ignore[arg-type]  # str of a Literal

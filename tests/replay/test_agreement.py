@@ -7,9 +7,8 @@ Both are asked about the same fault of real runs.
 from __future__ import annotations
 
 import pytest
-from support.samples import SAMPLES, manifest
+from support.samples import manifest, sample_report, sample_trace
 
-import tracelens as tl
 from tracelens.replay.whatif import whatif
 
 STRAGGLERS = [sample.name for sample in manifest() if sample.expect.get("kind") == "straggler"]
@@ -18,10 +17,9 @@ STRAGGLERS = [sample.name for sample in manifest() if sample.expect.get("kind") 
 @pytest.mark.parametrize("name", STRAGGLERS)
 def test_a_straggler_costs_what_its_replay_saves(name: str) -> None:
     """Replayed with the rank as fast as the others, the run gains what the finding says."""
-    trace = tl.open(SAMPLES / name)
-    (finding, *_) = (one for one in tl.analyze(trace).findings if one.kind == "straggler")
+    (finding, *_) = (one for one in sample_report(name).findings if one.kind == "straggler")
     (rank,) = finding.ranks
-    (answer,) = whatif(trace, f"rank:{rank},phase:{finding.phase}=median").answers
+    (answer,) = whatif(sample_trace(name), f"rank:{rank},phase:{finding.phase}=median").answers
     assert finding.interval is not None
     low, high = finding.interval
     assert low <= answer.saving <= high
@@ -29,8 +27,8 @@ def test_a_straggler_costs_what_its_replay_saves(name: str) -> None:
 
 def test_a_hot_shard_costs_what_its_replay_saves() -> None:
     """Its bytes dealt out."""
-    trace = tl.open(SAMPLES / "ps-hot-shard")
-    (finding,) = (one for one in tl.analyze(trace).findings if one.kind == "ps_hot_shard")
-    (answer,) = whatif(trace, "placement=chunked").answers
+    name = "ps-hot-shard"
+    (finding,) = (one for one in sample_report(name).findings if one.kind == "ps_hot_shard")
+    (answer,) = whatif(sample_trace(name), "placement=chunked").answers
     assert finding.saving is not None
     assert answer.saving == pytest.approx(finding.saving, abs=0.03)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.runs.analysed import faults, report, trace
+from support.tiers import mark_slow
 
 from tracelens.accounting.phases import job_ns
 from tracelens.replay.counterfactual import price
@@ -29,7 +30,7 @@ def saved(with_it: Scenario, without: Scenario) -> float:
     return 1 - job_ns(trace(without)) / job_ns(trace(with_it))
 
 
-@pytest.mark.parametrize("ranks", [8, 32])
+@pytest.mark.parametrize("ranks", mark_slow([8, 32], quick=[8]))
 @pytest.mark.parametrize("name", FAULTS)
 def test_saving_is_that_of_the_run_without(name: str, ranks: int) -> None:
     """To a tenth of the saving, or half a point of the job: all random numbers are the same."""

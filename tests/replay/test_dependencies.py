@@ -10,6 +10,7 @@ from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks
 from benchmarks.labelled.endtoend import report
 from benchmarks.labelled.setting import Setting
 from support.runs.traces import span, trace_of
+from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
@@ -53,7 +54,7 @@ def test_the_unchanged_replay_is_the_run() -> None:
     assert not found.lost((("forward", "backprop"), np.zeros_like(total))).any()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", mark_slow(range(3), quick=[0]))
 @pytest.mark.parametrize("by_stage", [True, False])
 def test_a_straggler_of_a_pipeline_costs_what_removing_it_saves(
     seed: int, *, by_stage: bool

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.samples import SAMPLES, manifest
+from support.samples import manifest, sample_trace
+from support.tiers import mark_slow
 
-import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.replay.model import Model
 
 SYNCHRONOUS, OTHERS = 0.01, 0.03
+QUICK = (
+    "ddp-slow-backprop",
+    "easgd-async",
+    "grpc-pipelined",
+    "horovod-slow-rank",
+    "mpi-killed-rank",
+    "mpi-late-rank",
+    "ps-hot-shard",
+)
 AT_THEIR_OWN_PACE = ("async", "hogwild", "measgd", "original", "pipelined", "tensorflow")
 
 
-@pytest.mark.parametrize("name", [sample.name for sample in manifest()])
+@pytest.mark.parametrize("name", mark_slow([sample.name for sample in manifest()], QUICK))
 def test_identity(name: str) -> None:
     """The usual step differs by 1 % at most where ranks meet in every step, by 3 % elsewhere."""
-    trace = tl.open(SAMPLES / name)
+    trace = sample_trace(name)
     model = Model.of(trace, phases.run(trace))
     assert model is not None
     recorded, replayed = model.lengths(model.recorded), model.lengths(model.usual)
@@ -32,7 +41,7 @@ def test_identity(name: str) -> None:
 
 def test_blocked_time_is_replayed_from_its_causes() -> None:
     """Waits are no lengths of their own: a rank that works less makes the others wait less."""
-    trace = tl.open(SAMPLES / "mpi-late-rank")
+    trace = sample_trace("mpi-late-rank")
     model = Model.of(trace, phases.run(trace))
     assert model is not None
     late = model.ranks.index(2)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.runs.analysed import report, trace
+from support.tiers import mark_slow
 
 from tracelens.accounting.phases import job_ns
 from tracelens.simulator.synthetic import Fault, Scenario
@@ -20,8 +21,8 @@ FAULTS = {
 RUN = Scenario(ranks=8, steps=100, buckets=8, backprop_ms=16, noise=0.03)
 
 
-@pytest.mark.parametrize("transfer_ms", [0.5, 2.0, 3.0, 6.0])
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("transfer_ms", mark_slow([0.5, 2.0, 3.0, 6.0], quick=[2.0, 6.0]))
+@pytest.mark.parametrize("name", mark_slow(FAULTS, quick=("passing", "before", "stalls")))
 def test_saving_is_that_of_the_run_without(name: str, transfer_ms: float) -> None:
     """From reductions that are hidden to ones that take three times as long as backprop."""
     scenario = replace(RUN, transfer_ms=transfer_ms, faults=(FAULTS[name],))

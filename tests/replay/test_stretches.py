@@ -6,21 +6,23 @@ from functools import cache
 
 import numpy as np
 import pytest
-from support.samples import SAMPLES, manifest
+from support.samples import manifest, sample_trace
+from support.tiers import mark_slow
 
 import tracelens as tl
 from tracelens.replay.stretches import Stretches
 from tracelens.replay.whatif import Replay
 
 SAMPLE = "ddp-slow-backprop"
+QUICK = (SAMPLE, "easgd-async", "mpi-killed-rank", "ps-hot-shard")
 
 
 @cache
 def replay(name: str) -> Replay:
-    return Replay.of(tl.open(SAMPLES / name))
+    return Replay.of(sample_trace(name))
 
 
-@pytest.mark.parametrize("name", [sample.name for sample in manifest()])
+@pytest.mark.parametrize("name", mark_slow([sample.name for sample in manifest()], QUICK))
 def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
     """They lie one after the other without a gap, and what ranks work is what their moments say."""
     model = replay(name).model
@@ -58,5 +60,5 @@ def test_a_step_ends_when_its_last_rank_does() -> None:
 
 def test_whoever_asks_often_builds_the_run_once() -> None:
     """And is answered as whoever asks once."""
-    once = tl.whatif(tl.open(SAMPLES / SAMPLE), "rank:1=median", "phase:data=0")
+    once = tl.whatif(sample_trace(SAMPLE), "rank:1=median", "phase:data=0")
     assert replay(SAMPLE).asked("rank:1=median", "phase:data=0") == once

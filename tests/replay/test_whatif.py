@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from support.runs.analysed import trace as run
 from support.runs.traces import call, span, trace_of
-from support.samples import SAMPLES
+from support.samples import sample_trace
 
-import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.phases import job_ns
@@ -19,7 +19,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
 from tracelens.replay.whatif import whatif
 from tracelens.simulator.algorithms import transfer
-from tracelens.simulator.synthetic import Fault, Scenario, generate
+from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
     from typing import Any
@@ -42,10 +42,6 @@ SERVERS = replace(
 )
 MS = 10**6
 CLOSE, NOISE = 0.06, 0.002  # of the saving; of the run
-
-
-def run(scenario: Scenario) -> Trace:
-    return prepare(generate(scenario))
 
 
 def faulty(scenario: Scenario, phase: str, **how: object) -> Scenario:
@@ -207,7 +203,7 @@ def test_a_background_write_costs_what_has_no_room_between_steps() -> None:
 
 def test_the_recorded_algorithm_is_what_is_changed() -> None:
     """Of a run that recorded a tree, a tree changes nothing, and nothing is assumed."""
-    trace = tl.open(SAMPLES / "mpi-tree")
+    trace = sample_trace("mpi-tree")
     (same,), (other,) = (
         whatif(trace, f"algorithm={name}").answers for name in ("tree", "recursive-doubling")
     )
@@ -216,7 +212,7 @@ def test_the_recorded_algorithm_is_what_is_changed() -> None:
     assert not same.notes
     assert not other.notes
     with pytest.raises(InvalidArgument, match="one line does not fit all"):
-        whatif(tl.open(SAMPLES / "mpi-sweep"), "algorithm=ring")
+        whatif(sample_trace("mpi-sweep"), "algorithm=ring")
 
 
 UNEVEN = replace(SERVERS, noise=0.3, shard_bytes=(64 << 10, 64 << 10), apply_ms=0.1)
@@ -250,7 +246,7 @@ def test_each_gradient_applied_costs_a_slow_server_more() -> None:
 
 def test_a_master_that_serves_who_waits() -> None:
     """Of workers that were served in turn, who works longest sets the pace, on a real run."""
-    recorded = tl.open(SAMPLES / "easgd-original")
+    recorded = sample_trace("easgd-original")
     own = phases.run(recorded)
     worked = own.by_worker(own.of(*OWN_CATEGORIES)).max() / 40
     served = recorded.requests.filter(pl.col("process").is_in(recorded.shards["process"].implode()))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.analysed import RUNS, report
+from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import efficiency, phases
 from tracelens.load import prepare
@@ -27,19 +28,20 @@ scenarios = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
-@given(scenario=scenarios, skewed=st.booleans())
-def test_waterfall_adds_up_to_one(scenario: Scenario, *, skewed: bool) -> None:
+@pytest.mark.parametrize("runs", few_or_many(8, 40))
+def test_waterfall_adds_up_to_one(runs: int) -> None:
     """Useful work and all causes sum to the whole, none below nothing, on any run and clocks."""
-    if skewed:
-        clocks = random_clocks(scenario.hosts, scenario.seed)
-        scenario = Scenario(**(vars(scenario) | {"clocks": clocks}))
-    trace = prepare(generate(scenario))
-    found = efficiency.measure(trace, phases.run(trace))
-    assert found is not None
-    shares = [found.achieved, *(bar.share for bar in found.waterfall)]
-    assert sum(shares) == pytest.approx(1, abs=1e-12)
-    assert min(shares) >= 0
+
+    def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
+        clocks = random_clocks(scenario.hosts, scenario.seed) if skewed else ()
+        trace = prepare(generate(replace(scenario, clocks=clocks)))
+        found = efficiency.measure(trace, phases.run(trace))
+        assert found is not None
+        shares = [found.achieved, *(bar.share for bar in found.waterfall)]
+        assert sum(shares) == pytest.approx(1, abs=1e-12)
+        assert min(shares) >= 0
+
+    check_examples(check, runs, scenarios, st.booleans())
 
 
 @pytest.mark.parametrize("run", RUNS)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import polars as pl
-from hypothesis import given, settings
+import pytest
 from hypothesis import strategies as st
 from support.runs.traces import span, trace_of
+from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import phases
 from tracelens.load import prepare
@@ -42,12 +43,15 @@ def by_hand(rows: list[dict[str, Any]], at: int) -> tuple[str, str | None]:
     return ("user", active[-1]["name"]) if active else ("uninstrumented", None)
 
 
-@settings(max_examples=100, deadline=None)
-@given(nested())
-def test_every_nanosecond(rows: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("examples", few_or_many(20, 100))
+def test_every_nanosecond(examples: int) -> None:
     """Category and name of each nanosecond are those of the definition."""
     step = span(0, "step", 0, LENGTH, step=0)
-    found = phases.run(prepare(trace_of([step, *rows]))).segments
-    known = found.select("category", "name", at=pl.int_ranges("start_ns", "end_ns")).explode("at")
-    expected = [by_hand(rows, at) for at in range(LENGTH)]
-    assert known.sort("at").select(pl.col("category", "name").cast(pl.String)).rows() == expected
+
+    def check(rows: list[dict[str, Any]]) -> None:
+        found = phases.run(prepare(trace_of([step, *rows]))).segments
+        cut = found.select("category", "name", at=pl.int_ranges("start_ns", "end_ns"))
+        labels = cut.explode("at").sort("at").select(pl.col("category", "name").cast(pl.String))
+        assert labels.rows() == [by_hand(rows, at) for at in range(LENGTH)]
+
+    check_examples(check, examples, nested())

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import sweep
 from tracelens.accounting.categories import BLOCKED, CATEGORIES, COMMUNICATION, QUEUED, USER
@@ -61,18 +62,21 @@ def windows(draw: st.DrawFn) -> Ints:
 
 
 @native
-@settings(max_examples=500, deadline=None)
-@given(spans(CODES), surroundings(), windows())
-def test_both_cut_alike(thread: Spans, around: Surroundings, steps: Ints) -> None:
+@pytest.mark.parametrize("examples", few_or_many(80, 500))
+def test_both_cut_alike(examples: int) -> None:
     """Every array is the same, whatever overlaps whatever."""
-    with pytest.MonkeyPatch.context() as patch:
-        in_c = partition(thread, around, steps)
-        patch.setattr(sweep, "_NATIVE", None)
-        in_numpy = partition(thread, around, steps)
-    for name, found in vars(in_c).items():
-        expected = getattr(in_numpy, name)
-        assert found.dtype == expected.dtype, name
-        np.testing.assert_array_equal(found, expected, err_msg=name)
+
+    def check(thread: Spans, around: Surroundings, steps: Ints) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            in_c = partition(thread, around, steps)
+            patch.setattr(sweep, "_NATIVE", None)
+            in_numpy = partition(thread, around, steps)
+        for name, found in vars(in_c).items():
+            expected = getattr(in_numpy, name)
+            assert found.dtype == expected.dtype, name
+            np.testing.assert_array_equal(found, expected, err_msg=name)
+
+    check_examples(check, examples, spans(CODES), surroundings(), windows())
 
 
 @given(spans(CODES), surroundings(), windows())

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.scenarios import BLOCKING, HEALTHY, HOT_SHARD, SLOW_LOADER, TWO_HOSTS
 from support.runs.traces import call, span, trace_of
+from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import phases
 from tracelens.load import prepare
@@ -66,13 +66,15 @@ def any_span(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
     return span(rank, kind, start, None if length is None else start + length, **more)
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(any_span(ranks=3), max_size=40))
-def test_any_spans(rows: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("examples", few_or_many(20, 150))
+def test_any_spans(examples: int) -> None:
     """Random spans, also open, empty, crossing each other and out of order."""
-    raw = trace_of(rows, ranks=2, shards=1)
-    trace = prepare(raw)
-    assert_adds_up(trace, phases.run(trace))
+
+    def check(rows: list[dict[str, Any]]) -> None:
+        trace = prepare(trace_of(rows, ranks=2, shards=1))
+        assert_adds_up(trace, phases.run(trace))
+
+    check_examples(check, examples, st.lists(any_span(ranks=3), max_size=40))
 
 
 @pytest.mark.parametrize("scenario", [HEALTHY, BLOCKING, SLOW_LOADER, TWO_HOSTS, HOT_SHARD])

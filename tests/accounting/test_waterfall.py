@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.tiers import check_examples, few_or_many
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare
@@ -34,15 +34,18 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@settings(max_examples=40, deadline=None)
-@given(scenarios())
-def test_shares_sum_to_one(scenario: Scenario) -> None:
+@pytest.mark.parametrize("runs", few_or_many(6, 40))
+def test_shares_sum_to_one(runs: int) -> None:
     """No share is negative, and nothing is counted twice or forgotten."""
-    efficiency = analyze(prepare(generate(scenario))).efficiency
-    assert efficiency is not None
-    shares = [bar.share for bar in efficiency.waterfall]
-    assert min(shares) >= 0
-    assert efficiency.achieved + sum(shares) == pytest.approx(1, abs=1e-12)
+
+    def check(scenario: Scenario) -> None:
+        efficiency = analyze(prepare(generate(scenario))).efficiency
+        assert efficiency is not None
+        shares = [bar.share for bar in efficiency.waterfall]
+        assert min(shares) >= 0
+        assert efficiency.achieved + sum(shares) == pytest.approx(1, abs=1e-12)
+
+    check_examples(check, runs, scenarios())
 
 
 def test_shares_sum_to_one_on_aligned_clocks() -> None:

@@ -13,7 +13,8 @@ from jsonschema import Draft202012Validator
 from support.runs.analysed import RUNS, report
 from support.runs.damage import written
 from support.runs.tables import table_of
-from support.samples import Sample, manifest
+from support.samples import manifest, sample_report, sample_trace
+from support.tiers import mark_slow
 
 from tracelens import Trace, load
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
@@ -31,6 +32,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = report_schema()
 PHASES = ("data", "forward", "backprop", "update", "checkpoint", "gc", "reduction", "aggregate")
 CLOCKS = random_clocks(2)
+SAMPLE_NAMES = [sample.name for sample in manifest()]
 
 
 def as_printed(found: Report) -> dict[str, Any]:
@@ -82,12 +84,16 @@ def test_the_words_are_those_of_the_code() -> None:
     assert kinds - {"and"} == set(parts["note"]["properties"]["kind"]["enum"])
 
 
-@pytest.mark.parametrize("sample", manifest(), ids=lambda sample: sample.name)
-def test_samples(sample: Sample) -> None:
-    """Real runs, natively and as a table."""
-    trace = load.open(sample.folder)
-    assert problems(as_printed(analyze(trace))) == []
-    table = Trace.from_table(table_of(trace, beyond=False).drop("host"))
+@pytest.mark.parametrize("name", SAMPLE_NAMES)
+def test_samples(name: str) -> None:
+    """Reports of real runs keep to it."""
+    assert problems(as_printed(sample_report(name))) == []
+
+
+@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, quick=("mpi-killed-rank", "ps-hot-shard")))
+def test_samples_as_tables(name: str) -> None:
+    """So do those of the same runs read from a table without hosts."""
+    table = Trace.from_table(table_of(sample_trace(name), beyond=False).drop("host"))
     assert problems(as_printed(analyze(table))) == []
 
 
@@ -97,8 +103,8 @@ def test_runs(run: str) -> None:
     assert problems(as_printed(report(RUNS[run][0]))) == []
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("phase", mark_slow(PHASES, quick=("backprop", "gc", "aggregate")))
+@pytest.mark.parametrize("hosts", mark_slow([1, 2], quick=[2]))
 def test_faults(phase: Any, hosts: int) -> None:
     """A fault in each phase, for good and now and then, of one rank and of all, on skewed clocks."""
     faults = (

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.analysed import RUNS, report
 from support.runs.sound import check_durations, check_ledger, negative
+from support.samples import manifest, sample_report
+from support.tiers import check_examples, few_or_many
 
-import tracelens as tl
 from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
 
-SAMPLES: Final = sorted(
-    run for run in (Path(__file__).parents[2] / "sample_traces").iterdir() if run.is_dir()
-)
 WITH_SERVERS: Final = {
     "shared links": Scenario(ranks=8, steps=40, shards=3, shared_links=True, noise=0.2),
     "incast": Scenario(ranks=8, steps=40, shards=3, shared_links=True, noise=0.2, incast=0.5),
@@ -54,12 +50,11 @@ def test_negative_durations_would_be_found() -> None:
     ]
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda run: run.name)
-def test_of_samples(sample: Path) -> None:
+@pytest.mark.parametrize("name", [sample.name for sample in manifest()])
+def test_of_samples(name: str) -> None:
     """All of them."""
-    found = analyze(tl.open(sample))
-    check_durations(found)
-    check_ledger(found)
+    check_durations(sample_report(name))
+    check_ledger(sample_report(name))
 
 
 @pytest.mark.parametrize("name", [*RUNS, *WITH_SERVERS])
@@ -70,11 +65,14 @@ def test_of_simulated_runs(name: str) -> None:
     check_ledger(found)
 
 
-@settings(max_examples=25, deadline=None)
-@given(scenario=SCENARIOS, skewed=st.booleans())
-def test_of_any_run(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
+@pytest.mark.parametrize("runs", few_or_many(4, 25))
+def test_of_any_run(runs: int) -> None:
     """Whatever happens in it, and whatever clocks say."""
-    clocks = random_clocks(scenario.hosts) if skewed else ()
-    found = analyze(prepare(generate(replace(scenario, clocks=clocks))))
-    check_durations(found)
-    check_ledger(found)
+
+    def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
+        clocks = random_clocks(scenario.hosts) if skewed else ()
+        found = analyze(prepare(generate(replace(scenario, clocks=clocks))))
+        check_durations(found)
+        check_ledger(found)
+
+    check_examples(check, runs, SCENARIOS, st.booleans())

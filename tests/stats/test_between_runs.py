@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support.tiers import few_or_many
 
 from tracelens.stats import between_runs
 from tracelens.stats.between_runs import Level
@@ -13,7 +14,7 @@ def level(value: float) -> Level:
     return Level(value, np.zeros(0))
 
 
-def error_rate(sigma: float, baselines: int, runs: int = 2000) -> float:
+def error_rate(sigma: float, baselines: int, runs: int) -> float:
     """Return how often equal runs seem to differ upwards at 5 %."""
     random = np.random.default_rng(1)
     drawn = 100 * (1 + sigma * random.standard_normal((runs, baselines + 1)))
@@ -23,20 +24,25 @@ def error_rate(sigma: float, baselines: int, runs: int = 2000) -> float:
     return float(np.mean([between_runs.rare(change.more) for change in changes]))
 
 
+runs = pytest.mark.parametrize("runs", few_or_many(300, 2000))
+
+
+@runs
 @pytest.mark.parametrize("baselines", [2, 3, 5])
-def test_equal_runs_rarely_differ(baselines: int) -> None:
+def test_equal_runs_rarely_differ(baselines: int, runs: int) -> None:
     """In no more than the 5 % that are allowed, where runs differ as is usual."""
-    assert error_rate(0.01, baselines) <= 0.055
-    assert error_rate(0.003, baselines) <= 0.01
+    assert error_rate(0.01, baselines, runs) <= 0.055
+    assert error_rate(0.003, baselines, runs) <= 0.01
 
 
+@runs
 @pytest.mark.parametrize("baselines", [2, 3, 5])
 @pytest.mark.parametrize("sigma", [0.05, 0.25])
 def test_noisier_runs_than_usual_are_judged_by_what_they_differ(
-    sigma: float, baselines: int
+    sigma: float, baselines: int, runs: int
 ) -> None:
     """The error stays near what is allowed (5 %), at many times the usual noise."""
-    assert error_rate(sigma, baselines) <= 0.07
+    assert error_rate(sigma, baselines, runs) <= 0.07
 
 
 def test_one_baseline_is_judged_by_noise_within_runs() -> None:

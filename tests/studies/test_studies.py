@@ -7,6 +7,7 @@ import json
 import pytest
 from support.samples import SAMPLES
 from support.studies import ASKED
+from support.tiers import mark_slow
 
 from tracelens import load
 from tracelens.cli import main
@@ -69,7 +70,7 @@ NUMBERS = {
 }
 
 
-@pytest.fixture(scope="module", params=STUDIES)
+@pytest.fixture(scope="module", params=mark_slow(STUDIES, quick=("phub", "allreduce", "easgd")))
 def found(request: pytest.FixtureRequest) -> Study:
     """Each study, made once, with the recorded run that it is first asked of."""
     name, *_ = ASKED[request.param]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pytest
+from support.tiers import mark_slow
 
 from tracelens.align.clocks import common
 from tracelens.simulator.synthetic import Clock, Fault, Scenario, generate, random_clocks
@@ -19,7 +20,22 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Alignment
 
 TIMES = ("start_ns", "end_ns")
-RUN = Scenario(ranks=32, ranks_per_host=4, steps=400, buckets=4, clocks=random_clocks(8, seed=3))
+LARGE_RUN = Scenario(
+    ranks=32, ranks_per_host=4, steps=400, buckets=4, clocks=random_clocks(8, seed=3)
+)
+SMALL_RUN = replace(LARGE_RUN, ranks=16, ranks_per_host=2)
+
+
+@pytest.fixture(params=mark_slow([SMALL_RUN, LARGE_RUN], quick=[SMALL_RUN]), ids=["16", "32"])
+def run(request: pytest.FixtureRequest) -> Scenario:
+    """Return a run on eight hosts, with so many ranks."""
+    scenario: Scenario = request.param
+    return scenario
+
+
+def ranks_of_host(run: Scenario, host: int) -> tuple[int, ...]:
+    """Return the ranks on a host."""
+    return tuple(range(host * run.ranks_per_host, (host + 1) * run.ranks_per_host))
 
 
 def errors_us(
@@ -38,40 +54,40 @@ def errors_us(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_offsets_and_drifts(seed: int) -> None:
+def test_offsets_and_drifts(run: Scenario, seed: int) -> None:
     """Clocks 5 ms and 20 ppm apart come together to 1.5 microseconds."""
-    scenario = replace(RUN, seed=seed, clocks=random_clocks(8, seed=seed))
+    scenario = replace(run, seed=seed, clocks=random_clocks(8, seed=seed))
     assert np.quantile(errors_us(scenario), 0.99) <= 1.5
 
 
-def test_hours_apart() -> None:
+def test_hours_apart(run: Scenario) -> None:
     """Hosts that booted hours apart are aligned as well as any."""
-    far = tuple(replace(c, offset_ns=c.offset_ns * 1_000_000) for c in RUN.clocks)
-    assert np.quantile(errors_us(replace(RUN, clocks=far)), 0.99) <= 1.5
+    far = tuple(replace(c, offset_ns=c.offset_ns * 1_000_000) for c in run.clocks)
+    assert np.quantile(errors_us(replace(run, clocks=far)), 0.99) <= 1.5
 
 
-def test_straggler_is_not_absorbed() -> None:
+def test_straggler_is_not_absorbed(run: Scenario) -> None:
     """A rank that always comes late keeps its lateness: the clock of its host is not bent to it."""
     late = Fault("backprop", (9,), factor=1.3)
-    assert np.quantile(errors_us(replace(RUN, faults=(late,))), 0.99) <= 1.5
+    assert np.quantile(errors_us(replace(run, faults=(late,))), 0.99) <= 1.5
 
 
-def test_slow_host_is_not_absorbed() -> None:
+def test_slow_host_is_not_absorbed(run: Scenario) -> None:
     """Nor is a whole host's lateness."""
-    late = Fault("forward", (8, 9, 10, 11), factor=2.0)
-    assert np.quantile(errors_us(replace(RUN, faults=(late,))), 0.99) <= 1.5
+    late = Fault("forward", ranks_of_host(run, 2), factor=2.0)
+    assert np.quantile(errors_us(replace(run, faults=(late,))), 0.99) <= 1.5
 
 
-def test_two_hosts() -> None:
+def test_two_hosts(run: Scenario) -> None:
     """Two clocks, of which nobody can say which is right, are brought onto the first."""
-    pair = replace(RUN, ranks=8, clocks=random_clocks(2, seed=5))
+    pair = replace(run, ranks=2 * run.ranks_per_host, clocks=random_clocks(2, seed=5))
     assert np.quantile(errors_us(pair), 0.99) <= 1.5
 
 
-def test_jump() -> None:
+def test_jump(run: Scenario) -> None:
     """A clock that jumps is corrected on both sides, and the jump is named where it was."""
-    jumping = replace(RUN.clocks[5], jump_ns=500_000, jump_after_ms=3_000.0)
-    scenario = replace(RUN, clocks=(*RUN.clocks[:5], jumping, *RUN.clocks[6:]))
+    jumping = replace(run.clocks[5], jump_ns=500_000, jump_after_ms=3_000.0)
+    scenario = replace(run, clocks=(*run.clocks[:5], jumping, *run.clocks[6:]))
     # Only between two collectives can one not know when it jumped.
     assert np.quantile(errors_us(scenario), 0.99) <= 1.7
     hosts = common.align(generate(scenario)).alignment.hosts
@@ -79,7 +95,7 @@ def test_jump() -> None:
     assert hosts[5].jumps[0] == pytest.approx(1_000_000_000_000 + 3_000_000_000, abs=30_000_000)
 
 
-def test_collectives_that_do_not_synchronise() -> None:
+def test_collectives_that_do_not_synchronise(run: Scenario) -> None:
     """Three in ten collectives that let every rank leave at once do not mislead the fit."""
 
     def early(events: pl.LazyFrame) -> pl.LazyFrame:
@@ -89,49 +105,49 @@ def test_collectives_that_do_not_synchronise() -> None:
         )
 
     late = Fault("backprop", (9,), factor=1.3)
-    assert np.quantile(errors_us(replace(RUN, faults=(late,)), early), 0.99) <= 1.5
+    assert np.quantile(errors_us(replace(run, faults=(late,)), early), 0.99) <= 1.5
 
 
-def test_wander() -> None:
+def test_wander(run: Scenario) -> None:
     """A clock whose rate swings is followed."""
 
     def swinging(events: pl.LazyFrame) -> pl.LazyFrame:
         swing = (50_000 * (pl.col("start_ns") / 1e9).sin()).round().cast(pl.Int64)
-        on_host = pl.col("process").is_between(12, 15)
+        on_host = pl.col("process").is_in(ranks_of_host(run, 3))
         moved = [pl.when(on_host).then(pl.col(c) + swing).otherwise(c).alias(c) for c in TIMES]
         return events.with_columns(moved)
 
-    errors = errors_us(RUN, swinging)
+    errors = errors_us(run, swinging)
     assert np.quantile(errors, 0.99) <= 5.0
     assert np.median(errors) <= 0.5
 
 
-def test_what_is_reported() -> None:
+def test_what_is_reported(run: Scenario) -> None:
     """Offsets and drifts are reported as they are; the errors stay within the uncertainty."""
-    alignment = common.align(generate(RUN)).alignment
+    alignment = common.align(generate(run)).alignment
     assert [host.host for host in alignment.hosts] == [f"host{h:03d}" for h in range(8)]
-    for host, true in zip(alignment.hosts, RUN.clocks, strict=True):
+    for host, true in zip(alignment.hosts, run.clocks, strict=True):
         assert host.offset_ns == pytest.approx(true.offset_ns, abs=2_000)
         assert host.drift_ppm == pytest.approx(true.drift_ppm, abs=0.5)
         assert host.uncertainty_ns is not None
         assert host.uncertainty_ns <= 5_000
-    assert errors_us(RUN).max() * 1e3 <= alignment.uncertainty_ns
+    assert errors_us(run).max() * 1e3 <= alignment.uncertainty_ns
 
 
-def test_first_host_is_unchanged() -> None:
+def test_first_host_is_unchanged(run: Scenario) -> None:
     """The common clock is the first host's: its own times stay to the nanosecond."""
-    scenario = replace(RUN, clocks=(Clock(7_000, 12.0), *RUN.clocks[1:]))
+    scenario = replace(run, clocks=(Clock(7_000, 12.0), *run.clocks[1:]))
     raw = generate(scenario)
-    on_first = [0, 1, 2, 3]
+    on_first = ranks_of_host(run, 0)
     before, after = raw.events.collect(), common.align(raw).events.collect()
     for column in TIMES:
         pair = (frame.filter(frame["process"].is_in(on_first))[column] for frame in (before, after))
         assert next(pair).equals(next(pair))
 
 
-def test_one_clock_changes_nothing() -> None:
+def test_one_clock_changes_nothing(run: Scenario) -> None:
     """Processes that share a clock are left alone, whatever their collectives look like."""
-    raw = generate(replace(RUN, clocks=()))
+    raw = generate(replace(run, clocks=()))
     same = common.align(raw)
     assert same.alignment.method == "same_clock"
     assert same.alignment.uncertainty_ns == 0

@@ -11,26 +11,25 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.setting import setting
-from support.tiers import few_or_many, mark_slow
+from support.tiers import mark_slow
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-TIMES_OPENED = 3
-PROGRAM = f"""
+PROGRAM = """
 import sys
 import tracelens as tl
 from tracelens.reports import to_json
-for _ in range({TIMES_OPENED}):
+for _ in range(int(sys.argv[2])):
     print(to_json.render(tl.analyze(tl.open(sys.argv[1]))), end="\\0")
 """
 SEED = 3_000_001
 
 
-def reports(folder: Path, threads: int) -> list[str]:
-    """Return what is said of a run each time that a process opens it."""
+def reports(folder: Path, threads: int, times: int) -> list[str]:
+    """Return what a process says of a run that it opens so many times."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, folder],
+        [sys.executable, "-c", PROGRAM, folder, str(times)],
         env=os.environ | {"POLARS_MAX_THREADS": str(threads)},
         capture_output=True,
         check=True,
@@ -39,13 +38,15 @@ def reports(folder: Path, threads: int) -> list[str]:
     return done.stdout.split("\0")[:-1]
 
 
-@pytest.mark.parametrize("steps", few_or_many(40, 200))
+@pytest.mark.parametrize(
+    ("steps", "times"), [(40, 2), pytest.param(200, 3, marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", mark_slow(["PS healthy", "PS incast"], quick=["PS incast"]))
-def test_requests_that_tell_as_much(tmp_path: Path, name: str, steps: int) -> None:
+def test_requests_that_tell_as_much(tmp_path: Path, name: str, steps: int, times: int) -> None:
     """Clocks hang on the most telling requests, of which several may leave as little room."""
     (kind,) = (kind for kind in KINDS if kind.name == name)
     run = replace(setting(8, "harsh", "lognormal", SEED), steps=steps)
     kind.make(run).recording.write(tmp_path)
-    printed = [*reports(tmp_path, 1), *reports(tmp_path, 2)]
-    assert len(printed) == 2 * TIMES_OPENED
+    printed = [*reports(tmp_path, 1, times), *reports(tmp_path, 2, times)]
+    assert len(printed) == 2 * times
     assert len(set(printed)) == 1

@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.runs.indexes import recorded
+from support.tiers import mark_slow
 
 import tracelens
 from tracelens.cli import convert, main
@@ -41,7 +42,8 @@ for number in range(30):
 os.kill(os.getpid(), signal.SIGKILL)
 """
 # speedscope shows sampled stacks, which these runs have not (tests/exports/test_speedscope.py).
-EVERY_FORMAT = pytest.mark.parametrize("to", [name for name in EXPORTS if name != "speedscope"])
+FORMATS = [name for name in EXPORTS if name != "speedscope"]
+EVERY_FORMAT = pytest.mark.parametrize("to", FORMATS)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +200,7 @@ def test_a_folder_made_here_is_marked(trace: Path, tmp_path: Path) -> None:
     assert not (given / MARKER_FILE).exists()
 
 
-@EVERY_FORMAT
+@pytest.mark.parametrize("to", mark_slow(FORMATS, ("native", "csv")))
 def test_a_full_disk_leaves_nothing(trace: Path, tmp_path: Path, to: str) -> None:
     """The system's refusal is a sentence, and what was written until then is removed."""
     out = tmp_path / "out"

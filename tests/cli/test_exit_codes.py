@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from support.launch.patience import PATIENCE_S
 
+from tracelens.cli import main
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,10 +26,18 @@ def tracelens(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("verb", ["info", "analyze", "serve"])
-def test_missing_folder(verb: str, tmp_path: Path) -> None:
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int | str | None, str]:
+    """Run a verb in this process; return its exit code and its standard error."""
+    try:
+        code: int | str | None = main([*arguments])
+    except SystemExit as end:
+        code = end.code
+    return code, capsys.readouterr().err
+
+
+def test_missing_folder(tmp_path: Path) -> None:
     """A folder that is not there: exit 3, and the sentence names it."""
-    done = tracelens(verb, str(tmp_path / "nowhere"))
+    done = tracelens("analyze", str(tmp_path / "nowhere"))
     assert done.returncode == 3
     assert done.stderr.startswith("tracelens: ")
     assert "nowhere" in done.stderr
@@ -35,29 +45,27 @@ def test_missing_folder(verb: str, tmp_path: Path) -> None:
     assert done.stdout == ""
 
 
-@pytest.mark.parametrize("verb", ["info", "analyze"])
-def test_empty_folder(verb: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["info", "analyze", "serve"])
+def test_empty_folder(verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder without a trace: exit 3, and the sentence says what was expected."""
-    done = tracelens(verb, str(tmp_path))
-    assert done.returncode == 3
-    assert ".arrow" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, errors = run(capsys, verb, str(tmp_path))
+    assert code == 3
+    assert ".arrow" in errors
 
 
-def test_not_arrow(tmp_path: Path) -> None:
+def test_not_arrow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that only looks like a trace: exit 3, and the sentence names the file."""
     (tmp_path / "worker-00000-1.arrow").write_text('{"traceEvents": []}')
-    done = tracelens("analyze", str(tmp_path))
-    assert done.returncode == 3
-    assert "worker-00000-1.arrow" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, errors = run(capsys, "analyze", str(tmp_path))
+    assert code == 3
+    assert "worker-00000-1.arrow" in errors
 
 
 @pytest.mark.parametrize(
     "arguments", [["unknown-verb"], ["analyze"], ["analyze", "x", "--format", "xml"], ["record"]]
 )
-def test_usage(arguments: list[str]) -> None:
+def test_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong call: exit 2."""
-    done = tracelens(*arguments)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
+    code, errors = run(capsys, *arguments)
+    assert code == 2
+    assert "Traceback" not in errors

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.tiers import mark_slow
 
 from tracelens.cli import main
 from tracelens.distil import kept_report
@@ -124,11 +125,19 @@ def test_a_time(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.9e9 < found["efficiency"]["job_ns"] < 1.0e9
 
 
-def test_all_of_it_is_the_same_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "part",
+    mark_slow(
+        [("--steps", "0-119"), ("--ranks", "0-7"), ("--time", "0-"), ("--steps", "0-")],
+        [("--ranks", "0-7")],
+    ),
+)
+def test_all_of_it_is_the_same_report(
+    part: tuple[str, str], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Byte for byte: where nothing was left out, nothing is said of it."""
-    whole = report(capsys, run, "--again")
-    for part in (("--steps", "0-119"), ("--ranks", "0-7"), ("--time", "0-"), ("--steps", "0-")):
-        assert report(capsys, run, *part) == whole
+    whole = report(capsys, run)
+    assert report(capsys, run, *part, "--again") == whole
     assert whole["trace"]["selected"] is None
 
 
@@ -155,6 +164,7 @@ def test_folders_without_a_wanted_rank_are_not_read(
     assert found["trace"]["ranks_seen"] == 2
 
 
+@pytest.mark.slow
 def test_where_the_work_is_done_does_not_matter(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

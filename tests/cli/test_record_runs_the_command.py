@@ -30,45 +30,41 @@ def _line(text: str) -> str:
     return text.splitlines()[0]
 
 
-@pytest.mark.parametrize("code", [0, 7])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.slow), 7])
 def test_its_exit_code_is_the_commands(code: int, tmp_path: Path) -> None:
-    """The trace is there and announced, also after a failure."""
-    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", TRAINING, code)
+    """The trace is there, also after a failure; the command that is announced can be pasted."""
+    command = ("--", sys.executable, "-c", TRAINING, code)
+    done = run_record("--no-verdict", "--out", "a run", *command, cwd=tmp_path)
     assert done.returncode == code
     assert done.stdout == "trained\n"
     line = _line(done.stderr)
     assert "recorded 1 process with 6 events" in line
-    assert "next: tracelens analyze " in line
+    assert "next: tracelens analyze 'a run'" in line
     assert ("exit code 7" in line) == (code == 7)
-    assert len(read_one(tmp_path / "t").named("work")) == 3
+    assert len(done.stderr.splitlines()) == 1
+    assert len(read_one(tmp_path / "a run").named("work")) == 3
 
 
 def test_the_verdict_ends_it(tmp_path: Path) -> None:
-    """In its four lines, unless that is not wanted."""
+    """In its four lines."""
     command = ("--", sys.executable, "-c", TRAINING, 0)
     names = ["Verdict", "Why", "Next", "Scope"]
     lines = run_record("--out", tmp_path / "t", *command).stderr.splitlines()
     assert [name for name in names if any(line.startswith(name) for line in lines)] == names
-    silent = run_record("--no-verdict", "--out", tmp_path / "u", *command).stderr.splitlines()
-    assert len(silent) == 1
 
 
 def test_a_folder_of_its_own_by_default(tmp_path: Path) -> None:
-    done = run_record("--", sys.executable, "-c", TRAINING, 0, cwd=tmp_path)
+    done = run_record("--no-verdict", "--", sys.executable, "-c", TRAINING, 0, cwd=tmp_path)
     (folder,) = (tmp_path / "traces").iterdir()
     assert f"tracelens analyze traces/{folder.name}" in done.stderr
     assert read_one(folder).side.complete
 
 
-def test_the_next_command_can_be_pasted(tmp_path: Path) -> None:
-    done = run_record("--out", "a run", "--", sys.executable, "-c", TRAINING, 0, cwd=tmp_path)
-    assert "tracelens analyze 'a run'" in done.stderr
-
-
 def test_only_what_is_new_is_announced(tmp_path: Path) -> None:
     """A second recording into the same folder tells of its own processes."""
+    command = ("--", sys.executable, "-c", TRAINING, 0)
     for _ in range(2):
-        done = run_record("--out", tmp_path / "t", "--", sys.executable, "-c", TRAINING, 0)
+        done = run_record("--no-verdict", "--out", tmp_path / "t", *command)
         assert "recorded 1 process " in done.stderr
     assert len(list((tmp_path / "t").glob("*.arrow"))) == 2
 

@@ -13,6 +13,7 @@ import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command
 from support.launch.recording import clean_environment, read_one
+from support.tiers import mark_slow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,11 +68,20 @@ def heeded(name: str) -> Iterator[int]:
     signal.signal(number, before)
 
 
-@pytest.mark.parametrize("name", SIGNALS)
+@pytest.mark.parametrize("name", mark_slow(SIGNALS, ("SIGTERM", "SIGUSR1")))
 def test_the_command_gets_the_signal(heeded: int, tmp_path: Path) -> None:
     """It ends as it likes, and what it recorded is there."""
     number = heeded
-    command = ["--out", tmp_path / "t", "--", sys.executable, "-c", OBEDIENT, number]
+    command = [
+        "--no-verdict",
+        "--out",
+        tmp_path / "t",
+        "--",
+        sys.executable,
+        "-c",
+        OBEDIENT,
+        number,
+    ]
     code, errors = _signalled(number, command)
     assert code == 40 + number
     assert "recorded 1 process" in errors
@@ -81,7 +91,7 @@ def test_the_command_gets_the_signal(heeded: int, tmp_path: Path) -> None:
 def test_a_command_killed_by_a_signal_ends_as_in_a_shell(tmp_path: Path) -> None:
     """Exit code 128 + the signal; the span that it was in is there, open."""
     helpless = OBEDIENT.replace("signal.signal(number", "(lambda *_: None)(number")
-    command = ["--out", tmp_path / "t", "--", sys.executable, "-c", helpless, 0]
+    command = ["--no-verdict", "--out", tmp_path / "t", "--", sys.executable, "-c", helpless, 0]
     code, errors = _signalled(signal.SIGTERM, command)
     assert code == 128 + signal.SIGTERM
     assert "1 process left behind" in errors

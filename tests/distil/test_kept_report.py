@@ -6,23 +6,25 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from support.runs.scenarios import SLOW_BACKPROP
 
 import tracelens
 from tracelens.cli import main
 from tracelens.distil import kept_report, places
 from tracelens.lod import opening
 from tracelens.model.choice import Choice
-from tracelens.simulator.synthetic import write
+from tracelens.simulator.synthetic import Fault, Scenario, write
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+SLOW = Scenario(ranks=4, steps=40, faults=(Fault("backprop", (2,), factor=1.5),))
+
+
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write(SLOW_BACKPROP, tmp_path / "run")
+    write(SLOW, tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.runs.crowds import crowd
 from support.runs.frames import scene_of
 
@@ -14,16 +15,20 @@ from tracelens.lod.viewport import Window
 WORST = FIRST_LEVEL + LEVELS - 1
 
 
-def test_one_late_step_of_512_ranks_is_painted() -> None:
-    """At 512 ranks and 400 steps the one late step is drawn in its rank's row and its columns only."""
-    late = {(300, 200): 100}
-    scene = scene_of(512, 400, late)
+@pytest.mark.parametrize(
+    ("ranks", "steps"), [(128, 100), pytest.param(512, 400, marks=pytest.mark.slow)]
+)
+def test_one_late_step_is_painted(ranks: int, steps: int) -> None:
+    """The one late step is drawn in its rank's row and its columns only."""
+    rank, step = ranks - 50, steps // 2
+    scene = scene_of(ranks, steps, {(rank, step): 100})
     plan = viewport.plan(scene.lanes)
     picture = look(scene, scene.whole, plan)
     assert picture.level == "residuals"
     red = np.argwhere(picture.pixels == WORST)
-    assert set(red[:, 0]) == {plan.section("workers")[300].top}
-    begin = scene.steps.starts[scene.steps.offsets[300] + 200]
+    row = plan.section("workers")[rank]
+    assert set(red[:, 0]) == {*range(row.top, row.top + row.height)}
+    begin = scene.steps.starts[scene.steps.offsets[rank] + step]
     columns = (begin - picture.grid.start_ns) // picture.grid.step_ns
     assert red[:, 1].min() == columns
 

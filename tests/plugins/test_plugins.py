@@ -123,8 +123,8 @@ def planted(site: Path, code: str | None, group: str = "analyses") -> None:
     ("code", "reason"),
     [
         (BROKEN, "KeyError: 'no such column'"),
-        (None, "No module named 'broken_module'"),
-        ("run = 3", "'int' object is not callable"),
+        pytest.param(None, "No module named 'broken_module'", marks=pytest.mark.slow),
+        pytest.param("run = 3", "'int' object is not callable", marks=pytest.mark.slow),
         ("def run(trace, phases): return 3", "has no attribute 'findings'"),
     ],
 )

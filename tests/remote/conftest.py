@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from support.web.file_server import Behaviour
 
-SLOW = Scenario(ranks=4, ranks_per_host=2, steps=60, faults=(Fault("backprop", (2,), factor=1.5),))
+SLOW = Scenario(ranks=4, ranks_per_host=2, steps=40, faults=(Fault("backprop", (2,), factor=1.5),))
 
 
 @pytest.fixture(autouse=True)

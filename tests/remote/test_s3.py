@@ -132,7 +132,7 @@ def test_patterns_and_folders_here_and_there(
     assert joined.processes.height == 2
 
 
-@pytest.mark.parametrize("form", ["parquet", "csv"])
+@pytest.mark.parametrize("form", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
 def test_a_table(
     bucket: Bucket, slow_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
@@ -172,6 +172,7 @@ def test_other_verbs(
     assert "levels of detail" in printed(capsys, "index", address)
 
 
+@pytest.mark.slow
 def test_workers_read_the_copies(
     bucket: Bucket, slow_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,7 +206,7 @@ def test_nothing_there(
     bucket: Bucket, slow_run: Path, capsys: pytest.CaptureFixture[str], what: str, words: str
 ) -> None:
     """What is missing is named, and so is what there is instead."""
-    bucket.put(slow_run, "runs/slow")
+    bucket.put(min(slow_run.glob("*.arrow")), "runs/slow/worker-00000-1.arrow")
     assert main(["analyze", what.format(bucket=bucket.name)]) == 3
     said = capsys.readouterr().err
     assert words.format(bucket=bucket.name) in said

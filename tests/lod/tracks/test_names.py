@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 from support.runs.traces import call, span, trace_of
-from support.samples import SAMPLES, manifest
+from support.samples import manifest, sample_trace
+from support.tiers import mark_slow
 
-from tracelens import load
 from tracelens.lod.tracks import names
 from tracelens.lod.tracks.names import NAME_COLUMNS, Names
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 EVERY = [sample.name for sample in manifest()]
 
 
-@pytest.mark.parametrize("sample", EVERY)
+@pytest.mark.parametrize(
+    "sample", mark_slow(EVERY, ("ddp-healthy", "mpi-killed-rank", "ps-hot-shard"))
+)
 def test_every_name_of_every_sample_is_found(sample: str) -> None:
     """As it is, and by its kind; of each process as many as polars counts, each with its row."""
-    trace = load.open(SAMPLES / sample)
+    trace = sample_trace(sample)
     processes = [*trace.workers["process"], *trace.shards["process"]]
     found = Names(processes, trace.events_of, None)
     spans = trace.spans.filter(pl.col("process").is_in(processes)).collect()

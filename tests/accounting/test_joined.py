@@ -9,7 +9,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from tracelens import load
-from tracelens.accounting import joined, phases, pieces
+from tracelens.accounting import joined, phases
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks, write
 
@@ -57,14 +57,13 @@ def test_groups_are_not_too_large() -> None:
 
 
 @pytest.mark.parametrize("most", [0, 700, 1 << 16])
-def test_questions_to_several_workers_at_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_to_several_workers_at_once(most: int) -> None:
     """Each worker's answer is the one that it gives alone, also for moments beyond its time."""
-    monkeypatch.setattr(pieces, "_MOST_JOINED", most)
     found = phases.run(load.prepare(generate(RUNS["several hosts"]))).pieces
     places = [4, 0, 5, 2]
     counts = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES])
     luck, asked = np.random.default_rng(7), iter(places)
-    for some in found.joined(places):
+    for some in found.joined(places, most):
         for owner in range(len(some.processes)):
             alone = found.of_worker(next(asked))
             assert some.processes[owner] == alone.process

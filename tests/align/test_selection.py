@@ -15,6 +15,7 @@ import tracelens
 from tracelens.accounting import phases
 from tracelens.align import selection
 from tracelens.analyses import analyze
+from tracelens.conversion.arrow_file import write_events
 from tracelens.errors import InvalidArgument
 from tracelens.model.choice import Choice
 from tracelens.model.finding_kinds import KINDS
@@ -146,11 +147,12 @@ def test_clocks_are_those_of_the_whole_run(folder_of: Callable[[str], Path]) -> 
     assert_frame_equal(part.steps, whole.steps.filter(pl.col("step") >= 50))
 
 
-def test_batches_outside_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_outside_are_not_decoded(tmp_path: Path) -> None:
     """Of a file with several batches only those that touch the steps are read again."""
-    monkeypatch.setattr("tracelens.conversion.arrow_file.BATCH_ROWS", 200)
     write(Scenario(ranks=2, steps=60), tmp_path / "run")
     file = next((tmp_path / "run").glob("worker-00000-*"))
+    recording = arrow_file.read_arrow(file)
+    write_events(file, recording.table, recording.side, batch_rows=200)
     whole = arrow_file.read_arrow(file).table
     start = whole["start_ns"].to_numpy()
     window = (int(start[len(start) // 2]), int(start[len(start) // 2]) + 1)

@@ -18,6 +18,7 @@ from tracelens.accounting.sweep import Covers, Edges, Layers, cut
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens.accounting.sweep import Cut
     from tracelens.arrays import Array, Indices, Int8s, Int32s, Ints
 
 
@@ -151,13 +152,21 @@ class Pieces:
         )
 
 
-def partition(spans: Spans, around: Surroundings, windows: Ints) -> Pieces:
-    """Cut the time from ``windows[0]`` to ``windows[-1]``; `windows` are the bounds of the steps."""
+def partition(
+    spans: Spans,
+    around: Surroundings,
+    windows: Ints,
+    sweep: Callable[..., Cut] = cut,
+) -> Pieces:
+    """Cut the time from ``windows[0]`` to ``windows[-1]``; `windows` are the bounds of the steps.
+
+    `sweep` makes the cuts: in C where that is built, or `sweep.cut_in_numpy`.
+    """
     first, last = int(windows[0]), int(windows[-1])
     spans, around = spans.within(first, last), around.within(first, last)
     parts = (around.wait, around.queue, around.flying, around.cause)
     covers = Covers(*(part.edges() for part in parts))
     busy = (covers.wait, covers.queue, covers.flying)
     layers = spans.layers(*busy), covers, around.device.layers(covers.flying)
-    found = cut(windows, *layers, waits=around.waits)
+    found = sweep(windows, *layers, waits=around.waits)
     return Pieces(**found._asdict())

@@ -292,12 +292,14 @@ class Segments:
     def _owners(self, name: str) -> list[int]:
         return self.steps[name].gather(list(self.begins[: len(self.packed)])).to_list()
 
-    def joined(self, places: Iterable[int]) -> Iterator[JoinedPieces]:
-        """Yield the pieces of workers, by their places, in that order, those of some at a time."""
+    def joined(
+        self, places: Iterable[int], most_pieces: int = _MOST_JOINED
+    ) -> Iterator[JoinedPieces]:
+        """Yield the pieces of workers, by their places, in that order, up to `most_pieces` at a time."""
         group: list[WorkerPieces] = []
         count = 0
         for one in map(self.of_worker, places):
-            if group and count + len(one.category) > _MOST_JOINED:
+            if group and count + len(one.category) > most_pieces:
                 yield JoinedPieces.of(group)
                 group, count = [], 0
             group.append(one)

@@ -237,7 +237,9 @@ def _check_names(schema: pa.Schema) -> None:
             str(field.type.value_field.name)
 
 
-def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
+def write_events(
+    path: Path, events: pa.Table, side: SideTables, batch_rows: int = BATCH_ROWS
+) -> None:
     """Write one process's events, given in `EVENT_SCHEMA`, sorted by start and compressed.
 
     The file appears under its name only when it is whole, also if two processes write it at once.
@@ -249,7 +251,7 @@ def write_events(path: Path, events: pa.Table, side: SideTables) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:
         with GrowingFile(unfinished, side) as file:
-            for batch in table.combine_chunks().to_batches(max_chunksize=BATCH_ROWS):
+            for batch in table.combine_chunks().to_batches(max_chunksize=batch_rows):
                 file.append(batch)
             file.finish(side)
         unfinished.replace(path)

@@ -171,15 +171,17 @@ class Rounds:
         job_ns: float,
         *,
         at_barriers: bool = False,
+        most_requests: int = MOST_REQUESTS,
     ) -> Rounds | None:
         """Join both sides of the requests; None where workers' rounds are not alike, or not in turn.
 
-        `at_barriers` says that workers go on after a round of pushes when all its updates are made.
+        `at_barriers` says that workers go on after a round of pushes when all its updates are made. Of a
+        run with more than `most_requests` only the first rounds are joined.
         """
         wanted = _in_rounds(asked, shards)
         every = max(int(wanted["round"].n_unique()), 1)
         per_round = max(wanted.height // every, 1)
-        few = wanted.filter(pl.col("round") <= max(MOST_REQUESTS // per_round, 2))
+        few = wanted.filter(pl.col("round") <= max(most_requests // per_round, 2))
         table = _joined(few, served, shards)
         workers = table["rank"].n_unique()
         if table.is_empty() or table.select(_TIMES).null_count().sum_horizontal()[0]:

@@ -164,7 +164,8 @@ def _of_length(
     tried = 1 / ENOUGH if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - ENOUGH)
     p = np.ones_like(means)
     far = np.nonzero(means > CLEAR * scale)
-    p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
+    if len(far[0]):
+        p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
     scales = np.full_like(means, scale)
     return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)
 

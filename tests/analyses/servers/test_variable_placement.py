@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
+from tracelens.accounting import phases
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
-from tracelens.replay import parameter_servers
+from tracelens.analyses.servers.shards import replayable_rounds
+from tracelens.replay.parameter_servers import MOST_REQUESTS, Change
 from tracelens.reports import to_markdown, to_text
 from tracelens.simulator.synthetic import Scenario
 
@@ -106,9 +109,16 @@ def test_savings_are_shares_of_the_job() -> None:
     assert half == pytest.approx(whole / 2, rel=0.1)
 
 
-def test_the_first_rounds_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a long run only some are replayed."""
-    whole = placements(DEALT)["chunked"]["saving"]
-    monkeypatch.setattr(parameter_servers, "MOST_REQUESTS", 500)
-    some = changed(trace(DEALT), keep=pl.lit(value=True))["chunked"]["saving"]
-    assert some == pytest.approx(whole, rel=0.1)
+def test_the_first_rounds_stand_for_all() -> None:
+    """Of a long run only some are replayed, and save the same share of the time that they last."""
+    partition = phases.run(trace(DEALT))
+    twice_as_fast = replace(Change.none(4), cpu=np.full(4, 0.5), wire=np.full(4, 0.5))
+    shares = []
+    for most_requests in (MOST_REQUESTS, 500):
+        rounds = replayable_rounds(trace(DEALT), partition, most_requests)
+        assert rounds
+        lost_ns = rounds.lost(twice_as_fast)
+        shares.append((len(lost_ns), lost_ns.sum() / rounds.length_ns))
+    (all_rounds, of_all), (first_rounds, of_first) = shares
+    assert first_rounds < all_rounds / 2
+    assert of_first == pytest.approx(of_all, rel=0.1)

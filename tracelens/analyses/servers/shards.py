@@ -288,7 +288,9 @@ def _seen_by_workers_alone(asked: pl.DataFrame, served: pl.DataFrame) -> float:
     return float(np.clip(after, 0, whole).sum() / max(whole.sum(), 1))
 
 
-def replayable_rounds(trace: Trace, phases: Phases) -> Rounds | None:
+def replayable_rounds(
+    trace: Trace, phases: Phases, most_requests: int = MOST_REQUESTS
+) -> Rounds | None:
     """Return the rounds of requests that can be replayed, if workers have alike ones."""
     numbers = trace.shards.select(shard=pl.coalesce("shard", "rank"))["shard"].sort()
     served = utilisation.served_requests(trace)
@@ -296,7 +298,14 @@ def replayable_rounds(trace: Trace, phases: Phases) -> Rounds | None:
     if asked.is_empty():
         return None
     at_barriers = waits_at_barriers(trace, phases)
-    return Rounds.of(asked, served, numbers, job_ns(trace), at_barriers=at_barriers)
+    return Rounds.of(
+        asked,
+        served,
+        numbers,
+        job_ns(trace),
+        at_barriers=at_barriers,
+        most_requests=most_requests,
+    )
 
 
 def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:

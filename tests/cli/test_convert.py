@@ -18,7 +18,7 @@ from support.tiers import mark_slow
 
 import tracelens
 from tracelens.cli import convert, main
-from tracelens.exports import EXPORTS, perfetto
+from tracelens.exports import EXPORTS
 from tracelens.schema.ownership import MARKER_FILE, is_ours
 from tracelens.simulator.synthetic import Scenario
 
@@ -216,22 +216,6 @@ def test_a_full_disk_leaves_nothing(trace: Path, tmp_path: Path, to: str) -> Non
     assert "cannot be written (File too large)" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-def test_more_than_a_viewer_opens_well_is_written_and_said(
-    trace: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The limit is the viewer's: the file is whole, and a sentence names what makes it smaller."""
-    monkeypatch.setattr(perfetto, "MOST_EVENTS", 10)
-    out = tmp_path / "much.json"
-    assert main(["convert", str(trace), "--to", "perfetto", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert "Perfetto opens about 10 events well" in said
-    assert all(option in said for option in ("--keep", "--ranks", "--steps"))
-    assert len(json.loads(out.read_text())["traceEvents"]) > 10
 
 
 def test_folders_of_one_run_become_one(tmp_path: Path) -> None:

@@ -59,19 +59,14 @@ def test_a_folder_that_cannot_be_written(capsys: Output) -> None:
     assert "/proc" in found["trial"]["found"]
 
 
-def test_spans_that_are_missing_are_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spans_that_are_missing_are_a_problem(tmp_path: Path) -> None:
     """A recording that is short of spans is told with what its process said."""
-    monkeypatch.setattr(checks, "_PROGRAM", checks._PROGRAM.replace("range(1000)", "range(7)"))
-    check = checks.check_trial(tmp_path)
+    program = checks.TRIAL_PROGRAM.replace("range(1000)", "range(7)")
+    check = checks.check_trial(tmp_path, program)
     assert (check.state, check.found) == ("problem", "7 of 1000 spans were read back")
 
 
-def test_a_program_that_does_not_record_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(checks, "_PROGRAM", "raise SystemExit('no recorder here')")
-    check = checks.check_trial(tmp_path)
+def test_a_program_that_does_not_record_is_a_problem(tmp_path: Path) -> None:
+    check = checks.check_trial(tmp_path, "raise SystemExit('no recorder here')")
     assert check.state == "problem"
     assert "no recorder here" in check.advice

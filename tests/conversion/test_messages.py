@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tracelens.conversion import layout
 from tracelens.conversion.flatbuffers import byte, field, followed, number, records, root, text
 from tracelens.conversion.layout import (
+    MAX_GROWTH,
     STORED,
     ZSTD,
     Growth,
@@ -357,12 +357,11 @@ def test_as_much_as_without_compression() -> None:
     assert struct.unpack_from("<q", body, at) in {(STORED,), (length - 8,), (24,), (1,)}
 
 
-def test_growth_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_is_limited() -> None:
     """To the byte, over all messages of a file; a damaged one ends the count."""
     total = sum(declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
     for allowed, right in ((total, True), (total - 1, False)):
-        monkeypatch.setattr(layout, "MIN_ALLOWANCE", allowed)
-        growth = Growth(0)
+        growth = Growth(0, min_allowance=allowed)
         if right:
             growth.add_all(VIEW)
             growth.add_all(VIEW[: FOUND[0].end + 4])
@@ -373,14 +372,12 @@ def test_growth_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
                 growth.add_all(VIEW)
 
 
-def test_growth_is_limited_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_growth_is_limited_in_proportion() -> None:
     """Of a file that is not tiny."""
-    monkeypatch.setattr(layout, "MIN_ALLOWANCE", 0)
-    monkeypatch.setattr(layout, "MAX_GROWTH", 1)
     total = sum(declared_bytes(m.header(VIEW), m.body(VIEW)) for m in FOUND)
-    Growth(total).add_all(VIEW)
+    Growth(total, min_allowance=0, max_growth=1).add_all(VIEW)
     with pytest.raises(NotATrace):
-        Growth(total - 1).add_all(VIEW)
+        Growth(total - 1, min_allowance=0, max_growth=1).add_all(VIEW)
 
 
 def test_dictionaries() -> None:
@@ -412,5 +409,5 @@ def test_tiny_files_may_grow_more() -> None:
     ) as file:
         file.write_table(table)
     content = memoryview(sink.getvalue())
-    assert len(content) * layout.MAX_GROWTH < table.nbytes
+    assert len(content) * MAX_GROWTH < table.nbytes
     Growth(len(content)).add_all(content)

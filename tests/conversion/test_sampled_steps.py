@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.runs.segments import Slot, write_folder
 
-from tracelens.conversion import batches
 from tracelens.conversion.batches import ChunkMode, Conversion
 from tracelens.conversion.columns import SLOT, RecordChunk
 from tracelens.conversion.segments import decode
@@ -84,9 +83,9 @@ def chunk(slots: Sequence[Slot], first: int = 0) -> RecordChunk:
 class Converted:
     """A conversion, and what came out of it."""
 
-    def __init__(self, retention: Retention) -> None:
+    def __init__(self, retention: Retention, **limits: int) -> None:
         self.batches: list[pa.RecordBatch] = []
-        self.conversion = Conversion(self.batches.append, retention)
+        self.conversion = Conversion(self.batches.append, retention, None, **limits)
         self.conversion.learn(DEFINITIONS, THREADS)
 
     def live(self, slots: Sequence[Slot], cuts: Sequence[int]) -> None:
@@ -176,10 +175,9 @@ def test_order_is_noticed() -> None:
     assert (done.conversion.sorted, done.conversion.latest_ns) == (False, 7)
 
 
-def test_what_may_come_later_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_come_later_waits() -> None:
     """For what begins before it in the next chunk; but not for ever more records."""
-    monkeypatch.setattr(batches, "_MOST_WAITING", 3)
-    done = Converted(Retention())
+    done = Converted(Retention(), max_waiting=3)
     feed = done.conversion.feed
     feed(chunk([Slot(n, 50) for n in (4, 5, 6)]), records_of([Slot(5, 50)]), ChunkMode())
     assert done.rows("start_ns") == [(4,)]
@@ -193,10 +191,9 @@ def test_what_may_come_later_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("count", range(1, 14))
-def test_batches_are_of_a_size(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_of_a_size(count: int) -> None:
     """As few as hold all rows, in order."""
-    monkeypatch.setattr(batches, "BATCH_ROWS", 4)
-    done = Converted(Retention())
+    done = Converted(Retention(), batch_rows=4)
     done.afterwards([Slot(n, n + 1) for n in range(1, count + 1)], [])
     assert done.rows("start_ns") == [(n,) for n in range(1, count + 1)]
     assert len(done.batches) == -(-count // 4)

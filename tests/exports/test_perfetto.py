@@ -20,6 +20,8 @@ from tracelens.exports.content import of_trace
 from tracelens.model.choice import Choice
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tracelens.exports.selection import Selection
     from tracelens.model.trace import Trace
 
@@ -164,6 +166,15 @@ def test_recorded_runs_are_written() -> None:
     trace: Trace = sample_trace("mpi-killed-rank")
     chosen = selected(trace)
     assert counted(written(chosen)) == perfetto.size(chosen).events
+
+
+def test_more_than_a_viewer_opens_well_is_written_and_said(tmp_path: Path) -> None:
+    """The limit is the viewer's: the file is whole, and a note names what makes it smaller."""
+    file = tmp_path / "much.json"
+    (note,) = perfetto.save(of_trace(traced(SLOW_RANK)), file, max_events=10).notes
+    assert "Perfetto opens about 10 events well" in note
+    assert all(option in note for option in ("--keep", "--ranks", "--steps"))
+    assert len(json.loads(file.read_text())["traceEvents"]) > 10
 
 
 @EVERY_RUN

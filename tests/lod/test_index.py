@@ -90,11 +90,10 @@ def test_an_index_without_a_table_that_pages_need_is_made_anew(
     assert again.tables["one_more"].equals(again.tables["slack"])
 
 
-def test_tables_do_not_grow_with_events(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_do_not_grow_with_events(trace: Path) -> None:
     """Of a table with too many rows the first are kept."""
-    monkeypatch.setattr(run_data, "MOST_TABLE_ROWS", 2)
     report = analyze(load.open(trace))
-    assert {table.height for table in run_data.tables_of(report).values()} == {0, 1, 2}
+    assert {table.height for table in run_data.tables_of(report, 2).values()} == {0, 1, 2}
 
 
 def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +9,6 @@ from hypothesis import strategies as st
 from tracelens.lod import search
 from tracelens.lod.lanes import Lane, Lanes
 from tracelens.lod.viewport import Window
-
-if TYPE_CHECKING:
-    import pytest
 
 WORDS = ("", "Layer 1", "layer 2", "optimizer")
 
@@ -75,9 +70,8 @@ def test_sums_are_those_of_looking_at_each(
         assert ends[match.longest] - starts[match.longest] == lasted.max()
 
 
-def test_small_portions_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_portions_find_the_same() -> None:
     """However much fits into memory."""
     lanes = lanes_of([[(10, 1), (50, 2), (20, 3)], [(30, 1), (7, 2), (60, 2)]])
     whole = search.find(lanes, "l", Window(0, 1000))
-    monkeypatch.setattr(search, "MOST_ITEMS", 2)
-    assert search.find(lanes, "l", Window(0, 1000)) == whole
+    assert search.find(lanes, "l", Window(0, 1000), max_items=2) == whole

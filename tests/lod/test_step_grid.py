@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tracelens.lod import step_times
 from tracelens.lod.step_times import StepGrid, Times
-
-if TYPE_CHECKING:
-    import pytest
 
 RANKS, STEPS = 300, 700
 
@@ -39,7 +34,7 @@ def test_one_late_rank_in_one_step_survives() -> None:
     assert made.shown_at(rank, step) == (211, 1434)
 
 
-def test_it_is_the_maximum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_maximum_of_all() -> None:
     """Without reduction it is the block itself; with it, each cell is the maximum of its part."""
     block = times()
     whole = block.spent(("backprop", "wait"))
@@ -48,8 +43,7 @@ def test_it_is_the_maximum_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     for row, ranks in enumerate(small.rows):
         for column, steps in enumerate(small.columns):
             assert small.cells_ns[row, column] == whole[ranks, steps].max()
-    monkeypatch.setattr(step_times, "AT_ONCE", 1000)
-    pieces = list(step_times.chunks(block))
+    pieces = list(step_times.chunks(block, 1000))
     assert [part.start for part in pieces[1:]] == [part.stop for part in pieces[:-1]]
     assert len(pieces) > 100
 

@@ -123,9 +123,8 @@ def test_the_picture_is_the_run() -> None:
         assert word in page
 
 
-def test_a_large_run_has_words_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_page, "MOST_EVENTS", 10)
-    page = trace(SLOW)._repr_html_()
+def test_a_large_run_has_words_only() -> None:
+    page = timeline_page.render(trace(SLOW), max_events=10)
     assert "img" not in check_part(page)
     assert "Too many events" in page
 

@@ -51,7 +51,7 @@ _EXTRAS: Final = {
 }
 SPANS: Final = 1000
 TIME_LIMIT_S: Final = 60
-_PROGRAM: Final = f"""
+TRIAL_PROGRAM: Final = f"""
 import os, signal, sys
 import tracelens as tl
 tl.start(sys.argv[1], rank=0, world=1)
@@ -214,15 +214,15 @@ def _version(package: str) -> str | None:
         return None
 
 
-def check_trial(place: Path) -> Check:
-    """Record into a folder below `place`, be killed, and read it all back."""
+def check_trial(place: Path, program: str = TRIAL_PROGRAM) -> Check:
+    """Run a program that records into a folder below `place` and is killed; read it all back."""
     name = "trial"
     try:
         folder = Path(tempfile.mkdtemp(prefix=".tracelens-doctor-", dir=place))
     except OSError as error:
         return Check(name, "problem", f"no folder could be made in {place} ({error.strerror})")
     try:
-        output = _record(folder)
+        output = _record(folder, program)
         closed = _closed(folder)
     except (OSError, TraceLensError, subprocess.TimeoutExpired) as error:
         return Check(name, "problem", f"a recording could not be read back ({error})")
@@ -235,7 +235,7 @@ def check_trial(place: Path) -> Check:
     )
 
 
-def _record(folder: Path) -> str:
+def _record(folder: Path, program: str) -> str:
     """Record in a process that is killed; return its output."""
     environment = {
         name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
@@ -246,7 +246,7 @@ def _record(folder: Path) -> str:
         if name in os.environ
     }
     done = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, str(folder)],
+        [sys.executable, "-c", program, str(folder)],
         env=environment | kept,
         capture_output=True,
         text=True,

@@ -92,8 +92,13 @@ class Conversion:
         sink: Callable[[pa.RecordBatch], None],
         retention: Retention,
         progress: Progress | None = None,
+        *,
+        batch_rows: int = BATCH_ROWS,
+        max_waiting: int = _MOST_WAITING,
     ) -> None:
         _keep_memory()
+        self._batch_rows = batch_rows
+        self._max_waiting = max_waiting
         before = progress or Progress()
         self.lost = Counter(before.lost)
         self.thinned = Counter(before.thinned)
@@ -157,7 +162,7 @@ class Conversion:
 
     def _turn(self, starts: Ints, ahead: Records, wants: ChunkMode) -> int:
         """Return how many of the sorted records are to be converted now."""
-        if wants.hold or wants.last or len(starts) > _MOST_WAITING or not len(ahead):
+        if wants.hold or wants.last or len(starts) > self._max_waiting or not len(ahead):
             return len(starts)
         return int(np.searchsorted(starts, ahead["start_ns"].min()))
 
@@ -232,7 +237,7 @@ class Conversion:
         if not taken.all():
             fields = {name: values[taken] for name, values in fields.items()}
             rows, depth = rows[taken], depth[taken]
-        parts = -(-len(rows) // BATCH_ROWS)
+        parts = -(-len(rows) // self._batch_rows)
         bounds = np.linspace(0, len(rows), parts + 1, dtype=int).tolist()
         for part in itertools.starmap(slice, itertools.pairwise(bounds)):
             some = {name: values[part] for name, values in fields.items()}

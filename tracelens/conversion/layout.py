@@ -118,9 +118,11 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
 class Growth:
     """How many bytes a file of so many bytes claims to become when it is decompressed, so far."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(
+        self, size: int, *, min_allowance: int = MIN_ALLOWANCE, max_growth: int = MAX_GROWTH
+    ) -> None:
         self._size = size
-        self._allowed = min(max(MIN_ALLOWANCE, MAX_GROWTH * size), limit("decompressed"))
+        self._allowed = min(max(min_allowance, max_growth * size), limit("decompressed"))
         self._total = 0
 
     def add(self, message: Message, content: memoryview) -> None:

@@ -56,8 +56,8 @@ _TIMED: Final = '{"ts":'  # how an event begins that is no name
 _OWNER: Final = ("process", "role", "rank", "host")
 
 
-def save(content: Content, place: Path) -> Saved:
-    """Write the events of main processes, a process at a time.
+def save(content: Content, place: Path, max_events: int = MOST_EVENTS) -> Saved:
+    """Write the events of main processes, a process at a time; note if they are more than `max_events`.
 
     Raises:
         InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
@@ -70,7 +70,7 @@ def save(content: Content, place: Path) -> Saved:
             file.write(text)
         if not events:
             raise content.nothing()
-    notes = (_too_many(events),) if events > MOST_EVENTS else ()
+    notes = (_too_many(events, max_events),) if events > max_events else ()
     return Saved(events, size_of(place), **tally, notes=notes)
 
 
@@ -103,9 +103,9 @@ def selection_of(content: Content, tally: dict[str, int] | None = None) -> Selec
     )
 
 
-def _too_many(events: int) -> str:
+def _too_many(events: int, max_events: int) -> str:
     return (
-        f"Perfetto opens about {MOST_EVENTS:,} events well, and these are {events:,}: fewer are chosen "
+        f"Perfetto opens about {max_events:,} events well, and these are {events:,}: fewer are chosen "
         "with --keep flagged, --ranks, --steps or --time."
     )
 

@@ -78,14 +78,14 @@ GLANCE_FILE: Final = "glance.json"
 MOST_POINTS: Final = 120
 
 
-def tables_of(report: Report) -> dict[str, pl.DataFrame]:
-    """Return the tables of a report; those of analyses that were not run are left out."""
+def tables_of(report: Report, max_rows: int = MOST_TABLE_ROWS) -> dict[str, pl.DataFrame]:
+    """Return the first rows of a report's tables, without those of analyses that were not run."""
     found = {}
     for name, path in KEPT_TABLES.items():
         analysis, _, way = path.partition(".")
         if analysis in report.results:
             table: pl.DataFrame = attrgetter(way)(report.results[analysis])
-            found[name] = table.head(MOST_TABLE_ROWS)
+            found[name] = table.head(max_rows)
     return found
 
 

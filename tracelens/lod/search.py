@@ -41,7 +41,7 @@ class Match:
     lane: int
 
 
-def find(lanes: Lanes, wanted: str, seen: Window) -> list[Match]:
+def find(lanes: Lanes, wanted: str, seen: Window, *, max_items: int = MOST_ITEMS) -> list[Match]:
     """Return the names that hold some text, in any case, by the time that they take in a window."""
     text = wanted.strip().casefold()
     named = [i for i, word in enumerate(lanes.words) if text and text in word.casefold()]
@@ -51,7 +51,7 @@ def find(lanes: Lanes, wanted: str, seen: Window) -> list[Match]:
     row[named] = np.arange(len(named))
     count, total = np.zeros(len(named), np.int64), np.zeros(len(named), np.int64)
     longest, length = np.zeros(len(named), np.int64), np.zeros(len(named), np.int64)
-    for part in portions(lanes, seen, range(len(lanes))):
+    for part in portions(lanes, seen, range(len(lanes)), max_items):
         which = row[lanes.names[part]]
         hits = np.flatnonzero(which >= 0)
         of, lasted = which[hits], lanes.ends[part][hits] - lanes.starts[part][hits]
@@ -73,13 +73,15 @@ def find(lanes: Lanes, wanted: str, seen: Window) -> list[Match]:
     ]
 
 
-def portions(lanes: Lanes, seen: Window, chosen: Sequence[int]) -> list[slice]:
+def portions(
+    lanes: Lanes, seen: Window, chosen: Sequence[int], max_items: int = MOST_ITEMS
+) -> list[slice]:
     """Return the items of some lanes in a window, in pieces that fit into memory."""
     merged = _merged(*lanes.bounds(seen.start_ns, seen.end_ns, list(chosen)))
     return [
-        slice(begin, min(begin + MOST_ITEMS, end))
+        slice(begin, min(begin + max_items, end))
         for start, end in merged
-        for begin in range(start, end, MOST_ITEMS)
+        for begin in range(start, end, max_items)
     ]
 
 

@@ -143,9 +143,9 @@ def parts(count: int, most: int) -> list[slice]:
     return [slice(a, b) for a, b in pairwise(edges)]
 
 
-def chunks(times: Times) -> Iterator[slice]:
+def chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
     """Yield columns that fit into memory together."""
-    width = max(AT_ONCE // max(len(times.ranks), 1), 1)
+    width = max(max_numbers // max(len(times.ranks), 1), 1)
     for first in range(0, len(times.steps), width):
         yield slice(first, min(first + width, len(times.steps)))
 

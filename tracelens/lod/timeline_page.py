@@ -35,12 +35,12 @@ _SURFACE: Final = "#FFFFFF"
 _COLOURS: Final = STRONG | PALE
 
 
-def render(trace: Trace) -> str:
+def render(trace: Trace, max_events: int = MOST_EVENTS) -> str:
     """Return the picture, its rows named, with a legend and the time that it is about."""
     head = f"<p><b>{escape(repr(trace)[len('Trace(') : -1])}</b></p>"
     if trace.steps.is_empty():
         return _part([head, "<p>No step is known, so there is no timeline.</p>"])
-    if int(trace.processes["events"].sum()) > MOST_EVENTS:
+    if int(trace.processes["events"].sum()) > max_events:
         return _part(
             [head, "<p>Too many events for a picture here: tracelens serve shows them.</p>"]
         )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import polars as pl
 from hypothesis import given, settings
@@ -13,13 +11,9 @@ from support.runs.traces import call, span, trace_of
 from tracelens.lod import viewport
 from tracelens.lod.lanes import CODES, Lane
 from tracelens.lod.query import look
-from tracelens.lod.tracks import group
-from tracelens.lod.tracks.group import Group, group_of
+from tracelens.lod.tracks.group import MOST_LEVELS, Group, group_of
 from tracelens.lod.viewport import Window
 from tracelens.model.trace import SAMPLE_COLUMNS
-
-if TYPE_CHECKING:
-    import pytest
 
 NAMES = {0: "MainThread", 1: "reductions"}
 WHOLE = Window(0, 100_000)
@@ -134,12 +128,11 @@ def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
     assert len(lanes) == at_once
 
 
-def test_what_has_no_lane_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_lane_is_counted() -> None:
     """Of more calls at once than there are lanes, those left out are counted."""
-    monkeypatch.setattr(group, "MOST_LEVELS", 3)
-    rows = [call(0, seq, 10, 50) for seq in range(5)]
+    rows = [call(0, seq, 10, 50) for seq in range(MOST_LEVELS + 2)]
     found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, whole=WHOLE)
-    assert len(found.scene.lanes) == 3
+    assert len(found.scene.lanes) == MOST_LEVELS
     assert found.hidden == 2
 
 

@@ -37,7 +37,10 @@ check: $(VENV)/test.stamp ## lint, types, import contracts
 	$(BIN)/lint-imports
 
 ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile
-NATIVE_TWINS := tests/instrument/core tests/instrument/storage tests/instrument/test_fork.py tests/hooks/torch/test_torch_buckets.py
+# Tests of modules of which a C version and a Python version exist.
+NATIVE_TWINS := tests/instrument/core $(addprefix tests/instrument/storage/test_,rotation.py kill.py full_disk.py live.py) \
+  tests/instrument/retention/test_ring.py $(addprefix tests/instrument/test_,fork.py signals.py stop.py) \
+  tests/hooks/torch/test_torch_buckets.py
 SECOND_TRIES := .pytest_cache/second-tries
 test test-rest: export SECOND_TRIES := $(SECOND_TRIES)
 

@@ -27,7 +27,8 @@ __all__ = [
 ]
 
 TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution
-# Of a saving, a standard deviation: 1.48 times the median error of `make bench NAME=whatif` (docs/whatif.md).
+# Standard deviation of a saving: 1.48 times the median error of `make bench NAME=whatif`
+# (docs/whatif.md).
 PREDICTION_ERROR: Final = 0.09
 
 Pattern = Literal["persistent", "transient", "intermittent", "drifting", "sparse", "migrating"]

@@ -1,8 +1,8 @@
 """Every number that was chosen: what it means, and in what unit.
 
-A concept has one value, wherever it is met. `make bench NAME=calibrate` tries others on runs whose truth is known
-and writes this table; docs/calibration.md says how, and what came out. What is worth a sentence, what a
-report shows, and how much work is done at once is policy: no run can tell it.
+A concept has one value, wherever it is met. `make bench NAME=calibrate` tries others on runs whose
+truth is known and writes this table; docs/calibration.md says how, and what came out. What is worth
+a sentence, what a report shows, and how much work is done at once is policy: no run can tell it.
 """
 
 from __future__ import annotations

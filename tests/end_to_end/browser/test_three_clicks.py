@@ -1,4 +1,4 @@
-"""In a real browser, at 64 and at 512 ranks: from the first page to the culprit in three clicks at most."""
+"""A real browser, 64 and 512 ranks: from the first page to the culprit in three clicks at most."""
 
 from __future__ import annotations
 

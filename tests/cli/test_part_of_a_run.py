@@ -141,6 +141,7 @@ def test_all_of_it_is_the_same_report(
     assert whole["trace"]["selected"] is None
 
 
+@pytest.mark.slow
 def test_one_that_is_kept_is_of_that_part(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A report of a part is never taken for the run's, nor for that of another part."""
     asked: list[tuple[str, ...]] = [(), ("--steps", "10-59"), ("--ranks", "4-7"), ("--time", "1-2")]

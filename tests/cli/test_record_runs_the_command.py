@@ -60,6 +60,7 @@ def test_a_folder_of_its_own_by_default(tmp_path: Path) -> None:
     assert read_one(folder).side.complete
 
 
+@pytest.mark.slow
 def test_only_what_is_new_is_announced(tmp_path: Path) -> None:
     """A second recording into the same folder tells of its own processes."""
     command = ("--", sys.executable, "-c", TRAINING, 0)
@@ -89,6 +90,7 @@ def test_a_framework_that_did_nothing_is_named(options: tuple[str, ...], tmp_pat
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_a_recorder_inside_is_named(tmp_path: Path) -> None:
     """It is not said that the command used nothing that is recorded: it is recorded, but elsewhere."""
     program = "import tracelens as tl\nwith tl.span('work'): pass"

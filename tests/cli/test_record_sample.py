@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.end_to_end
 
 TRAINING = EXAMPLES / "mpi_allreduce.py"
-SLOW = (40, 99)  # steps
-SLOW_MS = 60
+SLOW = (40, 79)  # steps
+SLOW_MS = 50
 LATE_NS = SLOW_MS * 10**6 // 2  # a busy machine takes samples late
 
 
@@ -37,8 +37,8 @@ def _train(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sampled") / "t"
-    fault = ("--slow-rank=1", "--slow-phase=forward", f"--slow-ms={SLOW_MS}", "--slow-steps=40:100")
-    done = _train(folder, "--steps=120", *fault)
+    fault = ("--slow-rank=1", "--slow-phase=forward", f"--slow-ms={SLOW_MS}", "--slow-steps=40:80")
+    done = _train(folder, "--steps=80", *fault)
     assert done.returncode == 0, done.stderr
     assert "stacks at 100 Hz" in done.stderr
     return folder

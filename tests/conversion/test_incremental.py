@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from support.runs.segments import Slot, header, write_folder
+from support.tiers import mark_slow
 
 from tracelens.conversion import incremental
 from tracelens.conversion.arrow_file import GrowingFile
@@ -98,7 +99,7 @@ def rows(table: pa.Table) -> list[dict[str, Any]]:
     return sorted(found, key=repr)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", mark_slow(range(6), (0, 1)))
 def test_the_same_as_in_one_piece(tmp_path: Path, seed: int) -> None:
     """Every event once, with its end, wherever a conversion stopped and whoever looked meanwhile."""
     draw = random.Random(seed)

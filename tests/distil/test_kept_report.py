@@ -128,6 +128,7 @@ def test_a_report_that_came_with_the_trace(
     assert "moon" not in report(copied, capsys)
 
 
+@pytest.mark.slow
 def test_of_parts_the_latest_few(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They do not pile up, and none of them replaces that of the whole run."""
     whole = report(trace, capsys)

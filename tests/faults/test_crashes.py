@@ -159,6 +159,7 @@ def test_where_processes_read(site: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, alone.stdout)
 
 
+@pytest.mark.slow
 def test_samples_that_end_a_reader(site: Path, tmp_path: Path) -> None:
     """They alone are left out: their rank is explained."""
     written(tmp_path)
@@ -236,6 +237,7 @@ print(trace.workers.height, len(trace.notes), trace.notes[0].sentence)
 """
 
 
+@pytest.mark.slow
 def test_a_program_of_ones_own(site: Path, tmp_path: Path) -> None:
     """It asks for the trial, and goes on without the file."""
     written(tmp_path)

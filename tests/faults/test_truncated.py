@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
 from support.runs.damage import VICTIM, assert_left_out, held, own_time, rewritten, written
+from support.tiers import mark_slow
 
 from tracelens import load
 from tracelens.analyses import analyze
@@ -86,7 +87,7 @@ def test_cut_inside_the_header(kept: int, tmp_path: Path) -> None:
     assert_left_out(tmp_path, "header is damaged or cut off")
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", mark_slow(range(40), range(8)))
 def test_flipped_bits(seed: int, tmp_path: Path) -> None:
     """Random damage never stops the reading and never changes what other files hold."""
     victim = written(tmp_path)

@@ -267,6 +267,7 @@ def test_a_recording_that_goes_on_has_no_index(trace: Path) -> None:
     assert places.fingerprint(trace) is None
 
 
+@pytest.mark.slow
 def test_an_index_opens_without_what_made_it(trace: Path) -> None:
     """Neither the analyses nor the library of their tests are imported by a server that opens one."""
     explained(trace)

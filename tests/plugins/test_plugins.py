@@ -82,6 +82,7 @@ def test_its_analysis_finds(installed: Path, tmp_path: Path) -> None:
     assert "longest_steps" not in explained(installed, SAMPLE)["tables"]
 
 
+@pytest.mark.slow
 def test_a_kept_report_is_of_the_same_plugins(installed: Path, tmp_path: Path) -> None:
     """What an installation with an analysis found is not shown by one without it."""
     trace = tmp_path / "trace"
@@ -125,7 +126,11 @@ def planted(site: Path, code: str | None, group: str = "analyses") -> None:
         (BROKEN, "KeyError: 'no such column'"),
         pytest.param(None, "No module named 'broken_module'", marks=pytest.mark.slow),
         pytest.param("run = 3", "'int' object is not callable", marks=pytest.mark.slow),
-        ("def run(trace, phases): return 3", "has no attribute 'findings'"),
+        pytest.param(
+            "def run(trace, phases): return 3",
+            "has no attribute 'findings'",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_failing_analysis_is_a_note(code: str | None, reason: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from support.runs.damage import VICTIM, rewritten, with_value, written
 from support.runs.segments import write_folder
+from support.tiers import mark_slow
 
 from tracelens import load
 from tracelens.conversion.arrow_file import GrowingFile
@@ -145,7 +146,7 @@ def test_a_row_is_left_out_and_counted(case: Case, way: str, tmp_path: Path) -> 
         assert lost == [{reason: 1}]
 
 
-@pytest.mark.parametrize("way", FORMATS)
+@pytest.mark.parametrize("way", mark_slow(FORMATS, ("as_we_write", "as_others_write")))
 @pytest.mark.parametrize("case", [*cells_lost()], ids=same)
 def test_a_cell_is_left_out(case: Case, way: str, tmp_path: Path) -> None:
     """All rows stay, and no value is out of range."""

@@ -115,6 +115,7 @@ def test_a_file_without_a_summary(
     assert remote == local
 
 
+@pytest.mark.slow
 def test_patterns_and_folders_here_and_there(
     bucket: Bucket, slow_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -132,7 +133,8 @@ def test_patterns_and_folders_here_and_there(
     assert joined.processes.height == 2
 
 
-@pytest.mark.parametrize("form", ["parquet", pytest.param("csv", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_a_table(
     bucket: Bucket, slow_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
 ) -> None:
@@ -161,6 +163,7 @@ def test_a_killed_run(
     assert not [*cache.rglob("report.json")]
 
 
+@pytest.mark.slow
 def test_other_verbs(
     bucket: Bucket, slow_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -181,6 +184,7 @@ def test_workers_read_the_copies(
     assert report(capsys, address, "--executor", "processes:2") == report(capsys, slow_run)
 
 
+@pytest.mark.slow
 def test_a_cache_that_was_moved(
     bucket: Bucket, slow_run: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from support.runs.analysed import RUNS
 from support.runs.analysed import trace as simulated
 from support.runs.tables import table_of
+from support.tiers import mark_slow
 
 from tracelens import load
 from tracelens.cli import main
@@ -48,7 +49,9 @@ WRITERS: dict[str, Callable[[pl.DataFrame, Path], Any]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize(
+    "name", mark_slow(WRITERS, ("events.arrow", "semicolons.csv", "no-suffix"))
+)
 def test_every_kind_of_file(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The verdict on the command line is that of the native trace."""
     WRITERS[name](table_of(simulated(SLOW)), tmp_path / name)

@@ -21,46 +21,47 @@ def meaning(trace: Trace) -> list[tuple[str, str | None]]:
     return [tuple(row) for row in trace.events.collect().select("kind", "op").iter_rows()]
 
 
-@pytest.mark.parametrize(
-    ("word", "kind", "op"),
-    [
-        ("backward", "backprop", None),
-        ("bwd", "backprop", None),
-        ("BWD", "backprop", None),
-        ("fwd", "forward", None),
-        ("forward.3", "forward", None),
-        ("allreduce", "reduction", "allreduce"),
-        ("all_reduce", "reduction", "allreduce"),
-        ("AllReduce", "reduction", "allreduce"),
-        ("MPI_Allreduce", "reduction", "allreduce"),
-        ("nccl:all_reduce", "reduction", "allreduce"),
-        ("ncclAllGather", "reduction", "all_gather"),
-        ("c10d::broadcast", "reduction", "broadcast"),
-        ("Reduce-Scatter", "reduction", "reduce_scatter"),
-        ("comm", "reduction", None),
-        ("optimizer", "update", None),
-        ("Optimizer.step", "update", None),
-        ("update", "update", None),
-        ("push", "ps", "push"),
-        ("pull", "ps", "pull"),
-        ("ps_service", "ps", "apply"),
-        ("elastic", "elastic", None),
-        ("turn_wait", "elastic", "turn_wait"),
-        ("DataLoader", "data", None),
-        ("load", "data", None),
-        ("wait", "wait", None),
-        ("idle", "wait", None),
-        ("ckpt", "checkpoint", None),
-        ("ProfilerStep#12", "step", None),
-    ],
-)
+# A word, its kind, and its operation.
+USUAL_WORDS: list[tuple[str, str, str | None]] = [
+    ("backward", "backprop", None),
+    ("bwd", "backprop", None),
+    ("BWD", "backprop", None),
+    ("fwd", "forward", None),
+    ("forward.3", "forward", None),
+    ("allreduce", "reduction", "allreduce"),
+    ("all_reduce", "reduction", "allreduce"),
+    ("AllReduce", "reduction", "allreduce"),
+    ("MPI_Allreduce", "reduction", "allreduce"),
+    ("nccl:all_reduce", "reduction", "allreduce"),
+    ("ncclAllGather", "reduction", "all_gather"),
+    ("c10d::broadcast", "reduction", "broadcast"),
+    ("Reduce-Scatter", "reduction", "reduce_scatter"),
+    ("comm", "reduction", None),
+    ("optimizer", "update", None),
+    ("Optimizer.step", "update", None),
+    ("update", "update", None),
+    ("push", "ps", "push"),
+    ("pull", "ps", "pull"),
+    ("ps_service", "ps", "apply"),
+    ("elastic", "elastic", None),
+    ("turn_wait", "elastic", "turn_wait"),
+    ("DataLoader", "data", None),
+    ("load", "data", None),
+    ("wait", "wait", None),
+    ("idle", "wait", None),
+    ("ckpt", "checkpoint", None),
+    ("ProfilerStep#12", "step", None),
+]
+
+
 @pytest.mark.parametrize("column", ["kind", "name", "op"])
-def test_usual_words(column: str, word: str, kind: str, op: str | None) -> None:
+def test_usual_words(column: str) -> None:
     """As a kind, as the only thing that a name tells, or as an operation."""
-    (found,) = meaning(read(**{column: [word]}))
-    assert found[0] == kind
-    if column != "op" or op:
-        assert found[1] == op
+    found = meaning(read(**{column: [word for word, _, _ in USUAL_WORDS]}))
+    for (word, kind, op), (found_kind, found_op) in zip(USUAL_WORDS, found, strict=True):
+        assert found_kind == kind, word
+        if column != "op" or op:
+            assert found_op == op, word
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -25,15 +25,13 @@ MOST_CLICKS = 3
 SLOW, HOT = 41, 0
 MIB = 1 << 20
 RUN = Scenario(
-    ranks=64,
     ranks_per_host=8,
     steps=36,
     shards=4,
     shard_bytes=(24 * MIB, 4 * MIB, 4 * MIB, 4 * MIB),
-    link_gbytes_per_s=2000.0,  # otherwise pushes of 512 ranks would take the whole step
-    aggregate_gbytes_per_s=2000.0,
     faults=(Fault("backprop", (SLOW,), steps=(12, 26), factor=1.6),),
 )
+GBYTES_PER_S_AND_RANK = 4.0  # of a shard's link: all ranks together push for a small part of a step
 # Counts the clicks that the page gets from a mouse; none is lost when a link changes the page.
 COUNTING = "window.clicks = 0; addEventListener('click', e => { clicks += e.isTrusted; }, true);"
 
@@ -41,7 +39,11 @@ COUNTING = "window.clicks = 0; addEventListener('click', e => { clicks += e.isTr
 @pytest.fixture(scope="module", params=[64, pytest.param(512, marks=pytest.mark.slow)])
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("traces") / "run"
-    write(replace(RUN, ranks=request.param), folder)
+    rate = GBYTES_PER_S_AND_RANK * request.param
+    write(
+        replace(RUN, ranks=request.param, link_gbytes_per_s=rate, aggregate_gbytes_per_s=rate),
+        folder,
+    )
     with served(folder) as address:
         yield address
 

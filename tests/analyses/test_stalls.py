@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.runs.analysed import faults, report
+from support.tiers import mark_slow
 
 from tracelens.simulator.synthetic import Fault, Scenario
 
@@ -49,7 +50,7 @@ def test_always_loading_is_an_opportunity() -> None:
     assert chance.saving == pytest.approx(6 / 24, abs=0.03)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", mark_slow(range(5), quick=[0, 1]))
 def test_a_machine_that_wanders_is_no_stall(seed: int) -> None:
     """Noise that all ranks share is not an event."""
     scenario = Scenario(ranks=4, steps=100, seed=seed, common=0.15, noise=0.1, correlation=0.6)

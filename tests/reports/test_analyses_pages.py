@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import pytest
 from support.layout import constants, modules
+from support.samples import sample_report
 
-import tracelens as tl
-from tracelens.analyses import analyze
 from tracelens.reports import to_json
 
 ROOT: Final = Path(__file__).parents[2]
@@ -29,8 +28,9 @@ DIGITS: Final = 0.006  # relative: three digits are shown, or more
 
 
 @cache
-def report(sample: str) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(to_json.render(analyze(tl.open(ROOT / sample))))
+def report(folder: str) -> dict[str, Any]:
+    """Return the report of a sample as JSON."""
+    loaded: dict[str, Any] = json.loads(to_json.render(sample_report(Path(folder).name)))
     return loaded
 
 

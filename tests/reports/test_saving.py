@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from support.runs.analysed import RUNS, report, trace
+from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
 from tracelens.reports import REPORTS, report_format, schema
@@ -65,7 +66,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         report(SLOW).save_tables(tmp_path / "file")
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", mark_slow(RUNS, quick=("slow rank", "hot shard", "alone")))
 def test_tables_are_csv(run: str, tmp_path: Path) -> None:
     """Each with its rows and columns, whatever the run; findings among them."""
     found = report(RUNS[run][0])

@@ -6,6 +6,7 @@ import re
 
 import pytest
 from support.runs.analysed import RUNS, report
+from support.tiers import mark_slow
 
 from tracelens.reports import to_text
 
@@ -52,7 +53,7 @@ def test_a_brief_report_fits_a_screen(run: str) -> None:
     assert lines[: len(verdict)] == verdict
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 200])
+@pytest.mark.parametrize("width", mark_slow([40, 60, 80, 200], quick=[40, 80]))
 @pytest.mark.parametrize("run", RUNS)
 def test_lines_fit(width: int, run: str) -> None:
     """Nothing runs over the terminal's edge."""

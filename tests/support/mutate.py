@@ -36,7 +36,16 @@ TESTS: Final = ROOT / "tests"
 WAITING_S: Final = 300
 # The tests of `make test` judge, without those that start processes. They stop at the first failure.
 OPTIONS: Final = (
-    *("-x", "-q", "-m", "not slow and not end_to_end", "-p", "no:cacheprovider", "-p", "no:randomly"),
+    *(
+        "-x",
+        "-q",
+        "-m",
+        "not slow and not end_to_end",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+    ),
     f"--timeout={WAITING_S}",
     "--hypothesis-profile=brief",
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 import pytest
 from support.runs.traces import WORLD, call, span, trace_of
+from support.tiers import mark_slow
 
 from tracelens.analyses import analyze
 from tracelens.load import prepare
@@ -99,6 +100,7 @@ def growing() -> tuple[float, ...]:
     return tuple(1 + 10 * (s - 39) / 40 if 40 <= s < 80 else 1.0 for s in range(STEPS))
 
 
+QUICK: Final = ("half of the ranks", "two episodes", "varying strength")
 NETWORKS: Final = {
     "all ranks": Network(factors=windows((40, 79))),
     "half of the ranks": Network(HALVES, ("first",), windows((40, 79))),
@@ -121,7 +123,7 @@ def congestion(network: Network) -> Finding:
     return found
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", mark_slow(NETWORKS, QUICK))
 def test_the_interval_holds_the_truth(name: str) -> None:
     """What the job is shorter by without congestion is within the interval, which has a width."""
     network = NETWORKS[name]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.runs.analysed import faults, report, trace
 from support.runs.traces import WORLD, call, span, trace_of
-from support.tiers import few_or_many
+from support.tiers import few_or_many, mark_slow
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
@@ -71,7 +71,7 @@ def test_a_link_slow_for_a_while_has_its_steps() -> None:
     assert found.saving == pytest.approx(saved(replace(RING, faults=(BRIEF,))), rel=0.15)
 
 
-@pytest.mark.parametrize("ranks", [4, 8])
+@pytest.mark.parametrize("ranks", mark_slow([4, 8], quick=[4]))
 def test_a_late_rank_is_no_slow_link(ranks: int) -> None:
     """Its partners wait in their messages, but the messages do not take long."""
     late = Fault("backprop", (2,), factor=1.5)
@@ -88,7 +88,7 @@ def test_links_between_hosts_are_no_fault() -> None:
     assert faults(report(scenario)) == []
 
 
-@pytest.mark.parametrize("ranks_per_host", [2, 4, 8])
+@pytest.mark.parametrize("ranks_per_host", mark_slow([2, 4, 8], quick=[2]))
 def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
     """It is compared with other links inside hosts, and no late rank at its ends explains it."""
     inside = Fault("link", (4,), factor=4.0)

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from support.runs.analysed import faults, report, trace
-from support.tiers import few_or_many
+from support.tiers import few_or_many, mark_slow
 
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
@@ -99,7 +99,7 @@ def test_slow_links_of_all_are_an_opportunity() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.2])
-@pytest.mark.parametrize("ranks", [8, 16])
+@pytest.mark.parametrize("ranks", mark_slow([8, 16], quick=[8]))
 def test_incast_is_a_fault(noise: float, ranks: int) -> None:
     """The link gets less through the more push at once; without that, the run is as short as said."""
     scenario = replace(INCAST, noise=noise, ranks=ranks)
@@ -224,8 +224,7 @@ def test_no_part_saves_more_than_it_works() -> None:
         replace(SERVERS, ranks=16, noise=0.4, faults=(slow,)),
         replace(SHARED, link_gbytes_per_s=0.5),
     ):
-        for run in (trace(scenario), missing_pull(scenario)):
-            found = analyze(run)
+        for found in (report(scenario), analyze(missing_pull(scenario))):
             assert found.ledger
             lost = 1 - found.ledger.useful
             (one,) = (one for one in found.findings if one.kind in KINDS)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from support.runs.analysed import report, trace
+from support.tiers import mark_slow
 
 from tracelens.accounting.phases import job_ns
 from tracelens.simulator.synthetic import Fault, Scenario
@@ -33,7 +34,9 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize("name", ONE)
+@pytest.mark.parametrize(
+    "name", mark_slow(ONE, quick=("slow processor", "pauses of its link", "for a while"))
+)
 def test_one_server_is_the_fault(name: str) -> None:
     """Slow all the time, at times, or for a while; what it costs is what goes away."""
     fault, kind, pattern = ONE[name]
@@ -63,7 +66,7 @@ def test_a_slow_worker_is_no_fault_of_servers() -> None:
     assert (found.verdict.kind, found.findings[0].ranks) == ("straggler", (3,))
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", mark_slow(ALL, quick=("both", "one server for all")))
 def test_servers_that_are_all_too_slow_are_not_healthy(name: str) -> None:
     """No server is worse than the others, but the headline is what would help, and what is lost."""
     scenario, title = ALL[name]

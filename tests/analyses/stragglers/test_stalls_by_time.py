@@ -12,6 +12,7 @@ from benchmarks.labelled.label import Label
 from benchmarks.labelled.makers import synchronous
 from benchmarks.labelled.setting import Setting
 from benchmarks.labelled.work import STEP_MS
+from support.tiers import mark_slow
 
 if TYPE_CHECKING:
     from benchmarks.labelled.work import Work
@@ -40,21 +41,24 @@ def faults(ranks: int, seed: int, *, count: int, steps: float, blips: float = 0.
     return [one for one in found if one.category == "fault"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+seeds = pytest.mark.parametrize("seed", mark_slow(range(3), quick=[0]))
+
+
+@seeds
 def test_six_long_stalls_of_one_of_three_ranks(seed: int) -> None:
     (found,) = faults(3, seed, count=6, steps=8.0)
     assert (found.kind, found.ranks, found.phase) == ("straggler", (1,), "forward")
     assert found.evidence["steps_late"] == 6
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_blips_of_all_hide_no_dozen_stalls_ten_times_as_long(ranks: int, seed: int) -> None:
     (found,) = faults(ranks, seed, count=12, steps=2.0, blips=0.2)
     assert (found.kind, found.ranks, found.phase) == ("straggler", (1,), "forward")
 
 
-@pytest.mark.parametrize("seed", range(3))
+@seeds
 @pytest.mark.parametrize("ranks", [3, 8])
 def test_blips_of_all_alone_are_no_fault(ranks: int, seed: int) -> None:
     assert faults(ranks, seed, count=12, steps=0.0, blips=0.2) == []

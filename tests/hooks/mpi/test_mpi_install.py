@@ -7,10 +7,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from support.launch.mpi import MPIEXEC
+from support.launch.mpi import MPIEXEC, run_forked
 from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command
 from support.launch.recording import clean_environment, read_one, run_child
+from support.tiers import mark_slow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,9 +25,7 @@ BEGINNINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    "beginning", ["import", pytest.param("Init", marks=pytest.mark.slow), "Init_thread"]
-)
+@pytest.mark.parametrize("beginning", mark_slow(BEGINNINGS, quick={"import"}))
 def test_it_waits_until_mpi_runs(tmp_path: Path, beginning: str) -> None:
     automatic = beginning == "import"
     program = f"""
@@ -60,7 +59,7 @@ def test_operations_that_outlive_the_recording_do_no_harm(tmp_path: Path) -> Non
         assert message.wait() == "x"
         comm.Barrier()
     """
-    run_child(program, TRACELENS_DIR=str(tmp_path / "trace"))
+    run_forked(program, TRACELENS_DIR=str(tmp_path / "trace"))
     events = read_one(tmp_path / "trace").events
     assert [(event["name"], event["status"]) for event in events] == [
         ("Ibarrier", "open"),
@@ -73,7 +72,7 @@ def test_nobody_waits_for_a_rank_that_is_not_recorded(tmp_path: Path) -> None:
     program = tmp_path / "train.py"
     program.write_text("from mpi4py import MPI; assert MPI.COMM_WORLD.allreduce(1) == 2")
     training = [sys.executable, "-m", "mpi4py", str(program)]
-    recorded = [*record_command("--out", tmp_path / "trace", "--"), *training]
+    recorded = [*record_command("--no-verdict", "--out", tmp_path / "trace", "--"), *training]
     command = [str(MPIEXEC), "-n", "1", *training, ":", "-n", "1", *recorded]
     done = subprocess.run(
         command, env=clean_environment(), capture_output=True, timeout=PATIENCE_S, check=False

@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.launch.recording import read_one, run_child
+from support.launch.mpi import run_forked
+from support.launch.recording import read_one
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,7 +89,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
     folder: Path = tmp_path_factory.mktemp("invisible") / "trace"
     found = {
         recorded: json.loads(
-            run_child(PROGRAM.format(recorded=recorded), TRACELENS_DIR=str(folder)).stdout
+            run_forked(PROGRAM.format(recorded=recorded), TRACELENS_DIR=str(folder)).stdout
         )
         for recorded in (False, True)
     }
@@ -137,7 +138,7 @@ def test_when_recording_stops_all_is_put_back(tmp_path: Path) -> None:
         tl.stop()
         assert same(before, contents())
     """
-    run_child(program)
+    run_forked(program)
     assert [event["name"] for event in read_one(tmp_path / "trace").events] == ["Barrier"]
     assert [event["name"] for event in read_one(tmp_path / "again").events] == ["barrier"]
 
@@ -153,7 +154,7 @@ def test_stopped_before_the_first_event(tmp_path: Path) -> None:
         assert MPI.Comm.__dict__["Barrier"] is recording.__wrapped__
         MPI.COMM_WORLD.Barrier()
     """
-    run_child(program, TRACELENS_DIR=str(tmp_path / "trace"))
+    run_forked(program, TRACELENS_DIR=str(tmp_path / "trace"))
     assert not (tmp_path / "trace").exists()
 
 
@@ -171,5 +172,5 @@ def test_before_mpi_runs_its_functions_are_put_back(tmp_path: Path) -> None:
         MPI.COMM_WORLD.Barrier()
         MPI.Finalize()
     """
-    run_child(program, TRACELENS_DIR=str(tmp_path / "trace"))
+    run_forked(program, TRACELENS_DIR=str(tmp_path / "trace"))
     assert [event["name"] for event in read_one(tmp_path / "trace").events] == ["Barrier"]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from support.launch.recording import read_one, run_child
+from support.launch.mpi import run_forked
+from support.launch.recording import read_one
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def test_the_communicator_is_returned_as_it_is() -> None:
-    run_child("""
+    run_forked("""
         import tracelens as tl
         from mpi4py import MPI
         before = dict(vars(MPI.Comm)), dict(vars(MPI.Request))
@@ -34,6 +35,6 @@ def test_what_is_left_out_is_not_recorded(tmp_path: Path) -> None:
         MPI.Intracomm(MPI.COMM_WORLD).barrier()
         other.Ibarrier().Wait()
     """
-    run_child(program, TRACELENS_DIR=str(tmp_path / "trace"))
+    run_forked(program, TRACELENS_DIR=str(tmp_path / "trace"))
     names = [event["name"] for event in read_one(tmp_path / "trace").events]
     assert names == ["Dup", "Ibarrier", "Wait"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ROUNDS = 3
 MESSAGES = f"""
-other = 1 - comm.rank
+other = comm.size - 1 - comm.rank
 mine, theirs = np.full(4, comm.rank), np.empty(4, int)
 requests = [comm.Send_init(mine, other, 5), comm.Recv_init(theirs, other, 5)]
 assert all(isinstance(request, MPI.Prequest) for request in requests)
@@ -30,11 +30,15 @@ for request in requests:
 """
 
 
-def test_each_start_is_a_message(tmp_path: Path) -> None:
-    """Numbered on, at both ends alike."""
-    run_ranks(MESSAGES, tmp_path / "trace", ranks=2)
+@pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_each_start_is_a_message(tmp_path: Path, world: int) -> None:
+    """Numbered on, at both ends alike; a rank alone sends to itself."""
+    if world == 1:
+        run_alone(MESSAGES, tmp_path / "trace")
+    else:
+        run_ranks(MESSAGES, tmp_path / "trace", world)
     for process in read_all(tmp_path / "trace"):
-        peer = 1 - process.side.process.rank
+        peer = world - 1 - (process.side.process.rank or 0)
         for name, op in (("Send_init", "send"), ("Recv_init", "recv")):
             found = process.named(name)
             assert [event["seq"] for event in found] == list(range(ROUNDS))

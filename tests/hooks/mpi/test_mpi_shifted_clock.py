@@ -70,6 +70,7 @@ def test_opened_all_leave_a_collective_together(folder: Path) -> None:
     assert spread["apart"].to_numpy().max() < AHEAD_S * SECOND_NS / 2
 
 
+@pytest.mark.slow
 def test_without_collectives_the_reading_aligns(tmp_path: Path) -> None:
     """No message is then received before it was sent."""
     skip_if_clocks_cannot_be_shifted()

@@ -15,15 +15,15 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.end_to_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from support.launch.forked import RunRanks
 
     Events = list[dict[str, Any]]
 
 SCRIPT = Path(__file__).parent / "scripts" / "kinds_of_training.py"
-# In the order of the script, which makes so many steps of each.
-WAYS = ("accumulated", "two optimizers", "mixed precision", "own hook", "clipped", "compiled")
+# In this order the script makes `STEPS` steps of each.
+WAYS = ("accumulated", "two optimizers", "mixed precision", "own hook", "clipped")
 STEPS = 4
 GRADIENT = 4 * (32 * 64 + 64 + 64 * 4 + 4)  # bytes
 
@@ -39,11 +39,15 @@ class Training:
 
 @pytest.fixture(scope="module")
 def training(run_ranks: RunRanks, tmp_path_factory: pytest.TempPathFactory) -> Training:
-    folder = tmp_path_factory.mktemp("trainings") / "trace"
-    recorded = run_ranks(SCRIPT, 2, folder, hooks=True)
+    return _train(run_ranks, tmp_path_factory.mktemp("trainings") / "trace", WAYS)
+
+
+def _train(run_ranks: RunRanks, folder: Path, ways: Iterable[str]) -> Training:
+    variables = {"TRAINING_WAYS": ",".join(ways)}
+    recorded = run_ranks(SCRIPT, 2, folder, hooks=True, **variables)
     assert "TraceLens: " not in recorded.stderr
     assert "Dynamo does not know" not in recorded.stderr  # it leaves our hooks alone
-    plain = run_ranks(SCRIPT, 2)
+    plain = run_ranks(SCRIPT, 2, **variables)
     return Training(read_all(folder), _weights(recorded.stdout), _weights(plain.stdout))
 
 
@@ -129,12 +133,17 @@ def test_each_step_has_the_updates_of_both_optimizers(ranks: list[Recorded]) -> 
             assert [e["step"] for e in updates] == list(range(len(WAYS) * STEPS))
 
 
-def test_a_compiled_model(of: Callable[[str], list[Events]]) -> None:
+@pytest.mark.slow
+def test_a_compiled_model(run_ranks: RunRanks, tmp_path: Path) -> None:
     """Its forward pass is compiled whole, without our spans; all else is recorded."""
-    for events in of("compiled"):
-        assert _count(events, "update")["AdamW"] == STEPS
-        assert _count(events, "backprop")["backprop"] == STEPS
-        assert _reduced(events) == [GRADIENT] * STEPS
+    compiled = _train(run_ranks, tmp_path / "trace", ["compiled"])
+    assert compiled.weights == compiled.plain_weights
+    assert len(compiled.ranks) == len(compiled.weights) == 2
+    assert compiled.weights[0] == compiled.weights[1]
+    for rank in compiled.ranks:
+        assert _count(rank.events, "update")["AdamW"] == STEPS
+        assert _count(rank.events, "backprop")["backprop"] == STEPS
+        assert _reduced(rank.events) == [GRADIENT] * STEPS
 
 
 def test_the_users_hook(of: Callable[[str], list[Events]]) -> None:

@@ -149,4 +149,5 @@ def _launch(
     command = torchrun_command(Path(program), ranks)
     if not hooks:
         return torchrun.run_ranks(command, trace, **variables)
-    return torchrun.run_ranks(record_command("--no-verdict", "--out", trace, "--", *command))
+    record = record_command("--no-verdict", "--out", trace, "--", *command)
+    return torchrun.run_ranks(record, **variables)

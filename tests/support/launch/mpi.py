@@ -83,6 +83,11 @@ def run_alone(code: str, trace: Path) -> Any:
     return json.loads(output) if output.strip() else None
 
 
+def run_forked(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run code in one process that has imported mpi4py but not begun MPI."""
+    return running_server(*MPI).run(textwrap.dedent(code), **variables)
+
+
 def run_apart(code: str, trace: Path, wrappers: Sequence[Sequence[str]]) -> str:
     """Run code after PRELUDE with a rank under each wrapper command; return what they print."""
     script = _script(code, trace)

@@ -13,6 +13,7 @@ from benchmarks.labelled.kinds import KINDS, Kind
 from benchmarks.labelled.label import HEALTHY
 from benchmarks.labelled.markdown import tables_of, with_tables
 from benchmarks.labelled.setting import FIRST_SEED, LEVELS, RANKS, setting
+from support.tiers import mark_slow
 
 from tracelens.model.finding_kinds import KINDS as FINDINGS
 
@@ -64,7 +65,7 @@ def test_quick_run_measures_every_part() -> None:
     assert "| healthy | none | 100 %" in tables_of(results)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", mark_slow(KINDS, quick=KINDS[::6]), ids=lambda kind: kind.name)
 def test_every_kind_can_be_made(kind: Kind) -> None:
     """With what is planted in it; whether that is found is what the bench measures."""
     case = kind.make(setting(8, "mild", "lognormal", FIRST_SEED["tuning"]))

@@ -34,7 +34,7 @@ class Smoke(NamedTuple):
     script: str
     arguments: str
     expected: tuple[str, ...]
-    slow: bool = True  # takes more than 3 s of CPU time
+    slow: bool = True  # only `make test-all` runs it
     exit_codes: tuple[int, ...] = (0,)
 
 
@@ -64,13 +64,13 @@ SMOKES: Final = (
     Smoke("formats", "", ("### What reading takes", "| DFTracer | 2,000 |")),
     Smoke("gate", "", ("### Simulated runs", "of 1 |")),
     Smoke("interventions", "", ("### Predicted savings", "| MPI: 40 ms removed |")),
-    Smoke("kineto", "", ("### Reading a file", "| memory of the process |"), slow=False),
+    Smoke("kineto", "", ("### Reading a file", "| memory of the process |")),
     Smoke("live", "", ("### From disk to screen", "| 3 |"), exit_codes=MISSED),
     Smoke("real_runs", "", ("### Real trainings", "| MPI, late in backprop |")),
     Smoke("recorder", "", ("### ", "| TraceLens | this one |")),
-    Smoke("replaying", "", ("| replay |", "| moments |"), slow=False),
+    Smoke("replaying", "", ("| replay |", "| moments |")),
     Smoke("savings", "", ("### Savings beside runs", "| MPI, work 2.5 times as long |")),
-    Smoke("simulate", "", ("events of 72 processes",), slow=False),
+    Smoke("simulate", "", ("events of 72 processes",)),
     Smoke("soak", "", ("| folder, last steps | files |", "0 lost or twice"), exit_codes=MISSED),
     Smoke("start", "", ("### Import and start, 1 processes each", "| `import tracelens` |")),
     Smoke("stragglers", "", ("ranks steps noise   alarms", "    3   100 spiky")),

@@ -49,37 +49,51 @@ def run(site: Path, *arguments: str, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
-def explained(site: Path, place: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(
-        run(site, "analyze", str(place), "--format", "json", "--again")
+def explained(site: Path, path: Path, *options: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(
+        run(site, "analyze", str(path), "--format", "json", "--again", *options)
     )
-    return found
+    return report
 
 
-def test_its_reader_reads(installed: Path, tmp_path: Path) -> None:
-    """A file of a format that TraceLens does not know, by content; without it the file is refused."""
-    place = tmp_path / "run.toy"
+@pytest.fixture(scope="module")
+def toy_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a run of three ranks in the format of the example's reader."""
+    path = tmp_path_factory.mktemp("toy") / "run.toy"
     lines = ["toy 1"]
     for rank in range(3):
         for step in range(40):
             begin = step * 20_000_000
             length = 10_000_000 + (8_000_000 if rank == 2 else 0) + rank * 1000 + step
             lines.append(f"{rank} {begin} {begin + length} forward {step}")
-    place.write_text("\n".join(lines))
-    found = explained(installed, place)
-    assert found["trace"]["ranks_seen"] == 3
-    assert found["trace"]["spans"] == 120
-    assert "not a trace that TraceLens reads" in run(tmp_path, "analyze", str(place), code=3)
+    path.write_text("\n".join(lines))
+    return path
 
 
-def test_its_analysis_finds(installed: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of the tables that belong to `report`."""
+    return tmp_path_factory.mktemp("analyzed") / "tables"
+
+
+@pytest.fixture(scope="module")
+def report(installed: Path, toy_run: Path, tables: Path) -> dict[str, Any]:
+    return explained(installed, toy_run, "--tables", str(tables))
+
+
+def test_its_reader_reads(report: dict[str, Any], toy_run: Path, tmp_path: Path) -> None:
+    """A file of a format that TraceLens does not know, by content; without it the file is refused."""
+    assert report["trace"]["ranks_seen"] == 3
+    assert report["trace"]["spans"] == 120
+    assert "not a trace that TraceLens reads" in run(tmp_path, "analyze", str(toy_run), code=3)
+
+
+def test_its_analysis_finds(report: dict[str, Any], tables: Path) -> None:
     """Its tables are saved beside the others; the report keeps to its format."""
-    out = tmp_path / "tables"
-    run(installed, "analyze", str(SAMPLE), "--tables", str(out))
-    table = (out / "longest_steps.csv").read_text().splitlines()
+    table = (tables / "longest_steps.csv").read_text().splitlines()
     assert table[0] == "rank,step,ns"
-    assert len(table) == 1 + 4
-    assert "longest_steps" not in explained(installed, SAMPLE)["tables"]
+    assert len(table) == 1 + 3
+    assert "longest_steps" not in report["tables"]
 
 
 @pytest.mark.slow
@@ -143,7 +157,7 @@ def test_a_failing_analysis_is_a_note(code: str | None, reason: str, tmp_path: P
     assert reason in note["sentence"]
 
 
-@pytest.mark.parametrize("code", [BROKEN, None])
+@pytest.mark.parametrize("code", [BROKEN, pytest.param(None, marks=pytest.mark.slow)])
 def test_a_failing_reader_is_a_sentence(code: str | None, tmp_path: Path) -> None:
     planted(tmp_path, code, "readers")
     (tmp_path / "file.odd").write_text("odd")

@@ -50,15 +50,13 @@ def test_the_report_is_that_of_the_local_run(
     assert tracelens.open(address).processes.height == 4
 
 
-def test_nothing_is_fetched_twice(
-    bucket: Bucket, slow_run: Path, cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_fetched_twice(bucket: Bucket, slow_run: Path, cache: Path) -> None:
     """Only what changed is fetched again, and what is gone there goes here."""
     address = bucket.put(slow_run, "run")
-    printed(capsys, "analyze", address)
+    mirror.fetched(address)
     first = copies(cache)
     assert len(first) == 4
-    printed(capsys, "analyze", address, "--again")
+    mirror.fetched(address)
     assert copies(cache) == first
 
     names = sorted(first)
@@ -70,14 +68,18 @@ def test_nothing_is_fetched_twice(
     assert {name for name in second if second[name] != first[name]} == {names[0]}
 
 
+@pytest.mark.slow
 def test_the_report_is_kept(
-    bucket: Bucket, slow_run: Path, capsys: pytest.CaptureFixture[str]
+    bucket: Bucket, slow_run: Path, cache: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the user's cache, and only as long as the run in the bucket is as it was."""
     address = bucket.put(slow_run, "run")
     first = printed(capsys, "analyze", address)
     assert kept_report.find(mirror.fetched(address)) is not None
+    fetched = copies(cache)
     assert printed(capsys, "analyze", address) == first
+    printed(capsys, "analyze", address, "--again")
+    assert copies(cache) == fetched
     bucket.remove(f"run/{sorted(slow_run.glob('*.arrow'))[3].name}")
     assert kept_report.find(mirror.fetched(address)) is None
 

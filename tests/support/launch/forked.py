@@ -150,4 +150,4 @@ def _launch(
     if not hooks:
         return torchrun.run_ranks(command, trace, **variables)
     record = record_command("--no-verdict", "--out", trace, "--", *command)
-    return torchrun.run_ranks(record, **variables)
+    return torchrun.run_ranks(record, None, **variables)

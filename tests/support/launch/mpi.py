@@ -85,7 +85,7 @@ def run_alone(code: str, trace: Path) -> Any:
 
 def run_forked(code: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run code in one process that has imported mpi4py but not begun MPI."""
-    return running_server(*MPI).run(textwrap.dedent(code), **variables)
+    return running_server(*MPI).run(textwrap.dedent(code), 1, None, hooks=False, **variables)
 
 
 def run_apart(code: str, trace: Path, wrappers: Sequence[Sequence[str]]) -> str:

@@ -79,7 +79,8 @@ def test_a_signal_is_a_normal_end(tmp_path: Path, name: str, interrupted: str) -
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("name", ["SIGINT", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
 def test_a_signal_before_the_first_request_is_a_normal_end(tmp_path: Path, name: str) -> None:
     """As soon as the address is out a signal ends it well, also before the server's loop begins."""
     write(Scenario(ranks=2, steps=5), tmp_path)

@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 from support.web.callbacks import call
-from support.web.stores import sharded, slow_rank
+from support.web.stores import report_of, sharded, slow_rank
 from support.web.views import view_of
 
+from tracelens.load import prepare
+from tracelens.simulator.synthetic import Scenario, generate
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.components.timeline import finding
+from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view.state import LONGEST_SEARCH, ViewState
 from tracelens_dashboard.view.viewport import Place
 
 if TYPE_CHECKING:
     from tracelens_dashboard.components.timeline.finding import Hit
-    from tracelens_dashboard.runs.store import Store
 
 
 def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
@@ -33,7 +35,8 @@ def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
 @pytest.mark.parametrize("way", [pytest.param(1, marks=pytest.mark.slow), -1])
 def test_all_are_visited_once_and_then_again(way: int) -> None:
     """As many as there are, each at its own begin, on the rank that recorded it."""
-    store = slow_rank()
+    trace = prepare(generate(Scenario(ranks=4, steps=15)))
+    store = Store.of(trace, report_of(trace))
     recorded = {
         (rank, row["start_ns"])
         for rank in store.ranks

@@ -104,7 +104,7 @@ def test_runs_that_are_not_served_are_not_found() -> None:
         assert "not served" in answer.text
 
 
-@pytest.mark.parametrize("path", ["/export/report", PERFETTO])
+@pytest.mark.parametrize("path", ["/export/report", f"{PERFETTO}?{WINDOW}"])
 def test_other_pages_start_no_download(browser: FlaskClient, path: str) -> None:
     """A page of elsewhere cannot make this server work; ours, and the address bar, can."""
     for site, status in (

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.runs.crowds import crowd, with_peaks
+from support.tiers import mark_slow
 from support.web.pngs import chunks, pixels_of
 
 from tracelens.lod.colours import rgb
@@ -17,7 +18,8 @@ from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import viewport
 
-RANK, STEP, STEPS = 2741, 1776, 3000
+# Ranks, steps, the late rank and its late step; of a quarter of them all is quick.
+LARGE, SMALL = (4096, 3000, 2741, 1776), (1024, 750, 685, 444)
 WORST = FIRST_LEVEL + LEVELS - 1
 
 
@@ -29,9 +31,13 @@ WORST = FIRST_LEVEL + LEVELS - 1
     ],
 )
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
-def test_it_has_the_colour_of_the_latest(scheme: str, *, kept: bool) -> None:
+@pytest.mark.parametrize("size", mark_slow((LARGE, SMALL), quick={SMALL}), ids=["4096", "1024"])
+def test_it_has_the_colour_of_the_latest(
+    size: tuple[int, int, int, int], scheme: str, *, kept: bool
+) -> None:
     """In the PNG that is sent its step is as late as can be, in its row, and nothing else is."""
-    run = crowd(4096, STEPS, RANK, STEP)
+    ranks, steps, late_rank, late_step = size
+    run = crowd(ranks, steps, late_rank, late_step)
     frame = viewport.frame(Store(with_peaks(run) if kept else run, Path()), None, [], "rank")
     theme = themes.of(scheme)
     figure = plot.draw(frame, viewport.picture(frame), theme)
@@ -40,11 +46,11 @@ def test_it_has_the_colour_of_the_latest(scheme: str, *, kept: bool) -> None:
     pixels = pixels_of(data)
     assert len(pixels) == image.sizey == frame.plan.height  # no row is shrunk
     late = np.argwhere(pixels == WORST)
-    assert set(late[:, 0]) == {RANK * len(pixels) // 4096}
+    assert set(late[:, 0]) == {late_rank * len(pixels) // ranks}
     width_s = image.sizex / pixels.shape[1]
     begin, end = image.x + late[:, 1].min() * width_s, image.x + (late[:, 1].max() + 1) * width_s
-    assert begin < (STEP + 1) / 1000
-    assert end > STEP / 1000
+    assert begin < (late_step + 1) / 1000
+    assert end > late_step / 1000
     assert end - begin < 4 * width_s
     palette = chunks(data)[b"PLTE"]
     assert tuple(palette[3 * WORST : 3 * WORST + 3]) == rgb(theme.ramp[-1])

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+import pytest
 from benchmarks.labelled import kinds_of_pipelines
 from benchmarks.labelled.setting import Setting
+from support.runs.cached import load_or_make
 
 from tracelens import load
 from tracelens.analyses import analyze
@@ -43,8 +45,13 @@ def case() -> Case:
 
 @cache
 def read() -> tuple[Trace, Report]:
-    trace = load.prepare(case().recording.trace())
-    return trace, analyze(trace)
+    recording = case().recording
+
+    def make() -> tuple[Trace, Report]:
+        trace = load.prepare(recording.trace())
+        return trace, analyze(trace)
+
+    return load_or_make(f"uneven stages {recording.events.hash_rows().sum()}", make)
 
 
 @cache
@@ -123,6 +130,7 @@ def test_a_stage_of_one_rank_is_compared_with_its_own_steps() -> None:
     assert stragglers.summary(residuals).endswith("(of 8); one alone with its own other steps.")
 
 
+@pytest.mark.slow
 def test_code_is_held_against_the_stages_in_a_report(monkeypatch: Any) -> None:
     """What the analyses look for in stacks is what peers of the stage do not do."""
     trace, asked = read()[0], []

@@ -69,12 +69,12 @@ def converter(trace: Path) -> Iterator[int]:
 @pytest.mark.usefixtures("converter")
 def test_segments_go_while_it_records(trace: Path) -> None:
     """However long it records there are few files, and in the end there is one, with all in it."""
-    for first in range(STEPS, 5 * STEPS, STEPS):
+    for first in range(STEPS, 3 * STEPS, STEPS):
         train(first)
         until(lambda: len(list(folder_of(trace).iterdir())) < 45)
     tl.stop()
     assert [path.suffix for path in converted(trace).iterdir()] == [".arrow"]
-    check_whole(trace, 5 * STEPS)
+    check_whole(trace, 3 * STEPS)
 
 
 @pytest.mark.end_to_end
@@ -109,6 +109,7 @@ def test_second_converter_is_refused(converter: int, trace: Path) -> None:
     assert converters_of(folder_of(trace)) == [converter]
 
 
+@pytest.mark.slow
 @pytest.mark.end_to_end
 def test_killed_ones_are_replaced(converter: int, trace: Path) -> None:
     """But not for ever; what is left to do is done at the end."""

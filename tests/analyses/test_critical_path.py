@@ -14,7 +14,7 @@ from tracelens.accounting import phases
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import critical_path
 from tracelens.load import prepare
-from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns, random_clocks
 from tracelens.stats.constants import MOST_STEPS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_what_shortens_the_path_shortens_the_job(phase: str) -> None:
     """A tenth off what the late rank has on the path takes a tenth of that share off the job."""
     scenario = replace(QUIET, faults=(LATE,))
     faster = replace(scenario, faults=(LATE, Fault(phase, (2,), factor=0.9)))  # type: ignore[arg-type]  # a word of the parameters
-    gone = 1 - job_ns(trace(faster)) / job_ns(trace(scenario))
+    gone = 1 - duration_ns(faster) / duration_ns(scenario)
     assert gone == pytest.approx(0.1 * share(scenario, 2, phase), rel=0.05)
 
 
@@ -92,7 +92,7 @@ def test_slack_can_be_used_up(*, overlap: bool, of_slack: float, longer: bool) -
     row = found(scenario).slack.filter(pl.col("rank") == 0).row(0, named=True)
     extra = of_slack * (row["least_slack_ns"] if not longer else row["slack_ns"]) / 1e6
     later = replace(scenario, faults=(LATE, Fault("forward", (0,), extra_ms=extra)))
-    grown = job_ns(trace(later)) / job_ns(trace(scenario)) - 1
+    grown = duration_ns(later) / duration_ns(scenario) - 1
     assert (grown > 0.005) is longer
     assert longer or grown < 1e-4
 

@@ -6,12 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.runs.analysed import faults, report, trace
+from support.runs.analysed import faults, report
 from support.tiers import mark_slow
 
-from tracelens.accounting.phases import job_ns
 from tracelens.replay.counterfactual import price
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 FAULTS = {
     "lasting": Fault("backprop", (2,), factor=1.3),
@@ -27,7 +26,7 @@ SHARES = {"two": (2 << 20, 14 << 20), "three": (24 << 20, 4 << 20, 4 << 20)}
 
 def saved(with_it: Scenario, without: Scenario) -> float:
     """Return the share of the job that really goes away."""
-    return 1 - job_ns(trace(without)) / job_ns(trace(with_it))
+    return 1 - duration_ns(without) / duration_ns(with_it)
 
 
 @pytest.mark.parametrize("ranks", mark_slow([8, 32], quick=[8]))

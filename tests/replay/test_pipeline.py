@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.runs.analysed import report, trace
+from support.runs.analysed import report
 from support.tiers import mark_slow
 
-from tracelens.accounting.phases import job_ns
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 FAULTS = {
     "lasting": Fault("backprop", (2,), factor=1.5),
@@ -26,7 +25,7 @@ RUN = Scenario(ranks=8, steps=100, buckets=8, backprop_ms=16, noise=0.03)
 def test_saving_is_that_of_the_run_without(name: str, transfer_ms: float) -> None:
     """From reductions that are hidden to ones that take three times as long as backprop."""
     scenario = replace(RUN, transfer_ms=transfer_ms, faults=(FAULTS[name],))
-    truth = 1 - job_ns(trace(replace(scenario, faults=()))) / job_ns(trace(scenario))
+    truth = 1 - duration_ns(replace(scenario, faults=())) / duration_ns(scenario)
     (found,) = (one for one in report(scenario).findings if one.kind == "straggler")
     assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
 

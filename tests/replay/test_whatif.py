@@ -19,7 +19,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
 from tracelens.replay.whatif import whatif
 from tracelens.simulator.algorithms import transfer
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 if TYPE_CHECKING:
     from typing import Any
@@ -125,7 +125,7 @@ def test_saving_is_the_true_one(case: str) -> None:
     """The saving is that of the run in which it is really so, and its interval holds it."""
     before, after, edits = CASES[case]
     recorded = run(before)
-    truth = 1 - job_ns(run(after)) / job_ns(recorded)
+    truth = 1 - duration_ns(after) / duration_ns(before)
     found = whatif(recorded, *edits)
     (answer,) = found.answers
     assert found.identity.reliable
@@ -136,9 +136,9 @@ def test_saving_is_the_true_one(case: str) -> None:
 def test_what_is_absorbed_saves_nothing() -> None:
     """A late rank whose delay ends under reductions in flight costs nothing, and is said so."""
     slow = replace(BASE, transfer_ms=12.0)  # the last bucket is long under way after the update
-    both = [run(scenario) for scenario in (faulty(slow, "backprop", factor=1.1), slow)]
-    truth = 1 - job_ns(both[1]) / job_ns(both[0])
-    (answer,) = whatif(both[0], "rank:2=median").answers
+    late = faulty(slow, "backprop", factor=1.1)
+    truth = 1 - duration_ns(slow) / duration_ns(late)
+    (answer,) = whatif(run(late), "rank:2=median").answers
     assert answer.saving == pytest.approx(truth, abs=NOISE)
 
 
@@ -225,7 +225,7 @@ def test_without_barriers_nobody_waits_for_the_slowest_of_each_step() -> None:
     worked = own.by_worker(own.of(*OWN_CATEGORIES)).max()
     alone = replace(UNEVEN, ranks=1, noise=0.0, spread=0.0, steps=10)
     computed = alone.data_ms + alone.forward_ms + alone.backprop_ms
-    exchange_ns = job_ns(run(alone)) / alone.steps - computed * 1e6
+    exchange_ns = duration_ns(alone) / alone.steps - computed * 1e6
     truth = 1 - (worked + UNEVEN.steps * exchange_ns) / job_ns(recorded)
     (answer,) = whatif(recorded, "async=on").answers
     assert truth > 0.15
@@ -321,6 +321,6 @@ def test_a_joined_call_is_left_once() -> None:
 def test_order_of_edits(edits: tuple[str, ...]) -> None:
     """What one edit takes away, the next one does not bring back."""
     before, after = faulty(BLOCKING, "forward", factor=1.6), BASE
-    truth = 1 - job_ns(run(after)) / job_ns(run(before))
+    truth = 1 - duration_ns(after) / duration_ns(before)
     (answer,) = whatif(run(before), *edits).answers
     assert answer.saving == pytest.approx(truth, rel=CLOSE)

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
-from support.runs.analysed import faults, report, trace
+from support.runs.analysed import faults, report
 from support.tiers import few_or_many
 
-from tracelens.accounting.phases import job_ns
 from tracelens.analyses.collectives.transfers import bus_factor
-from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns, random_clocks
 from tracelens.stats import cost_line
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def test_the_saving_is_that_of_the_joined_run(overlap: bool) -> None:  # noqa: F
         bucket_sizes=tuple(int(np.array(SIZES)[part == one].sum()) for one in range(messages)),
         transfer_ms=0.2 * 16 / messages,
     )
-    truth = 1 - job_ns(trace(joined)) / job_ns(trace(scenario))
+    truth = 1 - duration_ns(joined) / duration_ns(scenario)
     assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
 
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.runs.analysed import report, trace
+from support.runs.analysed import report
 
-from tracelens.accounting.phases import job_ns
 from tracelens.analyses.collectives import cost_model
-from tracelens.simulator.synthetic import Scenario
+from tracelens.simulator.synthetic import Scenario, duration_ns
 
 EQUAL = Scenario(
     ranks=4, steps=60, buckets=16, bucket_bytes=84, message_ms=1.0, transfer_ms=0.01, noise=0.0
@@ -32,7 +31,7 @@ def test_a_few_bytes_are_all_latency(*, overlap: bool) -> None:
     joined = replace(
         scenario, buckets=messages, bucket_bytes=84 * 16 // messages, transfer_ms=0.16 / messages
     )
-    truth = 1 - job_ns(trace(joined)) / job_ns(trace(scenario))
+    truth = 1 - duration_ns(joined) / duration_ns(scenario)
     assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
     assert found.interval is not None
     assert found.interval[0] <= truth <= found.interval[1]

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
-from support.runs.analysed import faults, report, trace
+from support.runs.analysed import faults, report
 from support.runs.traces import WORLD, call, span, trace_of
 from support.tiers import few_or_many, mark_slow
 
-from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
 from tracelens.load import prepare
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 if TYPE_CHECKING:
     from tracelens.analyses.collectives.links import Links
@@ -37,7 +36,7 @@ def only(scenario: Scenario) -> Finding:
 def saved(scenario: Scenario) -> float:
     """Return the share of the job that goes away without the faults."""
     healthy = replace(scenario, faults=())
-    return 1 - job_ns(trace(healthy)) / job_ns(trace(scenario))
+    return 1 - duration_ns(healthy) / duration_ns(scenario)
 
 
 @pytest.mark.parametrize(

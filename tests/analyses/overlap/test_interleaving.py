@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 import polars as pl
 import pytest
-from support.runs.analysed import report, trace
+from support.runs.analysed import report
 
-from tracelens.accounting.phases import job_ns
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 if TYPE_CHECKING:
     from tracelens.analyses.overlap.interleaving import Interleaving
@@ -49,14 +48,14 @@ def test_only_what_can_be_hidden_is_an_opportunity() -> None:
     assert "exposed_communication" not in kinds(hidden)
     blocking = replace(QUIET, steps=40, transfer_ms=4.0, overlap=False)
     saving = kinds(blocking)["exposed_communication"]
-    assert saving == pytest.approx(40 * 4 * MS / job_ns(trace(blocking)), rel=0.01)
+    assert saving == pytest.approx(40 * 4 * MS / duration_ns(blocking), rel=0.01)
 
 
 def test_the_opportunity_is_what_overlap_really_saves() -> None:
     """The same run with overlap is shorter by what is said."""
     blocking = Scenario(ranks=4, steps=40, transfer_ms=3.0, overlap=False)
     overlapped = Scenario(ranks=4, steps=40, transfer_ms=3.0, overlap=True)
-    truth = 1 - job_ns(trace(overlapped)) / job_ns(trace(blocking))
+    truth = 1 - duration_ns(overlapped) / duration_ns(blocking)
     assert kinds(blocking)["exposed_communication"] == pytest.approx(truth, rel=0.1)
 
 
@@ -83,8 +82,6 @@ def test_gaps_between_updates_are_exact() -> None:
 def test_large_gaps_are_an_opportunity() -> None:
     """Gaps that take a tenth of the job are told with their price, small ones are not."""
     wide = Scenario(ranks=4, steps=30, layers=6, update_gap_ms=0.5)
-    assert kinds(wide)["update_gap"] == pytest.approx(
-        30 * 5 * MS / 2 / job_ns(trace(wide)), rel=0.01
-    )
+    assert kinds(wide)["update_gap"] == pytest.approx(30 * 5 * MS / 2 / duration_ns(wide), rel=0.01)
     narrow = Scenario(ranks=4, steps=30, layers=6, update_gap_ms=0.05)
     assert "update_gap" not in kinds(narrow)

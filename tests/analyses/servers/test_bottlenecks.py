@@ -11,10 +11,9 @@ import pytest
 from support.runs.analysed import faults, report, trace
 from support.tiers import few_or_many, mark_slow
 
-from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
 from tracelens.analyses.servers import utilisation
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,7 +42,7 @@ def only(scenario: Scenario) -> Finding:
 
 def saved(scenario: Scenario, fixed: Scenario) -> float:
     """Return the share of the job that goes away."""
-    return 1 - job_ns(trace(fixed)) / job_ns(trace(scenario))
+    return 1 - duration_ns(fixed) / duration_ns(scenario)
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.1])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.runs.analysed import report, trace
+from support.runs.analysed import report
 
-from tracelens.accounting.phases import job_ns
-from tracelens.simulator.synthetic import Scenario
+from tracelens.simulator.synthetic import Scenario, duration_ns
 
 SIZES = tuple(8192 * (1 + row % 5) ** 2 for row in range(16))
 MESSAGES = Scenario(
@@ -20,7 +19,7 @@ OF_LINKS = ("small_messages", "ps_network_bound", "ps_incast")
 
 def saved(scenario: Scenario, fixed: Scenario) -> float:
     """Return the share of the job that goes away."""
-    return 1 - job_ns(trace(fixed)) / job_ns(trace(scenario))
+    return 1 - duration_ns(fixed) / duration_ns(scenario)
 
 
 def test_where_messages_cost_more_than_bytes_fewer_are_advised() -> None:

@@ -11,12 +11,11 @@ import pytest
 from support.runs.analysed import report, trace
 
 from tracelens.accounting import phases
-from tracelens.accounting.phases import job_ns
 from tracelens.analyses import analyze
 from tracelens.analyses.servers.shards import replayable_rounds
 from tracelens.replay.parameter_servers import MOST_REQUESTS, Change
 from tracelens.reports import to_markdown, to_text
-from tracelens.simulator.synthetic import Scenario
+from tracelens.simulator.synthetic import Scenario, duration_ns
 
 if TYPE_CHECKING:
     from tracelens.analyses.imbalance import Imbalance
@@ -54,7 +53,7 @@ def test_the_gain_is_that_of_the_placed_run(placement: str, link: float) -> None
     ):  # in pieces of its own size: 32 KiB each would be thousands of requests
         even = (sum(VARIABLES) // 4,) * 4
         placed = replace(scenario, variables=(), shard_bytes=even)
-    truth = 1 - job_ns(trace(placed)) / job_ns(trace(scenario))
+    truth = 1 - duration_ns(placed) / duration_ns(scenario)
     assert placements(scenario)[placement]["saving"] == pytest.approx(truth, rel=0.2, abs=0.02)
 
 

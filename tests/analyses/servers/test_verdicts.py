@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.runs.analysed import report, trace
+from support.runs.analysed import report
 from support.tiers import mark_slow
 
-from tracelens.accounting.phases import job_ns
-from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 MIB = 1 << 20
 SERVERS = Scenario(ranks=8, steps=40, shards=3, shared_links=True, noise=0.05, bucket_bytes=MIB)
@@ -45,7 +44,7 @@ def test_one_server_is_the_fault(name: str) -> None:
     assert found.verdict.state == "faults"
     first = found.findings[0]
     assert (first.kind, first.shards, first.pattern) == (kind, (1,), pattern)
-    truth = 1 - job_ns(trace(SERVERS)) / job_ns(trace(scenario))
+    truth = 1 - duration_ns(SERVERS) / duration_ns(scenario)
     assert first.saving == pytest.approx(truth, rel=0.1)
     assert found.ledger
     assert found.ledger.unexplained < 0.05

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.end_to_end
 # A full collection visits all that is held; one of the youngest objects visits none of them, and takes
 # long only where the machine lets it wait.
 SHORT = 100
+USUAL = str(RECORDERS[0].values[0])
 PROGRAM = f"""
 import gc, threading
 import tracelens as tl
@@ -43,6 +44,14 @@ for number in range(4):
 """
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a recording with the usual recorder; tests only read it."""
+    folder = tmp_path_factory.mktemp("garbage")
+    recorded(folder, TRACELENS_NATIVE=USUAL)
+    return folder
+
+
 def recorded(folder: Path, **variables: str) -> list[dict[str, Any]]:
     script = folder / "train.py"
     script.write_text(PROGRAM)
@@ -53,9 +62,12 @@ def recorded(folder: Path, **variables: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("recorder", RECORDERS)
-def test_a_long_collection_is_a_span(recorder: str, tmp_path: Path) -> None:
+def test_a_long_collection_is_a_span(recorder: str, folder: Path, tmp_path: Path) -> None:
     """Those of a millisecond and more, after recording began; on the thread that was stopped."""
-    events = recorded(tmp_path, TRACELENS_NATIVE=recorder)
+    if recorder == USUAL:
+        events = read_one(folder / "trace").events
+    else:
+        events = recorded(tmp_path, TRACELENS_NATIVE=recorder)
     collections = [event for event in events if event["kind"] == "gc"]
     assert 2 <= len(collections) < SHORT
     assert all(event["duration_ns"] >= LEAST_NS for event in collections)
@@ -66,15 +78,16 @@ def test_a_long_collection_is_a_span(recorder: str, tmp_path: Path) -> None:
     assert {step for step, is_training in seen if not is_training} == {3}
 
 
-def test_it_is_time_of_its_own(tmp_path: Path) -> None:
+def test_it_is_time_of_its_own(folder: Path) -> None:
     """Of the phase that it stops it is taken off."""
-    events = recorded(tmp_path)
+    events = read_one(folder / "trace").events
     training = next(event for event in events if event["kind"] == "forward")["thread"]
     lasted = [e["duration_ns"] for e in events if (e["kind"], e["thread"]) == ("gc", training)]
     assert lasted
-    assert phases.run(load.open(tmp_path / "trace")).of("gc").sum() == sum(lasted)
+    assert phases.run(load.open(folder / "trace")).of("gc").sum() == sum(lasted)
 
 
+@pytest.mark.slow
 def test_it_is_no_part_of_steps_alone(tmp_path: Path) -> None:
     """As other phases."""
     kinds = {event["kind"] for event in recorded(tmp_path, TRACELENS_DETAIL="step")}

@@ -15,6 +15,7 @@ from tracelens_dashboard.app.guards import EVERYWHERE, LOOPBACK, Access
 from tracelens_dashboard.app.server import create_app
 
 if TYPE_CHECKING:
+    from dash import Dash
     from flask.testing import FlaskClient
 
 TOKEN = 3 * "for-tests-only-"
@@ -22,10 +23,15 @@ HERE = {"Host": "box:8050"}
 PATHS = ("/", "/timeline?t0=5&t1=9", "/_dash-layout", "/_dash-dependencies", "/assets/app.css")
 
 
+@pytest.fixture(scope="module")
+def app() -> Dash:
+    """Show a run to the network as ``box``."""
+    return create_app(slow_rank(), Access(("127.0.0.1", "box"), TOKEN))
+
+
 @pytest.fixture
-def visitor() -> FlaskClient:
-    """Come to a run that is shown to the network as ``box``."""
-    app = create_app(slow_rank(), Access(("127.0.0.1", "box"), TOKEN))
+def visitor(app: Dash) -> FlaskClient:
+    """Come without any cookie."""
     client: FlaskClient = app.server.test_client()
     return client
 

@@ -19,6 +19,7 @@ from benchmarks.recorders.ours import MAIN, WAYS, TraceLens
 from benchmarks.recorders.timing import Row
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
+from support.tiers import mark_slow
 
 if TYPE_CHECKING:
     from benchmarks.recorders.arm import Recorder
@@ -52,7 +53,7 @@ def test_every_recorder_is_measured_or_told_why_not() -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("kind", [TraceLens, JsonLines])
+@pytest.mark.parametrize("kind", mark_slow((TraceLens, JsonLines), quick={TraceLens}))
 def test_spans_on_disk_are_counted(kind: type[Recorder], tmp_path: Path) -> None:
     """As many as the child says it has closed, not fewer, not what it has not."""
     said, folder = tmp_path / "said", tmp_path / "folder"

@@ -28,6 +28,8 @@ from tracelens_dashboard.view import state
 from tracelens_dashboard.view.state import ViewState
 
 if TYPE_CHECKING:
+    from dash import Dash
+
     from tracelens_dashboard.runs.catalog import Entry
     from tracelens_dashboard.runs.store import Store
 
@@ -45,6 +47,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         (place / name).mkdir()
         explained(recorded(place / name, scenario))
     return Runs([place])
+
+
+@pytest.fixture(scope="module")
+def app(runs: Runs) -> Dash:
+    return create_app(runs)
 
 
 def entries(runs: Runs) -> tuple[Entry, Entry]:
@@ -185,9 +192,8 @@ def test_ratios_are_on_an_axis_that_holds_one(low: float, high: float) -> None:
 
 
 @pytest.mark.parametrize("chosen", [None, "x", [5], ["unknown"], [[]], {}])
-def test_nonsense_as_a_choice_leads_nowhere(several: Runs, chosen: Any) -> None:
+def test_nonsense_as_a_choice_leads_nowhere(app: Dash, chosen: Any) -> None:
     """The browser's choice of baselines is taken only if all of them are served."""
-    app = create_app(several)
     listed = app.server.test_client().get("/_dash-dependencies").get_json()
     firsts = [entry for entry in listed if "compare-choice" in json.dumps(entry["inputs"])]
     body = body_of(firsts, firsts[0]["output"], {"compare-choice.value": chosen})
@@ -250,7 +256,7 @@ def test_a_clicked_cell_aligns_both_timelines(runs: Runs) -> None:
 @pytest.mark.parametrize(
     "sync", [None, 5, {}, {"begins": [0], "t0": 0, "t1": 1}, {"begins": ["0", 1], "t0": 0, "t1": 1}]
 )
-def test_nonsense_from_the_browser_draws_nothing(runs: Runs, sync: Any) -> None:
+def test_nonsense_from_the_browser_draws_nothing(app: Dash, runs: Runs, sync: Any) -> None:
     """Whatever the browser sends as a window, the answer is a figure."""
     healthy, late = entries(runs)
     values = {
@@ -259,7 +265,7 @@ def test_nonsense_from_the_browser_draws_nothing(runs: Runs, sync: Any) -> None:
         "together-view.data": sync,
         "scheme.computedColorScheme": "light",
     }
-    assert call(create_app(runs), "together-here.figure", values).status_code == 200
+    assert call(app, "together-here.figure", values).status_code == 200
 
 
 def test_the_whole_of_both_runs_is_shown_first(runs: Runs) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from plotly.utils import PlotlyJSONEncoder
@@ -21,7 +22,15 @@ from tracelens_dashboard.theme import LIGHT
 from tracelens_dashboard.view import links
 from tracelens_dashboard.view.state import ViewState
 
+if TYPE_CHECKING:
+    from dash import Dash
+
 FIXED = "rank:2,phase:backprop=median"
+
+
+@cache
+def slow_rank_app() -> Dash:
+    return create_app(slow_rank())
 
 
 def as_json(component: Any) -> str:
@@ -96,7 +105,7 @@ def test_what_cannot_be_answered_is_a_sentence(edit: str, reason: str) -> None:
     """In place of an answer, and of the drawing."""
     assert reason in answered(slow_rank(), edit)
     drawn = call(
-        create_app(slow_rank()),
+        slow_rank_app(),
         f'{{"chart":"{page.BOTH}","part":"graph"}}.figure',
         {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [edit]},
     )
@@ -106,7 +115,7 @@ def test_what_cannot_be_answered_is_a_sentence(edit: str, reason: str) -> None:
 
 @pytest.mark.parametrize("junk", [None, 7, ["all"], {"a": 1}, [1, None], "x" * 10**5, ["<b>" * 50]])
 def test_no_edits_that_are_posted_make_it_fail(junk: Any) -> None:
-    app = create_app(slow_rank())
+    app = slow_rank_app()
     given = {
         f"{page.EDITS}.data": junk,
         f"{page.STEP}.value": junk,
@@ -136,7 +145,7 @@ def test_a_step_is_drawn_before_and_after() -> None:
 
 def test_the_step_that_is_drawn_is_the_one_asked_for_or_the_usual_one() -> None:
     """The usual one is that of the median saving."""
-    app, output = create_app(slow_rank()), f'{{"chart":"{page.BOTH}","part":"summary"}}.children'
+    app, output = slow_rank_app(), f'{{"chart":"{page.BOTH}","part":"summary"}}.children'
     graph = f'{{"chart":"{page.BOTH}","part":"graph"}}.figure'
     assert output
     given = {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [FIXED]}

@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 from support.runs.traces import span, trace_of
 
 from tracelens.model.columns import Columns
-from tracelens.model.events import FramePart, WholeFrame
+from tracelens.model.events import FramePart, WholeFrame, source_of
 
 ROWS = [
     span(rank, kind, at, at + 5) for rank in range(3) for at, kind in enumerate(("data", "forward"))
@@ -37,6 +37,17 @@ def test_it_is_sent_alone() -> None:
     found, expected = sent.columns(()), mine.columns(())
     assert found.height == expected.height == 2
     assert found.number("start_ns").tolist() == expected.number("start_ns").tolist()
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_events_of_a_trace_that_was_sent_can_be_filtered() -> None:
+    """Polars reads them in a thread of its own, while the property that it needs is computed."""
+    whole = trace_of(ROWS, ranks=3)
+    source = source_of(whole.events, range(3))
+    sent = pickle.loads(pickle.dumps(source))  # noqa: S301 - its own
+    events = sent.scan(whole.events.collect_schema())
+    fewer = whole.with_(events=events.filter(pl.col("rank") != 1))
+    assert fewer.source.frame(2).height == 2
 
 
 ENUM = pl.Enum(["z", "a", "m"])

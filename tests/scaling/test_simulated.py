@@ -16,6 +16,7 @@ from tracelens.lod.run_data import Run
 from tracelens.scaling import Point, curves
 from tracelens.simulator import synthetic
 from tracelens.simulator.scenario_file import scenario
+from tracelens.simulator.synthetic import duration_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +52,8 @@ def test_forecast(system: str, largest: int) -> None:
     assert curve.kind == "weak"
     assert curve.rows[-1].efficiency < (0.6 if largest == SIZES[-1] else 0.7)
     for one in curve.forecasts[:2]:
-        assert one.step_ns == pytest.approx(measured(system, one.ranks).step_ns, rel=0.05)
+        larger = scenario(of_size(system, one.ranks))
+        assert one.step_ns == pytest.approx(duration_ns(larger) / larger.steps, rel=0.05)
         assert one.interval[0] < one.step_ns < one.interval[1]
     assert [one.validated for one in curve.forecasts] == [True, True, False]
 

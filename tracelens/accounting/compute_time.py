@@ -7,7 +7,6 @@ tokens: whether who takes longer simply has more to do.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.stages import find_server, stages_of
 from tracelens.accounting.workers import AMOUNTS
+from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
 from tracelens.stats.constants import CLEARLY_SLOWER

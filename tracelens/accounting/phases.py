@@ -18,7 +18,6 @@ what they are shares of, the job's length (`job_ns`), and the transfer of each s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +37,7 @@ from tracelens.accounting.server_queues import server_queues
 from tracelens.accounting.thread_activity import all_waits
 from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
+from tracelens.caching import cached_property
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.memory import forget, give_back
 from tracelens.model.shown import Shown

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate, pairwise
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
@@ -20,6 +19,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.caching import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
 
+from tracelens.caching import cached_property
 from tracelens.stats.constants import FEW, NEARLY_ALL
 
 if TYPE_CHECKING:

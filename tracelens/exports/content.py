@@ -6,12 +6,12 @@ Formats ask for one process at a time, so that no more than that is held, howeve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from tracelens.align.selection import check_ranks, cut
+from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.exports.anonymous import Replacements, texts_of
 from tracelens.exports.down_sampling import Part, sum_up

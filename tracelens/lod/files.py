@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
+from tracelens.caching import cached_property
 from tracelens.distil.kept_report import load_report, save_report
 from tracelens.lod import packed, residuals, run_data
 from tracelens.lod.lane_files import load_lanes, save_lanes

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import OWN_CATEGORIES
+from tracelens.caching import cached_property
 from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
 
 if TYPE_CHECKING:

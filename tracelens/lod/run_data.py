@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, cast
@@ -22,6 +21,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.stages import stages_of
+from tracelens.caching import cached_property
 from tracelens.lod import lanes, pyramid, residuals, search
 from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelens.accounting.phases import CATEGORIES
+from tracelens.caching import cached_property
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

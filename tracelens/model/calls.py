@@ -8,12 +8,12 @@ times the memory; it is for questions about few of them.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
+from tracelens.caching import cached_property
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES, STATUSES
 

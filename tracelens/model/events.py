@@ -8,13 +8,13 @@ run of any size takes no more memory than its largest process.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
+from tracelens.caching import cached_property
 from tracelens.model.columns import MISSING, NULL, Columns
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ clock, that of the first host, and every worker's time is divided into steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
 
 import polars as pl
 
+from tracelens.caching import cached_property
 from tracelens.model.calls import arrivals_of, grids_of
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.events import Source, completed, source_of

@@ -11,13 +11,13 @@ was (`kept_share`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.caching import cached_property
 from tracelens.replay.calls import Calls, complete_calls
 from tracelens.replay.graph import Graph
 from tracelens.replay.links import KEPT, Links, LinkTable

@@ -8,13 +8,13 @@ waits there for the last one; to one in flight also by no more than to those tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.thread_activity import training_threads
+from tracelens.caching import cached_property
 from tracelens.model.calls import NEVER, distinct, stretch
 from tracelens.model.columns import FOREVER
 

@@ -6,12 +6,12 @@ A moment is a begin or an end of what a thread exchanges with others, or the end
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.caching import cached_property
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:

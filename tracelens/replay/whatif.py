@@ -12,12 +12,12 @@ Whoever asks more than once keeps the `Replay`: the run is read once.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from tracelens.accounting import phases as accounting
+from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.findings import predicted
 from tracelens.model.fmt import percent

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.placement import STRATEGIES, Piece, loads
 

@@ -17,11 +17,11 @@ docs/analyses/confidence-and-statistics.md gives formulas and sources.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from tracelens.caching import cached_property
 from tracelens.stats.changepoint import course
 from tracelens.stats.constants import (
     AT_ONCE,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from functools import cached_property
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from tracelens.caching import cached_property
 from tracelens.errors import TraceLensError
 from tracelens.lod import narrowed, opening, residuals, run_data, search
 from tracelens.lod.run_data import Run

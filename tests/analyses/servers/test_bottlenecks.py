@@ -45,7 +45,7 @@ def saved(scenario: Scenario, fixed: Scenario) -> float:
     return 1 - duration_ns(fixed) / duration_ns(scenario)
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.1])
+@pytest.mark.parametrize("noise", mark_slow([0.02, 0.1], quick=[0.1]))
 def test_a_shard_with_a_slow_processor_is_a_fault(noise: float) -> None:
     """Which one, how many times slower per byte, and what it costs."""
     slow = Fault("aggregate", (1,), factor=40.0)
@@ -66,7 +66,7 @@ def test_a_slow_processor_is_told_though_pushes_come_far_apart() -> None:
     assert measured(scenario).loads["bound"].to_list() == [None, None, None]
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.1])
+@pytest.mark.parametrize("noise", mark_slow([0.02, 0.1], quick=[0.1]))
 def test_a_shard_with_a_slow_link_is_a_fault(noise: float) -> None:
     """It is its network, not its processor, and not what it holds."""
     slow = Fault("wire", (2,), factor=8.0)
@@ -173,7 +173,7 @@ def test_what_costs_nothing_is_not_told(scenario: Scenario) -> None:
     assert [found.kind for found in report(scenario).findings if found.kind in KINDS] == []
 
 
-@pytest.mark.parametrize("runs", few_or_many(4, 24))
+@pytest.mark.parametrize("runs", few_or_many(2, 24))
 def test_healthy_servers_are_left_alone(runs: int) -> None:
     """No run with noisy workers and shards has a fault."""
     for seed in range(runs):

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tracelens.replay.counterfactual import Episode
 
 STEPS, LATE = 120, slice(40, 110)
-RANKS = {2: 8, 8: 64}  # by ranks a host
+sizes = pytest.mark.parametrize(
+    ("per_host", "ranks"), [(2, 8), (8, 32), pytest.param(8, 64, marks=pytest.mark.slow)]
+)
 
 
 def on_hosts(matrices: list[Floats], per_host: int) -> ComputeTime:
@@ -37,14 +39,14 @@ def told(own: ComputeTime) -> list[Episode]:
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(2), quick=[0]))
-@pytest.mark.parametrize("per_host", RANKS)
+@sizes
 @pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
 def test_a_slow_host_is_one_finding_with_all_its_ranks(
-    per_host: int, seed: int, *, spiky: bool
+    per_host: int, ranks: int, seed: int, *, spiky: bool
 ) -> None:
     """Also where its ranks lose most in different phases, by chance."""
     slow = list(range(per_host, 2 * per_host))
-    matrices = healthy(seed, RANKS[per_host], STEPS, spiky=spiky)
+    matrices = healthy(seed, ranks, STEPS, spiky=spiky)
     for values in matrices:
         values[LATE, slow] *= 1.25
     (late,) = told(on_hosts(matrices, per_host))
@@ -66,11 +68,11 @@ def test_a_host_shows_what_its_ranks_alone_do_not(runs: int) -> None:
         assert share == pytest.approx(0.03, rel=0.2)
 
 
-@pytest.mark.parametrize("per_host", RANKS)
-def test_one_late_rank_does_not_make_its_host_late(per_host: int) -> None:
+@sizes
+def test_one_late_rank_does_not_make_its_host_late(per_host: int, ranks: int) -> None:
     """However late it is."""
     for seed, by in enumerate((0.15, 0.4, 1.5)):
-        matrices = healthy(seed, RANKS[per_host], STEPS)
+        matrices = healthy(seed, ranks, STEPS)
         matrices[2][LATE, per_host] += by
         (late,) = told(on_hosts(matrices, per_host))
         assert late.ranks == (per_host,)
@@ -86,13 +88,13 @@ def test_ranks_of_a_host_lose_each_its_own() -> None:
     assert found == pytest.approx(grown, abs=0.03)
 
 
+@sizes
 @pytest.mark.parametrize("runs", few_or_many(1, 3))
 @pytest.mark.parametrize("spiky", [False, True], ids=["smooth", "spiky"])
-def test_equal_hosts_are_not_accused(runs: int, *, spiky: bool) -> None:
+def test_equal_hosts_are_not_accused(per_host: int, ranks: int, runs: int, *, spiky: bool) -> None:
     """Neither of two ranks nor of eight."""
-    for per_host, ranks in RANKS.items():
-        for seed in range(runs):
-            assert told(on_hosts(healthy(seed, ranks, STEPS, spiky=spiky), per_host)) == []
+    for seed in range(runs):
+        assert told(on_hosts(healthy(seed, ranks, STEPS, spiky=spiky), per_host)) == []
 
 
 @pytest.mark.parametrize("seed", mark_slow([0, 2], quick=[0]))

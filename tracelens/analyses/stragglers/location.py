@@ -8,7 +8,6 @@ ranks wait, all there is to say is for whom they do so most, and where that one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINS
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.analyses import stacks
 from tracelens.analyses.jitter import in_few_steps
+from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, MANY
 from tracelens.stats.robust import medians

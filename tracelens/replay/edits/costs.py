@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.stats.cost_line import fit_cost_model
 

@@ -43,6 +43,8 @@ NATIVE_TWINS := tests/instrument/core $(addprefix tests/instrument/storage/test_
   tests/hooks/torch/test_torch_buckets.py
 SECOND_TRIES := .pytest_cache/second-tries
 test test-rest: export SECOND_TRIES := $(SECOND_TRIES)
+# As many tests run at once as there are cores; a second thread of Polars would only wait for one. `test-rest` leaves it its threads.
+test: export POLARS_MAX_THREADS := 1
 
 .PHONY: browser
 browser: # the browser tests use the system's Chromium

@@ -18,7 +18,6 @@ from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.label import HEALTHY
 from benchmarks.labelled.score import outcome
 from benchmarks.labelled.setting import FIRST_SEED, LEVELS, TUNED_FAMILY, setting
-from scipy.signal import lfilter
 from support.runs.matrices import PHASES, own_time
 
 from tracelens import load
@@ -150,6 +149,8 @@ def _normal(draw: np.random.Generator, shape: tuple[int, int]) -> Floats:
 
 
 def _correlated(draw: np.random.Generator, shape: tuple[int, int]) -> Floats:
+    from scipy.signal import lfilter  # noqa: PLC0415 - takes a second
+
     white = draw.standard_normal(shape)
     white[1:] *= 0.6
     alike: Floats = lfilter([1.0], [1.0, -0.8], white, axis=0)

@@ -65,6 +65,7 @@ def test_processes(run_of_six: Path, in_threads: bytes) -> None:
     assert analyzed(run_of_six, "--again", "--executor", "processes:2") == in_threads
 
 
+@pytest.mark.slow
 def test_mpi_ranks(run_of_six: Path, in_threads: bytes) -> None:
     """Two ranks work, a third one merges what they found."""
     ranks = (str(MPIEXEC), "-n", "3", sys.executable, "-m", "mpi4py.futures")

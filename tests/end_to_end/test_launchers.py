@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from support.imports import skip_without
 from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command, run_record
 from support.launch.recording import clean_environment
@@ -17,7 +18,7 @@ from support.launch.torchrun import torchrun_command
 
 import tracelens as tl
 
-pytest.importorskip("torch")
+skip_without("torch")
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "launch" / "programs" / "endless_ddp.py"

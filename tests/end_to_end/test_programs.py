@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.imports import skip_without
 from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command
 from support.launch.recording import clean_environment, read_all
@@ -20,7 +21,7 @@ from support.launch.torchrun import torchrun_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytest.importorskip("torch")
+skip_without("torch")
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs" / "torch_programs.py"

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.imports import skip_without
 from support.launch.recording import Recorded, read_all
 from support.launch.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
 from tracelens.accounting import phases
 
-pytest.importorskip("torch")
+skip_without("torch")
 pytestmark = pytest.mark.end_to_end
 
 if TYPE_CHECKING:

@@ -6,14 +6,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+from support.imports import skip_without
 from support.launch.examples import run_example
 from support.launch.recording import Recorded, read_all
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("torch")
-pytestmark = pytest.mark.end_to_end
+skip_without("torch")
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 STEPS, SHARDED = 12, 4  # three blocks, and what is left of the model
 

@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.imports import skip_without
 from support.launch.torchrun import run_ranks, torchrun_command
 
 import tracelens as tl
 
-pytest.importorskip("torch")
+skip_without("torch")
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[1] / "hooks" / "torch" / "scripts" / "slow_layer_training.py"

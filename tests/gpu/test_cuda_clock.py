@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Any
 
 from support.device.gpu import gpu, torch
+from support.imports import LateModule
 
-from tracelens_instrument.device.cuda import CudaClock
+if TYPE_CHECKING:
+    from tracelens_instrument.device.cuda import CudaClock
 
+cuda: Any = LateModule("tracelens_instrument.device.cuda")
 pytestmark = gpu
 
 CYCLES = 50_000_000  # tens of milliseconds
@@ -23,7 +27,7 @@ def settled(clock: CudaClock, event: object, limit_s: float = 10.0) -> None:
 
 def test_an_event_is_over_when_the_stream_has_come_to_it() -> None:
     """Not before."""
-    clock = CudaClock(torch.cuda.current_device())
+    clock = cuda.CudaClock(torch.cuda.current_device())
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)
     recorded = clock.record()
@@ -34,7 +38,7 @@ def test_an_event_is_over_when_the_stream_has_come_to_it() -> None:
 
 def test_time_between_events_is_the_devices() -> None:
     """As long as the work between them, which the host did not wait for."""
-    clock = CudaClock(torch.cuda.current_device())
+    clock = cuda.CudaClock(torch.cuda.current_device())
     torch.cuda.synchronize()
     began = time.monotonic_ns()
     first = clock.record()
@@ -51,7 +55,7 @@ def test_time_between_events_is_the_devices() -> None:
 
 def test_a_stream_apart_does_not_wait_for_the_others() -> None:
     """So that an anchor's window stays narrow while the device computes."""
-    clock = CudaClock(torch.cuda.current_device())
+    clock = cuda.CudaClock(torch.cuda.current_device())
     settled(clock, clock.record_apart())
     torch.cuda.synchronize()
     torch.cuda._sleep(CYCLES)
@@ -64,7 +68,7 @@ def test_a_stream_apart_does_not_wait_for_the_others() -> None:
 
 def test_streams_are_told_apart() -> None:
     """By the numbers that PyTorch gives them."""
-    clock = CudaClock(torch.cuda.current_device())
+    clock = cuda.CudaClock(torch.cuda.current_device())
     here = clock.record()
     with torch.cuda.stream(torch.cuda.Stream()):
         there = clock.record()
@@ -78,7 +82,7 @@ def test_streams_are_told_apart() -> None:
 
 def test_events_are_used_again() -> None:
     """What was given back is recorded anew."""
-    clock = CudaClock(torch.cuda.current_device())
+    clock = cuda.CudaClock(torch.cuda.current_device())
     first = clock.record_apart()
     settled(clock, first)
     clock.reuse(first)
@@ -88,7 +92,7 @@ def test_events_are_used_again() -> None:
 
 def test_a_capture_is_left_alone() -> None:
     """Nothing is recorded, and nothing may be asked, while this thread captures a graph."""
-    clock = CudaClock(torch.cuda.current_device())
+    clock = cuda.CudaClock(torch.cuda.current_device())
     values = torch.zeros(8, device="cuda")
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scipy.stats import beta
+from scipy.special import betaincinv
 
 
 def exact(count: int, of: int, missed: float = 0.05) -> tuple[float, float]:
     """Return the interval of a share (Clopper and Pearson 1934)."""
     if not of:
         return 0.0, 1.0
-    low = float(beta.ppf(missed / 2, count, of - count + 1)) if count else 0.0
-    high = float(beta.ppf(1 - missed / 2, count + 1, of - count)) if count < of else 1.0
+    low = float(betaincinv(count, of - count + 1, missed / 2)) if count else 0.0
+    high = float(betaincinv(count + 1, of - count, 1 - missed / 2)) if count < of else 1.0
     return low, high

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from benchmarks.labelled.setting import Family, Floats, Level
-from scipy.signal import lfilter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,6 +99,8 @@ def _fresh(setting: Setting, purpose: str, strength: Strength) -> Floats:
     rho = strength.memory
     white = draw.standard_normal(shape)
     white[1:] *= np.sqrt(1 - rho**2)
+    from scipy.signal import lfilter  # noqa: PLC0415 - takes a second
+
     return np.asarray(lfilter([1.0], [1.0, -rho], white, axis=0))
 
 

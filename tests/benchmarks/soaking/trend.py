@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,5 +47,5 @@ def trend(seconds: Sequence[float], values: Sequence[float]) -> Trend:
         return Trend(float(np.median(value[kept])), 0.0, -np.inf, np.inf)
     slope, begin = np.polyfit(x, y, 1)
     squares = ((y - begin - slope * x) ** 2).sum() / ((x - x.mean()) ** 2).sum()
-    half = t.ppf(0.975, blocks - 2) * np.sqrt(squares / (blocks - 2))
+    half = stdtrit(blocks - 2, 0.975) * np.sqrt(squares / (blocks - 2))
     return Trend(float(np.median(value[kept])), slope, slope - half, slope + half)

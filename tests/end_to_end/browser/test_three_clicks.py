@@ -86,6 +86,7 @@ def test_the_slow_rank(browser: Browser, url: str) -> None:
         assert page.evaluate("clicks") <= MOST_CLICKS
 
 
+@pytest.mark.slow
 def test_the_hot_shard(browser: Browser, url: str) -> None:
     """The card's worst step, then where its row is busy: which push it served, of how many bytes."""
     with opened(browser, url) as page:

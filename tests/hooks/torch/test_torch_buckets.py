@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.imports import LateModule
 from support.launch.patience import until
 from support.launch.recording import read_one
 from support.launch.torch_training import Training, dist, group_of_one, network, torch
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-DistributedDataParallel = torch.nn.parallel.DistributedDataParallel
+parallel: Any = LateModule("torch.nn.parallel")
+weak: Any = LateModule("torch.utils.weak")
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,7 @@ def _trained(model: Any) -> Training:
 
 
 def test_without_a_hook_of_the_users(trace: Path) -> None:
-    _trained(tl.attach(DistributedDataParallel(network())))
+    _trained(tl.attach(parallel.DistributedDataParallel(network())))
     tl.stop()
     buckets = read_one(trace).named("bucket")
     assert [(b["bytes"], b["op"]) for b in buckets] == [(4 * (8 * 16 + 16 + 16), "allreduce")] * 2
@@ -61,7 +63,7 @@ def test_without_a_hook_of_the_users(trace: Path) -> None:
 
 def test_the_buckets_of_each_pass_are_numbered(trace: Path) -> None:
     """From 0 on, by what is compiled and by what is not; DDP arranges them anew after the first step."""
-    training = Training(tl.attach(DistributedDataParallel(network(), bucket_cap_mb=1e-4)))
+    training = Training(tl.attach(parallel.DistributedDataParallel(network(), bucket_cap_mb=1e-4)))
     for number in range(5):
         with tl.step(number):
             training.step()
@@ -73,7 +75,7 @@ def test_the_buckets_of_each_pass_are_numbered(trace: Path) -> None:
 
 def test_each_backward_pass_has_a_bucket(trace: Path) -> None:
     """Numbered on, although what is compiled sees some of them, and Python others."""
-    training = Training(tl.attach(DistributedDataParallel(network())))
+    training = Training(tl.attach(parallel.DistributedDataParallel(network())))
     for _ in range(5):
         training.step()
     tl.stop()
@@ -85,7 +87,7 @@ def test_each_backward_pass_has_a_bucket(trace: Path) -> None:
 @pytest.mark.skipif(not compiled.buckets(), reason="not compiled for this PyTorch")
 def test_a_buffer_in_other_hands_is_no_bucket(trace: Path) -> None:
     """What a program itself reduces is recorded as that, also a buffer of DDP's."""
-    training = _trained(tl.attach(DistributedDataParallel(network())))
+    training = _trained(tl.attach(parallel.DistributedDataParallel(network())))
     training.step()
     buffer = list(buckets._BUFFERS.values())[-1].buffer()
     assert buffer is not None
@@ -108,7 +110,7 @@ def test_threads_of_gloo_keep_their_python_state() -> None:
             kept.state = True
             made.append(threading.get_ident())
 
-    tl.attach(DistributedDataParallel(network()))
+    tl.attach(parallel.DistributedDataParallel(network()))
     dist.all_reduce(torch.ones(4))  # the first event opens the recording, in Python
     for _ in range(20):
         work = dist.all_reduce(torch.ones(4), async_op=True)
@@ -118,7 +120,7 @@ def test_threads_of_gloo_keep_their_python_state() -> None:
 
 
 def test_the_users_hook_is_called_and_recorded(trace: Path) -> None:
-    model = tl.attach(DistributedDataParallel(network()))
+    model = tl.attach(parallel.DistributedDataParallel(network()))
     hook = Hook()
     model.register_comm_hook("state", hook)
     _trained(model)
@@ -127,22 +129,22 @@ def test_the_users_hook_is_called_and_recorded(trace: Path) -> None:
 
 
 def test_a_second_hook_is_refused_as_ever() -> None:
-    model = tl.attach(DistributedDataParallel(network()))
+    model = tl.attach(parallel.DistributedDataParallel(network()))
     model.register_comm_hook("state", Hook())
     with pytest.raises(RuntimeError, match="can only be called once"):
         model.register_comm_hook("state", Hook())
 
 
 def test_what_is_no_hook_is_refused_as_ever() -> None:
-    model = tl.attach(DistributedDataParallel(network()))
+    model = tl.attach(parallel.DistributedDataParallel(network()))
     with pytest.raises(TypeError, match="must be callable"):
         model.register_comm_hook("state", "no hook")
 
 
 def test_a_hook_from_before_is_kept_and_told_of(trace: Path) -> None:
-    model = DistributedDataParallel(network())
+    model = parallel.DistributedDataParallel(network())
     hook = Hook()
-    register = DistributedDataParallel.register_comm_hook
+    register = parallel.DistributedDataParallel.register_comm_hook
     getattr(register, "__wrapped__", register)(
         model, "state", hook
     )  # as if attach were never called
@@ -159,7 +161,7 @@ def test_a_hook_from_before_is_kept_and_told_of(trace: Path) -> None:
 
 
 def test_a_built_in_hook_is_kept_and_seen(trace: Path) -> None:
-    model = DistributedDataParallel(network())
+    model = parallel.DistributedDataParallel(network())
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
     training = Training(tl.attach(model))
     training.step()
@@ -171,7 +173,7 @@ def test_a_built_in_hook_is_kept_and_seen(trace: Path) -> None:
 
 def test_two_models_share_a_backward_pass(trace: Path) -> None:
     """Computing goes on after the first model's bucket; only after the last is there waiting."""
-    first, second = (tl.attach(DistributedDataParallel(network())) for _ in range(2))
+    first, second = (tl.attach(parallel.DistributedDataParallel(network())) for _ in range(2))
     inputs = torch.ones(2, 8)
     (first(inputs) + second(inputs)).sum().backward()
     tl.stop()
@@ -189,7 +191,7 @@ def test_a_model_inside_the_attached_one_is_found(trace: Path) -> None:
     class Outer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.inner = DistributedDataParallel(network())
+            self.inner = parallel.DistributedDataParallel(network())
 
         def forward(self, inputs: Any) -> Any:
             return self.inner(inputs)
@@ -201,8 +203,8 @@ def test_a_model_inside_the_attached_one_is_found(trace: Path) -> None:
 
 def test_a_recorded_model_goes_away() -> None:
     """Nothing of ours keeps a model alive: gloo's threads must not outlive it."""
-    model = tl.attach(DistributedDataParallel(network()))
+    model = tl.attach(parallel.DistributedDataParallel(network()))
     _trained(model)
-    weight = torch._C._WeakTensorRef(model.module[0].weight)
+    weight = weak.TensorWeakRef(model.module[0].weight)
     del model
-    until(weight.expired)  # one of gloo's threads may just be letting go of a bucket
+    until(lambda: weight() is None)  # one of gloo's threads may just be letting go of a bucket

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.imports import LateModule
 from support.launch.recording import read_one
 from support.launch.torch_training import Training, network, torch
 
@@ -13,15 +14,7 @@ import tracelens as tl
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-class Inner(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = torch.nn.Linear(8, 8)
-
-    def forward(self, values: Any) -> Any:
-        scaled = torch.nn.functional.layer_norm(self.linear(values) * 2, (8,))
-        return scaled.relu_()
+classes: Any = LateModule("support.launch.torch_classes")
 
 
 def _within(inner: dict[str, Any], outer: dict[str, Any]) -> bool:
@@ -51,7 +44,7 @@ def test_operators_lie_in_their_layers(trace: Path) -> None:
 
 def test_operators_outside_of_layers(trace: Path) -> None:
     """Those that the user's own forward calls, in place or not."""
-    model = Inner()
+    model = classes.OwnOperators()
     tl.attach(model, detail="op")
     model(torch.ones(2, 8)).sum().backward()
     tl.stop()
@@ -83,7 +76,7 @@ def test_a_compiled_model_compiles_whole() -> None:
 
 def test_a_compiled_part_is_one(trace: Path) -> None:
     """It computes what it did, and the operators around it are there."""
-    first, inner = network(), torch.nn.Sequential(torch.nn.Linear(1, 8), Inner())
+    first, inner = network(), torch.nn.Sequential(torch.nn.Linear(1, 8), classes.OwnOperators())
     whole = torch.nn.Sequential(first, torch.compile(inner, backend="eager"))
     with torch.no_grad():  # else PyTorch warns of what it compiles
         expected = inner(first(torch.ones(2, 8)))

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.imports import skip_without
 from support.launch.recording import Recorded, read_all
 
-pytest.importorskip("torch")
+skip_without("torch")
 pytestmark = pytest.mark.end_to_end
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.imports import LateModule
 from support.launch.recording import Recorded, read_all, read_one
-from support.launch.torch_training import Training, loader, torch
+from support.launch.torch_training import Training
 
 import tracelens as tl
 
@@ -19,43 +20,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning"),
 ]
 
-data: Any = torch.utils.data
+data: Any = LateModule("torch.utils.data")
+classes: Any = LateModule("support.launch.torch_classes")
 BATCHES = 5
-
-
-class Rows(data.Dataset):
-    """Ten rows, by their number."""
-
-    first = 0
-
-    def __len__(self) -> int:
-        return 2 * BATCHES
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.full((8,), float(self.first + index))
-
-
-class Stream(data.IterableDataset):
-    """The same as a stream, of which each worker takes its part."""
-
-    def __iter__(self) -> Any:
-        worker = data.get_worker_info()
-        assert worker is not None
-        return iter(Rows()[i] for i in range(worker.id, 2 * BATCHES, worker.num_workers))
-
-
-class Nested(Rows):
-    """Reads from a loader of its own."""
-
-    def __getitem__(self, index: int) -> Any:
-        return next(iter(loader(1, 1)))[0] * index
-
-
-class Shift:
-    """A user's own initialization of a worker."""
-
-    def __call__(self, _worker: int) -> None:
-        Rows.first = 100
 
 
 def _train(trace: Path, batches: Any, epochs: int = 1) -> tuple[Recorded, list[float]]:
@@ -89,7 +56,7 @@ def _check(recorded: Recorded, batches: int, workers: int) -> None:
 def test_each_batch_has_its_fetch(start: str, trace: Path) -> None:
     """Where workers stay for two epochs, too; the batches are the same as ever."""
     batches = data.DataLoader(
-        Rows(), 2, num_workers=2, persistent_workers=True, multiprocessing_context=start
+        classes.Rows(), 2, num_workers=2, persistent_workers=True, multiprocessing_context=start
     )
     recorded, seen = _train(trace, batches, epochs=2)
     _check(recorded, 2 * BATCHES, workers=2)
@@ -100,13 +67,13 @@ def test_each_batch_has_its_fetch(start: str, trace: Path) -> None:
 
 
 def test_a_stream_is_fetched_by_its_workers(trace: Path) -> None:
-    recorded, seen = _train(trace, data.DataLoader(Stream(), 2, num_workers=2))
+    recorded, seen = _train(trace, data.DataLoader(classes.Stream(), 2, num_workers=2))
     assert sorted(seen) == [float(index) for index in range(2 * BATCHES)]
     _check(recorded, 6, workers=2)  # of five rows each, three batches
 
 
 def test_the_users_initialization_runs(trace: Path) -> None:
-    batches = data.DataLoader(Rows(), 2, num_workers=1, worker_init_fn=Shift())
+    batches = data.DataLoader(classes.Rows(), 2, num_workers=1, worker_init_fn=classes.Shift())
     recorded, seen = _train(trace, batches)
     assert seen == [100.0 + index for index in range(2 * BATCHES)]
     _check(recorded, BATCHES, workers=1)
@@ -114,13 +81,13 @@ def test_the_users_initialization_runs(trace: Path) -> None:
 
 def test_workers_write_no_files(trace: Path) -> None:
     """Also where a dataset reads from a loader of its own, whose batches are nobody's business."""
-    recorded, _ = _train(trace, data.DataLoader(Nested(), 2, num_workers=1))
+    recorded, _ = _train(trace, data.DataLoader(classes.Nested(), 2, num_workers=1))
     assert len(read_all(trace)) == 1
     _check(recorded, BATCHES, workers=1)
 
 
 def test_a_worker_that_fails_fails_as_ever(trace: Path) -> None:
-    class Broken(Rows):
+    class Broken(classes.Rows):
         def __getitem__(self, index: int) -> Any:
             raise ValueError(index)
 

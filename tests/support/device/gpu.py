@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from support.imports import LateModule, skip_without
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-torch = pytest.importorskip("torch")
+skip_without("torch")
+torch: Any = LateModule("torch")
 
 gpu = [
     pytest.mark.gpu,
     pytest.mark.filterwarnings("default"),  # PyTorch warns of prototypes, and of devices it guesses
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA device"),
+    pytest.mark.skipif(
+        "not __import__('torch').cuda.is_available()", reason="this machine has no CUDA device"
+    ),
 ]
 DRIFT = 1e-4  # no clock is worse
 

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import pytest
+from support.imports import LateModule, skip_without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-torch = pytest.importorskip("torch")
-dist = torch.distributed
+skip_without("torch")
+torch: Any = LateModule("torch")
+dist: Any = LateModule("torch.distributed")
 
 
 # Where PyTorch (2.13) ends a group it holds the GIL and waits for threads of Gloo, which may wait for

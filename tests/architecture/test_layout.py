@@ -22,6 +22,7 @@ def test_array_aliases_are_defined_once(library: dict[str, Module]) -> None:
     assert {name: where for name, where in aliases(library).items() if len(where) > 1} == {}
 
 
+@pytest.mark.slow
 def test_no_circles(library: dict[str, Module]) -> None:
     """Not even by imports inside functions or for types, which import contracts on packages may miss."""
     out = reaching(imports(library), "load", "call", "types")

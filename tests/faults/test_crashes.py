@@ -221,6 +221,7 @@ def test_a_reader_of_another_distribution(plugins: dict[str, str], tmp_path: Pat
     assert SAID["abort"] in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_crash_of_no_file(plugins: dict[str, str], tmp_path: Path) -> None:
     """Each file alone does no harm, so it is a bug, and is reported as one."""
     written(tmp_path)

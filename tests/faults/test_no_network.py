@@ -8,13 +8,13 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
 
+import pytest
 from support.launch.patience import PATIENCE_S
 from support.samples import SAMPLES
+from support.tiers import few_or_many
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 # Runs verbs, and ends with 99 where it or a library looks up a name or connects to another machine.
 WATCHED: Final = """
@@ -70,11 +70,12 @@ def test_recording(tmp_path: Path) -> None:
     assert list((tmp_path / "run").glob("*.arrow"))
 
 
-def test_verbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", few_or_many(2, len(VERBS)))
+def test_verbs(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error names the verb that did it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     shutil.copytree(SAMPLES / "ddp-slow-backprop", tmp_path / "run")
-    commands = json.dumps(VERBS).replace("RUN", str(tmp_path / "run"))
+    commands = json.dumps(VERBS[:count]).replace("RUN", str(tmp_path / "run"))
     commands = commands.replace("OUT", str(tmp_path))
     done = watched(*map(json.dumps, json.loads(commands)))
     assert done.returncode == 0, done.stderr

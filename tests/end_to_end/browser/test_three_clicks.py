@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from support.tiers import mark_slow
 from support.web.browser import box_of, opened, place_saying, served
 from support.web.pixels import coloured, plot
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.end_to_end
 
 MOST_CLICKS = 3
-SLOW, HOT = 41, 0
+SLOW, HOT = 13, 0
 MIB = 1 << 20
 RUN = Scenario(
     ranks_per_host=8,
@@ -36,7 +37,7 @@ GBYTES_PER_S_AND_RANK = 4.0  # of a shard's link: all ranks together push for a 
 COUNTING = "window.clicks = 0; addEventListener('click', e => { clicks += e.isTrusted; }, true);"
 
 
-@pytest.fixture(scope="module", params=[64, pytest.param(512, marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=mark_slow([16, 64, 512], quick=[16]))
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("traces") / "run"
     rate = GBYTES_PER_S_AND_RANK * request.param

@@ -9,6 +9,7 @@ freedom, and their sum has those of Welch (1947) and Satterthwaite (1946).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
@@ -108,6 +109,7 @@ def _variance(values: Floats) -> float:
     return float(np.mean(np.clip(values, -limit, limit) ** 2)) / _left_of_normal(CUT)
 
 
+@cache
 def _left_of_normal(limit: float) -> float:
     """Return what is left of the variance of normal numbers that are cut at `limit` deviations."""
     normal = NormalDist()

@@ -28,8 +28,17 @@ _TO_SIGMA: Final = 1.4826
 
 
 def deviation(values: Floats) -> float:
-    """Return the deviation of values from zero."""
-    return _TO_SIGMA * float(np.median(np.abs(values), overwrite_input=True))
+    """Return the deviation of values from zero; nan of none, and where one is nan."""
+    distances = np.abs(values).ravel()
+    if not len(distances):
+        return float("nan")
+    middle = len(distances) // 2
+    # As np.median does, which takes five times as long for the few values that there often are.
+    distances.partition((middle - 1, middle, -1))
+    if np.isnan(distances[-1]):
+        return float("nan")
+    low = distances[middle if len(distances) % 2 else middle - 1]
+    return _TO_SIGMA * float((low + distances[middle]) / 2)
 
 
 def deviation_of_steps(values: Floats) -> float:

@@ -155,11 +155,15 @@ def _of_length(
 ) -> Windows:
     """Judge the windows of one length: `sums` are of ranks, of their peers, and of the peers' median."""
     ranks, peers, middle = sums
-    starts = np.arange(0, normal.blocks - length + 1, max(1, length // 4))
+    every = max(1, length // 4)
+    starts = np.arange(0, normal.blocks - length + 1, every)
     lasting = normal.lasting(length)
-    means = ranks.beyond(starts, length, lasting)
-    scale, freedom = normal.scale(length, peers.beyond(starts, length, lasting))
-    level = ranks.inside(starts, length) + middle.inside(starts, length)
+    inside = ranks.inside(length, every)
+    means = ranks.beyond(inside, length, lasting)
+    scale, freedom = normal.scale(
+        length, peers.beyond(peers.inside(length, every), length, lasting)
+    )
+    level = inside + middle.inside(length, every)
     whole = length == normal.blocks
     tried = 1 / ENOUGH if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - ENOUGH)
     p = np.ones_like(means)
@@ -180,13 +184,12 @@ class _Sums:
     def of(cls, blocks: Floats) -> _Sums:
         return cls(np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)]))
 
-    def inside(self, starts: Ints, length: int) -> Floats:
-        """Return the means of windows."""
-        return np.asarray((self.upto[starts + length] - self.upto[starts]) / length)
+    def inside(self, length: int, every: int) -> Floats:
+        """Return the means of windows that begin `every` so many blocks, [window, rank]."""
+        return np.asarray((self.upto[length::every] - self.upto[:-length:every]) / length)
 
-    def beyond(self, starts: Ints, length: int, lasting: float) -> Floats:
+    def beyond(self, inside: Floats, length: int, lasting: float) -> Floats:
         """Return those means, less what is expected from outside of the window."""
-        inside = self.inside(starts, length)
         rest = max(len(self.upto) - 1 - length, 1)
         return np.asarray(inside - lasting * (self.upto[-1] - inside * length) / rest)
 

@@ -81,6 +81,7 @@ def test_a_straggler_is_no_stage(setting: Setting) -> None:
 
 
 @short_and_long
+@pytest.mark.slow
 def test_a_straggler_among_unequal_stages(setting: Setting) -> None:
     """It is compared with its own stage, however long that of others is."""
     make = kinds_of_pipelines.staged(kinds_of_pipelines.straggler, kinds_of_pipelines.uneven)
@@ -136,7 +137,10 @@ def measure_bubble(
 @pytest.mark.parametrize("seed", mark_slow(range(2), quick=[0]))
 @pytest.mark.parametrize(
     "plant",
-    [kinds_of_ranks.nothing, kinds_of_pipelines.straggler, kinds_of_pipelines.unequal_stages],
+    mark_slow(
+        [kinds_of_ranks.nothing, kinds_of_pipelines.straggler, kinds_of_pipelines.unequal_stages],
+        quick=[kinds_of_pipelines.unequal_stages],
+    ),
 )
 def test_what_the_schedule_makes_is_a_bubble(
     plant: Callable[[Setting, Work], Label], seed: int, ranks: int

@@ -51,6 +51,7 @@ def test_memory_and_files_are_those_of_all_processes(tmp_path: Path) -> None:
     assert measured([*command, str(outside), HOLD], output, trace=inside.parent).files == 0
 
 
+@pytest.mark.slow
 def test_time_is_that_of_all_processes(tmp_path: Path) -> None:
     """The processor time of a child of the child counts, too; waiting does not."""
     inner = (
@@ -69,6 +70,7 @@ def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_floor_reads_every_event(tmp_path: Path) -> None:
     """As many events as the run has; of a file cut short it says so, instead of reading less."""
     trace = made(SIZE, tmp_path)

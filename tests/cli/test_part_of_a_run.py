@@ -101,6 +101,7 @@ def test_no_straggler_where_none_was_read(run: Path, capsys: pytest.CaptureFixtu
     assert "HEALTHY in ranks 0-3" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_steps_are_all_that_counts(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Job time and shares are those of the steps; a straggler outside of them is none."""
     early, late = (report(capsys, run, "--steps", steps) for steps in ("0-49", "70-"))

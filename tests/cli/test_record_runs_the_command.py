@@ -114,6 +114,7 @@ def test_arguments_after_the_dashes_belong_to_the_command(tmp_path: Path) -> Non
     assert done.stdout == "['--out', 'x', '--', 'y']\n"
 
 
+@pytest.mark.slow
 def test_open_files_reach_the_command(tmp_path: Path) -> None:
     """An MPI launcher talks to its ranks through one."""
     script = tmp_path / "through.py"

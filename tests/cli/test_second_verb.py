@@ -58,6 +58,7 @@ def test_nothing_is_kept_where_that_is_asked_for(trace: Path, tmp_path: Path) ->
     assert kept_report.find(trace) is None
 
 
+@pytest.mark.slow
 def test_an_index_after_a_report(trace: Path, tmp_path: Path) -> None:
     """It is finished without an event, and is the one that is made of the trace alone."""
     alone = recorded(tmp_path / "alone" / "run", SLOW)
@@ -94,6 +95,7 @@ def test_a_page_after_a_report(trace: Path, tmp_path: Path) -> None:
     assert first == second
 
 
+@pytest.mark.slow
 def test_flagged_steps_after_a_report(
     trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

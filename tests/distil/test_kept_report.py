@@ -61,6 +61,7 @@ def test_it_is_shown_without_reading_the_trace(
     assert main(["analyze", str(trace), "--again"]) == 3
 
 
+@pytest.mark.slow
 def test_whoever_made_an_index_has_the_report_too(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ def test_of_parts_the_latest_few(trace: Path, capsys: pytest.CaptureFixture[str]
     assert len(kept(trace)) == 1
 
 
+@pytest.mark.slow
 def test_a_part_that_is_shown_is_not_kept_as_the_run(trace: Path) -> None:
     """Neither its report nor its index is found when the trace is opened."""
     opening.explained(tracelens.open(trace, steps="0-9"))

@@ -150,6 +150,7 @@ def test_a_worker_that_dies() -> None:
         assert list(mapped(Doing.done, things, executor)) == list(range(20))
 
 
+@pytest.mark.slow
 def test_an_error_is_raised() -> None:
     """What fails for a reason of its own is not tried again, but told."""
     with opened("processes:2") as executor, pytest.raises(ZeroDivisionError):

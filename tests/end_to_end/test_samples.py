@@ -47,6 +47,7 @@ def test_every_folder_is_in_the_manifest() -> None:
     assert folders == {sample.name for sample in manifest()}
 
 
+@pytest.mark.slow
 def test_an_example_fails_if_its_fault_is_not_found(capfd: pytest.CaptureFixture[str]) -> None:
     """`make example-NAME` prints the report, and ends well only if what is planted stands in it."""
     (sample,) = (sample for sample in manifest() if sample.name == "ddp-slow-backprop")

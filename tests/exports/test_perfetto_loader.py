@@ -50,6 +50,7 @@ def test_every_sample_is_loaded_whole(name: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_counted(tmp_path: Path) -> None:
     """An event at a negative time, as older exports had them, is an error to the loader."""
     file = tmp_path / "early.json"

@@ -70,7 +70,7 @@ def named_by_findings(report: Report) -> list[tuple[Any, ...]]:
     return [(finding.kind, finding.ranks, finding.steps) for finding in report.findings]
 
 
-@pytest.mark.parametrize("scenario", mark_slow(SCENARIOS, ("devices", "hosts")))
+@pytest.mark.parametrize("scenario", mark_slow(SCENARIOS, ("devices",)))
 def test_every_scenario(scenario: str, tmp_path: Path) -> None:
     """Devices, servers and clocks that run apart, from a trace that no file holds."""
     trace = simulated(SCENARIOS[scenario])

@@ -144,6 +144,7 @@ def test_while_segments_are_converted(tmp_path: Path) -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_while_a_run_is_indexed(tmp_path: Path) -> None:
     """What is half written has no name; the next index is as if nothing had been."""
     write(Scenario(ranks=2, steps=40), tmp_path / "trace")

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from support.runs.damage import rewritten
 from support.samples import SAMPLES
+from support.tiers import mark_slow
 
 from tracelens.cli import main
 from tracelens.exports.repair import repair
@@ -101,7 +102,7 @@ def acting(text: str) -> set[str]:
     return {c for c in text if unicodedata.category(c) in {"Cc", "Cf"}} - {"\n"}
 
 
-@pytest.mark.parametrize("verb", TEXTS, ids=" ".join)
+@pytest.mark.parametrize("verb", mark_slow(TEXTS, TEXTS[:-1]), ids=" ".join)
 def test_text_for_people(verb: tuple[str, ...], trace: Path, capsys: Output) -> None:
     code = main([verb[0], str(trace), *verb[1:]])
     out, err = capsys.readouterr()
@@ -113,7 +114,7 @@ def test_text_for_people(verb: tuple[str, ...], trace: Path, capsys: Output) -> 
         assert not [tag for tag in TAGS if tag in out]
 
 
-@pytest.mark.parametrize("verb", JSON, ids=" ".join)
+@pytest.mark.parametrize("verb", mark_slow(JSON, JSON[:-1]), ids=" ".join)
 def test_json(verb: tuple[str, ...], trace: Path, capsys: Output) -> None:
     main([verb[0], str(trace), *verb[1:]])
     out = capsys.readouterr().out
@@ -153,6 +154,7 @@ def is_formula(cell: str) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_the_page_with_charts(trace: Path, tmp_path: Path) -> None:
     main(["analyze", str(trace), "--html", str(tmp_path / "report.html")])
     page = (tmp_path / "report.html").read_text("utf-8")

@@ -62,7 +62,7 @@ def used(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
 
 @pytest.mark.parametrize(
     "column",
-    mark_slow(["name", "shard", "bytes", "op", "kind", "step", "request"], ("kind", "step")),
+    mark_slow(["name", "shard", "bytes", "op", "kind", "step", "request"], ("step",)),
 )
 def test_nothing_in_a_column(column: str, tmp_path: Path) -> None:
     """Whatever column is empty, what the others tell is told."""
@@ -120,6 +120,7 @@ def test_negative_times_are_counted(tmp_path: Path) -> None:
     assert trace.dropped == {"negative duration": 1}
 
 
+@pytest.mark.slow
 def test_more_ranks_than_any_job_has(tmp_path: Path) -> None:
     """Such a world is not believed, such ranks are left out, and both are said."""
     trace, report = used([row | {"world": MANY} for row in job()], tmp_path)

@@ -77,6 +77,7 @@ def test_a_changed_trace_gets_a_new_index(trace: Path) -> None:
     assert not before.exists()
 
 
+@pytest.mark.slow
 def test_an_index_without_a_table_that_pages_need_is_made_anew(
     trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +97,7 @@ def test_tables_do_not_grow_with_events(trace: Path) -> None:
     assert {table.height for table in run_data.tables_of(report, 2).values()} == {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index is read by those who write the same; theirs takes the place of an older one."""
     explained(trace)
@@ -111,6 +113,7 @@ def test_another_format_finds_no_index(trace: Path, monkeypatch: pytest.MonkeyPa
     assert not older.exists()
 
 
+@pytest.mark.slow
 def test_the_same_tracelens_installed_again_finds_the_index(trace: Path, tmp_path: Path) -> None:
     """Its files are new ones, at another place; what they make of a trace is the same."""
     explained(trace)

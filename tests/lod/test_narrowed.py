@@ -63,6 +63,7 @@ def test_ranks_take_what_they_took(whole: Run) -> None:
     assert part.report is whole.report
 
 
+@pytest.mark.slow
 def test_tables_hold_the_ranks_alone(whole: Run) -> None:
     """Those that are not about ranks are as they were."""
     part = narrowed.of_ranks(whole, CHOSEN)

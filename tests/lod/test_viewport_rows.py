@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import pytest
 from support.runs.frames import scene_of
+from support.tiers import mark_slow
 
 from tracelens.lod import viewport
 
@@ -57,7 +58,7 @@ def test_tracks_are_opened_once_where_a_rank_is_pinned() -> None:
     assert plan.slots == {3: plan.bands[0].top + viewport.PINNED_PX}
 
 
-@pytest.mark.parametrize("ranks", [4, 64, 4096])
+@pytest.mark.parametrize("ranks", mark_slow([4, 64, 4096], quick=[4, 64]))
 def test_rows_are_as_tall_as_asked(ranks: int) -> None:
     """Of more ranks than can be scrolled through, several share a row."""
     plan = viewport.plan(scene_of(ranks, 2).lanes, row_px=24)

@@ -35,6 +35,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return said
 
 
+@pytest.mark.slow
 def test_a_folder_that_the_server_lists(
     web: Web, slow_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

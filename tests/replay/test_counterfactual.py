@@ -30,7 +30,9 @@ def saved(with_it: Scenario, without: Scenario) -> float:
 
 
 @pytest.mark.parametrize("ranks", mark_slow([8, 32], quick=[8]))
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    "name", mark_slow(FAULTS, quick=("stalls", "growing", "all load slowly", "two ranks"))
+)
 def test_saving_is_that_of_the_run_without(name: str, ranks: int) -> None:
     """To a tenth of the saving, or half a point of the job: all random numbers are the same."""
     scenario = Scenario(ranks=ranks, steps=100, noise=0.04, faults=(FAULTS[name],))
@@ -50,7 +52,7 @@ def test_few_ranks_are_priced_as_well(ranks: int) -> None:
 
 
 @pytest.mark.parametrize("name", SHARES)
-@pytest.mark.parametrize("link", [0.5, 2.0])
+@pytest.mark.parametrize("link", mark_slow([0.5, 2.0], quick=[0.5]))
 def test_even_shards_save_what_is_said(name: str, link: float) -> None:
     """The run with equal shards is shorter by what the hot shard's finding says."""
     sizes = SHARES[name]
@@ -63,7 +65,7 @@ def test_even_shards_save_what_is_said(name: str, link: float) -> None:
     assert found.saving == pytest.approx(truth, rel=0.1)
 
 
-@pytest.mark.parametrize("link", [0.05, 0.5])
+@pytest.mark.parametrize("link", mark_slow([0.05, 0.5], quick=[0.5]))
 def test_a_late_worker_of_servers_is_priced_with_the_exchange(link: float) -> None:
     """Workers that come together stand in each other's way, the more the slower the links are."""
     scenario = Scenario(
@@ -80,6 +82,7 @@ def test_a_late_worker_of_servers_is_priced_with_the_exchange(link: float) -> No
     assert found.saving == pytest.approx(truth, rel=0.05, abs=0.005)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_delays_the_next_meeting() -> None:
     """So its price is held against the others' work in the step after, however noisy that is."""
     often = Fault("checkpoint", (0,), steps=(10, 99), extra_ms=20, every=10)

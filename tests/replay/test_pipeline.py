@@ -20,8 +20,8 @@ FAULTS = {
 RUN = Scenario(ranks=8, steps=100, buckets=8, backprop_ms=16, noise=0.03)
 
 
-@pytest.mark.parametrize("transfer_ms", mark_slow([0.5, 2.0, 3.0, 6.0], quick=[2.0, 6.0]))
-@pytest.mark.parametrize("name", mark_slow(FAULTS, quick=("passing", "before", "stalls")))
+@pytest.mark.parametrize("transfer_ms", mark_slow([0.5, 2.0, 3.0, 6.0], quick=[2.0]))
+@pytest.mark.parametrize("name", mark_slow(FAULTS, quick=("passing", "stalls")))
 def test_saving_is_that_of_the_run_without(name: str, transfer_ms: float) -> None:
     """From reductions that are hidden to ones that take three times as long as backprop."""
     scenario = replace(RUN, transfer_ms=transfer_ms, faults=(FAULTS[name],))
@@ -30,6 +30,7 @@ def test_saving_is_that_of_the_run_without(name: str, transfer_ms: float) -> Non
     assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
 
 
+@pytest.mark.slow
 def test_what_is_absorbed_is_said() -> None:
     """A pause while the wire is busy anyway, beside one before anything is reduced."""
     (during,) = report(replace(RUN, transfer_ms=6, faults=(FAULTS["lasting"],))).findings[:1]

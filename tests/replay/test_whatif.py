@@ -11,6 +11,7 @@ import pytest
 from support.runs.analysed import trace as run
 from support.runs.traces import call, span, trace_of
 from support.samples import sample_trace
+from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.accounting.categories import OWN_CATEGORIES
@@ -120,7 +121,20 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+QUICK_CASES = (
+    *("slow for a while, by phase", "no loader", "bandwidth, blocking", "latency", "overlap"),
+    *(
+        "recursive doubling",
+        "twice the ranks, blocking",
+        "two at once",
+        "bytes dealt out",
+        "more shards",
+    ),
+    "one server",
+)
+
+
+@pytest.mark.parametrize("case", mark_slow(CASES, quick=QUICK_CASES))
 def test_saving_is_the_true_one(case: str) -> None:
     """The saving is that of the run in which it is really so, and its interval holds it."""
     before, after, edits = CASES[case]

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from support.tiers import few_or_many
+from support.tiers import few_or_many, mark_slow
 
 from tracelens.analyses import analyze
 from tracelens.cli import main
@@ -43,7 +43,7 @@ def measured(system: str, workers: int) -> Point:
 
 
 @pytest.mark.parametrize("largest", few_or_many(16, 32))
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", mark_slow(SYSTEMS, quick=["ring"]))
 def test_forecast(system: str, largest: int) -> None:
     """Within 5 % at twice and at four times the largest known run; beyond, nothing is validated."""
     known = [measured(system, workers) for workers in SIZES if workers <= largest]
@@ -58,6 +58,7 @@ def test_forecast(system: str, largest: int) -> None:
     assert [one.validated for one in curve.forecasts] == [True, True, False]
 
 
+@pytest.mark.slow
 def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two sizes by a pattern, as JSON: the larger one lost in transfer; and what is no set of sizes."""
     for workers in (2, 8):

@@ -78,6 +78,7 @@ def test_a_late_rank_is_no_slow_link(ranks: int) -> None:
     assert (found.kind, found.ranks) == ("straggler", (2,))
 
 
+@pytest.mark.slow
 def test_links_between_hosts_are_no_fault() -> None:
     """What crosses hosts is slower than what stays on one, and compared with its own kind only."""
     between = Fault("link", (1, 3, 5, 7), factor=4.0)
@@ -88,6 +89,7 @@ def test_links_between_hosts_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize("ranks_per_host", mark_slow([2, 4, 8], quick=[2]))
+@pytest.mark.slow
 def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
     """It is compared with other links inside hosts, and no late rank at its ends explains it."""
     inside = Fault("link", (4,), factor=4.0)
@@ -98,6 +100,7 @@ def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
     assert found.saving == pytest.approx(saved(scenario), rel=0.1, abs=0.005)
 
 
+@pytest.mark.slow
 def test_a_rank_that_shares_its_cores_is_no_slow_link() -> None:
     """Inside a host, all messages of such a rank are long; no link between hosts is."""
     both = Fault("link", (2, 3), factor=4.0)
@@ -175,6 +178,7 @@ def test_inside_a_host_others_must_say_that_it_is_no_rank() -> None:
 
 
 @pytest.mark.parametrize("runs", few_or_many(3, 12))
+@pytest.mark.slow
 def test_two_links_are_left_alone(runs: int) -> None:
     """No healthy run with two links of each sort has a slow one."""
     for seed in range(runs):
@@ -182,6 +186,7 @@ def test_two_links_are_left_alone(runs: int) -> None:
         assert faults(analyze(healthy)) == []
 
 
+@pytest.mark.slow
 def test_both_links_of_a_rank_are_one_finding() -> None:
     """All links of a rank are slow: its network interface."""
     both = Fault("link", (2, 3), factor=4.0)

@@ -56,6 +56,7 @@ def test_a_shard_with_a_slow_processor_is_a_fault(noise: float) -> None:
     assert measured(scenario).loads["bound"].to_list() == [None, "cpu", None]
 
 
+@pytest.mark.slow
 def test_a_slow_processor_is_told_though_pushes_come_far_apart() -> None:
     """Workers that differ so much leave no shard busy for a window; one still is slower than others."""
     slow = Fault("aggregate", (1,), factor=10.0)
@@ -77,6 +78,7 @@ def test_a_shard_with_a_slow_link_is_a_fault(noise: float) -> None:
     assert found.slowdown == pytest.approx(8.0, rel=0.1)
 
 
+@pytest.mark.slow
 def test_slow_processors_of_all_are_an_opportunity() -> None:
     """Nothing is wrong with one of them; twice as fast ones would save what is said."""
     scenario = replace(SERVERS, aggregate_gbytes_per_s=0.2, apply_ms=0.4)
@@ -161,9 +163,9 @@ def test_what_a_link_sends_it_could_receive(reply_ns: int, best: float) -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        replace(SERVERS, bucket_bytes=1 << 16),
+        pytest.param(replace(SERVERS, bucket_bytes=1 << 16), marks=pytest.mark.slow),
         replace(SERVERS, bucket_bytes=1 << 16, aggregate_gbytes_per_s=0.5),
-        replace(INCAST, bucket_bytes=1 << 15),
+        pytest.param(replace(INCAST, bucket_bytes=1 << 15), marks=pytest.mark.slow),
         Scenario(ranks=4, steps=40),
     ],
     ids=["little to move", "slow processors, little to do", "incast of little", "no servers"],
@@ -187,6 +189,7 @@ def test_healthy_servers_are_left_alone(runs: int) -> None:
         assert told == []
 
 
+@pytest.mark.slow
 def test_rounds_that_differ_are_not_played_again() -> None:
     """Where one worker misses a request, the price is estimated from the shards' work instead."""
     slow = replace(SERVERS, faults=(Fault("aggregate", (1,), factor=40.0),))
@@ -215,6 +218,7 @@ def test_servers_that_hardly_work_bind_nothing(made: Callable[[Scenario], Trace]
     assert [one.kind for one in found if one.kind in KINDS] == []
 
 
+@pytest.mark.slow
 def test_no_part_saves_more_than_it_works() -> None:
     """Whatever binds the servers, and whether or not rounds are replayed."""
     slow = Fault("aggregate", (1,), factor=10.0)

@@ -147,6 +147,7 @@ def test_queues_that_no_finding_explains_stay_unexplained() -> None:
 
 
 @pytest.mark.parametrize("noise", [0.05, 0.1])
+@pytest.mark.slow
 def test_workers_that_wait_for_each_other_in_turns_are_jitter(noise: float) -> None:
     """As at collectives: a noisy run with servers is healthy."""
     found = report(replace(SERVERS, ranks=8, steps=60, noise=noise, bucket_bytes=MIB // 8))

@@ -93,6 +93,7 @@ def test_servers_need_not_know_steps() -> None:
 
 
 @pytest.mark.parametrize("link", [2.0, 0.5])
+@pytest.mark.slow
 def test_what_servers_do_not_see_of_pulls_is_saved_as_well(link: float) -> None:
     """Servers hand a reply to the network, and are done: the same run has the same saving."""
     scenario = replace(HOT, ranks=1, link_gbytes_per_s=link)

@@ -32,6 +32,7 @@ def test_where_messages_cost_more_than_bytes_fewer_are_advised() -> None:
     assert found.saving == pytest.approx(saved(MESSAGES, fused), rel=0.1)
 
 
+@pytest.mark.slow
 def test_where_bytes_cost_most_bandwidth_is_advised() -> None:
     """Messages of the same different sizes."""
     (found,) = (one for one in report(BYTES).findings if one.kind in OF_LINKS)
@@ -40,6 +41,7 @@ def test_where_bytes_cost_most_bandwidth_is_advised() -> None:
     assert found.saving == pytest.approx(saved(BYTES, twice), rel=0.1)
 
 
+@pytest.mark.slow
 def test_twice_the_bandwidth_halves_only_what_is_for_bytes() -> None:
     """Where two fifths of the links' work are for messages."""
     mixed = replace(BYTES, message_ms=1.7)

@@ -44,6 +44,7 @@ def test_loads_are_those_of_the_strategies() -> None:
 
 @pytest.mark.parametrize("placement", ["greedy", "largest_first", "chunked"])
 @pytest.mark.parametrize("link", [1.0, 4.0])
+@pytest.mark.slow
 def test_the_gain_is_that_of_the_placed_run(placement: str, link: float) -> None:
     """Simulated with that placement, the run is shorter by what was predicted."""
     scenario = replace(DEALT, link_gbytes_per_s=link)

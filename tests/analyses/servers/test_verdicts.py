@@ -33,9 +33,7 @@ ALL = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", mark_slow(ONE, quick=("slow processor", "pauses of its link", "for a while"))
-)
+@pytest.mark.parametrize("name", mark_slow(ONE, quick=("pauses of its link",)))
 def test_one_server_is_the_fault(name: str) -> None:
     """Slow all the time, at times, or for a while; what it costs is what goes away."""
     fault, kind, pattern = ONE[name]
@@ -58,6 +56,7 @@ def test_the_server_with_most_bytes_is_the_fault() -> None:
     assert found.ledger.unexplained < 0.05
 
 
+@pytest.mark.slow
 def test_a_slow_worker_is_no_fault_of_servers() -> None:
     """Though workers wait in their queues."""
     late = Fault("backprop", (3,), factor=12.0)
@@ -76,6 +75,7 @@ def test_servers_that_are_all_too_slow_are_not_healthy(name: str) -> None:
     assert "of the time is lost, bound by communication" in found.verdict.headline
 
 
+@pytest.mark.slow
 def test_messages_that_are_long_on_the_way_are_communication() -> None:
     """Servers have nothing to do meanwhile."""
     found = report(replace(SERVERS, latency_us=60_000.0))
@@ -92,6 +92,7 @@ def test_what_no_finding_explains_is_inconclusive() -> None:
     assert "at least 20 steps" in found.verdict.action
 
 
+@pytest.mark.slow
 def test_one_long_pause_is_no_fault() -> None:
     """It may be anything."""
     once = Fault("aggregate", (1,), factor=2000.0, steps=(20, 20))

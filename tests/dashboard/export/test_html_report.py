@@ -117,6 +117,7 @@ def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "cannot be written" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_index_is_enough(tmp_path: Path) -> None:
     """A run that was opened by its index has the tables of its report, too."""
     trace = recorded(tmp_path / "run")

@@ -150,6 +150,7 @@ def test_a_link_is_red_where_a_finding_names_it() -> None:
     assert drawing.rows[0]["to host"] == "&lt;b&gt;"
 
 
+@pytest.mark.slow
 def test_marks_lead_to_the_call(store: Store) -> None:
     """Each mark of skew, of who was last and of the spread opens the timeline, its call selected."""
     drawings = (

@@ -136,6 +136,7 @@ def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     assert content.count('"className": "way"') >= 3
 
 
+@pytest.mark.slow
 def test_ratios_have_their_intervals(several: Runs) -> None:
     """What was planted is red and beyond 1; what did not change is pale; the table has all numbers."""
     app = create_app(several)

@@ -63,6 +63,7 @@ def slow() -> int:
     return case().label.ranks[0]
 
 
+@pytest.mark.slow
 def test_the_map_shows_whom_the_report_accuses() -> None:
     """It is the stage's straggler, although all ranks of the other stage take longer."""
     (accused,) = [found for found in read()[1].findings if found.category == "fault"]

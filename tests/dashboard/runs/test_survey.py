@@ -105,6 +105,7 @@ def test_what_a_page_waits_for_is_read_first(folder: Path) -> None:
     assert read.read.count(last.path.name) == 1
 
 
+@pytest.mark.slow
 def test_it_can_be_stopped_and_goes_on(folder: Path) -> None:
     """What is being read is read to its end, the others are as they were."""
     read = Watched()

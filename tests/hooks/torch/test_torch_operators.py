@@ -68,6 +68,7 @@ def test_a_failing_operator_fails(trace: Path) -> None:
 
 
 @pytest.mark.usefixtures("trace")
+@pytest.mark.slow
 def test_a_compiled_model_compiles_whole() -> None:
     model = tl.attach(network(), detail="op")
     compiled = torch.compile(model, backend="eager", fullgraph=True)

@@ -65,6 +65,7 @@ def test_a_first_layer_whose_input_needs_no_gradient_does_not_warn(trace: Path) 
 
 
 @pytest.mark.usefixtures("trace")
+@pytest.mark.slow
 def test_a_compiled_model_compiles_whole() -> None:
     model = tl.attach(network(), detail="layer")
     compiled = torch.compile(model, backend="eager", fullgraph=True)

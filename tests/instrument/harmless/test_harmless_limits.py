@@ -57,6 +57,7 @@ FATAL = "signal.signal(signal.SIGXFSZ, signal.SIG_DFL)\n"
 
 
 @both_recorders
+@pytest.mark.slow
 def test_one_warning_for_a_limit(tmp_path: Path, recorder: str) -> None:
     """Whatever is kept, the rest is counted; so, too, where SIGXFSZ would end the program."""
     names = ("no files later", "few descriptors")

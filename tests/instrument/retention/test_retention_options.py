@@ -150,6 +150,7 @@ def test_children_keep_as_their_parent(tmp_path: Path) -> None:
 
 @pytest.mark.limits_memory
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_command_line(tmp_path: Path) -> None:
     """`tracelens record` hands it on, and refuses nonsense before it runs anything."""
     command = ("--", sys.executable, "-c", "import tracelens as tl; tl.instant('there')")

@@ -78,6 +78,7 @@ def test_segments_go_while_it_records(trace: Path) -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_it_stands_apart(converter: int) -> None:
     """Not our child, not in our session, last in line, and with nothing of ours in its hands."""
     with pytest.raises(ChildProcessError):
@@ -138,6 +139,7 @@ def test_stop_returns_with_the_file(trace: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_one_that_stands_still_is_given_up(
     converter: int, trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

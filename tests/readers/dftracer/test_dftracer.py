@@ -66,6 +66,7 @@ def test_counts_of_the_published_trace() -> None:
 
 
 @needs(PUBLISHED)
+@pytest.mark.slow
 def test_its_verdict_is_open(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(PUBLIC / PUBLISHED)]) in {0, 1}
     assert "INCONCLUSIVE" in capsys.readouterr().out

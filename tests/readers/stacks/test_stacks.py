@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from support import stack_files as stacks
+from support.tiers import mark_slow
 
 import tracelens as tl
 from tracelens.cli import main
@@ -145,7 +146,7 @@ def test_damage_is_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("form", ["chrometrace", "speedscope"])
+@pytest.mark.parametrize("form", mark_slow(["chrometrace", "speedscope"], quick=["speedscope"]))
 def test_py_spys_own_file(tmp_path: Path, form: str) -> None:
     """Of a program that works in two functions, both are seen for about as long as they worked."""
     (tmp_path / "train.py").write_text(

@@ -68,6 +68,7 @@ def test_dates_tie_clocks_to_a_millisecond() -> None:
     assert "cannot be aligned" in sentences(Trace.from_table(table))
 
 
+@pytest.mark.slow
 def test_steps_by_number_rows_or_updates() -> None:
     """Whatever tells the steps, the verdict is the same."""
     told = Trace.from_table(plain(SLOW))
@@ -161,6 +162,7 @@ def test_blocking_calls_without_threads() -> None:
     assert "overlaps" not in sentences(trace)
 
 
+@pytest.mark.slow
 def test_threads_by_name_or_huge_number() -> None:
     """Thread names and system-wide thread numbers serve as well as small ones."""
     table = plain(SLOW)

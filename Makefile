@@ -18,7 +18,8 @@ help: ## list these targets
 demo: $(VENV)/demo.stamp ## record a real training with a slow rank, analyze it, serve it (NO_SERVE=1: end after the verdict)
 	$(BIN)/tracelens demo $(if $(NO_SERVE),--no-serve)
 
-test: $(VENV)/test.stamp browser network check ## set up, check, and pass all quick tests: ten minutes (PYTEST_ARGS="--durations=20")
+test: $(VENV)/installed.stamp browser network ## set up, check, and pass all quick tests: ten minutes (PYTEST_ARGS="--durations=20")
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync check $(VENV)/test.stamp
 	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest -m "not slow" $(ON_ALL_CORES) $(PYTEST_ARGS)
 
@@ -30,7 +31,7 @@ test-rest: $(VENV)/test.stamp
 	$(BIN)/pytest -m "slow and end_to_end and not side_by_side" $(PYTEST_ARGS)
 	TRACELENS_NATIVE=0 $(BIN)/pytest $(NATIVE_TWINS) $(ON_ALL_CORES) $(PYTEST_ARGS)
 
-check: $(VENV)/test.stamp ## lint, types, import contracts
+check: $(VENV)/installed.stamp ## lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2 tracelens instrument/tracelens_instrument dashboard/tracelens_dashboard tests
@@ -69,13 +70,17 @@ $(VENV)/demo.stamp: pyproject.toml $(NATIVE) | $(VENV)/bin/python
 # uv installs in seconds what takes pip three minutes; pip serves where uv finds no index.
 UV := $(BIN)/uv pip install --quiet --python $(BIN)/python
 LOCK := tests/requirements.txt
-$(VENV)/test.stamp: pyproject.toml $(LOCK) $(NATIVE) | $(VENV)/bin/python
+$(VENV)/installed.stamp: pyproject.toml $(LOCK) $(NATIVE) | $(VENV)/bin/python
 	$(PIP) 'uv>=0.9'
 	$(UV) --require-hashes --no-deps -r $(LOCK) || $(PIP) --require-hashes --no-deps -r $(LOCK)
 	$(PIP) --no-compile 'torch==2.13.0'
 	$(PIP) --no-build-isolation -e '.[test]'
-	$(BIN)/python -m tracelens_instrument.hooks.torch.compiled || echo "buckets are seen in Python only, also in the tests"
 	touch $@ $(VENV)/demo.stamp
+
+# A minute of C++ for one core: `test` compiles it while it checks.
+$(VENV)/test.stamp: $(VENV)/installed.stamp
+	$(BIN)/python -m tracelens_instrument.hooks.torch.compiled || echo "buckets are seen in Python only, also in the tests"
+	touch $@
 
 docs: rooms screenshots notebook schema ## what programs make of docs: pictures, notebook, the schema of reports
 

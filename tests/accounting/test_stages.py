@@ -13,6 +13,7 @@ from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks, pipeline
 from benchmarks.labelled.setting import Setting
 from support.runs.matrices import healthy, own_time
 from support.runs.traces import span, trace_of
+from support.tiers import mark_slow
 
 from tracelens.accounting.stages import Stages, find_server, find_stages
 from tracelens.load import prepare
@@ -36,7 +37,7 @@ def found(trace: Trace) -> Stages | None:
     return find_stages(prepare(trace))
 
 
-@pytest.mark.parametrize("by_stage", [True, False])
+@pytest.mark.parametrize("by_stage", mark_slow([True, False], quick=[True]))
 def test_the_stages_of_a_pipeline(*, by_stage: bool) -> None:
     """Known by the communicators of replicas, and by the order of messages where there are none."""
     stages = found(recording(by_stage=by_stage).trace())

@@ -73,6 +73,7 @@ def test_only_files_of_the_ranks_are_opened(
     assert "'worker-" not in json.dumps(found["notes"])
 
 
+@pytest.mark.slow
 def test_a_straggler_among_the_ranks_is_found(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
 from support.launch.record import run_record
 from support.launch.recording import read
 from support.runs.segments import PROCESS, Slot, write_folder
@@ -33,6 +34,7 @@ def _leave(folder: Path, rank: int, *, pid: int = GONE, host: str = "") -> Path:
     return write_folder(folder, [Slot(1, 2), Slot(3)], process=process, end=False)
 
 
+@pytest.mark.slow
 def test_what_others_left(tmp_path: Path) -> None:
     """Only what a process of this machine left that is gone becomes a file, and we are told.
 

@@ -85,6 +85,7 @@ def test_the_dashboard_after_a_report(trace: Path) -> None:
     assert opening.glanced(trace)
 
 
+@pytest.mark.slow
 def test_a_page_after_a_report(trace: Path, tmp_path: Path) -> None:
     """It is written from report and index, with all that is in the page of the trace itself."""
     pages = tmp_path / "first.html", tmp_path / "second.html"

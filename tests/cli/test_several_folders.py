@@ -41,6 +41,7 @@ def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_folders_are_one_run(
     nodes: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,6 +57,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_arrays_of_processes(temporary: Path) -> None:
     """They can be written to, as any, and no file is left."""
     with opened("processes:2") as executor:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.runs.damage import assert_left_out, rewritten, written
+from support.tiers import mark_slow
 
 from tracelens import load
 
@@ -33,7 +34,7 @@ def huge(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=table.schema)
 
 
-@pytest.mark.parametrize("checksums", [False, True])
+@pytest.mark.parametrize("checksums", mark_slow([False, True], quick=[True]))
 def test_bomb(tmp_path: Path, *, checksums: bool) -> None:
     """The sentence says what it would have become; memory does not grow by it."""
     victim = written(tmp_path)

@@ -214,6 +214,7 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(folder)}
 
 
+@pytest.mark.slow
 def test_a_reader_of_another_distribution(plugins: dict[str, str], tmp_path: Path) -> None:
     """What it does to a process, it does to one that is tried."""
     (tmp_path / "run.broken").write_text("x")

@@ -125,6 +125,7 @@ def test_while_a_recording_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_while_segments_are_converted(tmp_path: Path) -> None:
     """The next reader goes on, or begins again."""
     killed = Killed(CONVERTING, tmp_path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.runs.indexes import explained, recorded
 from support.runs.segments import PROCESS, Slot, write_folder
+from support.tiers import mark_slow
 
 import tracelens as tl
 from tracelens.cli import main
@@ -136,7 +137,10 @@ def test_a_copied_recording_stays(trace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [UNFINISHED_FILE, PROGRESS_FILE, f".{PROGRESS_FILE}", "side.jsonl"]
+    "name",
+    mark_slow(
+        [UNFINISHED_FILE, PROGRESS_FILE, f".{PROGRESS_FILE}", "side.jsonl"], quick=[PROGRESS_FILE]
+    ),
 )
 def test_links_among_segments(trace: Path, documents: Path, name: str) -> None:
     """They are refused in a sentence, also in a folder with a good marker."""

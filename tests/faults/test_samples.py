@@ -65,6 +65,7 @@ def notes_on_samples(trace: Trace) -> list[Note]:
     return [note for note in trace.notes if SAMPLES_FOLDER in note.sentence]
 
 
+@pytest.mark.slow
 def test_damaged_bytes_do_not_take_the_program_down(tmp_path: Path) -> None:
     """Offsets and lengths that point anywhere are found before anything follows them."""
     place = sampled(tmp_path / "trace")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+from support.tiers import mark_slow
 
 from tracelens import Trace, load
 from tracelens.analyses import analyze
@@ -90,7 +91,9 @@ MISSING: dict[str, Callable[[dict[str, Any]], bool]] = {
 }
 
 
-@pytest.mark.parametrize("one_host", [True, False], ids=["one host", "untied clocks"])
+@pytest.mark.parametrize(
+    "one_host", mark_slow([True, False], quick=[True]), ids=["one host", "untied clocks"]
+)
 @pytest.mark.parametrize("missing", MISSING)
 def test_pipelines_with_missing_ends(missing: str, one_host: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """Whatever ends are missing from a table, its analysis goes through."""

@@ -238,6 +238,7 @@ def test_a_damaged_index_is_made_anew(trace: Path) -> None:
     assert opening.indexed(trace)
 
 
+@pytest.mark.slow
 def test_an_index_that_lacks_a_file_is_made_anew(trace: Path) -> None:
     """Also one that is read much later than the index is opened; without a level pages do."""
     explained(trace)

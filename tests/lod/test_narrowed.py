@@ -35,6 +35,7 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return run
 
 
+@pytest.mark.slow
 def test_ranks_take_what_they_took(whole: Run) -> None:
     """Times, residuals against all peers, and the rows of the timeline."""
     part = narrowed.of_ranks(whole, CHOSEN)

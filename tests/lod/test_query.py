@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from support.runs.frames import MS, scene_of
 
 from tracelens.lod import viewport
@@ -21,6 +22,7 @@ def test_narrow_steps_show_lateness() -> None:
     assert picture.pixels.max() == FIRST_LEVEL
 
 
+@pytest.mark.slow
 def test_wide_steps_show_categories() -> None:
     """20 steps of 64 ranks: categories, sampled, since the spans are too many for shapes."""
     scene = scene_of(64, 400)

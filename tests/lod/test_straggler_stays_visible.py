@@ -33,6 +33,7 @@ def test_one_late_step_is_painted(ranks: int, steps: int) -> None:
     assert red[:, 1].min() == columns
 
 
+@pytest.mark.slow
 def test_one_late_step_survives_more_ranks_and_steps_than_pixels() -> None:
     """With 4,096 ranks in 512 rows and 2.5 steps to a pixel, the late one is still drawn."""
     scene = crowd(4096, 3000, 4095, 1776).scene

@@ -107,6 +107,7 @@ def test_many_ranks_fit() -> None:
     assert "Left out" not in page
 
 
+@pytest.mark.slow
 def test_analyze_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`tracelens analyze DIR --html FILE` prints as ever and writes the file; else says why not."""
     trace, file = recorded(tmp_path / "run"), tmp_path / "report.html"

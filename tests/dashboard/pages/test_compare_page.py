@@ -157,6 +157,7 @@ def test_ratios_have_their_intervals(several: Runs) -> None:
     assert len(drawing.rows) == len(found.metrics)
 
 
+@pytest.mark.slow
 def test_the_step_of_each_run_is_drawn(several: Runs) -> None:
     """The new run on top, in its own colour, then each baseline that was used."""
     app = create_app(several)

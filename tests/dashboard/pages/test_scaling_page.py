@@ -60,6 +60,7 @@ def said(app: Dash, given: dict[str, Any]) -> str:
     return json.dumps(answer.get_json(), ensure_ascii=False).replace("\N{NO-BREAK SPACE}", " ")
 
 
+@pytest.mark.slow
 def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
     """Verdict, why, next, scope; and that a run was not read."""
     ready = [entry for entry in runs.look() if entry.name != "unread"]

@@ -81,6 +81,7 @@ def test_the_map_shows_whom_the_report_accuses() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_so_do_phases() -> None:
     """A single phase is compared within the stage, too."""
     bars = stragglers.by_category(store().residuals, store().residuals_in, LIGHT)

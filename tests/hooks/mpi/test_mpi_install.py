@@ -67,6 +67,7 @@ def test_operations_that_outlive_the_recording_do_no_harm(tmp_path: Path) -> Non
     ]
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_rank_that_is_not_recorded(tmp_path: Path) -> None:
     """One rank under a `record` of its own, the other without: what they do is what they do alone."""
     program = tmp_path / "train.py"

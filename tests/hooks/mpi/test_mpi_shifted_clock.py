@@ -56,6 +56,7 @@ def test_without_alignment_nothing_fits(ranks: list[Recorded]) -> None:
     assert second["start_ns"] - first["start_ns"] > AHEAD_S * SECOND_NS / 2
 
 
+@pytest.mark.slow
 def test_opened_all_leave_a_collective_together(folder: Path) -> None:
     trace = tl.open(folder)
     ends = pl.col("end_ns")

@@ -60,6 +60,7 @@ def known(folder: Path) -> list[dict[str, Any]]:
     return [event for event in read_one(folder).named("work") if event["stream"] is not None]
 
 
+@pytest.mark.slow
 def test_late_work_is_timed_when_it_is_over(trace: Path) -> None:
     """The device runs 50 ms late: nothing is known while it does, all is afterwards, and exactly."""
     timed = Timed(SimulatedDevice(drift_ppm=30.0, ahead_ns=-(10**11)))

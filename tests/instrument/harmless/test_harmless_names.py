@@ -38,6 +38,7 @@ train()
 
 
 @both_recorders
+@pytest.mark.slow
 def test_names_without_end(tmp_path: Path, recorder: str) -> None:
     """Those of a kind and operation that come too late share a name; each is counted, one is told."""
     ran = harmless(MANY, tmp_path, recorder)

@@ -98,6 +98,7 @@ def test_free_threaded_python(
     assert "GIL" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_without_warnings(hook: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one compiler warns of the next one refuses."""
     if shutil.which("cc") is None:

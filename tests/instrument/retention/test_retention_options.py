@@ -139,6 +139,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.end_to_end
+@pytest.mark.slow
 def test_children_keep_as_their_parent(tmp_path: Path) -> None:
     """Forked or spawned, as they record to the same folder."""
     (tmp_path / "program.py").write_text(CHILDREN)

@@ -67,6 +67,7 @@ def converter(trace: Path) -> Iterator[int]:
 
 @pytest.mark.end_to_end
 @pytest.mark.usefixtures("converter")
+@pytest.mark.slow
 def test_segments_go_while_it_records(trace: Path) -> None:
     """However long it records there are few files, and in the end there is one, with all in it."""
     for first in range(STEPS, 3 * STEPS, STEPS):

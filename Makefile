@@ -19,7 +19,7 @@ demo: $(VENV)/demo.stamp ## record a real training with a slow rank, analyze it,
 	$(BIN)/tracelens demo $(if $(NO_SERVE),--no-serve)
 
 test: $(VENV)/installed.stamp browser network ## set up, check, and pass all quick tests: ten minutes (PYTEST_ARGS="--durations=20")
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync check $(VENV)/test.stamp
+	@$(MAKE) --no-print-directory --jobs 2 check $(VENV)/test.stamp
 	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest -m "not slow" $(ON_ALL_CORES) $(PYTEST_ARGS)
 
@@ -77,7 +77,7 @@ $(VENV)/installed.stamp: pyproject.toml $(LOCK) $(NATIVE) | $(VENV)/bin/python
 	$(PIP) --no-build-isolation -e '.[test]'
 	touch $@ $(VENV)/demo.stamp
 
-# A minute of C++ for one core: `test` compiles it while it checks.
+# Three quarters of a minute of C++ on one core: `test` compiles it while it checks.
 $(VENV)/test.stamp: $(VENV)/installed.stamp
 	$(BIN)/python -m tracelens_instrument.hooks.torch.compiled || echo "buckets are seen in Python only, also in the tests"
 	touch $@

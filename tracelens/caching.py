@@ -13,15 +13,14 @@ else:
     Value = TypeVar("Value")
 
     class cached_property(functools.cached_property[Value]):  # noqa: N801 - as in functools
-        """One without the lock of Python 3.11, which all objects of a class share.
+        """A cached property without the lock of Python 3.11, which all objects of a class share.
 
-        Polars reads our sources in a thread of its own. When the events of a trace are filtered and
-        become those of another one, that thread reads the property which the first thread is computing,
-        and both would wait forever.
+        Polars reads our sources in a thread of its own. While one thread computes the property of one
+        object, that thread may need the same property of another object: both would wait forever.
         """
 
         def __init__(self, func: object) -> None:
-            """Take the function that computes the value."""
+            """Take the function that computes the value of an object."""
             super().__init__(func)
             self.lock = nullcontext()
 

@@ -81,7 +81,6 @@ def test_a_straggler_is_no_stage(setting: Setting) -> None:
 
 
 @short_and_long
-@pytest.mark.slow
 def test_a_straggler_among_unequal_stages(setting: Setting) -> None:
     """It is compared with its own stage, however long that of others is."""
     make = kinds_of_pipelines.staged(kinds_of_pipelines.straggler, kinds_of_pipelines.uneven)

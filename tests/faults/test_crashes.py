@@ -127,7 +127,6 @@ def test_the_other_ranks_are_explained_as_without_it(
         (["validate"],),
     ),
 )
-@pytest.mark.slow
 def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None:
     """Each that reads a run; one that only checks it finds a problem."""
     place = tmp_path / "run"

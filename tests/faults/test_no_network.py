@@ -71,7 +71,6 @@ def test_recording(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", few_or_many(2, len(VERBS)))
-@pytest.mark.slow
 def test_verbs(count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Standard error names the verb that did it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -147,7 +147,6 @@ def planted(site: Path, code: str | None, group: str = "analyses") -> None:
         ),
     ],
 )
-@pytest.mark.slow
 def test_a_failing_analysis_is_a_note(code: str | None, reason: str, tmp_path: Path) -> None:
     """The report stands, and says whose analysis is missing."""
     planted(tmp_path, code)

@@ -55,8 +55,7 @@ def test_the_unchanged_replay_is_the_run() -> None:
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(3), quick=[0]))
-@pytest.mark.parametrize("by_stage", [True, False])
-@pytest.mark.slow
+@pytest.mark.parametrize("by_stage", mark_slow([True, False], quick=[True]))
 def test_a_straggler_of_a_pipeline_costs_what_removing_it_saves(
     seed: int, *, by_stage: bool
 ) -> None:

@@ -122,14 +122,16 @@ CASES = {
 
 
 QUICK_CASES = (
-    *("slow for a while, by phase", "no loader", "bandwidth, blocking", "latency", "overlap"),
-    *(
-        "recursive doubling",
-        "twice the ranks, blocking",
-        "two at once",
-        "bytes dealt out",
-        "more shards",
-    ),
+    "slow for a while, by phase",
+    "no loader",
+    "bandwidth, blocking",
+    "latency",
+    "overlap",
+    "recursive doubling",
+    "twice the ranks, blocking",
+    "two at once",
+    "bytes dealt out",
+    "more shards",
     "one server",
 )
 

@@ -99,17 +99,11 @@ class _Block:
 def _column(kind: pl.DataType, values: list[Any], lengths: list[int]) -> pl.Series:
     """Put the values of several blocks, arrays or one value for all rows or none, into a column."""
     if not any(isinstance(value, np.ndarray) for value in values):
-        if all(value == values[0] for value in values):
-            return _repeated(kind, values[0], sum(lengths))
         return pl.Series(values, dtype=kind)[np.repeat(np.arange(len(values)), lengths)]
     parts = [
         pl.Series(value, dtype=kind)
         if isinstance(value, np.ndarray)
-        else _repeated(kind, value, length)
+        else pl.Series([value], dtype=kind).new_from_index(0, length)
         for value, length in zip(values, lengths, strict=True)
     ]
     return pl.concat(parts)
-
-
-def _repeated(kind: pl.DataType, value: Any, length: int) -> pl.Series:
-    return pl.Series([value], dtype=kind).new_from_index(0, length)

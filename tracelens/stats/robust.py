@@ -32,13 +32,11 @@ def deviation(values: Floats) -> float:
     distances = np.abs(values).ravel()
     if not len(distances):
         return float("nan")
-    middle = len(distances) // 2
-    # As np.median does, which takes five times as long for the few values that there often are.
-    distances.partition((middle - 1, middle, -1))
+    low, high = (len(distances) - 1) // 2, len(distances) // 2
+    distances.partition((low, high, -1))  # np.median takes five times as long for a few values
     if np.isnan(distances[-1]):
         return float("nan")
-    low = distances[middle if len(distances) % 2 else middle - 1]
-    return _TO_SIGMA * float((low + distances[middle]) / 2)
+    return _TO_SIGMA * float((distances[low] + distances[high]) / 2)
 
 
 def deviation_of_steps(values: Floats) -> float:

@@ -155,23 +155,20 @@ def _of_length(
 ) -> Windows:
     """Judge the windows of one length: `sums` are of ranks, of their peers, and of the peers' median."""
     ranks, peers, middle = sums
-    every = max(1, length // 4)
-    starts = np.arange(0, normal.blocks - length + 1, every)
+    stride = max(1, length // 4)
+    starts = np.arange(0, normal.blocks - length + 1, stride)
     lasting = normal.lasting(length)
-    inside = ranks.inside(length, every)
-    means = ranks.beyond(inside, length, lasting)
-    scale, freedom = normal.scale(
-        length, peers.beyond(peers.inside(length, every), length, lasting)
-    )
-    level = inside + middle.inside(length, every)
+    excess = ranks.excess(length, stride, lasting)
+    scale, freedom = normal.scale(length, peers.excess(length, stride, lasting))
+    level = ranks.means(length, stride) + middle.means(length, stride)
     whole = length == normal.blocks
     tried = 1 / ENOUGH if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - ENOUGH)
-    p = np.ones_like(means)
-    far = np.nonzero(means > CLEAR * scale)
+    p = np.ones_like(excess)
+    far = np.nonzero(excess > CLEAR * scale)
     if len(far[0]):
-        p[far] = np.minimum(student_tail(means[far] / scale, freedom) * tried, 1.0)
-    scales = np.full_like(means, scale)
-    return Windows(edges[starts], edges[starts + length] - 1, means, level - means / 2, scales, p)
+        p[far] = np.minimum(student_tail(excess[far] / scale, freedom) * tried, 1.0)
+    scales = np.full_like(excess, scale)
+    return Windows(edges[starts], edges[starts + length] - 1, excess, level - excess / 2, scales, p)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,14 +181,15 @@ class _Sums:
     def of(cls, blocks: Floats) -> _Sums:
         return cls(np.concatenate([np.zeros((1, blocks.shape[1])), np.cumsum(blocks, axis=0)]))
 
-    def inside(self, length: int, every: int) -> Floats:
-        """Return the means of windows that begin `every` so many blocks, [window, rank]."""
-        return np.asarray((self.upto[length::every] - self.upto[:-length:every]) / length)
+    def means(self, length: int, stride: int) -> Floats:
+        """Return the means of windows of `length` blocks, one from every `stride` on, [window, rank]."""
+        return np.asarray((self.upto[length::stride] - self.upto[:-length:stride]) / length)
 
-    def beyond(self, inside: Floats, length: int, lasting: float) -> Floats:
-        """Return those means, less what is expected from outside of the window."""
-        rest = max(len(self.upto) - 1 - length, 1)
-        return np.asarray(inside - lasting * (self.upto[-1] - inside * length) / rest)
+    def excess(self, length: int, stride: int, lasting: float) -> Floats:
+        """Return by how much those means are above what the blocks outside of each window predict."""
+        means = self.means(length, stride)
+        blocks_outside = max(len(self.upto) - 1 - length, 1)
+        return np.asarray(means - lasting * (self.upto[-1] - means * length) / blocks_outside)
 
 
 def _lengths(count: int) -> list[int]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.setting import setting
+from support.tiers import mark_slow
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +38,10 @@ def reports(folder: Path, threads: int, times: int) -> list[str]:
     return done.stdout.split("\0")[:-1]
 
 
-@pytest.mark.parametrize(("steps", "times"), [(40, 2), (200, 3)])
-@pytest.mark.parametrize("name", ["PS healthy", "PS incast"])
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("steps", "times"), [(20, 1), pytest.param(200, 3, marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize("name", mark_slow(["PS healthy", "PS incast"], quick=["PS incast"]))
 def test_requests_that_tell_as_much(tmp_path: Path, name: str, steps: int, times: int) -> None:
     """Clocks hang on the most telling requests, of which several may leave as little room."""
     (kind,) = (kind for kind in KINDS if kind.name == name)

@@ -89,7 +89,6 @@ def test_links_between_hosts_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize("ranks_per_host", mark_slow([2, 4, 8], quick=[2]))
-@pytest.mark.slow
 def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
     """It is compared with other links inside hosts, and no late rank at its ends explains it."""
     inside = Fault("link", (4,), factor=4.0)
@@ -178,7 +177,6 @@ def test_inside_a_host_others_must_say_that_it_is_no_rank() -> None:
 
 
 @pytest.mark.parametrize("runs", few_or_many(3, 12))
-@pytest.mark.slow
 def test_two_links_are_left_alone(runs: int) -> None:
     """No healthy run with two links of each sort has a slow one."""
     for seed in range(runs):

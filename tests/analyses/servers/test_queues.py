@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.runs.analysed import report
 from support.runs.traces import span, trace_of
+from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.analyses import analyze
@@ -146,8 +147,7 @@ def test_queues_that_no_finding_explains_stay_unexplained() -> None:
     assert "waiting in queues of servers" in few.verdict.why
 
 
-@pytest.mark.parametrize("noise", [0.05, 0.1])
-@pytest.mark.slow
+@pytest.mark.parametrize("noise", mark_slow([0.05, 0.1], quick=[0.1]))
 def test_workers_that_wait_for_each_other_in_turns_are_jitter(noise: float) -> None:
     """As at collectives: a noisy run with servers is healthy."""
     found = report(replace(SERVERS, ranks=8, steps=60, noise=noise, bucket_bytes=MIB // 8))

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 from support.runs.analysed import faults, report, trace
+from support.tiers import mark_slow
 
 from tracelens.analyses import analyze
 from tracelens.model.trace import EVENT_COLUMNS
@@ -92,8 +93,7 @@ def test_servers_need_not_know_steps() -> None:
     assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
 
 
-@pytest.mark.parametrize("link", [2.0, 0.5])
-@pytest.mark.slow
+@pytest.mark.parametrize("link", mark_slow([2.0, 0.5], quick=[0.5]))
 def test_what_servers_do_not_see_of_pulls_is_saved_as_well(link: float) -> None:
     """Servers hand a reply to the network, and are done: the same run has the same saving."""
     scenario = replace(HOT, ranks=1, link_gbytes_per_s=link)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 from support.runs.analysed import report, trace
+from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.analyses import analyze
@@ -42,9 +43,10 @@ def test_loads_are_those_of_the_strategies() -> None:
     assert table["now"]["effective_shards"] == pytest.approx(sum(VARIABLES) / (11 * MIB))
 
 
-@pytest.mark.parametrize("placement", ["greedy", "largest_first", "chunked"])
-@pytest.mark.parametrize("link", [1.0, 4.0])
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "placement", mark_slow(["greedy", "largest_first", "chunked"], quick=["greedy"])
+)
+@pytest.mark.parametrize("link", mark_slow([1.0, 4.0], quick=[1.0]))
 def test_the_gain_is_that_of_the_placed_run(placement: str, link: float) -> None:
     """Simulated with that placement, the run is shorter by what was predicted."""
     scenario = replace(DEALT, link_gbytes_per_s=link)

@@ -91,6 +91,8 @@ def _disturb(
 
 def _fresh(setting: Setting, purpose: str, strength: Strength) -> Floats:
     """Draw noise of unit deviation: remembering normal, or independent log-gamma."""
+    from scipy.signal import lfilter  # noqa: PLC0415 - takes a second
+
     draw = setting.stream(purpose)
     shape = (setting.steps, setting.ranks)
     if setting.family == "pareto":
@@ -99,8 +101,6 @@ def _fresh(setting: Setting, purpose: str, strength: Strength) -> Floats:
     rho = strength.memory
     white = draw.standard_normal(shape)
     white[1:] *= np.sqrt(1 - rho**2)
-    from scipy.signal import lfilter  # noqa: PLC0415 - takes a second
-
     return np.asarray(lfilter([1.0], [1.0, -rho], white, axis=0))
 
 

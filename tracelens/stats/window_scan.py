@@ -158,17 +158,19 @@ def _of_length(
     stride = max(1, length // 4)
     starts = np.arange(0, normal.blocks - length + 1, stride)
     lasting = normal.lasting(length)
-    excess = ranks.excess(length, stride, lasting)
-    scale, freedom = normal.scale(length, peers.excess(length, stride, lasting))
+    residual = ranks.residuals(length, stride, lasting)
+    scale, freedom = normal.scale(length, peers.residuals(length, stride, lasting))
     level = ranks.means(length, stride) + middle.means(length, stride)
     whole = length == normal.blocks
     tried = 1 / ENOUGH if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - ENOUGH)
-    p = np.ones_like(excess)
-    far = np.nonzero(excess > CLEAR * scale)
+    p = np.ones_like(residual)
+    far = np.nonzero(residual > CLEAR * scale)
     if len(far[0]):
-        p[far] = np.minimum(student_tail(excess[far] / scale, freedom) * tried, 1.0)
-    scales = np.full_like(excess, scale)
-    return Windows(edges[starts], edges[starts + length] - 1, excess, level - excess / 2, scales, p)
+        p[far] = np.minimum(student_tail(residual[far] / scale, freedom) * tried, 1.0)
+    scales = np.full_like(residual, scale)
+    return Windows(
+        edges[starts], edges[starts + length] - 1, residual, level - residual / 2, scales, p
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +187,7 @@ class _Sums:
         """Return the means of windows of `length` blocks, one from every `stride` on, [window, rank]."""
         return np.asarray((self.upto[length::stride] - self.upto[:-length:stride]) / length)
 
-    def excess(self, length: int, stride: int, lasting: float) -> Floats:
+    def residuals(self, length: int, stride: int, lasting: float) -> Floats:
         """Return by how much those means are above what the blocks outside of each window predict."""
         means = self.means(length, stride)
         blocks_outside = max(len(self.upto) - 1 - length, 1)

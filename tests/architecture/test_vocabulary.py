@@ -17,8 +17,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow  # it goes through all of the source
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
     "tracelens",
@@ -106,11 +104,11 @@ class Found(NamedTuple):
     word: str
 
 
-def _trees() -> Iterator[tuple[str, ast.Module]]:
-    """Yield each file with its tree, which nothing keeps: collecting garbage among all takes seconds."""
+def _files() -> Iterator[tuple[str, list[ast.AST]]]:
+    """Yield each file with its nodes, which nothing keeps: garbage among all takes seconds."""
     for package in PACKAGES:
         for file in sorted((ROOT / package).rglob("*.py")):
-            yield str(file.relative_to(ROOT)), ast.parse(file.read_text())
+            yield str(file.relative_to(ROOT)), list(ast.walk(ast.parse(file.read_text())))
 
 
 def _room(path: str) -> str:
@@ -124,9 +122,9 @@ def _words(name: str) -> frozenset[str]:
     return frozenset(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()))
 
 
-def _names(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _names(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield the names that a module defines: functions, classes, arguments, attributes, variables."""
-    for node in ast.walk(tree):
+    for node in nodes:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 yield node.name, node.lineno
@@ -138,18 +136,18 @@ def _names(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 yield node.id, node.lineno
 
 
-def _docstring(node: ast.AST) -> ast.Constant | None:
-    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-        match node.body:
-            case [ast.Expr(value=ast.Constant(value=str()) as found), *_]:
-                return found
-    return None
+def _docstrings(nodes: list[ast.AST]) -> Iterator[ast.Constant]:
+    for node in nodes:
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str()) as found), *_]:
+                    yield found
 
 
-def _sentences(tree: ast.Module) -> Iterator[tuple[str, int]]:
+def _sentences(nodes: list[ast.AST]) -> Iterator[tuple[str, int]]:
     """Yield the texts that are shown (those with a blank in them), and the first lines of docstrings."""
-    documented = {id(found) for node in ast.walk(tree) if (found := _docstring(node))}
-    for node in ast.walk(tree):
+    documented = {id(found) for found in _docstrings(nodes)}
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             text = node.value.strip().partition("\n")[0] if id(node) in documented else node.value
             if " " in text.strip():
@@ -161,25 +159,24 @@ def _banned() -> tuple[list[Found], list[Found]]:
     """Return the banned words in names and in sentences."""
     names: list[Found] = []
     sentences: list[Found] = []
-    for path, tree in _trees():
-        names += _banned_names(path, tree)
-        sentences += _banned_sentences(path, tree)
+    for path, nodes in _files():
+        names += _banned_names(path, nodes)
+        sentences += _banned_sentences(path, nodes)
     return names, sentences
 
 
-def _banned_names(path: str, tree: ast.Module) -> Iterator[Found]:
-    for name, line in ((Path(path).stem, 1), *_names(tree)):
+def _banned_names(path: str, nodes: list[ast.AST]) -> Iterator[Found]:
+    for name, line in ((Path(path).stem, 1), *_names(nodes)):
         for word in _words(name) & INSTEAD.keys():
             yield Found(_room(path), f"{path}:{line}: {name}", word)
 
 
-def _banned_sentences(path: str, tree: ast.Module) -> Iterator[Found]:
-    for text, line in _sentences(tree):
+def _banned_sentences(path: str, nodes: list[ast.AST]) -> Iterator[Found]:
+    for text, line in _sentences(nodes):
         for match in SENTENCES.finditer(text):
             yield Found(_room(path), f"{path}:{line}: {text[:80]}", match.group())
-    for node in ast.walk(tree):
-        docstring = _docstring(node)
-        if docstring and (start := NO_DOCSTRING.match(str(docstring.value))):
+    for docstring in _docstrings(nodes):
+        if start := NO_DOCSTRING.match(str(docstring.value)):
             where = f"{path}:{docstring.lineno}: {start.string[:80]}"
             yield Found(_room(path), where, start.group())
 

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 HERE: Final = Path(__file__).parent
 # Their tests start programs, but judge no times of theirs.
-JUDGE_NO_TIMES: Final = frozenset({"instrument", "hooks", "cli", "readers"})
+JUDGE_NO_TIMES: Final = tuple(
+    HERE / folder for folder in ("instrument", "hooks", "cli", "readers", "end_to_end/browser")
+)
 
 if find_spec("hypothesis"):  # environments for one framework do without
     from hypothesis import HealthCheck, Phase, settings
@@ -58,10 +60,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     excuse: one that fails now and then is wrong, or has found something.
     """
     for item in items:
-        if (
-            item.path.is_relative_to(HERE)
-            and item.path.relative_to(HERE).parts[0] in JUDGE_NO_TIMES
-        ):
+        if any(item.path.is_relative_to(folder) for folder in JUDGE_NO_TIMES):
             item.add_marker(pytest.mark.side_by_side)
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:

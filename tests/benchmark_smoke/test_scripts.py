@@ -18,6 +18,8 @@ import pytest
 from benchmarks.background_write import ARMS, MIB, PIECE, Writer, report
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
+from support.tiers import mark_slow
+from support.turns import in_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,6 +78,8 @@ SMOKES: Final = (
     Smoke("stragglers", "", ("ranks steps noise   alarms", "    3   100 spiky")),
     Smoke("verdicts", "", ("### Rank and place", "| loader 30 ms longer |")),
 )
+QUICK: Final = [smoke for smoke in SMOKES if not smoke.slow]
+SLOW: Final = [smoke for smoke in SMOKES if smoke.slow]
 # Tested elsewhere, and why.
 NOT_HERE: Final = {
     "background_write": "below, in parts: as root it trains behind slow links, a minute at least",
@@ -114,10 +118,8 @@ def require_cuda() -> None:
 @pytest.mark.side_by_side
 @pytest.mark.parametrize(
     "smoke",
-    [
-        pytest.param(smoke, id=smoke.script, marks=[pytest.mark.slow] if smoke.slow else [])
-        for smoke in SMOKES
-    ],
+    mark_slow([*QUICK, *in_turn(SLOW)], quick=QUICK),
+    ids=lambda smoke: smoke.script,
 )
 def test_benchmark_prints_its_table(smoke: Smoke, tmp_path: Path) -> None:
     if smoke.script == "device":

@@ -12,7 +12,7 @@ from support.launch.recording import Recorded, read_all
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
 
 STEPS, KILLED_RANK, KILL_STEP = 8, 1, 5
 RANKS = {"ddp_cnn.py": 2, "mpi_allreduce.py": 3, "mpi_parameter_server.py": 4}

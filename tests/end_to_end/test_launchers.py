@@ -19,7 +19,7 @@ from support.launch.torchrun import torchrun_command
 import tracelens as tl
 
 skip_without("torch")
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "launch" / "programs" / "endless_ddp.py"
 MANY = 64

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 import pytest
 from support.samples import Sample, departures, manifest, record
+from support.turns import in_turn
 
 from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
 
 FEW: Final = 6  # steps, where structure is all that is compared
 # What a busy machine cannot do to a run: such a fault is one of ours.
@@ -31,10 +30,6 @@ SLOW: Final = "--slow-ms=100"
 # Others are recorded again in test_random_faults, with faults drawn at random.
 PLANTED: Final = ("ddp-slow-loader", "ps-hot-shard", "mpi-killed-rank", "mpi-sampled")
 CHEAP: Final = [sample for sample in manifest() if sample.cheap]
-SAMPLES_PER_RUN: Final = 4
-# Which samples are recorded: "all", or the number of a turn. By default each day has its turn, and
-# all samples have had theirs within eight days.
-TURN: Final = os.environ.get("TRACELENS_SAMPLES_TURN", str(int(time.time()) // 86_400))
 
 
 def structure(trace: Trace) -> dict[str, set[tuple[object, ...]]]:
@@ -60,20 +55,7 @@ def slower(sample: Sample) -> Sample:
     return replace(sample, arguments=delayed)
 
 
-def samples_of_turn(turn: str) -> list[Sample]:
-    """Return the samples that this run records again."""
-    if turn == "all":
-        return CHEAP
-    first = int(turn) * SAMPLES_PER_RUN % len(CHEAP)
-    return (CHEAP + CHEAP)[first : first + SAMPLES_PER_RUN]
-
-
-def test_eight_turns_record_every_sample() -> None:
-    names = {sample.name for turn in range(8) for sample in samples_of_turn(str(turn))}
-    assert names == {sample.name for sample in CHEAP}
-
-
-@pytest.mark.parametrize("sample", samples_of_turn(TURN), ids=lambda sample: sample.name)
+@pytest.mark.parametrize("sample", in_turn(CHEAP), ids=lambda sample: sample.name)
 def test_it_records_the_same_things(sample: Sample, tmp_path: Path) -> None:
     """In a few steps, or in all where a fault must be found that takes them."""
     planted = sample.name in PLANTED

@@ -11,7 +11,7 @@ from suites import mpi4py_suite, torch_suite
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
 
 FILES = (
     *("test_attributes", "test_comm", "test_comm_topo", "test_pickle", "test_request"),

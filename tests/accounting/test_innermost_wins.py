@@ -43,7 +43,7 @@ def by_hand(rows: list[dict[str, Any]], at: int) -> tuple[str, str | None]:
     return ("user", active[-1]["name"]) if active else ("uninstrumented", None)
 
 
-@pytest.mark.parametrize("examples", few_or_many(20, 100))
+@pytest.mark.parametrize("examples", few_or_many(20, 60))
 def test_every_nanosecond(examples: int) -> None:
     """Category and name of each nanosecond are those of the definition."""
     step = span(0, "step", 0, LENGTH, step=0)

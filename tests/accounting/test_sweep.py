@@ -62,7 +62,7 @@ def windows(draw: st.DrawFn) -> Ints:
 
 
 @native
-@pytest.mark.parametrize("examples", few_or_many(80, 500))
+@pytest.mark.parametrize("examples", few_or_many(80, 250))
 def test_both_cut_alike(examples: int) -> None:
     """Every array is the same, whatever overlaps whatever."""
 

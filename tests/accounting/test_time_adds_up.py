@@ -66,7 +66,7 @@ def any_span(draw: st.DrawFn, ranks: int) -> dict[str, Any]:
     return span(rank, kind, start, None if length is None else start + length, **more)
 
 
-@pytest.mark.parametrize("examples", few_or_many(20, 150))
+@pytest.mark.parametrize("examples", few_or_many(20, 80))
 def test_any_spans(examples: int) -> None:
     """Random spans, also open, empty, crossing each other and out of order."""
 

@@ -34,7 +34,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     )
 
 
-@pytest.mark.parametrize("runs", few_or_many(6, 40))
+@pytest.mark.parametrize("runs", few_or_many(6, 20))
 def test_shares_sum_to_one(runs: int) -> None:
     """No share is negative, and nothing is counted twice or forgotten."""
 

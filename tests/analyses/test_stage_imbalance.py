@@ -132,8 +132,10 @@ def measure_bubble(
     return found.ledger.of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
 
 
-@pytest.mark.parametrize("ranks", mark_slow([8, 64], quick=[8]))
-@pytest.mark.parametrize("seed", mark_slow(range(2), quick=[0]))
+@pytest.mark.parametrize(
+    ("ranks", "seed"),
+    [(8, 0), *(pytest.param(*more, marks=pytest.mark.slow) for more in ((8, 1), (64, 0)))],
+)
 @pytest.mark.parametrize(
     "plant",
     mark_slow(

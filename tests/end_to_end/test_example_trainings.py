@@ -54,10 +54,16 @@ def _falls(output: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [LIBRARY, OVERLAPPED, *((name,) for name in WRITTEN_OUT)], ids="-".join
+    ("algorithm", "fuse", "ranks"),
+    [
+        *(
+            (algorithm, 0, 3)
+            for algorithm in (LIBRARY, OVERLAPPED, *((one,) for one in WRITTEN_OUT))
+        ),
+        *((algorithm, 10**5, 3) for algorithm in (LIBRARY, OVERLAPPED, ("ring",))),
+        *((algorithm, 0, 1) for algorithm in (LIBRARY, OVERLAPPED, ("tree",))),
+    ],
 )
-@pytest.mark.parametrize("fuse", [0, 10**5])
-@pytest.mark.parametrize("ranks", [1, 3])
 def test_mpi_allreduce(algorithm: tuple[str, ...], fuse: int, ranks: int, trained: Trained) -> None:
     """Whatever the algorithm, the number of ranks, and whether gradients are fused."""
     _, done = trained(algorithm, fuse, ranks)

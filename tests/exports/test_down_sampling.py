@@ -249,7 +249,7 @@ spans_of_a_thread = st.lists(
 )
 
 
-@pytest.mark.parametrize("examples", few_or_many(20, 100))
+@pytest.mark.parametrize("examples", few_or_many(20, 50))
 def test_any_nested_spans(examples: int) -> None:
     """Ask for the sums of spans that Hypothesis draws."""
     check_examples(check_sums, examples, spans_of_a_thread, st.sets(st.integers(0, 13)))

@@ -17,7 +17,7 @@ from support.fuzz.subjects import CORPUS, SUBJECTS, bases, found
 if TYPE_CHECKING:
     from pathlib import Path
 
-INPUTS = 60
+INPUTS = 24
 QUICK_INPUTS = range(31, 34)  # input 32 is also opened as one rank of a run
 SEED = 20_000  # long runs use another seed
 KEPT = [

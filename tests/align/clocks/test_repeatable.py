@@ -39,7 +39,7 @@ def reports(folder: Path, threads: int, times: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "times"), [(20, 1), pytest.param(200, 3, marks=pytest.mark.slow)]
+    ("steps", "times"), [(20, 1), pytest.param(100, 2, marks=pytest.mark.slow)]
 )
 @pytest.mark.parametrize("name", mark_slow(["PS healthy", "PS incast"], quick=["PS incast"]))
 def test_requests_that_tell_as_much(tmp_path: Path, name: str, steps: int, times: int) -> None:

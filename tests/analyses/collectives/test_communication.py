@@ -113,7 +113,7 @@ def test_nothing_is_said_without_gain(scenario: Scenario) -> None:
     assert small(scenario) == []
 
 
-@pytest.mark.parametrize("runs", few_or_many(3, 24))
+@pytest.mark.parametrize("runs", few_or_many(3, 12))
 def test_healthy_runs_are_left_alone(runs: int) -> None:
     """No noisy run with large buckets is told to join them."""
     sizes = (8 * MIB, 25 * MIB, 25 * MIB, 3 * MIB)

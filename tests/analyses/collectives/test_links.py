@@ -240,7 +240,7 @@ def test_hidden_congestion_is_harmless() -> None:
     assert faults(report(hidden)) == []
 
 
-@pytest.mark.parametrize("runs", few_or_many(4, 24))
+@pytest.mark.parametrize("runs", few_or_many(4, 12))
 def test_healthy_runs_are_left_alone(runs: int) -> None:
     """No run with noisy links and waits has a slow link or congestion."""
     for seed in range(runs):

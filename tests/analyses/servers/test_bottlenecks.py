@@ -175,7 +175,7 @@ def test_what_costs_nothing_is_not_told(scenario: Scenario) -> None:
     assert [found.kind for found in report(scenario).findings if found.kind in KINDS] == []
 
 
-@pytest.mark.parametrize("runs", few_or_many(2, 24))
+@pytest.mark.parametrize("runs", few_or_many(2, 12))
 def test_healthy_servers_are_left_alone(runs: int) -> None:
     """No run with noisy workers and shards has a fault."""
     for seed in range(runs):

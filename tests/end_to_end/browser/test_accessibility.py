@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from playwright.sync_api import expect
 from support.launch.patience import until
-from support.web.accessibility import faint, nameless, tabbed, violations
+from support.web.accessibility import CONTRAST, faint, nameless, tabbed, violations
 from support.web.browser import opened, settled
 
 from tracelens_dashboard.app import run_list
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
-    from support.web.browser import Scheme
+    from playwright.sync_api import Browser, Page, ViewportSize
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -28,12 +27,13 @@ UNREAD = """() => [...document.querySelectorAll(`[id*='"part":"grid"']`)]
   .filter((grid) => grid.hidden || !grid.querySelector(".ag-row")).map((grid) => grid.id)"""
 SHOWN = """() => [...document.querySelectorAll(`[id*='"part":"plot"']`)]
   .filter((plot) => plot.checkVisibility()).map((plot) => plot.id)"""
+WIDE: Final[ViewportSize] = {"width": 1440, "height": 900}
+NARROW: Final[ViewportSize] = {"width": 420, "height": 900}
 FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 
 
-def visit(page: Page, address: str) -> None:
-    """Open a page, and wait until the run is open and all is drawn."""
-    page.goto(address)
+def arrived(page: Page) -> None:
+    """Wait until the run is open and all is drawn."""
     expect(page.locator(".page-title, #verdict, #timeline, #runs").first).to_be_attached()
     expect(page.locator("#message")).to_have_count(0)
     settled(page)
@@ -55,32 +55,22 @@ def test_light_pages_can_be_read_named_and_reached(
 ) -> None:
     """Text has a contrast of 4.5; all that can be used has a name, Tab comes to it, and that is seen.
 
-    Every chart is drawn, and can be read as a table.
+    Every chart is drawn, and can be read as a table. Axe finds nothing serious: while a page arrives,
+    wide or narrow, and where tables stand for charts.
     """
+    found: dict[str, list[str]] = {}
     with opened(browser, addresses[run_list.TITLE]) as page:
         for title, address in addresses.items():
-            visit(page, address)
+            page.set_viewport_size(WIDE)
+            page.goto(address)
+            found[f"{title}, arriving"] = violations(page)
+            arrived(page)
             assert (title, faint(page), nameless(page)) == (title, [], [])
             never, unseen = tabbed(page)
             assert (title, never, unseen) == (title, [], [])
             until(lambda: page.evaluate(UNDRAWN) == [])
-            read_as_tables(page)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(
-    browser: Browser, addresses: dict[str, str], scheme: Scheme
-) -> None:
-    """On no page, wide or narrow, nor while it arrives, nor where tables stand for charts."""
-    found: dict[str, list[str]] = {}
-    with opened(browser, addresses[run_list.TITLE], scheme) as page:
-        for title, address in addresses.items():
-            page.set_viewport_size({"width": 1440, "height": 900})
-            page.goto(address)
-            found[f"{title}, arriving"] = violations(page)
-            visit(page, address)
             found[title] = violations(page)
-            page.set_viewport_size({"width": 420, "height": 900})
+            page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
             found[f"{title}, narrow"] = violations(page)
             read_as_tables(page)
@@ -89,16 +79,21 @@ def test_axe_finds_nothing_serious(
 
 
 def test_dark_pages_and_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:
-    """Text has a contrast of 4.5 with what is behind it, as it is styled; 420 pixels hold all of it."""
+    """Text has a contrast of 4.5 with what is behind it, as it is styled; 420 pixels hold all of it.
+
+    What is not colour is as on light pages.
+    """
     with opened(browser, addresses[run_list.TITLE], "dark") as page:
         for title, address in addresses.items():
-            page.set_viewport_size({"width": 1440, "height": 900})
-            visit(page, address)
-            assert (title, faint(page)) == (title, [])
-            page.set_viewport_size({"width": 420, "height": 900})
+            page.set_viewport_size(WIDE)
+            page.goto(address)
+            arrived(page)
+            assert (title, faint(page), violations(page, CONTRAST)) == (title, [], [])
+            page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
-        page.set_viewport_size({"width": 1440, "height": 900})
-        visit(page, addresses["Timeline"])
+        page.set_viewport_size(WIDE)
+        page.goto(addresses["Timeline"])
+        arrived(page)
         for button, dialog in (("#help-button", "Keys"), ("#export-button", "Perfetto")):
             page.locator(button).click()
             expect(page.get_by_role("dialog")).to_contain_text(dialog)

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.launch.patience import until
-from support.web.browser import box_of, opened, place_saying, served, settled
+from support.web.browser import box_of, opened, place_saying, settled
 
-from tracelens.simulator.synthetic import Fault, Scenario, write
 from tracelens_dashboard.app import wire
 from tracelens_dashboard.pages import PAGES, shards, stragglers
 
@@ -162,18 +161,3 @@ def test_a_narrow_window_has_a_sidebar_to_open(browser: Browser, url: str) -> No
         expect(page.get_by_role("heading", name="Stragglers")).to_be_visible()
         expect(page.get_by_role("link", name="Stragglers")).not_to_be_in_viewport()
         page.wait_for_function("() => document.documentElement.scrollWidth <= window.innerWidth")
-
-
-def test_512_ranks_open(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A run of 512 ranks opens, its one late rank is found, and its timeline can be zoomed."""
-    folder = tmp_path_factory.mktemp("traces") / "many"
-    late = Fault("data", (41,), steps=(60, 120), extra_ms=9)
-    write(Scenario(ranks=512, ranks_per_host=8, steps=160, faults=(late,)), folder)
-    with served(folder) as address, opened(browser, address) as page:
-        expect(page.locator("#run")).to_contain_text("512 ranks · 160 steps")
-        follow_first_finding(page)
-        assert "pin=41" in page.url
-        for _ in range(6):
-            page.keyboard.press("w")
-        expect(page.locator(BARS).first).to_be_attached()
-        expect(page.locator("#timeline-note")).to_contain_text("Each pixel shows")

@@ -1,4 +1,4 @@
-"""A real browser, 64 and 512 ranks: from the first page to the culprit in three clicks at most."""
+"""A real browser, 16 and 512 ranks: from the first page to the culprit in three clicks at most."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ GBYTES_PER_S_AND_RANK = 4.0  # of a shard's link: all ranks together push for a 
 COUNTING = "window.clicks = 0; addEventListener('click', e => { clicks += e.isTrusted; }, true);"
 
 
-@pytest.fixture(scope="module", params=mark_slow([16, 64, 512], quick=[16]))
+@pytest.fixture(scope="module", params=mark_slow([16, 512], quick=[16]))
 def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("traces") / "run"
     rate = GBYTES_PER_S_AND_RANK * request.param

@@ -135,6 +135,7 @@ def test_each_step_has_the_updates_of_both_optimizers(ranks: list[Recorded]) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("run_ranks", ["forked"], indirect=True)
 def test_a_compiled_model(run_ranks: RunRanks, tmp_path: Path) -> None:
     """Its forward pass is compiled whole, without our spans; all else is recorded."""
     compiled = _train(run_ranks, tmp_path / "trace", ["compiled"])

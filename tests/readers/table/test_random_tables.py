@@ -70,7 +70,7 @@ def tables(draw: st.DrawFn) -> dict[str, list[Any]]:
     return chosen | {name: column(cells if mixed else small) for name, mixed in odd.items()}
 
 
-@pytest.mark.parametrize("examples", few_or_many(12, 100))
+@pytest.mark.parametrize("examples", few_or_many(12, 40))
 def test_any_table(examples: int) -> None:
     """Ask for a report of tables that Hypothesis draws."""
     check_examples(check_table, examples, tables(), st.booleans())

@@ -104,7 +104,7 @@ scenarios = st.builds(
 )
 
 
-@pytest.mark.parametrize("examples", few_or_many(3, 30))
+@pytest.mark.parametrize("examples", few_or_many(3, 12))
 def test_any_scenario(examples: int, tmp_path: Path) -> None:
     """Whatever is simulated, in memory, as CSV, or with its rows in any order."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from support.runs.traces import call, span, trace_of
 from support.samples import manifest, sample_report, sample_trace
-from support.tiers import check_examples, few_or_many, mark_slow
+from support.tiers import check_examples, few_or_many, mark_slow, mark_slow_in_turn
 
 import tracelens
 from tracelens.accounting import categories, phases
@@ -45,7 +45,7 @@ def worked(trace: Trace) -> pl.DataFrame:
     return own.sort("process", "step", "category")
 
 
-@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, QUICK_SAMPLES))
+@pytest.mark.parametrize("name", mark_slow_in_turn(SAMPLE_NAMES, QUICK_SAMPLES))
 def test_own_work_is_as_before(name: str) -> None:
     """To the nanosecond, in every step of every sample, and nothing ends later than before."""
     trace = sample_trace(name)
@@ -59,7 +59,7 @@ def test_own_work_is_as_before(name: str) -> None:
     assert ends[0] <= ends[1]
 
 
-@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, QUICK_SAMPLES))
+@pytest.mark.parametrize("name", mark_slow_in_turn(SAMPLE_NAMES, QUICK_SAMPLES))
 def test_one_span_stands_for_each_kind_of_work(name: str) -> None:
     """Of a rank, step, thread, kind and operation, where nothing is flagged or broken off."""
     trace = sample_trace(name)

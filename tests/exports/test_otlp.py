@@ -11,7 +11,7 @@ import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from support.samples import manifest, sample_trace
-from support.tiers import mark_slow
+from support.tiers import mark_slow_in_turn
 
 import tracelens
 from tracelens.exports import otlp
@@ -51,7 +51,8 @@ def _based(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", mark_slow([sample.name for sample in manifest()], ("ddp-healthy", "easgd-async"))
+    "name",
+    mark_slow_in_turn([sample.name for sample in manifest()], ("ddp-healthy", "easgd-async")),
 )
 def test_every_sample_is_parsed_whole(name: str, tmp_path: Path) -> None:
     """As many as there are spans and instants; ids differ, parents are there and around them."""

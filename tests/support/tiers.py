@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
+from support.turns import in_turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from _pytest.mark.structures import ParameterSet
     from hypothesis import strategies as st
 
-__all__ = ["check_examples", "few_or_many", "mark_slow"]
+__all__ = ["check_examples", "few_or_many", "mark_slow", "mark_slow_in_turn"]
 
 
 def mark_slow(values: Iterable[Any], quick: Collection[Any]) -> list[ParameterSet]:
@@ -21,6 +22,12 @@ def mark_slow(values: Iterable[Any], quick: Collection[Any]) -> list[ParameterSe
     return [
         pytest.param(value, marks=() if value in quick else pytest.mark.slow) for value in values
     ]
+
+
+def mark_slow_in_turn(values: Sequence[Any], quick: Collection[Any]) -> list[ParameterSet]:
+    """Return the `quick` ones of `values`, and, marked slow, those of the others whose turn it is."""
+    others = in_turn([value for value in values if value not in quick])
+    return mark_slow([value for value in values if value in quick or value in others], quick)
 
 
 def few_or_many(few: int, many: int) -> list[ParameterSet]:

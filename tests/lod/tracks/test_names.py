@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from support.runs.traces import call, span, trace_of
 from support.samples import manifest, sample_trace
-from support.tiers import mark_slow
+from support.tiers import mark_slow_in_turn
 
 from tracelens.lod.tracks import names
 from tracelens.lod.tracks.names import NAME_COLUMNS, Names
@@ -20,7 +20,7 @@ EVERY = [sample.name for sample in manifest()]
 
 
 @pytest.mark.parametrize(
-    "sample", mark_slow(EVERY, ("ddp-healthy", "mpi-killed-rank", "ps-hot-shard"))
+    "sample", mark_slow_in_turn(EVERY, ("ddp-healthy", "mpi-killed-rank", "ps-hot-shard"))
 )
 def test_every_name_of_every_sample_is_found(sample: str) -> None:
     """As it is, and by its kind; of each process as many as polars counts, each with its row."""

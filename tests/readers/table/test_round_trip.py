@@ -11,7 +11,7 @@ from support.runs.analysed import report as simulated_report
 from support.runs.analysed import trace as simulated
 from support.runs.tables import comparable, differing, table_of
 from support.samples import manifest, sample_trace
-from support.tiers import check_examples, few_or_many, mark_slow
+from support.tiers import check_examples, few_or_many, mark_slow, mark_slow_in_turn
 
 from tracelens import Trace, load
 from tracelens.analyses import analyze
@@ -34,7 +34,9 @@ def told_of_simulated(run: str) -> dict[str, Any]:
     return comparable(to_json.to_object(simulated_report(RUNS[run][0])))
 
 
-@pytest.mark.parametrize("name", mark_slow(SAMPLE_NAMES, ("mpi-killed-rank", "easgd-sync3")))
+@pytest.mark.parametrize(
+    "name", mark_slow_in_turn(SAMPLE_NAMES, ("mpi-killed-rank", "easgd-sync3"))
+)
 def test_every_sample(name: str, tmp_path: Path) -> None:
     """Real recordings, written as Parquet on their common clock, are explained word for word alike."""
     trace = sample_trace(name)

@@ -13,7 +13,7 @@ from benchmarks.scaling.bounds import Bound, Outcome, Section
 from benchmarks.scaling.cost import Failed, measured
 from benchmarks.scaling.runs import FILES, Size, forget, made
 from support.launch.patience import PATIENCE_S
-from support.turns import in_turn
+from support.turns import select_turn
 
 ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
@@ -124,7 +124,7 @@ def test_every_arm_has_its_place_on_the_page() -> None:
 @pytest.mark.end_to_end
 @pytest.mark.side_by_side
 @pytest.mark.slow
-@pytest.mark.parametrize("arm", in_turn([*ARMS]))
+@pytest.mark.parametrize("arm", select_turn([*ARMS]))
 def test_a_small_run_passes_through_the_arm(arm: str) -> None:
     """The exit code says whether a bound was missed, and the last lines name each."""
     paths = os.pathsep.join(str(ROOT / path) for path in (".", "instrument", "tests"))

@@ -19,7 +19,7 @@ from benchmarks.background_write import ARMS, MIB, PIECE, Writer, report
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 from support.tiers import mark_slow
-from support.turns import in_turn
+from support.turns import select_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -118,7 +118,7 @@ def require_cuda() -> None:
 @pytest.mark.side_by_side
 @pytest.mark.parametrize(
     "smoke",
-    mark_slow([*QUICK, *in_turn(SLOW)], quick=QUICK),
+    mark_slow([*QUICK, *select_turn(SLOW)], quick=QUICK),
     ids=lambda smoke: smoke.script,
 )
 def test_benchmark_prints_its_table(smoke: Smoke, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 import pytest
 from support.samples import Sample, departures, manifest, record
-from support.turns import in_turn
+from support.turns import select_turn
 
 from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
@@ -55,7 +55,7 @@ def slower(sample: Sample) -> Sample:
     return replace(sample, arguments=delayed)
 
 
-@pytest.mark.parametrize("sample", in_turn(CHEAP), ids=lambda sample: sample.name)
+@pytest.mark.parametrize("sample", select_turn(CHEAP), ids=lambda sample: sample.name)
 def test_it_records_the_same_things(sample: Sample, tmp_path: Path) -> None:
     """In a few steps, or in all where a fault must be found that takes them."""
     planted = sample.name in PLANTED

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
-from support.turns import in_turn
+from support.turns import select_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -26,7 +26,7 @@ def mark_slow(values: Iterable[Any], quick: Collection[Any]) -> list[ParameterSe
 
 def mark_slow_in_turn(values: Sequence[Any], quick: Collection[Any]) -> list[ParameterSet]:
     """Return the `quick` ones of `values`, and, marked slow, those of the others whose turn it is."""
-    others = in_turn([value for value in values if value not in quick])
+    others = select_turn([value for value in values if value not in quick])
     return mark_slow([value for value in values if value in quick or value in others], quick)
 
 

@@ -1,4 +1,4 @@
-"""What `make test-all` does in turns: of many costly things some each day, and all within eight days."""
+"""Parameters of slow tests that take turns: an eighth each day, so all of them within eight days."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ TURNS: Final = 8
 TURN: Final = os.environ.get("TRACELENS_TURN", str(int(time.time()) // 86_400))
 
 
-def in_turn(things: Sequence[Thing], turn: str = TURN) -> Sequence[Thing]:
-    """Return what this run takes of `things`: all, or an eighth."""
+def select_turn(things: Sequence[Thing], turn: str = TURN) -> Sequence[Thing]:
+    """Return the things whose turn it is: an eighth of them, or all if `turn` is "all"."""
     return things if turn == "all" else things[int(turn) % TURNS :: TURNS]

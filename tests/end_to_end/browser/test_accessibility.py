@@ -32,7 +32,7 @@ NARROW: Final[ViewportSize] = {"width": 420, "height": 900}
 FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 
 
-def arrived(page: Page) -> None:
+def wait_until_drawn(page: Page) -> None:
     """Wait until the run is open and all is drawn."""
     expect(page.locator(".page-title, #verdict, #timeline, #runs").first).to_be_attached()
     expect(page.locator("#message")).to_have_count(0)
@@ -64,7 +64,7 @@ def test_light_pages_can_be_read_named_and_reached(
             page.set_viewport_size(WIDE)
             page.goto(address)
             found[f"{title}, arriving"] = violations(page)
-            arrived(page)
+            wait_until_drawn(page)
             assert (title, faint(page), nameless(page)) == (title, [], [])
             never, unseen = tabbed(page)
             assert (title, never, unseen) == (title, [], [])
@@ -87,13 +87,13 @@ def test_dark_pages_and_dialogs_can_be_read(browser: Browser, addresses: dict[st
         for title, address in addresses.items():
             page.set_viewport_size(WIDE)
             page.goto(address)
-            arrived(page)
+            wait_until_drawn(page)
             assert (title, faint(page), violations(page, CONTRAST)) == (title, [], [])
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
         page.set_viewport_size(WIDE)
         page.goto(addresses["Timeline"])
-        arrived(page)
+        wait_until_drawn(page)
         for button, dialog in (("#help-button", "Keys"), ("#export-button", "Perfetto")):
             page.locator(button).click()
             expect(page.get_by_role("dialog")).to_contain_text(dialog)

@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 HERE: Final = Path(__file__).parent
 # Their tests start programs, but judge no times of theirs.
 JUDGE_NO_TIMES: Final = tuple(
-    HERE / folder for folder in ("instrument", "hooks", "cli", "readers", "end_to_end/browser")
+    HERE / folder
+    for folder in (
+        "instrument",
+        "hooks",
+        "cli",
+        "readers",
+        "faults",
+        "dashboard",
+        "end_to_end/browser",
+    )
 )
 
 if find_spec("hypothesis"):  # environments for one framework do without

@@ -108,6 +108,13 @@ def test_a_python_that_keeps_us_out_is_not_said_to_use_nothing(tmp_path: Path) -
     assert "python -I" in _line(done.stderr)
 
 
+@pytest.mark.slow
+def test_a_python_without_asserts_is_recorded_as_well(tmp_path: Path) -> None:
+    done = run_record("--out", tmp_path / "t", "--", sys.executable, "-O", "-c", TRAINING, 0)
+    assert done.stdout == "trained\n"
+    assert len(read_one(tmp_path / "t").named("work")) == 3
+
+
 def test_arguments_after_the_dashes_belong_to_the_command(tmp_path: Path) -> None:
     show = "import sys; print(sys.argv[1:])"
     done = run_record("--", sys.executable, "-c", show, "--out", "x", "--", "y", cwd=tmp_path)

@@ -39,6 +39,7 @@ def recorded(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.T
     return tl.open(folder)
 
 
+@pytest.mark.side_by_side
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
     """Others wait for it down the chain; most of what is lost is put down to it."""
@@ -70,7 +71,7 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("fault", ["work", "none"])
+@pytest.mark.parametrize("fault", ["none", pytest.param("work", marks=pytest.mark.side_by_side)])
 def test_work_while_messages_are_in_flight_is_work(fault: str, tmp_path: Path) -> None:
     """Only the waits are communication, so who works longest is named, and nobody without a fault."""
     trace = recorded(tmp_path / "t", "overlap", fault, ranks=3)

@@ -43,6 +43,7 @@ def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.R
     return tl.analyze(tl.open(folder)), done.stderr
 
 
+@pytest.mark.side_by_side
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("fault", ["work", "apart"])
 def test_the_late_rank_is_named_first(fault: str, marks: str, tmp_path: Path) -> None:
@@ -68,6 +69,7 @@ def test_no_rank_is_accused_without_a_fault(marks: str, tmp_path: Path) -> None:
     assert report.summary.steps >= 55
 
 
+@pytest.mark.side_by_side
 def test_a_rank_that_is_stopped_from_outside(tmp_path: Path) -> None:
     """By SIGSTOP, for 0.6 s of every 3 s; the program is as it was.
 
@@ -81,6 +83,7 @@ def test_a_rank_that_is_stopped_from_outside(tmp_path: Path) -> None:
     assert report.verdict.headline.startswith("STRAGGLER rank 1")
 
 
+@pytest.mark.side_by_side
 def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
     """With its stacks sampled the calls are named, from where ranks differ to what holds the delay."""
     pytest.importorskip("torch")
@@ -98,6 +101,7 @@ def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
     assert not any("<module> (" in frame for frame in path)
 
 
+@pytest.mark.side_by_side
 @pytest.mark.parametrize(
     ("what", "place"),
     [("log", "between optimizer update and forward"), ("inspect", "between forward and backprop")],
@@ -114,6 +118,7 @@ def test_what_a_rank_does_beside_a_training_in_every_step(
     assert report.verdict.headline in printed
 
 
+@pytest.mark.side_by_side
 def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
     """Half a second four times: a stall of rank 0, or not explained, but never called healthy."""
     pytest.importorskip("torch")

@@ -25,6 +25,7 @@ def report(folder: Path, style: str, fault: str, tasks: int) -> tl.Report:
     return tl.analyze(recorded(folder, [*launch(PROGRAM, RANKS), style, fault, str(tasks)]))
 
 
+@pytest.mark.side_by_side
 @pytest.mark.parametrize("style", STYLES)
 def test_a_slow_worker_is_named(style: str, tmp_path: Path) -> None:
     """Nobody waits for it, but others do its work; no rank has left that has taken its last task."""

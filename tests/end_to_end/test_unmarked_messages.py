@@ -31,6 +31,7 @@ STEPS = {
 }  # what was done before the second is start-up
 
 
+@pytest.mark.side_by_side
 @pytest.mark.parametrize(
     ("pattern", "fault", "culprit"),
     [
@@ -87,6 +88,7 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     assert f"taken from the {what}" in trace.notes[0].sentence
 
 
+@pytest.mark.side_by_side
 def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None:
     """It has no peers; its other steps say what is usual."""
     pytest.importorskip("torch")
@@ -95,7 +97,7 @@ def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None
     assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "uninstrumented")
 
 
-@pytest.mark.parametrize("fault", ["none", "uneven"])
+@pytest.mark.parametrize("fault", ["none", pytest.param("uneven", marks=pytest.mark.side_by_side)])
 def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: Path) -> None:
     """A longer one is stage imbalance; what an even pipeline waits is its bubble."""
     pytest.importorskip("torch")

@@ -13,6 +13,7 @@ from support.fuzz import __main__ as program
 from support.fuzz.judge import Failure, Judge, changed
 from support.fuzz.pieces import run_piece
 from support.fuzz.subjects import CORPUS, SUBJECTS, bases, found
+from support.turns import select_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,7 @@ def test_few_damaged_files_do_no_harm(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("name", select_turn(list(SUBJECTS)))
 def test_nothing_that_is_damaged_does_harm(name: str) -> None:
     """Read, read with notes, or refused in a sentence; and damage is not passed over."""
     piece = run_piece(name, INPUTS, 0, SEED)

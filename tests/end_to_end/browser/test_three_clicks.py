@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.tiers import mark_slow
-from support.web.browser import box_of, opened, place_saying, served
+from support.web.browser import box_of, opened, served
 from support.web.pixels import coloured, plot
 
 from tracelens.lod.lanes import CODES, SHADE, SHADES
@@ -80,7 +80,7 @@ def test_the_slow_rank(browser: Browser, url: str) -> None:
     with opened(browser, url) as page:
         card_of(page, f"Straggler: rank {SLOW}").get_by_role("link", name="Worst step").click()
         row = middle_of(page, f"rank {SLOW}")
-        page.mouse.click(*place_saying(page, row, "backprop"))
+        page.mouse.click(*place_coloured(page, row, "backprop"))
         expect(page.locator("#details-title")).to_contain_text(f"backprop on rank {SLOW} in step")
         expect(page.locator("#timeline-details")).to_contain_text("peers' median")
         expect(page.locator("#timeline-details .spans")).to_contain_text("backprop")

@@ -6,6 +6,7 @@ import itertools
 import shutil
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,7 @@ FLAGS: Final = [
     "--disable-sync",
     "--no-first-run",
 ]
+FORGOTTEN: Final = "cookies,local_storage,indexeddb"  # after each test
 ANSWER_LIMIT_MS: Final = 150_000  # two of which fit into what pytest gives a test
 
 # Every chart that is shown has the sentence that comes with its drawing.
@@ -120,21 +122,25 @@ def _child(process: int) -> int:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the system's Chromium."""
+    """Start the system's Chromium; its profile on disk keeps what it compiled of our scripts."""
     path = shutil.which("chromium")
     if path is None:
         pytest.fail("Chromium is missing: `make test` installs it as root, else says how")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield browser
-        browser.close()
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=path, args=FLAGS, viewport={"width": 1440, "height": 900}
+        )
+        assert context.browser
+        yield context.browser
+        context.close()
 
 
 @contextmanager
 def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Page]:
-    """Open an address in a fresh profile; afterwards nothing may have gone wrong."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
+    """Open an address in a profile that remembers no page; afterwards nothing may have gone wrong."""
+    context = browser.contexts[0]
     page = context.new_page()
+    page.emulate_media(color_scheme=scheme)
     page.set_default_timeout(ANSWER_LIMIT_MS)
     expect.set_options(timeout=ANSWER_LIMIT_MS)  # the machine may be busy with other tests
     watch = Watch()
@@ -142,7 +148,10 @@ def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Pag
     page.goto(url)
     yield page
     page.wait_for_load_state("networkidle")
-    context.close()
+    session, origin = context.new_cdp_session(page), "{0.scheme}://{0.netloc}".format(urlsplit(url))
+    session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": FORGOTTEN})
+    context.clear_permissions()
+    page.close()
     watch.assert_clean()
 
 

@@ -70,7 +70,7 @@ def counted(names: Sequence[str]) -> tuple[int, str]:
     """Report second tries to the plugin; return the exit status of the run, and what it printed."""
     plugin = second_tries.SecondTries()
     for name in names:
-        report: Any = SimpleNamespace(outcome="rerun", nodeid=name)
+        report: Any = SimpleNamespace(outcome="rerun", nodeid=name, longreprtext=f"why {name}")
         plugin.pytest_runtest_logreport(report)
     session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     plugin.pytest_sessionfinish(session)
@@ -90,6 +90,7 @@ def test_few_second_tries_pass_and_more_fail(
     assert ended == status
     listed = [line for line in printed.splitlines() if len(line) == 1]
     assert listed == sorted(set(names))
+    assert all(f"why {name}" in printed for name in names)
     assert ("too many" in printed) == bool(status)
 
 

@@ -23,13 +23,13 @@ class SecondTries:
     def __init__(self) -> None:
         named = os.environ.get(VARIABLE)
         self._file = Path(named) if named else None
-        self._here: list[str] = []
+        self._here: dict[str, str] = {}  # why the first try of a test failed
         self._all: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a try that failed and is made again."""
-        if str(report.outcome) == "rerun" and report.nodeid not in self._here:
-            self._here.append(report.nodeid)
+        if str(report.outcome) == "rerun":
+            self._here.setdefault(report.nodeid, report.longreprtext)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Add them up; too many fail a run in which everything else passed."""
@@ -41,12 +41,13 @@ class SecondTries:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """List them."""
+        """List them, with the error of the first try."""
         if not self._here:
             return
         terminalreporter.section("tests that needed a second try")
         for test in self._all:
             terminalreporter.line(test if test in self._here else f"{test} (an earlier run)")
+            terminalreporter.line(self._here.get(test, ""))
         verdict = (
             "too many: this run fails" if len(self._all) > MOST else "to be fixed all the same"
         )

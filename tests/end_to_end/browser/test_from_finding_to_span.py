@@ -33,6 +33,7 @@ def follow_first_finding(page: Page) -> None:
     page.wait_for_url("**/timeline?*")
     expect(page.locator("#timeline image").first).to_be_attached()
     expect(page.locator("#timeline-note")).to_contain_text("in view")
+    settled(page)  # a plot that is being drawn forgets keys and clicks
 
 
 def plot_box(page: Page) -> tuple[float, float, float, float]:
@@ -85,6 +86,7 @@ def test_a_link_restores_the_view(browser: Browser, url: str) -> None:
         page.wait_for_function("before => location.href !== before", arg=before)
         window = "#timeline-window"
         style = "e => [e.style.left, e.style.width]"
+        settled(page)
         address = page.url
         with opened(browser, address) as again:
             expect(again.locator("#timeline image").first).to_be_attached()

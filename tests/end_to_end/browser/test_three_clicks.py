@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 from support.tiers import mark_slow
-from support.web.browser import box_of, opened, served
+from support.web.browser import box_of, opened, served, settled
 from support.web.pixels import coloured, plot
 
 from tracelens.lod.lanes import CODES, SHADE, SHADES
@@ -60,6 +60,7 @@ def card_of(page: Page, culprit: str) -> Locator:
 def middle_of(page: Page, label: str) -> float:
     """Return the height of the row that is called so, once the timeline is drawn."""
     expect(page.locator("#timeline image").first).to_be_attached()
+    settled(page)  # a plot that is drawn anew forgets the click on it
     name = page.locator("#timeline .yaxislayer-above text").get_by_text(label, exact=True).first
     box = box_of(name)
     return box["y"] + box["height"] / 2

@@ -15,8 +15,6 @@ from support.launch.torchrun import torchrun_command
 
 import tracelens as tl
 from tracelens.accounting import phases
-from tracelens.accounting.core_waits import core_wait_of_run
-from tracelens.stats.constants import BOUND
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
@@ -65,8 +63,8 @@ def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
     ours, profiles = trained(tmp_path, slow_ms)
     reports = [tl.analyze(trace) for trace in (ours, profiles)]
     first, second = (report.verdict for report in reports)
-    busy = (core_wait_of_run(ours) or 0.0) >= BOUND  # which the profiler does not see
-    assert busy or (first.state, first.kind) == (second.state, second.kind)
+    if slow_ms:  # of a healthy run each may name what the machine did to a rank, or not
+        assert (first.state, first.kind) == (second.state, second.kind)
     stragglers = [
         [
             (f.ranks, f.phase)

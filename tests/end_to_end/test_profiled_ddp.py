@@ -30,7 +30,7 @@ POINT: Final = (
 # Of a step: we see the end of a reduction when its callback runs, the profiler when it happens. Nine
 # runs on two cores differed by 2 to 5 points.
 EXPOSED_TOLERANCE: Final = 0.07
-DISTURBANCE: Final = 0.05  # of the job: what other processes of a machine make a rank lose
+LARGEST_DISTURBANCE: Final = 0.05  # of the job: what other processes of a machine make a rank lose
 
 
 def trained(folder: Path, slow_ms: float) -> tuple[tl.Trace, tl.Trace]:
@@ -69,7 +69,7 @@ def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
         [
             (f.ranks, f.phase)
             for f in report.findings
-            if f.kind == "straggler" and (f.saving or 0.0) > DISTURBANCE
+            if f.kind == "straggler" and (f.saving or 0.0) > LARGEST_DISTURBANCE
         ]
         for report in reports
     ]

@@ -94,7 +94,7 @@ def test_ranks_that_the_program_spawns_into_one_folder_twice(tmp_path: Path) -> 
     first = run(record_command("--out", tmp_path, "--", *spawning("ddp")))
     check_ranks(tmp_path)
     second = run(record_command("--out", tmp_path, "--", *spawning("ddp")))
-    assert lines(first) == lines(second)
+    assert lines(first) == lines(second) == lines(run(spawning("ddp")))
     check_ranks(tmp_path, (0, 0, 1, 1))
 
 

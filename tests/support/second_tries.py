@@ -23,31 +23,37 @@ class SecondTries:
     def __init__(self) -> None:
         named = os.environ.get(VARIABLE)
         self._file = Path(named) if named else None
-        self._here: dict[str, str] = {}  # why the first try of a test failed
+        self._first_errors: dict[str, str] = {}  # by test
         self._all: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a try that failed and is made again."""
         if str(report.outcome) == "rerun":
-            self._here.setdefault(report.nodeid, report.longreprtext)
+            self._first_errors.setdefault(report.nodeid, report.longreprtext)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Add them up; too many fail a run in which everything else passed."""
-        self._all = [*self._earlier(), *self._here]
+        self._all = [*self._earlier(), *self._first_errors]
         if self._file:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text("".join(f"{test}\n" for test in self._all))
-        if self._here and len(self._all) > MOST and session.exitstatus == pytest.ExitCode.OK:
+        if (
+            self._first_errors
+            and len(self._all) > MOST
+            and session.exitstatus == pytest.ExitCode.OK
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """List them, with the error of the first try."""
-        if not self._here:
+        if not self._first_errors:
             return
         terminalreporter.section("tests that needed a second try")
         for test in self._all:
-            terminalreporter.line(test if test in self._here else f"{test} (an earlier run)")
-            terminalreporter.line(self._here.get(test, ""))
+            terminalreporter.line(
+                test if test in self._first_errors else f"{test} (an earlier run)"
+            )
+            terminalreporter.line(self._first_errors.get(test, ""))
         verdict = (
             "too many: this run fails" if len(self._all) > MOST else "to be fixed all the same"
         )

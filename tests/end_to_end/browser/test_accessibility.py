@@ -60,12 +60,12 @@ def test_light_pages_can_be_read_named_and_reached(
     it is, neither while they arrive, nor in a narrow window, nor where tables stand for charts.
     """
     found: dict[str, list[str]] = {}
-    in_all_views = select_turn(list(addresses))
+    titles_in_turn = select_turn(list(addresses))
     with opened(browser, addresses[run_list.TITLE]) as page:
         for title, address in addresses.items():
             page.set_viewport_size(WIDE)
             page.goto(address)
-            if title in in_all_views:
+            if title in titles_in_turn:
                 found[f"{title}, arriving"] = violations(page)
             wait_until_drawn(page)
             assert (title, faint(page), nameless(page)) == (title, [], [])
@@ -75,10 +75,10 @@ def test_light_pages_can_be_read_named_and_reached(
             found[title] = violations(page)
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
-            if title in in_all_views:
+            if title in titles_in_turn:
                 found[f"{title}, narrow"] = violations(page)
             read_as_tables(page)
-            if title in in_all_views:
+            if title in titles_in_turn:
                 found[f"{title}, as tables"] = violations(page)
     assert {where: what for where, what in found.items() if what} == {}
 

@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import (
         Browser,
+        BrowserContext,
         ConsoleMessage,
         FloatRect,
         Locator,
         Page,
         Request,
         Response,
+        ViewportSize,
     )
 
 Scheme = Literal["light", "dark"]
@@ -45,7 +47,8 @@ FLAGS: Final = [
     "--disable-sync",
     "--no-first-run",
 ]
-FORGOTTEN: Final = "cookies,local_storage,indexeddb"  # after each test
+CLEARED_STORAGE: Final = "cookies,local_storage,indexeddb"  # after each test
+WINDOW: Final[ViewportSize] = {"width": 1440, "height": 900}
 ANSWER_LIMIT_MS: Final = 150_000  # two of which fit into what pytest gives a test
 
 # Every chart that is shown has the sentence that comes with its drawing.
@@ -128,7 +131,7 @@ def chromium() -> Iterator[Browser]:
         pytest.fail("Chromium is missing: `make test` installs it as root, else says how")
     with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
         context = playwright.chromium.launch_persistent_context(
-            profile, executable_path=path, args=FLAGS, viewport={"width": 1440, "height": 900}
+            profile, executable_path=path, args=FLAGS, viewport=WINDOW
         )
         assert context.browser
         yield context.browser
@@ -138,21 +141,42 @@ def chromium() -> Iterator[Browser]:
 @contextmanager
 def opened(browser: Browser, url: str, scheme: Scheme = "light") -> Iterator[Page]:
     """Open an address in a profile that remembers no page; afterwards nothing may have gone wrong."""
-    context = browser.contexts[0]
-    page = context.new_page()
-    page.emulate_media(color_scheme=scheme)
-    page.set_default_timeout(ANSWER_LIMIT_MS)
-    expect.set_options(timeout=ANSWER_LIMIT_MS)  # the machine may be busy with other tests
     watch = Watch()
-    watch.over(page)
-    page.goto(url)
-    yield page
-    page.wait_for_load_state("networkidle")
-    session, origin = context.new_cdp_session(page), "{0.scheme}://{0.netloc}".format(urlsplit(url))
-    session.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": FORGOTTEN})
-    context.clear_permissions()
-    page.close()
+    with forgetful_profile(browser, url) as context:
+        page = context.new_page()
+        page.emulate_media(color_scheme=scheme)
+        page.set_default_timeout(ANSWER_LIMIT_MS)
+        expect.set_options(timeout=ANSWER_LIMIT_MS)  # the machine may be busy with other tests
+        watch.over(page)
+        page.goto(url)
+        yield page
+        page.wait_for_load_state("networkidle")
     watch.assert_clean()
+
+
+@contextmanager
+def forgetful_profile(browser: Browser, url: str) -> Iterator[BrowserContext]:
+    """Lend the profile on disk, and afterwards clear what an address stored there.
+
+    If a page is open in it already, lend a new profile: two pages know nothing of each other.
+    """
+    blank, *used = browser.contexts[0].pages  # Chromium starts with a blank page
+    if used:
+        with browser.new_context(viewport=WINDOW) as context:
+            yield context
+        return
+    context = blank.context
+    try:
+        yield context
+    finally:
+        address = urlsplit(url)
+        context.new_cdp_session(blank).send(
+            "Storage.clearDataForOrigin",
+            {"origin": f"{address.scheme}://{address.netloc}", "storageTypes": CLEARED_STORAGE},
+        )
+        context.clear_permissions()
+        for page in context.pages[1:]:
+            page.close()
 
 
 def box_of(part: Locator) -> FloatRect:

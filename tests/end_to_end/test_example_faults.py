@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.launch.examples import record_example, run_example
+from support.turns import select_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,7 @@ RANKS = {"ddp_cnn.py": 2, "mpi_allreduce.py": 2, "mpi_parameter_server.py": 3}
 SLOW = 1  # rank
 SLOW_MS = (150, 3000)
 PLANTED = range(2, 4)
+PHASES = ("data", "forward", "backprop", "update")
 
 
 def _phase_ns(recorded: Recorded, kind: str) -> dict[int, int]:
@@ -64,8 +66,8 @@ def _switches(phase: str) -> list[str]:
 @pytest.mark.parametrize(
     ("script", "phase"),
     [
-        *(("ddp_cnn.py", phase) for phase in ("data", "backprop")),
-        *(("mpi_allreduce.py", phase) for phase in ("data", "forward", "backprop", "update")),
+        *(("ddp_cnn.py", phase) for phase in select_turn(("data", "backprop"))),
+        *(("mpi_allreduce.py", phase) for phase in select_turn(PHASES)),
     ],
 )
 def test_a_slow_rank(script: str, phase: str, tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_a_slow_rank(script: str, phase: str, tmp_path: Path) -> None:
     _check(tmp_path, script, phase, _switches(phase))
 
 
-@pytest.mark.parametrize("phase", ["data", "forward", "backprop"])
+@pytest.mark.parametrize("phase", select_turn(["data", "forward", "backprop"]))
 def test_a_slow_worker_of_a_parameter_server(phase: str, tmp_path: Path) -> None:
     _check(tmp_path, "mpi_parameter_server.py", phase, ["--shards=1", *_switches(phase)])
 

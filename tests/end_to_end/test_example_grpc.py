@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support.launch.examples import record_example, run_example
 from support.launch.recording import read_all
+from support.turns import select_turn
 
 from tracelens.placement import STRATEGIES, loads
 
@@ -83,7 +84,7 @@ def test_requests_match_one_to_one(mode: str, trained: Trained) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("placement", sorted(STRATEGIES))
+@pytest.mark.parametrize("placement", select_turn(sorted(STRATEGIES)))
 def test_bytes_per_shard_are_those_of_the_placement(placement: str, tmp_path: Path) -> None:
     chosen = f"--placement={placement}"
     recorded = record_example(SCRIPT, WORKERS, tmp_path / "t", *SIZE, f"--steps={FEW}", chosen)
@@ -123,7 +124,7 @@ def test_asynchronous_updates_are_one_a_push(trained: Trained) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", select_turn(("sync", "async", "pipelined")))
 def test_a_killed_worker_ends_the_training(mode: str, tmp_path: Path) -> None:
     """Nobody waits for ever, and what was recorded until then is there.
 

@@ -8,6 +8,7 @@ import pytest
 from support.launch.examples import run_example
 from support.launch.record import short
 from support.launch.recording import Recorded, read_all
+from support.turns import select_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +41,7 @@ def _killed(script: str, folder: Path) -> Recorded:
     return killed
 
 
-@pytest.mark.parametrize("script", sorted(RANKS))
+@pytest.mark.parametrize("script", select_turn(sorted(RANKS)))
 def test_a_killed_rank(script: str, tmp_path: Path) -> None:
     if script == "ddp_cnn.py":
         pytest.importorskip("torch")

@@ -15,6 +15,7 @@ from support.launch.patience import PATIENCE_S
 from support.launch.record import record_command, run_record
 from support.launch.recording import clean_environment
 from support.launch.torchrun import torchrun_command
+from support.turns import select_turn
 
 import tracelens as tl
 
@@ -33,8 +34,12 @@ for _ in range(20):
 
 @pytest.mark.parametrize(
     ("number", "everybody"),
-    [(signal.SIGINT, True), (signal.SIGTERM, False)],
-    ids=["Ctrl-C", "SIGTERM"],
+    select_turn(
+        [
+            pytest.param(signal.SIGINT, True, id="Ctrl-C"),
+            pytest.param(signal.SIGTERM, False, id="SIGTERM"),
+        ]
+    ),
 )
 def test_a_training_that_is_ended(number: int, *, everybody: bool, tmp_path: Path) -> None:
     """By Ctrl-C in the terminal, or by a scheduler: nothing goes on, and all steps are there."""

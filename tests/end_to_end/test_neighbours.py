@@ -11,6 +11,7 @@ import pytest
 from support.launch.mpi import launch
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
+from support.turns import select_turn
 
 import tracelens as tl
 from tracelens.accounting.phases import run
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[1] / "support" / "launch" / "programs" / "neighbours_mpi.py"
 RANKS = 4
-PATTERNS = ("halo", "pipeline")
+PATTERNS = select_turn(("halo", "pipeline"))
 STEPS, WORK_NS = 60, 20_000_000  # where work overlaps with messages
 
 

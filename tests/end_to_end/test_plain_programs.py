@@ -13,6 +13,7 @@ from support.launch.mpi import launch
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 from support.launch.torchrun import torchrun_command
+from support.turns import select_turn
 
 import tracelens as tl
 
@@ -26,7 +27,7 @@ SCRIPT, DDP = PROGRAMS / "plain_mpi.py", PROGRAMS / "plain_ddp.py"
 SPAWNED = PROGRAMS / "spawned_ddp.py"
 RANKS = 3
 STEPS_OF_STOPS = 1500  # half a minute: less is over before it was stopped often
-MARKS = ("none", "step", "phases")
+MARKS = select_turn(("none", "step", "phases"))
 
 
 def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.Report, str]:
@@ -104,7 +105,12 @@ def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
 @pytest.mark.side_by_side
 @pytest.mark.parametrize(
     ("what", "place"),
-    [("log", "between optimizer update and forward"), ("inspect", "between forward and backprop")],
+    select_turn(
+        [
+            ("log", "between optimizer update and forward"),
+            ("inspect", "between forward and backprop"),
+        ]
+    ),
 )
 def test_what_a_rank_does_beside_a_training_in_every_step(
     what: str, place: str, tmp_path: Path

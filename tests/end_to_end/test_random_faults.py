@@ -1,4 +1,4 @@
-"""Two faults, recorded now on a rank and step range drawn at random, are found where they are."""
+"""A fault, recorded now on a rank and step range drawn at random, is found where it is."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from support.samples import Sample, differences, manifest, record
+from support.turns import select_turn
 
 from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
@@ -41,10 +42,12 @@ def plant_random_fault(sample: Sample, phases: tuple[str, ...]) -> Sample:
 
 @pytest.mark.parametrize(
     ("name", "phases"),
-    [
-        ("ddp-slow-backprop", ("data", "forward", "backprop")),
-        ("mpi-late-rank", ("data", "forward", "backprop", "update")),
-    ],
+    select_turn(
+        [
+            ("ddp-slow-backprop", ("data", "forward", "backprop")),
+            ("mpi-late-rank", ("data", "forward", "backprop", "update")),
+        ]
+    ),
 )
 def test_a_fault_drawn_at_random_is_found(
     name: str, phases: tuple[str, ...], tmp_path: Path

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 import pytest
+from support.turns import select_turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,7 @@ def explained(place: Path) -> dict[str, Any]:
     return report
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("suffix", select_turn([".parquet", ".csv"]))
 @pytest.mark.parametrize("shape", [threads, streams, launches])
 def test_work_elsewhere_counts(
     shape: Callable[[pl.DataFrame], pl.DataFrame], suffix: str, tmp_path: Path

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.launch.mpi import launch
 from support.launch.recording import recorded
+from support.turns import select_turn
 
 import tracelens as tl
 from tracelens.accounting.core_waits import core_wait_of_run
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "launch" / "programs" / "tasks_mpi.py"
 RANKS = 4
-STYLES = ("tags", "array", "any")
+STYLES = select_turn(("tags", "array", "any"))
 MANY, FEW = 240, 45  # tasks: 30 steps are judged, which are tasks of the fastest worker
 
 

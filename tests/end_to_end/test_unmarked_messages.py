@@ -8,6 +8,7 @@ import pytest
 from support.launch.mpi import launch
 from support.launch.recording import recorded
 from support.launch.torchrun import torchrun_command
+from support.turns import select_turn
 
 import tracelens as tl
 from tracelens.accounting.core_waits import core_wait_of_run
@@ -29,21 +30,18 @@ STEPS = {
     "polled": 119,
     "groups": 119,
 }  # what was done before the second is start-up
+# Messages of neighbours, of a server, and windows: one of each; those like them take turns.
+PATTERNS = (
+    *select_turn(("borders", "ring", "scattered", "polled")),
+    *select_turn(("server", "groups")),
+    *select_turn(("windows", "exposed")),
+)
 
 
 @pytest.mark.side_by_side
 @pytest.mark.parametrize(
     ("pattern", "fault", "culprit"),
-    [
-        ("borders", "work", 2),
-        ("ring", "work", 2),
-        ("server", "apply", 0),
-        ("windows", "work", 2),
-        ("exposed", "work", 2),
-        ("scattered", "work", 2),
-        ("polled", "work", 2),
-        ("groups", "work", 2),
-    ],
+    [(pattern, *(("apply", 0) if pattern == "server" else ("work", 2))) for pattern in PATTERNS],
 )
 def test_who_makes_the_others_wait_is_named(
     pattern: str, fault: str, culprit: int, tmp_path: Path
@@ -72,7 +70,7 @@ def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: P
         assert one.saving == pytest.approx(0.25, abs=0.05)  # 1 / 15 + 1 / 30 of 2 / 15 steps a ms
 
 
-@pytest.mark.parametrize("pattern", STEPS)
+@pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
     """The same steps are found."""
     trace = recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, "none"])

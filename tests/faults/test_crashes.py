@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from support.launch.patience import PATIENCE_S
 from support.runs.damage import VICTIM, written
-from support.tiers import mark_slow
+from support.tiers import mark_slow, mark_slow_in_turn
 
 from tracelens.cli import main
 from tracelens.schema.vocabulary import SAMPLES_FOLDER
@@ -93,7 +93,7 @@ def report(text: str) -> tuple[dict[str, Any], list[str]]:
     return found, [note["sentence"] for note in notes if note["kind"] == "unreadable"]
 
 
-@pytest.mark.parametrize("harm", mark_slow(SAID, ("segv",)))
+@pytest.mark.parametrize("harm", mark_slow_in_turn([*SAID], ("segv",)))
 def test_the_other_ranks_are_explained_as_without_it(
     harm: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,7 +116,7 @@ def test_the_other_ranks_are_explained_as_without_it(
 
 @pytest.mark.parametrize(
     "verb",
-    mark_slow(
+    mark_slow_in_turn(
         [
             ["info"],
             ["validate"],

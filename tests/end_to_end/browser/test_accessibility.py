@@ -30,6 +30,7 @@ SHOWN = """() => [...document.querySelectorAll(`[id*='"part":"plot"']`)]
   .filter((plot) => plot.checkVisibility()).map((plot) => plot.id)"""
 WIDE: Final[ViewportSize] = {"width": 1440, "height": 900}
 NARROW: Final[ViewportSize] = {"width": 420, "height": 900}
+DARK = "() => document.documentElement.dataset.mantineColorScheme === 'dark'"
 FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 
 
@@ -51,21 +52,20 @@ def read_as_tables(page: Page) -> None:
     until(lambda: page.evaluate(UNREAD) == page.evaluate(SHOWN) == [])
 
 
-def test_light_pages_can_be_read_named_and_reached(
-    browser: Browser, addresses: dict[str, str]
-) -> None:
-    """Text has a contrast of 4.5; all that can be used has a name, Tab comes to it, and that is seen.
+def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[str, str]) -> None:
+    """Text has a contrast of 4.5, light and dark; all that can be used has a name, and Tab comes to it.
 
-    Every chart is drawn, and can be read as a table. Axe finds nothing serious; on the pages whose turn
-    it is, neither while they arrive, nor in a narrow window, nor where tables stand for charts.
+    Every chart is drawn, and 420 pixels hold all of it. Axe finds nothing serious. On the pages whose
+    turn it is, also while they arrive, and in a narrow window with tables in place of the charts.
     """
     found: dict[str, list[str]] = {}
     titles_in_turn = select_turn(list(addresses))
     with opened(browser, addresses[run_list.TITLE]) as page:
         for title, address in addresses.items():
+            in_turn = title in titles_in_turn
             page.set_viewport_size(WIDE)
             page.goto(address)
-            if title in titles_in_turn:
+            if in_turn:
                 found[f"{title}, arriving"] = violations(page)
             wait_until_drawn(page)
             assert (title, faint(page), nameless(page)) == (title, [], [])
@@ -73,31 +73,23 @@ def test_light_pages_can_be_read_named_and_reached(
             assert (title, never, unseen) == (title, [], [])
             until(lambda: page.evaluate(UNDRAWN) == [])
             found[title] = violations(page)
+            page.locator("#scheme").click()
+            page.wait_for_function(DARK)
+            settled(page)
+            until(lambda: faint(page) == [])
+            found[f"{title}, dark"] = violations(page, CONTRAST)
+            page.locator("#scheme").click()
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
-            if title in titles_in_turn:
-                found[f"{title}, narrow"] = violations(page)
-            read_as_tables(page)
-            if title in titles_in_turn:
-                found[f"{title}, as tables"] = violations(page)
+            if in_turn:
+                read_as_tables(page)
+                found[f"{title}, narrow, as tables"] = violations(page)
     assert {where: what for where, what in found.items() if what} == {}
 
 
-def test_dark_pages_and_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:
-    """Text has a contrast of 4.5 with what is behind it, as it is styled; 420 pixels hold all of it.
-
-    What is not colour is as on light pages.
-    """
-    with opened(browser, addresses[run_list.TITLE], "dark") as page:
-        for title, address in addresses.items():
-            page.set_viewport_size(WIDE)
-            page.goto(address)
-            wait_until_drawn(page)
-            assert (title, faint(page), violations(page, CONTRAST)) == (title, [], [])
-            page.set_viewport_size(NARROW)
-            page.wait_for_function(FITS)
-        page.set_viewport_size(WIDE)
-        page.goto(addresses["Timeline"])
+def test_dark_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:
+    """What is not colour is as on pages."""
+    with opened(browser, addresses["Timeline"], "dark") as page:
         wait_until_drawn(page)
         for button, dialog in (("#help-button", "Keys"), ("#export-button", "Perfetto")):
             page.locator(button).click()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from support.turns import select_turn
 from support.web.browser import box_of, opened
 
 from tracelens_dashboard.pages import (
@@ -28,15 +29,23 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SLOWED = "Faults.slow_down"
 BAR, POINT, CELLS = ".barlayer .point path", ".scatterlayer .point", ".heatmaplayer image"
-# Page, chart, mark, what the address says besides the rank.
+# Page, chart, mark, what the address says besides the rank. Of cells and of bars one takes its turn.
 MARKS = (
-    (overview, overview.RESIDUALS, CELLS, "steps="),
-    (stragglers, stragglers.MAP, CELLS, "steps="),
     (collectives, collectives.SKEW, POINT, "sel="),
-    (interleaving, interleaving.GAPS, BAR, "t0="),
-    (critical_path, critical_path.SHARES, BAR, "path=1"),
-    (shards, shards.TRAFFIC, CELLS, "t0="),
-    (shards, shards.TENSORS, BAR, "t0="),
+    *select_turn(
+        (
+            (overview, overview.RESIDUALS, CELLS, "steps="),
+            (stragglers, stragglers.MAP, CELLS, "steps="),
+            (shards, shards.TRAFFIC, CELLS, "t0="),
+        )
+    ),
+    *select_turn(
+        (
+            (interleaving, interleaving.GAPS, BAR, "t0="),
+            (critical_path, critical_path.SHARES, BAR, "path=1"),
+            (shards, shards.TENSORS, BAR, "t0="),
+        )
+    ),
 )
 
 

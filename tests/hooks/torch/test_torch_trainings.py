@@ -18,7 +18,7 @@ pytestmark = pytest.mark.end_to_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from support.launch.forked import RunRanks
+    from support.launch.forked import ForkServer, RunRanks
 
     Events = list[dict[str, Any]]
 
@@ -135,10 +135,9 @@ def test_each_step_has_the_updates_of_both_optimizers(ranks: list[Recorded]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run_ranks", ["forked"], indirect=True)
-def test_a_compiled_model(run_ranks: RunRanks, tmp_path: Path) -> None:
+def test_a_compiled_model(fork_server: ForkServer, tmp_path: Path) -> None:
     """Its forward pass is compiled whole, without our spans; all else is recorded."""
-    compiled = _train(run_ranks, tmp_path / "trace", ["compiled"])
+    compiled = _train(fork_server.run, tmp_path / "trace", ["compiled"])
     assert compiled.weights == compiled.plain_weights
     assert len(compiled.ranks) == len(compiled.weights) == 2
     assert compiled.weights[0] == compiled.weights[1]

@@ -127,11 +127,9 @@ def fork_server() -> ForkServer:
     return running_server(*TORCH)
 
 
-@pytest.fixture(
-    scope="session", params=["forked", pytest.param("launched", marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="session")
 def run_ranks(request: pytest.FixtureRequest) -> RunRanks:
-    """Run a script in several ranks: `ForkServer.run`, or in `make test-all` also with torchrun."""
+    """Run a script in several ranks: "forked" by `ForkServer.run`, or "launched" by torchrun."""
     if request.param == "launched":
         return _launch
     server: ForkServer = request.getfixturevalue("fork_server")

@@ -46,7 +46,26 @@ def main() -> int:
         _supervise()
     from tracelens.cli import main as run  # noqa: PLC0415 - in the child only
 
-    return run()
+    code = run()
+    _leave_threads(code)
+    return code
+
+
+def _leave_threads(code: int) -> None:
+    """End the process at once if daemon threads go on, such as one that makes a served run's index.
+
+    Before Python 3.14 an interpreter that ends also ends such a thread, by unwinding the thread's stack;
+    where that is in C++ which catches all exceptions (`numpy.unique`), the process is aborted.
+    """
+    import threading  # noqa: PLC0415 - when a verb has run
+
+    if len(threading.enumerate()) > 1:
+        import atexit  # noqa: PLC0415
+
+        atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
 
 
 def _is_possible() -> bool:

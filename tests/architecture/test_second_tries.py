@@ -70,7 +70,9 @@ def counted(names: Sequence[str]) -> tuple[int, str]:
     """Report second tries to the plugin; return the exit status of the run, and what it printed."""
     plugin = second_tries.SecondTries()
     for name in names:
-        report: Any = SimpleNamespace(outcome="rerun", nodeid=name, longreprtext=f"why {name}")
+        report: Any = SimpleNamespace(
+            outcome="rerun", nodeid=name, longreprtext=f"why {name}", capstderr=""
+        )
         plugin.pytest_runtest_logreport(report)
     session: Any = SimpleNamespace(exitstatus=pytest.ExitCode.OK)
     plugin.pytest_sessionfinish(session)

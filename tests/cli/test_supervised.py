@@ -155,6 +155,42 @@ def test_a_terminal(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(status) == 130
 
 
+AT_WORK: Final = """
+import atexit, sys, threading, time
+import numpy as np
+from tracelens import cli, supervisor
+
+class Lasting:
+    def __del__(self, sleep=time.sleep): sleep(0.3)
+
+lasting = Lasting()  # the interpreter takes a while to end
+
+def verb():
+    numbers = np.arange(300_000) % 1000
+    def work():
+        while True: np.unique(numbers)
+    threading.Thread(target=work, daemon=True).start()
+    atexit.register(print, "at exit")
+    time.sleep(0.3)
+    return 5
+
+cli.main = verb
+sys.exit(supervisor.main())
+"""
+
+
+def test_what_a_verb_leaves_at_work_does_no_harm_at_the_end() -> None:
+    """As where a server is ended while the index of its run is made."""
+    done = subprocess.run(
+        [sys.executable, "-c", AT_WORK],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (5, "at exit\n", "")
+
+
 def test_no_traces_are_read_no_child(tmp_path: Path) -> None:
     """What starts the user's own programs, or reads nothing, is one process."""
     program = "import os; os.fork = None; from tracelens.supervisor import main; main()"

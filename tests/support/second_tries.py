@@ -29,7 +29,8 @@ class SecondTries:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a try that failed and is made again."""
         if str(report.outcome) == "rerun":
-            self._first_errors.setdefault(report.nodeid, report.longreprtext)
+            said = f"{report.longreprtext}\n{report.capstderr}"
+            self._first_errors.setdefault(report.nodeid, said)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Add them up; too many fail a run in which everything else passed."""
@@ -45,7 +46,7 @@ class SecondTries:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """List them, with the error of the first try."""
+        """List them, with the error of the first try, and what was written to stderr."""
         if not self._first_errors:
             return
         terminalreporter.section("tests that needed a second try")

@@ -111,7 +111,8 @@ def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
         assert process.stdout is not None
         words = (word for line in iter(process.stdout.readline, "") for word in line.split())
         yield next(word for word in words if word.startswith("http://")), _child(process.pid)
-        assert ended(process) == 0
+        code = ended(process)
+        assert code == 0, code
     finally:
         process.kill()
         process.communicate()

@@ -23,7 +23,7 @@ test: $(VENV)/installed.stamp browser network ## set up, check, and pass all qui
 	@rm -f $(SECOND_TRIES)
 	$(BIN)/pytest -m "not slow" $(ON_ALL_CORES) $(PYTEST_ARGS)
 
-test-all: test test-rest ## make test, then all slow tests, and the recorder without its native part: less than an hour
+test-all: test test-rest ## make test, then all slow tests, and the recorder without its native part: three quarters of an hour
 
 # Tests that judge times of real processes run one after the other: side by side they would slow each other.
 test-rest: $(VENV)/test.stamp

@@ -94,6 +94,25 @@ def test_events_are_as_the_format_says(run: str) -> None:
     assert len(threads) == len(set(threads))
 
 
+def test_instants_are_points_on_their_thread() -> None:
+    """Also on a thread that has no span."""
+    marks = [
+        span(0, "marker", 3_000, None, name, type="instant", thread=thread)
+        for name, thread in (("loss", 0), ("saved", 2))
+    ]
+    events = written(selected(trace_of([span(0, "step", 1_000, 9_000), *marks])))
+    threads = {
+        event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"
+    }
+    instants = [event for event in events if event["ph"] == "i"]
+    assert [(one["name"], threads[one["tid"]], one["s"]) for one in instants] == [
+        ("loss", "0", "t"),
+        ("saved", "2", "t"),
+    ]
+    (step,) = drawn(events)
+    assert {one["ts"] - step["ts"] for one in instants} == {2.0}
+
+
 @EVERY_RUN
 def test_every_span_is_there_once(run: str) -> None:
     """As many events as spans, and once more on its stream what a device ran; sizes are as told."""

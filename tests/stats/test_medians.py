@@ -7,7 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from tracelens.stats.robust import block_edges, block_medians, medians
+from tracelens.stats import robust
+from tracelens.stats.robust import (
+    block_edges,
+    block_medians,
+    bootstrap_interval,
+    deviation,
+    deviation_of_steps,
+    medians,
+)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -20,6 +28,22 @@ def test_medians_are_those_of_numpy(shape: tuple[int, int], axis: int) -> None:
     values[draw.random(shape) < 0.3] = np.nan
     whole = np.where(np.isnan(values).all(axis=axis, keepdims=True), 1.0, values)
     assert np.array_equal(medians(whole, axis), np.nanmedian(whole, axis=axis))
+
+
+def test_medians_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are sorted a few at a time where there are many values."""
+    values = np.random.default_rng(3).normal(size=(7, 5))
+    expected = medians(values, axis=1)
+    monkeypatch.setattr(robust, "AT_ONCE", 10)
+    assert np.array_equal(medians(values, axis=1), expected)
+
+
+def test_deviation_of_nothing_is_unknown() -> None:
+    """So is that of values of which one is missing; a single step does not deviate from itself."""
+    assert np.isnan(deviation(np.array([])))
+    assert np.isnan(deviation(np.array([1.0, np.nan])))
+    assert deviation_of_steps(np.array([1.0])) == 0.0
+    assert bootstrap_interval(np.array([]), 1.0) == (0.0, 0.0)
 
 
 def test_nothing_has_no_median() -> None:

@@ -46,26 +46,32 @@ def main() -> int:
         _supervise()
     from tracelens.cli import main as run  # noqa: PLC0415 - in the child only
 
-    code = run()
-    _leave_threads(code)
-    return code
+    exit_code = run()
+    _end_if_threads_go_on(exit_code)
+    return exit_code
 
 
-def _leave_threads(code: int) -> None:
-    """End the process at once if daemon threads go on, such as one that makes a served run's index.
+def _end_if_threads_go_on(exit_code: int) -> None:
+    """End the process here if daemon threads go on, such as one that makes the index of a served run.
 
-    Before Python 3.14 an interpreter that ends also ends such a thread, by unwinding the thread's stack;
-    where that is in C++ which catches all exceptions (`numpy.unique`), the process is aborted.
+    Before Python 3.14 the interpreter unwinds the stack of such a thread when it ends. If the thread is
+    in C++ that catches every exception, as in `numpy.unique`, that aborts the process.
     """
     import threading  # noqa: PLC0415 - when a verb has run
 
-    if len(threading.enumerate()) > 1:
-        import atexit  # noqa: PLC0415
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if not any(thread.daemon for thread in others):
+        return
+    import atexit  # noqa: PLC0415 - seldom needed
+    from contextlib import suppress  # noqa: PLC0415
 
-        atexit._run_exitfuncs()  # noqa: SLF001 - there is no other way to run them
-        for stream in (sys.stdout, sys.stderr):
+    # The interpreter begins its end in the same way: it waits for threads that are no daemons.
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - no public function does it
+    atexit._run_exitfuncs()  # noqa: SLF001 - no public function does it
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # nobody reads it any more, or it is closed
             stream.flush()
-        os._exit(code)
+    os._exit(exit_code)
 
 
 def _is_possible() -> bool:
@@ -85,29 +91,29 @@ def _supervise() -> None:
     import mmap  # noqa: PLC0415 - where it is needed
 
     page = mmap.mmap(-1, _PAGE)  # both processes see it
-    tried: set[Path] = set()
+    tried_paths: set[Path] = set()
     while True:
-        parent, (seen, says) = os.getpid(), os.pipe()
+        parent, (signals_read, signals_write) = os.getpid(), os.pipe()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
         child = os.fork()
         if child == 0:
-            os.close(seen)
-            _become(parent, says, page, mask)
+            os.close(signals_read)
+            _become(parent, signals_write, page, mask)
             return
-        os.close(says)
-        os.set_blocking(seen, False)
-        status = _waited(child, seen)
-        os.close(seen)
+        os.close(signals_write)
+        os.set_blocking(signals_read, False)
+        status = _waited(child, signals_read)
+        os.close(signals_read)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if not _is_crash(status):
             _end_as(status)
-        places = [place for place in _announced(page) if place not in tried]
-        if not places or not _leave_out(status, places):
+        paths = [path for path in _announced(page) if path not in tried_paths]
+        if not paths or not _leave_out(status, paths):
             _give_up(status)
-        tried.update(places)
+        tried_paths.update(paths)
 
 
-def _become(parent: int, says: int, page: mmap, mask: set[int | signal.Signals]) -> None:
+def _become(parent: int, signals_write: int, page: mmap, mask: set[int | signal.Signals]) -> None:
     """Be the child: end with the parent, and take no more memory than the machine has."""
     import ctypes  # noqa: PLC0415 - in the child only
     import resource  # noqa: PLC0415
@@ -117,8 +123,8 @@ def _become(parent: int, says: int, page: mmap, mask: set[int | signal.Signals])
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    os.set_blocking(says, False)
-    signal.set_wakeup_fd(says, warn_on_full_buffer=False)
+    os.set_blocking(signals_write, False)
+    signal.set_wakeup_fd(signals_write, warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     soft, most = resource.getrlimit(resource.RLIMIT_DATA)
     if soft == resource.RLIM_INFINITY:
@@ -126,8 +132,8 @@ def _become(parent: int, says: int, page: mmap, mask: set[int | signal.Signals])
     page[:] = bytes(_PAGE)
     page.seek(0)
 
-    def announce(place: Path) -> None:
-        name = os.fsencode(place.absolute()) + b"\0"
+    def announce(path: Path) -> None:
+        name = os.fsencode(path.absolute()) + b"\0"
         if name not in page[: page.tell()] and page.tell() + len(name) < _PAGE:
             page.write(name)
 
@@ -141,17 +147,17 @@ def _machine() -> int:
     return sum(int(size) for _, size in pairs) << 10
 
 
-def _waited(child: int, seen: int) -> int:
+def _waited(child: int, signals_read: int) -> int:
     """Wait for a child, stop and go on with it, pass on what it has not got; return its wait status."""
     ignored = {one for one in _PASSED_ON if signal.getsignal(one) == signal.SIG_IGN}
     awaited = {*_PASSED_ON, signal.SIGCHLD} - ignored
     while True:
-        got = signal.sigwaitinfo(awaited)
-        if got.si_signo != signal.SIGCHLD:
-            reached = _reached(child, seen, got.si_signo)
+        received = signal.sigwaitinfo(awaited)
+        if received.si_signo != signal.SIGCHLD:
+            reached = _reached(child, signals_read, received.si_signo)
             # More than 0: of the kernel, as a terminal sends them, to all processes before it.
-            if got.si_code <= 0 and not reached:
-                os.kill(child, got.si_signo)
+            if received.si_code <= 0 and not reached:
+                os.kill(child, received.si_signo)
         ended, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
         if ended and os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -160,14 +166,14 @@ def _waited(child: int, seen: int) -> int:
             return status
 
 
-def _reached(child: int, seen: int, number: int) -> bool:
+def _reached(child: int, signals_read: int, number: int) -> bool:
     """Return whether a signal that this process got was sent to the child, too.
 
     The child writes the numbers of signals that it handles; others end it.
     """
     signal.sigtimedwait({signal.SIGCHLD}, _PATIENCE_S)
     try:
-        return number in os.read(seen, 512)
+        return number in os.read(signals_read, 512)
     except BlockingIOError:
         return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
@@ -189,7 +195,7 @@ def _announced(page: mmap) -> list[Path]:
     return [Path(os.fsdecode(name)) for name in names if name]
 
 
-def _leave_out(status: int, places: list[Path]) -> bool:
+def _leave_out(status: int, paths: list[Path]) -> bool:
     """Try all files of some runs, and leave out those that end their process; return whether any did."""
     from tracelens import containment  # noqa: PLC0415 - after a crash only
     from tracelens.cli import trials  # noqa: PLC0415
@@ -197,12 +203,12 @@ def _leave_out(status: int, places: list[Path]) -> bool:
 
     if sys.stderr.isatty():
         sys.stderr.write(_SHOW_CURSOR)
-    _report(f"{_how(status)}: each file is tried in a process of its own.")
-    found = trials.tried(places, trials.options_of(sys.argv[1:]))
-    for path, reason in found.items():
+    _report(f"{_describe_end(status)}: each file is tried in a process of its own.")
+    crashing_files = trials.tried(paths, trials.options_of(sys.argv[1:]))
+    for path, reason in crashing_files.items():
         _report(f"'{shown_name(os.path.basename(path))}' is left out: {reason}.")  # noqa: PTH119
-    containment.leave_out(found)
-    return bool(found)
+    containment.leave_out(crashing_files)
+    return bool(crashing_files)
 
 
 def _give_up(status: int) -> NoReturn:
@@ -213,20 +219,20 @@ def _give_up(status: int) -> NoReturn:
 
     if os.WIFEXITED(status):
         _report(
-            f"{_how(status)}, and no file alone takes it: read a part (--ranks, --steps), or on a "
-            "machine with more memory."
+            f"{_describe_end(status)}, and no file alone takes it: read a part (--ranks, --steps), "
+            "or on a machine with more memory."
         )
         os._exit(UnusableInput.exit_code)
     if os.WTERMSIG(status) == signal.SIGKILL:  # whoever sent it knows
         _end_as(status)
     _report(
-        f"this is a bug in TraceLens, not in your trace: {_how(status)}, version {__version__}; report "
-        "it to the maintainers with this line, and the trace if you may share it."
+        f"this is a bug in TraceLens, not in your trace: {_describe_end(status)}, version "
+        f"{__version__}; report it to the maintainers with this line, and the trace if you may share it."
     )
     os._exit(bug.EXIT_CODE)
 
 
-def _how(status: int) -> str:
+def _describe_end(status: int) -> str:
     from tracelens.cli.trials import named_signal  # noqa: PLC0415 - after a crash only
 
     if os.WIFEXITED(status):

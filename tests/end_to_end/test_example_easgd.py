@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow
 
 WITH_MASTER = ("original", "async", "hogwild", "sync1")
 WITHOUT_MASTER = ("sync2", "sync3")
-(UNORDERED,) = select_turn(("async", "hogwild"))
+UNORDERED = select_turn(("async", "hogwild"))  # workers that do not wait for each other
 WORKERS, STEPS, FEW = 2, 60, 8
 NONE, SOME = "0", "0.9"  # momentum
 HIDDEN = "--hidden=64"
@@ -65,7 +65,7 @@ def _of_role(recorded: list[Recorded], role: str) -> list[Recorded]:
     ("method", "momentum"),
     [
         ("original", NONE),
-        (UNORDERED, NONE),
+        *((method, NONE) for method in UNORDERED),
         *select_turn([("sync1", NONE), *((method, NONE) for method in WITHOUT_MASTER)]),
         *select_turn([("original", SOME), ("sync3", SOME)]),
     ],
@@ -92,7 +92,7 @@ def test_the_synchronous_methods_end_with_the_same_centre(tmp_path: Path) -> Non
     assert max(np.abs(centres[0] - other).max() for other in centres[1:]) < 1e-4
 
 
-@pytest.mark.parametrize("method", ["original", UNORDERED])
+@pytest.mark.parametrize("method", ["original", *UNORDERED])
 def test_both_ends_of_a_transfer_name_one_request(method: str, trained: Trained) -> None:
     """Each transfer is in the worker's trace and in the master's, once, with the same size."""
     recorded, _ = trained(method, NONE)
@@ -127,9 +127,10 @@ def test_waiting_for_the_turn_is_told_apart_from_transfers(tmp_path: Path) -> No
     assert median(shares) > 0.5  # now and then a busy machine may have kept one from its wait
 
 
-def test_staleness_is_in_the_trace(trained: Trained) -> None:
+@pytest.mark.parametrize("method", UNORDERED)
+def test_staleness_is_in_the_trace(method: str, trained: Trained) -> None:
     """Weights that come up name the version of the centre that they were last pulled towards."""
-    recorded, _ = trained(UNORDERED, NONE)
+    recorded, _ = trained(method, NONE)
     (master,) = _of_role(recorded, "ps")
     made = {e["request"]: e["seq"] for e in master.events if e["op"] == "master_update"}
     assert max(made.values()) == STEPS * WORKERS

@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow
 
 STEPS = 20
 LIBRARY, OVERLAPPED = ("library",), ("library", "--overlap")
-ALGORITHMS = ("ring", "recursive-doubling", "tree")
-WRITTEN_OUT = select_turn(ALGORITHMS)
+WRITTEN_OUT = ("ring", "recursive-doubling", "tree")
+WRITTEN_OUT_IN_TURN = select_turn(WRITTEN_OUT)
 LOSS = re.compile(r"loss (\d+\.\d+) -> (\d+\.\d+)")
 
 
@@ -58,7 +58,8 @@ def _falls(output: str) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "fuse", "ranks"),
     [
-        *((algorithm, 0, 3) for algorithm in (OVERLAPPED, *((one,) for one in WRITTEN_OUT))),
+        *((algorithm, 0, 3) for algorithm in (LIBRARY, OVERLAPPED)),
+        *(((algorithm,), 0, 3) for algorithm in WRITTEN_OUT_IN_TURN),
         *((algorithm, 10**5, 3) for algorithm in select_turn((LIBRARY, OVERLAPPED, ("ring",)))),
         *((algorithm, 0, 1) for algorithm in select_turn((LIBRARY, OVERLAPPED, ("tree",)))),
     ],
@@ -108,14 +109,14 @@ def test_sweep_of_message_sizes(tmp_path: Path) -> None:
     done = run_example("mpi_sweep.py", 3, tmp_path / "t", *arguments)
     assert done.returncode == 0, done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
-    assert {row[0] for row in rows} == {"library", *ALGORITHMS}
+    assert {row[0] for row in rows} == {"library", *WRITTEN_OUT}
     assert all(float(row[2]) > 0 for row in rows)
     for process in read_all(tmp_path / "t"):
         calls = Counter(e["bytes"] for e in process.events if e["name"] == "ring allreduce")
         assert calls == dict.fromkeys((4, 16, 64, 256, 1024), 5)
 
 
-@pytest.mark.parametrize("algorithm", WRITTEN_OUT)
+@pytest.mark.parametrize("algorithm", WRITTEN_OUT_IN_TURN)
 def test_hops_lie_inside_the_reduction_that_they_make_up(algorithm: str, trained: Trained) -> None:
     """A reduction that is written out names its algorithm, and holds its messages."""
     folder, _ = trained((algorithm,), 0, 3)

@@ -30,7 +30,7 @@ STEPS = {
     "polled": 119,
     "groups": 119,
 }  # what was done before the second is start-up
-# Messages of neighbours, of a server, and windows: one of each; those like them take turns.
+# Each run tries one pattern of each line: messages of peers, of a server or of groups, and windows.
 PATTERNS = (
     *select_turn(("borders", "ring", "scattered", "polled")),
     *select_turn(("server", "groups")),
@@ -39,14 +39,10 @@ PATTERNS = (
 
 
 @pytest.mark.side_by_side
-@pytest.mark.parametrize(
-    ("pattern", "fault", "culprit"),
-    [(pattern, *(("apply", 0) if pattern == "server" else ("work", 2))) for pattern in PATTERNS],
-)
-def test_who_makes_the_others_wait_is_named(
-    pattern: str, fault: str, culprit: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_who_makes_the_others_wait_is_named(pattern: str, tmp_path: Path) -> None:
     """Also where a few collectives come beside the messages, or none of either but windows."""
+    fault, culprit = ("apply", 0) if pattern == "server" else ("work", 2)
     report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), pattern, fault]))
     first = report.findings[0]
     assert (first.kind, first.ranks, first.phase) == ("straggler", (culprit,), "uninstrumented")

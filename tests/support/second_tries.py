@@ -29,8 +29,8 @@ class SecondTries:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a try that failed and is made again."""
         if str(report.outcome) == "rerun":
-            said = f"{report.longreprtext}\n{report.capstderr}"
-            self._first_errors.setdefault(report.nodeid, said)
+            error_text = f"{report.longreprtext}\n{report.capstderr}"
+            self._first_errors.setdefault(report.nodeid, error_text)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Add them up; too many fail a run in which everything else passed."""

@@ -20,5 +20,5 @@ def select_turn(things: Sequence[Thing], turn: str = TURN) -> Sequence[Thing]:
     """Return the things whose turn it is: an eighth of them, at least one; or all if `turn` is "all"."""
     if turn == "all" or not things:
         return things
-    turns = min(TURNS, len(things))
-    return things[int(turn) % turns :: turns]
+    turn_count = min(TURNS, len(things))
+    return things[int(turn) % turn_count :: turn_count]

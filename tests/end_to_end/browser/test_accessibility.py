@@ -56,7 +56,7 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
     """Text has a contrast of 4.5, light and dark; all that can be used has a name, and Tab comes to it.
 
     Every chart is drawn, and 420 pixels hold all of it. Axe finds nothing serious. On the pages whose
-    turn it is, also while they arrive, and in a narrow window with tables in place of the charts.
+    turn it is, also while they arrive, in a narrow window, and with tables in place of the charts.
     """
     found: dict[str, list[str]] = {}
     titles_in_turn = select_turn(list(addresses))
@@ -82,13 +82,14 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
             if in_turn:
+                found[f"{title}, narrow"] = violations(page)
                 read_as_tables(page)
-                found[f"{title}, narrow, as tables"] = violations(page)
+                found[f"{title}, as tables"] = violations(page)
     assert {where: what for where, what in found.items() if what} == {}
 
 
 def test_dark_dialogs_can_be_read(browser: Browser, addresses: dict[str, str]) -> None:
-    """What is not colour is as on pages."""
+    """Text has a contrast of 4.5, and axe finds nothing serious."""
     with opened(browser, addresses["Timeline"], "dark") as page:
         wait_until_drawn(page)
         for button, dialog in (("#help-button", "Keys"), ("#export-button", "Perfetto")):

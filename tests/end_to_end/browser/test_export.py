@@ -155,11 +155,10 @@ def test_hostile_names_are_inert_on_every_page(browser: Browser, hostile: str) -
     """Markup in hosts, spans and communicators is text wherever it is shown."""
     with opened(browser, hostile) as page:
         expect(page.locator("#verdict")).not_to_be_empty()
-        for known in PAGES:
-            page.get_by_role("link", name=known.TITLE, exact=True).click()
-            expect(page).to_have_url(
-                re.compile(re.escape(hostile + known.PATH.lstrip("/")) + r"(\?|$)")
-            )
+        for shown_page in PAGES:
+            page.get_by_role("link", name=shown_page.TITLE, exact=True).click()
+            address = re.escape(hostile + shown_page.PATH.lstrip("/"))
+            expect(page).to_have_url(re.compile(rf"{address}(\?|$)"))
             page.wait_for_load_state("networkidle")
             page.evaluate("document.querySelectorAll('[role=switch]').forEach((s) => s.click())")
             assert page.locator("img[src=x]").count() == 0

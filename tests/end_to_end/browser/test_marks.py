@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SLOWED = "Faults.slow_down"
 BAR, POINT, CELLS = ".barlayer .point path", ".scatterlayer .point", ".heatmaplayer image"
-# Page, chart, mark, what the address says besides the rank. Of cells and of bars one takes its turn.
+# Page, chart, mark, what the address says besides the rank. Each run clicks one mark of each kind.
 MARKS = (
     (collectives, collectives.SKEW, POINT, "sel="),
     *select_turn(

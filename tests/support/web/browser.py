@@ -111,8 +111,8 @@ def serving(trace: Path, *options: str) -> Iterator[tuple[str, int]]:
         assert process.stdout is not None
         words = (word for line in iter(process.stdout.readline, "") for word in line.split())
         yield next(word for word in words if word.startswith("http://")), _child(process.pid)
-        code = ended(process)
-        assert code == 0, code
+        exit_code = ended(process)
+        assert exit_code == 0, exit_code
     finally:
         process.kill()
         process.communicate()

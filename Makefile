@@ -37,7 +37,8 @@ check: $(VENV)/installed.stamp ## lint, types, import contracts
 	$(BIN)/mypy --num-workers 2 tracelens instrument/tracelens_instrument dashboard/tracelens_dashboard tests
 	$(BIN)/lint-imports
 
-ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile
+# In the order of collection (tests/conftest.py): xdist would leave the longest files for the end.
+ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 # Tests of modules of which a C version and a Python version exist.
 NATIVE_TWINS := tests/instrument/core $(addprefix tests/instrument/storage/test_,rotation.py kill.py full_disk.py live.py) \
   tests/instrument/retention/test_ring.py $(addprefix tests/instrument/test_,fork.py signals.py stop.py) \
@@ -88,9 +89,12 @@ bench: ## list the benchmarks; run one: make bench NAME=recorder (QUICK=1: secon
 	@$(MAKE) --no-print-directory -f tests/benchmarks/Makefile $(NAME)
 
 PROOFS := tests/faults/test_kills.py tests/faults/test_side_by_side.py tests/instrument/storage/test_converter_kill.py tests/instrument/storage/test_kill.py tests/instrument/core/test_threads.py tests/instrument/test_fork.py tests/instrument/storage/test_full_disk.py
+proofs: export TRACELENS_PROOF_KILLS := 100
+proofs: export TRACELENS_PROOF_SPANS := 100000
+proofs: export TRACELENS_TURN := all
 proofs: $(VENV)/test.stamp ## the recorder's promises at length: 100 kills of each sort, 8 x 10^5 spans, forks, full disks; with both recorders
-	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
-	TRACELENS_PROOF_KILLS=100 TRACELENS_PROOF_SPANS=100000 TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800
+	TRACELENS_NATIVE=1 $(BIN)/pytest $(PROOFS) --timeout 1800
+	TRACELENS_NATIVE=0 $(BIN)/pytest $(PROOFS) --timeout 1800
 
 samples: $(VENV)/test.stamp ## record sample_traces/ anew
 	PYTHONPATH=tests $(BIN)/python -m support.samples

@@ -37,6 +37,7 @@ BUSY = "import time\nwhile time.process_time() < {}: pass"
 
 
 @pytest.mark.end_to_end
+@pytest.mark.side_by_side
 @pytest.mark.slow
 def test_memory_and_files_are_those_of_all_processes(tmp_path: Path) -> None:
     """What two processes have is the sum; what is outside of the trace is not counted."""

@@ -12,6 +12,7 @@ import pytest
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 from support.launch.torchrun import torchrun_command
+from support.turns import select_turn
 
 import tracelens as tl
 from tracelens.accounting import phases
@@ -57,7 +58,7 @@ def shares(trace: tl.Trace, *names: str) -> Floats:
     return np.array([np.median(share[ranks == rank]) for rank in (0, 1)])
 
 
-@pytest.mark.parametrize("slow_ms", [0, SLOW_MS])
+@pytest.mark.parametrize("slow_ms", select_turn([0, SLOW_MS]))
 def test_both_recordings_say_the_same(slow_ms: int, tmp_path: Path) -> None:
     """The verdict, and the time of phases, of waiting and of overlap."""
     ours, profiles = trained(tmp_path, slow_ms)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks.labelled.kinds import KINDS
 from benchmarks.labelled.setting import setting
-from support.tiers import mark_slow
+from support.turns import select_turn
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,9 +39,15 @@ def reports(folder: Path, threads: int, times: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("steps", "times"), [(20, 1), pytest.param(100, 2, marks=pytest.mark.slow)]
+    ("name", "steps", "times"),
+    [
+        ("PS incast", 20, 1),
+        *(
+            pytest.param(name, 100, 2, marks=pytest.mark.slow)
+            for name in select_turn(("PS healthy", "PS incast"))
+        ),
+    ],
 )
-@pytest.mark.parametrize("name", mark_slow(["PS healthy", "PS incast"], quick=["PS incast"]))
 def test_requests_that_tell_as_much(tmp_path: Path, name: str, steps: int, times: int) -> None:
     """Clocks hang on the most telling requests, of which several may leave as little room."""
     (kind,) = (kind for kind in KINDS if kind.name == name)

@@ -30,7 +30,9 @@ SHOWN = """() => [...document.querySelectorAll(`[id*='"part":"plot"']`)]
   .filter((plot) => plot.checkVisibility()).map((plot) => plot.id)"""
 WIDE: Final[ViewportSize] = {"width": 1440, "height": 900}
 NARROW: Final[ViewportSize] = {"width": 420, "height": 900}
-DARK = "() => document.documentElement.dataset.mantineColorScheme === 'dark'"
+SCHEME = "() => document.documentElement.dataset.mantineColorScheme"
+IS_SCHEME = f"scheme => ({SCHEME})() === scheme"
+OTHER = {"light": "dark", "dark": "light"}
 FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 
 
@@ -73,12 +75,12 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
             assert (title, never, unseen) == (title, [], [])
             until(lambda: page.evaluate(UNDRAWN) == [])
             found[title] = violations(page)
+            other = OTHER[page.evaluate(SCHEME)]  # in which the next page opens
             page.locator("#scheme").click()
-            page.wait_for_function(DARK)
+            page.wait_for_function(IS_SCHEME, arg=other)
             settled(page)
             until(lambda: faint(page) == [])
-            found[f"{title}, dark"] = violations(page, CONTRAST)
-            page.locator("#scheme").click()
+            found[f"{title}, {other}"] = violations(page, CONTRAST)
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
             if in_turn:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from support.turns import select_turn
 from support.web.browser import Watch, box_of, opened, served
 
 from tracelens.simulator.synthetic import Fault, Scenario, write
@@ -120,7 +121,7 @@ def test_a_selection_is_downloaded_once_its_size_is_known(
     assert len([event for event in events if event["ph"] != "M"]) == number
 
 
-@pytest.mark.parametrize("which", ["url", "hostile"])
+@pytest.mark.parametrize("which", select_turn(["url", "hostile"]))
 def test_the_report_works_offline(
     browser: Browser, which: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:

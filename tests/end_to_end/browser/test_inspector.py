@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from support.turns import select_turn
 from support.web.accessibility import faint, nameless, violations
 from support.web.browser import box_of, opened, settled
 
@@ -113,7 +114,7 @@ def test_a_member_leads_to_its_span(browser: Browser, url: str) -> None:
         expect(panel).to_contain_text("of this span is on it")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", select_turn(["light", "dark"]))
 def test_it_can_be_read(browser: Browser, url: str, scheme: Scheme) -> None:
     """Contrast, names, and what axe asks for hold with a span selected, wide and narrow."""
     with opened(browser, url + WINDOW, scheme) as page:

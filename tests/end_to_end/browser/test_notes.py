@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
 from playwright.sync_api import expect
+from support.turns import select_turn
 from support.web.accessibility import faint, nameless, violations
 from support.web.browser import box_of, opened, settled
 
@@ -162,7 +163,7 @@ def test_a_choice_of_ranks_keeps_them_and_one_of_steps_does_not(browser: Browser
         expect(page.locator(f"{LIST} .note")).to_have_count(0)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", select_turn(["light", "dark"]))
 def test_a_hostile_address_is_text(browser: Browser, url: str, scheme: Scheme) -> None:
     """Tags are letters, in the list and in the plot; what makes no sense is left out in a sentence."""
     text = HOSTILE.replace("%", "%25").replace(";", "%3B")

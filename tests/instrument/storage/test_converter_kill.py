@@ -15,6 +15,7 @@ import pytest
 from support.launch.converters import converters_of, kill
 from support.launch.patience import until
 from support.launch.recording import clean_environment, read_one
+from support.turns import select_turn
 
 from tracelens.conversion.segments import convert
 
@@ -52,9 +53,10 @@ with outer:
     ("victims", "rounds"),
     [
         ("both", 1),
-        pytest.param("training", ROUNDS, marks=pytest.mark.slow),
-        pytest.param("converter", ROUNDS, marks=pytest.mark.slow),
-        pytest.param("both", ROUNDS, marks=pytest.mark.slow),
+        *(
+            pytest.param(victims, ROUNDS, marks=pytest.mark.slow)
+            for victims in select_turn(("training", "converter", "both"))
+        ),
     ],
 )
 def test_every_closed_span_exactly_once(tmp_path: Path, victims: str, rounds: int) -> None:

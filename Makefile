@@ -37,8 +37,7 @@ check: $(VENV)/installed.stamp ## lint, types, import contracts
 	$(BIN)/mypy --num-workers 2 tracelens instrument/tracelens_instrument dashboard/tracelens_dashboard tests
 	$(BIN)/lint-imports
 
-# In the order of collection (tests/conftest.py): xdist would leave the longest files for the end.
-ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile
 # Tests of modules of which a C version and a Python version exist.
 NATIVE_TWINS := tests/instrument/core $(addprefix tests/instrument/storage/test_,rotation.py kill.py full_disk.py live.py) \
   tests/instrument/retention/test_ring.py $(addprefix tests/instrument/test_,fork.py signals.py stop.py) \

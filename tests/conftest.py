@@ -58,18 +58,15 @@ def pytest_collection() -> Generator[None]:
     gc.enable()
 
 
-# Around the others, as what is chosen by markers is chosen in such a hook, too.
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
-) -> Generator[None]:
-    """Mark tests that need no idle machine; those with real processes come first, with a second try.
+# First, as what is chosen by markers is chosen in such a hook, too.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests that need no idle machine; give those with real processes a second try.
 
-    The second try where the plugin for it is installed. Their processes share the machine with others,
-    which may do anything to them. No other test has that excuse: one that fails now and then is wrong,
-    or has found something.
+    The latter where the plugin for it is installed.
 
-    They come first as they take longest: at the end no worker waits long for the last test of another.
+    Their processes share the machine with others, which may do anything to them. No other test has that
+    excuse: one that fails now and then is wrong, or has found something.
     """
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in JUDGE_NO_TIMES):
@@ -78,5 +75,3 @@ def pytest_collection_modifyitems(
         for item in items:
             if item.get_closest_marker("end_to_end"):
                 item.add_marker(pytest.mark.flaky(reruns=1))
-    yield
-    items.sort(key=lambda item: item.get_closest_marker("end_to_end") is None)

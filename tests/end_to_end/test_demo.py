@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.side_by_side
 @pytest.mark.slow
 def test_demo_names_the_slow_rank(tmp_path: Path) -> None:
     command = [

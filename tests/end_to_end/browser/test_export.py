@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from playwright.sync_api import expect
+from support.launch.patience import until
 from support.turns import select_turn
 from support.web.browser import Watch, box_of, opened, served
 
@@ -84,6 +85,19 @@ def drawn(page: Page) -> None:
     expect(page.locator("#timeline-note")).to_contain_text("in view")
 
 
+def announced_events(page: Page, selection: str) -> int:
+    """Return how many events the export dialog announces for a selection, once it does."""
+    found: list[str] = []
+
+    def is_announced() -> bool:
+        sentence = page.locator("#export-size").inner_text()
+        found.extend(re.findall(rf"{re.escape(selection)}.*: ([\d,]+) events", sentence))
+        return bool(found)
+
+    until(is_announced)
+    return int(found[0].replace(",", ""))
+
+
 def test_a_picture_holds_what_is_seen(browser: Browser, url: str, tmp_path: Path) -> None:
     """The timeline's PNG has the server-made raster in it, and a name that says what it shows."""
     with opened(browser, url + WINDOW) as page:
@@ -111,14 +125,12 @@ def test_a_selection_is_downloaded_once_its_size_is_known(
         page.keyboard.press("w")
         page.wait_for_function("before => location.href !== before", arg=before)
         page.locator("#export-button").click()
-        said = page.locator("#export-size")
-        expect(said).to_contain_text("Rank 2, 30.0 ms")
-        number = int(said.inner_text().split(": ")[1].split(" ")[0].replace(",", ""))
+        announced = announced_events(page, "Rank 2, 30.0 ms")
         with page.expect_download() as download:
             page.get_by_role("link", name="Download this selection").click()
         download.value.save_as(tmp_path / "some.json")
     events = json.loads((tmp_path / "some.json").read_text())["traceEvents"]
-    assert len([event for event in events if event["ph"] != "M"]) == number
+    assert len([event for event in events if event["ph"] != "M"]) == announced
 
 
 @pytest.mark.parametrize("which", select_turn(["url", "hostile"]))

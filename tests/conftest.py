@@ -7,29 +7,13 @@ from __future__ import annotations
 
 import gc
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pytest
 from support import second_tries
 
 if TYPE_CHECKING:
     from collections.abc import Generator
-
-HERE: Final = Path(__file__).parent
-# Their tests start programs, but judge no times of theirs.
-JUDGE_NO_TIMES: Final = tuple(
-    HERE / folder
-    for folder in (
-        "instrument",
-        "hooks",
-        "cli",
-        "readers",
-        "faults",
-        "dashboard",
-        "end_to_end/browser",
-    )
-)
 
 if find_spec("hypothesis"):  # environments for one framework do without
     from hypothesis import HealthCheck, Phase, settings
@@ -61,16 +45,11 @@ def pytest_collection() -> Generator[None]:
 # First, as what is chosen by markers is chosen in such a hook, too.
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests that need no idle machine; give those with real processes a second try.
-
-    The latter where the plugin for it is installed.
+    """Give tests with real processes a second try, where the plugin for it is installed.
 
     Their processes share the machine with others, which may do anything to them. No other test has that
     excuse: one that fails now and then is wrong, or has found something.
     """
-    for item in items:
-        if any(item.path.is_relative_to(folder) for folder in JUDGE_NO_TIMES):
-            item.add_marker(pytest.mark.side_by_side)
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in items:
             if item.get_closest_marker("end_to_end"):

@@ -39,7 +39,6 @@ def run(*arguments: object) -> str:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.side_by_side
 @pytest.mark.slow
 def test_every_recorder_is_measured_or_told_why_not() -> None:
     """Both switched off and on; a time is a time."""

@@ -37,7 +37,6 @@ BUSY = "import time\nwhile time.process_time() < {}: pass"
 
 
 @pytest.mark.end_to_end
-@pytest.mark.side_by_side
 @pytest.mark.slow
 def test_memory_and_files_are_those_of_all_processes(tmp_path: Path) -> None:
     """What two processes have is the sum; what is outside of the trace is not counted."""
@@ -123,7 +122,6 @@ def test_every_arm_has_its_place_on_the_page() -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.side_by_side
 @pytest.mark.slow
 @pytest.mark.parametrize("arm", select_turn([*ARMS]))
 def test_a_small_run_passes_through_the_arm(arm: str) -> None:

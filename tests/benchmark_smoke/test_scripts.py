@@ -115,7 +115,6 @@ def require_cuda() -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.side_by_side
 @pytest.mark.parametrize(
     "smoke",
     mark_slow([*QUICK, *select_turn(SLOW)], quick=QUICK),

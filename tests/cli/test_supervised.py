@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.end_to_end,
-    pytest.mark.side_by_side,
     pytest.mark.skipif(sys.platform != "linux", reason="other systems do without a supervisor"),
 ]
 

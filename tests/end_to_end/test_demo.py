@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.alone
 @pytest.mark.end_to_end
 @pytest.mark.slow
 def test_demo_names_the_slow_rank(tmp_path: Path) -> None:

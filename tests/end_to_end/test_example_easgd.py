@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Trained = Callable[[str, str], tuple[list[Recorded], str]]
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 WITH_MASTER = ("original", "async", "hogwild", "sync1")
 WITHOUT_MASTER = ("sync2", "sync3")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from support.launch.recording import Recorded
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 STEPS = 6
 RANKS = {"ddp_cnn.py": 2, "mpi_allreduce.py": 2, "mpi_parameter_server.py": 3}

@@ -13,7 +13,7 @@ from support.turns import select_turn
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 STEPS, KILLED_RANK, KILL_STEP = 8, 1, 5
 RANKS = {"ddp_cnn.py": 2, "mpi_allreduce.py": 3, "mpi_parameter_server.py": 4}

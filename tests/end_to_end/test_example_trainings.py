@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Trained = Callable[[tuple[str, ...], int, int], tuple[Path, subprocess.CompletedProcess[str]]]
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 STEPS = 20
 LIBRARY, OVERLAPPED = ("library",), ("library", "--overlap")

@@ -20,7 +20,7 @@ from support.turns import select_turn
 import tracelens as tl
 
 skip_without("torch")
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAM = Path(__file__).parents[1] / "support" / "launch" / "programs" / "endless_ddp.py"
 MANY = 64

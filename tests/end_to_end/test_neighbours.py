@@ -40,7 +40,6 @@ def recorded(folder: Path, pattern: str, fault: str, ranks: int = RANKS) -> tl.T
     return tl.open(folder)
 
 
-@pytest.mark.side_by_side
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
     """Others wait for it down the chain; most of what is lost is put down to it."""
@@ -60,6 +59,7 @@ def test_the_slow_rank_is_named(pattern: str, tmp_path: Path) -> None:
     assert claimed > 0.5 * sum(loss.share for loss in waits)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
     """The same program without a fault; its stages are distinguished."""
@@ -72,7 +72,7 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     )
 
 
-@pytest.mark.parametrize("fault", ["none", pytest.param("work", marks=pytest.mark.side_by_side)])
+@pytest.mark.parametrize("fault", [pytest.param("none", marks=pytest.mark.alone), "work"])
 def test_work_while_messages_are_in_flight_is_work(fault: str, tmp_path: Path) -> None:
     """Only the waits are communication, so who works longest is named, and nobody without a fault."""
     trace = recorded(tmp_path / "t", "overlap", fault, ranks=3)

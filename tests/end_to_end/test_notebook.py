@@ -13,7 +13,7 @@ from support.notebook import NOTEBOOK
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 def cells(path: Path) -> list[dict[str, Any]]:

@@ -44,7 +44,6 @@ def explained(folder: Path, command: Sequence[str], *options: str) -> tuple[tl.R
     return tl.analyze(tl.open(folder)), done.stderr
 
 
-@pytest.mark.side_by_side
 @pytest.mark.parametrize("marks", MARKS)
 @pytest.mark.parametrize("fault", ["work", "apart"])
 def test_the_late_rank_is_named_first(fault: str, marks: str, tmp_path: Path) -> None:
@@ -62,6 +61,7 @@ def test_the_late_rank_is_named_first(fault: str, marks: str, tmp_path: Path) ->
     assert not any(finding.kind == "update_gap" for finding in report.findings)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("marks", MARKS)
 def test_no_rank_is_accused_without_a_fault(marks: str, tmp_path: Path) -> None:
     """The same program without a fault has none."""
@@ -70,7 +70,6 @@ def test_no_rank_is_accused_without_a_fault(marks: str, tmp_path: Path) -> None:
     assert report.summary.steps >= 55
 
 
-@pytest.mark.side_by_side
 def test_a_rank_that_is_stopped_from_outside(tmp_path: Path) -> None:
     """By SIGSTOP, for 0.6 s of every 3 s; the program is as it was.
 
@@ -84,7 +83,6 @@ def test_a_rank_that_is_stopped_from_outside(tmp_path: Path) -> None:
     assert report.verdict.headline.startswith("STRAGGLER rank 1")
 
 
-@pytest.mark.side_by_side
 def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
     """With its stacks sampled the calls are named, from where ranks differ to what holds the delay."""
     pytest.importorskip("torch")
@@ -102,7 +100,6 @@ def test_a_ddp_training_whose_loader_is_slow_on_a_rank(tmp_path: Path) -> None:
     assert not any("<module> (" in frame for frame in path)
 
 
-@pytest.mark.side_by_side
 @pytest.mark.parametrize(
     ("what", "place"),
     select_turn(
@@ -124,7 +121,6 @@ def test_what_a_rank_does_beside_a_training_in_every_step(
     assert report.verdict.headline in printed
 
 
-@pytest.mark.side_by_side
 def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
     """Half a second four times: a stall of rank 0, or not explained, but never called healthy."""
     pytest.importorskip("torch")
@@ -137,6 +133,7 @@ def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
     assert report.ledger.awaited_rank == 0
 
 
+@pytest.mark.alone
 def test_a_spawned_training_without_a_fault_accuses_nobody(tmp_path: Path) -> None:
     """The same program, with nothing beside the training."""
     pytest.importorskip("torch")

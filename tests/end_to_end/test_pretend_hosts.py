@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Report
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.alone, pytest.mark.end_to_end, pytest.mark.root, pytest.mark.slow]
 
 SHIFTS = (0.0, 25.5, -100.0, 500.0)
 MPI = [sys.executable, "-m", "mpi4py"]

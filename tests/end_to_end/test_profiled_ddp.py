@@ -20,7 +20,7 @@ from tracelens.accounting import phases
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.alone, pytest.mark.end_to_end, pytest.mark.slow]
 
 SCRIPT: Final = Path(__file__).parents[1] / "support/launch/programs/profiled_ddp.py"
 SLOW_MS: Final = 80

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 skip_without("torch")
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "launch" / "programs" / "torch_programs.py"
 TUTORIALS = (

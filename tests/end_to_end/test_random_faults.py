@@ -17,7 +17,7 @@ from tracelens.load import open as open_trace
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SAMPLE = {sample.name: sample for sample in manifest()}
 STEPS = 100

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 skip_without("torch")
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 STEPS, SHARDED = 12, 4  # three blocks, and what is left of the model
 

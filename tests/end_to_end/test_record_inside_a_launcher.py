@@ -19,7 +19,7 @@ import tracelens as tl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 STEPS = 4
 TORCHRUN = Path(sys.executable).with_name("torchrun")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 FEW: Final = 6  # steps, where structure is all that is compared
 # What a busy machine cannot do to a run: such a fault is one of ours.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from http.client import HTTPMessage
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 
 def ask(host: str, port: int, path: str, **headers: str) -> tuple[int, HTTPMessage, str]:

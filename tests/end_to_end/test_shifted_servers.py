@@ -13,7 +13,7 @@ import tracelens as tl
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.root, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.root, pytest.mark.slow]
 
 SCRIPT = "grpc_parameter_server.py"
 SHIFTS = {("ps", 0): 25.5, ("ps", 1): 300.25, ("worker", 0): 0.0, ("worker", 1): 1000.125}

@@ -12,7 +12,7 @@ from support.launch.torchrun import run_ranks, torchrun_command
 import tracelens as tl
 
 skip_without("torch")
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SCRIPT = Path(__file__).parents[1] / "hooks" / "torch" / "scripts" / "slow_layer_training.py"
 

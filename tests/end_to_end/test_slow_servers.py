@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Reported = Callable[..., tl.Report]
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+pytestmark = [pytest.mark.alone, pytest.mark.end_to_end, pytest.mark.slow]
 
 WORKERS = 2
 TRAINING = ("--mode=sync", "--shards=2", "--steps=60", "--hidden=96")

@@ -16,7 +16,7 @@ from support.turns import select_turn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 RANKS, STEPS, SLOW = 4, 60, 2
 WORK_US: Final = {"forward": 9_000, "backward": 18_000, "optimizer": 3_000}

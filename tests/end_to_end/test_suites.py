@@ -15,7 +15,7 @@ from support.turns import select_turn
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.end_to_end, pytest.mark.side_by_side, pytest.mark.slow]
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 FILES = (
     *("test_attributes", "test_comm", "test_comm_topo", "test_pickle", "test_request"),

@@ -26,7 +26,6 @@ def report(folder: Path, style: str, fault: str, tasks: int) -> tl.Report:
     return tl.analyze(recorded(folder, [*launch(PROGRAM, RANKS), style, fault, str(tasks)]))
 
 
-@pytest.mark.side_by_side
 @pytest.mark.parametrize("style", STYLES)
 def test_a_slow_worker_is_named(style: str, tmp_path: Path) -> None:
     """Nobody waits for it, but others do its work; no rank has left that has taken its last task."""
@@ -36,6 +35,7 @@ def test_a_slow_worker_is_named(style: str, tmp_path: Path) -> None:
     assert "the others make the steps that it does not" in found.findings[0].sentence
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("style", STYLES)
 def test_of_few_tasks_it_is_said_who_takes_longest(style: str, tmp_path: Path) -> None:
     """In too few steps to be judged, which are no reason to call the run healthy."""
@@ -46,6 +46,7 @@ def test_of_few_tasks_it_is_said_who_takes_longest(style: str, tmp_path: Path) -
     assert "Wrap a task in a span" in verdict.action
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("style", STYLES)
 def test_no_worker_is_accused_without_a_fault(style: str, tmp_path: Path) -> None:
     """Though tasks differ, and ranks make unequally many of them."""

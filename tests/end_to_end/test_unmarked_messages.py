@@ -38,7 +38,6 @@ PATTERNS = (
 )
 
 
-@pytest.mark.side_by_side
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_who_makes_the_others_wait_is_named(pattern: str, tmp_path: Path) -> None:
     """Also where a few collectives come beside the messages, or none of either but windows."""
@@ -52,6 +51,7 @@ def test_who_makes_the_others_wait_is_named(pattern: str, tmp_path: Path) -> Non
         assert first.saving == pytest.approx(0.45, abs=0.12)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("fault", ["none", "work"])
 def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: Path) -> None:
     """Others make the steps that it does not: rank 0 is no peer, and it is no fault of it to wait."""
@@ -66,6 +66,7 @@ def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: P
         assert one.saving == pytest.approx(0.25, abs=0.05)  # 1 / 15 + 1 / 30 of 2 / 15 steps a ms
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> None:
     """The same steps are found."""
@@ -82,7 +83,6 @@ def test_no_rank_is_accused_without_a_fault(pattern: str, tmp_path: Path) -> Non
     assert f"taken from the {what}" in trace.notes[0].sentence
 
 
-@pytest.mark.side_by_side
 def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None:
     """It has no peers; its other steps say what is usual."""
     pytest.importorskip("torch")
@@ -91,7 +91,7 @@ def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None
     assert (first.kind, first.ranks, first.phase) == ("straggler", (1,), "uninstrumented")
 
 
-@pytest.mark.parametrize("fault", ["none", pytest.param("uneven", marks=pytest.mark.side_by_side)])
+@pytest.mark.parametrize("fault", [pytest.param("none", marks=pytest.mark.alone), "uneven"])
 def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: Path) -> None:
     """A longer one is stage imbalance; what an even pipeline waits is its bubble."""
     pytest.importorskip("torch")

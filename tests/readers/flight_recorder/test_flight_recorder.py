@@ -68,7 +68,6 @@ def facts_of(trace: tl.Trace) -> dict[str, str]:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.side_by_side
 @pytest.mark.slow
 def test_a_real_hang_is_found(tmp_path: Path) -> None:
     """Three real ranks, of which one skips a call: the dumps of PyTorch itself say so."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Trained = Callable[[str], tuple[list[Recorded], str]]
 
-pytestmark = [pytest.mark.end_to_end]
+pytestmark = pytest.mark.end_to_end
 
 MODES = (
     "sync",

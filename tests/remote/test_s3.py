@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from remote.conftest import Bucket
 
-pytestmark = [pytest.mark.end_to_end]
+pytestmark = pytest.mark.end_to_end
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

@@ -43,8 +43,10 @@ def reports(folder: Path, threads: int, times: int) -> list[str]:
     [
         ("PS incast", 20, 1),
         *(
-            pytest.param(name, 100, 2, marks=pytest.mark.slow)
-            for name in select_turn(("PS healthy", "PS incast"))
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in select_turn(
+                (("PS healthy", 20, 1), ("PS healthy", 100, 2), ("PS incast", 100, 2))
+            )
         ),
     ],
 )

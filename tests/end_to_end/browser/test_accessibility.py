@@ -32,7 +32,7 @@ WIDE: Final[ViewportSize] = {"width": 1440, "height": 900}
 NARROW: Final[ViewportSize] = {"width": 420, "height": 900}
 SCHEME = "() => document.documentElement.dataset.mantineColorScheme"
 IS_SCHEME = f"scheme => ({SCHEME})() === scheme"
-OTHER = {"light": "dark", "dark": "light"}
+OTHER_SCHEME = {"light": "dark", "dark": "light"}
 FITS = "() => document.documentElement.scrollWidth <= innerWidth"
 
 
@@ -74,13 +74,14 @@ def test_pages_can_be_read_named_and_reached(browser: Browser, addresses: dict[s
             never, unseen = tabbed(page)
             assert (title, never, unseen) == (title, [], [])
             until(lambda: page.evaluate(UNDRAWN) == [])
-            found[title] = violations(page)
-            other = OTHER[page.evaluate(SCHEME)]  # in which the next page opens
+            scheme = page.evaluate(SCHEME)
+            found[f"{title}, {scheme}"] = violations(page)
+            other_scheme = OTHER_SCHEME[scheme]  # the next page opens in it
             page.locator("#scheme").click()
-            page.wait_for_function(IS_SCHEME, arg=other)
+            page.wait_for_function(IS_SCHEME, arg=other_scheme)
             settled(page)
             until(lambda: faint(page) == [])
-            found[f"{title}, {other}"] = violations(page, CONTRAST)
+            found[f"{title}, {other_scheme}"] = violations(page, CONTRAST)
             page.set_viewport_size(NARROW)
             page.wait_for_function(FITS)
             if in_turn:

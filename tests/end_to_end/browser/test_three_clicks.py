@@ -92,7 +92,6 @@ def test_the_slow_rank(browser: Browser, url: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("url", [512], indirect=True)
 def test_the_hot_shard(browser: Browser, url: str) -> None:
     """The card's worst step, then where its row is busy: which push it served, of how many bytes."""
     with opened(browser, url) as page:

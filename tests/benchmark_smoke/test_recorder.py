@@ -40,6 +40,7 @@ def run(*arguments: object) -> str:
 
 @pytest.mark.end_to_end
 @pytest.mark.slow
+@pytest.mark.alone
 def test_every_recorder_is_measured_or_told_why_not() -> None:
     """Both switched off and on; a time is a time."""
     backend, rows, failed = json.loads(run("--one", "--rounds", 1).splitlines()[-1])

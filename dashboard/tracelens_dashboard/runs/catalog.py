@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from threading import Event, Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Literal
 
 from tracelens.distil.places import fingerprint
@@ -29,7 +30,7 @@ from tracelens_dashboard.runs import selection
 from tracelens_dashboard.runs.live import Followed, Standing, followed, is_recorded
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.runs.tags import Tags
-from tracelens_dashboard.runs.worker import Interrupted, Worker
+from tracelens_dashboard.runs.worker import PATIENCE_S, Interrupted, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -273,9 +274,20 @@ class Runs:
         return not entry.recorded
 
     def close(self) -> None:
-        """End what is done in the background: the server does."""
+        """Wait a few seconds for the threads in the background: the server ends.
+
+        Before Python 3.14 a process can abort if it ends while a daemon thread is in C++.
+        """
+        end_s = monotonic() + PATIENCE_S
         self.survey(on=False)
         self._worker.close()
+        with self._lock:
+            stores = [self.alone, *(store for store, _ in self._open.values())]
+        threads = [store.refinement for store in stores if store]
+        threads += [followed.reading for followed in self._followed.values()]
+        for thread in threads:
+            if thread:
+                thread.join(max(end_s - monotonic(), 0.0))
 
     def glance(self, entry: Entry) -> Glance | None:
         """Return a run at a glance; None where it has to be read first."""

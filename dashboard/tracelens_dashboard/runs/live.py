@@ -52,7 +52,7 @@ class Followed:
     edition: int = 0
     _begun: float = field(default_factory=time.monotonic)
     _ended: float = field(default_factory=time.monotonic)
-    _reading: bool = False
+    reading: Thread | None = None  # the last one
     _now: str | None = None  # the digest when it was last looked at,
     _refused: str | None = None  # and that of files that could not be read
     _looked: float = 0.0
@@ -73,11 +73,15 @@ class Followed:
             unreadable = replaced and self._now == self._refused
             due = now - self._ended >= max(self._ended - self._begun, _LEAST_S)
             wanted = self.recorded or (replaced and not unreadable)
-            if wanted and due and not paused and not self._reading:
-                self._reading = True
-                Thread(target=self._read, args=(read_again,), daemon=True).start()
+            if wanted and due and not paused and not self._is_reading:
+                self.reading = Thread(target=self._read, args=(read_again,), daemon=True)
+                self.reading.start()
             age_s = now - self._begun if self.recorded else None
             return Standing(self.edition, age_s, replaced=replaced, unreadable=unreadable)
+
+    @property
+    def _is_reading(self) -> bool:
+        return self.reading is not None and self.reading.is_alive()
 
     def _digest_at(self, now: float) -> str | None:
         if now - self._looked >= _LOOKED_S:
@@ -98,7 +102,6 @@ class Followed:
             self.edition += 1
         finally:
             self._ended = time.monotonic()
-            self._reading = False
 
 
 def followed(path: Path) -> Followed | None:

@@ -57,6 +57,7 @@ class Store:
         self.every_rank = every_rank or shown  # of which some are shown
         self.run_id = run_id  # what addresses call it, where several runs are served
         self.source = source
+        self.refinement: Thread | None = None
         self._recorded = RecordedSpans(shown, source)
         self.names = Names.of(shown, self._recorded.read)
         self._opened = last_results(self._open, KEPT_GROUPS)
@@ -121,8 +122,9 @@ class Store:
         return spans + residual + _held(self.run)
 
     def refine(self) -> None:
-        """Let the levels that the run's index lacks be made, beside all else."""
-        Thread(target=self._refine, daemon=True).start()
+        """Start to make the levels that the run's index lacks."""
+        self.refinement = Thread(target=self._refine, daemon=True)
+        self.refinement.start()
 
     def _refine(self) -> None:
         opening.refined(self.run)

@@ -6,8 +6,10 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from threading import Thread
 from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
@@ -19,6 +21,7 @@ from support.web.stores import slow_rank
 from tracelens.errors import InvalidArgument
 from tracelens.simulator.synthetic import Scenario, write
 from tracelens_dashboard.app.server import serve
+from tracelens_dashboard.runs.catalog import Runs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,6 +98,15 @@ def test_a_signal_before_the_first_request_is_a_normal_end(tmp_path: Path, name:
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_run_that_is_still_refined_is_awaited_at_the_end() -> None:
+    """The interpreter could abort if it ended before that thread does."""
+    store = slow_rank()
+    store.refinement = Thread(target=time.sleep, args=(0.2,), daemon=True)
+    store.refinement.start()
+    Runs.of(store).close()
+    assert not store.refinement.is_alive()
 
 
 def test_from_another_thread_it_serves_as_well() -> None:

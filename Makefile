@@ -28,7 +28,7 @@ test-all: test test-rest ## make test, then all slow tests, and the recorder wit
 # Tests that judge times of real processes run one after the other: side by side they would slow each other.
 test-rest: $(VENV)/test.stamp
 	$(BIN)/pytest -m "slow and not alone" $(ON_ALL_CORES) $(PYTEST_ARGS)
-	$(BIN)/pytest -m "slow and alone" $(PYTEST_ARGS)
+	$(BIN)/pytest -m "slow and alone" $$(grep -rl --include='test_*.py' mark.alone tests) $(PYTEST_ARGS)
 	TRACELENS_NATIVE=0 $(BIN)/pytest $(NATIVE_TWINS) $(ON_ALL_CORES) $(PYTEST_ARGS)
 
 check: $(VENV)/installed.stamp ## lint, types, import contracts

@@ -90,23 +90,20 @@ def test_a_compiled_model_comes_to_the_same_weights(tmp_path: Path) -> None:
 
 
 def test_ranks_that_the_program_spawns_into_one_folder_twice(tmp_path: Path) -> None:
-    """By `torch.multiprocessing.spawn`; the second run's files stand beside the first's."""
-    first = run(record_command("--out", tmp_path, "--", *spawning("ddp")))
-    check_ranks(tmp_path)
-    second = run(record_command("--out", tmp_path, "--", *spawning("ddp")))
-    assert lines(first) == lines(second) == lines(run(spawning("ddp")))
-    check_ranks(tmp_path, (0, 0, 1, 1))
+    """By `torch.multiprocessing.spawn`; the second run's files stand beside the first's.
 
-
-def test_record_inside_record(tmp_path: Path) -> None:
-    """The inner one records, since it is nearer to the program; the outer one says so."""
+    The second run has a `record` around its own. The inner one records, since it is nearer to the
+    program; the outer one says so.
+    """
     outer, inner = tmp_path / "outer", tmp_path / "inner"
-    command = record_command("--out", inner, "--", *spawning("ddp"))
-    done = run(record_command("--out", outer, "--", *command))
-    assert len(lines(done)) == 2
+    record = record_command("--out", inner, "--", *spawning("ddp"))
+    first = run(record)
     check_ranks(inner)
+    second = run(record_command("--out", outer, "--", *record))
+    assert lines(first) == lines(second) == lines(run(spawning("ddp")))
+    check_ranks(inner, (0, 0, 1, 1))
     assert not list(outer.glob("*.arrow"))
-    assert "nothing was recorded here: the command's own" in done.stderr
+    assert "nothing was recorded here: the command's own" in second.stderr
 
 
 def test_slurms_variables_name_the_rank(tmp_path: Path) -> None:

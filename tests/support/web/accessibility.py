@@ -7,14 +7,11 @@ from typing import TYPE_CHECKING, Final
 from axe_playwright_python.sync_playwright import Axe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from playwright.sync_api import Page
 
 LEAST: Final = 4.5  # contrast of text; WCAG 2.1, 1.4.3
 MOST_STOPS: Final = 200
 SERIOUS: Final = {"serious", "critical"}
-CONTRAST: Final = ("color-contrast",)  # axe's rule
 
 # Texts whose contrast with what is behind them is too small. Words inside of bars are left out: what is
 # behind them is drawn, not styled.
@@ -127,10 +124,9 @@ def nameless(page: Page) -> list[str]:
     return found
 
 
-def violations(page: Page, rules: Sequence[str] = ()) -> list[str]:
-    """Return what Deque's axe calls serious or critical, with the element: by all rules, or by some."""
-    options = {"resultTypes": ["violations"], **({"runOnly": rules} if rules else {})}
-    found = Axe().run(page, options=options).response["violations"]
+def violations(page: Page) -> list[str]:
+    """Return what Deque's axe calls serious or critical, with the element."""
+    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     return [
         f"{one['id']}: {node['html'][:160]}"
         for one in found

@@ -167,12 +167,16 @@ class HostClock:
     jumps: tuple[int, ...] = ()
 
 
+# The best first (docs/clocks.md).
+ALIGNMENT_METHODS: Final = (
+    *("same_clock", "collective_exits", "ping_pong", "requests", "messages", "wall"),
+    "unaligned",
+)
+
+
 @dataclass(frozen=True)
 class Alignment:
-    """How the clocks were aligned.
-
-    `method` is one of same_clock, collective_exits, ping_pong, requests, wall, unaligned.
-    """
+    """How the clocks were aligned: `method` is one of `ALIGNMENT_METHODS`."""
 
     method: str
     hosts: tuple[HostClock, ...] = ()

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Pattern
+from tracelens.model.trace import ALIGNMENT_METHODS
 
 __all__ = ["generated", "problems", "report_schema"]
 
@@ -29,11 +30,12 @@ def report_schema() -> dict[str, Any]:
 
 
 def generated() -> str:
-    """Return the text of docs/report.schema.json, with the kinds and patterns of the code."""
+    """Return the text of docs/report.schema.json, with the words that the code knows."""
     schema = report_schema()
     finding = schema["$defs"]["finding"]["properties"]
     finding["kind"]["enum"] = list(KINDS)
     finding["pattern"]["enum"] = [*get_args(Pattern), None]
+    schema["properties"]["clock"]["properties"]["method"]["enum"] = list(ALIGNMENT_METHODS)
     return json.dumps(schema, indent=2) + "\n"
 
 

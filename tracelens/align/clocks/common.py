@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import polars as pl
 
+from tracelens.align.clocks.bounds import find_bounds, order_by_certainty
 from tracelens.align.clocks.exits import from_exits, shifted, spread_of
 from tracelens.align.clocks.maps import ClockMap
 from tracelens.align.clocks.readings import bias, from_ping_pong, from_wall, wall_windows
@@ -24,7 +25,7 @@ from tracelens.align.collectives import gather
 from tracelens.memory import give_back
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER, NULL
-from tracelens.model.trace import Alignment, HostClock, Note
+from tracelens.model.trace import ALIGNMENT_METHODS, Alignment, HostClock, Note
 
 __all__ = ["ClockMap", "Moving", "align", "moved_times"]
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Moved, Trace
 
 _Rows: TypeAlias = "slice | Indices"
-_METHODS: Final = ("collective_exits", "ping_pong", "requests", "wall")
 _SHOWN: Final = 8
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
 
@@ -151,19 +151,23 @@ def _maps(
     if not maps:
         maps = {0: ClockMap()}
     origin = min(maps)
+    read = _named_in(readings, "clock", "peer_clock")
+    used |= _add_by("ping_pong", maps, read, partial(_by_ping_pong, maps=maps, readings=readings))
     asked = exchanges(trace, clocks)
-    ways: dict[str, Callable[[int], ClockMap | None]] = {
-        "ping_pong": partial(_by_ping_pong, maps=maps, readings=readings),
-        "requests": partial(_by_requests, maps=maps, readings=readings, origin=origin, asked=asked),
-        "wall": partial(_by_wall, maps=maps, readings=readings, origin=origin),
-    }
-    read, asking = _named_in(readings, "clock", "peer_clock"), _named_in(asked, "clock", "peer")
-    for method, tie in ways.items():
-        used |= _add_by(method, maps, asking if method == "requests" else read, tie)
+    by_asked = partial(_by_requests, maps=maps, readings=readings, origin=origin)
+    asking = _named_in(asked, "clock", "peer")
+    used |= _add_by("requests", maps, asking, partial(by_asked, asked=asked))
+    if len(maps) < names.height:
+        asked = pl.concat([asked, find_bounds(trace, clocks, maps)])
+        for clock in order_by_certainty(asked, maps):
+            if found := by_asked(clock, asked=asked):
+                maps[clock], used[clock] = found, "messages"
+    by_wall = partial(_by_wall, maps=maps, readings=readings, origin=origin)
+    used |= _add_by("wall", maps, read, by_wall)
     notes = causality_violations(asked, maps)
     alone = names.filter(~pl.col("clock").is_in(list(maps)))
     maps |= _untied(maps[origin], origin, clocks, alone["clock"].to_list())
-    method = next((name for name in _METHODS if name in used.values()), "unaligned")
+    method = next((name for name in ALIGNMENT_METHODS if name in used.values()), "unaligned")
     notes = _method_notes(names, used, method) + _unaligned(alone) + notes
     return maps, method, notes, alone["clock"].to_list()
 
@@ -273,6 +277,7 @@ def _method_notes(names: pl.DataFrame, used: dict[int, str], method: str) -> lis
     words = {
         "ping_pong": "messages between processes",
         "requests": "requests to parameter servers",
+        "messages": "the messages and collectives that it shares with some of the others",
         "wall": "its wall clock (about 1 ms)",
     }
     return [

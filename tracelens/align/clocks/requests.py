@@ -61,7 +61,7 @@ def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
         pl.col("shard").is_null() | (pl.col("shard") == pl.col("held")),
         pl.col("clock") != pl.col("peer"),
     )
-    return _tightest(joined.select(*EXCHANGE_COLUMNS)).collect()
+    return tightest(joined.select(*EXCHANGE_COLUMNS)).collect()
 
 
 def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.LazyFrame:
@@ -80,7 +80,7 @@ def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.L
     )
 
 
-def _tightest(found: pl.LazyFrame) -> pl.LazyFrame:
+def tightest(found: pl.LazyFrame) -> pl.LazyFrame:
     """Keep, of each stretch of time of two clocks, the requests that leave the least."""
     there, back = pl.col("arrived") - pl.col("sent"), pl.col("answered") - pl.col("returned")
     since = pl.col("sent") - pl.col("sent").min().over(_PAIR)
@@ -144,9 +144,8 @@ def _with_mapped(
 def _windows(times: dict[str, Ints], other: ClockMap, *, replied: bool, asks: bool) -> _Windows:
     sent, answered, arrived, returned = times.values()
     # Both bounds hold at times of their own, between which the clocks drift.
-    uncertainty = other.uncertainty_ns + np.rint((returned - arrived) * PLAUSIBLE_DRIFT).astype(
-        np.int64
-    )
+    apart = np.abs(returned - arrived)
+    uncertainty = other.uncertainty_ns + np.rint(apart * PLAUSIBLE_DRIFT).astype(np.int64)
     if asks:
         low, high = other.apply(returned) - answered, other.apply(arrived) - sent
     else:
@@ -170,7 +169,7 @@ def _concatenated(readings: Iterable[Readings]) -> Readings:
 
 
 def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[Note]:
-    """Note requests that arrived before they were sent, on the common clock: clocks are wrong then."""
+    """Note messages that arrived before they were sent, on the common clock: clocks are wrong then."""
     early = [
         amount
         for (worker, server, replied), rows in found.partition_by(*_PAIR, as_dict=True).items()
@@ -182,8 +181,8 @@ def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> l
     if len(wrong) <= RARE * len(amounts):
         return []
     sentence = (
-        f"{len(wrong)} of {len(amounts)} messages to and from parameter servers that were looked at "
-        f"arrived before they were sent, by up to {wrong.max()} ns more than the clocks' uncertainty, "
+        f"{len(wrong)} of {len(amounts)} messages between hosts that were looked at arrived before they "
+        f"were sent, by up to {wrong.max()} ns more than the clocks' uncertainty, "
         "which cannot be: the clocks are aligned worse than believed; do not trust times between hosts."
     )
     return [Note(file="", sentence=sentence, kind="clock")]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from tracelens import Trace
 from tracelens.align.clocks.bounds import order_by_certainty
 from tracelens.align.clocks.maps import ClockMap
 from tracelens.align.clocks.requests import EXCHANGE_COLUMNS
-from tracelens.model.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -39,11 +39,11 @@ def find_bounds(trace: Trace, clocks: pl.DataFrame, tied: Container[int]) -> pl.
         tied: Clocks that need no further bounds. Collectives of these alone are left out.
     """
     clock_of = dict(clocks.select("process", "clock").iter_rows())
-    parts = [_by_messages(trace.exchanged, clocks)]
+    exchanges = [_by_messages(trace.exchanged, clocks)]
     for grid in trace.calls:
         if any(clock_of.get(process, 0) not in tied for process in grid.processes.tolist()):
-            parts += _by_calls(grid, clock_of)
-    return tightest(pl.concat(parts).lazy()).collect()
+            exchanges += _by_calls(grid, clock_of)
+    return tightest(pl.concat(exchanges).lazy()).collect()
 
 
 def order_by_certainty(asked: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[int]:
@@ -53,11 +53,11 @@ def order_by_certainty(asked: pl.DataFrame, maps: Mapping[int, ClockMap]) -> lis
     both. So each clock comes after those through which it is best tied (Dijkstra 1959).
     """
     there, back = pl.col("arrived") - pl.col("sent"), pl.col("answered") - pl.col("returned")
-    narrowest = asked.group_by(_PAIR).agg(half=(there + back).min() / 2)
+    narrowest = asked.group_by(_PAIR).agg(half_window_ns=(there + back).min() / 2)
     near: dict[int, list[tuple[int, float]]] = {}
-    for clock, peer, half in narrowest.sort(_PAIR).iter_rows():
-        near.setdefault(clock, []).append((peer, half))
-        near.setdefault(peer, []).append((clock, half))
+    for clock, peer, half_window_ns in narrowest.sort(_PAIR).iter_rows():
+        near.setdefault(clock, []).append((peer, half_window_ns))
+        near.setdefault(peer, []).append((clock, half_window_ns))
     reached: list[tuple[float, int]] = []
     for clock, found in maps.items():
         heappush(reached, (float(found.uncertainty_ns), clock))
@@ -66,8 +66,8 @@ def order_by_certainty(asked: pl.DataFrame, maps: Mapping[int, ClockMap]) -> lis
         uncertainty_ns, clock = heappop(reached)
         if clock not in order:
             order[clock] = None
-            for peer, half in near.get(clock, ()):
-                heappush(reached, (uncertainty_ns + half, peer))
+            for peer, half_window_ns in near.get(clock, ()):
+                heappush(reached, (uncertainty_ns + half_window_ns, peer))
     return [clock for clock in order if clock not in maps]
 
 
@@ -105,22 +105,22 @@ def _by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.DataFr
     """Yield the full calls of the first clock of a communicator with each of its other clocks."""
     full = grid.taken(np.flatnonzero(grid.is_full))
     clock = np.array([clock_of.get(process, -1) for process in full.processes.tolist()])
-    first, *others = np.unique(clock[clock >= 0]).tolist() or [-1]
-    for other in others:
+    hub, *peers = np.unique(clock[clock >= 0]).tolist() or [-1]
+    for peer in peers:
         entered_ns, exited_ns = np.empty((2, 2, full.height), np.int64)
-        for side, columns in enumerate((clock == first, clock == other)):
+        for side, columns in enumerate((clock == hub, clock == peer)):
             start, end = full.start_ns[:, columns], full.end_ns[:, columns]
             entered_ns[side] = start.max(axis=1)
             exited_ns[side] = np.where(start == NEVER, FOREVER, end).min(axis=1)
-        known = (entered_ns > NEVER).all(axis=0) & (exited_ns < FOREVER).all(axis=0)
+        complete = (entered_ns > NEVER).all(axis=0) & (exited_ns < FOREVER).all(axis=0)
         times = {
             "sent": entered_ns[0],
             "arrived": exited_ns[1],
             "returned": entered_ns[1],
             "answered": exited_ns[0],
         }
-        frame = pl.DataFrame({name: values[known] for name, values in times.items()})
-        yield _exchanges(frame.with_columns(clock=first, peer=other))
+        frame = pl.DataFrame({name: values[complete] for name, values in times.items()})
+        yield _exchanges(frame.with_columns(clock=hub, peer=peer))
 
 
 def _exchanges(frame: pl.DataFrame) -> pl.DataFrame:

@@ -89,9 +89,7 @@ class Calls:
         looked: it was over when it was through.
         """
         sides = self.sides
-        end = np.where(
-            sides.stops, sides.end, blocked.noticed(sides.worker, sides.begin, sides.end)
-        )
+        end = sides.noticed(blocked).end
         through = np.maximum(end.reshape(self.end.shape).min(axis=1), self.on_wire)
         if not self.is_rooted:
             over = np.repeat(through, len(self.worker))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from tracelens.replay.threads import NOTED_LATER, Sides, rows_by_worker, waits_since
+from tracelens.replay.threads import NOTED_LATER, Blocked, Sides, rows_by_worker, waits_since
 from tracelens.stats.constants import MANY, ONE_CALL_NS
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ __all__ = ["known_edges", "message_edges", "messages_of"]
 def messages_of(
     trace: Trace, pieces: Sequence[WorkerPieces], first: Ints, last: Ints
 ) -> tuple[Sides, Sides]:
-    """Return both sides of all messages that lie in the steps of both workers."""
+    """Return both sides of all messages that lie in the steps of both workers.
+
+    Messages in flight end when the training thread noticed it.
+    """
     place = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
     messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
     for suffix in ("", "_there"):
@@ -37,7 +40,9 @@ def messages_of(
         for suffix in ("", "_there")
     )
     kept = sent.within(first, last) & received.within(first, last)
-    return _noted_at_once(sent.taken(kept), received.taken(kept), pieces)
+    blocked = Blocked(pieces)
+    sent, received = _noted_at_once(sent.taken(kept), received.taken(kept), pieces)
+    return sent.noticed(blocked), received.noticed(blocked)
 
 
 def _noted_at_once(

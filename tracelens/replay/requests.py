@@ -123,10 +123,7 @@ class Requests:
 
     def noticed(self, blocked: Blocked) -> Requests:
         """Return them with answers when training threads noticed them."""
-        sides = self.sides
-        end = np.where(
-            sides.stops, sides.end, blocked.noticed(sides.worker, sides.begin, sides.end)
-        )
+        end = self.sides.noticed(blocked).end
         return replace(self, asked=self.asked.with_columns(end_ns=pl.Series(end, dtype=pl.Int64)))
 
     def released(self, blocked: Blocked, others: Sequence[Sides]) -> Sides:

@@ -5,7 +5,7 @@ A moment is a begin or an end of what a thread exchanges with others, or the end
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -57,6 +57,11 @@ class Sides:
     def taken(self, rows: Indices | Flags) -> Sides:
         """Return some of them."""
         return Sides(self.worker[rows], self.begin[rows], self.end[rows], self.stops[rows])
+
+    def noticed(self, blocked: Blocked) -> Sides:
+        """Return them with ends in flight when training threads noticed them."""
+        end = blocked.noticed(self.worker, self.begin, self.end)
+        return replace(self, end=np.where(self.stops, self.end, end))
 
     def within(self, first: Ints, last: Ints) -> Flags:
         """Return which lie in the steps of their worker."""

@@ -1,0 +1,56 @@
+"""Messages on streams of their own are replayed like messages on the training thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+from tracelens import Trace
+from tracelens.replay.whatif import whatif
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MS = 1_000_000
+STEPS, STEP = 40, 40 * MS
+FORWARD, BACKPROP, WAY = 5 * MS, 10 * MS, MS // 2
+
+
+def span(rank: int, start: int, end: int, **more: Any) -> dict[str, Any]:
+    return {"rank": rank, "start_ns": start, "end_ns": end, **more}
+
+
+def two_stages(thread: str, noted_later_ns: int) -> Iterator[dict[str, Any]]:
+    """Pass an activation to the second stage and a gradient back in each step.
+
+    Receives are on a `thread`, and are noted as over so much after the training thread went on.
+    """
+    for step in range(STEPS):
+        begin = step * STEP
+        sent = begin + FORWARD
+        answered = sent + WAY + FORWARD + BACKPROP
+        for rank in (0, 1):
+            yield span(rank, begin, begin + STEP, kind="step", step=step, thread="main")
+        yield span(0, begin, sent, kind="forward", thread="main")
+        yield span(1, sent + WAY, sent + WAY + FORWARD, kind="forward", thread="main")
+        yield span(1, sent + WAY + FORWARD, answered, kind="backprop", thread="main")
+        yield span(0, answered + WAY, begin + STEP, kind="backprop", thread="main")
+        for sender, receiver, at, waits_since in ((0, 1, sent, begin), (1, 0, answered, sent)):
+            shared = {"kind": "reduction", "communicator": "pipe", "seq": step}
+            yield span(sender, at, at, op="send", peer=receiver, thread="main", **shared)
+            end = at + WAY + noted_later_ns
+            yield span(receiver, waits_since, end, op="recv", peer=sender, thread=thread, **shared)
+
+
+@pytest.mark.parametrize(
+    ("thread", "noted_later_ns"), [("main", 0), ("receives", 0), ("receives", 2000)]
+)
+def test_a_faster_stage_shortens_the_steps(thread: str, noted_later_ns: int) -> None:
+    """By half of what it computes: while it does, the other one waits."""
+    rows = pl.DataFrame(list(two_stages(thread, noted_later_ns)), infer_schema_length=None)
+    found = whatif(Trace.from_table(rows, one_clock=True), "rank:1/2")
+    assert found.identity.reliable
+    saved = found.answers[0].saving * STEP
+    assert saved == pytest.approx((FORWARD + BACKPROP) / 2, rel=0.02)

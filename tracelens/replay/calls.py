@@ -115,7 +115,8 @@ class Calls:
         wire = self.through - self.on_wire
         links.add(on_wire, on_wire + 1, wire, line=self.line, nbytes=self.nbytes, step=self.step)
         leaves = self.end - self.through[:, None]
-        links.add(everyone + 1, end.ravel(), leaves.ravel())
+        # Who came last to an implicit call may have been there for no time at all.
+        links.add(everyone + 1, end.ravel(), leaves.ravel(), (begin != end).ravel())
 
     def _with_root(self, links: Links, begin: Ints, end: Ints) -> None:
         """Add that ranks wait for the root, or the root for all."""

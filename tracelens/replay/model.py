@@ -20,6 +20,7 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.caching import cached_property
 from tracelens.replay.calls import Calls, complete_calls
 from tracelens.replay.graph import Graph
+from tracelens.replay.implicit import find_implicit_calls
 from tracelens.replay.links import KEPT, Links, LinkTable
 from tracelens.replay.messages import message_edges, messages_of
 from tracelens.replay.requests import Requests
@@ -35,7 +36,9 @@ from tracelens.replay.threads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    import polars as pl
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
@@ -87,9 +90,12 @@ class Model:
         ]
         sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
-        calls = tuple(call.noticed(blocked) for call in complete_calls(trace, first, last))
+        recorded_calls = [call.noticed(blocked) for call in complete_calls(trace, first, last)]
         requests = Requests.of(trace, first, last).noticed(blocked)
-        sides = [sent, received, *(call.sides for call in calls), requests.sides]
+        sides = [sent, received, *(call.sides for call in recorded_calls), requests.sides]
+        implicit = [*_implicit_calls(trace, pieces, mine, sides)]
+        calls = (*recorded_calls, *implicit)
+        sides += [call.sides for call in implicit]
         released = requests.released(blocked, sides)
         threads = threads_of(pieces, mine, [*sides, released, _updates(pieces)])
         numbers = Numbers(threads)
@@ -204,6 +210,25 @@ class Model:
             whole += float(thread.moments[-1] - thread.moments[0])
             first, begin = first + count, begin + count - 1
         return kept / max(whole, 1.0)
+
+
+def _implicit_calls(
+    trace: Trace,
+    pieces: Sequence[WorkerPieces],
+    windows: Sequence[pl.DataFrame],
+    communication: Sequence[Sides],
+) -> Iterator[Calls]:
+    """Find the collectives of all workers, and of each communicator, that no span shows."""
+    processes = trace.workers["process"].to_list()
+    place = {process: at for at, process in enumerate(processes)}
+    members = {tuple(grid.processes.tolist()) for grid in trace.calls} | {tuple(processes)}
+    groups = [
+        tuple(sorted(place[process] for process in group))
+        for group in members
+        if len(group) > 1 and place.keys() >= set(group)
+    ]
+    steps = [part["step"].to_numpy().astype(np.int64) for part in windows]
+    return find_implicit_calls(pieces, steps, communication, groups, trace.uncertainty_ns)
 
 
 def _algorithms(trace: Trace) -> dict[int, frozenset[str]]:

@@ -1,0 +1,175 @@
+"""Find collectives that no span shows, by how stretches of the training threads begin and end.
+
+Ranks that begin a stretch of code at different times and end it together, step after step, wait for each
+other in it: a barrier or an all-reduce that was not recorded, as of a gradient's norm or of a loss. The
+replay treats such a stretch like a recorded collective. Otherwise it would keep these waits as work.
+
+A stretch is a span of own work, or the time without a span before a span. While a recorded message or
+collective of its rank is in flight, that may be what ends it, so such a stretch is not examined.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
+from tracelens.replay.calls import Calls
+from tracelens.schema.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.arrays import Flags, Indices, Ints
+    from tracelens.replay.threads import Sides
+
+__all__ = ["find_implicit_calls"]
+
+MIN_SHARE_OF_TIME: Final = 0.002  # of all workers' time, that a stretch must take to be examined
+MIN_SPREAD_OF_BEGINS: Final = 0.01  # of a step; begins that are closer together tell nothing
+MAX_RATIO_OF_SPREADS: Final = 0.25  # of ends to begins, in the median step, if ranks wait
+MIN_SHARE_OF_STEPS: Final = 0.8  # in which ends are less spread than begins, if ranks wait
+MIN_STEPS: Final = 8  # whose begins are spread
+CLOCK_MARGIN: Final = 3.0  # times the uncertainty of clocks, by which begins must be apart
+_BARRIER: Final = COLLECTIVES.index("barrier")
+_IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
+_NOT_OWN: Final = -1  # category of a span of communication, which may be waiting or transfer
+_PLACE: Final = ("is_gap", "category", "name")
+_KEY: Final = (*_PLACE, "occurrence", "occurrences")
+
+
+def find_implicit_calls(
+    pieces: Sequence[WorkerPieces],
+    step_numbers: Sequence[Ints],
+    communication: Sequence[Sides],
+    groups: Sequence[tuple[int, ...]],
+    uncertainty_ns: int,
+) -> Iterator[Calls]:
+    """Yield the collectives that stretches of the training threads imply.
+
+    Args:
+        pieces: The partition of each worker's time.
+        step_numbers: The number of each step window, by worker.
+        communication: Recorded messages, collectives and requests.
+        groups: Places of workers that may meet: those of each communicator, and all.
+        uncertainty_ns: How far apart the clocks of two workers may be.
+    """
+    stretches = _collect_stretches(pieces, step_numbers, communication)
+    step_ns = [
+        np.ptp(one.bounds) / len(steps) for one, steps in zip(pieces, step_numbers, strict=True)
+    ]
+    min_spread_ns = max(
+        MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), CLOCK_MARGIN * uncertainty_ns
+    )
+    largest_first = sorted(set(groups), key=lambda group: (-len(group), group))
+    for stretch in stretches.partition_by(_KEY, maintain_order=True):
+        free = set(stretch["worker"].unique().to_list())
+        for group in largest_first:
+            if free.issuperset(group) and (calls := _infer_calls(stretch, group, min_spread_ns)):
+                free -= set(group)
+                yield calls
+
+
+def _collect_stretches(
+    pieces: Sequence[WorkerPieces], step_numbers: Sequence[Ints], communication: Sequence[Sides]
+) -> pl.DataFrame:
+    """Return those stretches that take long enough in all: a row per stretch, worker and step."""
+    frames = []
+    for worker, (one, steps) in enumerate(zip(pieces, step_numbers, strict=True)):
+        frame = _list_stretches(one, steps)
+        frames.append(
+            frame.filter(~_has_communication(frame, worker, communication)).with_columns(
+                worker=pl.lit(worker, pl.Int64)
+            )
+        )
+    of_step = ("worker", "step", *_PLACE)
+    numbered = pl.concat(frames).with_columns(
+        occurrence=pl.int_range(pl.len()).over(of_step), occurrences=pl.len().over(of_step)
+    )
+    total_ns = sum(int(np.ptp(one.bounds)) for one in pieces)
+    duration = (pl.col("end") - pl.col("begin")).sum().over(_KEY)
+    return numbered.filter(duration >= MIN_SHARE_OF_TIME * total_ns)
+
+
+def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
+    """Return a worker's spans of own work, and its gaps before spans, in order of time."""
+    begin, end, name = pieces.bounds[:-1], pieces.bounds[1:], pieces.name.astype(np.int64)
+    step = step_numbers[pieces.step]
+    is_own = _IS_OWN[pieces.category]
+    category = np.where(is_own, pieces.category, _NOT_OWN)
+    spans = np.flatnonzero(pieces.category != UNINSTRUMENTED)
+    before, after = spans[:-1], spans[1:]
+    # A span of communication may be several pieces: waiting, then transfer.
+    is_same_span = ~is_own[after] & (name[before] == name[after]) & (end[before] == begin[after])
+    follows = (step[before] == step[after]) & ~is_same_span
+    before, after, work = before[follows], after[follows], spans[is_own[spans]]
+
+    def table(rows: Indices, begins: Ints, ends: Ints, *, is_gap: bool) -> pl.DataFrame:
+        return pl.DataFrame(
+            {
+                "step": step[rows],
+                "category": category[rows].astype(np.int64),
+                "name": name[rows],
+                "begin": begins,
+                "end": ends,
+            }
+        ).with_columns(is_gap=pl.lit(is_gap))
+
+    gaps = table(after, end[before], begin[after], is_gap=True)
+    return pl.concat([gaps, table(work, begin[work], end[work], is_gap=False)])
+
+
+def _has_communication(
+    stretches: pl.DataFrame, worker: int, communication: Sequence[Sides]
+) -> pl.Series:
+    """Return in which stretches some communication of the worker is under way."""
+    rows = [side.taken(side.worker == worker) for side in communication]
+    begins, ends = (
+        np.concatenate([getattr(one, name) for one in rows]) for name in ("begin", "end")
+    )
+    order = np.argsort(begins, kind="stable")
+    latest_end = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends[order]))
+    begun = np.searchsorted(begins[order], stretches["end"].to_numpy(), side="left")
+    return pl.Series(latest_end[begun] > stretches["begin"].to_numpy())
+
+
+def _infer_calls(
+    stretch: pl.DataFrame, group: tuple[int, ...], min_spread_ns: float
+) -> Calls | None:
+    """Return what a group does together in a stretch; None if its workers do not end it together."""
+    members = stretch.filter(pl.col("worker").is_in(group))
+    complete = members.filter(pl.len().over("step") == len(group)).sort("step", "worker")
+    shape = (complete.height // len(group), len(group))
+    begin, end, step = (
+        complete[name].to_numpy().reshape(shape) for name in ("begin", "end", "step")
+    )
+    spread_ns = np.ptp(begin, axis=1)
+    tells: Flags = spread_ns >= min_spread_ns
+    if np.count_nonzero(tells) < MIN_STEPS:
+        return None
+    ratio = np.ptp(end[tells], axis=1) / spread_ns[tells]
+    if np.median(ratio) > MAX_RATIO_OF_SPREADS or np.mean(ratio < 1) < MIN_SHARE_OF_STEPS:
+        return None
+    on_wire = begin.max(axis=1)
+    # Whoever leaves before the last one has come did not wait for it in this step.
+    waits = end.min(axis=1) >= on_wire
+    workers = np.array(sorted(group), np.int64)
+    count = int(np.count_nonzero(waits))
+    return Calls(
+        uid="implicit",
+        op=_BARRIER,
+        worker=workers,
+        ranks=workers,
+        start=begin[waits],
+        end=end[waits],
+        stops=np.ones((count, len(group)), np.bool_),
+        step=step[waits, 0].astype(np.int64),
+        nbytes=np.full(count, -1, np.int64),
+        root=np.full(count, -1, np.int64),
+        on_wire=on_wire[waits],
+        through=end[waits].min(axis=1),
+        follows=np.zeros(count, np.bool_),
+    )

@@ -15,9 +15,9 @@ from support.tiers import mark_slow
 
 from tracelens.accounting import phases
 from tracelens.accounting.stages import Stages
-from tracelens.analyses.stage_imbalance import ALONE, StageImbalance, _blocked_ns
+from tracelens.analyses.stage_imbalance import ALONE, StageImbalance
 from tracelens.load import prepare
-from tracelens.replay.dependencies import Dependencies
+from tracelens.replay.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,10 +158,10 @@ def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> Non
     """Without any change, the replay waits as long as is waited in the run."""
     trace = prepare(simulate(kinds_of_ranks.nothing, setting).recording.trace())
     partition = phases.run(trace)
-    replay = Dependencies.of(trace, partition, np.arange(setting.steps))
+    replay = Model.of_messages(trace, partition)
     assert replay
     waits = partition.of("wait").sum()
-    assert _blocked_ns(replay, replay.graph.lag) == pytest.approx(waits, rel=0.01)
+    assert replay.wait_for_others_ns(replay.links.lag) == pytest.approx(waits, rel=0.01)
 
 
 def test_other_runs_have_no_bubble() -> None:

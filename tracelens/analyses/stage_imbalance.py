@@ -3,7 +3,7 @@
 Ranks of a stage play the same part, so a slow one of them is a straggler (`stragglers/`). Whole stages
 that take longer than others are no fault: layers are spread unevenly, and the stages with less wait for
 the one with most. What an even spread would save is found by a replay of the same messages
-(`replay/dependencies.py`), in which each stage takes as many times longer or shorter, phase by phase, as
+(`replay/model.py`), in which each stage takes as many times longer or shorter, phase by phase, as
 makes its usual rank take what stages take on average.
 
 What stages wait in a replay in which, moreover, no rank and no step differs from the usual one is the
@@ -13,7 +13,7 @@ and, by stages that end early, at the collective that ends the step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.dependencies import Dependencies
+from tracelens.replay.model import Model
 from tracelens.stats.constants import CONSISTENT, FEWEST_STEPS, LEAST_OF_STEP, WORTH
 from tracelens.stats.robust import bootstrap_interval, medians
 
@@ -67,17 +67,29 @@ class StageImbalance(Shown):
 def run(trace: Trace, phases: Phases) -> StageImbalance:
     """Compare the stages."""
     own = measure_compute_time(trace, phases)
-    if own.stages is None or not own.settled.any():
+    stages = own.stages
+    if stages is None or not own.settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    usual = _by_stage(own, own.stages, own.total)
+    replay = Model.of_messages(trace, phases)
+    if replay is not None:
+        own = _as_replayed(own, replay)
+    usual = _by_stage(own, stages, own.total)
     if not len(usual):
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    table, replay = _table(own, own.stages, usual), Dependencies.of(trace, phases, own.steps)
+    table = _table(own, stages, usual)
     if replay is None:
         return StageImbalance(table)
-    found = _finding(job_ns(trace), replay, own, own.stages, usual)
-    bubble = _blocked_ns(replay, replay.lags(*_alike(own, own.stages)))
+    found = _finding(job_ns(trace), replay, own, stages, usual)
+    alike = replay.relieved(*_alike(own, stages), steps=own.steps)
+    bubble = replay.wait_for_others_ns(alike)
     return StageImbalance(table, bubble, () if found is None else (found,))
+
+
+def _as_replayed(own: ComputeTime, replay: Model) -> ComputeTime:
+    """Return compute times without the waits in collectives that no span shows."""
+    rows = np.searchsorted(replay.steps, own.steps)
+    worked = np.stack([replay.by_step(replay.worked((name,)))[rows] for name in own.phases])
+    return replace(own, own=np.where(np.isnan(own.own), np.nan, worked))
 
 
 def _by_stage(own: ComputeTime, stages: Stages, values: Floats) -> Floats:
@@ -102,7 +114,7 @@ def _table(own: ComputeTime, stages: Stages, usual: Floats) -> pl.DataFrame:
 
 
 def _finding(
-    job: int, replay: Dependencies, own: ComputeTime, stages: Stages, usual: Floats
+    job: int, replay: Model, own: ComputeTime, stages: Stages, usual: Floats
 ) -> Finding | None:
     """Return what is said of the stage that takes longest, if it takes clearly longer for good."""
     middle = np.median(usual, axis=0)
@@ -111,7 +123,7 @@ def _finding(
     clear = beyond > LEAST_OF_STEP
     if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
         return None
-    lost = np.maximum(replay.lost(*_even(own, stages)), 0.0)
+    lost = np.maximum(replay.lost(*_even(own, stages), steps=own.steps), 0.0)
     saving = float(lost.sum()) / max(job, 1)
     if saving < WORTH:
         return None
@@ -164,26 +176,6 @@ def _alike(own: ComputeTime, stages: Stages) -> list[tuple[tuple[str, ...], Floa
         level = np.full(len(usual), usual.mean()) if usual.all() else usual
         changes.append(((name,), np.nan_to_num(values - level[stages.stage])))
     return changes
-
-
-def _blocked_ns(replay: Dependencies, lag: Floats) -> float:
-    """Return for how long threads wait in a replay for others: for messages, and the last arrivals.
-
-    A wait lies between a moment, with the work after it, and the next one on the thread, which follows
-    a moment of another thread, too.
-    """
-    graph = replay.graph
-    at, first = graph.play(lag), np.cumsum([0, *(len(one.moments) for one in replay.threads)])
-    thread, in_order = np.arange(len(at)), sum(len(one) for one in replay.rows)
-    thread = np.searchsorted(first, thread, side="right")  # one more than all: a collective
-    source, target = (part[in_order:] for part in (graph.source, graph.target))
-    others = (thread[source] != thread[target]) & (target < first[-1])
-    begun = at.copy()
-    begun[graph.target[:in_order]] = at[graph.source[:in_order]] + lag[:in_order]
-    waits = np.zeros(len(at))
-    source, target = source[others], target[others]
-    np.maximum.at(waits, target, np.minimum(at[source], at[target]) - begun[target])
-    return float(waits.sum())
 
 
 def _phase(own: ComputeTime, stages: Stages, slowest: int) -> str:

@@ -2,7 +2,7 @@
 
 All ranks meet in every step, so a step takes as long as its slowest rank's compute time. Taking a delay
 away shortens the step by what the maximum over ranks falls; where ranks exchange messages, by what a
-replay of these says (`dependencies.py`). That they meet is seen in waits; where these look like
+replay of these says (`model.py`). That they meet is seen in waits; where these look like
 transfer, in communication that takes the others as much longer. Where neither is seen, late ranks delay
 the end of the run only, as far as they are the last to end.
 """

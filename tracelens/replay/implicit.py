@@ -4,8 +4,8 @@ Ranks that begin a stretch of code at different times and end it together, step 
 other in it: a barrier or an all-reduce that was not recorded, as of a gradient's norm or of a loss. The
 replay treats such a stretch like a recorded collective. Otherwise it would keep these waits as work.
 
-A stretch is a span of own work, or the time without a span before a span. While a recorded message or
-collective of its rank is in flight, that may be what ends it, so such a stretch is not examined.
+A stretch is a span of own work, or the time without a span before a span. If a recorded message or
+collective of its rank ends at about the same time, that may be what ends it. Then it is not examined.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
+from tracelens.model.columns import FOREVER
 from tracelens.replay.calls import Calls
 from tracelens.schema.vocabulary import COLLECTIVES
 
@@ -33,6 +34,7 @@ MIN_SPREAD_OF_BEGINS: Final = 0.01  # of a step; begins that are closer together
 MAX_RATIO_OF_SPREADS: Final = 0.25  # of ends to begins, in the median step, if ranks wait
 MIN_SHARE_OF_STEPS: Final = 0.8  # in which ends are less spread than begins, if ranks wait
 MIN_STEPS: Final = 8  # whose begins are spread
+MARGIN_OF_END: Final = 0.05  # of a stretch, within which communication ends at about the same time
 CLOCK_MARGIN: Final = 3.0  # times the uncertainty of clocks, by which begins must be apart
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
@@ -79,19 +81,18 @@ def _collect_stretches(
     """Return those stretches that take long enough in all: a row per stretch, worker and step."""
     frames = []
     for worker, (one, steps) in enumerate(zip(pieces, step_numbers, strict=True)):
-        frame = _list_stretches(one, steps)
-        frames.append(
-            frame.filter(~_has_communication(frame, worker, communication)).with_columns(
-                worker=pl.lit(worker, pl.Int64)
-            )
+        stretches = _list_stretches(one, steps)
+        of_step = ("step", *_PLACE)
+        numbered = stretches.with_columns(
+            worker=pl.lit(worker, pl.Int64),
+            occurrence=pl.int_range(pl.len()).over(of_step),
+            occurrences=pl.len().over(of_step),
         )
-    of_step = ("worker", "step", *_PLACE)
-    numbered = pl.concat(frames).with_columns(
-        occurrence=pl.int_range(pl.len()).over(of_step), occurrences=pl.len().over(of_step)
-    )
+        frames.append(numbered.filter(~_may_end_by_communication(stretches, worker, communication)))
+    alone = pl.concat(frames)
     total_ns = sum(int(np.ptp(one.bounds)) for one in pieces)
     duration = (pl.col("end") - pl.col("begin")).sum().over(_KEY)
-    return numbered.filter(duration >= MIN_SHARE_OF_TIME * total_ns)
+    return alone.filter(duration >= MIN_SHARE_OF_TIME * total_ns)
 
 
 def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
@@ -122,18 +123,22 @@ def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
     return pl.concat([gaps, table(work, begin[work], end[work], is_gap=False)])
 
 
-def _has_communication(
+def _may_end_by_communication(
     stretches: pl.DataFrame, worker: int, communication: Sequence[Sides]
 ) -> pl.Series:
-    """Return in which stretches some communication of the worker is under way."""
-    rows = [side.taken(side.worker == worker) for side in communication]
-    begins, ends = (
-        np.concatenate([getattr(one, name) for one in rows]) for name in ("begin", "end")
+    """Return which stretches end about when some communication does that the worker had begun before."""
+    mine = [side.taken(side.worker == worker) for side in communication]
+    begun, over = (
+        np.concatenate([getattr(one, name) for one in mine]) for name in ("begin", "end")
     )
-    order = np.argsort(begins, kind="stable")
-    latest_end = np.append(np.iinfo(np.int64).min, np.maximum.accumulate(ends[order]))
-    begun = np.searchsorted(begins[order], stretches["end"].to_numpy(), side="left")
-    return pl.Series(latest_end[begun] > stretches["begin"].to_numpy())
+    order = np.argsort(over, kind="stable")
+    begun, over = np.append(begun[order], FOREVER), over[order]
+    begin, end = (stretches[name].to_numpy() for name in ("begin", "end"))
+    margin = MARGIN_OF_END * (end - begin)
+    first = np.searchsorted(over, end - margin)
+    after = np.searchsorted(over, end + margin, side="right")
+    earliest = np.minimum.reduceat(begun, np.stack([first, after], axis=1).ravel())[::2]
+    return pl.Series((first < after) & (earliest < end))
 
 
 def _infer_calls(

@@ -34,6 +34,7 @@ from tracelens.replay.threads import (
     rows_of,
     threads_of,
 )
+from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,11 +111,14 @@ class Model:
         times = np.concatenate(recorded)
         for call, place in zip(calls, places, strict=True):
             call.add_links(links, numbers, place)
-        for source, target, lag in message_edges(sent, received, threads, numbers):
-            links.add(source, target, lag)
         if requests.asked.height:
             requests.add_links(links, numbers, count, times, released)
-        links.add_first(*numbers.in_order(links.targets))
+        caused = [links.targets]
+        for source, target, lag in message_edges(sent, received, threads, numbers):
+            links.add(source, target, lag)
+            # A message that had come earlier did not end the wait.
+            caused.append(target[times[source] + lag >= times[target]])
+        links.add_first(*numbers.in_order(np.unique(np.concatenate(caused))))
         steps = np.unique(trace.steps["step"].to_numpy()).astype(np.int64)
         return cls(
             steps=steps,
@@ -132,6 +136,17 @@ class Model:
             variables=requests.variables,
             algorithms=_algorithms(trace),
         )
+
+    @classmethod
+    def of_messages(cls, trace: Trace, phases: Phases) -> Self | None:
+        """Build it of a run whose ranks hand work on to each other by messages.
+
+        None for a run without messages, and where much of the waiting has no known reason.
+        """
+        if not trace.exchanged.height:
+            return None
+        found = cls.of(trace, phases)
+        return found if found and found.explains_waits else None
 
     @cached_property
     def graph(self) -> Graph:
@@ -177,6 +192,29 @@ class Model:
             first, begin = first + count, begin + count - 1
         return np.array(found)
 
+    def wait_for_others_ns(self, lag: Floats) -> float:
+        """Return for how long workers wait for messages and last arrivals, with other lags, in all.
+
+        A wait lies between the end of the work after a moment of a thread and the next moment, if that
+        follows a moment elsewhere, too. A collective is waited for until it goes.
+        """
+        times = self.graph.play(lag)
+        counts = [len(thread.moments) for thread in self.threads]
+        in_order, threads_end = sum(counts) - len(counts), sum(counts)
+        owner = np.searchsorted(np.cumsum(counts), np.arange(len(times)), side="right")
+        source, target = self.links.source[in_order:], self.links.target[in_order:]
+        from_others = (owner[source] != owner[target]) & (target < threads_end)
+        source, target = source[from_others], target[from_others]
+        is_through = (source >= threads_end) & (source < self.requests_at)
+        goes = source - (is_through & ((source - threads_end) % 2 == 1))
+        worked_until = times.copy()
+        before, after = self.links.source[:in_order], self.links.target[:in_order]
+        worked_until[after] = times[before] + lag[:in_order]
+        waits = np.zeros(len(times))
+        until = np.minimum(times[goes], times[target])
+        np.maximum.at(waits, target, until - worked_until[target])
+        return float(waits.sum())
+
     @cached_property
     def usual(self) -> Floats:
         """When moments come in the replay of the run as it was."""
@@ -195,11 +233,31 @@ class Model:
     @property
     def kept_share(self) -> float:
         """What share of workers' time they are blocked by what is not known: it stays as recorded."""
+        kept, _, whole = self._blocked_ns
+        return kept / max(whole, 1.0)
+
+    @property
+    def explains_waits(self) -> bool:
+        """Whether nearly all of the time for which workers are blocked has a known reason."""
+        kept, blocked, _ = self._blocked_ns
+        return kept <= MOST_UNMATCHED * blocked
+
+    def by_step(self, worked: Sequence[Floats]) -> Floats:
+        """Add what `worked` returns up by step, ns, [step, worker]."""
+        columns = [
+            np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(self.steps))
+            for rows, spent in zip(self.rows, worked, strict=True)
+        ]
+        return np.stack(columns, axis=1)
+
+    @cached_property
+    def _blocked_ns(self) -> tuple[float, float, float]:
+        """How long workers are blocked by what is not known, by anything, and are there at all."""
         alone = np.zeros(len(self.recorded), np.bool_)
         if KEPT in self.links.lines:
             alone[self.links.target[self.links.line == self.links.lines.index(KEPT)]] = True
         first = begin = 0
-        kept = whole = 0.0
+        kept = every = whole = 0.0
         for thread in self.threads:
             count = len(thread.moments)
             blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
@@ -207,9 +265,40 @@ class Model:
             unpartnered = alone[first + 1 : first + count]
             mine = np.where(thread.stopped, 0.0, known)
             kept += float(np.where(unpartnered, blocked, mine).sum())
+            every += float(blocked.sum())
             whole += float(thread.moments[-1] - thread.moments[0])
             first, begin = first + count, begin + count - 1
-        return kept / max(whole, 1.0)
+        return kept, every, whole
+
+    def relieved(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
+        """Return the lags if workers work for less in some phases.
+
+        Args:
+            changes: Names of phases, and what is taken off them (below 0: added), ns, [step, worker].
+            steps: The step of each row of these.
+        """
+        lag = self.links.lag.copy()
+        rows = np.searchsorted(self.steps, steps)
+        for names, effect in changes:
+            each = np.zeros((len(self.steps), len(self.threads)))
+            each[rows] = effect
+            parts = zip(each.T, self.rows, self.worked(names), strict=True)
+            less = np.concatenate([_shared_out(*part) for part in parts])
+            lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
+        return lag
+
+    def lost(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
+        """Return by how much shorter each step is with such changes, ns, [step]; see `relieved`."""
+        times = self.graph.play(self.relieved(*changes, steps=steps))
+        saved = self.lengths(self.usual) - self.lengths(times)
+        return np.asarray(saved[np.searchsorted(self.steps, steps)])
+
+
+def _shared_out(effect: Floats, rows: Ints, spent: Floats) -> Floats:
+    """Return what part of a worker's effect in each step lies between two moments: as the work does."""
+    whole = np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(effect))
+    rate = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
+    return np.where(rows >= 0, rate[rows] * spent, 0.0)
 
 
 def _implicit_calls(

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.replay.collectives import Pipeline
     from tracelens.replay.counterfactual import Episode
-    from tracelens.replay.dependencies import Dependencies
+    from tracelens.replay.model import Model
 
 
 def group_episodes(own: ComputeTime, found: list[Episode]) -> list[Episode]:
@@ -237,7 +237,7 @@ def priced(
     own: ComputeTime,
     job_ns: float,
     pipeline: Callable[[], Pipeline | None] = lambda: None,
-    messages: Callable[[], Dependencies | None] = lambda: None,
+    messages: Callable[[], Model | None] = lambda: None,
 ) -> list[tuple[Episode, Price]]:
     """Return who is late by own time, and what that costs, where it is worth a sentence.
 
@@ -257,7 +257,7 @@ def _price_of(
     late: Episode,
     job_ns: float,
     pipeline: Pipeline | None,
-    chains: Dependencies | None,
+    chains: Model | None,
 ) -> Price:
     effect = _removable_delay(own, late)
     further = pipeline.further(late, effect) if pipeline and not chains else None
@@ -274,7 +274,7 @@ def _price_of(
         further=further,
         waits_known=not own.parted,
         length=own.length,
-        lost_of=(lambda by: chains.lost((names, by))) if chains else None,
+        lost_of=(lambda by: chains.lost((names, by), steps=own.steps)) if chains else None,
     )
 
 

@@ -40,7 +40,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.collectives import Pipeline
-from tracelens.replay.dependencies import Dependencies
+from tracelens.replay.model import Model
 from tracelens.stats.constants import (
     CLEAR,
     CONSISTENT,
@@ -86,7 +86,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
         own,
         job,
         lambda: Pipeline.of(trace, phases, own),
-        lambda: Dependencies.of(trace, phases, own.steps),
+        lambda: Model.of_messages(trace, phases),
     )
     worth = episodes.priced_by_exchange(trace, phases, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}

@@ -20,7 +20,6 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.replay.edits.costs import Costs
-from tracelens.replay.edits.work import by_step
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ def _factors(
 
 def _slowest_of(model: Model, ranks: int) -> float:
     """Return by how much later the slowest of so many ranks is than that of those that there are, ns."""
-    own = by_step(model, model.worked(OWN_CATEGORIES))
+    own = model.by_step(model.worked(OWN_CATEGORIES))
     residual = np.sort((own - np.median(own, axis=1, keepdims=True)).ravel())
     below = np.arange(len(residual) + 1) / len(residual)
     greatest = [

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats, Ints
     from tracelens.replay.edits.changed import Changed
-    from tracelens.replay.model import Model
 
-__all__ = ["by_step", "factor", "work"]
+__all__ = ["factor", "work"]
 
 
 def factor(sign: str, number: str) -> float:
@@ -45,7 +44,7 @@ def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None
         worked = model.worked((name,))
         if not any(float(part.sum()) for part in worked):
             continue
-        each = by_step(model, worked)
+        each = model.by_step(worked)
         first = np.cumsum([0, *map(len, worked)])
         for worker in chosen:
             target = _target(each, worker, to)
@@ -78,15 +77,6 @@ def _as_others(others: Floats, seed: int) -> Floats:
     rows = random.permutation(len(others))
     columns = random.integers(0, others.shape[1], len(others))
     return np.maximum(usual + others[rows, columns] - usual[rows], 0.0)
-
-
-def by_step(model: Model, worked: Sequence[Floats]) -> Floats:
-    """Return how long each worker was in a phase in each step, [step, worker]."""
-    columns = [
-        np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(model.steps))
-        for rows, spent in zip(model.rows, worked, strict=True)
-    ]
-    return np.stack(columns, axis=1)
 
 
 def _shared_out(now: Floats, then: Floats, rows: Ints, spent: Floats) -> Floats:

@@ -15,8 +15,8 @@ from support.tiers import mark_slow
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.load import prepare
-from tracelens.replay.dependencies import Dependencies
 from tracelens.replay.graph import Graph
+from tracelens.replay.model import Model
 
 if TYPE_CHECKING:
     from typing import Any
@@ -28,12 +28,13 @@ MS = 10**6
 SETTING = Setting(8, 80, 2, "harsh", "lognormal", 5)
 
 
-def played(trace: Trace) -> tuple[Dependencies, Floats]:
+def played(trace: Trace) -> tuple[Model, Floats]:
     """Return the replay, and compute time [step, rank]."""
     spent = phases.run(trace)
     own = measure_compute_time(trace, spent)
-    found = Dependencies.of(trace, spent, own.steps)
+    found = Model.of_messages(trace, spent)
     assert found
+    assert found.steps.tolist() == own.steps.tolist()
     return found, np.nan_to_num(own.total)
 
 
@@ -51,7 +52,7 @@ def test_the_unchanged_replay_is_the_run() -> None:
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
     found, total = played(trace)
     assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
-    assert not found.lost((("forward", "backprop"), np.zeros_like(total))).any()
+    assert not found.lost((("forward", "backprop"), np.zeros_like(total)), steps=found.steps).any()
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(3), quick=[0]))
@@ -104,7 +105,7 @@ def test_a_receive_waits_for_its_message_and_no_longer(*, at_once: bool) -> None
         assert (100 * MS - ends).tolist() == [less * MS, gained * MS]
 
 
-def _less(found: Dependencies, effect: Floats) -> Floats:
+def _less(found: Model, effect: Floats) -> Floats:
     """Return the lags if the first step's work of rank 0 takes less."""
     thread = found.threads[0]
     lag = found.graph.lag.copy()
@@ -141,7 +142,8 @@ def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
     effect = np.zeros_like(total)
     effect[:, 1] = 30 * MS
-    assert found.lost((("backprop",), effect)) == pytest.approx(30 * MS, abs=0.1 * MS)
+    lost = found.lost((("backprop",), effect), steps=found.steps)
+    assert lost == pytest.approx(30 * MS, abs=0.1 * MS)
 
 
 def noted_late() -> Trace:
@@ -171,7 +173,7 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
     found, total = played(noted_late())
     effect = np.zeros_like(total)
     effect[0, 2] = 20 * MS
-    lag = found.lags((("backprop",), effect))
+    lag = found.relieved((("backprop",), effect), steps=found.steps)
     ends = found.graph.play(lag)[found.ends[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)
 
@@ -179,4 +181,4 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
 def test_without_messages_there_is_nothing_to_replay() -> None:
     rows = [span(rank, "step", 0, 100 * MS, step=0) for rank in range(2)]
     trace = prepare(trace_of(rows, ranks=2))
-    assert Dependencies.of(trace, phases.run(trace), np.array([0])) is None
+    assert Model.of_messages(trace, phases.run(trace)) is None

@@ -13,6 +13,7 @@ from support.runs.traces import call, span, trace_of
 from support.samples import sample_trace
 from support.tiers import mark_slow
 
+import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.phases import job_ns
@@ -183,7 +184,7 @@ def test_all_ranks_single_edits() -> None:
         ("placement=best", "none of round_robin, greedy"),
         ("ranks=1", "expected at least two"),
         ("algorithm=star", "none of ring, tree"),
-        ("overlap=on", "there are none"),
+        ("overlap=on", "all of its reductions are in flight already"),
         ("background=many", "no number of bytes"),
         ("async=on", "servers that join the gradients"),
         ("arrangement=central", "needs parameter servers"),
@@ -194,6 +195,38 @@ def test_refusals(edit: str, why: str) -> None:
     """What a trace cannot answer is refused with one sentence."""
     with pytest.raises(InvalidArgument, match=why):
         whatif(run(replace(BASE, steps=12)), edit)
+
+
+def blocking_steps(kind_of_work: str) -> Trace:
+    """Average a loss, work, and reduce two gradients."""
+    work = [("forward", 2, 12), (kind_of_work, 12, 50)]
+    rows = []
+    for step in range(12):
+        begin = step * 100 * MS
+        for rank in range(2):
+            of_rank: dict[str, Any] = {"rank": rank, "thread": "main"}
+            rows.append(of_rank | {"kind": "step", "step": step} | between(begin, 0, 90))
+            rows += [of_rank | {"kind": kind} | between(begin, *times) for kind, *times in work]
+            for number, times in enumerate([(0, 2), (50, 60), (60, 70)]):
+                reduction = {"kind": "reduction", "op": "allreduce", "communicator": "world"}
+                sized = {"seq": 3 * step + number, "bytes": 1 << 20}
+                rows.append(of_rank | reduction | sized | between(begin, *times))
+    return tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
+
+
+def between(begin: int, first_ms: int, last_ms: int) -> dict[str, int]:
+    return {"start_ns": begin + first_ms * MS, "end_ns": begin + last_ms * MS}
+
+
+def test_a_loss_that_is_averaged_first_stays_where_it_is() -> None:
+    """The two reductions after backprop go beside it: the first one's 10 ms are hidden."""
+    (answer,) = whatif(blocking_steps("backprop"), "overlap=on").answers
+    assert answer.saving * 100 == pytest.approx(10, abs=1)
+
+
+def test_a_refusal_says_what_is_in_the_way() -> None:
+    with pytest.raises(InvalidArgument, match="this trace has no span of backprop"):
+        whatif(blocking_steps("user"), "overlap=on")
 
 
 def test_equal_sizes_tell_no_bandwidth() -> None:

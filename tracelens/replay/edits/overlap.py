@@ -63,7 +63,7 @@ def beside_backprop(changed: Changed) -> None:
     where they waited for the last.
 
     Raises:
-        InvalidArgument: no reduction stops its ranks after backprop.
+        InvalidArgument: no reduction stops its ranks right after backprop.
     """
     model = changed.model
     found = 0
@@ -73,12 +73,24 @@ def beside_backprop(changed: Changed) -> None:
             found += sum(blocking.overlap(changed, run) for run in blocking.runs)
     if not found:
         raise InvalidArgument(
-            "this needs reductions that stop their ranks after backprop; there are none."
+            f"this needs reductions that stop their ranks right after backprop; {_lacks(model)}."
         )
     changed.notes.append(
         f"{fmt.count(found, 'reduction')} would go beside backprop, each when its share of the step's "
         "bytes is done of it; what they take from compute is not in it."
     )
+
+
+def _lacks(model: Model) -> str:
+    """Return why no reduction can be moved beside backprop."""
+    reductions = [call for call in model.calls if call.line.what in _REDUCTIONS]
+    if not reductions:
+        return "this trace has no all-reduce or reduce-scatter that all ranks came to and left"
+    if not any(float(part.sum()) for part in model.worked(("backprop",))):
+        return "this trace has no span of backprop"
+    if all(call.in_flight.all() for call in reductions):
+        return "all of its reductions are in flight already"
+    return "before each of its blocking reductions ranks do something else"
 
 
 def write_in_background(changed: Changed, nbytes: str) -> None:
@@ -167,8 +179,11 @@ class _Blocking:
         whole = self.call.stops.all(axis=1) & (self.begin >= 0).all(axis=1)
         goes_on = self.other[self.begin].max(axis=1) <= 0
         found = []
-        for first, last in _runs(self.call, np.flatnonzero(whole)):
-            if (self.backprop[self.begin[first]] > 0).all():
+        follows_backprop = whole & (self.backprop[self.begin].min(axis=1) > 0)
+        for begin, last in _runs(self.call, np.flatnonzero(whole)):
+            starts = begin + np.flatnonzero(follows_backprop[begin : last + 1])
+            if len(starts):  # calls before it, of a loss for instance, stay where they are
+                first = int(starts[-1])
                 later = np.arange(first + 1, last + 1)
                 stop = later[~(whole & goes_on)[later]]
                 found.append((first, int(stop[0]) - 1 if len(stop) else last))

@@ -233,14 +233,31 @@ class Model:
     @property
     def kept_share(self) -> float:
         """What share of workers' time they are blocked by what is not known: it stays as recorded."""
-        kept, _, whole = self._blocked_ns
+        alone = np.zeros(len(self.recorded), np.bool_)
+        if KEPT in self.links.lines:
+            alone[self.links.target[self.links.line == self.links.lines.index(KEPT)]] = True
+        first = begin = 0
+        kept = whole = 0.0
+        for thread in self.threads:
+            count = len(thread.moments)
+            blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
+            known = np.minimum(np.maximum(lag - thread.passed, 0), blocked)
+            unpartnered = alone[first + 1 : first + count]
+            mine = np.where(thread.stopped, 0.0, known)
+            kept += float(np.where(unpartnered, blocked, mine).sum())
+            whole += float(thread.moments[-1] - thread.moments[0])
+            first, begin = first + count, begin + count - 1
         return kept / max(whole, 1.0)
 
     @property
     def explains_waits(self) -> bool:
-        """Whether nearly all of the time for which workers are blocked has a known reason."""
-        kept, blocked, _ = self._blocked_ns
-        return kept <= MOST_UNMATCHED * blocked
+        """Whether something that was recorded ends nearly all of the waits of workers."""
+        unmatched = blocked = 0.0
+        for thread in self.threads:
+            waits = thread.spent(IS_BLOCKED)
+            unmatched += float(waits[~thread.stopped & ~thread.arrives[1:]].sum())
+            blocked += float(waits.sum())
+        return unmatched <= MOST_UNMATCHED * blocked
 
     def by_step(self, worked: Sequence[Floats]) -> Floats:
         """Add what `worked` returns up by step, ns, [step, worker]."""
@@ -249,26 +266,6 @@ class Model:
             for rows, spent in zip(self.rows, worked, strict=True)
         ]
         return np.stack(columns, axis=1)
-
-    @cached_property
-    def _blocked_ns(self) -> tuple[float, float, float]:
-        """How long workers are blocked by what is not known, by anything, and are there at all."""
-        alone = np.zeros(len(self.recorded), np.bool_)
-        if KEPT in self.links.lines:
-            alone[self.links.target[self.links.line == self.links.lines.index(KEPT)]] = True
-        first = begin = 0
-        kept = every = whole = 0.0
-        for thread in self.threads:
-            count = len(thread.moments)
-            blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
-            known = np.minimum(np.maximum(lag - thread.passed, 0), blocked)
-            unpartnered = alone[first + 1 : first + count]
-            mine = np.where(thread.stopped, 0.0, known)
-            kept += float(np.where(unpartnered, blocked, mine).sum())
-            every += float(blocked.sum())
-            whole += float(thread.moments[-1] - thread.moments[0])
-            first, begin = first + count, begin + count - 1
-        return kept, every, whole
 
     def relieved(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
         """Return the lags if workers work for less in some phases.

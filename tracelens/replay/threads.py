@@ -260,15 +260,6 @@ class Numbers:
             found[rows[known]] = self._first[number] + place
         return found
 
-    def blocked_ns(self) -> tuple[float, float]:
-        """Return how long threads were blocked by nothing that is known here, and how long in all."""
-        unknown = whole = 0.0
-        for thread in self._threads:
-            blocked = thread.spent(IS_BLOCKED)
-            unknown += float(blocked[~thread.stopped & ~thread.arrives[1:]].sum())
-            whole += float(blocked.sum())
-        return unknown, whole
-
     def _flags(self, numbers: Ints) -> list[Flags]:
         """Return which moments of each thread are among some."""
         flags = np.zeros(self.count, np.bool_)

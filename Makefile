@@ -31,14 +31,13 @@ test-rest: $(VENV)/test.stamp
 	$(BIN)/pytest -m "slow and alone" $$(grep -rl --include='test_*.py' mark.alone tests) $(PYTEST_ARGS)
 	TRACELENS_NATIVE=0 $(BIN)/pytest $(NATIVE_TWINS) $(ON_ALL_CORES) $(PYTEST_ARGS)
 
+# mypy ends with 2 where its workers need more than a few seconds to start, as on a busy machine.
+TYPED := tracelens instrument/tracelens_instrument dashboard/tracelens_dashboard tests
 check: $(VENV)/installed.stamp ## lint, types, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --num-workers 2 $(TYPED) || { [ $$? = 2 ] && $(BIN)/mypy $(TYPED); }
 	$(BIN)/lint-imports
-
-# mypy ends with 2 where its workers need more than a few seconds to start, as on a busy machine.
-TYPED := tracelens instrument/tracelens_instrument dashboard/tracelens_dashboard tests
 
 ON_ALL_CORES := --numprocesses logical --maxprocesses 4 --dist loadfile
 # Tests of modules of which a C version and a Python version exist.

@@ -32,7 +32,7 @@ def played(trace: Trace) -> tuple[Model, Floats]:
     """Return the replay, and compute time [step, rank]."""
     spent = phases.run(trace)
     own = measure_compute_time(trace, spent)
-    found = Model.of_messages(trace, spent)
+    found = Model.from_messages(trace, spent)
     assert found
     assert found.steps.tolist() == own.steps.tolist()
     return found, np.nan_to_num(own.total)
@@ -52,7 +52,9 @@ def test_the_unchanged_replay_is_the_run() -> None:
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
     found, total = played(trace)
     assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
-    assert not found.lost((("forward", "backprop"), np.zeros_like(total)), steps=found.steps).any()
+    assert not found.measure_savings(
+        (("forward", "backprop"), np.zeros_like(total)), steps=found.steps
+    ).any()
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(3), quick=[0]))
@@ -142,7 +144,7 @@ def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
     effect = np.zeros_like(total)
     effect[:, 1] = 30 * MS
-    lost = found.lost((("backprop",), effect), steps=found.steps)
+    lost = found.measure_savings((("backprop",), effect), steps=found.steps)
     assert lost == pytest.approx(30 * MS, abs=0.1 * MS)
 
 
@@ -173,7 +175,7 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
     found, total = played(noted_late())
     effect = np.zeros_like(total)
     effect[0, 2] = 20 * MS
-    lag = found.relieved((("backprop",), effect), steps=found.steps)
+    lag = found.reduce_lags((("backprop",), effect), steps=found.steps)
     ends = found.graph.play(lag)[found.ends[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)
 
@@ -181,4 +183,4 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
 def test_without_messages_there_is_nothing_to_replay() -> None:
     rows = [span(rank, "step", 0, 100 * MS, step=0) for rank in range(2)]
     trace = prepare(trace_of(rows, ranks=2))
-    assert Model.of_messages(trace, phases.run(trace)) is None
+    assert Model.from_messages(trace, phases.run(trace)) is None

@@ -224,6 +224,26 @@ def test_a_loss_that_is_averaged_first_stays_where_it_is() -> None:
     assert answer.saving * 100 == pytest.approx(10, abs=1)
 
 
+def test_reductions_between_parts_of_backprop_go_as_well() -> None:
+    """Gradients are reduced one after the other, with backprop between them: two in each step."""
+    rows = []
+    for step in range(12):
+        for rank in range(2):
+            of_rank: dict[str, Any] = {"rank": rank, "thread": "main"}
+            begin = step * 100 * MS
+            rows.append(of_rank | {"kind": "step", "step": step} | between(begin, 0, 90))
+            for number, first_ms in enumerate((5, 45)):
+                sized = {"communicator": "world", "seq": 2 * step + number, "bytes": 1 << 20}
+                rows.append(
+                    of_rank | {"kind": "backprop"} | between(begin, first_ms, first_ms + 30)
+                )
+                reduction = {"kind": "reduction", "op": "allreduce"} | sized
+                rows.append(of_rank | reduction | between(begin, first_ms + 30, first_ms + 40))
+    trace = tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
+    (answer,) = whatif(trace, "overlap=on").answers
+    assert answer.notes[0].startswith("24 reductions")
+
+
 def test_a_refusal_says_what_is_in_the_way() -> None:
     with pytest.raises(InvalidArgument, match="this trace has no span of backprop"):
         whatif(blocking_steps("user"), "overlap=on")

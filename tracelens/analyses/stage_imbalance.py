@@ -70,9 +70,9 @@ def run(trace: Trace, phases: Phases) -> StageImbalance:
     stages = own.stages
     if stages is None or not own.settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    replay = Model.of_messages(trace, phases)
+    replay = Model.from_messages(trace, phases)
     if replay is not None:
-        own = _as_replayed(own, replay)
+        own = _exclude_implicit_waits(own, replay)
     usual = _by_stage(own, stages, own.total)
     if not len(usual):
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
@@ -80,15 +80,15 @@ def run(trace: Trace, phases: Phases) -> StageImbalance:
     if replay is None:
         return StageImbalance(table)
     found = _finding(job_ns(trace), replay, own, stages, usual)
-    alike = replay.relieved(*_alike(own, stages), steps=own.steps)
-    bubble = replay.wait_for_others_ns(alike)
+    alike = replay.reduce_lags(*_alike(own, stages), steps=own.steps)
+    bubble = replay.measure_waits_ns(alike)
     return StageImbalance(table, bubble, () if found is None else (found,))
 
 
-def _as_replayed(own: ComputeTime, replay: Model) -> ComputeTime:
+def _exclude_implicit_waits(own: ComputeTime, replay: Model) -> ComputeTime:
     """Return compute times without the waits in collectives that no span shows."""
     rows = np.searchsorted(replay.steps, own.steps)
-    worked = np.stack([replay.by_step(replay.worked((name,)))[rows] for name in own.phases])
+    worked = np.stack([replay.sum_by_step(replay.worked((name,)))[rows] for name in own.phases])
     return replace(own, own=np.where(np.isnan(own.own), np.nan, worked))
 
 
@@ -123,7 +123,7 @@ def _finding(
     clear = beyond > LEAST_OF_STEP
     if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
         return None
-    lost = np.maximum(replay.lost(*_even(own, stages), steps=own.steps), 0.0)
+    lost = np.maximum(replay.measure_savings(*_even(own, stages), steps=own.steps), 0.0)
     saving = float(lost.sum()) / max(job, 1)
     if saving < WORTH:
         return None

@@ -163,6 +163,8 @@ def _infer_calls(
     waits = end.min(axis=1) >= on_wire
     workers = np.array(sorted(group), np.int64)
     count = int(np.count_nonzero(waits))
+    if count < MIN_STEPS:
+        return None
     return Calls(
         uid="implicit",
         op=_BARRIER,

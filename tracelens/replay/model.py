@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Model"]
+__all__ = ["Model", "spread_over_moments"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ class Model:
         )
 
     @classmethod
-    def of_messages(cls, trace: Trace, phases: Phases) -> Self | None:
+    def from_messages(cls, trace: Trace, phases: Phases) -> Self | None:
         """Build it of a run whose ranks hand work on to each other by messages.
 
         None for a run without messages, and where much of the waiting has no known reason.
@@ -192,7 +192,7 @@ class Model:
             first, begin = first + count, begin + count - 1
         return np.array(found)
 
-    def wait_for_others_ns(self, lag: Floats) -> float:
+    def measure_waits_ns(self, lag: Floats) -> float:
         """Return for how long workers wait for messages and last arrivals, with other lags, in all.
 
         A wait lies between the end of the work after a moment of a thread and the next moment, if that
@@ -259,7 +259,7 @@ class Model:
             blocked += float(waits.sum())
         return unmatched <= MOST_UNMATCHED * blocked
 
-    def by_step(self, worked: Sequence[Floats]) -> Floats:
+    def sum_by_step(self, worked: Sequence[Floats]) -> Floats:
         """Add what `worked` returns up by step, ns, [step, worker]."""
         columns = [
             np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(self.steps))
@@ -267,7 +267,7 @@ class Model:
         ]
         return np.stack(columns, axis=1)
 
-    def relieved(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
+    def reduce_lags(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
         """Return the lags if workers work for less in some phases.
 
         Args:
@@ -280,19 +280,25 @@ class Model:
             each = np.zeros((len(self.steps), len(self.threads)))
             each[rows] = effect
             parts = zip(each.T, self.rows, self.worked(names), strict=True)
-            less = np.concatenate([_shared_out(*part) for part in parts])
+            less = np.concatenate([spread_over_moments(*part) for part in parts])
             lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
         return lag
 
-    def lost(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
-        """Return by how much shorter each step is with such changes, ns, [step]; see `relieved`."""
-        times = self.graph.play(self.relieved(*changes, steps=steps))
+    def measure_savings(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
+        """Return by how much shorter each step is with such changes, ns, [step]; see `reduce_lags`."""
+        times = self.graph.play(self.reduce_lags(*changes, steps=steps))
         saved = self.lengths(self.usual) - self.lengths(times)
         return np.asarray(saved[np.searchsorted(self.steps, steps)])
 
 
-def _shared_out(effect: Floats, rows: Ints, spent: Floats) -> Floats:
-    """Return what part of a worker's effect in each step lies between two moments: as the work does."""
+def spread_over_moments(effect: Floats, rows: Ints, spent: Floats) -> Floats:
+    """Spread a worker's effect in each step over the stretches between its moments, as its work is.
+
+    Args:
+        effect: What is taken off the worker's work, ns, [step].
+        rows: The step of each stretch, as its place in `effect`; -1 for none.
+        spent: How long the worker worked in each stretch, ns. A step without work gets nothing.
+    """
     whole = np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(effect))
     rate = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
     return np.where(rows >= 0, rate[rows] * spent, 0.0)

@@ -284,7 +284,7 @@ class Runs:
         with self._lock:
             stores = [self.alone, *(store for store, _ in self._open.values())]
         threads = [store.refinement for store in stores if store]
-        threads += [followed.reading for followed in self._followed.values()]
+        threads += [followed.reading for followed in list(self._followed.values())]
         for thread in threads:
             if thread:
                 thread.join(max(end_s - monotonic(), 0.0))

@@ -78,10 +78,10 @@ def largest_error_ns(trace: Trace) -> int:
     return error
 
 
-@pytest.mark.parametrize("rows", [pipeline(backward=True), overlapping_groups()])
-def test_every_clock_is_tied(rows: Iterator[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("rows", [[*pipeline(backward=True)], [*overlapping_groups()]])
+def test_every_clock_is_tied(rows: list[dict[str, Any]]) -> None:
     """Each to within half of a window, and what the clocks between are uncertain."""
-    trace = Trace.from_table(pl.DataFrame(list(rows), infer_schema_length=None))
+    trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
     assert trace.alignment.unaligned == ()
     assert largest_error_ns(trace) <= trace.alignment.uncertainty_ns <= 3 * 3 * WAY
 

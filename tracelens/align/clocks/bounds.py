@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.align.clocks.requests import EXCHANGE_COLUMNS, tightest
+from tracelens.align.clocks.requests import EXCHANGE_COLUMNS, select_tightest
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
 
@@ -39,11 +39,11 @@ def find_bounds(trace: Trace, clocks: pl.DataFrame, tied: Container[int]) -> pl.
         tied: Clocks that need no further bounds. Collectives of these alone are left out.
     """
     clock_of = dict(clocks.select("process", "clock").iter_rows())
-    exchanges = [_by_messages(trace.exchanged, clocks)]
+    exchanges = [_pair_messages(trace.exchanged, clocks)]
     for grid in trace.calls:
         if any(clock_of.get(process, 0) not in tied for process in grid.processes.tolist()):
-            exchanges += _by_calls(grid, clock_of)
-    return tightest(pl.concat(exchanges).lazy()).collect()
+            exchanges += _bound_by_calls(grid, clock_of)
+    return select_tightest(pl.concat(exchanges).lazy()).collect()
 
 
 def order_by_certainty(asked: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[int]:
@@ -71,7 +71,7 @@ def order_by_certainty(asked: pl.DataFrame, maps: Mapping[int, ClockMap]) -> lis
     return [clock for clock in order if clock not in maps]
 
 
-def _by_messages(messages: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
+def _pair_messages(messages: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
     """Pair each message with the nearest one in the other direction between the same clocks."""
     sender, receiver = (
         clocks.select(pl.col("process").alias(f"process{side}"), pl.col("clock").alias(name))
@@ -98,10 +98,10 @@ def _by_messages(messages: pl.DataFrame, clocks: pl.DataFrame) -> pl.DataFrame:
         coalesce=False,
         check_sortedness=False,
     )
-    return _exchanges(paired.drop_nulls())
+    return _to_exchanges(paired.drop_nulls())
 
 
-def _by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.DataFrame]:
+def _bound_by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.DataFrame]:
     """Yield the full calls of the first clock of a communicator with each of its other clocks."""
     full = grid.taken(np.flatnonzero(grid.is_full))
     clock = np.array([clock_of.get(process, -1) for process in full.processes.tolist()])
@@ -120,9 +120,9 @@ def _by_calls(grid: CallGrid, clock_of: Mapping[int, int]) -> Iterator[pl.DataFr
             "answered": exited_ns[0],
         }
         frame = pl.DataFrame({name: values[complete] for name, values in times.items()})
-        yield _exchanges(frame.with_columns(clock=hub, peer=peer))
+        yield _to_exchanges(frame.with_columns(clock=hub, peer=peer))
 
 
-def _exchanges(frame: pl.DataFrame) -> pl.DataFrame:
+def _to_exchanges(frame: pl.DataFrame) -> pl.DataFrame:
     whole = frame.with_columns(replied=pl.lit(value=True))
     return whole.select(pl.col(name).cast(kind) for name, kind in EXCHANGE_COLUMNS.items())

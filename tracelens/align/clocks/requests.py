@@ -61,7 +61,7 @@ def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
         pl.col("shard").is_null() | (pl.col("shard") == pl.col("held")),
         pl.col("clock") != pl.col("peer"),
     )
-    return tightest(joined.select(*EXCHANGE_COLUMNS)).collect()
+    return select_tightest(joined.select(*EXCHANGE_COLUMNS)).collect()
 
 
 def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.LazyFrame:
@@ -80,7 +80,7 @@ def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.L
     )
 
 
-def tightest(found: pl.LazyFrame) -> pl.LazyFrame:
+def select_tightest(found: pl.LazyFrame) -> pl.LazyFrame:
     """Keep, of each stretch of time of two clocks, the requests that leave the least."""
     there, back = pl.col("arrived") - pl.col("sent"), pl.col("answered") - pl.col("returned")
     since = pl.col("sent") - pl.col("sent").min().over(_PAIR)

@@ -274,7 +274,9 @@ def _price_of(
         further=further,
         waits_known=not own.parted,
         length=own.length,
-        lost_of=(lambda by: chains.lost((names, by), steps=own.steps)) if chains else None,
+        lost_of=(lambda by: chains.measure_savings((names, by), steps=own.steps))
+        if chains
+        else None,
     )
 
 

@@ -86,7 +86,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
         own,
         job,
         lambda: Pipeline.of(trace, phases, own),
-        lambda: Model.of_messages(trace, phases),
+        lambda: Model.from_messages(trace, phases),
     )
     worth = episodes.priced_by_exchange(trace, phases, own, worth)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}

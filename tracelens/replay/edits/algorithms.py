@@ -124,7 +124,7 @@ def _factors(
 
 def _slowest_of(model: Model, ranks: int) -> float:
     """Return by how much later the slowest of so many ranks is than that of those that there are, ns."""
-    own = model.by_step(model.worked(OWN_CATEGORIES))
+    own = model.sum_by_step(model.worked(OWN_CATEGORIES))
     residual = np.sort((own - np.median(own, axis=1, keepdims=True)).ravel())
     below = np.arange(len(residual) + 1) / len(residual)
     greatest = [

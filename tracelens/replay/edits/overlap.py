@@ -72,8 +72,9 @@ def beside_backprop(changed: Changed) -> None:
             blocking = _Blocking.of(model, call, at)
             found += sum(blocking.overlap(changed, run) for run in blocking.runs)
     if not found:
+        reason = _explain_refusal(model)
         raise InvalidArgument(
-            f"this needs reductions that stop their ranks right after backprop; {_lacks(model)}."
+            f"this needs reductions that stop their ranks right after backprop; {reason}."
         )
     changed.notes.append(
         f"{fmt.count(found, 'reduction')} would go beside backprop, each when its share of the step's "
@@ -81,7 +82,7 @@ def beside_backprop(changed: Changed) -> None:
     )
 
 
-def _lacks(model: Model) -> str:
+def _explain_refusal(model: Model) -> str:
     """Return why no reduction can be moved beside backprop."""
     reductions = [call for call in model.calls if call.line.what in _REDUCTIONS]
     if not reductions:
@@ -178,12 +179,13 @@ class _Blocking:
         """The first and the last call of each stretch after backprop, in which ranks do little else."""
         whole = self.call.stops.all(axis=1) & (self.begin >= 0).all(axis=1)
         goes_on = self.other[self.begin].max(axis=1) <= 0
-        found = []
+        found: list[tuple[int, int]] = []
         follows_backprop = whole & (self.backprop[self.begin].min(axis=1) > 0)
         for begin, last in _runs(self.call, np.flatnonzero(whole)):
-            starts = begin + np.flatnonzero(follows_backprop[begin : last + 1])
-            if len(starts):  # calls before it, of a loss for instance, stay where they are
-                first = int(starts[-1])
+            # Calls before backprop, of a loss for instance, stay where they are.
+            for first in (begin + np.flatnonzero(follows_backprop[begin : last + 1])).tolist():
+                if found and first <= found[-1][1]:
+                    continue
                 later = np.arange(first + 1, last + 1)
                 stop = later[~(whole & goes_on)[later]]
                 found.append((first, int(stop[0]) - 1 if len(stop) else last))

@@ -8,11 +8,12 @@ import numpy as np
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
+from tracelens.replay.model import spread_over_moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Floats
     from tracelens.replay.edits.changed import Changed
 
 __all__ = ["factor", "work"]
@@ -44,11 +45,12 @@ def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None
         worked = model.worked((name,))
         if not any(float(part.sum()) for part in worked):
             continue
-        each = model.by_step(worked)
+        each = model.sum_by_step(worked)
         first = np.cumsum([0, *map(len, worked)])
         for worker in chosen:
             target = _target(each, worker, to)
-            less = _shared_out(each[:, worker], target, model.rows[worker], worked[worker])
+            relieved_ns = each[:, worker] - target
+            less = spread_over_moments(relieved_ns, model.rows[worker], worked[worker])
             changed.lag[first[worker] : first[worker + 1]] -= less
     np.maximum(changed.lag, 0.0, out=changed.lag)
 
@@ -77,12 +79,3 @@ def _as_others(others: Floats, seed: int) -> Floats:
     rows = random.permutation(len(others))
     columns = random.integers(0, others.shape[1], len(others))
     return np.maximum(usual + others[rows, columns] - usual[rows], 0.0)
-
-
-def _shared_out(now: Floats, then: Floats, rows: Ints, spent: Floats) -> Floats:
-    """Return what is taken off between two moments: of each piece of a step the same share.
-
-    Where a worker had nothing of the phase in a step, it gets nothing.
-    """
-    share = np.divide(now - then, now, out=np.zeros_like(now), where=now > 0)
-    return np.where(rows >= 0, share[rows] * spent, 0.0)

@@ -1,8 +1,8 @@
 """Find collectives that no span shows, by how stretches of the training threads begin and end.
 
 Ranks that begin a stretch of code at different times and end it together, step after step, wait for each
-other in it: a barrier or an all-reduce that was not recorded, as of a gradient's norm or of a loss. The
-replay treats such a stretch like a recorded collective. Otherwise it would keep these waits as work.
+other in it. A barrier or an all-reduce was not recorded, such as that of a gradient's norm. The replay
+treats such a stretch like a recorded collective. Otherwise it would keep these waits as work.
 
 A stretch is a span of own work, or the time without a span before a span. If a recorded message or
 collective of its rank ends at about the same time, that may be what ends it. Then it is not examined.
@@ -126,19 +126,20 @@ def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
 def _may_end_by_communication(
     stretches: pl.DataFrame, worker: int, communication: Sequence[Sides]
 ) -> pl.Series:
-    """Return which stretches end about when some communication does that the worker had begun before."""
-    mine = [side.taken(side.worker == worker) for side in communication]
-    begun, over = (
-        np.concatenate([getattr(one, name) for one in mine]) for name in ("begin", "end")
+    """Return True for stretches near whose end some communication ends that was under way before."""
+    of_worker = [side.taken(side.worker == worker) for side in communication]
+    begin_ns, end_ns = (
+        np.concatenate([getattr(side, name) for side in of_worker]) for name in ("begin", "end")
     )
-    order = np.argsort(over, kind="stable")
-    begun, over = np.append(begun[order], FOREVER), over[order]
-    begin, end = (stretches[name].to_numpy() for name in ("begin", "end"))
-    margin = MARGIN_OF_END * (end - begin)
-    first = np.searchsorted(over, end - margin)
-    after = np.searchsorted(over, end + margin, side="right")
-    earliest = np.minimum.reduceat(begun, np.stack([first, after], axis=1).ravel())[::2]
-    return pl.Series((first < after) & (earliest < end))
+    order = np.argsort(end_ns, kind="stable")
+    begin_ns, end_ns = np.append(begin_ns[order], FOREVER), end_ns[order]
+    stretch_begin, stretch_end = (stretches[name].to_numpy() for name in ("begin", "end"))
+    margin_ns = MARGIN_OF_END * (stretch_end - stretch_begin)
+    first_row = np.searchsorted(end_ns, stretch_end - margin_ns)
+    stop_row = np.searchsorted(end_ns, stretch_end + margin_ns, side="right")
+    rows = np.stack([first_row, stop_row], axis=1).ravel()
+    earliest_begin = np.minimum.reduceat(begin_ns, rows)[::2]
+    return pl.Series((first_row < stop_row) & (earliest_begin < stretch_end))
 
 
 def _infer_calls(
@@ -148,19 +149,19 @@ def _infer_calls(
     members = stretch.filter(pl.col("worker").is_in(group))
     complete = members.filter(pl.len().over("step") == len(group)).sort("step", "worker")
     shape = (complete.height // len(group), len(group))
-    begin, end, step = (
+    begin_ns, end_ns, step = (
         complete[name].to_numpy().reshape(shape) for name in ("begin", "end", "step")
     )
-    spread_ns = np.ptp(begin, axis=1)
-    tells: Flags = spread_ns >= min_spread_ns
-    if np.count_nonzero(tells) < MIN_STEPS:
+    spread_ns = np.ptp(begin_ns, axis=1)
+    is_spread: Flags = spread_ns >= min_spread_ns
+    if np.count_nonzero(is_spread) < MIN_STEPS:
         return None
-    ratio = np.ptp(end[tells], axis=1) / spread_ns[tells]
+    ratio = np.ptp(end_ns[is_spread], axis=1) / spread_ns[is_spread]
     if np.median(ratio) > MAX_RATIO_OF_SPREADS or np.mean(ratio < 1) < MIN_SHARE_OF_STEPS:
         return None
-    on_wire = begin.max(axis=1)
+    on_wire = begin_ns.max(axis=1)
     # Whoever leaves before the last one has come did not wait for it in this step.
-    waits = end.min(axis=1) >= on_wire
+    waits = end_ns.min(axis=1) >= on_wire
     workers = np.array(sorted(group), np.int64)
     count = int(np.count_nonzero(waits))
     if count < MIN_STEPS:
@@ -170,13 +171,13 @@ def _infer_calls(
         op=_BARRIER,
         worker=workers,
         ranks=workers,
-        start=begin[waits],
-        end=end[waits],
+        start=begin_ns[waits],
+        end=end_ns[waits],
         stops=np.ones((count, len(group)), np.bool_),
         step=step[waits, 0].astype(np.int64),
         nbytes=np.full(count, -1, np.int64),
         root=np.full(count, -1, np.int64),
         on_wire=on_wire[waits],
-        through=end[waits].min(axis=1),
+        through=end_ns[waits].min(axis=1),
         follows=np.zeros(count, np.bool_),
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens.accounting.pieces import WorkerPieces
-    from tracelens.arrays import Flags, Indices, Ints
+    from tracelens.arrays import Flags, Ints
     from tracelens.replay.threads import Sides
 
 __all__ = ["find_implicit_calls"]
@@ -39,8 +39,7 @@ CLOCK_MARGIN: Final = 3.0  # times the uncertainty of clocks, by which begins mu
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _NOT_OWN: Final = -1  # category of a span of communication, which may be waiting or transfer
-_PLACE: Final = ("is_gap", "category", "name")
-_KEY: Final = (*_PLACE, "occurrence", "occurrences")
+_KEY: Final = ("place", "occurrence", "occurrences")  # a place is a span's name, or the gap before it
 
 
 def find_implicit_calls(
@@ -82,21 +81,17 @@ def _collect_stretches(
     frames = []
     for worker, (one, steps) in enumerate(zip(pieces, step_numbers, strict=True)):
         stretches = _list_stretches(one, steps)
-        of_step = ("step", *_PLACE)
-        numbered = stretches.with_columns(
-            worker=pl.lit(worker, pl.Int64),
-            occurrence=pl.int_range(pl.len()).over(of_step),
-            occurrences=pl.len().over(of_step),
-        )
-        frames.append(numbered.filter(~_may_end_by_communication(stretches, worker, communication)))
+        is_alone = ~_may_end_by_communication(stretches, worker, communication)
+        frames.append(stretches.filter(is_alone).with_columns(worker=pl.lit(worker, pl.Int64)))
     alone = pl.concat(frames)
     total_ns = sum(int(np.ptp(one.bounds)) for one in pieces)
-    duration = (pl.col("end") - pl.col("begin")).sum().over(_KEY)
-    return alone.filter(duration >= MIN_SHARE_OF_TIME * total_ns)
+    min_ns = MIN_SHARE_OF_TIME * total_ns
+    totals = alone.group_by(_KEY).agg((pl.col("end") - pl.col("begin")).sum().alias("ns"))
+    return alone.join(totals.filter(pl.col("ns") >= min_ns), on=_KEY, maintain_order="left")
 
 
 def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
-    """Return a worker's spans of own work, and its gaps before spans, in order of time."""
+    """Return a worker's spans of own work, and its gaps before spans, as rows."""
     begin, end, name = pieces.bounds[:-1], pieces.bounds[1:], pieces.name.astype(np.int64)
     step = step_numbers[pieces.step]
     is_own = _IS_OWN[pieces.category]
@@ -107,20 +102,32 @@ def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
     is_same_span = ~is_own[after] & (name[before] == name[after]) & (end[before] == begin[after])
     follows = (step[before] == step[after]) & ~is_same_span
     before, after, work = before[follows], after[follows], spans[is_own[spans]]
+    rows = np.concatenate([after, work])
+    is_gap = np.arange(len(rows)) < len(after)
+    place = (name[rows] * len(CATEGORIES) + category[rows] - _NOT_OWN) * 2 + is_gap
+    occurrence, occurrences = _count_occurrences(step[rows], place)
+    return pl.DataFrame(
+        {
+            "step": step[rows],
+            "place": place,
+            "occurrence": occurrence,
+            "occurrences": occurrences,
+            "begin": np.concatenate([end[before], begin[work]]),
+            "end": np.concatenate([begin[after], end[work]]),
+        }
+    )
 
-    def table(rows: Indices, begins: Ints, ends: Ints, *, is_gap: bool) -> pl.DataFrame:
-        return pl.DataFrame(
-            {
-                "step": step[rows],
-                "category": category[rows].astype(np.int64),
-                "name": name[rows],
-                "begin": begins,
-                "end": ends,
-            }
-        ).with_columns(is_gap=pl.lit(is_gap))
 
-    gaps = table(after, end[before], begin[after], is_gap=True)
-    return pl.concat([gaps, table(work, begin[work], end[work], is_gap=False)])
+def _count_occurrences(step: Ints, place: Ints) -> tuple[Ints, Ints]:
+    """Return of each row how many of its place came before it in its step, and how many there are."""
+    order = np.lexsort((place, step))
+    is_first = np.append(True, (np.diff(step[order]) != 0) | (np.diff(place[order]) != 0))
+    heads = np.flatnonzero(is_first[: len(order)])
+    counts = np.diff(np.append(heads, len(order)))
+    occurrence, occurrences = np.empty((2, len(order)), np.int64)
+    occurrence[order] = np.arange(len(order)) - np.repeat(heads, counts)
+    occurrences[order] = np.repeat(counts, counts)
+    return occurrence, occurrences
 
 
 def _may_end_by_communication(

@@ -32,7 +32,7 @@ def played(trace: Trace) -> tuple[Model, Floats]:
     """Return the replay, and compute time [step, rank]."""
     spent = phases.run(trace)
     own = measure_compute_time(trace, spent)
-    found = Model.from_messages(trace, spent)
+    found = Model.explaining_waits(trace, spent)
     assert found
     assert found.steps.tolist() == own.steps.tolist()
     return found, np.nan_to_num(own.total)
@@ -178,9 +178,3 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
     lag = found.reduce_lags((("backprop",), effect), steps=found.steps)
     ends = found.graph.play(lag)[found.ends[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)
-
-
-def test_without_messages_there_is_nothing_to_replay() -> None:
-    rows = [span(rank, "step", 0, 100 * MS, step=0) for rank in range(2)]
-    trace = prepare(trace_of(rows, ranks=2))
-    assert Model.from_messages(trace, phases.run(trace)) is None

@@ -97,6 +97,18 @@ class PackedPieces:
         count = np.diff(self.of_step)
         return np.repeat(np.arange(len(count), dtype=np.int32), count)
 
+    def between(self, first: int, stop: int) -> PackedPieces:
+        """Return the pieces of the step windows from `first` to before `stop`."""
+        begin, end = int(self.of_step[first]), int(self.of_step[stop])
+        before_ns = int(self.lengths[:begin].sum(dtype=np.int64))
+        return PackedPieces(
+            self.first_ns + before_ns,
+            self.lengths[begin:end],
+            self.of_step[first : stop + 1] - begin,
+            self.category[begin:end],
+            self.name[begin:end],
+        )
+
 
 class _Stored(NamedTuple):
     """Where in a file the arrays of a worker are, one after the other."""
@@ -179,6 +191,10 @@ class WorkerPieces:
     process: int
     offset: int
     packed: PackedPieces
+
+    def between(self, first: int, stop: int) -> WorkerPieces:
+        """Return those of its step windows from `first` to before `stop`."""
+        return WorkerPieces(self.process, self.offset + first, self.packed.between(first, stop))
 
     @cached_property
     def bounds(self) -> Ints:

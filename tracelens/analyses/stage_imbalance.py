@@ -70,7 +70,7 @@ def run(trace: Trace, phases: Phases) -> StageImbalance:
     stages = own.stages
     if stages is None or not own.settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    replay = Model.from_messages(trace, phases)
+    replay = Model.explaining_waits(trace, phases) if trace.exchanged.height else None
     if replay is not None:
         own = _exclude_implicit_waits(own, replay)
     usual = _by_stage(own, stages, own.total)

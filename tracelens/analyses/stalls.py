@@ -10,6 +10,7 @@ warms up, which is no fault. Also here: pauses that all ranks make, each at anot
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.counterfactual import price
+from tracelens.replay.windows import WindowedReplay
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
     BLOCK,
@@ -77,7 +79,8 @@ def run(trace: Trace, phases: Phases) -> Stalls:
             found += _loading(own, least, job)
     found += slowdown_findings(own, job, [one.finding for one in found])
     explained = (_with_code(trace, phases, own, one) for one in found)
-    return Stalls((*explained, *pause_findings(own, job)))
+    replay = None if own.parted else WindowedReplay(trace, phases)
+    return Stalls((*explained, *pause_findings(own, job, replay)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,13 +212,25 @@ def _loading(own: ComputeTime, least: Floats, job: int) -> list[_Found]:
     return [_Found(finding, None, usual)]
 
 
-def pause_findings(own: ComputeTime, job_ns: int) -> list[Finding]:
+def pause_findings(
+    own: ComputeTime, job_ns: int, replay: WindowedReplay | None = None
+) -> list[Finding]:
     """Report garbage collection that the ranks do out of step."""
     if "gc" not in own.phases:
         return []
     paused = np.nan_to_num(own.own[own.phases.index("gc")], nan=0.0)
     by_rank = paused.sum(axis=0)
-    cost = price(own.total, paused, own.wait, job_ns, waits_known=not own.parted, length=own.length)
+    cost = price(
+        own.total,
+        paused,
+        own.wait,
+        job_ns,
+        waits_known=not own.parted,
+        length=own.length,
+        replay=None
+        if replay is None
+        else partial(replay.measure_savings, ("gc",), steps=own.steps),
+    )
     if not (cost.waiting or cost.communicating or own.parted):
         return []  # no rank waits for another
     hit = np.flatnonzero(paused.any(axis=1))

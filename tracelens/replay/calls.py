@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from tracelens.replay.links import Links
     from tracelens.replay.threads import Blocked, Numbers
 
-__all__ = ["Calls", "complete_calls"]
+__all__ = ["IMPLICIT", "Calls", "complete_calls"]
 
+IMPLICIT: Final = "implicit"  # communicator of calls that no span shows
 _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
 
 
@@ -70,6 +71,11 @@ class Calls:
     def is_rooted(self) -> bool:
         """Whether ranks wait for a root, or a root for them, instead of all for all."""
         return self.op in _ROOTED
+
+    @property
+    def is_implicit(self) -> bool:
+        """Whether no span shows them: they were inferred."""
+        return self.uid == IMPLICIT
 
     @property
     def in_flight(self) -> Flags:
@@ -147,8 +153,10 @@ def complete_calls(trace: Trace, first: Ints, last: Ints) -> Iterator[Calls]:
         if not set(grid.processes.tolist()) <= set(place):
             continue
         worker = np.array([place[process] for process in grid.processes.tolist()], np.int64)
-        over = grid.there & (grid.end_ns != FOREVER)
-        rows = np.flatnonzero(over.all(axis=1) & (grid.last_ns != NEVER))
+        inside = (grid.last_ns >= first.min()) & (grid.last_ns <= last.max())
+        rows = np.flatnonzero(inside & (grid.last_ns != NEVER))
+        over = taken(grid.there, rows) & (taken(grid.end_ns, rows) != FOREVER)
+        rows = rows[over.all(axis=1)]
         start, end = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
         within = ((start >= first[worker]) & (end <= last[worker])).all(axis=1)
         rows = rows[within]

@@ -1,16 +1,15 @@
 """What a straggler episode costs: the same run again, without it.
 
-All ranks meet in every step, so a step takes as long as its slowest rank's compute time. Taking a delay
-away shortens the step by what the maximum over ranks falls; where ranks exchange messages, by what a
-replay of these says (`model.py`). That they meet is seen in waits; where these look like
-transfer, in communication that takes the others as much longer. Where neither is seen, late ranks delay
-the end of the run only, as far as they are the last to end.
+Taking a delay away shortens the run by what its replay says (`model.py`). Some runs cannot be replayed:
+those of which ranks were left out, and those whose waits have no recorded reason. There ranks are taken
+to meet in every step, so a step takes as long as its slowest rank's compute time. That they meet is seen
+in waits; where these look like transfer, in communication that takes the others as much longer. Where
+neither is seen, late ranks delay the end of the run only, as far as they are the last to end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,8 +23,9 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Floats, Indices
     from tracelens.model.findings import Pattern
+    from tracelens.replay.windows import Savings
 
-    _Lost: TypeAlias = Callable[[Floats], Floats]  # effect, [step, rank] -> [step]
+    _Savings: TypeAlias = Callable[[Floats], Savings | None]  # of an effect, [step, rank]
 
 
 ALL_PHASES: Final = ""  # stands for all phases together
@@ -66,7 +66,8 @@ class Price:
 
     If none was, so many as `communicating` communicate for longer meanwhile, in which they may wait.
     `absorbed` is the share of the lateness that costs nothing: 1 - lost / late; of it, `in_flight` is
-    absorbed by reductions under way, the rest by others who are late in the same steps.
+    absorbed by reductions under way, the rest by others who are late in the same steps. `inferred` says
+    that ranks wait for them in collectives that no span shows.
     """
 
     saving: float
@@ -76,6 +77,7 @@ class Price:
     absorbed: float = 0.0
     in_flight: float = 0.0
     communicating: int = 0
+    inferred: bool = False
 
 
 def price(
@@ -85,53 +87,59 @@ def price(
     job_ns: float,
     *,
     unsure: float = 0.0,
-    further: Floats | None = None,
     waits_known: bool = True,
     length: Floats | None = None,
-    lost_of: _Lost | None = None,
+    replay: _Savings | None = None,
 ) -> Price:
     """Price `effect` (nanoseconds that a fix takes away), [step, rank] like `total` and `wait`.
 
-    `unsure` is the standard error of `effect`, as a share of it; `further` says by how much more each
-    step is shorter than own times tell. Without `waits_known`, ranks are taken to meet in every step,
-    and the saving is one at best: ranks that are not here may be as late. `length` is how long each
-    rank's steps were; without it, as long as it computed. `lost_of` says by how much an effect makes
-    each step longer; without it, that is what the slowest rank takes longer.
+    `unsure` is the standard error of `effect`, as a share of it. `replay` says by how much shorter each
+    step of the run is without an effect; where it does not, that is what the slowest rank takes less.
+    Then ranks must be seen to wait, or only the end of the run moves. Without `waits_known`, ranks are
+    taken to meet in every step, and the saving is one at best: ranks that are not here may be as late.
+    `length` is how long each rank's steps were; without it, as long as it computed.
     """
     total = np.nan_to_num(total, nan=0.0)
-    further = np.zeros(len(total)) if further is None else further
-    by = lost_of or partial(_lost, total)
-    lost = _at_most(by, effect, further)
+    side_by_side = _measure_side_by_side(total, effect)
+    replayed = None if replay is None else replay(effect)
+    lost = side_by_side if replayed is None else replayed.saved
     touched = np.asarray(effect.any(axis=1))
     late = effect > 0
     after = late.copy()
     after[1:] |= late[:-1]  # what follows is not for itself
     waited = _waited(np.where(after, 0.0, wait), touched)
-    caused = np.minimum(waited, lost.sum())
+    caused = np.minimum(waited, max(lost.sum(), 0.0))
     cost = float(caused.sum() / (total.shape[1] * job_ns))
     waiting = int(np.count_nonzero(caused > _SEEN_AS_WAIT * lost.sum()))
-    swings = [
-        _at_most(by, effect * (1 + swing), further * (1 + swing)).sum()
-        for swing in (-TWO_SIDED * unsure, TWO_SIDED * unsure)
-    ]
+    limits = []
+    for swing in (-TWO_SIDED * unsure, TWO_SIDED * unsure):
+        other = None if replayed is None or replay is None else replay(effect * (1 + swing))
+        measured = (
+            _measure_side_by_side(total, effect * (1 + swing)) if other is None else other.saved
+        )
+        limits.append(float(measured.sum()))
     communicating = 0
-    if waits_known and not waiting and lost.any():
+    if replayed is None and waits_known and not waiting and lost.any():
         whole = total if length is None else np.nan_to_num(length, nan=0.0)
         beside = _longer_than_late(whole - total, late)
         communicating = int(np.count_nonzero(beside > _SEEN_AS_TRANSFER * lost.sum()))
         if not communicating:
             counts = _at_the_end(whole, effect) / lost.sum()
-            lost, swings = lost * counts, [swing * counts for swing in swings]
+            lost, limits = lost * counts, [limit * counts for limit in limits]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
-    low, high = _joined(lost, drawn, [swing / job_ns for swing in swings], job_ns)
+    low, high = _joined(lost, drawn, [limit / job_ns for limit in limits], job_ns)
+    absorbed = _absorbed(lost, effect)
     return Price(
-        saving=float(lost.sum() / job_ns),
-        interval=(low if waits_known else 0.0, high),
+        saving=max(float(lost.sum()) / job_ns, 0.0),
+        interval=(low if waits_known else 0.0, max(high, 0.0)),
         cost=cost,
         waiting=waiting,
-        absorbed=_absorbed(lost, effect),
-        in_flight=max(_absorbed(lost, effect) - _absorbed(by(effect), effect), 0.0),
+        absorbed=absorbed,
+        in_flight=max(absorbed - _absorbed(side_by_side, effect), 0.0)
+        if replayed is not None and replayed.in_flight
+        else 0.0,
         communicating=communicating,
+        inferred=replayed is not None and replayed.inferred and not waiting,
     )
 
 
@@ -179,12 +187,7 @@ def _joined(
     return max(saving - float(below), 0.0), saving + float(above)
 
 
-def _at_most(by: _Lost, effect: Floats, further: Floats) -> Floats:
-    """Return by how much each step is shorter without `effect`: not at all at least, nor by more."""
-    return np.clip(by(effect) + further, 0.0, effect.max(axis=1))
-
-
-def _lost(total: Floats, effect: Floats) -> Floats:
+def _measure_side_by_side(total: Floats, effect: Floats) -> Floats:
     """Return by how much each step is shorter without `effect`, if ranks work side by side and meet."""
     return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
 

@@ -17,7 +17,7 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
 from tracelens.model.columns import FOREVER
-from tracelens.replay.calls import Calls
+from tracelens.replay.calls import IMPLICIT, Calls
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -39,7 +39,11 @@ CLOCK_MARGIN: Final = 3.0  # times the uncertainty of clocks, by which begins mu
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _NOT_OWN: Final = -1  # category of a span of communication, which may be waiting or transfer
-_KEY: Final = ("place", "occurrence", "occurrences")  # a place is a span's name, or the gap before it
+_KEY: Final = (
+    "place",
+    "occurrence",
+    "occurrences",
+)  # a place is a span's name, or the gap before it
 
 
 def find_implicit_calls(
@@ -174,7 +178,7 @@ def _infer_calls(
     if count < MIN_STEPS:
         return None
     return Calls(
-        uid="implicit",
+        uid=IMPLICIT,
         op=_BARRIER,
         worker=workers,
         ranks=workers,

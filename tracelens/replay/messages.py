@@ -30,7 +30,12 @@ def messages_of(
     Messages in flight end when the training thread noticed it.
     """
     place = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
-    messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
+    begin_ns, end_ns = int(first.min()), int(last.max())
+    messages = trace.exchanged.filter(
+        ~pl.col("hop"),
+        ~pl.col("hop_there"),
+        *(pl.col(name).is_between(begin_ns, end_ns) for name in ("start_ns", "end_ns")),
+    )
     for suffix in ("", "_there"):
         named = place.rename({"process": f"process{suffix}", "worker": f"worker{suffix}"})
         messages = messages.join(named, on=f"process{suffix}", how="inner")

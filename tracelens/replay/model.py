@@ -11,9 +11,10 @@ was (`kept_share`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
+import polars as pl
 
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.categories import CATEGORIES
@@ -39,14 +40,14 @@ from tracelens.stats.constants import MOST_UNMATCHED
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import polars as pl
-
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["Model", "spread_over_moments"]
+
+MIN_STEPS_OF_USUAL: Final = 8  # with as many stretches: their median is a stretch's usual time
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +78,18 @@ class Model:
     algorithms: dict[int, frozenset[str]]
 
     @classmethod
-    def of(cls, trace: Trace, phases: Phases) -> Self | None:
-        """Build it; None for a run without steps, or in which a worker has none."""
+    def of(
+        cls, trace: Trace, phases: Phases, between: tuple[int, int] | None = None
+    ) -> Self | None:
+        """Build it; None for a run without steps, or in which a worker has none.
+
+        With `between`, it is made of the steps from the first to the second number, both included.
+        """
         processes = trace.workers["process"].to_list()
-        windows = trace.steps.sort("start_ns").partition_by("process", as_dict=True)
+        chosen = trace.steps
+        if between is not None:
+            chosen = chosen.filter(pl.col("step").is_between(*between))
+        windows = chosen.sort("start_ns").partition_by("process", as_dict=True)
         if not processes or any((process,) not in windows for process in processes):
             return None
         mine = [windows[process,] for process in processes]
@@ -89,6 +98,8 @@ class Model:
         pieces = [
             phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
         ]
+        if between is not None:
+            pieces = [_pieces_between(*pair) for pair in zip(pieces, mine, strict=True)]
         sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
         recorded_calls = [call.noticed(blocked) for call in complete_calls(trace, first, last)]
@@ -119,7 +130,7 @@ class Model:
             # A message that had come earlier did not end the wait.
             caused.append(target[times[source] + lag >= times[target]])
         links.add_first(*numbers.in_order(np.unique(np.concatenate(caused))))
-        steps = np.unique(trace.steps["step"].to_numpy()).astype(np.int64)
+        steps = np.unique(chosen["step"].to_numpy()).astype(np.int64)
         return cls(
             steps=steps,
             begin_ns=int(first.min()),
@@ -138,14 +149,11 @@ class Model:
         )
 
     @classmethod
-    def from_messages(cls, trace: Trace, phases: Phases) -> Self | None:
-        """Build it of a run whose ranks hand work on to each other by messages.
-
-        None for a run without messages, and where much of the waiting has no known reason.
-        """
-        if not trace.exchanged.height:
-            return None
-        found = cls.of(trace, phases)
+    def explaining_waits(
+        cls, trace: Trace, phases: Phases, between: tuple[int, int] | None = None
+    ) -> Self | None:
+        """Build it as `of` does; None also where much of the waiting has no known reason."""
+        found = cls.of(trace, phases, between)
         return found if found and found.explains_waits else None
 
     @cached_property
@@ -233,11 +241,23 @@ class Model:
     @property
     def kept_share(self) -> float:
         """What share of workers' time they are blocked by what is not known: it stays as recorded."""
+        whole = sum(float(thread.moments[-1] - thread.moments[0]) for thread in self.threads)
+        return self._kept_ns / max(whole, 1.0)
+
+    @property
+    def explains_waits(self) -> bool:
+        """Whether something that was recorded ends nearly all of the waits of workers."""
+        blocked = sum(float(thread.spent(IS_BLOCKED).sum()) for thread in self.threads)
+        return self._kept_ns <= MOST_UNMATCHED * blocked
+
+    @cached_property
+    def _kept_ns(self) -> float:
+        """For how long workers are blocked by what is not known."""
         alone = np.zeros(len(self.recorded), np.bool_)
         if KEPT in self.links.lines:
             alone[self.links.target[self.links.line == self.links.lines.index(KEPT)]] = True
         first = begin = 0
-        kept = whole = 0.0
+        kept = 0.0
         for thread in self.threads:
             count = len(thread.moments)
             blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
@@ -245,19 +265,8 @@ class Model:
             unpartnered = alone[first + 1 : first + count]
             mine = np.where(thread.stopped, 0.0, known)
             kept += float(np.where(unpartnered, blocked, mine).sum())
-            whole += float(thread.moments[-1] - thread.moments[0])
             first, begin = first + count, begin + count - 1
-        return kept / max(whole, 1.0)
-
-    @property
-    def explains_waits(self) -> bool:
-        """Whether something that was recorded ends nearly all of the waits of workers."""
-        unmatched = blocked = 0.0
-        for thread in self.threads:
-            waits = thread.spent(IS_BLOCKED)
-            unmatched += float(waits[~thread.stopped & ~thread.arrives[1:]].sum())
-            blocked += float(waits.sum())
-        return unmatched <= MOST_UNMATCHED * blocked
+        return kept
 
     def sum_by_step(self, worked: Sequence[Floats]) -> Floats:
         """Add what `worked` returns up by step, ns, [step, worker]."""
@@ -292,16 +301,57 @@ class Model:
 
 
 def spread_over_moments(effect: Floats, rows: Ints, spent: Floats) -> Floats:
-    """Spread a worker's effect in each step over the stretches between its moments, as its work is.
+    """Spread a worker's effect in each step over the stretches between its moments.
+
+    What stretches take beyond their usual time goes first, for there the worker was late. What is left
+    of the effect is shared out as the work is.
 
     Args:
-        effect: What is taken off the worker's work, ns, [step].
+        effect: What is taken off the worker's work, ns, [step]; below 0 it is added.
         rows: The step of each stretch, as its place in `effect`; -1 for none.
         spent: How long the worker worked in each stretch, ns. A step without work gets nothing.
     """
-    whole = np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(effect))
-    rate = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
-    return np.where(rows >= 0, rate[rows] * spent, 0.0)
+    known = np.flatnonzero((rows >= 0) & (spent > 0))
+    row, work = rows[known], spent[known]
+    overrun = _measure_overrun(row, work)
+    whole = np.bincount(row, overrun, minlength=len(effect))
+    share = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
+    taken = overrun * np.clip(share, 0.0, 1.0)[row]
+    left = effect - np.bincount(row, taken, minlength=len(effect))
+    work = work - taken
+    whole = np.bincount(row, work, minlength=len(effect))
+    rate = np.divide(left, whole, out=np.zeros_like(effect), where=whole > 0)
+    less = np.zeros(len(spent))
+    less[known] = taken + rate[row] * work
+    return less
+
+
+def _measure_overrun(row: Ints, spent: Floats) -> Floats:
+    """Return what each stretch takes beyond its usual time, ns.
+
+    The usual time is the median over the steps with as many stretches. Of fewer than
+    `MIN_STEPS_OF_USUAL` nothing is usual.
+
+    Args:
+        row: The step of each stretch, ascending.
+        spent: How long the worker worked in it, ns.
+    """
+    _, first, count = np.unique(row, return_index=True, return_counts=True)
+    overrun = np.zeros(len(spent))
+    for number in np.unique(count).tolist():
+        alike = first[count == number]
+        if len(alike) >= MIN_STEPS_OF_USUAL:
+            places = alike[:, None] + np.arange(number)
+            usual = np.median(spent[places], axis=0)
+            overrun[places] = np.maximum(spent[places] - usual, 0.0)
+    return overrun
+
+
+def _pieces_between(pieces: WorkerPieces, windows: pl.DataFrame) -> WorkerPieces:
+    """Return the pieces of some step windows that follow each other."""
+    begin, end = int(windows["start_ns"][0]), int(windows["start_ns"][-1])
+    of_begin, of_end = np.searchsorted(pieces.bounds, (begin, end), side="right") - 1
+    return pieces.between(int(pieces.step[of_begin]), int(pieces.step[of_end]) + 1)
 
 
 def _implicit_calls(

@@ -49,7 +49,9 @@ class Requests:
     def of(cls, trace: Trace, first: Ints, last: Ints) -> Requests:
         """Take those that lie in the steps of their worker, between `first` and `last`."""
         op, over = pl.col("op").cast(pl.String), pl.col("end_ns").is_not_null()
-        spans = trace.requests.filter(pl.col("kind").is_in(EXCHANGE_KINDS), over)
+        begin_ns, end_ns = int(first.min()), int(last.max())
+        inside = (pl.col("end_ns") >= begin_ns) & (pl.col("start_ns") <= end_ns)
+        spans = trace.requests.filter(pl.col("kind").is_in(EXCHANGE_KINDS), over, inside)
         spans = spans.with_columns(op=op)
         workers = trace.workers.select(
             "process", "training_thread", worker=pl.int_range(pl.len(), dtype=pl.Int64)

@@ -5,20 +5,20 @@ there, and one late rank does not make its host late. Hosts are judged against e
 a host is slow if nearly all of its ranks lose about as much as the median one. Stragglers are part of
 the median that they were compared with, which hides part of their delay.
 
-Where workers meet at parameter servers, the exchange is replayed without the delay: workers that come
-together stand in each other's way at the servers, and a late one has them for itself. So fixing it
-saves less than its compute time, or more where the others' requests delay its own.
+The run is replayed without the delay (`replay/model.py`). Reductions under way may absorb a part of it.
+Workers that come together stand in each other's way at parameter servers, and a late one has them for
+itself: so fixing it saves less than its compute time, or more where others' requests delay its own.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracelens.accounting import compute_time
-from tracelens.analyses.servers import shards
 from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
 from tracelens.model.findings import TWO_SIDED
@@ -37,15 +37,10 @@ from tracelens.stats.robust import block_edges, block_levels, medians
 from tracelens.stats.window_scan import peer_residuals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
-    from tracelens.model.trace import Trace
-    from tracelens.replay.collectives import Pipeline
     from tracelens.replay.counterfactual import Episode
-    from tracelens.replay.model import Model
+    from tracelens.replay.windows import WindowedReplay
 
 
 def group_episodes(own: ComputeTime, found: list[Episode]) -> list[Episode]:
@@ -210,73 +205,32 @@ def _corrected(entry: Episode, hidden_ns: float) -> Episode:
     return replace(entry, effect=entry.effect + hidden_ns * (entry.effect > 0))
 
 
-def priced_by_exchange(
-    trace: Trace, phases: Phases, own: ComputeTime, worth: list[tuple[Episode, Price]]
-) -> list[tuple[Episode, Price]]:
-    """Price late workers that others wait for by the exchange, where it can be played again."""
-    if trace.shards.is_empty() or not any(cost.waiting for _, cost in worth):
-        return worth
-    rounds = shards.replayable_rounds(trace, phases)
-    if rounds is None or rounds.workers != len(own.ranks):
-        return worth
-    return [
-        (late, _scaled(cost, rounds.relieved(own.steps, late.effect)) if cost.waiting else cost)
-        for late, cost in worth
-    ]
-
-
-def _scaled(cost: Price, saving: float) -> Price:
-    """Move a price to another saving, with its interval."""
-    times = saving / cost.saving if cost.saving > 0 else 1.0
-    low, high = (edge * times for edge in cost.interval)
-    absorbed = min(max(1 - (1 - cost.absorbed) * times, 0.0), 1.0)
-    return replace(cost, saving=cost.saving * times, interval=(low, high), absorbed=absorbed)
-
-
 def priced(
-    own: ComputeTime,
-    job_ns: float,
-    pipeline: Callable[[], Pipeline | None] = lambda: None,
-    messages: Callable[[], Model | None] = lambda: None,
+    own: ComputeTime, job_ns: float, replay: WindowedReplay | None = None
 ) -> list[tuple[Episode, Price]]:
-    """Return who is late by own time, and what that costs, where it is worth a sentence.
-
-    If somebody is late, `pipeline` tells what of it reductions under way absorb, and `messages` what
-    comes of it where ranks hand work on.
-    """
+    """Return who is late by own time, and what that costs, where it is worth a sentence."""
     level = own.levelled
     found = against_unaffected_ranks(level, group_episodes(level, detection.find_episodes(level)))
     give_back()  # what each phase's search left is as large as what pricing takes
-    played, chains = (pipeline(), messages()) if found else (None, None)
-    costs = [(entry, _price_of(own, entry, job_ns, played, chains)) for entry in found]
+    costs = [(entry, _price_of(own, entry, job_ns, replay)) for entry in found]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
 
 
 def _price_of(
-    own: ComputeTime,
-    late: Episode,
-    job_ns: float,
-    pipeline: Pipeline | None,
-    chains: Model | None,
+    own: ComputeTime, late: Episode, job_ns: float, replay: WindowedReplay | None
 ) -> Price:
-    effect = _removable_delay(own, late)
-    further = pipeline.further(late, effect) if pipeline and not chains else None
-    names = (late.phase, *late.also)
-    met = _time_to_meeting(own, late)
     if own.work_left_to_others(late.ranks):
         return _price_of_pace(own, late)
+    names = (late.phase, *late.also)
     return price(
-        met,
-        effect,
+        _time_to_meeting(own, late),
+        _removable_delay(own, late),
         own.wait,
         job_ns,
         unsure=late.unsure,
-        further=further,
         waits_known=not own.parted,
         length=own.length,
-        lost_of=(lambda by: chains.measure_savings((names, by), steps=own.steps))
-        if chains
-        else None,
+        replay=None if replay is None else partial(replay.measure_savings, names, steps=own.steps),
     )
 
 

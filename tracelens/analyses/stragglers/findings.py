@@ -39,8 +39,7 @@ from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.collectives import Pipeline
-from tracelens.replay.model import Model
+from tracelens.replay.windows import WindowedReplay
 from tracelens.stats.constants import (
     CLEAR,
     CONSISTENT,
@@ -82,13 +81,7 @@ def run(trace: Trace, phases: Phases) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = priced(
-        own,
-        job,
-        lambda: Pipeline.of(trace, phases, own),
-        lambda: Model.from_messages(trace, phases),
-    )
-    worth = episodes.priced_by_exchange(trace, phases, own, worth)
+    worth = priced(own, job, None if own.parted else WindowedReplay(trace, phases))
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     majority = len(own.ranks) > 2 and len(late) > CONSISTENT * (len(own.ranks) - len(late))
     given = measure_workload(phases, own) if worth else {}
@@ -205,7 +198,7 @@ def _finding(trace: Trace, own: ComputeTime, found: Straggler, clues: Clues) -> 
         more=_more_sentences(found, clues),
         saving=cost.saving,
         interval=cost.interval,
-        cost=None if own.parted or cost.communicating else cost.cost,
+        cost=None if own.parted or cost.communicating or cost.inferred else cost.cost,
         slowdown=clues.slowdown,
         confidence=1.0 - late.p,
         ranks=found.ranks,
@@ -440,5 +433,7 @@ def _waiting(found: Straggler, *, several: bool) -> str:
         rank = fmt.count(cost.communicating, "rank")
         takes = "communicates" if cost.communicating == 1 else "communicate"
         return f"{rank} {takes} longer meanwhile (waits not recorded)"
+    if cost.inferred:
+        return f"the others wait for {pronoun} in a collective that no span shows (inferred)"
     ends = f", but {'they end' if several else 'it ends'} last" if cost.saving > 0 else ""
     return f"no rank was seen waiting for {pronoun}{ends}"

@@ -18,11 +18,13 @@ __all__ = ["Changed"]
 class Changed:
     """A run that was changed: lags of its links, and `more` links (source, target, lag).
 
-    Links that are not `kept` bind nothing any more.
+    Links that are not `kept` bind nothing any more. `balanced_ranks` are those of which some edit makes
+    the work like that of others: they are no model for each other.
     """
 
     model: Model
     lag: Floats
+    balanced_ranks: frozenset[int] = frozenset()
     kept: Flags = field(init=False)
     more: list[tuple[Ints, Ints, Floats]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -36,8 +36,10 @@ def edited(model: Model, edits: Sequence[str]) -> Changed:
     Raises:
         InvalidArgument: one is no edit, or none that this trace can answer.
     """
-    changed = Changed(model, model.links.lag.copy())
     known = [(text, *_known(text)) for text in edits]
+    balanced = [how for _, change, how in known if change is work and how["to"] == "=median"]
+    balanced_ranks = frozenset(int(how["rank"]) for how in balanced if how["rank"] is not None)
+    changed = Changed(model, model.links.lag.copy(), balanced_ranks)
     for text, change, how in sorted(known, key=lambda one: one[1] is not work):
         try:
             change(changed, **how)

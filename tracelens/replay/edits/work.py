@@ -48,7 +48,7 @@ def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None
         each = model.sum_by_step(worked)
         first = np.cumsum([0, *map(len, worked)])
         for worker in chosen:
-            target = _target(each, worker, to)
+            target = _choose_target(each, worker, to, changed.balanced_ranks, model.ranks)
             relieved_ns = each[:, worker] - target
             less = spread_over_moments(relieved_ns, model.rows[worker], worked[worker])
             changed.lag[first[worker] : first[worker + 1]] -= less
@@ -59,10 +59,16 @@ def _shown(ranks: Sequence[int]) -> str:
     return f"{ranks[0]} to {ranks[-1]}"
 
 
-def _target(each: Floats, worker: int, to: str) -> Floats:
+def _choose_target(
+    each: Floats, worker: int, to: str, balanced_ranks: frozenset[int], ranks: Sequence[int]
+) -> Floats:
     """Return how long a worker is to be in a phase in each step, of [step, worker]."""
     if to == "=median":
-        return _as_others(np.delete(each, worker, axis=1), worker)
+        is_model = ~np.isin(ranks, [*balanced_ranks])
+        is_model[worker] = False
+        if not is_model.any():
+            is_model = np.arange(len(ranks)) != worker
+        return _as_others(each[:, is_model], worker)
     if to == "=0":
         return np.zeros(len(each))
     return np.asarray(each[:, worker] * factor(to[0], to[1:]))

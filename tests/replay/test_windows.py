@@ -1,0 +1,75 @@
+"""A long run is replayed in windows of its steps, and saves about what the whole of it would."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from support.runs.analysed import trace as run
+from support.runs.traces import span, trace_of
+
+from tracelens.accounting import phases
+from tracelens.accounting.compute_time import measure_compute_time
+from tracelens.load import prepare
+from tracelens.replay.windows import WindowedReplay
+from tracelens.simulator.synthetic import Fault, Scenario
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats
+
+FAULTS = {
+    "lasting": Fault("backprop", (2,), factor=1.5),
+    "passing": Fault("backprop", (2,), steps=(300, 420), factor=1.5),
+    "stalls": Fault("backprop", (2,), extra_ms=10, every=40),
+}
+LONG = Scenario(ranks=4, steps=600, buckets=8, backprop_ms=16, transfer_ms=3, noise=0.03)
+
+
+def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
+    """Return what each step saves without a fault, and the fault itself, ns."""
+    scenario = Scenario(**{**vars(LONG), "faults": (fault,)})
+    trace = run(scenario)
+    parts = phases.run(trace)
+    own = measure_compute_time(trace, parts)
+    own_backprop = own.own[own.phases.index("backprop")]
+    effect = np.zeros(own.total.shape)
+    first, last = fault.steps or (0, scenario.steps - 1)
+    touched = np.arange(first, last + 1, fault.every)
+    others = np.median(np.delete(own_backprop, 2, axis=1), axis=1)
+    effect[touched, 2] = np.maximum(own_backprop[:, 2] - others, 0.0)[touched]
+    measured = WindowedReplay(trace, parts, max_pieces).measure_savings(
+        ("backprop",), effect, own.steps
+    )
+    assert measured is not None
+    assert measured.in_flight
+    assert not measured.inferred
+    return measured.saved, effect.max(axis=1)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_windows_save_about_what_the_whole_run_does(name: str) -> None:
+    whole, late = measure(FAULTS[name], 10**9)
+    windows, _ = measure(FAULTS[name], 10_000)
+    assert 0 < whole.sum() < 0.8 * late.sum()  # reductions absorb a part of it
+    assert windows.sum() == pytest.approx(whole.sum(), rel=0.15)
+    assert not windows[late == 0].any()
+
+
+def test_a_run_whose_waits_have_no_reason_is_not_replayed() -> None:
+    """Rank 0 is blocked in half of each step, and nothing that was recorded ends that."""
+    ms = 10**6
+    rows = [
+        span(rank, kind, (step * 10 + begin) * ms, (step * 10 + begin + 5) * ms, step=step)
+        for rank in range(2)
+        for step in range(30)
+        for kind, begin in (("backprop", 0), ("wait", 5))
+    ]
+    rows += [
+        span(rank, "step", step * 10 * ms, (step + 1) * 10 * ms, step=step)
+        for rank in range(2)
+        for step in range(30)
+    ]
+    trace = prepare(trace_of(rows, ranks=2))
+    replay = WindowedReplay(trace, phases.run(trace))
+    assert replay.measure_savings(("backprop",), np.ones((30, 2)), np.arange(30)) is None

@@ -1,0 +1,95 @@
+"""The replay of a long run, in windows of its steps.
+
+The replay of a whole run takes several times as long as the rest of a report, and a finding mostly
+concerns some of the steps. So a long run is replayed in a few windows of neighbouring steps. What the
+steps between them save follows from what an effect saves where it was replayed: that share of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.replay.model import Model
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.model.trace import Trace
+
+__all__ = ["Savings", "WindowedReplay"]
+
+MAX_PIECES: Final = 500_000  # of workers' time, that are replayed for one effect
+MIN_STEPS_OF_WINDOW: Final = 24  # so that its first and last step matter little
+
+
+@dataclass(frozen=True, eq=False)
+class Savings:
+    """By how much shorter each step is, ns, [step].
+
+    `in_flight` says whether reductions run beside the training threads, `inferred` whether ranks meet in
+    collectives that no span shows.
+    """
+
+    saved: Floats
+    in_flight: bool
+    inferred: bool
+
+
+@dataclass(eq=False)
+class WindowedReplay:
+    """Says what a run would save without an effect; a window is replayed when it is first needed."""
+
+    trace: Trace
+    phases: Phases
+    max_pieces: int = MAX_PIECES
+    _models: dict[tuple[int, int], Model | None] = field(default_factory=dict)
+
+    def measure_savings(self, names: Sequence[str], effect: Floats, steps: Ints) -> Savings | None:
+        """Return by how much shorter each step is if workers work less in some phases.
+
+        None where the run cannot be replayed, or where most of its waits have no recorded reason.
+
+        Args:
+            names: The phases.
+            effect: What is taken off them, ns, [step, worker].
+            steps: The number of each step, ascending.
+        """
+        late = effect.max(axis=1)
+        windows = self._choose_windows(np.flatnonzero(late), len(steps))
+        saved, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
+        in_flight = inferred = False
+        for first, stop in windows:
+            model = self._model_of(int(steps[first]), int(steps[stop - 1]))
+            if model is None:
+                return None
+            in_flight |= any(call.in_flight.any() for call in model.calls)
+            inferred |= any(call.is_implicit for call in model.calls)
+            rows = np.arange(first, stop)
+            saved[rows] = model.measure_savings((names, effect[rows]), steps=steps[rows])
+            # Calls that a window cuts through are not replayed.
+            inside = rows[first > 0 : len(rows) - (stop < len(steps))]
+            is_replayed[inside] = True
+        share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
+        return Savings(np.where(is_replayed, saved, late * share), in_flight, inferred)
+
+    def _choose_windows(self, touched: Indices, steps: int) -> list[tuple[int, int]]:
+        """Return the first row and the one after the last of each window: on a fixed grid."""
+        pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
+        if pieces <= self.max_pieces or steps <= MIN_STEPS_OF_WINDOW:
+            return [(0, steps)]
+        count = max(int(self.max_pieces * steps / pieces) // MIN_STEPS_OF_WINDOW, 1)
+        touched_cells = np.unique(touched // MIN_STEPS_OF_WINDOW)
+        chosen = np.unique(np.linspace(0, len(touched_cells) - 1, count).round().astype(np.int64))
+        begins = touched_cells[chosen] * MIN_STEPS_OF_WINDOW
+        return [(int(begin), min(int(begin) + MIN_STEPS_OF_WINDOW, steps)) for begin in begins]
+
+    def _model_of(self, first: int, last: int) -> Model | None:
+        if (first, last) not in self._models:
+            found = Model.explaining_waits(self.trace, self.phases, (first, last))
+            self._models[first, last] = found
+        return self._models[first, last]

@@ -23,9 +23,10 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.phases import after_steps, job_ns
 from tracelens.accounting.pieces import categories, covered_before
-from tracelens.model.calls import NEVER
 from tracelens.model.shown import Shown
-from tracelens.replay import slack
+from tracelens.replay.path import PATH_COLUMNS, Lanes, walk_path
+from tracelens.replay.slack import measure_slack
+from tracelens.replay.windows import WindowedReplay
 from tracelens.stats.constants import MOST_OF_A_KIND, MOST_STEPS, MOST_STRETCHES, SHOWN_ROWS
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import Segments, WorkerPieces
-    from tracelens.arrays import Array, Flags, Int32s, Ints
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -44,14 +45,11 @@ __all__ = [
     "PATH_SEGMENT_COLUMNS",
     "SHARE_COLUMNS",
     "CriticalPath",
-    "Lane",
-    "Lanes",
     "path_cells",
     "path_segments",
     "path_stretches",
     "run",
     "stretches_within",
-    "walk_path",
 ]
 
 
@@ -96,11 +94,12 @@ def run(trace: Trace, phases: Phases) -> CriticalPath:
     pieces = _on_path(path, phases.pieces)
     along = path_segments(pieces, phases.pieces)
     lasted = pl.col("end_ns") - pl.col("start_ns")
-    none_known = pl.DataFrame(schema=slack.SLACK_COLUMNS)
+    models = [] if parted else WindowedReplay(trace, phases).build_models()
+    length_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     return CriticalPath(
         path=path,
         shares=_shares(path, pieces, phases.pieces, trace),
-        slack=none_known if parted else slack.measure_slack(trace),
+        slack=measure_slack(models, length_ns if isinstance(length_ns, float) else 0.0),
         cells=path_cells(along),
         longest=along.top_k(MOST_OF_A_KIND, by=lasted).sort(lasted, descending=True),
         stretches=path_stretches(path),
@@ -142,117 +141,6 @@ def _left_out(steps: pl.DataFrame, path: pl.DataFrame) -> Iterator[tuple[int, in
             for name in ("end_ns", "start_ns")
         )
         yield process, round(float((until - since).sum()))
-
-
-WAIT: Final = CATEGORIES.index("wait")
-PATH_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "process": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Lane:
-    """When one rank's time begins and ends, and its waits for other ranks.
-
-    `wait_end` is ascending; `to` is the process that ended each wait, by coming.
-    """
-
-    begin_ns: int
-    end_ns: int
-    wait_end: Ints
-    to: Ints
-
-
-class Lanes:
-    """The lanes of all workers that recorded a step; each is made when the walk reaches it."""
-
-    def __init__(self, trace: Trace, phases: Phases) -> None:
-        self._calls = trace.calls
-        self._messages = trace.awaited
-        self._ranks, self._processes = trace.workers.select("rank", "process").to_numpy().T
-        self._all = phases.pieces
-        self._place = {process: place for place, process in enumerate(phases.pieces.processes)}
-        self._made: dict[int, Lane] = {}
-
-    def __contains__(self, process: int) -> bool:
-        """Return whether a process recorded steps."""
-        return process in self._place
-
-    @property
-    def last(self) -> int | None:
-        """The process that ends last; null without any."""
-        packed = self._all.packed
-        return max(
-            self._place, key=lambda process: packed[self._place[process]].end_ns, default=None
-        )
-
-    def of(self, process: int) -> Lane:
-        """Return a process's lane."""
-        if process not in self._made:
-            self._made[process] = self._make(process)
-        return self._made[process]
-
-    def _make(self, process: int) -> Lane:
-        pieces = self._all.of_worker(self._place[process])
-        moment, last = self._awaited(process)
-        ends, begins = _waits(pieces.bounds, pieces.category)
-        begin, end = int(pieces.bounds[0]), int(pieces.bounds[-1])
-        if not len(moment):
-            return Lane(begin, end, ends[:0], ends[:0])
-        row = np.searchsorted(moment, ends, side="right") - 1
-        known = (row >= 0) & (moment[np.maximum(row, 0)] > begins)
-        to = np.where(known, self._of_rank(last[np.maximum(row, 0)]), -1)
-        kept = (to >= 0) & (to != process)
-        return Lane(begin, end, ends[kept], to[kept])
-
-    def _of_rank(self, ranks: Int32s) -> Ints:
-        """Return the processes of ranks; -1 for one that is none."""
-        at = np.minimum(np.searchsorted(self._ranks, ranks), len(self._ranks) - 1)
-        return np.where(self._ranks[at] == ranks, self._processes[at], -1)
-
-    def _awaited(self, process: int) -> tuple[Ints, Int32s]:
-        """Return when others came for whom a process waited, in order, and their ranks."""
-        messages = self._messages.filter(process=process)
-        moments, ranks = [messages["end_ns"].to_numpy()], [messages["rank"].to_numpy()]
-        for grid in self._calls:
-            for column in np.flatnonzero(grid.processes == process).tolist():
-                there = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
-                waited = np.flatnonzero(there & (grid.wait_of(column) > 0))
-                moments.append(grid.last_ns[waited])
-                ranks.append(grid.last_rank[waited])
-        moment = np.concatenate(moments)
-        order = np.argsort(moment, kind="stable")
-        return moment[order], np.concatenate(ranks)[order]
-
-
-def _waits(bounds: Ints, category: Array) -> tuple[Ints, Ints]:
-    """Return ends and begins of what stands waiting, neighbours joined."""
-    waiting = np.concatenate([[False], np.asarray(category) == WAIT, [False]])
-    begins, ends = (
-        np.flatnonzero(~waiting[:-1] & waiting[1:]),
-        np.flatnonzero(waiting[:-1] & ~waiting[1:]),
-    )
-    return bounds[ends], bounds[begins]
-
-
-def walk_path(lanes: Lanes) -> pl.DataFrame:
-    """Return the path's intervals, the last first; they touch, from the job's end to a rank's begin."""
-    process = lanes.last
-    if process is None:
-        return pl.DataFrame(schema=PATH_COLUMNS)
-    now = lanes.of(process).end_ns
-    rows = []
-    while True:
-        lane = lanes.of(process)
-        wait = int(np.searchsorted(lane.wait_end, now)) - 1
-        if wait < 0 or int(lane.to[wait]) not in lanes:
-            rows.append((process, min(lane.begin_ns, now), now))
-            return pl.DataFrame(rows, schema=PATH_COLUMNS, orient="row")
-        reached = int(lane.wait_end[wait])  # earlier than `now`, so the walk ends
-        rows.append((process, reached, now))
-        process, now = int(lane.to[wait]), reached
 
 
 PATH_SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -44,10 +45,24 @@ class Graph:
         """Return when all moments come with other lags; those that follow nothing come as they did."""
         time = self.recorded.copy()
         source, target, lag = self.source[self.order], self.target[self.order], lag[self.order]
-        for begin, end in zip(self.layers[:-1].tolist(), self.layers[1:].tolist(), strict=True):
+        for begin, end in pairwise(self.layers.tolist()):
             heads = np.flatnonzero(np.diff(target[begin:end], prepend=-1))
             moved = time[source[begin:end]] + lag[begin:end]
             time[target[begin:end][heads]] = np.maximum.reduceat(moved, heads)
+        return time
+
+    def play_backwards(self, latest: Floats, lag: Floats) -> Floats:
+        """Return by when all moments must come at the latest, if some must come by `latest`.
+
+        Args:
+            latest: By when each must come, ns; inf if nothing but what follows it requires that.
+            lag: Of each edge, ns.
+        """
+        time = latest.copy()
+        source, target, lag = self.source[self.order], self.target[self.order], lag[self.order]
+        for begin, end in reversed([*pairwise(self.layers.tolist())]):
+            required = time[target[begin:end]] - lag[begin:end]
+            np.minimum.at(time, source[begin:end], required)
         return time
 
 

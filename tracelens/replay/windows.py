@@ -65,7 +65,7 @@ class WindowedReplay:
         in_flight = inferred = False
         for first, stop in windows:
             model = self._model_of(int(steps[first]), int(steps[stop - 1]))
-            if model is None:
+            if model is None or not model.explains_waits:
                 return None
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
@@ -76,6 +76,13 @@ class WindowedReplay:
             is_replayed[inside] = True
         share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
         return Savings(np.where(is_replayed, saved, late * share), in_flight, inferred)
+
+    def build_models(self) -> list[Model]:
+        """Return the run, or windows of it from begin to end; empty if it cannot be replayed."""
+        steps = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
+        windows = self._choose_windows(np.arange(len(steps)), len(steps)) if len(steps) else []
+        models = [self._model_of(int(steps[a]), int(steps[b - 1])) for a, b in windows]
+        return [model for model in models if model is not None]
 
     def _choose_windows(self, touched: Indices, steps: int) -> list[tuple[int, int]]:
         """Return the first row and the one after the last of each window: on a fixed grid."""
@@ -90,6 +97,5 @@ class WindowedReplay:
 
     def _model_of(self, first: int, last: int) -> Model | None:
         if (first, last) not in self._models:
-            found = Model.explaining_waits(self.trace, self.phases, (first, last))
-            self._models[first, last] = found
+            self._models[first, last] = Model.of(self.trace, self.phases, (first, last))
         return self._models[first, last]

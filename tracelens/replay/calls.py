@@ -37,9 +37,9 @@ _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 
-    `start`, `end` and `stops` are [call, rank], `worker` is [rank]; `on_wire` is from when on each was
-    on the wire, and `through` when the first rank left it. `follows` says which could not go before the
-    one before was through.
+    `start`, `end`, `stops` and `thread` are [call, rank], `worker` is [rank]; `on_wire` is from when on
+    each was on the wire, and `through` when the first rank left it. `follows` says which could not go
+    before the one before was through.
     """
 
     uid: str
@@ -49,6 +49,7 @@ class Calls:
     start: Ints
     end: Ints
     stops: Flags
+    thread: Ints
     step: Ints
     nbytes: Ints
     root: Ints
@@ -174,6 +175,7 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
         start=start,
         end=end,
         stops=stops,
+        thread=np.asarray(grid.thread[rows]),
         step=grid.first("step")[rows].astype(np.int64),
         nbytes=grid.first("nbytes")[rows],
         root=_roots(grid, rows),

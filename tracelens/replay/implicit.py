@@ -39,7 +39,11 @@ CLOCK_MARGIN: Final = 3.0  # times the uncertainty of clocks, by which begins mu
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _NOT_OWN: Final = -1  # category of a span of communication, which may be waiting or transfer
-_KEY: Final = ("place", "occurrence", "occurrences")  # a place is a span's name, or the gap before it
+_KEY: Final = (
+    "place",
+    "occurrence",
+    "occurrences",
+)  # a place is a span's name, or the gap before it
 
 
 def find_implicit_calls(
@@ -181,6 +185,7 @@ def _infer_calls(
         start=begin_ns[waits],
         end=end_ns[waits],
         stops=np.ones((count, len(group)), np.bool_),
+        thread=np.full((count, len(group)), -1, np.int64),
         step=step[waits, 0].astype(np.int64),
         nbytes=np.full(count, -1, np.int64),
         root=np.full(count, -1, np.int64),

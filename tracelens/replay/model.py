@@ -23,6 +23,7 @@ from tracelens.replay.graph import Graph
 from tracelens.replay.implicit import find_implicit_calls
 from tracelens.replay.links import KEPT, Links, LinkTable
 from tracelens.replay.messages import message_edges, messages_of
+from tracelens.replay.readiness import Queue, estimate_ready_calls
 from tracelens.replay.requests import Requests
 from tracelens.replay.threads import (
     IS_BLOCKED,
@@ -91,7 +92,11 @@ class Model:
         ]
         sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
-        recorded_calls = [call.noticed(blocked) for call in complete_calls(trace, first, last)]
+        as_recorded = [*complete_calls(trace, first, last)]
+        queue = Queue.from_calls(as_recorded, len(pieces))
+        recorded_calls = estimate_ready_calls(
+            [call.noticed(blocked) for call in as_recorded], queue, pieces, mine
+        )
         requests = Requests.of(trace, first, last).noticed(blocked)
         sides = [sent, received, *(call.sides for call in recorded_calls), requests.sides]
         implicit = [*_implicit_calls(trace, pieces, mine, sides)]
@@ -111,6 +116,7 @@ class Model:
         times = np.concatenate(recorded)
         for call, place in zip(calls, places, strict=True):
             call.add_links(links, numbers, place)
+        queue.add_links(links, calls, places)
         if requests.asked.height:
             requests.add_links(links, numbers, count, times, released)
         caused = [links.targets]

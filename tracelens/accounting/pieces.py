@@ -78,6 +78,16 @@ class PackedPieces:
             names.astype(short),
         )
 
+    def take_windows(self, first: int, last: int) -> PackedPieces:
+        """Return the pieces of some step windows that follow each other, `last` included."""
+        of_step = self.of_step[first : last + 2]
+        rows = slice(int(of_step[0]), int(of_step[-1]))
+        before_ns = int(self.lengths[: rows.start].sum(dtype=np.int64))
+        columns = (values[rows] for values in (self.category, self.name))
+        return PackedPieces(
+            self.first_ns + before_ns, self.lengths[rows], of_step - of_step[0], *columns
+        )
+
     @property
     def end_ns(self) -> int:
         """Return where the last piece ends."""
@@ -199,6 +209,12 @@ class WorkerPieces:
     def name(self) -> Array:
         """What each piece is called."""
         return self.packed.name
+
+    def take_windows(self, first: int, last: int) -> WorkerPieces:
+        """Return the pieces of some step windows that follow each other, `last` included."""
+        return WorkerPieces(
+            self.process, self.offset + first, self.packed.take_windows(first, last)
+        )
 
     def spent_before(self, counts: Flags, moments: Ints) -> Floats:
         """Return how much of some categories (flags) had passed at each moment."""

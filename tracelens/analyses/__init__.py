@@ -33,6 +33,7 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Finding, suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
+from tracelens.replay.model import forget as forget_model
 from tracelens.stats.constants import PIECES_OF_MEMORY
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
 _LAST_OF_COMPUTE_TIME: Final = "imbalance"  # of the analyses that ask for its matrices
+_LAST_OF_REPLAY: Final = "links"  # of the analyses that price findings on the event graph
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +124,8 @@ def analyze(
         results[analysis.name] = analysis.run(trace, parts)
         if analysis.name == _LAST_OF_COMPUTE_TIME:
             compute_time.forget(parts)
+        if analysis.name == _LAST_OF_REPLAY:
+            forget_model(parts)
         give_back()
         on_progress(half + half * done // len(ANALYSES), 100)
     added, failed = _added(trace, parts)

@@ -114,7 +114,15 @@ class Calls:
         links.add(begin.ravel(), everyone, np.zeros(everyone.shape))
         links.add(on_wire[:-1] + 1, on_wire[1:], np.zeros(self.height - 1), self.follows[1:])
         wire = self.through - self.on_wire
-        links.add(on_wire, on_wire + 1, wire, line=self.line, nbytes=self.nbytes, step=self.step)
+        links.add(
+            on_wire,
+            on_wire + 1,
+            wire,
+            line=self.line,
+            nbytes=self.nbytes,
+            step=self.step,
+            communicator=self.uid,
+        )
         leaves = self.end - self.through[:, None]
         # Who came last to an implicit call may have been there for no time at all.
         links.add(everyone + 1, end.ravel(), leaves.ravel(), (begin != end).ravel())
@@ -130,14 +138,30 @@ class Calls:
         waits = (is_root if self.op in TO_ROOT else ~is_root) & (come <= self.end)
         waits &= (self.root >= 0)[:, None]
         lag = self.end - np.where(waits, np.maximum(come, self.start), self.start)
-        about = {"line": self.line, "nbytes": np.repeat(self.nbytes, len(self.worker))}
-        links.add(begin.ravel(), end.ravel(), lag.ravel(), **about)  # type: ignore[arg-type]
+        links.add(
+            begin.ravel(),
+            end.ravel(),
+            lag.ravel(),
+            line=self.line,
+            nbytes=np.repeat(self.nbytes, len(self.worker)),
+            step=np.repeat(self.step, len(self.worker)),
+            communicator=self.uid,
+        )
         for column in range(len(self.worker)):
             by = begin[rows, root] if self.op in FROM_ROOT else begin[:, column]
             of = end[:, column] if self.op in FROM_ROOT else end[rows, root]
             there = waits[:, column] if self.op in FROM_ROOT else waits[rows, root]
             after = lag[:, column] if self.op in FROM_ROOT else lag[rows, root]
-            links.add(by, of, after, there, line=self.line, nbytes=self.nbytes)
+            links.add(
+                by,
+                of,
+                after,
+                there,
+                line=self.line,
+                nbytes=self.nbytes,
+                step=self.step,
+                communicator=self.uid,
+            )
 
 
 def complete_calls(trace: Trace, first: Ints, last: Ints) -> Iterator[Calls]:

@@ -11,9 +11,11 @@ was (`kept_share`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
+from weakref import WeakKeyDictionary
 
 import numpy as np
+import polars as pl
 
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.categories import CATEGORIES
@@ -38,16 +40,14 @@ from tracelens.replay.threads import (
 from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import polars as pl
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Model", "spread_over_moments"]
+__all__ = ["Model", "build_model", "forget", "spread_over_moments"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,18 +78,28 @@ class Model:
     algorithms: dict[int, frozenset[str]]
 
     @classmethod
-    def of(cls, trace: Trace, phases: Phases) -> Self | None:
-        """Build it; None for a run without steps, or in which a worker has none."""
+    def of(cls, trace: Trace, phases: Phases, steps: tuple[int, int] | None = None) -> Self | None:
+        """Build it; None for a run without steps, or in which a worker has none.
+
+        Args:
+            trace: A run.
+            phases: The partition of its time.
+            steps: The first and the last step to replay, if not all.
+        """
         processes = trace.workers["process"].to_list()
         windows = trace.steps.sort("start_ns").partition_by("process", as_dict=True)
         if not processes or any((process,) not in windows for process in processes):
             return None
-        mine = [windows[process,] for process in processes]
-        first = np.array([part["start_ns"][0] for part in mine])
-        last = np.array([part["end_ns"][-1] for part in mine])
         pieces = [
             phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
         ]
+        mine = [windows[process,] for process in processes]
+        if steps is not None:
+            mine, pieces = _take_steps(mine, pieces, steps)
+        if any(part.is_empty() for part in mine):
+            return None
+        first = np.array([part["start_ns"][0] for part in mine])
+        last = np.array([part["end_ns"][-1] for part in mine])
         sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
         as_recorded = [*complete_calls(trace, first, last)]
@@ -125,13 +135,13 @@ class Model:
             # A message that had come earlier did not end the wait.
             caused.append(target[times[source] + lag >= times[target]])
         links.add_first(*numbers.in_order(np.unique(np.concatenate(caused))))
-        steps = np.unique(trace.steps["step"].to_numpy()).astype(np.int64)
+        step_numbers = np.unique(pl.concat(mine)["step"].to_numpy()).astype(np.int64)
         return cls(
-            steps=steps,
+            steps=step_numbers,
             begin_ns=int(first.min()),
             threads=tuple(threads),
-            rows=tuple(rows_of(thread, steps) for thread in threads),
-            ends=numbers.ends(steps),
+            rows=tuple(rows_of(thread, step_numbers) for thread in threads),
+            ends=numbers.ends(step_numbers),
             links=links.table(times),
             recorded=times.astype(np.float64),
             calls=calls,
@@ -144,14 +154,14 @@ class Model:
         )
 
     @classmethod
-    def from_messages(cls, trace: Trace, phases: Phases) -> Self | None:
+    def from_messages(cls, trace: Trace, phases: Phases) -> Model | None:
         """Build it of a run whose ranks hand work on to each other by messages.
 
         None for a run without messages, and where much of the waiting has no known reason.
         """
         if not trace.exchanged.height:
             return None
-        found = cls.of(trace, phases)
+        found = build_model(trace, phases)
         return found if found and found.explains_waits else None
 
     @cached_property
@@ -290,6 +300,28 @@ class Model:
             lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
         return lag
 
+    def measure_transfer_savings(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
+        """Return by how much shorter each step is if collectives take less time, ns, [step].
+
+        Args:
+            takes: What share of its time on the wire each call takes then, by communicator, [step].
+            steps: The step of each row of these, ascending.
+        """
+        links, lag = self.links, self.links.lag.copy()
+        threads_end = sum(len(thread.moments) for thread in self.threads)
+        place = np.minimum(np.searchsorted(steps, links.step), len(steps) - 1)
+        share_after = np.ones(len(self.recorded))
+        is_changed = (links.line >= 0) & (steps[place] == links.step)
+        for number, communicator in enumerate(links.communicators):
+            if communicator in takes:
+                rows = np.flatnonzero(is_changed & (links.communicator == number))
+                lag[rows] *= takes[communicator][place[rows]]
+                share_after[links.target[rows]] = takes[communicator][place[rows]]
+        # Ranks leave a slow call one after the other: what follows it shrinks as it does.
+        share_after[:threads_end] = 1.0
+        lag *= share_after[links.source]
+        return self.lengths(self.usual) - self.lengths(self.graph.play(lag))
+
     def measure_savings(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
         """Return by how much shorter each step is with such changes, ns, [step]; see `reduce_lags`."""
         times = self.graph.play(self.reduce_lags(*changes, steps=steps))
@@ -308,6 +340,38 @@ def spread_over_moments(effect: Floats, rows: Ints, spent: Floats) -> Floats:
     whole = np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(effect))
     rate = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
     return np.where(rows >= 0, rate[rows] * spent, 0.0)
+
+
+# The model of a run, or of the steps from one to another, is asked for by several analyses.
+_BUILT: Final[WeakKeyDictionary[Phases, dict[tuple[int, int] | None, Model | None]]] = (
+    WeakKeyDictionary()
+)
+
+
+def build_model(trace: Trace, phases: Phases, steps: tuple[int, int] | None = None) -> Model | None:
+    """Return the model of a run, or of some steps, as `Model.of`; it is built once until `forget`."""
+    built = _BUILT.setdefault(phases, {})
+    if steps not in built:
+        built[steps] = Model.of(trace, phases, steps)
+    return built[steps]
+
+
+def forget(phases: Phases) -> None:
+    """Free the models of a run: no analysis that follows asks for them."""
+    _BUILT.pop(phases, None)
+
+
+def _take_steps(
+    windows: Sequence[pl.DataFrame], pieces: Sequence[WorkerPieces], steps: tuple[int, int]
+) -> tuple[list[pl.DataFrame], list[WorkerPieces]]:
+    """Return the steps of each worker from one to another, and the pieces of its time in them."""
+    chosen_windows, chosen_pieces = [], []
+    for window, worker in zip(windows, pieces, strict=True):
+        rows = np.flatnonzero(window["step"].is_between(*steps).to_numpy())
+        first, last = (int(rows[0]), int(rows[-1])) if len(rows) else (0, -1)
+        chosen_windows.append(window[first : last + 1])
+        chosen_pieces.append(worker.take_windows(first, last) if len(rows) else worker)
+    return chosen_windows, chosen_pieces
 
 
 def _implicit_calls(

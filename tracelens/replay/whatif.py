@@ -24,7 +24,7 @@ from tracelens.model.fmt import percent
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.placements import held, load
 from tracelens.replay.edits.read import edited, known_edits
-from tracelens.replay.model import Model
+from tracelens.replay.model import Model, build_model
 from tracelens.replay.stretches import Stretches
 from tracelens.stats.robust import bootstrap_interval
 
@@ -145,7 +145,9 @@ class Replay:
         Raises:
             InvalidArgument: it has no steps.
         """
-        model = Model.of(trace, accounting.run(trace) if phases is None else phases)
+        model = (
+            Model.of(trace, accounting.run(trace)) if phases is None else build_model(trace, phases)
+        )
         if model is None:
             raise InvalidArgument(
                 "The run has no steps on all its workers: there is nothing to replay."

@@ -17,9 +17,10 @@ import polars as pl
 
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses.collectives import transfers
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
-from tracelens.replay.collectives import saved_by_faster_transfer
+from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run
 from tracelens.stats.constants import (
@@ -82,7 +83,7 @@ def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: boo
         return []
     hit = steps[slow.inside]
     lost, less, more = (
-        saved_by_faster_transfer(trace, calls, hit, _takes(groups, usual), phases)
+        _price(trace, phases, calls, hit, _takes(groups, usual))
         for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
     saving = float(lost.sum()) / job
@@ -97,6 +98,17 @@ def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: boo
         interval=interval,
     )
     return [_finding(steps, slow, cost, recorded=recorded)]
+
+
+def _price(
+    trace: Trace, phases: Phases, calls: pl.DataFrame, steps: Ints, takes: dict[str, Floats]
+) -> Floats:
+    """Return what each of some steps saves if the calls of slow communicators take less time, ns."""
+    lost_ns = np.zeros(len(steps))
+    for communicator, share in takes.items():
+        mine = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
+        lost_ns += transfers.wire_of_steps(mine, steps) * (1 - share)
+    return price_faster_calls(trace, phases, takes, steps, lost_ns)
 
 
 def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Floats]:

@@ -3,8 +3,8 @@
 A **slow link** is found where messages between two ranks were recorded (`transfers.py`). Collectives
 alone do not tell it: in a ring every rank is as slow as the slowest link, so of such a run only the
 exposed communication is reported (`overlap/interleaving.py`), or, where it is slow for a while only,
-congestion (`congestion.py`). What fixing it saves is found by replaying the collectives
-(`replay/collectives.py`).
+congestion (`congestion.py`). What fixing it saves is found by replaying the run
+(`replay/pricing.py`).
 
 Links between hosts are compared with each other, and links inside hosts with each other. Each message is
 expected to take what messages of its size take; what a link takes beyond the median link of the step, in
@@ -27,7 +27,7 @@ from tracelens.analyses.collectives import congestion, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.collectives import saved_by_faster_transfer
+from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
@@ -177,18 +177,15 @@ def _lost(trace: Trace, calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> 
     Where its messages make up the collectives' transfer, these take as many times less as it would;
     else they lose at most what the link's messages lose.
     """
-    exposed = exposed_transfer(phases, slow.steps)
-    wire = calls.group_by("step").agg(pl.col("wire_ns").sum()).sort("step")
-    known = dict(wire.iter_rows())
-    whole = np.array([known.get(step, 0) for step in slow.steps.tolist()], np.float64)
+    whole = transfers.wire_of_steps(calls, slow.steps)
     if not whole.any():
-        return np.minimum(slow.residual_ns, exposed)
+        return np.minimum(slow.residual_ns, exposed_transfer(phases, slow.steps))
     own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, ROUNDING)
     takes = 1 / np.maximum(slow.ratio, 1)
     if np.median(own / np.maximum(whole, 1)) < MAJORITY:
         takes = np.maximum(takes, 1 - slow.residual_ns / np.maximum(whole, 1))
     every = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), takes)
-    return saved_by_faster_transfer(trace, calls, slow.steps, every, phases)
+    return price_faster_calls(trace, phases, every, slow.steps, whole * (1 - takes))
 
 
 def _typical(hops: pl.DataFrame) -> float:

@@ -28,6 +28,7 @@ from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.collectives import hideable_transfer
+from tracelens.replay.pricing import price_edit
 from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram
 
@@ -96,9 +97,18 @@ def run(trace: Trace, phases: Phases) -> Interleaving:
         return found
     findings = _between_updates(trace, updates, job)
     if not trace.parted:  # else what looks like transfer may be a wait for ranks that were left out
-        saving = hideable_transfer(trace, phases) / job
+        saving = _price_overlap(trace, phases, job)
         findings = [*_exposed(trace, phases, overlap, saving), *findings]
     return replace(found, findings=tuple(findings))
+
+
+def _price_overlap(trace: Trace, phases: Phases, job: int) -> float:
+    """Return what hiding transfer under backprop saves: by the replay, where it is worth advice."""
+    most = hideable_transfer(trace, phases) / job
+    if most < WORTH_ADVICE:
+        return most
+    saved_ns = price_edit(trace, phases, "overlap=on")
+    return most if saved_ns is None else max(saved_ns, 0.0) / job
 
 
 def _by_step(phases: Phases) -> pl.DataFrame:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracelens.replay.model import Model
     from tracelens.stats.cost_line import CostModel
 
-__all__ = ["carry_out_by", "join", "with_ranks"]
+__all__ = ["carry_out_by", "join", "join_calls", "with_ranks"]
 
 _ASSUMED: Final = "ring"
 _FAR: Final = 4  # times as many ranks: what has been compared with simulated runs
@@ -145,8 +145,18 @@ def join(changed: Changed, nbytes: str) -> None:
     except ValueError as error:
         raise InvalidArgument(f"{error}.") from None
     costs, joined, before, largest = Costs(model.links), 0, 0, 0
+    lines = model.links.lines
     for call, at in zip(model.calls, model.calls_at, strict=True):
-        total = _joined(changed, costs, call, at, wanted)
+        line = lines.index(call.line) if call.line in lines else -1
+        sized = call.nbytes[call.nbytes > 0]
+        if len(sized) < 2 or call.is_rooted or line not in costs.models:
+            continue
+        if wanted < np.median(sized):
+            raise InvalidArgument(
+                f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is "
+                "ready was not recorded, so they can only be joined."
+            )
+        total = join_calls(changed, costs.models[line], call, at, wanted)
         if len(total):
             before, joined = before + call.height, joined + len(total)
             largest = max(largest, int(total.max()) // max(int(call.nbytes.max()), 1))
@@ -162,29 +172,23 @@ def join(changed: Changed, nbytes: str) -> None:
         )
 
 
-def _joined(changed: Changed, costs: Costs, call: Calls, at: int, wanted: int) -> Ints:
-    """Join calls of one kind, of which number i goes at moment `at` + 2 i; return the new sizes."""
+def join_calls(changed: Changed, cost: CostModel, call: Calls, at: int, wanted: int) -> Ints:
+    """Join calls of one kind until they have `wanted` bytes; return the new sizes.
+
+    Number i of them goes at moment `at` + 2 i; `cost` is what such a call takes by its bytes.
+    """
     links = changed.model.links
-    number = links.lines.index(call.line) if call.line in links.lines else -1
-    sized = call.nbytes[call.nbytes > 0]
-    if len(sized) < 2 or call.is_rooted or number not in costs.models:
-        return np.zeros(0, np.int64)
-    if wanted < np.median(sized):
-        raise InvalidArgument(
-            f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is ready "
-            "was not recorded, so they can only be joined."
-        )
     groups = _groups(call.step, call.nbytes, wanted)
     total = np.bincount(groups, np.maximum(call.nbytes, 0))
-    parts = costs.predicted(number, np.maximum(call.nbytes, 1).astype(np.float64))
-    share = costs.predicted(number, total.astype(np.float64)) / np.bincount(groups, parts)
-    last = np.append(np.diff(groups) > 0, True)
+    parts_ns = cost.latency_ns + np.maximum(call.nbytes, 1) * cost.ns_per_byte
+    joined_ns = cost.latency_ns + total * cost.ns_per_byte
+    share = joined_ns / np.maximum(np.bincount(groups, parts_ns), 1e-9)
+    is_last = np.append(np.diff(groups) > 0, True)
     wires = changed.model.wires[at + 2 * np.arange(call.height)]
-    taken = np.bincount(groups, changed.lag[wires])
-    changed.lag[wires] = np.where(last, taken[groups] * share[groups], 0.0)
-    leaves = np.flatnonzero(np.isin(links.source, at + 1 + 2 * np.flatnonzero(~last)))
-    of_ranks = links.target[leaves] < sum(len(thread.moments) for thread in changed.model.threads)
-    changed.lag[leaves[of_ranks]] = 0.0
+    group_ns = np.bincount(groups, changed.lag[wires]) * share
+    changed.lag[wires] = np.where(is_last, group_ns[groups], 0.0)
+    # Ranks leave the joined call once, and its stream goes on at once within it.
+    changed.lag[np.isin(links.source, at + 1 + 2 * np.flatnonzero(~is_last))] = 0.0
     return total.astype(np.int64)
 
 

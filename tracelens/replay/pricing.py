@@ -1,0 +1,151 @@
+"""Price what findings would save on the event graph, as the edits of `tracelens whatif` do.
+
+Of a long run a window of steps is replayed, in the middle of those that a finding concerns; what other
+steps save is taken from what the steps of the window do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.accounting.phases import exposed_transfer
+from tracelens.errors import InvalidArgument
+from tracelens.replay.edits.algorithms import join_calls
+from tracelens.replay.edits.changed import Changed
+from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.read import edited
+from tracelens.replay.model import build_model
+from tracelens.schema.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Floats, Ints
+    from tracelens.model.trace import Trace
+    from tracelens.replay.model import Model
+    from tracelens.stats.cost_line import CostModel
+
+__all__ = ["JoinedCalls", "price_edit", "price_faster_calls", "price_joined_calls"]
+
+MAX_REPLAYED_CALLS: Final = 1 << 20  # calls times ranks, up to which a run is replayed as a whole
+MIN_REPLAYED_STEPS: Final = 64  # of a longer run
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedCalls:
+    """`saved_ns` of each replayed step, if calls are joined up to `nbytes`: `messages`, not `calls`.
+
+    These are the numbers of a usual step. `scale` is how many times as many steps the run has.
+    """
+
+    saved_ns: Floats
+    nbytes: int
+    messages: int
+    calls: int
+    scale: float
+
+
+def price_faster_calls(
+    trace: Trace, phases: Phases, takes: Mapping[str, Floats], steps: Ints, lost_ns: Floats
+) -> Floats:
+    """Return what each of some steps saves if their collectives take less time, ns.
+
+    Args:
+        trace: Whose collectives these are.
+        phases: The partition of its time.
+        takes: What share of its time on the wire each call takes then, by communicator, [step].
+        steps: The step of each row, ascending.
+        lost_ns: What all calls of each step take less then, in sum.
+    """
+    model = _model_around(trace, phases, steps)
+    if model is None:
+        return np.minimum(lost_ns, exposed_transfer(phases, steps))
+    saved_ns = model.measure_transfer_savings(takes, steps)
+    total_ns = max(float(saved_ns.sum()), 0.0)
+    is_replayed = np.isin(steps, model.steps)
+    found = np.where(is_replayed, 0.0, lost_ns * total_ns / max(lost_ns[is_replayed].sum(), 1.0))
+    # A step may end earlier because of calls of the one before.
+    own_ns = np.maximum(saved_ns[np.isin(model.steps, steps)], 0.0)
+    found[is_replayed] = own_ns * total_ns / max(float(own_ns.sum()), 1.0)
+    return found
+
+
+def price_joined_calls(
+    trace: Trace, phases: Phases, communicator: str, op: str, cost: CostModel
+) -> JoinedCalls | None:
+    """Return what joining the calls of a communicator saves at best; None if that is not known.
+
+    1, 2, 3, 4, 6, 8, 12 ... messages of a step's bytes are tried.
+
+    Args:
+        trace: Whose calls these are.
+        phases: The partition of its time.
+        communicator: Of the calls.
+        op: What they do.
+        cost: What such a call takes by its bytes; the line of the replay is used if it has one.
+    """
+    model = _model_around(trace, phases, phases.steps)
+    if model is None:
+        return None
+    line_costs, best = Costs(model.links), None
+    number = COLLECTIVES.index(op)
+    for calls, moment in zip(model.calls, model.calls_at, strict=True):
+        if calls.uid != communicator or calls.op != number or calls.is_rooted:
+            continue
+        _, of_step = np.unique(calls.step, return_inverse=True)
+        in_step = np.bincount(of_step)
+        total = float(np.median(np.bincount(of_step, np.maximum(calls.nbytes, 0))))
+        line = line_costs.models.get(model.links.lines.index(calls.line), cost)
+        for parts in _part_counts(int(np.median(in_step))):
+            wanted = int(np.ceil(total / parts))
+            changed = Changed(model, model.links.lag.copy())
+            sizes = join_calls(changed, line, calls, moment, wanted)
+            saved_ns = model.lengths(model.usual) - model.lengths(changed.replayed())
+            if best is None or saved_ns.sum() > best.saved_ns.sum():
+                messages = max(round(len(sizes) / len(in_step)), 1)
+                usual = int(np.median(in_step))
+                best = JoinedCalls(saved_ns, wanted, messages, usual, _scale(model, phases))
+    return best
+
+
+def _part_counts(calls: int) -> list[int]:
+    """Return into how many messages so many calls are tried to be joined."""
+    powers = [1 << power for power in range(max(calls - 1, 0).bit_length())]
+    return sorted(
+        {count for power in powers for count in (power, power + power // 2) if count < calls}
+    )
+
+
+def price_edit(trace: Trace, phases: Phases, edit: str) -> float | None:
+    """Return what an edit of `tracelens whatif` saves of the job, ns; None if it has no answer."""
+    model = _model_around(trace, phases, phases.steps)
+    if model is None:
+        return None
+    try:
+        times = edited(model, [edit]).replayed()
+    except (InvalidArgument, ValueError):
+        return None
+    saved_ns = model.lengths(model.usual) - model.lengths(times)
+    return float(saved_ns.sum()) * _scale(model, phases)
+
+
+def _model_around(trace: Trace, phases: Phases, steps: Ints) -> Model | None:
+    """Return the model of the run, or of a window in the middle of some steps if it is long."""
+    calls = sum(grid.start_ns.size for grid in trace.calls)
+    known = phases.steps[phases.steps >= 0]
+    if calls <= MAX_REPLAYED_CALLS or len(known) <= MIN_REPLAYED_STEPS:
+        return build_model(trace, phases)
+    count = max(len(known) * MAX_REPLAYED_CALLS // calls, MIN_REPLAYED_STEPS)
+    middle = int(np.searchsorted(known, np.median(steps)))
+    first = min(max(middle - count // 2, 0), max(len(known) - count, 0))
+    window = known[first : first + count]
+    return build_model(trace, phases, (int(window[0]), int(window[-1])))
+
+
+def _scale(model: Model, phases: Phases) -> float:
+    """Return how many times as many steps the run has as were replayed."""
+    return int(np.count_nonzero(phases.steps >= 0)) / max(len(model.steps), 1)

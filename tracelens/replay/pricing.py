@@ -6,7 +6,7 @@ steps save is taken from what the steps of the window do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,11 +21,12 @@ from tracelens.replay.model import build_model
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
+    from tracelens.replay.calls import Calls
     from tracelens.replay.model import Model
     from tracelens.stats.cost_line import CostModel
 
@@ -37,16 +38,17 @@ MIN_REPLAYED_STEPS: Final = 64  # of a longer run
 
 @dataclass(frozen=True, eq=False)
 class JoinedCalls:
-    """`saved_ns` of each replayed step, if calls are joined up to `nbytes`: `messages`, not `calls`.
+    """What joining the calls of a communicator up to `nbytes` saves.
 
-    These are the numbers of a usual step. `scale` is how many times as many steps the run has.
+    `saved_ns` is of each replayed step with such calls; the run has `scale` times as many. A usual step
+    has `messages` then, instead of `calls`.
     """
 
     saved_ns: Floats
     nbytes: int
     messages: int
     calls: int
-    scale: float
+    scale: float = 1.0
 
 
 def price_faster_calls(
@@ -64,18 +66,32 @@ def price_faster_calls(
     model = _model_around(trace, phases, steps)
     if model is None:
         return np.minimum(lost_ns, exposed_transfer(phases, steps))
-    saved_ns = model.measure_transfer_savings(takes, steps)
-    total_ns = max(float(saved_ns.sum()), 0.0)
+    saved_ns = _attribute(model.measure_transfer_savings(takes, steps), model, steps)
     is_replayed = np.isin(steps, model.steps)
-    found = np.where(is_replayed, 0.0, lost_ns * total_ns / max(lost_ns[is_replayed].sum(), 1.0))
-    # A step may end earlier because of calls of the one before.
+    saved_share = float(saved_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
+    priced_ns: Floats = lost_ns * saved_share
+    priced_ns[is_replayed] = saved_ns
+    return priced_ns
+
+
+def _attribute(saved_ns: Floats, model: Model, steps: Ints) -> Floats:
+    """Return what those of some steps save that were replayed, ns.
+
+    Other steps end earlier only because of calls of these, so what they save is added.
+    """
     own_ns = np.maximum(saved_ns[np.isin(model.steps, steps)], 0.0)
-    found[is_replayed] = own_ns * total_ns / max(float(own_ns.sum()), 1.0)
-    return found
+    total_ns = max(float(saved_ns.sum()), 0.0)
+    return np.asarray(own_ns * (total_ns / max(float(own_ns.sum()), 1.0)))
 
 
 def price_joined_calls(
-    trace: Trace, phases: Phases, communicator: str, op: str, cost: CostModel
+    trace: Trace,
+    phases: Phases,
+    communicator: str,
+    op: str,
+    cost: CostModel,
+    *,
+    steps: Ints | None = None,
 ) -> JoinedCalls | None:
     """Return what joining the calls of a communicator saves at best; None if that is not known.
 
@@ -87,29 +103,48 @@ def price_joined_calls(
         communicator: Of the calls.
         op: What they do.
         cost: What such a call takes by its bytes; the line of the replay is used if it has one.
+        steps: The steps whose calls are alike, and `cost` is for; None = all.
     """
     model = _model_around(trace, phases, phases.steps)
     if model is None:
         return None
-    line_costs, best = Costs(model.links), None
-    number = COLLECTIVES.index(op)
+    costs, number = Costs(model.links), COLLECTIVES.index(op)
+    best = None
     for calls, moment in zip(model.calls, model.calls_at, strict=True):
         if calls.uid != communicator or calls.op != number or calls.is_rooted:
             continue
-        _, of_step = np.unique(calls.step, return_inverse=True)
-        in_step = np.bincount(of_step)
-        total = float(np.median(np.bincount(of_step, np.maximum(calls.nbytes, 0))))
-        line = line_costs.models.get(model.links.lines.index(calls.line), cost)
-        for parts in _part_counts(int(np.median(in_step))):
-            wanted = int(np.ceil(total / parts))
-            changed = Changed(model, model.links.lag.copy())
-            sizes = join_calls(changed, line, calls, moment, wanted)
-            saved_ns = model.lengths(model.usual) - model.lengths(changed.replayed())
-            if best is None or saved_ns.sum() > best.saved_ns.sum():
-                messages = max(round(len(sizes) / len(in_step)), 1)
-                usual = int(np.median(in_step))
-                best = JoinedCalls(saved_ns, wanted, messages, usual, _scale(model, phases))
-    return best
+        line = cost
+        if steps is None:
+            line = costs.models.get(model.links.lines.index(calls.line), cost)
+        chosen = calls.step if steps is None else np.intersect1d(calls.step, steps)
+        for joined in _try_joins(model, calls, moment, line, np.unique(chosen)):
+            if best is None or joined.saved_ns.sum() > best.saved_ns.sum():
+                best = joined
+    return best and replace(best, scale=_scale(model, phases))
+
+
+def _try_joins(
+    model: Model, calls: Calls, moment: int, cost: CostModel, steps: Ints
+) -> Iterator[JoinedCalls]:
+    """Yield what joining the calls of some steps into fewer and fewer messages saves."""
+    is_joined = np.isin(calls.step, steps)
+    if not is_joined.any():
+        return
+    of_step = np.searchsorted(steps, calls.step[is_joined])
+    usual_calls = int(np.median(np.bincount(of_step)))
+    sizes = np.bincount(of_step, np.maximum(calls.nbytes[is_joined], 0))
+    for parts in _part_counts(usual_calls):
+        nbytes = int(np.ceil(np.median(sizes) / parts))
+        changed = Changed(model, model.links.lag.copy())
+        joined = join_calls(changed, cost, calls, moment, nbytes, steps=steps)
+        saved_ns = model.lengths(model.usual) - model.lengths(changed.replayed())
+        messages = (len(joined) - np.count_nonzero(~is_joined)) / len(steps)
+        yield JoinedCalls(
+            saved_ns=_attribute(saved_ns, model, steps),
+            nbytes=nbytes,
+            messages=max(round(messages), 1),
+            calls=usual_calls,
+        )
 
 
 def _part_counts(calls: int) -> list[int]:

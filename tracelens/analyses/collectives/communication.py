@@ -184,8 +184,11 @@ def _small(
         if most_ns < NOTICEABLE * job:
             continue
         name = str(part["communicator"][0])
-        cost = _through_usual_call(line, part)
-        joined = price_joined_calls(trace, phases, name, str(part["op"][0]), cost)
+        op, cost = str(part["op"][0]), _through_usual_call(line, part)
+        alike = calls.filter(communicator=part["communicator"][0], op=op)
+        has_one_algorithm = alike["algorithm"].n_unique() == 1
+        steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
+        joined = price_joined_calls(trace, phases, name, op, cost, steps=steps)
         if joined and joined.saved_ns.sum() * joined.scale >= NOTICEABLE * job:
             found.append(_finding(part, line, joined, job))
     return found

@@ -103,12 +103,12 @@ def run(trace: Trace, phases: Phases) -> Interleaving:
 
 
 def _price_overlap(trace: Trace, phases: Phases, job: int) -> float:
-    """Return what hiding transfer under backprop saves: by the replay, where it is worth advice."""
+    """Return what hiding transfer under backprop saves: what the replay says, at most what fits."""
     most = hideable_transfer(trace, phases) / job
     if most < WORTH_ADVICE:
         return most
     saved_ns = price_edit(trace, phases, "overlap=on")
-    return most if saved_ns is None else max(saved_ns, 0.0) / job
+    return most if saved_ns is None else min(max(saved_ns, 0.0) / job, most)
 
 
 def _by_step(phases: Phases) -> pl.DataFrame:

@@ -20,10 +20,11 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.rank_links import find_rank_links
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
@@ -172,16 +173,33 @@ def join(changed: Changed, nbytes: str) -> None:
         )
 
 
-def join_calls(changed: Changed, cost: CostModel, call: Calls, at: int, wanted: int) -> Ints:
+def join_calls(
+    changed: Changed,
+    cost: CostModel,
+    call: Calls,
+    at: int,
+    wanted: int,
+    *,
+    steps: Ints | None = None,
+) -> Ints:
     """Join calls of one kind until they have `wanted` bytes; return the new sizes.
 
-    Number i of them goes at moment `at` + 2 i; `cost` is what such a call takes by its bytes.
+    Args:
+        changed: The run.
+        cost: What such a call takes by its bytes.
+        call: The calls; number i of them goes at moment `at` + 2 i.
+        at: That of the first call.
+        wanted: Bytes of a joined call.
+        steps: The steps whose calls are joined, if not all.
     """
     links = changed.model.links
-    groups = _groups(call.step, call.nbytes, wanted)
+    ends_group = _find_needed_calls(changed.model, call, at)
+    if steps is not None:
+        ends_group |= ~np.isin(call.step, steps)
+    groups = _groups(call.step, call.nbytes, wanted, ends_group)
     total = np.bincount(groups, np.maximum(call.nbytes, 0))
     parts_ns = cost.latency_ns + np.maximum(call.nbytes, 1) * cost.ns_per_byte
-    joined_ns = cost.latency_ns + total * cost.ns_per_byte
+    joined_ns = cost.latency_ns + np.maximum(total, 1) * cost.ns_per_byte
     share = joined_ns / np.maximum(np.bincount(groups, parts_ns), 1e-9)
     is_last = np.append(np.diff(groups) > 0, True)
     wires = changed.model.wires[at + 2 * np.arange(call.height)]
@@ -192,12 +210,25 @@ def join_calls(changed: Changed, cost: CostModel, call: Calls, at: int, wanted: 
     return total.astype(np.int64)
 
 
-def _groups(step: Ints, nbytes: Ints, wanted: int) -> Ints:
+def _find_needed_calls(model: Model, call: Calls, at: int) -> Flags:
+    """Return True for calls in flight that some rank waits for before it comes to the next one.
+
+    What such a call brings is needed by then, so it cannot wait for the next one to be ready.
+    """
+    enters, leaves = find_rank_links(model, call, at)
+    came, left = model.links.source[enters[1:]], model.links.target[leaves[:-1]]
+    is_known = (enters[1:] >= 0) & (leaves[:-1] >= 0) & ~call.stops[:-1]
+    return np.append((is_known & (left <= came)).any(axis=1), False)
+
+
+def _groups(step: Ints, nbytes: Ints, wanted: int, ends_group: Flags) -> Ints:
     """Number the joined calls: one is full when it has as many bytes as wanted."""
     groups = np.zeros(len(step), np.int64)
     number, held = 0, 0
-    for row, (one, more) in enumerate(zip(step.tolist(), nbytes.tolist(), strict=True)):
-        if row and (one != step[row - 1] or held >= wanted or held + more > wanted):
+    columns = (step.tolist(), nbytes.tolist(), np.append(True, ends_group[:-1]).tolist())
+    for row, (one, more, begins_group) in enumerate(zip(*columns, strict=True)):
+        is_full = held >= wanted or held + more > wanted
+        if row and (one != step[row - 1] or is_full or begins_group):
             number, held = number + 1, 0
         groups[row] = number
         held += max(more, 0)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JoinedCalls", "price_edit", "price_faster_calls", "price_joined_calls"]
 
-MAX_REPLAYED_CALLS: Final = 1 << 20  # calls times ranks, up to which a run is replayed as a whole
+MAX_REPLAYED_CALLS: Final = 1 << 18  # calls times ranks, up to which a run is replayed as a whole
 MIN_REPLAYED_STEPS: Final = 64  # of a longer run
 
 
@@ -175,7 +175,7 @@ def _model_around(trace: Trace, phases: Phases, steps: Ints) -> Model | None:
     if calls <= MAX_REPLAYED_CALLS or len(known) <= MIN_REPLAYED_STEPS:
         return build_model(trace, phases)
     count = max(len(known) * MAX_REPLAYED_CALLS // calls, MIN_REPLAYED_STEPS)
-    middle = int(np.searchsorted(known, np.median(steps)))
+    middle = int(np.searchsorted(known, steps[len(steps) // 2]))
     first = min(max(middle - count // 2, 0), max(len(known) - count, 0))
     window = known[first : first + count]
     return build_model(trace, phases, (int(window[0]), int(window[-1])))

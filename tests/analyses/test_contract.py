@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, get_args
 import pytest
 from support.runs.analysed import RUNS, faults, report, trace
 
+from tracelens.accounting import phases
 from tracelens.analyses import ANALYSES, Analysis, analyze
+from tracelens.facts import Facts
 from tracelens.model.finding_kinds import KINDS as FINDING_KINDS
 from tracelens.model.findings import Pattern
 from tracelens.schema.vocabulary import KINDS
@@ -17,6 +19,7 @@ from tracelens.simulator.synthetic import Scenario
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
 
+LARGE_FACTS = {"compute_time", "replay"}
 runs = pytest.mark.parametrize("run", RUNS)
 
 
@@ -35,6 +38,18 @@ def test_results_are_frozen(run: str, analysis: Analysis) -> None:
     assert isinstance(result.findings, tuple)
     with pytest.raises(FrozenInstanceError):
         result.findings = ()  # type: ignore[misc]  # that it cannot be assigned is the point
+
+
+@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.name)
+def test_an_analysis_says_which_large_facts_it_needs(analysis: Analysis) -> None:
+    """So that a fact is kept until the last one has run that asks for it, whatever their order is."""
+    asked: set[str] = set()
+    for scenario, _ in RUNS.values():
+        run = trace(scenario)
+        facts = Facts(run, phases.run(run))
+        analysis.run(facts)
+        asked |= vars(facts).keys() & LARGE_FACTS
+    assert asked <= analysis.needs
 
 
 @runs

@@ -14,6 +14,7 @@ from tracelens.accounting import phases
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses import critical_path
 from tracelens.load import prepare
+from tracelens.replay.path import Lanes, walk_path
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns, random_clocks
 from tracelens.stats.constants import MOST_STEPS
 
@@ -160,5 +161,5 @@ def test_the_path_goes_back_along_messages() -> None:
         message("recv", 2, 1, 10, 86),
     ]
     chained = prepare(trace_of(rows, ranks=3))
-    path = critical_path.walk_path(critical_path.Lanes(chained, phases.run(chained)))
+    path = walk_path(Lanes(chained, phases.run(chained)))
     assert path.rows() == [(2, 85, 100), (1, 70, 85), (0, 0, 70)]

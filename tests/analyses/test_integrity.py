@@ -8,6 +8,7 @@ import polars as pl
 
 from tracelens.accounting import phases
 from tracelens.analyses import analyze, integrity
+from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import Note, Trace
 from tracelens.simulator.synthetic import Scenario, generate
@@ -48,7 +49,7 @@ def test_a_damaged_file_is_not_called_a_death() -> None:
         processes=trace.processes.with_columns(complete=cut),
         notes=(Note(file, f"'{file}' is cut off.", "truncated"),),
     )
-    (finding,) = integrity.run(trace, phases.run(trace)).findings
+    (finding,) = integrity.run(Facts(trace, phases.run(trace))).findings
     assert finding.kind == "truncated_trace"
     assert finding.ranks == (1,)
     assert "damaged" in finding.sentence
@@ -61,7 +62,7 @@ def test_a_running_process_is_no_fault() -> None:
     notes = tuple(Note(file, "still being recorded", "running") for file in trace.processes["file"])
     running = trace.processes.with_columns(complete=pl.lit(value=False))
     trace = trace.with_(processes=running, notes=notes)
-    assert integrity.run(trace, phases.run(trace)).findings == ()
+    assert integrity.run(Facts(trace, phases.run(trace))).findings == ()
 
 
 def test_a_rank_that_left_nothing_is_missing() -> None:
@@ -72,7 +73,7 @@ def test_a_rank_that_left_nothing_is_missing() -> None:
         processes=trace.processes.filter(pl.col("rank") != 1),
     )
     trace = prepare(trace)
-    (finding,) = integrity.run(trace, phases.run(trace)).findings
+    (finding,) = integrity.run(Facts(trace, phases.run(trace))).findings
     assert (finding.kind, finding.ranks) == ("missing_rank", (1,))
 
 
@@ -81,7 +82,7 @@ def test_lost_events_are_counted() -> None:
     trace = prepare(generate(Scenario(ranks=2, steps=STEPS)))
     lost = trace.processes.with_columns(dropped=pl.lit(7, pl.Int64))
     trace = replace(trace, processes=lost, dropped={"full disk": 14})
-    (finding,) = integrity.run(trace, phases.run(trace)).findings
+    (finding,) = integrity.run(Facts(trace, phases.run(trace))).findings
     assert finding.kind == "dropped_events"
     assert "14 events" in finding.sentence
     assert "full disk" in finding.sentence
@@ -95,5 +96,7 @@ def test_few_lost_events_are_no_fault() -> None:
         dropped = trace.processes.with_columns(
             dropped=pl.when(pl.col("process") == 0).then(lost).otherwise(0)
         )
-        (finding,) = integrity.run(replace(trace, processes=dropped), phases.run(trace)).findings
+        (finding,) = integrity.run(
+            Facts(replace(trace, processes=dropped), phases.run(trace))
+        ).findings
         assert finding.category == category

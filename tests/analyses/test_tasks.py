@@ -67,7 +67,7 @@ def pool(lengths: list[int], count: int, *more: dict[str, Any], **how: Any) -> T
 
 def tasks_of(trace: Trace) -> Tasks:
     """Return what is known of them."""
-    found = measure_tasks(trace, phases.run(trace))
+    found = measure_tasks(trace, phases.run(trace), find_server(trace))
     assert found
     return found
 

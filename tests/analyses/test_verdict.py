@@ -11,6 +11,7 @@ from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.analyses import analyze, verdict
+from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.findings import Finding
 from tracelens.model.verdict import Ledger, Loss, Verdict, lead_of
@@ -27,7 +28,7 @@ def concluded(*losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] 
     summary = report(RUNS["healthy"][0]).summary
     ledger = Ledger(useful, losses)
     return verdict.conclude(
-        run, phases.run(run), summary=summary, findings=findings, ledger=ledger, notes=()
+        Facts(run, phases.run(run)), summary=summary, findings=findings, ledger=ledger, notes=()
     )
 
 

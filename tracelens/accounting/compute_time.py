@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES, UNINSTRUMENTED
-from tracelens.accounting.stages import find_server, stages_of
+from tracelens.accounting.stages import find_roles
 from tracelens.accounting.workers import AMOUNTS
 from tracelens.caching import cached_property
 from tracelens.model import fmt
@@ -24,7 +23,7 @@ from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.accounting.stages import Stages
+    from tracelens.accounting.stages import Roles, Stages
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.trace import Trace
 
@@ -152,24 +151,15 @@ class ComputeTime:
         return float(np.nanmedian(self.total[self.settled_rows]))
 
 
-def measure_compute_time(trace: Trace, phases: Phases) -> ComputeTime:
-    """Build the matrices of all main workers; phases that never occur are left out."""
-    known = _MEASURED.get(phases)
-    if known is None:
-        known = _MEASURED[phases] = _measured(trace, phases)
-    return known
+def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = None) -> ComputeTime:
+    """Build the matrices of all main workers; phases that never occur are left out.
 
-
-def forget(phases: Phases) -> None:
-    """Free the matrices: of what follows nothing asks for them."""
-    _MEASURED.pop(phases, None)
-
-
-# Several analyses ask for the same matrices, each some hundred bytes a rank and step.
-_MEASURED: Final[WeakKeyDictionary[Phases, ComputeTime]] = WeakKeyDictionary()
-
-
-def _measured(trace: Trace, phases: Phases) -> ComputeTime:
+    Args:
+        trace: A run.
+        phases: The partition of its time.
+        roles: The parts that ranks play, if they are known already.
+    """
+    roles = roles or find_roles(trace)
     workers = trace.workers
     mine = trace.steps["process"].is_in(workers["process"].implode())
     steps = trace.steps if mine.all() else trace.steps.filter(mine)
@@ -186,7 +176,6 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
     for matrix, name in zip(own, names, strict=True):
         matrix[:] = grid.sum(cells, phases.of(name))
     own[:, missing] = present[missing] = np.nan
-    server = find_server(trace)
     wait = grid.sum(cells, phases.of(*WAIT_CATEGORIES))
     wait[missing] = 0.0
     return ComputeTime(
@@ -199,8 +188,8 @@ def _measured(trace: Trace, phases: Phases) -> ComputeTime:
         wait=wait,
         settled=_settled(own),
         parted=bool(trace.parted),
-        stages=stages_of(trace, phases),
-        server=None if server is None else ranks.index(server),
+        stages=roles.stages,
+        server=None if roles.server is None else ranks.index(roles.server),
     )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import polars as pl
@@ -24,11 +23,10 @@ from tracelens.stats.constants import FEW, NEARLY_ALL
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Indices, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Stages", "find_server", "find_stages", "stages_of"]
+__all__ = ["Roles", "Stages", "find_roles", "find_server", "find_stages"]
 
 _ENOUGH_STEPS: Final = 64  # tell in which order ranks send and receive
 _LEAST_DEPTH: Final = 2  # messages one after the other: an exchange of borders may take turns once
@@ -47,15 +45,20 @@ class Stages:
         return tuple(np.flatnonzero(self.stage == one) for one in np.unique(self.stage))
 
 
-def stages_of(trace: Trace, phases: Phases) -> Stages | None:
-    """Return the stages of the workers, in order of ranks; None where all play the same part."""
-    if phases not in _FOUND:
-        _FOUND[phases] = find_stages(trace)
-    return _FOUND[phases]
+@dataclass(frozen=True, eq=False)
+class Roles:
+    """The parts that ranks play; `stages` is None where all play the same.
+
+    `server` is the rank that serves all others by messages; None without one.
+    """
+
+    stages: Stages | None
+    server: int | None
 
 
-# Several analyses ask for the same stages.
-_FOUND: Final[WeakKeyDictionary[Phases, Stages | None]] = WeakKeyDictionary()
+def find_roles(trace: Trace) -> Roles:
+    """Look for stages and for a server."""
+    return Roles(find_stages(trace), find_server(trace))
 
 
 def find_stages(trace: Trace) -> Stages | None:

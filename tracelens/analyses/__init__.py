@@ -1,7 +1,7 @@
 """Analyses turn a `Trace` into frozen results with findings; `analyze` gathers them in a `Report`.
 
-An analysis is a module with ``run(trace, phases)`` and a line in `ANALYSES`. All of them stand on
-`phases.run`, the exact partition of every worker's time.
+An analysis is a module with ``run(facts)`` and a line in `ANALYSES`. All of them stand on `Facts`: the
+trace, the exact partition of every worker's time, and what several of them need.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens import plugins
-from tracelens.accounting import compute_time, efficiency, phases
+from tracelens.accounting import efficiency, phases
 from tracelens.analyses import (
     critical_path,
     imbalance,
@@ -28,6 +28,7 @@ from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.analyses.servers import asynchrony
 from tracelens.analyses.stragglers import findings as stragglers
 from tracelens.distil.outline import outlined
+from tracelens.facts import Facts
 from tracelens.memory import give_back
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Finding, suppressed
@@ -44,17 +45,23 @@ if TYPE_CHECKING:
 
 __all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
 
-_LAST_OF_COMPUTE_TIME: Final = "imbalance"  # of the analyses that ask for its matrices
-
 
 @dataclass(frozen=True, eq=False)
 class Analysis:
-    """An entry of `ANALYSES`: its name, the question that it answers, and what runs it."""
+    """An entry of `ANALYSES`: its name, the question that it answers, and what runs it.
+
+    `needs` are the large facts that it asks for; they are dropped when no analysis is left that does.
+    """
 
     name: str
     question: str
-    run: Callable[[Trace, Phases], Result]
+    run: Callable[[Facts], Result]
+    needs: frozenset[str] = frozenset()
 
+
+_COMPUTE_TIME: Final = frozenset({"compute_time"})
+_REPLAY: Final = frozenset({"replay"})
+_BOTH: Final = _COMPUTE_TIME | _REPLAY
 
 ANALYSES: Final = (
     Analysis("integrity", "What of the run is not in the trace?", integrity.run),
@@ -63,24 +70,39 @@ ANALYSES: Final = (
         "stragglers",
         "Which ranks are stragglers, in what, and at which cost?",
         stragglers.run,
+        needs=_BOTH,
     ),
-    Analysis("stalls", "When are all ranks slow at the same time?", stalls.run),
-    Analysis("stages", "Have the stages of a pipeline equal work?", stage_imbalance.run),
-    Analysis("imbalance", "Is the work spread evenly over ranks and PS shards?", imbalance.run),
+    Analysis("stalls", "When are all ranks slow at the same time?", stalls.run, needs=_BOTH),
+    Analysis(
+        "stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, needs=_BOTH
+    ),
+    Analysis(
+        "imbalance",
+        "Is the work spread evenly over ranks and PS shards?",
+        imbalance.run,
+        needs=_COMPUTE_TIME,
+    ),
     Analysis(
         "interleaving",
         "Does communication overlap with compute, and what gaps are there?",
         interleaving.run,
+        needs=_REPLAY,
     ),
     Analysis(
-        "communication", "How fast are collectives, and are messages too small?", communication.run
+        "communication",
+        "How fast are collectives, and are messages too small?",
+        communication.run,
+        needs=_REPLAY,
     ),
     Analysis(
         "arrivals", "How large is the arrival skew, and which ranks arrive last?", arrivals.run
     ),
-    Analysis("links", "Which links are slow, and when are all of them?", links.run),
+    Analysis("links", "Which links are slow, and when are all of them?", links.run, needs=_REPLAY),
     Analysis(
-        "critical_path", "Which ranks and phases are on the critical path?", critical_path.run
+        "critical_path",
+        "Which ranks and phases are on the critical path?",
+        critical_path.run,
+        needs=_REPLAY,
     ),
     Analysis(
         "chains",
@@ -117,11 +139,13 @@ def analyze(
         None if memory is None else memory // PIECES_OF_MEMORY,
     )
     give_back()
+    facts = Facts(trace, parts)
     results: dict[str, Result] = {"phases": parts}
     for done, analysis in enumerate(ANALYSES, 1):
-        results[analysis.name] = analysis.run(trace, parts)
-        if analysis.name == _LAST_OF_COMPUTE_TIME:
-            compute_time.forget(parts)
+        results[analysis.name] = analysis.run(facts)
+        needed_later = frozenset[str]().union(*(later.needs for later in ANALYSES[done:]))
+        for fact in analysis.needs - needed_later:
+            facts.drop(fact)
         give_back()
         on_progress(half + half * done // len(ANALYSES), 100)
     added, failed = _added(trace, parts)
@@ -132,10 +156,10 @@ def analyze(
     spent = efficiency.measure(trace, parts)
     summary = _summary(trace, parts)
     notes = (*trace.notes, *_unjudged(results), *failed)
-    losses = ledger.measure(trace, parts, findings, results)
+    losses = ledger.measure(facts, findings, results)
     return Report(
         verdict=verdict.conclude(
-            trace, parts, summary=summary, findings=findings, ledger=losses, notes=notes
+            facts, summary=summary, findings=findings, ledger=losses, notes=notes
         ),
         summary=summary,
         clock=trace.alignment,

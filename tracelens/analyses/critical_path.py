@@ -26,15 +26,14 @@ from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.shown import Shown
 from tracelens.replay.path import PATH_COLUMNS, Lanes, walk_path
 from tracelens.replay.slack import measure_slack
-from tracelens.replay.windows import WindowedReplay
 from tracelens.stats.constants import MOST_OF_A_KIND, MOST_STEPS, MOST_STRETCHES, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import Segments, WorkerPieces
     from tracelens.arrays import Array, Flags, Ints
+    from tracelens.facts import Facts
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -87,14 +86,15 @@ class CriticalPath(Shown):
         }
 
 
-def run(trace: Trace, phases: Phases) -> CriticalPath:
+def run(facts: Facts) -> CriticalPath:
     """Walk the path and measure what ranks can spare; neither is known where ranks were left out."""
+    trace, phases = facts.trace, facts.phases
     parted = bool(trace.parted)
     path = pl.DataFrame(schema=PATH_COLUMNS) if parted else walk_path(Lanes(trace, phases))
     pieces = _on_path(path, phases.pieces)
     along = path_segments(pieces, phases.pieces)
     lasted = pl.col("end_ns") - pl.col("start_ns")
-    models = [] if parted else WindowedReplay(trace, phases).build_models()
+    models = [] if parted else facts.replay.build_models()
     length_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     return CriticalPath(
         path=path,

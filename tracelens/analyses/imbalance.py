@@ -23,7 +23,6 @@ from tracelens.accounting.compute_time import (
     EXPLAINS_MOST,
     Explanation,
     explained_by_workload,
-    measure_compute_time,
     measure_workload,
 )
 from tracelens.analyses.servers import shards
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.servers.shards import Shards
     from tracelens.arrays import Flags, Floats
-    from tracelens.model.trace import Trace
+    from tracelens.facts import Facts
 
 
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -75,10 +74,11 @@ class Imbalance(Shown):
         return {"shards": self.shards.loads, "placements": self.shards.placements}
 
 
-def run(trace: Trace, phases: Phases) -> Imbalance:
+def run(facts: Facts) -> Imbalance:
     """Measure both."""
+    trace, phases = facts.trace, facts.phases
     servers = shards.measure(trace, phases)
-    own = measure_compute_time(trace, phases)
+    own = facts.compute_time
     rows = _whole(own)
     total = own.total[rows]
     if total.size == 0:

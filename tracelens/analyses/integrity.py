@@ -23,7 +23,7 @@ from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 from tracelens.stats.constants import SHOWN_PARTS, WORTH
 
 if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
+    from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
 
@@ -35,8 +35,9 @@ class Integrity(Shown):
     findings: tuple[Finding, ...]
 
 
-def run(trace: Trace, _phases: Phases) -> Integrity:
+def run(facts: Facts) -> Integrity:
     """Look for what is not there."""
+    trace = facts.trace
     spans = _open_spans(trace)
     findings = [
         *([] if trace.cut_short else _broken_off(trace, spans)),

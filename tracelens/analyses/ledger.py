@@ -25,7 +25,6 @@ import numpy as np
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.efficiency import USEFUL
 from tracelens.accounting.phases import job_ns
-from tracelens.accounting.stages import find_server, stages_of
 from tracelens.analyses.collectives.arrivals import Arrivals
 from tracelens.analyses.imbalance import Imbalance
 from tracelens.analyses.jitter import Waits
@@ -42,7 +41,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.accounting.phases import Phases
+    from tracelens.accounting.stages import Roles
     from tracelens.arrays import Floats
+    from tracelens.facts import Facts
     from tracelens.model.finding_entries import Group
     from tracelens.model.findings import Finding
     from tracelens.model.result import Result
@@ -65,16 +66,14 @@ _ASK_WHY: Final = ("wait", "ps_queue", _UNINSTRUMENTED)  # what no category expl
 
 
 def measure(
-    trace: Trace,
-    phases: Phases,
-    findings: Sequence[Finding],
-    results: Mapping[str, Result],
+    facts: Facts, findings: Sequence[Finding], results: Mapping[str, Result]
 ) -> Ledger | None:
     """Account for every loss; None where no worker recorded a step."""
+    trace, phases, roles = facts.trace, facts.phases, facts.roles
     if trace.steps.is_empty():
         return None
     total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
-    part = _parts_of_ranks(trace, phases)
+    part = _parts_of_ranks(trace, roles)
     beyond: dict[str, dict[int, float]] = {
         name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name, part) / total, strict=True))
         for name in CATEGORIES
@@ -88,10 +87,10 @@ def measure(
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
     account.claim(findings, beyond, at_shards)
-    if find_server(trace) is not None:  # who has more of it has done the others' work
+    if roles.server is not None:  # who has more of it has done the others' work
         useful += account.left.pop(_UNINSTRUMENTED)
     account.book("wait", _bubble_ns(results) / total, "bubble")
-    account.book("wait", _unasked_ns(trace, phases) / total, "known")
+    account.book("wait", _unasked_ns(phases, roles.server) / total, "known")
     last, pushed = _at_calls(results, phases), _at_servers(queues, phases)
     named = {rank for finding in findings if finding.category == "fault" for rank in finding.ranks}
     delayed = max(queues.missing_ns / total - account.claimed_by_ranks(findings), 0.0)
@@ -183,23 +182,21 @@ def _bubble_ns(results: Mapping[str, Result]) -> float:
     return staged.bubble_ns if isinstance(staged, StageImbalance) else 0.0
 
 
-def _unasked_ns(trace: Trace, phases: Phases) -> float:
+def _unasked_ns(phases: Phases, server: int | None) -> float:
     """Return for how long a rank that serves the others waited for what they ask."""
-    server = find_server(trace)
     if server is None:
         return 0.0
     waited = phases.by_worker(phases.of("wait"))
     return float(waited[list(phases.pieces.ranks).index(server)])
 
 
-def _parts_of_ranks(trace: Trace, phases: Phases) -> dict[int, int]:
+def _parts_of_ranks(trace: Trace, roles: Roles) -> dict[int, int]:
     """Return which part each rank plays: its stage, or the same one for all who have no peer.
 
     A rank that serves the others is none of theirs.
     """
-    ranks, stages = trace.workers["rank"].to_list(), stages_of(trace, phases)
-    server = find_server(trace)
-    parts = [-1 if rank == server else 0 for rank in ranks]
+    ranks, stages = trace.workers["rank"].to_list(), roles.stages
+    parts = [-1 if rank == roles.server else 0 for rank in ranks]
     for number, members in enumerate(stages.members if stages else (), 1):
         for rank in members.tolist() if len(members) > 1 else ():
             parts[rank] = number

@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.accounting.stages import find_server
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.stats.constants import FEW, SHOWN_ROWS
 
 if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
+    from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
 __all__ = ["EPOCH_COLUMNS", "Membership", "begun_again", "left_behind", "run"]
@@ -51,9 +50,10 @@ class Membership(Shown):
         return {"epochs": self.epochs.head(SHOWN_ROWS)}
 
 
-def run(trace: Trace, _phases: Phases) -> Membership:
+def run(facts: Facts) -> Membership:
     """See who was there when."""
-    periods = _presence(trace)
+    trace = facts.trace
+    periods = _presence(trace, facts.roles.server)
     if periods.is_empty():
         return Membership(pl.DataFrame(schema=EPOCH_COLUMNS), ())
     epochs = _epochs(periods)
@@ -63,7 +63,7 @@ def run(trace: Trace, _phases: Phases) -> Membership:
     return Membership(epochs, (_finding(periods, epochs, worlds),))
 
 
-def _presence(trace: Trace) -> pl.DataFrame:
+def _presence(trace: Trace, server: int | None) -> pl.DataFrame:
     """Return each rank's first and last step; those of the run where the rank's own say nothing."""
     known = {"truncated", "running", "incomplete", "unreadable", "dropped"}
     doubtful = [note.file for note in trace.notes if note.kind in known]
@@ -85,7 +85,7 @@ def _presence(trace: Trace) -> pl.DataFrame:
     earlier = (pl.col("last").max() - pl.col("last") > FEW) & (
         pl.col("ended").max() - pl.col("ended") > few
     )
-    if find_server(trace) is not None:  # who has taken its last work is still there
+    if server is not None:  # who has taken its last work is still there
         later = earlier = pl.lit(value=False)
     again, behind = (pl.col("process").is_in(of(trace)) for of in (begun_again, left_behind))
     joined = later & whole & ~again

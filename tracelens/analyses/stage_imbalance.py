@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.model import Model
 from tracelens.stats.constants import CONSISTENT, FEWEST_STEPS, LEAST_OF_STEP, WORTH
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.accounting.phases import Phases
     from tracelens.accounting.stages import Stages
     from tracelens.arrays import Floats
-    from tracelens.model.trace import Trace
+    from tracelens.facts import Facts
+    from tracelens.replay.model import Model
 
 __all__ = ["STAGE_COLUMNS", "StageImbalance", "run"]
 
@@ -64,13 +62,16 @@ class StageImbalance(Shown):
         return {"stages": self.stages} if self.stages.height else {}
 
 
-def run(trace: Trace, phases: Phases) -> StageImbalance:
+def run(facts: Facts) -> StageImbalance:
     """Compare the stages."""
-    own = measure_compute_time(trace, phases)
+    trace = facts.trace
+    own = facts.compute_time
     stages = own.stages
     if stages is None or not own.settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    replay = Model.explaining_waits(trace, phases) if trace.exchanged.height else None
+    replay = facts.replay.build_whole() if trace.exchanged.height else None
+    if replay is not None and not replay.explains_waits:
+        replay = None
     if replay is not None:
         own = _exclude_implicit_waits(own, replay)
     usual = _by_stage(own, stages, own.total)

@@ -23,7 +23,6 @@ from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.counterfactual import price
-from tracelens.replay.windows import WindowedReplay
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
     BLOCK,
@@ -46,8 +45,10 @@ if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Indices
+    from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
+    from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.changepoint import Course
 
 
@@ -65,9 +66,10 @@ class Stalls(Shown):
     findings: tuple[Finding, ...] = ()
 
 
-def run(trace: Trace, phases: Phases) -> Stalls:
+def run(facts: Facts) -> Stalls:
     """Compare every phase with itself over the run."""
-    own = compute_time.measure_compute_time(trace, phases)
+    trace, phases = facts.trace, facts.phases
+    own = facts.compute_time
     if len(own.ranks) < 2 or len(own.steps) < FEWEST_STEPS or not own.step_ns:
         return Stalls()
     job = job_ns(trace)
@@ -79,7 +81,7 @@ def run(trace: Trace, phases: Phases) -> Stalls:
             found += _loading(own, least, job)
     found += slowdown_findings(own, job, [one.finding for one in found])
     explained = (_with_code(trace, phases, own, one) for one in found)
-    replay = None if own.parted else WindowedReplay(trace, phases)
+    replay = None if own.parted else facts.replay
     return Stalls((*explained, *pause_findings(own, job, replay)))
 
 

@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import job_ns
-from tracelens.accounting.stages import find_server
 from tracelens.model import fmt
 from tracelens.stats.constants import CLEARLY_SLOWER, FALSE_RATE
 from tracelens.stats.tails import rank_sum_tail
@@ -84,9 +83,8 @@ class Tasks:
         return np.concatenate([ns for rank, ns in self.held_ns.items() if rank != slowest])
 
 
-def measure_tasks(trace: Trace, phases: Phases) -> Tasks | None:
+def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | None:
     """Return the tasks of a run; None where no rank hands any out, or fewer than two take some."""
-    server = find_server(trace)
     if server is None:
         return None
     sent = trace.sent.filter(pl.col("peer") == server).with_columns(pl.col("op").cast(pl.String))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.tasks import Tasks
+    from tracelens.facts import Facts
     from tracelens.model.findings import Finding
     from tracelens.model.recognition import Gap
     from tracelens.model.result import Summary
@@ -68,8 +69,7 @@ _WAITED: Final = {"wait": "waiting for other ranks", "ps_queue": "waiting in que
 
 
 def conclude(
-    trace: Trace,
-    phases: Phases,
+    facts: Facts,
     *,
     summary: Summary,
     findings: Sequence[Finding],
@@ -77,6 +77,7 @@ def conclude(
     notes: Sequence[Note],
 ) -> Verdict:
     """Return the verdict that findings and losses lead to."""
+    trace = facts.trace
     every = gaps_of(trace)
     scope = _scope(trace, summary, ledger, notes, every)
     faults = [finding for finding in findings if finding.category == "fault"]
@@ -88,7 +89,7 @@ def conclude(
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
         return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
-    undecided = _undecided(trace, phases, summary, ledger, findings)
+    undecided = _undecided(facts, summary, ledger, findings)
     if undecided:
         return Verdict("inconclusive", *undecided, scope)
     assert ledger
@@ -110,13 +111,13 @@ def conclude(
 
 
 def _undecided(
-    trace: Trace,
-    phases: Phases,
+    facts: Facts,
     summary: Summary,
     ledger: Ledger | None,
     findings: Sequence[Finding],
 ) -> tuple[str, str, str] | None:
     """Return what keeps a run without a fault from being called healthy: headline, why, action."""
+    trace, phases = facts.trace, facts.phases
     if ledger is None:
         return _NO_STEPS
     if summary.ranks_seen > 1 and not _communicates(trace, phases):
@@ -129,7 +130,7 @@ def _undecided(
     held_up = _held_up_by_the_machine(findings) or _busy(trace, ledger)
     if held_up:
         return held_up
-    tasks = measure_tasks(trace, phases)
+    tasks = measure_tasks(trace, phases, facts.roles.server)
     if tasks and tasks.is_slower:
         return (
             f"INCONCLUSIVE: {_slow_at_tasks(tasks)}",
@@ -141,7 +142,7 @@ def _undecided(
     lost = fmt.percent(ledger.unexplained)
     return (
         f"INCONCLUSIVE: {lost} of the time is lost, and nothing recorded says why",
-        _unexplained(ledger, tasks.text if tasks else awaited_text(trace, phases, ledger)),
+        _unexplained(ledger, tasks.text if tasks else awaited_text(facts, ledger)),
         _RECORD_TASKS if tasks else _RECORD[_largest_unexplained(ledger).category],
     )
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.stages import stages_of
+from tracelens.accounting.stages import find_stages
 from tracelens.caching import cached_property
 from tracelens.lod import lanes, pyramid, residuals, search
 from tracelens.lod.lanes import Lane
@@ -131,7 +131,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
     times = Times.of(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
-    stages = stages_of(trace, phases)
+    stages = find_stages(trace)
     stage = stages.stage if stages else np.zeros(trace.workers.height, np.int64)
     rank_residuals = residuals.measure(times, stage=stage)
     windows = residuals.boundaries(trace.steps)

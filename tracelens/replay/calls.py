@@ -38,9 +38,9 @@ _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 
-    `start`, `end` and `stops` are [call, rank], `worker` is [rank]; `on_wire` is from when on each was
-    on the wire, and `through` when the first rank left it. `follows` says which could not go before the
-    one before was through.
+    `start`, `end`, `stops` and `thread` are [call, rank], `worker` is [rank]; `on_wire` is from when on
+    each was on the wire, and `through` when the first rank left it. `follows` says which could not go
+    before the one before was through.
     """
 
     uid: str
@@ -50,6 +50,7 @@ class Calls:
     start: Ints
     end: Ints
     stops: Flags
+    thread: Ints
     step: Ints
     nbytes: Ints
     root: Ints
@@ -119,7 +120,15 @@ class Calls:
         links.add(begin.ravel(), everyone, np.zeros(everyone.shape))
         links.add(on_wire[:-1] + 1, on_wire[1:], np.zeros(self.height - 1), self.follows[1:])
         wire = self.through - self.on_wire
-        links.add(on_wire, on_wire + 1, wire, line=self.line, nbytes=self.nbytes, step=self.step)
+        links.add(
+            on_wire,
+            on_wire + 1,
+            wire,
+            line=self.line,
+            nbytes=self.nbytes,
+            step=self.step,
+            communicator=self.uid,
+        )
         leaves = self.end - self.through[:, None]
         # Who came last to an implicit call may have been there for no time at all.
         links.add(everyone + 1, end.ravel(), leaves.ravel(), (begin != end).ravel())
@@ -135,14 +144,30 @@ class Calls:
         waits = (is_root if self.op in TO_ROOT else ~is_root) & (come <= self.end)
         waits &= (self.root >= 0)[:, None]
         lag = self.end - np.where(waits, np.maximum(come, self.start), self.start)
-        about = {"line": self.line, "nbytes": np.repeat(self.nbytes, len(self.worker))}
-        links.add(begin.ravel(), end.ravel(), lag.ravel(), **about)  # type: ignore[arg-type]
+        links.add(
+            begin.ravel(),
+            end.ravel(),
+            lag.ravel(),
+            line=self.line,
+            nbytes=np.repeat(self.nbytes, len(self.worker)),
+            step=np.repeat(self.step, len(self.worker)),
+            communicator=self.uid,
+        )
         for column in range(len(self.worker)):
             by = begin[rows, root] if self.op in FROM_ROOT else begin[:, column]
             of = end[:, column] if self.op in FROM_ROOT else end[rows, root]
             there = waits[:, column] if self.op in FROM_ROOT else waits[rows, root]
             after = lag[:, column] if self.op in FROM_ROOT else lag[rows, root]
-            links.add(by, of, after, there, line=self.line, nbytes=self.nbytes)
+            links.add(
+                by,
+                of,
+                after,
+                there,
+                line=self.line,
+                nbytes=self.nbytes,
+                step=self.step,
+                communicator=self.uid,
+            )
 
 
 def complete_calls(trace: Trace, first: Ints, last: Ints) -> Iterator[Calls]:
@@ -182,6 +207,7 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
         start=start,
         end=end,
         stops=stops,
+        thread=np.asarray(grid.thread[rows]),
         step=grid.first("step")[rows].astype(np.int64),
         nbytes=grid.first("nbytes")[rows],
         root=_roots(grid, rows),

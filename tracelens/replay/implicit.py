@@ -185,6 +185,7 @@ def _infer_calls(
         start=begin_ns[waits],
         end=end_ns[waits],
         stops=np.ones((count, len(group)), np.bool_),
+        thread=np.full((count, len(group)), -1, np.int64),
         step=step[waits, 0].astype(np.int64),
         nbytes=np.full(count, -1, np.int64),
         root=np.full(count, -1, np.int64),

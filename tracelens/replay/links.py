@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -44,7 +44,8 @@ class LinkTable:
     """Links as columns: `target` comes no earlier than `lag` ns after `source`.
 
     `line` is a place in `lines`, -1 for none; `nbytes` are those that the lag is for, -1 unknown; `step`
-    is the step's number, -1 for none; `shard` the server's, -1 for none; `bond` is a `Bond`.
+    is the step's number, -1 for none; `shard` the server's, -1 for none; `bond` is a `Bond`;
+    `communicator` is an index in `communicators`, -1 for none.
     """
 
     source: Ints
@@ -55,7 +56,9 @@ class LinkTable:
     step: Ints
     shard: Ints
     bond: Ints
+    communicator: Ints
     lines: tuple[Line, ...]
+    communicators: tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -63,6 +66,7 @@ class Links:
     """Collects links; those of which an end is no moment (-1), or both are one, are left out."""
 
     lines: list[Line] = field(default_factory=list)
+    communicators: list[str] = field(default_factory=list)
     _parts: list[tuple[Array, ...]] = field(default_factory=list)
 
     def add(
@@ -77,22 +81,24 @@ class Links:
         step: Ints | None = None,
         shard: Ints | None = None,
         bond: Bond = Bond.NONE,
+        communicator: str | None = None,
     ) -> None:
         """Add some links; `there` says which of them there are."""
         kept = (source >= 0) & (target >= 0) & (source != target)
         rows = np.flatnonzero(kept if there is None else kept & there)
         none = np.full(len(rows), -1, np.int64)
-        number = -1 if line is None else self._number(line)
+        number = -1 if line is None else _index_in(self.lines, line)
+        group = -1 if communicator is None else _index_in(self.communicators, communicator)
         of_rows = [none if values is None else values[rows] for values in (nbytes, step, shard)]
         ends = (source[rows], target[rows], np.asarray(lag[rows], np.float64))
-        lines, bonds = (np.full(len(rows), value) for value in (number, bond))
-        self._parts.append((*ends, lines, *of_rows, bonds))
+        lines, bonds, groups = (np.full(len(rows), value) for value in (number, bond, group))
+        self._parts.append((*ends, lines, *of_rows, bonds, groups))
 
     def add_first(self, source: Ints, target: Ints, lag: Ints) -> None:
         """Add links, all of them, before all others."""
         none = np.full((4, len(source)), -1, np.int64)
         free = np.zeros(len(source), np.int64)
-        self._parts.insert(0, (source, target, lag.astype(np.float64), *none, free))
+        self._parts.insert(0, (source, target, lag.astype(np.float64), *none, free, none[0]))
 
     @property
     def targets(self) -> Ints:
@@ -122,11 +128,6 @@ class Links:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def _number(self, line: Line) -> int:
-        if line not in self.lines:
-            self.lines.append(line)
-        return self.lines.index(line)
-
     def table(self, recorded: Floats) -> LinkTable:
         """Return all of them, in the order in which they were added.
 
@@ -135,7 +136,7 @@ class Links:
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
         forward = recorded[columns[0]] <= recorded[columns[1]]
         columns = [column[forward] for column in columns]
-        source, target, lag, line, nbytes, step, shard, bond = columns
+        source, target, lag, line, nbytes, step, shard, bond, communicator = columns
         return LinkTable(
             source=source,
             target=target,
@@ -145,5 +146,14 @@ class Links:
             step=step,
             shard=shard,
             bond=bond,
+            communicator=communicator,
             lines=tuple(self.lines),
+            communicators=tuple(self.communicators),
         )
+
+
+def _index_in(known: list[Any], value: Any) -> int:
+    """Return the index of a value, which is added if it is new."""
+    if value not in known:
+        known.append(value)
+    return known.index(value)

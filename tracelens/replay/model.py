@@ -24,6 +24,7 @@ from tracelens.replay.graph import Graph
 from tracelens.replay.implicit import find_implicit_calls
 from tracelens.replay.links import KEPT, Links, LinkTable
 from tracelens.replay.messages import message_edges, messages_of
+from tracelens.replay.readiness import Queue, estimate_ready_calls
 from tracelens.replay.requests import Requests
 from tracelens.replay.threads import (
     IS_BLOCKED,
@@ -38,7 +39,7 @@ from tracelens.replay.threads import (
 from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
@@ -78,17 +79,18 @@ class Model:
     algorithms: dict[int, frozenset[str]]
 
     @classmethod
-    def of(
-        cls, trace: Trace, phases: Phases, between: tuple[int, int] | None = None
-    ) -> Self | None:
+    def of(cls, trace: Trace, phases: Phases, steps: tuple[int, int] | None = None) -> Self | None:
         """Build it; None for a run without steps, or in which a worker has none.
 
-        With `between`, it is made of the steps from the first to the second number, both included.
+        Args:
+            trace: A run.
+            phases: The partition of its time.
+            steps: The numbers of the first and the last step to replay, if not all.
         """
         processes = trace.workers["process"].to_list()
         chosen = trace.steps
-        if between is not None:
-            chosen = chosen.filter(pl.col("step").is_between(*between))
+        if steps is not None:
+            chosen = chosen.filter(pl.col("step").is_between(*steps))
         windows = chosen.sort("start_ns").partition_by("process", as_dict=True)
         if not processes or any((process,) not in windows for process in processes):
             return None
@@ -98,11 +100,15 @@ class Model:
         pieces = [
             phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
         ]
-        if between is not None:
+        if steps is not None:
             pieces = [_pieces_between(*pair) for pair in zip(pieces, mine, strict=True)]
         sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
-        recorded_calls = [call.noticed(blocked) for call in complete_calls(trace, first, last)]
+        as_recorded = [*complete_calls(trace, first, last)]
+        queue = Queue.from_calls(as_recorded, len(pieces))
+        recorded_calls = estimate_ready_calls(
+            [call.noticed(blocked) for call in as_recorded], queue, pieces, mine
+        )
         requests = Requests.of(trace, first, last).noticed(blocked)
         sides = [sent, received, *(call.sides for call in recorded_calls), requests.sides]
         implicit = [*_implicit_calls(trace, pieces, mine, sides)]
@@ -122,6 +128,7 @@ class Model:
         times = np.concatenate(recorded)
         for call, place in zip(calls, places, strict=True):
             call.add_links(links, numbers, place)
+        queue.add_links(links, calls, places)
         if requests.asked.height:
             requests.add_links(links, numbers, count, times, released)
         caused = [links.targets]
@@ -130,13 +137,13 @@ class Model:
             # A message that had come earlier did not end the wait.
             caused.append(target[times[source] + lag >= times[target]])
         links.add_first(*numbers.in_order(np.unique(np.concatenate(caused))))
-        steps = np.unique(chosen["step"].to_numpy()).astype(np.int64)
+        step_numbers = np.unique(chosen["step"].to_numpy()).astype(np.int64)
         return cls(
-            steps=steps,
+            steps=step_numbers,
             begin_ns=int(first.min()),
             threads=tuple(threads),
-            rows=tuple(rows_of(thread, steps) for thread in threads),
-            ends=numbers.ends(steps),
+            rows=tuple(rows_of(thread, step_numbers) for thread in threads),
+            ends=numbers.ends(step_numbers),
             links=links.table(times),
             recorded=times.astype(np.float64),
             calls=calls,
@@ -149,11 +156,9 @@ class Model:
         )
 
     @classmethod
-    def explaining_waits(
-        cls, trace: Trace, phases: Phases, between: tuple[int, int] | None = None
-    ) -> Self | None:
+    def explaining_waits(cls, trace: Trace, phases: Phases) -> Self | None:
         """Build it as `of` does; None also where much of the waiting has no known reason."""
-        found = cls.of(trace, phases, between)
+        found = cls.of(trace, phases)
         return found if found and found.explains_waits else None
 
     @cached_property
@@ -293,6 +298,28 @@ class Model:
             lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
         return lag
 
+    def measure_transfer_savings(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
+        """Return by how much shorter each step is if collectives take less time, ns, [step].
+
+        Args:
+            takes: What share of its time on the wire each call takes then, by communicator, [step].
+            steps: The step of each row of these, ascending.
+        """
+        links, lag = self.links, self.links.lag.copy()
+        threads_end = sum(len(thread.moments) for thread in self.threads)
+        place = np.minimum(np.searchsorted(steps, links.step), len(steps) - 1)
+        share_after = np.ones(len(self.recorded))
+        is_changed = (links.line >= 0) & (steps[place] == links.step)
+        for number, communicator in enumerate(links.communicators):
+            if communicator in takes:
+                rows = np.flatnonzero(is_changed & (links.communicator == number))
+                lag[rows] *= takes[communicator][place[rows]]
+                share_after[links.target[rows]] = takes[communicator][place[rows]]
+        # Ranks leave a slow call one after the other: what follows it shrinks as it does.
+        share_after[:threads_end] = 1.0
+        lag *= share_after[links.source]
+        return self.lengths(self.usual) - self.lengths(self.graph.play(lag))
+
     def measure_savings(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
         """Return by how much shorter each step is with such changes, ns, [step]; see `reduce_lags`."""
         times = self.graph.play(self.reduce_lags(*changes, steps=steps))
@@ -350,7 +377,9 @@ def _measure_overrun(row: Ints, spent: Floats) -> Floats:
 def _pieces_between(pieces: WorkerPieces, windows: pl.DataFrame) -> WorkerPieces:
     """Return the pieces of some step windows that follow each other."""
     begin, end = int(windows["start_ns"][0]), int(windows["start_ns"][-1])
-    of_begin, of_end = np.searchsorted(pieces.bounds, (begin, end), side="right") - 1
+    # A step without length has no piece.
+    places = np.searchsorted(pieces.bounds, (begin, end), side="right") - 1
+    of_begin, of_end = np.minimum(places, len(pieces.step) - 1)
     return pieces.between(int(pieces.step[of_begin]), int(pieces.step[of_end]) + 1)
 
 

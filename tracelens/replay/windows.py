@@ -77,6 +77,27 @@ class WindowedReplay:
         share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
         return Savings(np.where(is_replayed, saved, late * share), in_flight, inferred)
 
+    def build_whole(self) -> Model | None:
+        """Return the model of all steps, however many there are; None if the run cannot be replayed."""
+        steps = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
+        return self._model_of(int(steps[0]), int(steps[-1])) if len(steps) else None
+
+    def build_around(self, steps: Ints) -> Model | None:
+        """Return the model of the run, or of a window in the middle of some steps if it is long.
+
+        None if the run cannot be replayed.
+        """
+        known = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
+        pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
+        if not len(known):
+            return None
+        count = max(int(self.max_pieces * len(known) / max(pieces, 1)), MIN_STEPS_OF_WINDOW)
+        if pieces <= self.max_pieces or count >= len(known):
+            return self._model_of(int(known[0]), int(known[-1]))
+        middle = int(np.searchsorted(known, steps[len(steps) // 2]))
+        first = min(max(middle - count // 2, 0), len(known) - count)
+        return self._model_of(int(known[first]), int(known[first + count - 1]))
+
     def build_models(self) -> list[Model]:
         """Return the run, or windows of it from begin to end; empty if it cannot be replayed."""
         steps = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)

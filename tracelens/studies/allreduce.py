@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from tracelens.errors import UnusableInput
+from tracelens.facts import Facts
 from tracelens.model import fmt
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 from tracelens.studies.figures import Figure, Section, Study
@@ -130,7 +131,7 @@ def ask(trace: Trace) -> Section:
     from tracelens.accounting import phases  # noqa: PLC0415 - closed forms need none
     from tracelens.analyses.collectives import communication  # noqa: PLC0415
 
-    found = communication.run(trace, phases.run(trace)).bandwidths.filter(
+    found = communication.run(Facts(trace, phases.run(trace))).bandwidths.filter(
         pl.col("op") == "allreduce"
     )
     if found.is_empty():

@@ -19,6 +19,7 @@ from tracelens.accounting import phases as accounting
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.analyses.overlap import gradient_latency, interleaving
 from tracelens.errors import UnusableInput
+from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.replay.whatif import whatif
 from tracelens.simulator import scenario_file, synthetic
@@ -223,7 +224,7 @@ def ask(trace: Trace) -> Section:
         UnusableInput: it holds no reductions, or no weight updates of two steps.
     """
     phases = accounting.run(trace)
-    found = interleaving.run(trace, phases)
+    found = interleaving.run(Facts(trace, phases))
     budget = gradient_latency.background_budget(trace, phases)
     hidden = found.overlap["overlap"].drop_nulls()
     if hidden.is_empty() or budget.is_empty():

@@ -11,6 +11,7 @@ from support.runs.analysed import report, trace
 from tracelens.accounting import phases
 from tracelens.analyses.collectives import arrivals
 from tracelens.analyses.collectives.arrivals import Arrivals
+from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import Alignment
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
@@ -83,7 +84,7 @@ def test_every_call_is_counted_once() -> None:
 def test_a_rank_alone_comes_to_nobody() -> None:
     """Without calls of several ranks, tables are empty."""
     alone = trace(Scenario(ranks=1, steps=10))
-    found = arrivals.run(alone, phases.run(alone))
+    found = arrivals.run(Facts(alone, phases.run(alone)))
     assert found.by_step.is_empty()
     assert found.last.is_empty()
     assert found.spread.is_empty()
@@ -95,7 +96,7 @@ def test_no_wait_is_told_that_the_clocks_cannot_see() -> None:
     sure = prepare(generate(run))
     hosts = [replace(host, uncertainty_ns=10**8) for host in sure.alignment.hosts]
     unsure = sure.with_(alignment=Alignment("wall", tuple(hosts)))
-    seen, unseen = (arrivals.run(one, phases.run(one)) for one in (sure, unsure))
+    seen, unseen = (arrivals.run(Facts(one, phases.run(one))) for one in (sure, unsure))
     assert (seen.by_step["skew_max_ns"] > 3 * sure.uncertainty_ns).all()
     assert set(unseen.by_step["skew_max_ns"]) == set(unseen.last["alone_ns"]) == {0}
     assert set(unseen.last["wait_ns"]) == {0}

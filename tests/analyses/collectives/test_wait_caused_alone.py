@@ -10,6 +10,7 @@ from support.runs.traces import WORLD, call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.analyses.collectives import arrivals
+from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import COMMUNICATOR_COLUMNS
 
@@ -30,7 +31,7 @@ def alone_ms(rows: Iterable[dict[str, Any]]) -> dict[int, float]:
             communicators=pl.DataFrame(groups, schema=COMMUNICATOR_COLUMNS)
         )
     )
-    last = arrivals.run(trace, phases.run(trace)).last
+    last = arrivals.run(Facts(trace, phases.run(trace))).last
     return {row["rank"]: row["alone_ns"] / MS for row in last.iter_rows(named=True)}
 
 

@@ -10,6 +10,7 @@ import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.analyses import analyze
 from tracelens.analyses.servers import asynchrony
+from tracelens.facts import Facts
 
 MS = 10**6
 
@@ -60,7 +61,7 @@ def _trace(rows: list[dict[str, Any]]) -> tl.Trace:
 
 def _result(rows: list[dict[str, Any]]) -> asynchrony.Asynchrony:
     trace = _trace(rows)
-    return asynchrony.run(trace, phases.run(trace))
+    return asynchrony.run(Facts(trace, phases.run(trace)))
 
 
 def test_a_slow_worker_is_stale() -> None:

@@ -11,6 +11,7 @@ from support.web.views import view_of
 
 from tracelens.accounting import phases
 from tracelens.analyses import critical_path
+from tracelens.facts import Facts
 from tracelens_dashboard.figures import critical_path as figures_critical_path
 from tracelens_dashboard.figures import slack
 from tracelens_dashboard.figures.axes import cell_lead
@@ -24,7 +25,7 @@ NONE = pl.DataFrame()
 def found() -> critical_path.CriticalPath:
     """Walk the path of a run whose rank 2 is slow in backprop of steps 20-39."""
     trace = traced(SLOW_RANK)
-    return critical_path.run(trace, phases.run(trace))
+    return critical_path.run(Facts(trace, phases.run(trace)))
 
 
 def test_the_strip_shows_the_late_rank_in_its_steps() -> None:

@@ -9,6 +9,7 @@ from support.runs.verdicts import said
 
 from tracelens.accounting import phases
 from tracelens.analyses import critical_path, imbalance
+from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.findings import Finding
 from tracelens.model.result import Efficiency, Report, Share, Summary
@@ -69,8 +70,8 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
         notes=trace.notes,
         results={
             "phases": parts,
-            "imbalance": imbalance.run(trace, parts),
-            "critical_path": critical_path.run(trace, parts),
+            "imbalance": imbalance.run(Facts(trace, parts)),
+            "critical_path": critical_path.run(Facts(trace, parts)),
         },
     )
 

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats, Int32s, Ints
+    from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -107,8 +108,9 @@ class Arrivals(Shown):
     findings: tuple[Finding, ...] = ()
 
 
-def run(trace: Trace, phases: Phases) -> Arrivals:
+def run(facts: Facts) -> Arrivals:
     """Look at the calls to which all their ranks arrived, on clocks that are tied together."""
+    trace, phases = facts.trace, facts.phases
     uncertain = CLEAR * trace.uncertainty_ns
     seen = [one for grid in trace.calls if (one := _Seen.of(grid, uncertain)) is not None]
     calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])

@@ -2,33 +2,34 @@
 
 Algorithm bandwidth is payload / time; bus bandwidth multiplies it by what the slowest link must carry
 (nccl-tests, PERFORMANCE.md), so that operations and numbers of ranks compare. Messages are **small** if
-joining them saves time when the steps are replayed (`replay/collectives.py`).
+joining them saves time when the run is replayed (`replay/pricing.py`).
 
 What a message costs is fitted where sizes differ, and bounded where they do not (`cost_model.py`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import exposed_transfer, job_ns
+from tracelens.accounting.phases import job_ns
 from tracelens.analyses.collectives import cost_model, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay import collectives
+from tracelens.replay.pricing import price_joined_calls
 from tracelens.stats.constants import MANY, NEARLY_ALL, NOTICEABLE, ROUNDING, SIZE_CLASS
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
     from tracelens.analyses.collectives.cost_model import Costs
-    from tracelens.model.trace import Trace
-    from tracelens.replay.collectives import Fused
+    from tracelens.facts import Facts
+    from tracelens.replay.pricing import JoinedCalls
+    from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
 
 __all__ = [
@@ -95,14 +96,15 @@ class Communication(Shown):
         }
 
 
-def run(trace: Trace, phases: Phases) -> Communication:
+def run(facts: Facts) -> Communication:
     """Measure the collectives of all communicators."""
+    trace = facts.trace
     calls = transfers.with_algorithms(trace, transfers.collective_calls(trace))
     sized = calls.filter(pl.col("bytes") > 0, pl.col("wire_ns") > 0, pl.col("ranks") > 1)
     lines = cost_model.fits(sized)
     job = job_ns(trace)
     costs = lines | cost_model.bounds(trace, sized, lines)
-    small = _small(sized, costs, phases, job) if job else []
+    small = _small(facts.replay, sized, costs, job) if job else []
     each = _classed(sized)
     return Communication(
         calls=calls,
@@ -170,63 +172,74 @@ def _table(calls: pl.DataFrame, lines: Costs) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row")
 
 
-def _small(calls: pl.DataFrame, lines: Costs, phases: Phases, job: int) -> list[Finding]:
+def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) -> list[Finding]:
     """Report each communicator whose messages are worth joining."""
     found = []
     for part in calls.partition_by("communicator", "op", "algorithm", maintain_order=True):
         line = lines.get((part["op"][0], part["ranks"][0], part["algorithm"][0]))
         if line is None or line.latency_interval[0] <= 0 or part["step"].min() == -1:
             continue
-        fused = [_fused(same, line.latency_ns, phases) for same in collectives.StepCalls.of(part)]
-        saving = sum(float(one.saved.sum()) for one in fused) / job
-        if saving >= NOTICEABLE:
-            found.append(_finding(part, line, fused, saving, job))
+        # Joined, all calls of a step but one cost less by a latency.
+        most_ns = line.latency_ns * (part.height - part["step"].n_unique())
+        if most_ns < NOTICEABLE * job:
+            continue
+        name = str(part["communicator"][0])
+        op, cost = str(part["op"][0]), _through_usual_call(line, part)
+        alike = calls.filter(communicator=part["communicator"][0], op=op)
+        has_one_algorithm = alike["algorithm"].n_unique() == 1
+        steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
+        joined = price_joined_calls(replay, name, op, cost, steps=steps)
+        if joined and joined.saved_ns.sum() * joined.scale >= NOTICEABLE * job:
+            found.append(_finding(part, line, joined, job))
     return found
 
 
-def _fused(calls: collectives.StepCalls, latency_ns: float, phases: Phases) -> Fused:
-    return collectives.best_fusion(calls, latency_ns, exposed_transfer(phases, calls.steps))
+def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
+    """Return a line whose bytes take what calls take beyond the latency, where that is a bound."""
+    if line.ns_per_byte > 0:
+        return line
+    wire_ns, nbytes = (float(np.median(calls[name].to_numpy())) for name in ("wire_ns", "bytes"))
+    return dataclasses.replace(
+        line, ns_per_byte=max(wire_ns - line.latency_ns, 0.0) / max(nbytes, 1.0)
+    )
 
 
-def _interval(fused: list[Fused], line: CostModel, job: int) -> tuple[float, float]:
+def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, float]:
     """Join the doubt about single steps with that about the latency."""
-    saved = np.concatenate([one.saved for one in fused])
-    saving = float(saved.sum()) / job
+    saved_ns = joined.saved_ns * joined.scale
+    saving = float(saved_ns.sum()) / job
     below, above = (
         np.hypot(drawn - saving, (latency / line.latency_ns - 1) * saving)
         for drawn, latency in zip(
-            bootstrap_interval(saved, job), line.latency_interval, strict=True
+            bootstrap_interval(saved_ns, job), line.latency_interval, strict=True
         )
     )
     return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
 
 
-def _finding(
-    part: pl.DataFrame, line: CostModel, fused: list[Fused], saving: float, job: int
-) -> Finding:
-    typical = max(fused, key=lambda one: len(one.steps))
+def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int) -> Finding:
     wire = int(part["wire_ns"].sum())
     share = min(line.latency_ns * part.height / max(wire, 1), 1.0)
-    interval = _interval(fused, line, job)
     size = float(part["bytes"].to_numpy().mean())
     op = str(part["op"][0])
     return Finding.of(
         "small_messages",
         {
-            "calls": fmt.count(typical.calls, op),
+            "calls": fmt.count(joined.calls, op),
             "size": fmt.size(size),
             "latency": fmt.duration(line.latency_ns),
             "share": fmt.percent(share),
-            "messages": fmt.count(typical.messages, "message"),
+            "messages": fmt.count(joined.messages, "message"),
         },
         phase="reduction",
         pattern="persistent",
-        saving=saving,
-        interval=interval,
+        saving=float(joined.saved_ns.sum()) * joined.scale / job,
+        interval=_interval(joined, line, job),
         evidence={
             "op": op,
-            "calls_per_step": typical.calls,
-            "messages_per_step": typical.messages,
+            "calls_per_step": joined.calls,
+            "messages_per_step": joined.messages,
+            "bucket_bytes": joined.nbytes,
             "mean_bytes": size,
             "latency_ns": line.latency_ns,
             "latency_share": share,

@@ -17,9 +17,10 @@ import polars as pl
 
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import job_ns
+from tracelens.analyses.collectives import transfers
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
-from tracelens.replay.collectives import saved_by_faster_transfer
+from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run
 from tracelens.stats.constants import (
@@ -40,8 +41,10 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
+    from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["findings"]
 
@@ -70,8 +73,9 @@ class _Cost:
     interval: tuple[float, float]
 
 
-def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: bool) -> list[Finding]:
+def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Finding]:
     """Search the run for congestion; `recorded` says whether messages between ranks were."""
+    trace, phases = facts.trace, facts.phases
     job = job_ns(trace)
     taken = _beside_usual(calls)
     relative = taken.group_by("step").agg(pl.col("wire_ns", "usual").sum()).sort("step")
@@ -82,7 +86,7 @@ def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: boo
         return []
     hit = steps[slow.inside]
     lost, less, more = (
-        saved_by_faster_transfer(trace, calls, hit, _takes(groups, usual), phases)
+        _price(facts.replay, calls, hit, _takes(groups, usual))
         for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
     saving = float(lost.sum()) / job
@@ -97,6 +101,17 @@ def findings(trace: Trace, calls: pl.DataFrame, phases: Phases, *, recorded: boo
         interval=interval,
     )
     return [_finding(steps, slow, cost, recorded=recorded)]
+
+
+def _price(
+    replay: WindowedReplay, calls: pl.DataFrame, steps: Ints, takes: dict[str, Floats]
+) -> Floats:
+    """Return what each of some steps saves if the calls of slow communicators take less time, ns."""
+    lost_ns = np.zeros(len(steps))
+    for communicator, share in takes.items():
+        mine = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
+        lost_ns += transfers.wire_of_steps(mine, steps) * (1 - share)
+    return price_faster_calls(replay, takes, steps, lost_ns)
 
 
 def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Floats]:

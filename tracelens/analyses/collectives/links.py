@@ -3,8 +3,8 @@
 A **slow link** is found where messages between two ranks were recorded (`transfers.py`). Collectives
 alone do not tell it: in a ring every rank is as slow as the slowest link, so of such a run only the
 exposed communication is reported (`overlap/interleaving.py`), or, where it is slow for a while only,
-congestion (`congestion.py`). What fixing it saves is found by replaying the collectives
-(`replay/collectives.py`).
+congestion (`congestion.py`). What fixing it saves is found by replaying the run
+(`replay/pricing.py`).
 
 Links between hosts are compared with each other, and links inside hosts with each other. Each message is
 expected to take what messages of its size take; what a link takes beyond the median link of the step, in
@@ -27,7 +27,7 @@ from tracelens.analyses.collectives import congestion, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.collectives import saved_by_faster_transfer
+from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
+    from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
 
@@ -83,18 +84,19 @@ class Links(Shown):
         return {"links": self.links.head(SHOWN_ROWS)}
 
 
-def run(trace: Trace, phases: Phases) -> Links:
+def run(facts: Facts) -> Links:
     """Look at messages between ranks, and at collectives over time."""
+    trace, phases = facts.trace, facts.phases
     hops = transfers.point_to_point_messages(trace)
     job = job_ns(trace)
     if not job:
         return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
     calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     slow = find_slow_links(trace, hops, phases)
-    found = [_finding(trace, calls, hops, group, phases) for group in _by_rank(slow)]
+    found = [_finding(facts, calls, hops, group) for group in _by_rank(slow)]
     reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH]
     if not reported:
-        reported = congestion.findings(trace, calls, phases, recorded=not hops.is_empty())
+        reported = congestion.findings(facts, calls, recorded=not hops.is_empty())
     return Links(_table(trace, hops), tuple(reported))
 
 
@@ -130,10 +132,11 @@ def _touch(one: SlowLink, other: SlowLink) -> bool:
 
 
 def _finding(
-    trace: Trace, calls: pl.DataFrame, hops: pl.DataFrame, group: list[SlowLink], phases: Phases
+    facts: Facts, calls: pl.DataFrame, hops: pl.DataFrame, group: list[SlowLink]
 ) -> Finding:
+    trace = facts.trace
     main = max(group, key=lambda one: float(one.residual_ns.sum()))
-    lost = _lost(trace, calls, main, phases)
+    lost = _lost(facts, calls, main)
     job = job_ns(trace)
     steps = int(main.steps[0]), int(main.steps[-1])
     inside = hops.filter(pl.col("step").is_between(*steps))
@@ -171,24 +174,21 @@ def _finding(
     )
 
 
-def _lost(trace: Trace, calls: pl.DataFrame, slow: SlowLink, phases: Phases) -> Floats:
+def _lost(facts: Facts, calls: pl.DataFrame, slow: SlowLink) -> Floats:
     """Return what the slow link costs each of its steps.
 
     Where its messages make up the collectives' transfer, these take as many times less as it would;
     else they lose at most what the link's messages lose.
     """
-    exposed = exposed_transfer(phases, slow.steps)
-    wire = calls.group_by("step").agg(pl.col("wire_ns").sum()).sort("step")
-    known = dict(wire.iter_rows())
-    whole = np.array([known.get(step, 0) for step in slow.steps.tolist()], np.float64)
+    whole = transfers.wire_of_steps(calls, slow.steps)
     if not whole.any():
-        return np.minimum(slow.residual_ns, exposed)
+        return np.minimum(slow.residual_ns, exposed_transfer(facts.phases, slow.steps))
     own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, ROUNDING)
     takes = 1 / np.maximum(slow.ratio, 1)
     if np.median(own / np.maximum(whole, 1)) < MAJORITY:
         takes = np.maximum(takes, 1 - slow.residual_ns / np.maximum(whole, 1))
     every = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), takes)
-    return saved_by_faster_transfer(trace, calls, slow.steps, every, phases)
+    return price_faster_calls(facts.replay, every, slow.steps, whole * (1 - takes))
 
 
 def _typical(hops: pl.DataFrame) -> float:

@@ -29,7 +29,7 @@ from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.constants import CLEAR, ONE_CALL_NS
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Int32s, Ints
+    from tracelens.arrays import Flags, Floats, Int32s, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
@@ -39,6 +39,7 @@ __all__ = [
     "bus_factor",
     "collective_calls",
     "point_to_point_messages",
+    "wire_of_steps",
     "with_algorithms",
 ]
 
@@ -85,6 +86,13 @@ def with_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
         .join(known, on=["communicator", "seq"], how="left", maintain_order="left")
         .with_columns(pl.col("communicator").cast(CALL_COLUMNS["communicator"]))
     )
+
+
+def wire_of_steps(calls: pl.DataFrame, steps: Ints) -> Floats:
+    """Return how long the calls of each of some steps held the wire, ns, [step]."""
+    wire = calls.group_by("step").agg(pl.col("wire_ns").sum())
+    known = dict(wire.iter_rows())
+    return np.array([known.get(step, 0) for step in steps.tolist()], np.float64)
 
 
 def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:

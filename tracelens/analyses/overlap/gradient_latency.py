@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import JoinedPieces
     from tracelens.arrays import Ints
+    from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -91,8 +92,9 @@ class GradientLatency(Shown):
         }
 
 
-def run(trace: Trace, phases: Phases) -> GradientLatency:
+def run(facts: Facts) -> GradientLatency:
     """Follow all gradients, and add up the time for background work."""
+    trace, phases = facts.trace, facts.phases
     rank = trace.workers.select("process", "rank")
     rows = follow_gradients(trace, phases).join(
         rank, on="process", how="left", maintain_order="left"

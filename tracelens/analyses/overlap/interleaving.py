@@ -28,6 +28,7 @@ from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.collectives import hideable_transfer
+from tracelens.replay.pricing import price_edit
 from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.pieces import JoinedPieces, Segments
     from tracelens.accounting.weight_updates import WeightUpdates
     from tracelens.arrays import Flags, Ints
+    from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
@@ -80,8 +82,9 @@ class Interleaving(Shown):
         return self.updates.gaps
 
 
-def run(trace: Trace, phases: Phases) -> Interleaving:
+def run(facts: Facts) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
+    trace, phases = facts.trace, facts.phases
     overlap, updates = _overlap(phases), phases.updates
     job = job_ns(trace)
     found = Interleaving(
@@ -96,9 +99,18 @@ def run(trace: Trace, phases: Phases) -> Interleaving:
         return found
     findings = _between_updates(trace, updates, job)
     if not trace.parted:  # else what looks like transfer may be a wait for ranks that were left out
-        saving = hideable_transfer(trace, phases) / job
+        saving = _price_overlap(facts, job)
         findings = [*_exposed(trace, phases, overlap, saving), *findings]
     return replace(found, findings=tuple(findings))
+
+
+def _price_overlap(facts: Facts, job: int) -> float:
+    """Return what hiding transfer under backprop saves: what the replay says, at most what fits."""
+    most = hideable_transfer(facts.trace, facts.phases) / job
+    if most < WORTH_ADVICE:
+        return most
+    saved_ns = price_edit(facts.replay, "overlap=on")
+    return most if saved_ns is None else min(max(saved_ns, 0.0) / job, most)
 
 
 def _by_step(phases: Phases) -> pl.DataFrame:

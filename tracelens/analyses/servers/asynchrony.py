@@ -23,6 +23,7 @@ from tracelens.stats.constants import CLEARLY_SLOWER, FEW, NEARLY_ALL, PARTS_OF_
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
+    from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
 __all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
@@ -54,8 +55,9 @@ class Asynchrony(Shown):
     findings: tuple[Finding, ...]
 
 
-def run(trace: Trace, phases: Phases) -> Asynchrony:
+def run(facts: Facts) -> Asynchrony:
     """Measure staleness, fairness and waiting for turns."""
+    trace, phases = facts.trace, facts.phases
     job = job_ns(trace)
     updates = _updates(trace)
     turns = _turns(trace)

@@ -39,7 +39,6 @@ from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.windows import WindowedReplay
 from tracelens.stats.constants import (
     CLEAR,
     CONSISTENT,
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.stacks import Culprit
     from tracelens.analyses.stragglers.location import Parts, Place
+    from tracelens.facts import Facts
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode, Price
 
@@ -74,14 +74,15 @@ class Stragglers(Shown):
     statement: str | None = None
 
 
-def run(trace: Trace, phases: Phases) -> Stragglers:
+def run(facts: Facts) -> Stragglers:
     """Find late ranks and price them."""
-    own = compute_time.measure_compute_time(trace, phases)
+    trace, phases = facts.trace, facts.phases
+    own = facts.compute_time
     statement = _insufficient(own, chosen=trace.choice.steps is not None)
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = priced(own, job, None if own.parted else WindowedReplay(trace, phases))
+    worth = priced(own, job, None if own.parted else facts.replay)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     majority = len(own.ranks) > 2 and len(late) > CONSISTENT * (len(own.ranks) - len(late))
     given = measure_workload(phases, own) if worth else {}

@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINSTRUMENTED
-from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.analyses import stacks
 from tracelens.analyses.jitter import in_few_steps
 from tracelens.caching import cached_property
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats, Ints
-    from tracelens.model.trace import Trace
+    from tracelens.facts import Facts
     from tracelens.model.verdict import Ledger
 
 __all__ = ["MAJORITY", "Parts", "Place", "awaited_text", "parts_of", "place_of"]
@@ -157,17 +156,17 @@ def _around_uninstrumented(phases: Phases, steps: Ints) -> Iterator[tuple[int, F
 _IS_COMMUNICATION: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
-def awaited_text(trace: Trace, phases: Phases, ledger: Ledger) -> str:
+def awaited_text(facts: Facts, ledger: Ledger) -> str:
     """Return for whom all others wait most, and where it is later than its peers; may be empty."""
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""
     most = "most of it" if share > MAJORITY else fmt.percent(share)
-    return f"{most} for rank {rank}{_where(trace, phases, rank)}"
+    return f"{most} for rank {rank}{_where(facts, rank)}"
 
 
-def _where(trace: Trace, phases: Phases, rank: int) -> str:
-    own = measure_compute_time(trace, phases).levelled
+def _where(facts: Facts, rank: int) -> str:
+    trace, phases, own = facts.trace, facts.phases, facts.compute_time.levelled
     column = own.ranks.index(rank)
     beyond = [np.nan_to_num(by[:, column] - medians(by, axis=1), nan=0.0) for by in own.own]
     if not beyond:

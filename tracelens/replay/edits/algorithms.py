@@ -20,16 +20,17 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.rank_links import find_rank_links
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
     from tracelens.stats.cost_line import CostModel
 
-__all__ = ["carry_out_by", "join", "with_ranks"]
+__all__ = ["carry_out_by", "join", "join_calls", "with_ranks"]
 
 _ASSUMED: Final = "ring"
 _FAR: Final = 4  # times as many ranks: what has been compared with simulated runs
@@ -145,8 +146,18 @@ def join(changed: Changed, nbytes: str) -> None:
     except ValueError as error:
         raise InvalidArgument(f"{error}.") from None
     costs, joined, before, largest = Costs(model.links), 0, 0, 0
+    lines = model.links.lines
     for call, at in zip(model.calls, model.calls_at, strict=True):
-        total = _joined(changed, costs, call, at, wanted)
+        line = lines.index(call.line) if call.line in lines else -1
+        sized = call.nbytes[call.nbytes > 0]
+        if len(sized) < 2 or call.is_rooted or line not in costs.models:
+            continue
+        if wanted < np.median(sized):
+            raise InvalidArgument(
+                f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is "
+                "ready was not recorded, so they can only be joined."
+            )
+        total = join_calls(changed, costs.models[line], call, at, wanted)
         if len(total):
             before, joined = before + call.height, joined + len(total)
             largest = max(largest, int(total.max()) // max(int(call.nbytes.max()), 1))
@@ -162,38 +173,62 @@ def join(changed: Changed, nbytes: str) -> None:
         )
 
 
-def _joined(changed: Changed, costs: Costs, call: Calls, at: int, wanted: int) -> Ints:
-    """Join calls of one kind, of which number i goes at moment `at` + 2 i; return the new sizes."""
+def join_calls(
+    changed: Changed,
+    cost: CostModel,
+    call: Calls,
+    at: int,
+    wanted: int,
+    *,
+    steps: Ints | None = None,
+) -> Ints:
+    """Join calls of one kind until they have `wanted` bytes; return the new sizes.
+
+    Args:
+        changed: The run.
+        cost: What such a call takes by its bytes.
+        call: The calls; number i of them goes at moment `at` + 2 i.
+        at: That of the first call.
+        wanted: Bytes of a joined call.
+        steps: The steps whose calls are joined, if not all.
+    """
     links = changed.model.links
-    number = links.lines.index(call.line) if call.line in links.lines else -1
-    sized = call.nbytes[call.nbytes > 0]
-    if len(sized) < 2 or call.is_rooted or number not in costs.models:
-        return np.zeros(0, np.int64)
-    if wanted < np.median(sized):
-        raise InvalidArgument(
-            f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is ready "
-            "was not recorded, so they can only be joined."
-        )
-    groups = _groups(call.step, call.nbytes, wanted)
+    ends_group = _find_needed_calls(changed.model, call, at)
+    if steps is not None:
+        ends_group |= ~np.isin(call.step, steps)
+    groups = _groups(call.step, call.nbytes, wanted, ends_group)
     total = np.bincount(groups, np.maximum(call.nbytes, 0))
-    parts = costs.predicted(number, np.maximum(call.nbytes, 1).astype(np.float64))
-    share = costs.predicted(number, total.astype(np.float64)) / np.bincount(groups, parts)
-    last = np.append(np.diff(groups) > 0, True)
+    parts_ns = cost.latency_ns + np.maximum(call.nbytes, 1) * cost.ns_per_byte
+    joined_ns = cost.latency_ns + np.maximum(total, 1) * cost.ns_per_byte
+    share = joined_ns / np.maximum(np.bincount(groups, parts_ns), 1e-9)
+    is_last = np.append(np.diff(groups) > 0, True)
     wires = changed.model.wires[at + 2 * np.arange(call.height)]
-    taken = np.bincount(groups, changed.lag[wires])
-    changed.lag[wires] = np.where(last, taken[groups] * share[groups], 0.0)
-    leaves = np.flatnonzero(np.isin(links.source, at + 1 + 2 * np.flatnonzero(~last)))
-    of_ranks = links.target[leaves] < sum(len(thread.moments) for thread in changed.model.threads)
-    changed.lag[leaves[of_ranks]] = 0.0
+    group_ns = np.bincount(groups, changed.lag[wires]) * share
+    changed.lag[wires] = np.where(is_last, group_ns[groups], 0.0)
+    # Ranks leave the joined call once, and its stream goes on at once within it.
+    changed.lag[np.isin(links.source, at + 1 + 2 * np.flatnonzero(~is_last))] = 0.0
     return total.astype(np.int64)
 
 
-def _groups(step: Ints, nbytes: Ints, wanted: int) -> Ints:
+def _find_needed_calls(model: Model, call: Calls, at: int) -> Flags:
+    """Return True for calls in flight that some rank waits for before it comes to the next one.
+
+    What such a call brings is needed by then, so it cannot wait for the next one to be ready.
+    """
+    enters, leaves = find_rank_links(model, call, at)
+    arrived, left = model.links.source[enters[1:]], model.links.target[leaves[:-1]]
+    is_known = (enters[1:] >= 0) & (leaves[:-1] >= 0) & ~call.stops[:-1]
+    return np.append((is_known & (left <= arrived)).any(axis=1), False)
+
+
+def _groups(step: Ints, nbytes: Ints, wanted: int, ends_group: Flags) -> Ints:
     """Number the joined calls: one is full when it has as many bytes as wanted."""
     groups = np.zeros(len(step), np.int64)
     number, held = 0, 0
-    for row, (one, more) in enumerate(zip(step.tolist(), nbytes.tolist(), strict=True)):
-        if row and (one != step[row - 1] or held >= wanted or held + more > wanted):
+    columns = (step.tolist(), nbytes.tolist(), np.append(True, ends_group[:-1]).tolist())
+    for row, (one, more, begins_group) in enumerate(zip(*columns, strict=True)):
+        is_full = held >= wanted or held + more > wanted
+        if row and (one != step[row - 1] or is_full or begins_group):
             number, held = number + 1, 0
         groups[row] = number
         held += max(more, 0)

@@ -91,11 +91,6 @@ class Costs:
             changed[rows] = lag[rows] * np.minimum(other / now, 1.0) + grows
         return changed
 
-    def predicted(self, number: int, nbytes: Floats) -> Floats:
-        """Return what a message of so many bytes takes, by its line."""
-        model = self.models[number]
-        return model.latency_ns + nbytes * model.ns_per_byte
-
     def lacks(self, *, network: bool) -> str:
         """Return what is missing for a line of messages, or of servers' own work."""
         kinds = [line.network == network for line in self.links.lines]

@@ -17,6 +17,7 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.rank_links import find_rank_links
 from tracelens.simulator.algorithms import transfer
 
 if TYPE_CHECKING:
@@ -153,20 +154,8 @@ class _Blocking:
     @classmethod
     def of(cls, model: Model, call: Calls, at: int) -> Self:
         """Find them in a run."""
-        links, shape = model.links, call.start.shape
-        moments = np.cumsum([0, *(len(thread.moments) for thread in model.threads)])
-        begin, enters, leaves = (np.full(shape, -1, np.int64) for _ in range(3))
-        column_of = np.full(len(model.threads), -1)
-        column_of[call.worker] = np.arange(len(call.worker))
-        ways = ((enters, links.source, links.target), (leaves, links.target, links.source))
-        for odd, (found, here, wire) in enumerate(ways):
-            place = wire - at
-            inside = (place >= 0) & (place < 2 * call.height) & (place % 2 == odd)
-            rows = np.flatnonzero((here < moments[-1]) & inside)
-            column = column_of[np.searchsorted(moments, here[rows], side="right") - 1]
-            found[place[rows] // 2, column] = rows
-        known = enters >= 0
-        begin[known] = links.source[enters[known]]
+        enters, leaves = find_rank_links(model, call, at)
+        begin = np.where(enters >= 0, model.links.source[enters], -1)
         backprop, other = (
             np.concatenate([np.append(0.0, part) for part in model.worked(names)])
             for names in (("backprop",), ("update", "forward", "data"))

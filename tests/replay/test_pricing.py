@@ -15,7 +15,6 @@ from support.tiers import mark_slow
 from tracelens.accounting import phases
 from tracelens.analyses import analyze
 from tracelens.analyses.collectives import links
-from tracelens.errors import InvalidArgument
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.replay import windows
@@ -150,8 +149,18 @@ def test_the_event_graph_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replayed == [BASE.steps]
 
 
-def gathered_layers() -> Trace:
-    """Twenty steps, in which ranks gather the weights of four layers and wait for each before it."""
+@pytest.mark.parametrize("overlap", [True, False])
+def test_ranks_leave_a_faster_ring_sooner(*, overlap: bool) -> None:
+    """In a ring with a slow link they leave one after the other."""
+    slow = replace(HOPS, overlap=overlap, message_ms=0.0, faults=(LINK,))
+    truth = 1 - duration_ns(replace(slow, transfer_ms=1.0)) / duration_ns(slow)
+    trace = prepare_stream_run(slow) if overlap else run(slow)
+    (answer,) = whatif(trace, "bandwidth*2").answers
+    assert answer.saving == pytest.approx(truth, rel=0.02)
+
+
+def waits_for_each(op: str, work: str) -> Trace:
+    """Twenty steps with four calls in flight, each waited for before some work of its layer."""
     rows = []
     for step in range(20):
         begin = 100 * step * MS
@@ -162,23 +171,28 @@ def gathered_layers() -> Trace:
                 asked = begin + 20 * layer * MS
                 nbytes = 1000 if layer % 2 else 4000
                 there = asked + (4 + layer % 2) * MS
-                calls = {"op": "all_gather", "bytes": nbytes}
+                calls = {"op": op, "bytes": nbytes}
                 rows += [
                     call(rank, 4 * step + layer, asked, there, **calls, **at),
                     span(rank, "wait", asked, there, **at),
-                    span(rank, "forward", there, asked + 20 * MS, **at),
+                    span(rank, work, there, asked + 20 * MS, **at),
                 ]
     return prepare(trace_of(rows, ranks=2))
 
 
-def test_what_a_rank_waits_for_is_not_joined_with_what_follows() -> None:
-    """Weights of a layer are needed before the next ones are asked for."""
-    trace = gathered_layers()
-    (answer,) = whatif(trace, "buckets=10000B").answers
-    assert answer.saving == pytest.approx(0.0, abs=1e-6)
-    assert answer.notes[0] == "80 calls become 80."
-    with pytest.raises(InvalidArgument, match="they can only be joined"):
-        whatif(trace, "buckets=10B")
+@pytest.mark.parametrize(
+    ("op", "work", "joined"),
+    [
+        ("all_gather", "forward", 80),
+        ("reduce_scatter", "backprop", 80),
+        ("allreduce", "backprop", 20),
+    ],
+)
+def test_what_a_rank_computes_with_is_not_joined(op: str, work: str, joined: int) -> None:
+    """Weights of a layer are needed before the next ones are asked for; reduced gradients are not."""
+    (answer,) = whatif(waits_for_each(op, work), "buckets=10000B").answers
+    assert answer.notes[0] == f"80 calls become {joined}."
+    assert (answer.saving > 0.01) == (joined < 80)
 
 
 def test_overlap_saves_at_most_what_fits() -> None:

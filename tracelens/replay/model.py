@@ -298,6 +298,18 @@ class Model:
             lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
         return lag
 
+    def extend_to_departures(self, factors: Floats) -> Floats:
+        """Return factors of links with that of each collective also on what follows it.
+
+        Ranks leave a slow collective one after the other, as its last messages come.
+        """
+        links = self.links
+        threads_end = sum(len(thread.moments) for thread in self.threads)
+        rows = np.flatnonzero((links.communicator >= 0) & (links.source >= threads_end))
+        after = np.ones(len(self.recorded))
+        after[links.target[rows]] = factors[rows]
+        return factors * after[links.source]
+
     def measure_transfer_savings(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
         """Return by how much shorter each step is if collectives take less time, ns, [step].
 
@@ -305,19 +317,14 @@ class Model:
             takes: What share of its time on the wire each call takes then, by communicator, [step].
             steps: The step of each row of these, ascending.
         """
-        links, lag = self.links, self.links.lag.copy()
-        threads_end = sum(len(thread.moments) for thread in self.threads)
+        links, factors = self.links, np.ones(len(self.links.lag))
         place = np.minimum(np.searchsorted(steps, links.step), len(steps) - 1)
-        share_after = np.ones(len(self.recorded))
         is_changed = (links.line >= 0) & (steps[place] == links.step)
         for number, communicator in enumerate(links.communicators):
             if communicator in takes:
                 rows = np.flatnonzero(is_changed & (links.communicator == number))
-                lag[rows] *= takes[communicator][place[rows]]
-                share_after[links.target[rows]] = takes[communicator][place[rows]]
-        # Ranks leave a slow call one after the other: what follows it shrinks as it does.
-        share_after[:threads_end] = 1.0
-        lag *= share_after[links.source]
+                factors[rows] = takes[communicator][place[rows]]
+        lag = links.lag * self.extend_to_departures(factors)
         return self.lengths(self.usual) - self.lengths(self.graph.play(lag))
 
     def measure_savings(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:

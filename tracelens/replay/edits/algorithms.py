@@ -211,14 +211,20 @@ def join_calls(
 
 
 def _find_needed_calls(model: Model, call: Calls, at: int) -> Flags:
-    """Return True for calls in flight that some rank waits for before it comes to the next one.
+    """Return True for calls in flight whose result some rank computes with before the next one.
 
-    What such a call brings is needed by then, so it cannot wait for the next one to be ready.
+    The rank waits for the call, and goes on with forward or backprop before it comes to the next one.
+    Backprop does not need the gradients that an allreduce brings. A rank with a share of the weights
+    frees its gradients once they are reduced and scattered.
     """
+    phases = ("forward",) if call.line.what == "allreduce" else ("forward", "backprop")
     enters, leaves = find_rank_links(model, call, at)
     arrived, left = model.links.source[enters[1:]], model.links.target[leaves[:-1]]
     is_known = (enters[1:] >= 0) & (leaves[:-1] >= 0) & ~call.stops[:-1]
-    return np.append((is_known & (left <= arrived)).any(axis=1), False)
+    before = [np.append(0.0, np.cumsum(part)) for part in model.worked(phases)]
+    computed_ns = np.concatenate(before)
+    is_needed = is_known & (left <= arrived) & (computed_ns[arrived] > computed_ns[left])
+    return np.append(is_needed.any(axis=1), False)
 
 
 def _groups(step: Ints, nbytes: Ints, wanted: int, ends_group: Flags) -> Ints:

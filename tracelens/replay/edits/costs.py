@@ -43,10 +43,8 @@ class Costs:
     def _sized(self) -> Flags:
         return np.asarray((self.links.nbytes > 0) & (self.links.lag > 0))
 
-    def scaled(
-        self, lag: Floats, *, network: bool, latency: float = 1.0, pace: float = 1.0
-    ) -> Floats:
-        """Return lags if what a line says of latency, or of bytes, took so many times as long.
+    def scale_factors(self, *, network: bool, latency: float = 1.0, pace: float = 1.0) -> Floats:
+        """Return factors of lags if a line's latency, or its bytes, took so many times as long.
 
         `network` chooses between messages and the own work of servers. A link that took longer than its
         line says does so then, too.
@@ -62,7 +60,7 @@ class Costs:
         part = "latency_ns" if latency != 1 else "ns_per_byte"
         if not any(getattr(model, part) > 0 for model in found.values()):
             raise InvalidArgument(self.lacks(network=network))
-        return lag * self.factors(found, self.links.nbytes, latency, pace)
+        return self.factors(found, self.links.nbytes, latency, pace)
 
     def factors(
         self, models: dict[int, CostModel], then: Floats, latency: float = 1.0, pace: float = 1.0

@@ -78,19 +78,24 @@ def known_edits(model: Model) -> list[str]:
 
 
 def _bandwidth(changed: Changed, sign: str, number: str) -> None:
-    costs = Costs(changed.model.links)
-    pace = 1 / factor(sign, number)
-    changed.lag = costs.scaled(changed.lag, network=True, pace=pace)
+    _scale_costs(changed, network=True, pace=1 / factor(sign, number))
 
 
 def _latency(changed: Changed, sign: str, number: str) -> None:
-    costs = Costs(changed.model.links)
-    changed.lag = costs.scaled(changed.lag, network=True, latency=factor(sign, number))
+    _scale_costs(changed, network=True, latency=factor(sign, number))
 
 
 def _message_cost(changed: Changed, sign: str, number: str) -> None:
+    _scale_costs(changed, network=False, latency=factor(sign, number))
+
+
+def _scale_costs(
+    changed: Changed, *, network: bool, latency: float = 1.0, pace: float = 1.0
+) -> None:
+    """Let latency, or bytes, take so many times as long."""
     costs = Costs(changed.model.links)
-    changed.lag = costs.scaled(changed.lag, network=False, latency=factor(sign, number))
+    factors = costs.scale_factors(network=network, latency=latency, pace=pace)
+    changed.lag = changed.lag * changed.model.extend_to_departures(factors)
 
 
 def _refusal(needs: str) -> Callable[..., None]:

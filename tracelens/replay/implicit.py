@@ -18,6 +18,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
 from tracelens.model.columns import FOREVER
 from tracelens.replay.calls import IMPLICIT, Calls
+from tracelens.replay.threads import rows_by_worker
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ CLOCK_MARGIN: Final = 3.0  # times the uncertainty of clocks, by which begins mu
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _NOT_OWN: Final = -1  # category of a span of communication, which may be waiting or transfer
+_COLUMNS: Final = ("step", "place", "occurrence", "occurrences", "begin", "end", "worker")
 _KEY: Final = (
     "place",
     "occurrence",
@@ -82,20 +84,26 @@ def _collect_stretches(
     pieces: Sequence[WorkerPieces], step_numbers: Sequence[Ints], communication: Sequence[Sides]
 ) -> pl.DataFrame:
     """Return those stretches that take long enough in all: a row per stretch, worker and step."""
-    frames = []
+    sides = [rows_by_worker(side.worker, len(pieces)) for side in communication]
+    parts = []
     for worker, (one, steps) in enumerate(zip(pieces, step_numbers, strict=True)):
         stretches = _list_stretches(one, steps)
-        is_alone = ~_may_end_by_communication(stretches, worker, communication)
-        frames.append(stretches.filter(is_alone).with_columns(worker=pl.lit(worker, pl.Int64)))
-    alone = pl.concat(frames)
+        of_worker = [
+            side.taken(rows[worker]) for side, rows in zip(communication, sides, strict=True)
+        ]
+        is_alone = ~_may_end_by_communication(stretches[-2], stretches[-1], of_worker)
+        rows = [column[is_alone] for column in stretches]
+        parts.append([*rows, np.full(len(rows[0]), worker)])
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    alone = pl.DataFrame(dict(zip(_COLUMNS, columns, strict=True)))
     total_ns = sum(int(np.ptp(one.bounds)) for one in pieces)
     min_ns = MIN_SHARE_OF_TIME * total_ns
     totals = alone.group_by(_KEY).agg((pl.col("end") - pl.col("begin")).sum().alias("ns"))
     return alone.join(totals.filter(pl.col("ns") >= min_ns), on=_KEY, maintain_order="left")
 
 
-def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
-    """Return a worker's spans of own work, and its gaps before spans, as rows."""
+def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> tuple[Ints, ...]:
+    """Return a worker's spans of own work, and its gaps before spans: step, `_KEY`, begin and end."""
     begin, end, name = pieces.bounds[:-1], pieces.bounds[1:], pieces.name.astype(np.int64)
     step = step_numbers[pieces.step]
     is_own = _IS_OWN[pieces.category]
@@ -110,15 +118,14 @@ def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> pl.DataFrame:
     is_gap = np.arange(len(rows)) < len(after)
     place = (name[rows] * len(CATEGORIES) + category[rows] - _NOT_OWN) * 2 + is_gap
     occurrence, occurrences = _count_occurrences(step[rows], place)
-    return pl.DataFrame(
-        {
-            "step": step[rows],
-            "place": place,
-            "occurrence": occurrence,
-            "occurrences": occurrences,
-            "begin": np.concatenate([end[before], begin[work]]),
-            "end": np.concatenate([begin[after], end[work]]),
-        }
+    begins = np.concatenate([end[before], begin[work]])
+    return (
+        step[rows],
+        place,
+        occurrence,
+        occurrences,
+        begins,
+        np.concatenate([begin[after], end[work]]),
     )
 
 
@@ -135,22 +142,23 @@ def _count_occurrences(step: Ints, place: Ints) -> tuple[Ints, Ints]:
 
 
 def _may_end_by_communication(
-    stretches: pl.DataFrame, worker: int, communication: Sequence[Sides]
-) -> pl.Series:
-    """Return True for stretches near whose end some communication ends that was under way before."""
-    of_worker = [side.taken(side.worker == worker) for side in communication]
+    stretch_begin: Ints, stretch_end: Ints, communication: Sequence[Sides]
+) -> Flags:
+    """Return True for stretches near whose end some communication ends that was under way before.
+
+    All are of one worker, times in ns.
+    """
     begin_ns, end_ns = (
-        np.concatenate([getattr(side, name) for side in of_worker]) for name in ("begin", "end")
+        np.concatenate([getattr(side, name) for side in communication]) for name in ("begin", "end")
     )
     order = np.argsort(end_ns, kind="stable")
     begin_ns, end_ns = np.append(begin_ns[order], FOREVER), end_ns[order]
-    stretch_begin, stretch_end = (stretches[name].to_numpy() for name in ("begin", "end"))
     margin_ns = MARGIN_OF_END * (stretch_end - stretch_begin)
     first_row = np.searchsorted(end_ns, stretch_end - margin_ns)
     stop_row = np.searchsorted(end_ns, stretch_end + margin_ns, side="right")
     rows = np.stack([first_row, stop_row], axis=1).ravel()
-    earliest_begin = np.minimum.reduceat(begin_ns, rows)[::2]
-    return pl.Series((first_row < stop_row) & (earliest_begin < stretch_end))
+    earliest_begin = np.minimum.reduceat(begin_ns, rows)[::2] if len(rows) else begin_ns[:0]
+    return np.asarray((first_row < stop_row) & (earliest_begin < stretch_end))
 
 
 def _infer_calls(

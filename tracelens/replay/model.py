@@ -88,10 +88,12 @@ class Model:
             steps: The numbers of the first and the last step to replay, if not all.
         """
         processes = trace.workers["process"].to_list()
-        chosen = trace.steps
+        chosen = trace.steps.sort("start_ns").with_columns(
+            window=pl.int_range(pl.len()).over("process")
+        )
         if steps is not None:
             chosen = chosen.filter(pl.col("step").is_between(*steps))
-        windows = chosen.sort("start_ns").partition_by("process", as_dict=True)
+        windows = chosen.partition_by("process", as_dict=True)
         if not processes or any((process,) not in windows for process in processes):
             return None
         mine = [windows[process,] for process in processes]
@@ -101,7 +103,10 @@ class Model:
             phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
         ]
         if steps is not None:
-            pieces = [_pieces_between(*pair) for pair in zip(pieces, mine, strict=True)]
+            pieces = [
+                one.between(part["window"][0], part["window"][-1] + 1)
+                for one, part in zip(pieces, mine, strict=True)
+            ]
         sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
         as_recorded = [*complete_calls(trace, first, last)]
@@ -379,15 +384,6 @@ def _measure_overrun(row: Ints, spent: Floats) -> Floats:
             usual = np.median(spent[places], axis=0)
             overrun[places] = np.maximum(spent[places] - usual, 0.0)
     return overrun
-
-
-def _pieces_between(pieces: WorkerPieces, windows: pl.DataFrame) -> WorkerPieces:
-    """Return the pieces of some step windows that follow each other."""
-    begin, end = int(windows["start_ns"][0]), int(windows["start_ns"][-1])
-    # A step without length has no piece.
-    places = np.searchsorted(pieces.bounds, (begin, end), side="right") - 1
-    of_begin, of_end = np.minimum(places, len(pieces.step) - 1)
-    return pieces.between(int(pieces.step[of_begin]), int(pieces.step[of_end]) + 1)
 
 
 def _implicit_calls(

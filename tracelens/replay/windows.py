@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Savings", "WindowedReplay"]
 
-MAX_PIECES: Final = 500_000  # of workers' time, that are replayed for one effect
+MAX_PIECES: Final = 250_000  # of workers' time, that are replayed for one effect
+MAX_WINDOWS: Final = 4  # of steps, into which they are divided
 MIN_STEPS_OF_WINDOW: Final = 24  # so that its first and last step matter little
 
 
@@ -99,22 +100,28 @@ class WindowedReplay:
         return self._model_of(int(known[first]), int(known[first + count - 1]))
 
     def build_models(self) -> list[Model]:
-        """Return the run, or windows of it from begin to end; empty if it cannot be replayed."""
+        """Return the windows that were replayed, else some from begin to end of the run.
+
+        Empty if the run cannot be replayed.
+        """
         steps = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
-        windows = self._choose_windows(np.arange(len(steps)), len(steps)) if len(steps) else []
-        models = [self._model_of(int(steps[a]), int(steps[b - 1])) for a, b in windows]
-        return [model for model in models if model is not None]
+        if not self._models and len(steps):
+            for first, stop in self._choose_windows(np.arange(len(steps)), len(steps)):
+                self._model_of(int(steps[first]), int(steps[stop - 1]))
+        return [model for model in self._models.values() if model is not None]
 
     def _choose_windows(self, touched: Indices, steps: int) -> list[tuple[int, int]]:
         """Return the first row and the one after the last of each window: on a fixed grid."""
         pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
-        if pieces <= self.max_pieces or steps <= MIN_STEPS_OF_WINDOW:
+        if pieces <= self.max_pieces:
             return [(0, steps)]
-        count = max(int(self.max_pieces * steps / pieces) // MIN_STEPS_OF_WINDOW, 1)
-        touched_cells = np.unique(touched // MIN_STEPS_OF_WINDOW)
-        chosen = np.unique(np.linspace(0, len(touched_cells) - 1, count).round().astype(np.int64))
-        begins = touched_cells[chosen] * MIN_STEPS_OF_WINDOW
-        return [(int(begin), min(int(begin) + MIN_STEPS_OF_WINDOW, steps)) for begin in begins]
+        replayed_steps = int(self.max_pieces * steps / pieces)
+        length = max(replayed_steps // MAX_WINDOWS, MIN_STEPS_OF_WINDOW)
+        cells = np.unique(touched // length)
+        count = max(min(replayed_steps // length, len(cells)), 1)
+        chosen = np.unique(np.linspace(0, len(cells) - 1, count + 2).round().astype(np.int64)[1:-1])
+        begins = cells[chosen] * length
+        return [(int(begin), min(int(begin) + length, steps)) for begin in begins]
 
     def _model_of(self, first: int, last: int) -> Model | None:
         if (first, last) not in self._models:

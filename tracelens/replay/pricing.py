@@ -18,6 +18,7 @@ from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.read import edited
 from tracelens.replay.model import build_model
+from tracelens.replay.whatif import Identity, measure_errors
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -169,16 +170,25 @@ def price_edit(trace: Trace, phases: Phases, edit: str) -> float | None:
 
 
 def _model_around(trace: Trace, phases: Phases, steps: Ints) -> Model | None:
-    """Return the model of the run, or of a window in the middle of some steps if it is long."""
+    """Return the model of the run, or of a window in the middle of some steps if it is long.
+
+    None where its replay without edits differs from the run by more than answers may be relied upon.
+    """
     calls = sum(grid.start_ns.size for grid in trace.calls)
     known = phases.steps[phases.steps >= 0]
     if calls <= MAX_REPLAYED_CALLS or len(known) <= MIN_REPLAYED_STEPS:
-        return build_model(trace, phases)
+        return _take_if_reliable(build_model(trace, phases))
     count = max(len(known) * MAX_REPLAYED_CALLS // calls, MIN_REPLAYED_STEPS)
     middle = int(np.searchsorted(known, steps[len(steps) // 2]))
     first = min(max(middle - count // 2, 0), max(len(known) - count, 0))
     window = known[first : first + count]
-    return build_model(trace, phases, (int(window[0]), int(window[-1])))
+    return _take_if_reliable(build_model(trace, phases, (int(window[0]), int(window[-1]))))
+
+
+def _take_if_reliable(model: Model | None) -> Model | None:
+    if model is None or not Identity(*measure_errors(model), kept=0.0).reliable:
+        return None
+    return model
 
 
 def _scale(model: Model, phases: Phases) -> float:

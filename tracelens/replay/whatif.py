@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
 
-__all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf", "whatif"]
+__all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf", "measure_errors", "whatif"]
 
 FORMAT: Final = "tracelens.whatif/1"
 _UNRELIABLE: Final = 0.03  # from this error of the replay without edits on
@@ -211,15 +211,19 @@ class Replay:
     @cached_property
     def identity(self) -> Identity:
         """How far the replay without edits is from the recorded run."""
-        model = self.model
-        recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
-        each = np.abs(usual / np.maximum(recorded, 1.0) - 1)
-        whole = float(usual.sum() / max(recorded.sum(), 1.0) - 1)
-        return Identity(whole, float(np.median(each)), model.kept_share)
+        return Identity(*measure_errors(self.model), self.model.kept_share)
 
     def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
         steps = len(self.model.steps)
         return WhatIf(self.trace, steps, self.identity, tuple(answers), tuple(refused))
+
+
+def measure_errors(model: Model) -> tuple[float, float]:
+    """Return how far the replay is from the run, as a whole and in the usual step, as shares."""
+    recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
+    step_errors = np.abs(usual / np.maximum(recorded, 1.0) - 1)
+    whole = float(usual.sum() / max(recorded.sum(), 1.0) - 1)
+    return whole, float(np.median(step_errors))
 
 
 def _answer(model: Model, edits: Sequence[str]) -> Answer:

@@ -37,11 +37,14 @@ RUNS = {
     "short transfers": replace(BASE, transfer_ms=1.0),
     "noise": replace(BASE, noise=0.1),
     "a straggler": replace(BASE, faults=LATE),
+    "devices": replace(BASE, on_device=True),
     "a straggler of two": replace(BASE, ranks=2, transfer_ms=1.5, faults=LATE),
 }
 
 
-@pytest.mark.parametrize("name", mark_slow(RUNS, quick=("two ranks", "a straggler", "noise")))
+@pytest.mark.parametrize(
+    "name", mark_slow(RUNS, quick=("two ranks", "a straggler", "noise", "devices"))
+)
 def test_a_faster_network_saves_what_it_really_does(name: str) -> None:
     """Calls that queued are ready before their stream is free, so they go earlier."""
     scenario = RUNS[name]

@@ -254,6 +254,16 @@ class Model:
         whole = sum(float(thread.moments[-1] - thread.moments[0]) for thread in self.threads)
         return self._kept_ns / max(whole, 1.0)
 
+    @cached_property
+    def known_lags(self) -> Floats:
+        """What of the lag of each link has a reason that is known, ns; the rest no edit changes."""
+        links, known = self.links, self.links.lag.copy()
+        if KEPT in links.lines:
+            known[links.line == links.lines.index(KEPT)] = 0.0
+        worked = np.concatenate([thread.passed for thread in self.threads])
+        known[: len(worked)] = np.minimum(known[: len(worked)], worked)
+        return known
+
     @property
     def explains_waits(self) -> bool:
         """Whether something that was recorded ends nearly all of the waits of workers."""

@@ -127,6 +127,8 @@ def estimate_ready_calls(
         pieces: The partition of each worker's time.
         windows: The steps of each worker, in order.
     """
+    if not len(queue.row):
+        return [*calls]
     backprops = [*map(_Backprop.from_pieces, pieces, windows)]
     return [
         _estimate_group(call, queue.mark(group, call.start.shape), backprops)

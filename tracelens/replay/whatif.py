@@ -2,9 +2,9 @@
 
 The run is replayed without edits and with them (`model.py`); what the steps differ by is the saving, and
 its interval resamples blocks of steps (Künsch 1989), and adds what predictions were off by where fixes
-were made (`model.findings`). The replay without edits is held to the recorded
-run: beyond an error of 3 %, no answer is to be relied upon. An answer tells nothing of what an edit does
-beyond the lengths that it names: of contention for cores, caches and links, for one.
+were made (`model.findings`). `trust.py` says whether an answer may be relied upon. An answer tells
+nothing of what an edit does beyond the lengths that it names: of contention for cores, caches and links,
+for one.
 
 Whoever asks more than once keeps the `Replay`: the run is read once.
 """
@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
-
-import numpy as np
 
 from tracelens.accounting import phases as accounting
 from tracelens.caching import cached_property
@@ -26,6 +24,7 @@ from tracelens.replay.edits.placements import held, load
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
+from tracelens.replay.trust import Identity
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -38,26 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf", "whatif"]
 
 FORMAT: Final = "tracelens.whatif/1"
-_UNRELIABLE: Final = 0.03  # from this error of the replay without edits on
 EVERY: Final = "all"
-
-
-@dataclass(frozen=True)
-class Identity:
-    """How far the replay without edits is from the recorded run, as shares.
-
-    `whole` is of the run's length, `median_step` that of the usual step. `kept` is the share of workers'
-    time in which they were blocked by what the trace does not tell: no edit changes it.
-    """
-
-    whole: float
-    median_step: float
-    kept: float
-
-    @property
-    def reliable(self) -> bool:
-        """Whether answers may be relied upon."""
-        return max(abs(self.whole), self.median_step) <= _UNRELIABLE
 
 
 @dataclass(frozen=True)
@@ -102,7 +82,7 @@ class WhatIf:
             f"; {percent(identity.kept, 1)} of the ranks' time is blocked for a reason that the trace "
             "does not tell, and stays as it was."
         )
-        doubt = "" if identity.reliable else " Unreliable: this is more than 3 %."
+        doubt = f" Not reliable: {identity.doubt}." if identity.doubt else ""
         return f"{error}{kept}{doubt}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -111,7 +91,8 @@ class WhatIf:
             "format": FORMAT,
             "trace": self.trace,
             "steps": self.steps,
-            "identity": asdict(self.identity) | {"reliable": self.identity.reliable},
+            "identity": asdict(self.identity)
+            | {"reliable": self.identity.reliable, "doubt": self.identity.doubt},
             "answers": [asdict(answer) for answer in self.answers],
             "refused": [{"edit": edit, "reason": reason} for edit, reason in self.refused],
         }
@@ -209,11 +190,7 @@ class Replay:
     @cached_property
     def identity(self) -> Identity:
         """How far the replay without edits is from the recorded run."""
-        model = self.model
-        recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
-        each = np.abs(usual / np.maximum(recorded, 1.0) - 1)
-        whole = float(usual.sum() / max(recorded.sum(), 1.0) - 1)
-        return Identity(whole, float(np.median(each)), model.kept_share)
+        return Identity.of(self.model)
 
     def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
         steps = len(self.model.steps)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.replay.model import Model
+from tracelens.replay.trust import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,7 +67,7 @@ class WindowedReplay:
         in_flight = inferred = False
         for first, stop in windows:
             model = self._model_of(int(steps[first]), int(steps[stop - 1]))
-            if model is None or not model.explains_waits:
+            if model is None or not model.explains_waits or not Identity.of(model).reliable:
                 return None
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
@@ -86,18 +87,20 @@ class WindowedReplay:
     def build_around(self, steps: Ints) -> Model | None:
         """Return the model of the run, or of a window in the middle of some steps if it is long.
 
-        None if the run cannot be replayed.
+        None if the run cannot be replayed reliably.
         """
         known = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
         pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
         if not len(known):
             return None
         count = max(int(self.max_pieces * len(known) / max(pieces, 1)), MIN_STEPS_OF_WINDOW)
-        if pieces <= self.max_pieces or count >= len(known):
-            return self._model_of(int(known[0]), int(known[-1]))
-        middle = int(np.searchsorted(known, steps[len(steps) // 2]))
-        first = min(max(middle - count // 2, 0), len(known) - count)
-        return self._model_of(int(known[first]), int(known[first + count - 1]))
+        first, last = 0, len(known) - 1
+        if pieces > self.max_pieces and count < len(known):
+            middle = int(np.searchsorted(known, steps[len(steps) // 2]))
+            first = min(max(middle - count // 2, 0), len(known) - count)
+            last = first + count - 1
+        model = self._model_of(int(known[first]), int(known[last]))
+        return model if model is not None and Identity.of(model).reliable else None
 
     def build_models(self) -> list[Model]:
         """Return the windows that were replayed, else some from begin to end of the run.

@@ -17,23 +17,33 @@ if TYPE_CHECKING:
 
 __all__ = ["prepare_stream_run"]
 
-_STREAM = (pl.col("kind") == "reduction", pl.col("thread") == REDUCTION_TRACK, pl.col("depth") == 0)
-
 
 def prepare_stream_run(scenario: Scenario) -> Trace:
     """Simulate a run whose reductions begin when the one before has left the rank's stream.
 
     A kernel that waits for late ranks does so on its stream: the wait is inside of the span.
     """
-    return prepare(_begin_when_stream_is_free(generate(scenario)))
-
-
-def _begin_when_stream_is_free(trace: Trace) -> Trace:
-    """Move the begin of each reduction to the end of the one before it, if that is later."""
-    on_stream = pl.all_horizontal(*_STREAM)
-    begin = pl.col("start_ns")
+    trace = generate(scenario)
+    is_reduction = (pl.col("kind") == "reduction") & (pl.col("depth") == 0)
+    on_stream = is_reduction & (pl.col("thread") == REDUCTION_TRACK)
+    if scenario.on_device:
+        begin, length = pl.col("device_start_ns"), pl.col("device_duration_ns")
+        moved = _begin_when_free(begin, begin + length, on_stream)
+        columns = {
+            "device_start_ns": moved,
+            "device_duration_ns": pl.when(on_stream).then(begin + length - moved).otherwise(length),
+        }
+        order = "device_start_ns"
+    else:
+        columns = {"start_ns": _begin_when_free(pl.col("start_ns"), pl.col("end_ns"), on_stream)}
+        order = "start_ns"
     # The simulator adds bucket after bucket: the rows of one process are not in order of time.
-    ordered = trace.events.sort("process", "start_ns", maintain_order=True)
-    free = pl.col("end_ns").cum_max().shift(1).over("process", on_stream).fill_null(0)
-    moved = pl.when(on_stream).then(pl.max_horizontal(begin, free)).otherwise(begin)
-    return replace(trace, events=ordered.with_columns(start_ns=moved))
+    ordered = trace.events.sort("process", order, maintain_order=True)
+    events = ordered.with_columns(**columns).sort("process", "start_ns", maintain_order=True)
+    return prepare(replace(trace, events=events))
+
+
+def _begin_when_free(begin: pl.Expr, end: pl.Expr, on_stream: pl.Expr) -> pl.Expr:
+    """Return begins, those on the stream not before the end of the call before."""
+    free = end.cum_max().shift(1).over("process", on_stream).fill_null(0)
+    return pl.when(on_stream).then(pl.max_horizontal(begin, free)).otherwise(begin)

@@ -1,0 +1,73 @@
+"""How far the replay of a run can be trusted: does it equal the run, and would it follow a change?
+
+The replay without edits is held against the recorded run. That alone does not tell whether the replay is
+rigid: waits whose reason it does not know stay as long as they were, and the replay equals the run for
+that very reason. So all lengths whose reason is known are made a little shorter at once. A replay of
+which every length is known gets shorter by the same share; a rigid one by less.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+from tracelens.model.fmt import percent
+
+if TYPE_CHECKING:
+    from tracelens.replay.model import Model
+
+__all__ = ["Identity"]
+
+MAX_ERROR: Final = 0.03  # of the replay without edits, as a share of the run, or of the usual step
+MAX_RIGID_SHARE: Final = 0.1  # of the critical path, whose reason is not known
+CUT: Final = 0.01  # of all known lengths; so little that the critical path stays where it is
+
+
+@dataclass(frozen=True)
+class Identity:
+    """How far the replay without edits is from the recorded run, and how rigid it is, as shares.
+
+    `whole` is of the run's length, `median_step` that of the usual step. `kept` is the share of workers'
+    time in which they were blocked by what the trace does not tell: no edit changes it. `rigid` is the
+    share of such time on the critical path of the replay.
+    """
+
+    whole: float
+    median_step: float
+    kept: float
+    rigid: float
+
+    @classmethod
+    def of(cls, model: Model) -> Self:
+        """Replay a run without edits, and with all known lengths shorter."""
+        recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
+        step_errors = np.abs(usual / np.maximum(recorded, 1.0) - 1)
+        shorter = model.lengths(model.graph.play(model.links.lag - CUT * model.known_lags))
+        replayed_ns = max(float(usual.sum()), 1.0)
+        response = float((usual - shorter).sum()) / (CUT * replayed_ns)
+        return cls(
+            whole=float(usual.sum() / max(recorded.sum(), 1.0) - 1),
+            median_step=float(np.median(step_errors)),
+            kept=model.kept_share,
+            rigid=min(max(1.0 - response, 0.0), 1.0),
+        )
+
+    @property
+    def reliable(self) -> bool:
+        """Whether answers may be relied upon."""
+        return self.doubt is None
+
+    @property
+    def doubt(self) -> str | None:
+        """Why answers may not be relied upon; None if they may."""
+        error = max(abs(self.whole), self.median_step)
+        if error > MAX_ERROR:
+            return f"without edits it differs from the run by {percent(error, 1)}, more than 3 %"
+        if self.rigid > MAX_RIGID_SHARE:
+            return (
+                f"{percent(self.rigid)} of its critical path is waiting for a reason that the trace "
+                "does not tell, which no edit changes"
+            )
+        return None

@@ -20,10 +20,11 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.placements import check_received
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
@@ -60,10 +61,11 @@ def with_ranks(changed: Changed, count: str) -> None:
         raise InvalidArgument(
             f"found {ranks} ranks instead of {now}, expected at least two of each."
         )
+    check_received(model)
     served = model.links.shard >= 0
     if not served.any() or model.calls:
         _resize(changed, None, ranks)
-    changed.lag[served] *= ranks / now
+    _serve_workers(changed, served, ranks)
     later = _slowest_of(model, ranks)
     from_ranks = model.links.source < sum(len(thread.moments) for thread in model.threads)
     for call, at in zip(model.calls, model.calls_at, strict=True):
@@ -76,6 +78,22 @@ def with_ranks(changed: Changed, count: str) -> None:
         f"{ranks} ranks instead of {now}, with as much work each; the slowest one of a step is "
         f"{fmt.duration(later)} later than now.{far}"
     )
+
+
+def _serve_workers(changed: Changed, served: Flags, ranks: int) -> None:
+    """Let servers serve so many workers; what has no resource takes as much longer."""
+    model, links = changed.model, changed.model.links
+    times = ranks / len(model.ranks)
+    changed.ranks = ranks
+    free = served.copy()
+    free[model.tasks.link] = False
+    costs = Costs(links)
+    sized = np.isin(links.line, list(costs.models)) & (links.nbytes > 0)
+    changed.lag[free] *= costs.factors(costs.models, links.nbytes, pace=times)[free]
+    services = free & ~sized & (links.source >= model.requests_at) & (links.line >= 0)
+    joined = model.wires[model.requests_at + 2 * model.requests.joined]
+    services[joined[joined >= 0]] = False
+    changed.lag[services] *= times
 
 
 def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:

@@ -36,8 +36,8 @@ class Occupancy:
     """The resource of each service, of a `kind`: an incoming or outgoing link, or a processor.
 
     Services that `occupies` is false of have none, and keep their order. `alone` is what each takes
-    without those that share its resource, ns. `disciplines` are by kind. Servers that are `single` do one
-    thing at a time.
+    without those that share its resource, ns. `disciplines` are by kind. Servers that are `single` do
+    one thing at a time.
     """
 
     kind: Ints

@@ -238,7 +238,10 @@ def _moved(changed: Changed, layout: Layout, rows: Indices, costs: Costs) -> Tas
     group = tasks.kind[rows] * (len(model.steps) + 1) + step
     pace = _Paces(group, tasks.place[rows], changed.lag[tasks.link[rows]], predicted)
     share = then / predicted[part]
-    share *= pace.at(group[part], place) / pace.at(group[part], tasks.place[of_part])
+    # A server without recorded tasks is as fast as the one that they are taken from.
+    share *= np.nan_to_num(
+        pace.at(group[part], place) / pace.at(group[part], tasks.place[of_part]), nan=1.0
+    )
     others = np.setdiff1d(np.arange(len(tasks.link)), rows)
     moved = tasks.take(of_part)
     pieces = np.where(moved.stream < 0, layout.pieces[variable[part], place], 1.0)
@@ -261,16 +264,13 @@ class _Paces:
         np.add.at(worked, (group, place), work)
         np.add.at(expected, (group, place), predicted)
         known = (worked > 0) & (expected > 0)
-        usual = worked.sum(axis=1) / np.maximum(expected.sum(axis=1), 1e-12)
-        pace = np.divide(worked, expected, out=np.ones(shape), where=known)
-        self._pace = np.where(known, pace, np.where(usual > 0, usual, 1.0)[:, None])
+        self._pace = np.divide(worked, expected, out=np.full(shape, np.nan), where=known)
 
     def at(self, group: Ints, place: Ints) -> Floats:
-        """Return the pace of servers, which those that are not recorded have of all of them."""
-        recorded = self._pace.shape[1]
-        added = np.pad(self._pace, ((0, 0), (0, max(int(place.max(initial=0)) + 1 - recorded, 0))))
-        added[:, recorded:] = self._pace.mean(axis=1, keepdims=True)
-        return np.asarray(added[group, place])
+        """Return the pace of servers; nan for those without recorded tasks."""
+        added = max(int(place.max(initial=0)) + 1 - self._pace.shape[1], 0)
+        pace = np.pad(self._pace, ((0, 0), (0, added)), constant_values=np.nan)
+        return np.asarray(pace[group, place])
 
 
 def _update_after_all(changed: Changed) -> None:

@@ -42,7 +42,7 @@ class Occupancy:
 
     kind: Ints
     occupies: Flags
-    server: Ints
+    server: Ints  # its place among all of the run
     worker: Ints
     request: Ints
     alone: Floats
@@ -50,10 +50,12 @@ class Occupancy:
     disciplines: tuple[Discipline, ...]
 
     @classmethod
-    def of(cls, served: pl.DataFrame, worker: Ints, *, in_recorded_order: bool) -> Occupancy:
+    def of(
+        cls, served: pl.DataFrame, server: Ints, worker: Ints, *, in_recorded_order: bool
+    ) -> Occupancy:
         """Find it among services by server and begin, each for a request of a `worker` (-1: of none)."""
-        columns = ("start_ns", "end_ns", "bytes", "server", "asked")
-        begin, end, nbytes, server, request = (
+        columns = ("start_ns", "end_ns", "bytes", "asked")
+        begin, end, nbytes, request = (
             served[name].fill_null(0).to_numpy().astype(np.int64) for name in columns
         )
         kind = np.full(served.height, _PROCESSOR)
@@ -105,13 +107,12 @@ class Occupancy:
             np.array([getattr(one, name) for one in self.disciplines])[self.kind]
             for name in ("per_worker", "streams")
         )
-        place = np.searchsorted(np.unique(self.server), self.server)
         unit, leads = self._units()
         rows = np.flatnonzero(self.occupies & (links >= 0))
         crowding = [np.nan if one.crowding is None else one.crowding for one in self.disciplines]
         return Tasks(
             link=links[rows],
-            place=place[rows],
+            place=self.server[rows],
             kind=self.kind[rows],
             lane=np.where(per_worker, self.worker + 1, 0)[rows],
             stream=np.where(streams, self.worker, -1)[rows],

@@ -42,12 +42,13 @@ class Requests:
     """What workers asked for, a row each, and the services for it, by server and begin.
 
     `asked` has ``worker`` (its place), ``stops``; `served` has ``asked``, the row of its request, -1 for
-    none. Servers serve as requests come, or `in_recorded_order`. `needs` are from when on workers need
-    what they asked for, -1 where it is not known.
+    none. `servers` are the ranks of all servers; they serve as requests come, or `in_recorded_order`.
+    `needs` are from when on workers need what they asked for, -1 where it is not known.
     """
 
     asked: pl.DataFrame
     served: pl.DataFrame
+    servers: Ints
     in_recorded_order: bool = False
     needs: Ints | None = None
 
@@ -76,7 +77,8 @@ class Requests:
             .with_columns(pl.col("asked").cast(pl.Int64).fill_null(-1))
             .sort("server", "start_ns", "end_ns")
         )
-        return cls(asked, served)
+        ranks = servers["server"].unique().sort().to_numpy().astype(np.int64)
+        return cls(asked, served, ranks)
 
     @property
     def sides(self) -> Sides:
@@ -154,7 +156,8 @@ class Requests:
     def occupancy(self) -> Occupancy:
         """Which services occupy links and processors of servers."""
         in_order = self.in_recorded_order
-        return Occupancy.of(self.served, self.worker_of_services, in_recorded_order=in_order)
+        place = np.searchsorted(self.servers, self.served["server"].to_numpy()).astype(np.int64)
+        return Occupancy.of(self.served, place, self.worker_of_services, in_recorded_order=in_order)
 
     @property
     def moments(self) -> Ints:

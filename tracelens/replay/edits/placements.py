@@ -128,7 +128,10 @@ def held(model: Model) -> dict[int, float]:
     by_line = np.bincount(links.line[rows], links.nbytes[rows])
     rows = rows[links.line[rows] == by_line.argmax()]
     total = np.bincount(links.shard[rows], links.nbytes[rows]) / len(model.steps)
-    return {shard: float(total[shard]) for shard in np.unique(links.shard[rows]).tolist()}
+    held_bytes = dict.fromkeys(model.requests.servers.tolist(), 0.0)
+    return held_bytes | {
+        shard: float(total[shard]) for shard in np.unique(links.shard[rows]).tolist()
+    }
 
 
 @dataclass(frozen=True, eq=False)

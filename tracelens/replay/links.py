@@ -18,12 +18,13 @@ class Bond(IntEnum):
     """Why something follows something else, if another way of training would not have that before it.
 
     `TURN`: a server does one thing after the other, or answers after an update. `BARRIER`: a worker goes
-    on after an update.
+    on after an update. `QUEUE`: both need the same resource (`resources.py`).
     """
 
     NONE = 0
     TURN = 1
     BARRIER = 2
+    QUEUE = 3
 
 
 class Line(NamedTuple):

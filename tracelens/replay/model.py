@@ -10,7 +10,7 @@ was (`kept_share`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -22,10 +22,12 @@ from tracelens.caching import cached_property
 from tracelens.replay.calls import Calls, complete_calls
 from tracelens.replay.graph import Graph
 from tracelens.replay.implicit import find_implicit_calls
-from tracelens.replay.links import KEPT, Links, LinkTable
+from tracelens.replay.links import KEPT, Bond, Links, LinkTable
 from tracelens.replay.messages import message_edges, messages_of
+from tracelens.replay.pull_needs import find_needs
 from tracelens.replay.readiness import Queue, estimate_ready_calls
 from tracelens.replay.requests import Requests
+from tracelens.replay.resources import Tasks, replay_events
 from tracelens.replay.threads import (
     IS_BLOCKED,
     Blocked,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["Model", "spread_over_moments"]
 
 MIN_STEPS_OF_USUAL: Final = 8  # with as many stretches: their median is a stretch's usual time
+_MAX_SERVICES: Final = 500_000  # replayed one by one, at 20 us each
+_MAX_DEVIATION: Final = 0.01  # of a run without edits, if servers serve as requests come
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +86,28 @@ class Model:
     def of(cls, trace: Trace, phases: Phases, steps: tuple[int, int] | None = None) -> Self | None:
         """Build it; None for a run without steps, or in which a worker has none.
 
+        Servers that serve in an order of their own, not as requests come, keep to that.
+
         Args:
             trace: A run.
             phases: The partition of its time.
             steps: The numbers of the first and the last step to replay, if not all.
         """
+        model = cls._build(trace, phases, steps, in_recorded_order=False)
+        if model is None or not len(model.tasks.link) or model.deviation <= _MAX_DEVIATION:
+            return model
+        ordered = cls._build(trace, phases, steps, in_recorded_order=True)
+        return ordered if ordered and ordered.deviation < model.deviation else model
+
+    @classmethod
+    def _build(
+        cls,
+        trace: Trace,
+        phases: Phases,
+        steps: tuple[int, int] | None,
+        *,
+        in_recorded_order: bool,
+    ) -> Self | None:
         processes = trace.workers["process"].to_list()
         chosen = trace.steps.sort("start_ns").with_columns(
             window=pl.int_range(pl.len()).over("process")
@@ -115,12 +136,18 @@ class Model:
             [call.noticed(blocked) for call in as_recorded], queue, pieces, mine
         )
         requests = Requests.of(trace, first, last).noticed(blocked)
-        sides = [sent, received, *(call.sides for call in recorded_calls), requests.sides]
+        needs = find_needs(requests.asked, pieces, mine)
+        in_recorded_order |= requests.served.height > _MAX_SERVICES
+        requests = replace(requests, in_recorded_order=in_recorded_order, needs=needs)
+        asked = requests.sides
+        sides = [sent, received, *(call.sides for call in recorded_calls), asked]
         implicit = [*_implicit_calls(trace, pieces, mine, sides)]
         calls = (*recorded_calls, *implicit)
         sides += [call.sides for call in implicit]
         released = requests.released(blocked, sides)
-        threads = threads_of(pieces, mine, [*sides, released, _updates(pieces)])
+        exchanged = [requests.needed if side is asked else side for side in sides]
+        exchanged += [released, requests.needs_apart, _updates(pieces)]
+        threads = threads_of(pieces, mine, exchanged)
         numbers = Numbers(threads)
         links = Links()
         recorded = [np.concatenate([thread.moments for thread in threads])]
@@ -166,6 +193,13 @@ class Model:
         found = cls.of(trace, phases)
         return found if found and found.explains_waits else None
 
+    @property
+    def deviation(self) -> float:
+        """By what share the usual step, or the whole run, differs from the recorded one."""
+        recorded, usual = self.lengths(self.recorded), self.lengths(self.usual)
+        step = float(np.median(np.abs(usual / np.maximum(recorded, 1.0) - 1)))
+        return max(step, abs(float(usual.sum() / max(recorded.sum(), 1.0) - 1)))
+
     @cached_property
     def graph(self) -> Graph:
         """The moments and links as they were."""
@@ -180,25 +214,113 @@ class Model:
         found[links.source[rows]] = rows
         return found
 
+    @property
+    def served_variables(self) -> dict[int, int]:
+        """The bytes of each variable, by key; empty unless that of all that servers do is known."""
+        requests = self.requests
+        sized = (requests.served["bytes"].fill_null(0) > 0).to_numpy()
+        known = np.isin(requests.keys, list(self.variables))
+        whole = bool(known[sized & (requests.worker_of_services >= 0)].all())
+        return self.variables if whole else {}
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """What occupies links and processors of servers."""
+        services = self.requests_at + 2 * np.arange(self.requests.served.height)
+        return self.requests.occupancy.tasks(self.wires[services])
+
     def replayed(
         self,
         lag: Floats,
         kept: Flags | None = None,
         more: Sequence[tuple[Ints, Ints, Floats]] = (),
+        tasks: Tasks | None = None,
+        ranks: int | None = None,
     ) -> Floats:
         """Return when moments come with other lags, without links that are not `kept`, and with `more`.
 
-        Each of `more` is sources, targets and lags.
+        Each of `more` is sources, targets and lags. `tasks` occupy servers, None = as recorded. Servers
+        serve so many `ranks`, None = those recorded: others do what these do.
 
         Raises:
             ValueError: with these links, moments follow each other in a circle.
         """
-        if not more and (kept is None or kept.all()):
+        tasks = self.tasks if tasks is None else tasks
+        if not len(tasks.link) and not more and (kept is None or kept.all()):
             return self.graph.play(lag)
-        rows = slice(None) if kept is None else kept
-        every = [(self.links.source[rows], self.links.target[rows], lag[rows]), *more]
+        links = self.links
+        bound = np.ones(len(lag), np.bool_) if kept is None else kept.copy()
+        bound[tasks.link] = False
+        if len(tasks.link):
+            free = bound & (links.bond != Bond.QUEUE)
+            awaits = np.zeros(len(self.recorded), np.bool_)
+            awaits[links.target[free]] = True
+            # What a server began by itself has nothing but its turn to follow.
+            bound = free | (bound & ~awaits[links.target])
+        every = [(links.source[bound], links.target[bound], lag[bound]), *more]
         source, target, whole = (np.concatenate([one[side] for one in every]) for side in range(3))
-        return Graph.of(self.recorded, source, target, whole).play(whole)
+        if not len(tasks.link):
+            return Graph.of(self.recorded, source, target, whole).play(whole)
+        whole = np.maximum(whole, 0.0)
+        work = np.maximum(lag[tasks.link] * tasks.share, 0.0)
+        ends = links.source[tasks.link], links.target[tasks.link]
+        if ranks is None:
+            return replay_events(
+                self.recorded, (source, target, whole), (*ends, tasks, work), self._priority
+            )
+        return self._with_ranks(ranks, (source, target, whole), (*ends, tasks, work))
+
+    def _with_ranks(
+        self,
+        ranks: int,
+        edges: tuple[Ints, Ints, Floats],
+        occupations: tuple[Ints, Ints, Tasks, Floats],
+    ) -> Floats:
+        """Return when moments come with so many ranks: of those that do the same, the last one's."""
+        count, now = len(self.recorded), len(self.ranks)
+        owner = np.concatenate(
+            [
+                np.repeat(np.arange(now), [len(thread.moments) for thread in self.threads]),
+                np.full(2 * sum(call.height for call in self.calls), -1),
+                np.repeat(self.requests.worker_of_services, 2),
+            ]
+        )
+        source, target, lag = edges
+        starts, ends, tasks, work = occupations
+        every: list[tuple[Ints, ...]] = []
+        parts, copies = [], -(-ranks // now)
+        for number in range(copies):
+            there = owner + number * now < ranks
+            place = np.arange(count) + np.where(owner >= 0, number * count, 0)
+            rows, mine = (
+                np.flatnonzero(
+                    there[one]
+                    & there[two]
+                    & ((number == 0) | (np.maximum(owner[one], owner[two]) >= 0))
+                )
+                for one, two in ((source, target), (starts, ends))
+            )
+            every.append((place[source[rows]], place[target[rows]], rows))
+            parts.append((place[starts[mine]], place[ends[mine]], mine, tasks.copy(mine, number)))
+        one, two, rows = (np.concatenate(column) for column in zip(*every, strict=True))
+        begin, end, mine = (np.concatenate([part[at] for part in parts]) for at in range(3))
+        times = replay_events(
+            np.tile(self.recorded, copies),
+            (one, two, lag[rows]),
+            (begin, end, Tasks.concatenate([part[3] for part in parts]), work[mine]),
+            np.concatenate([self._priority + number * count for number in range(copies)]),
+        ).reshape(copies, count)
+        exists = owner + np.arange(copies)[:, None] * now < ranks
+        exists[1:] &= owner >= 0
+        return np.asarray(np.where(exists, times, -np.inf).max(axis=0))
+
+    @cached_property
+    def _priority(self) -> Ints:
+        """The order in which what was asked for at once has its turn: as workers asked."""
+        found = np.zeros(len(self.recorded), np.int64)
+        asked = self.requests.served["asked"].to_numpy() + 1
+        found[self.requests_at : self.requests_at + 2 * len(asked)] = np.repeat(asked, 2)
+        return found
 
     def waited(self, times: Floats, lag: Floats) -> Floats:
         """Return how long each worker was blocked, or in communication, ns, [worker]."""
@@ -206,7 +328,8 @@ class Model:
         for thread in self.threads:
             count = len(thread.moments)
             worked = lag[begin : begin + count - 1].sum()
-            found.append(times[first + count - 1] - times[first] - worked)
+            last, begun = times[first + count - 1], times[first]
+            found.append(last - begun - worked if np.isfinite(last) else 0.0)
             first, begin = first + count, begin + count - 1
         return np.array(found)
 
@@ -216,7 +339,7 @@ class Model:
         A wait lies between the end of the work after a moment of a thread and the next moment, if that
         follows a moment elsewhere, too. A collective is waited for until it goes.
         """
-        times = self.graph.play(lag)
+        times = self.replayed(lag)
         counts = [len(thread.moments) for thread in self.threads]
         in_order, threads_end = sum(counts) - len(counts), sum(counts)
         owner = np.searchsorted(np.cumsum(counts), np.arange(len(times)), side="right")
@@ -236,7 +359,7 @@ class Model:
     @cached_property
     def usual(self) -> Floats:
         """When moments come in the replay of the run as it was."""
-        return self.graph.play(self.links.lag)
+        return self.replayed(self.links.lag)
 
     def lengths(self, times: Floats) -> Floats:
         """Return how long after the one before each step was over on all workers, ns, [step]."""
@@ -340,11 +463,11 @@ class Model:
                 rows = np.flatnonzero(is_changed & (links.communicator == number))
                 factors[rows] = takes[communicator][place[rows]]
         lag = links.lag * self.extend_to_departures(factors)
-        return self.lengths(self.usual) - self.lengths(self.graph.play(lag))
+        return self.lengths(self.usual) - self.lengths(self.replayed(lag))
 
     def measure_savings(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
         """Return by how much shorter each step is with such changes, ns, [step]; see `reduce_lags`."""
-        times = self.graph.play(self.reduce_lags(*changes, steps=steps))
+        times = self.replayed(self.reduce_lags(*changes, steps=steps))
         saved = self.lengths(self.usual) - self.lengths(times)
         return np.asarray(saved[np.searchsorted(self.steps, steps)])
 

@@ -9,17 +9,20 @@ partner goes on with the last update that ended meanwhile: it stood at a barrier
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
+from tracelens.caching import cached_property
 from tracelens.replay.links import KEPT, Bond, Line
+from tracelens.replay.occupancy import INCOMING, OUTGOING, Occupancy
+from tracelens.replay.parameter_servers import worked_until
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import EXCHANGE_KINDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tracelens.arrays import Flags, Indices, Ints
     from tracelens.model.trace import Trace
@@ -30,8 +33,8 @@ __all__ = ["Requests"]
 
 _OWN: Final = ("turn_wait", "worker_update", "master_update")  # of a worker: no message
 _UPDATES: Final = ("apply", "master_update")
-_NETWORK: Final = ("receive", "reply", "weights_down", "weights_up")
-_IN_TURN: Final = 0.05  # of the time of services: by no more they overlap where they are in turn
+_TOKEN_DELAY: Final = 1.5  # times the usual delay from an update to when workers go on
+_NETWORK: Final = (*INCOMING, *OUTGOING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +42,15 @@ class Requests:
     """What workers asked for, a row each, and the services for it, by server and begin.
 
     `asked` has ``worker`` (its place), ``stops``; `served` has ``asked``, the row of its request, -1 for
-    none, and ``joins``, the number of the update that it is part of, -1 for none.
+    none. `servers` are the ranks of all servers; they serve as requests come, or `in_recorded_order`.
+    `needs` are from when on workers need what they asked for, -1 where it is not known.
     """
 
     asked: pl.DataFrame
     served: pl.DataFrame
+    servers: Ints
+    in_recorded_order: bool = False
+    needs: Ints | None = None
 
     @classmethod
     def of(cls, trace: Trace, first: Ints, last: Ints) -> Requests:
@@ -61,7 +68,7 @@ class Requests:
             .join(workers, on="process", how="inner")
             .filter(pl.col("start_ns") >= pl.col("first"), pl.col("end_ns") <= pl.col("last"))
             .with_columns(stops=pl.col("thread") == pl.col("training_thread"))
-            .sort("start_ns")
+            .sort("start_ns", "request")
             .with_row_index("row")
         )
         servers = trace.shards.select("process", server="rank")
@@ -72,7 +79,8 @@ class Requests:
             .with_columns(pl.col("asked").cast(pl.Int64).fill_null(-1))
             .sort("server", "start_ns", "end_ns")
         )
-        return cls(asked, served)
+        ranks = servers["server"].unique().sort().to_numpy().astype(np.int64)
+        return cls(asked, served, ranks)
 
     @property
     def sides(self) -> Sides:
@@ -82,12 +90,55 @@ class Requests:
         return Sides(worker.astype(np.int64), begin, end, stops)
 
     @property
+    def needed(self) -> Sides:
+        """What workers asked for, with ends when they need what came earlier than that."""
+        sides = self.sides
+        return (
+            sides if self.needs is None else replace(sides, end=np.maximum(sides.end, self.needs))
+        )
+
+    @property
+    def needs_apart(self) -> Sides:
+        """When workers need what came earlier, as moments without length."""
+        sides, needed = self.sides, self.needed
+        early = np.flatnonzero(needed.end > sides.end)
+        moments = needed.end[early]
+        return Sides(sides.worker[early], moments, moments, np.ones(len(early), np.bool_))
+
+    @cached_property
+    def hidden_transfer_share(self) -> float:
+        """The share of pushes' time in which they were neither received, by any row, nor served."""
+        incoming, asked = self.served["op"].is_in(INCOMING), pl.col("asked")
+        begun = self.served.filter(asked >= 0).group_by("asked").agg(pl.col("start_ns").min())
+        received = self.served.filter(incoming)["asked"].implode()
+        sent = self.asked.with_columns(asked=pl.col("row").cast(pl.Int64)).filter(
+            pl.col("op") == "push", pl.col("bytes") > 0, ~asked.is_in(received)
+        )
+        sent = sent.join(begun, on="asked", suffix="_served")
+        sent = sent.join(self.served.select("asked", "server").unique("asked"), on="asked")
+        hidden = 0.0
+        for (server,), pushes in sent.partition_by("server", as_dict=True).items():
+            work = self.served.filter(pl.col("server") == server).sort("start_ns")
+            worked = worked_until(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+            start, begin = (pushes[name].to_numpy() for name in ("start_ns", "start_ns_served"))
+            idle = begin - start - (worked(begin) - worked(start))
+            hidden += float(np.maximum(idle, 0.0).sum())
+        whole = (sent["end_ns"] - sent["start_ns"]).sum()
+        return hidden / max(float(whole), 1.0)
+
+    @property
     def variables(self) -> dict[int, int]:
         """The bytes of each variable that is pushed, by its key: all its parts in a step together."""
         pushed = self.asked.filter(pl.col("op") == "push").drop_nulls(["key", "bytes"])
         by_step = pushed.group_by("key", "step", "process").agg(pl.col("bytes").sum())
         sizes = by_step.group_by("key").agg(pl.col("bytes").max()).sort("key")
         return dict(sizes.iter_rows())
+
+    @cached_property
+    def keys(self) -> Ints:
+        """The variable that each service is for, by the key of its request; -1 for none."""
+        keys = np.append(self.asked["key"].fill_null(-1).to_numpy(), -1)
+        return np.array(keys[self.served["asked"].to_numpy()], np.int64)
 
     @property
     def joined(self) -> Indices:
@@ -103,14 +154,12 @@ class Requests:
         worker = np.append(self.asked["worker"].to_numpy(), -1)
         return np.array(worker[self.served["asked"].to_numpy()], np.int64)
 
-    @property
-    def in_turn(self) -> list[Indices]:
-        """The services of each server that does one after the other, without updates that join."""
-        found = []
-        for services, _ in self._orders():
-            alone = np.setdiff1d(services, self.joined)
-            found.append(alone if self._in_turn(alone) else alone[:0])
-        return found
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        """Which services occupy links and processors of servers."""
+        in_order = self.in_recorded_order
+        place = np.searchsorted(self.servers, self.served["server"].to_numpy()).astype(np.int64)
+        return Occupancy.of(self.served, place, self.worker_of_services, in_recorded_order=in_order)
 
     @property
     def moments(self) -> Ints:
@@ -124,34 +173,56 @@ class Requests:
         return self.served.with_row_index("place").filter(pl.col("op").is_in(_UPDATES))
 
     def noticed(self, blocked: Blocked) -> Requests:
-        """Return them with answers when training threads noticed them."""
-        end = self.sides.noticed(blocked).end
+        """Return them with answers when training threads noticed them, not before servers were done."""
+        sides = self.sides
+        noticed = sides.noticed(blocked).end
+        done = np.zeros(self.asked.height, np.int64)
+        asked, over = (self.served[name].to_numpy() for name in ("asked", "end_ns"))
+        answered = (asked >= 0) & (over <= np.append(sides.end, 0)[asked])
+        np.maximum.at(done, asked[answered], over[answered])
+        end = np.where(done > noticed, sides.end, noticed)
         return replace(self, asked=self.asked.with_columns(end_ns=pl.Series(end, dtype=pl.Int64)))
 
     def released(self, blocked: Blocked, others: Sequence[Sides]) -> Sides:
-        """Return when workers went on because of an update, and nothing else."""
-        none = np.zeros(0, np.int64)
-        ends = np.sort(self._updates["end_ns"].to_numpy())
-        workers, found = [none], [none]
-        for worker, (begin, end) in enumerate(blocked.stretches if len(ends) else ()):
-            mine = [none, *(side.end[side.worker == worker] for side in others)]
-            arrived = np.sort(np.concatenate(mine))
-            latest, last = (
+        """Return when workers went on because of an update, and nothing else.
+
+        That is the update's end, if nothing came for the worker after it. If something did, but the
+        worker waited on, until as long after the update as usual, it is when the wait ended.
+        """
+        updates = np.sort(self._updates["end_ns"].to_numpy())
+        rows: list[tuple[Ints, ...]] = []
+        for worker, (begin, end) in enumerate(blocked.stretches if len(updates) else ()):
+            arrivals = [side.end[side.worker == worker] for side in others]
+            arrived = np.sort(np.concatenate([np.zeros(0, np.int64), *arrivals]))
+            latest, update = (
                 np.append(-1, moments)[np.searchsorted(moments, end, "right")]
-                for moments in (arrived, ends)
+                for moments in (arrived, updates)
             )
-            some = last[(last > begin) & (last > latest)]
-            workers.append(np.full(len(some), worker))
-            found.append(some)
-        moments = np.concatenate(found)
-        return Sides(np.concatenate(workers), moments, moments, np.zeros(len(moments), np.bool_))
+            inside = (update > begin) & (latest < end)
+            columns = (np.full(len(end), worker), update, latest, end)
+            rows.append(tuple(column[inside] for column in columns))
+        if not rows:
+            none = np.zeros(0, np.int64)
+            return Sides(none, none, none, np.zeros(0, np.bool_))
+        workers, update, latest, end = (
+            np.concatenate(column) for column in zip(*rows, strict=True)
+        )
+        by_update = update > latest
+        usual = np.median((end - update)[by_update]) if by_update.any() else 0.0
+        is_token = ~by_update & (end - update <= _TOKEN_DELAY * usual)
+        moments = np.where(by_update, update, end)[by_update | is_token]
+        released = workers[by_update | is_token]
+        return Sides(released, moments, moments, np.zeros(len(moments), np.bool_))
 
     def add_links(
         self, links: Links, numbers: Numbers, first: int, recorded: Ints, released: Sides
     ) -> None:
         """Add what services and answers follow; service i begins at moment `first` + 2 i, ends after."""
         sides, rows = self.sides, np.arange(self.served.height)
-        asks, gets = numbers.of(sides.worker, sides.begin), numbers.of(sides.worker, sides.end)
+        asks, gets = (
+            numbers.of(sides.worker, sides.begin),
+            numbers.of(sides.worker, self.needed.end),
+        )
         needed = numbers.needed(sides.worker, sides.end)
         gets = np.where(gets < 0, needed, gets)
         begin, end = first + 2 * rows, first + 2 * rows + 1
@@ -161,15 +232,17 @@ class Requests:
         self._add_turns(links, begin, end)
         links.settle(settled, recorded.astype(np.float64))
         self._add_answers(links, (asks, gets), begin, recorded)
+        goes_on = numbers.of(released.worker, released.end)
         updates = self._updates.sort("end_ns")
-        if updates.height:
-            place = updates["end_ns"].search_sorted(pl.Series(released.end)).to_numpy()
-            by = end[updates["place"].to_numpy()[np.minimum(place, updates.height - 1)]]
-            goes_on = numbers.of(released.worker, released.end)
-            links.add(by, goes_on, np.zeros(len(by)), bond=Bond.BARRIER)
+        ends = np.append(0, updates["end_ns"].to_numpy())
+        delay = released.end - ends[np.searchsorted(ends[1:], released.end, side="right")]
+        for of_server in updates.partition_by("server"):
+            row = np.searchsorted(of_server["end_ns"].to_numpy(), released.end, side="right") - 1
+            update = of_server["place"].to_numpy()[np.maximum(row, 0)]
+            links.add(end[update], goes_on, delay, row >= 0, bond=Bond.BARRIER)
 
     def _add_services(self, links: Links, begin: Ints, end: Ints) -> None:
-        op, lasts = self.served["op"], self._lasts
+        op, lasts = self.served["op"], self.occupancy.alone
         for name in op.unique().to_list():
             links.add(
                 begin,
@@ -181,10 +254,6 @@ class Requests:
                 step=self.served["step"].fill_null(-1).to_numpy().astype(np.int64),
                 shard=self.served["server"].to_numpy().astype(np.int64),
             )
-
-    @property
-    def _lasts(self) -> Ints:
-        return (self.served["end_ns"] - self.served["start_ns"]).to_numpy()
 
     def _add_ways(self, links: Links, asks: Ints, begin: Ints) -> None:
         """Add when requests come to their server: after what such ways take where no request waits."""
@@ -226,11 +295,11 @@ class Requests:
         """Add what services follow at their server."""
         table = self.served
         start, over = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
-        for order, allowed in self._orders():
+        for order, by_resource in self.occupancy.queues():
             one, two = order[:-1], order[1:]
-            free = over[one] <= start[two]
-            turn = free & allowed[1:]
-            links.add(end[one], begin[two], np.zeros(len(one)), turn, bond=Bond.TURN)
+            turn = (over[one] <= start[two]) & self._waited(one, two)
+            bond = Bond.QUEUE if by_resource else Bond.TURN
+            links.add(end[one], begin[two], np.zeros(len(one)), turn, bond=bond)
         asked = table["asked"].to_numpy()
         of_request = np.lexsort((start, asked))
         one, two = of_request[:-1], of_request[1:]
@@ -239,15 +308,20 @@ class Requests:
         links.add(end[one], begin[two], np.zeros(len(one)), same & free)
         links.add(begin[one], begin[two], start[two] - start[one], same & ~free)
         op = table["op"]
-        joins = table.select(key=pl.struct("server", "step", pl.col("key").fill_null(-1)))["key"]
-        group = joins.rank("dense").to_numpy()
+        of_all = ((op == "apply") & table["key"].is_null()).to_numpy()
         for before, after, bond in (
             ("aggregate", "apply", Bond.NONE),
             ("apply", "reply", Bond.TURN),
         ):
-            one, two = (np.flatnonzero((op == name).to_numpy()) for name in (before, after))
-            if len(one) and len(two):
-                self._add_joins(links, (one, two), group, (begin, end), bond)
+            for unkeyed in (False, True):
+                key = pl.lit(-1) if unkeyed else pl.col("key").fill_null(-1)
+                group = table.select(pl.struct("server", "step", key))["server"].rank("dense")
+                mine = (op != "apply").to_numpy() | (of_all == unkeyed)
+                one, two = (
+                    np.flatnonzero((op == name).to_numpy() & mine) for name in (before, after)
+                )
+                if len(one) and len(two):
+                    self._add_joins(links, (one, two), group.to_numpy(), (begin, end), bond)
 
     def _add_joins(
         self,
@@ -257,39 +331,29 @@ class Requests:
         moments: tuple[Ints, Ints],
         bond: Bond,
     ) -> None:
-        """Add that services of a group follow the last one of others in it that was over before."""
+        """Add that services of a group follow all others in it that joined them."""
         before, after = services
         start, over = (self.served[name].to_numpy() for name in ("start_ns", "end_ns"))
-        known = pl.DataFrame({"group": group[before], "at": over[before], "row": before}).sort("at")
-        wanted = pl.DataFrame({"group": group[after], "at": start[after], "to": after}).sort("at")
-        found = wanted.join_asof(known, on="at", by="group", check_sortedness=False).drop_nulls()
-        one, two = found["row"].to_numpy(), found["to"].to_numpy()
+        done = pl.DataFrame({"group": group[before], "at": over[before], "row": before}).sort("at")
+        begun = pl.DataFrame({"group": group[after], "at": start[after], "to": after}).sort("at")
+        nearest: dict[str, Any] = {"on": "at", "by": "group", "check_sortedness": False}
+        joined = begun.join_asof(done, **nearest)
+        if bond is Bond.NONE:
+            joined = done.join_asof(begun, strategy="forward", **nearest)
+        joined = joined.drop_nulls()
+        one, two = joined["row"].to_numpy(), joined["to"].to_numpy()
         begin, end = moments
         links.add(end[one], begin[two], np.zeros(len(one)), bond=bond)
 
-    def _orders(self) -> Iterator[tuple[Ints, Flags]]:
-        """Yield the services of each server in order, and which of them wait for the one before.
+    def _waited(self, before: Ints, after: Ints) -> Flags:
+        """Return whether services had been asked for before others ended, so that they waited for these.
 
-        A server that does one thing at a time takes in no request meanwhile; else only what it does with
-        requests that it has is in turn.
+        A server that does one thing at a time takes in no request meanwhile.
         """
-        table = self.served
         sent = np.append(self.asked["start_ns"].to_numpy(), 0)
-        come = sent[table["asked"].to_numpy()]
-        ends = table["end_ns"].to_numpy()
-        working = (table["op"] != "receive").to_numpy()
-        for server in table["server"].unique().to_list():
-            mine = np.flatnonzero((table["server"] == server).to_numpy())
-            if not self._in_turn(mine):
-                mine = mine[working[mine]]
-            before = np.append(0, ends[mine])[:-1]
-            yield mine, (come[mine] < before) | self._in_turn(mine)
-
-    def _in_turn(self, services: Ints) -> bool:
-        """Return whether services hardly overlap; they are in order of their begins."""
-        begins, ends = (self.served[name].to_numpy()[services] for name in ("start_ns", "end_ns"))
-        beside = float(np.maximum(ends[:-1] - begins[1:], 0).sum())
-        return beside <= _IN_TURN * float((ends - begins).sum())
+        asked = sent[self.served["asked"].to_numpy()[after]]
+        earlier = asked < self.served["end_ns"].to_numpy()[before]
+        return np.asarray(self.occupancy.single[after] | earlier)
 
     def _add_answers(
         self, links: Links, asking: tuple[Ints, Ints], begin: Ints, recorded: Ints

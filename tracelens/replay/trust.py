@@ -44,7 +44,7 @@ class Identity:
         """Replay a run without edits, and with all known lengths shorter."""
         recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
         step_errors = np.abs(usual / np.maximum(recorded, 1.0) - 1)
-        shorter = model.lengths(model.graph.play(model.links.lag - CUT * model.known_lags))
+        shorter = model.lengths(model.replayed(model.links.lag - CUT * model.known_lags))
         replayed_ns = max(float(usual.sum()), 1.0)
         response = float((usual - shorter).sum()) / (CUT * replayed_ns)
         return cls(

@@ -14,13 +14,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import numpy as np
+
 from tracelens.accounting import phases as accounting
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.findings import predicted
 from tracelens.model.fmt import percent
 from tracelens.replay.edits.changed import Changed
-from tracelens.replay.edits.placements import held, load
+from tracelens.replay.edits.placements import Layout, held, place_by
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
@@ -183,8 +185,7 @@ class Replay:
         changed, now = Changed(model, model.links.lag.copy()), held(model)
         if not now.keys() <= shares.keys():
             raise InvalidArgument("The run exchanges with shards that recorded nothing.")
-        total = sum(now.values())
-        load(changed, now, {shard: total * shares[shard] for shard in now})
+        place_by(changed, Layout.from_loads(np.array([shares[shard] for shard in now])))
         return model.lengths(model.usual) - model.lengths(_replayed(changed, ["placement"]))
 
     @cached_property

@@ -124,9 +124,13 @@ def used(scenario: Scenario) -> list[int]:
 
 
 def received(scenario: Scenario, arrive: Ints, wire: Ints) -> Ints:
-    """Return when each push, [rank, piece], is in; `wire` is what it takes alone."""
+    """Return when each push, [rank, piece], is in; `wire` is what it takes alone.
+
+    Without shared links each worker's pushes take turns in order of arrival.
+    """
     if not scenario.shared_links:
-        return np.asarray(arrive + np.cumsum(wire))
+        free = np.int64(ORIGIN_NS)
+        return np.stack([queue(row[None], wire, free)[1][0] for row in arrive])
     work = np.broadcast_to(wire, arrive.shape)
     return _through_shared_link(arrive.ravel(), work.ravel(), scenario.incast).reshape(arrive.shape)
 

@@ -20,6 +20,7 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.placements import check_received
 from tracelens.replay.edits.rank_links import find_rank_links
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 
@@ -61,10 +62,11 @@ def with_ranks(changed: Changed, count: str) -> None:
         raise InvalidArgument(
             f"found {ranks} ranks instead of {now}, expected at least two of each."
         )
+    check_received(model)
     served = model.links.shard >= 0
     if not served.any() or model.calls:
         _resize(changed, None, ranks)
-    changed.lag[served] *= ranks / now
+    _serve_workers(changed, served, ranks)
     later = _slowest_of(model, ranks)
     from_ranks = model.links.source < sum(len(thread.moments) for thread in model.threads)
     for call, at in zip(model.calls, model.calls_at, strict=True):
@@ -77,6 +79,22 @@ def with_ranks(changed: Changed, count: str) -> None:
         f"{ranks} ranks instead of {now}, with as much work each; the slowest one of a step is "
         f"{fmt.duration(later)} later than now.{far}"
     )
+
+
+def _serve_workers(changed: Changed, served: Flags, ranks: int) -> None:
+    """Let servers serve so many workers; what has no resource takes as much longer."""
+    model, links = changed.model, changed.model.links
+    times = ranks / len(model.ranks)
+    changed.ranks = ranks
+    free = served.copy()
+    free[model.tasks.link] = False
+    costs = Costs(links)
+    sized = np.isin(links.line, list(costs.models)) & (links.nbytes > 0)
+    changed.lag[free] *= costs.factors(costs.models, links.nbytes, pace=times)[free]
+    services = free & ~sized & (links.source >= model.requests_at) & (links.line >= 0)
+    joined = model.wires[model.requests_at + 2 * model.requests.joined]
+    services[joined[joined >= 0]] = False
+    changed.lag[services] *= times
 
 
 def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:

@@ -7,7 +7,6 @@ doing one thing after the other, as it comes.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,7 @@ from tracelens.replay.links import Bond
 from tracelens.stats.constants import MAJORITY
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats, Indices, Ints
+    from tracelens.arrays import Flags, Indices, Ints
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
 
@@ -33,7 +32,9 @@ def first_come(changed: Changed) -> None:
     """
     model, links = changed.model, changed.model.links
     joined, barriers = model.requests.joined, np.flatnonzero(links.bond == Bond.BARRIER)
-    in_turn = len(barriers) > MAJORITY * len(model.steps) * len(model.ranks)
+    in_turn = len(np.unique(links.target[barriers])) > MAJORITY * len(model.steps) * len(
+        model.ranks
+    )
     if len(model.ranks) < 2 or not (len(joined) or in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "
@@ -46,7 +47,6 @@ def first_come(changed: Changed) -> None:
         others[_serve_waiting(changed, barriers, others)] = True
     _await_own(changed, barriers)
     changed.release(np.flatnonzero(~bound & others[links.target]))
-    _in_turn(changed)
     changed.notes.append(
         "Every worker makes as many steps as it did; what gradients of older weights do to the training "
         "is not in it."
@@ -92,7 +92,7 @@ def _await_own(changed: Changed, barriers: Indices) -> None:
 def _waiting(model: Model, barriers: Indices) -> pl.DataFrame:
     """Return the moments at which workers go on that waited for an update, which is when they come."""
     first = np.cumsum([0, *(len(thread.moments) for thread in model.threads)])
-    goes_on = model.links.target[barriers]
+    goes_on = np.unique(model.links.target[barriers])
     return _by_worker(model, np.searchsorted(first, goes_on, side="right") - 1, goes_on)
 
 
@@ -107,62 +107,3 @@ def _latest(rows: pl.DataFrame, among: pl.DataFrame) -> tuple[Ints, Ints]:
         among, on="at", by="worker", suffix="_before", check_sortedness=False
     ).drop_nulls()
     return found["moment_before"].to_numpy(), found["moment"].to_numpy()
-
-
-def _in_turn(changed: Changed) -> None:
-    """Let servers that did one thing after the other do so as things come."""
-    model, lag = changed.model, np.maximum(changed.lag, 0.0)
-    server = np.full(len(model.recorded), -1)
-    for number, services in enumerate(model.requests.in_turn):
-        server[model.requests_at + 2 * services] = number
-    begins = np.flatnonzero(server >= 0)
-    lasts = np.zeros(len(server))
-    lasts[begins] = lag[model.wires[begins]]
-    links, kept = model.links, changed.kept
-    edges = [(links.source[kept], links.target[kept], lag[kept]), *changed.more]
-    source, target, after = (np.concatenate([one[side] for one in edges]) for side in range(3))
-    order = _first_come_order(
-        model.recorded, (source, target, np.maximum(after, 0.0)), server, lasts
-    )
-    order = order[np.argsort(server[order], kind="stable")]
-    same = server[order[1:]] == server[order[:-1]]
-    changed.follow(order[:-1][same] + 1, order[1:][same])
-
-
-def _first_come_order(
-    recorded: Floats, edges: tuple[Ints, Ints, Floats], server: Ints, lasts: Floats
-) -> Ints:
-    """Return the begins of services in the order in which their servers come to them.
-
-    What follows others comes when the last of these let it, and no earlier than they did, as no lag is
-    negative; so moments can be taken in the order of their times.
-
-    Args:
-        recorded: When moments came that follow nothing.
-        edges: Source, target and lag of each.
-        server: Of which server a moment begins a service, -1 for none.
-        lasts: How long that is.
-    """
-    source, target, lag = edges
-    order = np.argsort(source, kind="stable")
-    begins = np.searchsorted(source[order], np.arange(len(recorded) + 1)).tolist()
-    follows, after = target[order].tolist(), lag[order].tolist()
-    left = np.bincount(target, minlength=len(recorded))
-    times, found = np.full(len(recorded), -np.inf).tolist(), []
-    free = dict.fromkeys(server.tolist(), -np.inf)
-    of, took, awaited = server.tolist(), lasts.tolist(), left.tolist()
-    coming = [(float(recorded[one]), one) for one in np.flatnonzero(left == 0).tolist()]
-    heapify(coming)
-    while coming:
-        now, moment = heappop(coming)
-        if of[moment] >= 0:
-            now = max(now, free[of[moment]])
-            free[of[moment]] = now + took[moment]
-            found.append(moment)
-        for edge in range(begins[moment], begins[moment + 1]):
-            then = follows[edge]
-            times[then] = max(times[then], now + after[edge])
-            awaited[then] -= 1
-            if not awaited[then]:
-                heappush(coming, (times[then], then))
-    return np.array(found, np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.replay.model import Model
+    from tracelens.replay.resources import Tasks
 
 __all__ = ["Changed"]
 
@@ -19,7 +20,8 @@ class Changed:
     """A run that was changed: lags of its links, and `more` links (source, target, lag).
 
     Links that are not `kept` bind nothing any more. `balanced_ranks` are those of which some edit makes
-    the work like that of others: they are no model for each other.
+    the work like that of others: they are no model for each other. `tasks` occupy servers, None = as
+    recorded; these serve so many `ranks`, None = those recorded.
     """
 
     model: Model
@@ -27,6 +29,8 @@ class Changed:
     balanced_ranks: frozenset[int] = frozenset()
     kept: Flags = field(init=False)
     more: list[tuple[Ints, Ints, Floats]] = field(default_factory=list)
+    tasks: Tasks | None = None
+    ranks: int | None = None
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -48,4 +52,4 @@ class Changed:
         Raises:
             ValueError: moments would follow each other in a circle.
         """
-        return self.model.replayed(self.lag, self.kept, self.more)
+        return self.model.replayed(self.lag, self.kept, self.more, self.tasks, self.ranks)

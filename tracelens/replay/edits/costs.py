@@ -12,7 +12,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.stats.cost_line import fit_cost_model
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.links import LinkTable
     from tracelens.stats.cost_line import CostModel
 
@@ -88,6 +88,13 @@ class Costs:
             grows = np.minimum(lag[rows], now) * np.maximum(other / now - 1, 0.0)
             changed[rows] = lag[rows] * np.minimum(other / now, 1.0) + grows
         return changed
+
+    def predict_all(self, line: Ints, nbytes: Floats) -> Floats:
+        """Return what links take by their lines, relative to each other where a line is not known."""
+        fixed, pace = np.zeros(len(self.links.lines) + 1), np.ones(len(self.links.lines) + 1)
+        for number, model in self.models.items():
+            fixed[number], pace[number] = model.latency_ns, model.ns_per_byte
+        return np.maximum(fixed[line] + nbytes * pace[line], 1e-9)
 
     def lacks(self, *, network: bool) -> str:
         """Return what is missing for a line of messages, or of servers' own work."""

@@ -7,21 +7,29 @@ as loaded as each of so many would be.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
+import polars as pl
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
-from tracelens.placement import CHUNK_BYTES, STRATEGIES, chunked, loads
+from tracelens.placement import CHUNK_BYTES, STRATEGIES, chunked
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.resources import Tasks
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.placement import Piece
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
 
-__all__ = ["arrange", "held", "load", "place", "spread"]
+__all__ = ["Layout", "arrange", "check_received", "held", "place", "place_by", "spread"]
+
+_MAX_HIDDEN_SHARE: Final = 0.05  # of the time of pushes: beyond, what links do is not known
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -35,7 +43,8 @@ def place(changed: Changed, strategy: str, chunk: str | None) -> None:
         raise InvalidArgument(f"the placement is none of {', '.join(known)}.")
     model = changed.model
     now = held(model)
-    sizes = list(model.variables.values())
+    variables = model.served_variables
+    sizes = list(variables.values())
     if strategy == "chunked":
         try:
             size = CHUNK_BYTES if chunk is None else fmt.parsed_size(chunk)
@@ -49,9 +58,9 @@ def place(changed: Changed, strategy: str, chunk: str | None) -> None:
         )
     else:
         pieces = STRATEGIES[strategy](sizes, len(now))
-    then = np.array(loads(pieces, len(now)), np.float64)
-    then *= sum(now.values()) / max(then.sum(), 1.0)
-    load(changed, now, dict(zip(now, then.tolist(), strict=True)))
+    layout = Layout.from_pieces(pieces, list(variables), len(now))
+    place_by(changed, layout)
+    then = layout.loads(variables)
     changed.notes.append(
         f"The fullest shard holds {fmt.percent(float(then.max() / then.sum()), 1)} of the bytes, "
         f"before {fmt.percent(max(now.values()) / sum(now.values()), 1)}."
@@ -68,7 +77,11 @@ def spread(changed: Changed, count: str) -> None:
     if not int(count):
         raise InvalidArgument("expected at least one shard.")
     each = sum(now.values()) / int(count)
-    load(changed, now, dict.fromkeys(now, each))
+    shards, variables = int(count), changed.model.served_variables
+    layout = Layout.from_loads(np.ones(shards))
+    if variables:
+        layout = Layout.from_pieces(chunked([*variables.values()], shards), [*variables], shards)
+    place_by(changed, layout)
     changed.notes.append(
         f"Each shard holds {fmt.size(each)} of what a worker exchanges in a step on average; what more "
         "messages cost the workers is not in it."
@@ -84,8 +97,27 @@ def arrange(changed: Changed, form: str) -> None:
     spread(changed, "1" if form == "central" else str(len(changed.model.ranks)))
 
 
+def check_received(model: Model) -> None:
+    """Check that servers recorded when they received what workers pushed.
+
+    Raises:
+        InvalidArgument: they did not, and it takes a share of pushes that matters.
+    """
+    share = model.requests.hidden_transfer_share
+    if share > _MAX_HIDDEN_SHARE:
+        raise InvalidArgument(
+            "not recorded: when servers received what workers pushed (spans with op=receive), which is "
+            f"{fmt.percent(share)} of the time of pushes."
+        )
+
+
 def held(model: Model) -> dict[int, float]:
-    """Return how many bytes a mean step's requests of all workers have at each shard."""
+    """Return how many bytes a mean step's requests of all workers have at each shard.
+
+    Raises:
+        InvalidArgument: there are no servers, or their bytes are not known.
+    """
+    check_received(model)
     links = model.links
     rows = np.flatnonzero((links.shard >= 0) & (links.nbytes > 0))
     if not len(rows):
@@ -96,27 +128,160 @@ def held(model: Model) -> dict[int, float]:
     by_line = np.bincount(links.line[rows], links.nbytes[rows])
     rows = rows[links.line[rows] == by_line.argmax()]
     total = np.bincount(links.shard[rows], links.nbytes[rows]) / len(model.steps)
-    return {shard: float(total[shard]) for shard in np.unique(links.shard[rows]).tolist()}
+    held_bytes = dict.fromkeys(model.requests.servers.tolist(), 0.0)
+    return held_bytes | {
+        shard: float(total[shard]) for shard in np.unique(links.shard[rows]).tolist()
+    }
 
 
-def load(changed: Changed, now: dict[int, float], then: dict[int, float]) -> None:
-    """Let shards hold other bytes than now, of each so many.
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Which share of each variable lies on each of some shards, and in how many pieces.
+
+    A variable is a row, `keys` are theirs; a single row without key is for all variables.
+    """
+
+    keys: Ints
+    shares: Floats
+    pieces: Floats
+
+    @classmethod
+    def from_pieces(cls, pieces: Sequence[Piece], keys: Sequence[int], shards: int) -> Self:
+        """Sum up pieces, whose variables are numbered as in `keys`."""
+        cells = (
+            np.array([piece.variable for piece in pieces], np.intp),
+            np.array([piece.shard for piece in pieces], np.intp),
+        )
+        nbytes, count = np.zeros((2, max(len(keys), 1), shards))
+        np.add.at(nbytes, cells, [piece.nbytes for piece in pieces])
+        np.add.at(count, cells, 1.0)
+        shares = nbytes / np.maximum(nbytes.sum(axis=1, keepdims=True), 1.0)
+        return cls(np.array(keys, np.int64), shares, count)
+
+    @classmethod
+    def from_loads(cls, loads: Floats) -> Self:
+        """Let every variable lie on all shards, as their loads are."""
+        shares = loads[None] / max(float(loads.sum()), 1e-12)
+        return cls(np.zeros(0, np.int64), shares, (shares > 0).astype(np.float64))
+
+    def loads(self, variables: dict[int, int]) -> Floats:
+        """Return what share of all bytes lies on each shard."""
+        sizes = np.array([variables[key] for key in self.keys.tolist()] or [1], np.float64)
+        return np.asarray(sizes @ self.shares / max(float(sizes.sum()), 1.0))
+
+    def rows(self, keys: Ints) -> Ints:
+        """Return the row of each of some keys."""
+        if not len(self.keys):
+            return np.zeros(len(keys), np.int64)
+        return np.searchsorted(self.keys, keys)
+
+
+def place_by(changed: Changed, layout: Layout) -> None:
+    """Let servers hold variables by another layout.
 
     Raises:
         InvalidArgument: services of two sizes are needed to tell what bytes cost, and are not here.
     """
-    links = changed.model.links
-    costs = Costs(links)
+    model, links, costs = changed.model, changed.model.links, Costs(changed.model.links)
     served = {
-        number: model
-        for number, model in costs.models.items()
+        number: cost
+        for number, cost in costs.models.items()
         if (links.shard[links.line == number] >= 0).all()
     }
     if not served:
         raise InvalidArgument(costs.lacks(network=False))
+    tasks = model.tasks
+    now = held(model)
+    shares = layout.loads(model.variables)
+    if not model.served_variables:
+        layout = Layout.from_loads(shares)
+        shares = shares if len(shares) == len(now) else np.full(len(now), 1 / len(shares))
+    then = np.pad(shares, (0, len(now)))[: len(now)] * sum(now.values())
     more = np.ones(max(now) + 2)
-    for shard, nbytes_now in now.items():
-        more[shard] = then[shard] / max(nbytes_now, 1.0)
+    more[[*now]] = then / np.maximum([*now.values()], 1.0)
     inside = np.where((links.shard >= 0) & (links.shard <= max(now)), links.shard, len(more) - 1)
-    nbytes: Floats = links.nbytes * more[inside]
-    changed.lag = costs.loaded(changed.lag, served, nbytes)
+    # What has no resource takes as long as its server's bytes say; so do updates of all variables.
+    loaded = costs.loaded(changed.lag, served, links.nbytes * more[inside])
+    service = (links.source[tasks.link] - model.requests_at) // 2
+    of_worker = model.requests.worker_of_services[service] >= 0
+    moves = of_worker & (links.nbytes[tasks.link] > 0)
+    is_fixed = np.ones(len(links.lag), np.bool_)
+    is_fixed[tasks.link[moves]] = False
+    changed.lag = np.where(is_fixed, loaded, changed.lag)
+    if model.served_variables:
+        changed.tasks = _moved(changed, layout, np.flatnonzero(moves), costs)
+        _update_after_all(changed)
+    else:
+        changed.tasks = _scaled(changed, more[inside], np.flatnonzero(moves), costs)
+
+
+def _scaled(changed: Changed, times: Floats, rows: Indices, costs: Costs) -> Tasks:
+    """Return the tasks with some of them for other bytes; `times` is by link."""
+    links, tasks = changed.model.links, changed.model.tasks
+    line, nbytes = links.line[tasks.link[rows]], links.nbytes[tasks.link[rows]]
+    then = costs.predict_all(line, nbytes * times[tasks.link[rows]])
+    share = tasks.share.copy()
+    share[rows] *= then / costs.predict_all(line, nbytes)
+    return replace(tasks, share=share)
+
+
+def _moved(changed: Changed, layout: Layout, rows: Indices, costs: Costs) -> Tasks:
+    """Return the tasks with some of them, for workers' requests, where a layout has their bytes."""
+    model, links, tasks = changed.model, changed.model.links, changed.model.tasks
+    service = (links.source[tasks.link[rows]] - model.requests_at) // 2
+    variable = layout.rows(model.requests.keys[service])
+    part, place = np.nonzero(layout.shares[variable] > 0)
+    of_part = rows[part]
+    nbytes = links.nbytes[tasks.link[rows]]
+    predicted = costs.predict_all(links.line[tasks.link[rows]], nbytes)
+    then = costs.predict_all(
+        links.line[tasks.link[of_part]], nbytes[part] * layout.shares[variable[part], place]
+    )
+    step = np.searchsorted(model.steps, links.step[tasks.link[rows]])
+    group = tasks.kind[rows] * (len(model.steps) + 1) + step
+    pace = _Paces(group, tasks.place[rows], changed.lag[tasks.link[rows]], predicted)
+    share = then / predicted[part]
+    # A server without recorded tasks is as fast as the one that they are taken from.
+    share *= np.nan_to_num(
+        pace.at(group[part], place) / pace.at(group[part], tasks.place[of_part]), nan=1.0
+    )
+    others = np.setdiff1d(np.arange(len(tasks.link)), rows)
+    moved = tasks.take(of_part)
+    pieces = np.where(moved.stream < 0, layout.pieces[variable[part], place], 1.0)
+    return Tasks.concatenate(
+        [
+            tasks.take(others),
+            replace(
+                moved, place=place, share=moved.share * share, messages=moved.messages * pieces
+            ),
+        ]
+    )
+
+
+class _Paces:
+    """How many times as long as predicted servers took for the tasks of a group, each in all."""
+
+    def __init__(self, group: Ints, place: Ints, work: Floats, predicted: Floats) -> None:
+        shape = int(group.max(initial=0)) + 1, int(place.max(initial=0)) + 1
+        worked, expected = np.zeros(shape), np.zeros(shape)
+        np.add.at(worked, (group, place), work)
+        np.add.at(expected, (group, place), predicted)
+        known = (worked > 0) & (expected > 0)
+        self._pace = np.divide(worked, expected, out=np.full(shape, np.nan), where=known)
+
+    def at(self, group: Ints, place: Ints) -> Floats:
+        """Return the pace of servers; nan for those without recorded tasks."""
+        added = max(int(place.max(initial=0)) + 1 - self._pace.shape[1], 0)
+        pace = np.pad(self._pace, ((0, 0), (0, added)), constant_values=np.nan)
+        return np.asarray(pace[group, place])
+
+
+def _update_after_all(changed: Changed) -> None:
+    """Let updates of all variables of a server follow what any server adds up in their step."""
+    model = changed.model
+    served = model.requests.served.select("op", "step", "key").with_row_index("row")
+    adds = served.filter(pl.col("op") == "aggregate").select("step", add="row")
+    unkeyed = served[model.requests.joined].filter(pl.col("key").is_null())
+    both = unkeyed.join(adds, on="step", nulls_equal=True)
+    at = model.requests_at + 2 * both.select("row", "add").to_numpy().astype(np.int64)
+    changed.follow(at[:, 1] + 1, at[:, 0])

@@ -12,7 +12,7 @@ from tracelens.replay.edits.asynchrony import first_come
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
-from tracelens.replay.edits.placements import arrange, place, spread
+from tracelens.replay.edits.placements import arrange, check_received, place, spread
 from tracelens.replay.edits.work import factor, work
 from tracelens.simulator.algorithms import ALGORITHMS
 
@@ -78,10 +78,12 @@ def known_edits(model: Model) -> list[str]:
 
 
 def _bandwidth(changed: Changed, sign: str, number: str) -> None:
+    check_received(changed.model)
     _scale_costs(changed, network=True, pace=1 / factor(sign, number))
 
 
 def _latency(changed: Changed, sign: str, number: str) -> None:
+    check_received(changed.model)
     _scale_costs(changed, network=True, latency=factor(sign, number))
 
 

@@ -1,0 +1,111 @@
+"""What edits of parameter servers save is what the same simulated run comes to, if it is really so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from support.runs.analysed import trace as run
+from support.tiers import mark_slow
+
+from tracelens.errors import InvalidArgument
+from tracelens.replay.whatif import Replay, whatif
+from tracelens.simulator.synthetic import Scenario, duration_ns
+
+if TYPE_CHECKING:
+    from typing import Any
+
+MIB, KIB = 1 << 20, 1 << 10
+CLOSE, NOISE = 0.1, 0.004  # of the saving; of the run
+
+# A large variable on one shard, and small ones, as of VGG; 30 steps of 60 to 100 ms of compute.
+VARIABLES = tuple(size * KIB for size in (2300, 340, 30000, 1200, 9000, 160, 4200, 700))
+LINKS = Scenario(
+    ranks=4,
+    steps=24,
+    seed=11,
+    noise=0.03,
+    forward_ms=30,
+    backprop_ms=50,
+    shards=3,
+    variables=VARIABLES,
+    work=(1, 2, 0.5, 1, 1.5, 2, 1, 0.4),
+    beside_compute=True,
+    shared_links=True,
+    link_gbytes_per_s=2.5,
+    aggregate_gbytes_per_s=9.0,
+    apply_ms=0.3,
+    latency_us=60,
+)
+SCENARIOS = {
+    "links": LINKS,
+    "links that collapse": replace(
+        LINKS, incast=0.05, ranks=6, shards=2, variables=VARIABLES[:6], work=()
+    ),
+    "processors": replace(LINKS, link_gbytes_per_s=16.0, aggregate_gbytes_per_s=1.2, ranks=3),
+    "both, two workers": replace(
+        LINKS, ranks=2, shards=5, link_gbytes_per_s=1.2, aggregate_gbytes_per_s=1.0, noise=0.0
+    ),
+    "links that are not shared": replace(LINKS, shared_links=False, seed=12),
+    "expensive messages": replace(LINKS, message_ms=0.4, seed=13),
+    "after compute": replace(LINKS, beside_compute=False, seed=14),
+    "after compute, links that are not shared": replace(
+        LINKS, beside_compute=False, shared_links=False, shards=6, seed=15
+    ),
+    "after compute, processors": replace(
+        LINKS,
+        beside_compute=False,
+        link_gbytes_per_s=16.0,
+        aggregate_gbytes_per_s=1.2,
+        ranks=5,
+        seed=16,
+    ),
+    "greedy": replace(LINKS, placement="greedy", seed=17, shards=4, ranks=8),
+    "many workers": replace(LINKS, ranks=12, link_gbytes_per_s=8.0, shards=4, seed=18),
+    "slow updates": replace(LINKS, apply_ms=8.0, latency_us=300, seed=19),
+}
+QUICK = ("links", "processors", "after compute, links that are not shared")
+
+
+def edits_of(scenario: Scenario) -> dict[str, Scenario]:
+    """Return edits with the scenarios that they stand for."""
+    changes: dict[str, dict[str, Any]] = {
+        "placement=greedy": {"placement": "greedy"},
+        "placement=largest_first": {"placement": "largest_first"},
+        "placement=chunked": {"placement": "chunked"},
+        "bandwidth*2": {"link_gbytes_per_s": 2 * scenario.link_gbytes_per_s},
+        f"ranks={2 * scenario.ranks}": {"ranks": 2 * scenario.ranks},
+        f"shards={scenario.shards + 2}": {"shards": scenario.shards + 2, "placement": "chunked"},
+    }
+    if scenario.message_ms:
+        halves = {"message_ms": scenario.message_ms / 2, "latency_us": scenario.latency_us / 2}
+        changes |= {"latency/2": halves}
+    if scenario.message_ms or scenario.incast:
+        # The simulator pays for each chunk as for a message, and the replay for one message a shard.
+        changes = {name: one for name, one in changes.items() if one.get("placement") != "chunked"}
+    return {name: replace(scenario, **one) for name, one in changes.items()}
+
+
+@pytest.mark.parametrize("name", mark_slow(SCENARIOS, quick=QUICK))
+def test_savings_are_the_true_ones(name: str) -> None:
+    """Each edit saves what the run saves in which it is really so."""
+    scenario = SCENARIOS[name]
+    replay = Replay.of(run(scenario))
+    assert abs(replay.identity.whole) < NOISE
+    before = duration_ns(scenario)
+    savings = {edit: replay.asked(edit).answers[0].saving for edit in edits_of(scenario)}
+    truths = {edit: 1 - duration_ns(after) / before for edit, after in edits_of(scenario).items()}
+    assert savings == pytest.approx(truths, rel=CLOSE, abs=NOISE)
+
+
+@pytest.mark.parametrize(
+    "edit", ["placement=chunked", "bandwidth*2", "ranks=8", "shards=5", "arrangement=central"]
+)
+def test_links_that_are_not_recorded_are_not_guessed(edit: str) -> None:
+    """Servers that record their own work alone do not tell how long pushes were on their links."""
+    trace = run(LINKS)
+    events = trace.events.filter(pl.col("op").cast(pl.String).ne_missing("receive"))
+    with pytest.raises(InvalidArgument, match=r"not recorded: when servers received"):
+        whatif(trace.with_(events=events, parts=None, outlines=None), edit)

@@ -1,0 +1,162 @@
+"""Which services of servers occupy a link or a processor, and how long each takes by itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from tracelens.replay.resources import (
+    Discipline,
+    Intervals,
+    Tasks,
+    find_disciplines,
+    measure_work,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+    from tracelens.arrays import Flags, Floats, Ints
+
+__all__ = ["INCOMING", "OUTGOING", "Occupancy"]
+
+INCOMING: Final = ("receive", "weights_up")
+OUTGOING: Final = ("reply", "weights_down")
+_IN, _OUT, _PROCESSOR, _KINDS = range(4)
+_MANY_DELAYED: Final = 0.1  # of what a processor does first after replies
+_IN_TURN: Final = 0.05  # of the time of services: by no more they overlap where they are in turn
+
+
+@dataclass(frozen=True, eq=False)
+class Occupancy:
+    """The resource of each service, of a `kind`: an incoming or outgoing link, or a processor.
+
+    Services that `occupies` is false of have none, and keep their order. `alone` is what each takes
+    without those that share its resource, ns. `disciplines` are by kind. Servers that are `single` do
+    one thing at a time.
+    """
+
+    kind: Ints
+    occupies: Flags
+    server: Ints  # its place among all of the run
+    worker: Ints
+    request: Ints
+    alone: Floats
+    single: Flags
+    disciplines: tuple[Discipline, ...]
+
+    @classmethod
+    def of(
+        cls, served: pl.DataFrame, server: Ints, worker: Ints, *, in_recorded_order: bool
+    ) -> Occupancy:
+        """Find it among services by server and begin, each for a request of a `worker` (-1: of none)."""
+        columns = ("start_ns", "end_ns", "bytes", "asked")
+        begin, end, nbytes, request = (
+            served[name].fill_null(0).to_numpy().astype(np.int64) for name in columns
+        )
+        kind = np.full(served.height, _PROCESSOR)
+        kind[served["op"].is_in(INCOMING).to_numpy()] = _IN
+        kind[served["op"].is_in(OUTGOING).to_numpy()] = _OUT
+        disciplines = [Discipline(None)] * _KINDS
+        occupies, single = np.zeros((2, len(kind)), np.bool_)
+        alone = (end - begin).astype(np.float64)
+        on_link = (kind != _PROCESSOR) & (nbytes > 0)
+        times = begin.astype(np.float64), end.astype(np.float64)
+        intervals = Intervals(*times, nbytes.astype(np.float64), server, worker)
+        used = [number for number in (_IN, _OUT) if (on_link & (kind == number)).any()]
+        chosen = None
+        if not in_recorded_order:
+            chosen = find_disciplines([intervals.take(on_link & (kind == one)) for one in used])
+        for number, discipline in zip(used, chosen or (), strict=chosen is not None):
+            rows = on_link & (kind == number)
+            disciplines[number] = discipline
+            alone[rows] = measure_work(discipline, intervals.take(rows))
+            occupies[rows] = True
+        replies = kind == _OUT
+        if chosen is None or _replies_delay(kind, replies, (begin, end), (server, request)):
+            kind[replies] = _PROCESSOR
+        for number in np.unique(server):
+            services = np.flatnonzero(server == number)
+            processor = services[kind[services] == _PROCESSOR]
+            if chosen is not None:
+                occupies[processor] = is_in_turn(begin[processor], end[processor])
+            elif is_in_turn(begin[services], end[services]):
+                kind[services], single[services] = _PROCESSOR, True
+        return cls(kind, occupies, server, worker, request, alone, single, tuple(disciplines))
+
+    def queues(self) -> Iterator[tuple[Ints, bool]]:
+        """Yield services that take turns, in order, and whether they do because of a resource."""
+        lane = np.zeros(len(self.kind), np.int64)
+        for number, discipline in enumerate(self.disciplines):
+            if discipline.per_worker or discipline.streams:
+                lane[self.kind == number] = self.worker[self.kind == number] + 1
+        takes_turns = np.array([one.takes_turns for one in self.disciplines])[self.kind]
+        takes_turns &= self.occupies | (self.kind == _PROCESSOR)
+        group = (self.server * (int(lane.max(initial=0)) + 1) + lane) * _KINDS + self.kind
+        for number in np.unique(group[takes_turns]):
+            order = np.flatnonzero((group == number) & takes_turns)
+            yield order, bool(self.occupies[order].all())
+
+    def tasks(self, links: Ints) -> Tasks:
+        """Return the tasks of services; `links` are theirs in the event graph."""
+        per_worker, streams = (
+            np.array([getattr(one, name) for one in self.disciplines])[self.kind]
+            for name in ("per_worker", "streams")
+        )
+        unit, leads = self._units()
+        rows = np.flatnonzero(self.occupies & (links >= 0))
+        crowding = [np.nan if one.crowding is None else one.crowding for one in self.disciplines]
+        return Tasks(
+            link=links[rows],
+            place=self.server[rows],
+            kind=self.kind[rows],
+            lane=np.where(per_worker, self.worker + 1, 0)[rows],
+            stream=np.where(streams, self.worker, -1)[rows],
+            share=np.ones(len(rows)),
+            messages=np.ones(len(rows)),
+            unit=unit[rows],
+            leads=leads[rows],
+            crowding=np.array(crowding),
+        )
+
+    def _units(self) -> tuple[Ints, Flags]:
+        """Number what a processor does without a break for one request; return what begins that."""
+        leads = np.ones(len(self.kind), np.bool_)
+        rows = np.flatnonzero(self.kind == _PROCESSOR)
+        same = (np.diff(self.server[rows]) == 0) & (np.diff(self.request[rows]) == 0)
+        leads[rows[1:][same & (self.request[rows[1:]] >= 0)]] = False
+        unit = np.arange(len(leads))
+        unit[rows] = rows[np.maximum.accumulate(np.where(leads[rows], np.arange(len(rows)), 0))]
+        return unit, leads
+
+
+def _replies_delay(
+    kind: Ints, replies: Flags, times: tuple[Ints, Ints], places: tuple[Ints, Ints]
+) -> bool:
+    """Return whether processors send replies, so that what else they do waits for these."""
+    begin, end = times
+    server, request = places
+    rows = np.flatnonzero(kind != _IN)
+    before, after = rows[:-1], rows[1:]
+    same = server[before] == server[after]
+    overlap = np.maximum(end[before] - begin[after], 0)[same].sum()
+    if overlap > _IN_TURN * (end - begin)[rows].sum():
+        return False
+    order = np.lexsort((begin, request))
+    one, two = order[:-1], order[1:]
+    ready = begin.copy()
+    follows = (request[one] == request[two]) & (request[two] >= 0)
+    ready[two[follows]] = end[one[follows]]
+    delayed = same & replies[before] & ~replies[after] & (ready[after] < end[before])
+    behind = same & replies[before] & ~replies[after]
+    return bool(behind.any() and delayed.sum() > _MANY_DELAYED * behind.sum())
+
+
+def is_in_turn(begin: Ints, end: Ints) -> bool:
+    """Return whether services hardly overlap; they are in order of their begins."""
+    overlap = float(np.maximum(end[:-1] - begin[1:], 0).sum())
+    return overlap <= _IN_TURN * float((end - begin).sum())

@@ -1,0 +1,136 @@
+"""From when on a worker's forward needs what it pulled, if that came before the worker waited for it.
+
+Forward goes through variables in the order in which a worker asks for them. Each variable's share of
+forward is that of backprop before its gradient is pushed, else all have equal shares. Where a worker
+waited for a variable, forward came to it; between two such places this is interpolated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.categories import CATEGORIES
+from tracelens.replay.threads import Blocked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.pieces import WorkerPieces
+    from tracelens.arrays import Flags, Floats, Ints
+
+__all__ = ["find_needs"]
+
+
+def find_needs(
+    asked: pl.DataFrame, pieces: Sequence[WorkerPieces], steps: Sequence[pl.DataFrame]
+) -> Ints:
+    """Return from when on the worker needs each pull, [request]; -1 where that is not known.
+
+    Args:
+        asked: Requests of workers, in order of time.
+        pieces: What each worker did.
+        steps: The steps of each worker.
+    """
+    needs = np.full(asked.height, -1, np.int64)
+    op, columns = pl.col("op"), ["worker", "key", "start_ns", "end_ns", "stops"]
+    sent = asked.with_row_index("place").filter(~pl.col("stops"), op.is_in(["pull", "push"]))
+    if sent["key"].null_count() or sent.is_empty():
+        return needs
+    by_worker = sent.select("place", "op", *columns).partition_by("worker", as_dict=True)
+    shares = _measure_shares(by_worker, pieces, steps)
+    for (worker,), requests in by_worker.items():
+        pulls = requests.filter(op == "pull")
+        window = np.searchsorted(
+            steps[worker]["start_ns"].to_numpy(), pulls["start_ns"].to_numpy(), "right"
+        )
+        bounds, done = _forward_done(pieces[worker])
+        ends = Blocked([pieces[worker]]).stretches[0][1]
+        waited = np.isin(pulls["end_ns"].to_numpy(), ends)
+        cuts = np.flatnonzero(np.diff(window)) + 1
+        firsts, lasts = np.append(0, cuts), np.append(cuts, len(window))
+        place, key, end = (pulls[name].to_numpy() for name in ("place", "key", "end_ns"))
+        windows = steps[worker].select("start_ns", "end_ns").to_numpy()
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            rows = slice(first, last)
+            if last - first < 2 or not window[first]:
+                continue
+            begin_ns, end_ns = windows[window[first] - 1].tolist()
+            needs[place[rows]] = _needs_of_step(
+                (key[rows], end[rows], waited[rows]), (bounds, done), (begin_ns, end_ns), shares
+            )
+    return needs
+
+
+def _needs_of_step(
+    pulls: tuple[Ints, Ints, Flags],
+    forward: tuple[Ints, Floats],
+    step: tuple[int, int],
+    shares: dict[int, float],
+) -> Ints:
+    """Return from when on forward of a step needs what was pulled; where it waited, since that ended.
+
+    Args:
+        pulls: The variable of each pull, when it ended, and whether the worker waited for it.
+        forward: Bounds of pieces, and how much of forward was done at each.
+        step: When the step began and ended.
+        shares: The share of forward of each variable, in any unit.
+    """
+    (key, end, waited), (bounds, done) = pulls, forward
+    before, after = np.interp(step, bounds, done)
+    if after <= before:
+        return np.full(len(key), -1, np.int64)
+    variables, first, row = np.unique(key, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    weight = np.array([shares.get(one, 1.0) for one in variables[order].tolist()])
+    begun = np.cumsum(weight) - weight
+    begun /= max(float(weight.sum()), 1e-12)
+    arrived, blocked = np.zeros(len(variables), np.int64), np.zeros(len(variables), np.bool_)
+    np.maximum.at(arrived, row, end)
+    np.logical_or.at(blocked, row, waited & (end == arrived[row]))
+    arrived, blocked = arrived[order], blocked[order]
+    # Of what came at once, the worker waited for the first.
+    blocked[np.setdiff1d(np.arange(len(arrived)), np.unique(arrived, return_index=True)[1])] = False
+    known = np.interp(arrived[blocked], bounds, done)
+    at = np.interp(begun, np.r_[0.0, begun[blocked], 1.0], np.r_[before, known, after])
+    place = np.clip(np.searchsorted(done, at, "left"), 1, len(bounds) - 1)
+    moment = bounds[place] - np.where(done[place] > done[place - 1], done[place] - at, 0.0)
+    moment = np.maximum(np.rint(np.maximum(moment, step[0])).astype(np.int64), arrived)
+    needs = np.empty(len(variables), np.int64)
+    needs[order] = np.where(blocked, arrived, moment)
+    return needs[row]
+
+
+def _forward_done(pieces: WorkerPieces) -> tuple[Ints, Floats]:
+    """Return a worker's bounds of pieces, and how much of forward it has done at each, ns."""
+    lasts = np.diff(pieces.bounds) * (pieces.category == CATEGORIES.index("forward"))
+    return pieces.bounds, np.append(0.0, np.cumsum(lasts))
+
+
+def _measure_shares(
+    by_worker: dict[tuple[object, ...], pl.DataFrame],
+    pieces: Sequence[WorkerPieces],
+    steps: Sequence[pl.DataFrame],
+) -> dict[int, float]:
+    """Return how much of backprop precedes each variable's push, by key; empty if that tells nothing."""
+    spent: dict[int, float] = {}
+    backprop = np.isin(CATEGORIES, ("backprop",))
+    for (worker,), requests in by_worker.items():
+        assert isinstance(worker, int)
+        pushes = requests.filter(pl.col("op") == "push").sort("start_ns")
+        sent = pushes["start_ns"].to_numpy()
+        starts = steps[worker]["start_ns"].to_numpy()
+        window = np.searchsorted(starts, sent, "right")
+        done = pieces[worker].spent_before(backprop, sent)
+        since = pieces[worker].spent_before(backprop, starts)[np.maximum(window - 1, 0)]
+        same = np.append(False, window[1:] == window[:-1])[: len(window)]
+        before = np.where(same, np.append(0.0, done[:-1])[: len(done)], since)
+        table = pl.DataFrame({"key": pushes["key"], "ns": done - before})
+        for key, ns in table.group_by("key").agg(pl.col("ns").sum()).iter_rows():
+            spent[key] = spent.get(key, 0.0) + ns
+    values = np.array(list(spent.values()))
+    if len(values) < 2 or np.sort(values)[-2] <= 0:
+        return {}
+    return spent

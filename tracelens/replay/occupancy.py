@@ -27,6 +27,7 @@ __all__ = ["INCOMING", "OUTGOING", "Occupancy"]
 INCOMING: Final = ("receive", "weights_up")
 OUTGOING: Final = ("reply", "weights_down")
 _IN, _OUT, _PROCESSOR, _KINDS = range(4)
+_NO_OVERLAP: Final = 0.001  # of the time of services
 _MANY_DELAYED: Final = 0.1  # of what a processor does first after replies
 _IN_TURN: Final = 0.05  # of the time of services: by no more they overlap where they are in turn
 
@@ -146,6 +147,8 @@ def _replies_delay(
     overlap = np.maximum(end[before] - begin[after], 0)[same].sum()
     if overlap > _IN_TURN * (end - begin)[rows].sum():
         return False
+    if overlap <= _NO_OVERLAP * (end - begin)[rows].sum():
+        return True  # nothing shows that they could do both at once
     order = np.lexsort((begin, request))
     one, two = order[:-1], order[1:]
     ready = begin.copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -109,3 +110,15 @@ def test_links_that_are_not_recorded_are_not_guessed(edit: str) -> None:
     events = trace.events.filter(pl.col("op").cast(pl.String).ne_missing("receive"))
     with pytest.raises(InvalidArgument, match=r"not recorded: when servers received"):
         whatif(trace.with_(events=events, parts=None, outlines=None), edit)
+
+
+def test_services_whose_operation_is_not_known_are_replayed() -> None:
+    """Tables of other recorders may lack it; their processors are taken to be at work."""
+    recorded = run(Scenario(ranks=3, steps=12, shards=2, shard_bytes=(1 << 20, 1 << 22)))
+    unknown = copy(recorded)
+    of_server = recorded.requests["process"].is_in(recorded.shards["process"].implode())
+    unknown.__dict__["requests"] = recorded.requests.with_columns(
+        op=pl.when(~of_server).then(pl.col("op"))
+    )
+    answers = whatif(unknown, "rank:1=median", "phase:backprop/2").answers
+    assert answers[0].saving > 0

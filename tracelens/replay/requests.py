@@ -76,7 +76,7 @@ class Requests:
         served = (
             spans.join(servers, on="process", how="inner")
             .join(known, on="request", how="left")
-            .with_columns(pl.col("asked").cast(pl.Int64).fill_null(-1))
+            .with_columns(pl.col("asked").cast(pl.Int64).fill_null(-1), pl.col("op").fill_null(""))
             .sort("server", "start_ns", "end_ns")
         )
         ranks = servers["server"].unique().sort().to_numpy().astype(np.int64)

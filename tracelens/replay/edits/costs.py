@@ -99,7 +99,7 @@ class Costs:
     def lacks(self, *, network: bool) -> str:
         """Return what is missing for a line of messages, or of servers' own work."""
         kinds = [line.network == network for line in self.links.lines]
-        mine = np.append(kinds, False)[self.links.line]
+        mine = np.array([*kinds, False])[self.links.line]
         sizes = np.unique(self.links.nbytes[mine & self._sized])
         what = "messages" if network else "services of parameter servers"
         if not len(sizes):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from tracelens.caching import cached_property
+
 if TYPE_CHECKING:
     from tracelens.arrays import Floats, Indices, Ints
 
@@ -44,12 +46,25 @@ class Graph:
     def play(self, lag: Floats) -> Floats:
         """Return when all moments come with other lags; those that follow nothing come as they did."""
         time = self.recorded.copy()
-        source, target, lag = self.source[self.order], self.target[self.order], lag[self.order]
-        for begin, end in pairwise(self.layers.tolist()):
-            heads = np.flatnonzero(np.diff(target[begin:end], prepend=-1))
+        source, lag = self.source[self.order], lag[self.order]
+        heads, bounds = self._heads
+        layers = zip(pairwise(self.layers.tolist()), pairwise(bounds), strict=True)
+        for (begin, end), (first, stop) in layers:
             moved = time[source[begin:end]] + lag[begin:end]
-            time[target[begin:end][heads]] = np.maximum.reduceat(moved, heads)
+            own = heads[first:stop]
+            time[self._head_targets[first:stop]] = np.maximum.reduceat(moved, own - begin)
         return time
+
+    @cached_property
+    def _heads(self) -> tuple[Indices, list[int]]:
+        """Where the edges to each moment begin in `order`, and where those of each layer begin there."""
+        target = self.target[self.order]
+        heads = np.flatnonzero(np.append(True, np.diff(target) != 0)[: len(target)])
+        return heads, np.searchsorted(heads, self.layers).tolist()
+
+    @cached_property
+    def _head_targets(self) -> Indices:
+        return self.target[self.order][self._heads[0]]
 
     def play_backwards(self, latest: Floats, lag: Floats) -> Floats:
         """Return by when all moments must come at the latest, if some must come by `latest`.

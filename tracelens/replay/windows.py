@@ -50,6 +50,7 @@ class WindowedReplay:
     phases: Phases
     max_pieces: int = MAX_PIECES
     _models: dict[tuple[int, int], Model | None] = field(default_factory=dict)
+    _reliable: dict[Model, bool] = field(default_factory=dict)
 
     def measure_savings(self, names: Sequence[str], effect: Floats, steps: Ints) -> Savings | None:
         """Return by how much shorter each step is if workers work less in some phases.
@@ -67,7 +68,7 @@ class WindowedReplay:
         in_flight = inferred = False
         for first, stop in windows:
             model = self._model_of(int(steps[first]), int(steps[stop - 1]))
-            if model is None or not model.explains_waits or not Identity.of(model).reliable:
+            if model is None or not model.explains_waits or not self._is_reliable(model):
                 return None
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
@@ -100,7 +101,7 @@ class WindowedReplay:
             first = min(max(middle - count // 2, 0), len(known) - count)
             last = first + count - 1
         model = self._model_of(int(known[first]), int(known[last]))
-        return model if model is not None and Identity.of(model).reliable else None
+        return model if model is not None and self._is_reliable(model) else None
 
     def build_models(self) -> list[Model]:
         """Return the windows that were replayed, else some from begin to end of the run.
@@ -125,6 +126,11 @@ class WindowedReplay:
         chosen = np.unique(np.linspace(0, len(cells) - 1, count + 2).round().astype(np.int64)[1:-1])
         begins = cells[chosen] * length
         return [(int(begin), min(int(begin) + length, steps)) for begin in begins]
+
+    def _is_reliable(self, model: Model) -> bool:
+        if model not in self._reliable:
+            self._reliable[model] = Identity.of(model).reliable
+        return self._reliable[model]
 
     def _model_of(self, first: int, last: int) -> Model | None:
         if (first, last) not in self._models:

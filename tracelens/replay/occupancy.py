@@ -27,9 +27,9 @@ __all__ = ["INCOMING", "OUTGOING", "Occupancy"]
 INCOMING: Final = ("receive", "weights_up")
 OUTGOING: Final = ("reply", "weights_down")
 _IN, _OUT, _PROCESSOR, _KINDS = range(4)
-_NO_OVERLAP: Final = 0.001  # of the time of services
-_MANY_DELAYED: Final = 0.1  # of what a processor does first after replies
-_IN_TURN: Final = 0.05  # of the time of services: by no more they overlap where they are in turn
+MAX_OVERLAP_OF_ONE_THREAD: Final = 0.001  # of the time of services: no more shows two at once
+MIN_SHARE_DELAYED_BY_REPLIES: Final = 0.1  # of what a processor does first after replies
+MAX_OVERLAP_IN_TURN: Final = 0.05  # of the time of services, of those that take turns
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,9 +145,9 @@ def _replies_delay(
     before, after = rows[:-1], rows[1:]
     same = server[before] == server[after]
     overlap = np.maximum(end[before] - begin[after], 0)[same].sum()
-    if overlap > _IN_TURN * (end - begin)[rows].sum():
+    if overlap > MAX_OVERLAP_IN_TURN * (end - begin)[rows].sum():
         return False
-    if overlap <= _NO_OVERLAP * (end - begin)[rows].sum():
+    if overlap <= MAX_OVERLAP_OF_ONE_THREAD * (end - begin)[rows].sum():
         return True  # nothing shows that they could do both at once
     order = np.lexsort((begin, request))
     one, two = order[:-1], order[1:]
@@ -156,10 +156,10 @@ def _replies_delay(
     ready[two[follows]] = end[one[follows]]
     delayed = same & replies[before] & ~replies[after] & (ready[after] < end[before])
     behind = same & replies[before] & ~replies[after]
-    return bool(behind.any() and delayed.sum() > _MANY_DELAYED * behind.sum())
+    return bool(behind.any() and delayed.sum() > MIN_SHARE_DELAYED_BY_REPLIES * behind.sum())
 
 
 def is_in_turn(begin: Ints, end: Ints) -> bool:
     """Return whether services hardly overlap; they are in order of their begins."""
     overlap = float(np.maximum(end[:-1] - begin[1:], 0).sum())
-    return overlap <= _IN_TURN * float((end - begin).sum())
+    return overlap <= MAX_OVERLAP_IN_TURN * float((end - begin).sum())

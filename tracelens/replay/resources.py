@@ -29,12 +29,12 @@ __all__ = [
     "replay_events",
 ]
 
-_CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-_CLEARLY_BETTER: Final = 0.9  # of the deviation of another discipline
-_NO_DEVIATION: Final = 1e-3  # of all work
-_ROUNDS: Final = 3  # of fits of a line, and of servers' factors
-_MAX_DEVIATION: Final = 0.5  # of all work: beyond, what tasks take does not go by bytes
-_MAX_SAMPLE: Final = 20_000  # intervals by which a discipline is chosen
+CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+MAX_RATIO_IF_BETTER: Final = 0.9  # of the deviation of another discipline
+NEGLIGIBLE_DEVIATION: Final = 1e-3  # of all work
+FIT_ROUNDS: Final = 3  # of fits of a line, and of servers' factors
+MAX_DEVIATION_FROM_BYTES: Final = 0.5  # of all work: beyond, what tasks take does not go by bytes
+MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals by which a discipline is chosen
 
 
 class Discipline(NamedTuple):
@@ -59,8 +59,8 @@ _DISCIPLINES: Final = (
     Discipline(0.0, streams=True),
     Discipline(0.0),
     Discipline(None, per_worker=True),
-    *(Discipline(crowding, streams=True) for crowding in _CROWDINGS[1:]),
-    *(Discipline(crowding) for crowding in _CROWDINGS[1:]),
+    *(Discipline(crowding, streams=True) for crowding in CROWDINGS[1:]),
+    *(Discipline(crowding) for crowding in CROWDINGS[1:]),
 )
 
 
@@ -150,7 +150,7 @@ def find_disciplines(kinds: Sequence[Intervals]) -> list[Discipline] | None:
     Where several do, all kinds get those under which their paces, ns per byte, differ least. None where
     work of some kind does not go by bytes at all.
     """
-    choices = [_rank_disciplines(kind.first(_MAX_SAMPLE)) for kind in kinds]
+    choices = [_rank_disciplines(kind.first(MAX_INTERVALS_OF_FIT)) for kind in kinds]
     if not all(choices):
         return None
     closest = min(product(*choices), key=_pace_difference) if choices else ()
@@ -161,9 +161,11 @@ def _rank_disciplines(kind: Intervals) -> list[tuple[Discipline, float]]:
     """Return the disciplines that explain a kind about as well as the best one, with their paces."""
     works = [measure_work(discipline, kind) for discipline in _DISCIPLINES]
     deviations = np.array([_deviation(work, kind) for work in works])
-    if deviations.min() > _MAX_DEVIATION:
+    if deviations.min() > MAX_DEVIATION_FROM_BYTES:
         return []
-    close = np.flatnonzero(deviations <= deviations.min() / _CLEARLY_BETTER + _NO_DEVIATION)
+    close = np.flatnonzero(
+        deviations <= deviations.min() / MAX_RATIO_IF_BETTER + NEGLIGIBLE_DEVIATION
+    )
     total = max(float(kind.nbytes.sum()), 1.0)
     return [(_DISCIPLINES[row], float(works[row].sum()) / total) for row in close.tolist()]
 
@@ -215,7 +217,7 @@ def _deviation(work: Floats, kind: Intervals) -> float:
     """Return what share of all work differs from a line by bytes, times a factor of each server."""
     nbytes, server = kind.nbytes, kind.server
     factor = np.ones(len(work))
-    for _ in range(_ROUNDS):
+    for _ in range(FIT_ROUNDS):
         line = _fit_line(work / factor, nbytes)
         sums = np.bincount(server, work), np.bincount(server, line)
         factor = np.maximum(sums[0] / np.maximum(sums[1], 1e-12), 1e-12)[server]

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "arrange", "check_received", "held", "place", "place_by", "spread"]
 
-_MAX_HIDDEN_SHARE: Final = 0.05  # of the time of pushes: beyond, what links do is not known
+MAX_HIDDEN_SHARE: Final = 0.05  # of the time of pushes: beyond, what links do is not known
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -104,7 +104,7 @@ def check_received(model: Model) -> None:
         InvalidArgument: they did not, and it takes a share of pushes that matters.
     """
     share = model.requests.hidden_transfer_share
-    if share > _MAX_HIDDEN_SHARE:
+    if share > MAX_HIDDEN_SHARE:
         raise InvalidArgument(
             "not recorded: when servers received what workers pushed (spans with op=receive), which is "
             f"{fmt.percent(share)} of the time of pushes."

@@ -1,11 +1,9 @@
 """The critical path: the one chain of work and waiting across ranks that is as long as the job.
 
 Shortening anything else changes nothing. It is walked backwards over the exact partition of every
-rank's time, from the job's end always to what had to be over before: on a rank that is what it did
-before; where it stood waiting for the last rank of a collective, or the other side of a message, it is
-that rank, at the moment when it arrived. So its parts, by rank and category, sum to the job; the slack
-of each rank is reported beside it (`replay/slack.py`). Where clocks are uncertain by more than a wait,
-either rank may have been last.
+rank's time (`replay/path.py`), so its parts, by rank and category, sum to the job. The slack of each
+rank is reported beside it (`replay/slack.py`). Where clocks are uncertain by more than a wait, either
+rank may have been last.
 
 It is also cut where its rank, its step or what is done changes, and drawn as a line across ranks: where
 it has more stretches than a picture has room for, time is cut into equal bins, and the process with
@@ -94,7 +92,7 @@ def run(facts: Facts) -> CriticalPath:
     pieces = _on_path(path, phases.pieces)
     along = path_segments(pieces, phases.pieces)
     lasted = pl.col("end_ns") - pl.col("start_ns")
-    models = [] if parted else facts.replay.build_models()
+    models = facts.replay.build_models()
     length_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     return CriticalPath(
         path=path,

@@ -81,8 +81,7 @@ def run(facts: Facts) -> Stalls:
             found += _loading(own, least, job)
     found += slowdown_findings(own, job, [one.finding for one in found])
     explained = (_with_code(trace, phases, own, one) for one in found)
-    replay = None if own.parted else facts.replay
-    return Stalls((*explained, *pause_findings(own, job, replay)))
+    return Stalls((*explained, *pause_findings(own, job, facts.replay)))
 
 
 @dataclass(frozen=True, eq=False)

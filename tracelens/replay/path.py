@@ -1,9 +1,9 @@
 """The critical path of a run, walked backwards over the partition of every rank's time.
 
-It is walked from the job's end, always to what had to be over before: on a rank that is what it did
-before; where it stood waiting for the last rank of a collective, or the other side of a message, it is
-that rank, at the moment when it arrived. The event graph (`model.py`) is not asked, so each can be held
-against the other (`trust.py`).
+The walk begins at the job's end and always goes to what had to be over before. Mostly that is what the
+same rank did before. Where the rank waited for the last rank of a collective, or for the other side of a
+message, the walk goes on with that rank, from the moment when it arrived. The event graph (`model.py`)
+is not asked.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracelens.caching import cached_property
 from tracelens.replay.model import Model
 from tracelens.replay.trust import Identity
 
@@ -55,13 +56,16 @@ class WindowedReplay:
     def measure_savings(self, names: Sequence[str], effect: Floats, steps: Ints) -> Savings | None:
         """Return by how much shorter each step is if workers work less in some phases.
 
-        None where the run cannot be replayed, or where most of its waits have no recorded reason.
+        None where ranks were left out, where the run cannot be replayed, or where most of its waits have
+        no recorded reason.
 
         Args:
             names: The phases.
             effect: What is taken off them, ns, [step, worker].
             steps: The number of each step, ascending.
         """
+        if self.trace.parted:
+            return None
         late = effect.max(axis=1)
         windows = self._choose_windows(np.flatnonzero(late), len(steps))
         saved, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
@@ -82,7 +86,7 @@ class WindowedReplay:
 
     def build_whole(self) -> Model | None:
         """Return the model of all steps, however many there are; None if the run cannot be replayed."""
-        steps = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
+        steps = self._steps
         return self._model_of(int(steps[0]), int(steps[-1])) if len(steps) else None
 
     def build_around(self, steps: Ints) -> Model | None:
@@ -90,42 +94,52 @@ class WindowedReplay:
 
         None if the run cannot be replayed reliably.
         """
-        known = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
-        pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
-        if not len(known):
+        every = self._steps
+        if not len(every):
             return None
-        count = max(int(self.max_pieces * len(known) / max(pieces, 1)), MIN_STEPS_OF_WINDOW)
-        first, last = 0, len(known) - 1
-        if pieces > self.max_pieces and count < len(known):
-            middle = int(np.searchsorted(known, steps[len(steps) // 2]))
-            first = min(max(middle - count // 2, 0), len(known) - count)
-            last = first + count - 1
-        model = self._model_of(int(known[first]), int(known[last]))
+        length = max(self._replayed_steps, MIN_STEPS_OF_WINDOW)
+        first, last = 0, len(every) - 1
+        if length < len(every):
+            middle = int(np.searchsorted(every, steps[len(steps) // 2]))
+            first = min(max(middle - length // 2, 0), len(every) - length)
+            last = first + length - 1
+        model = self._model_of(int(every[first]), int(every[last]))
         return model if model is not None and self._is_reliable(model) else None
 
     def build_models(self) -> list[Model]:
         """Return the windows that were replayed, else some from begin to end of the run.
 
-        Empty if the run cannot be replayed.
+        Empty if ranks were left out, or the run cannot be replayed.
         """
-        steps = np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
-        if not self._models and len(steps):
+        steps = self._steps
+        if not self._models and len(steps) and not self.trace.parted:
             for first, stop in self._choose_windows(np.arange(len(steps)), len(steps)):
                 self._model_of(int(steps[first]), int(steps[stop - 1]))
         return [model for model in self._models.values() if model is not None]
 
     def _choose_windows(self, touched: Indices, steps: int) -> list[tuple[int, int]]:
         """Return the first row and the one after the last of each window: on a fixed grid."""
-        pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
-        if pieces <= self.max_pieces:
+        if self._replayed_steps >= len(self._steps):
             return [(0, steps)]
-        replayed_steps = int(self.max_pieces * steps / pieces)
-        length = max(replayed_steps // MAX_WINDOWS, MIN_STEPS_OF_WINDOW)
+        length = max(self._replayed_steps // MAX_WINDOWS, MIN_STEPS_OF_WINDOW)
         cells = np.unique(touched // length)
-        count = max(min(replayed_steps // length, len(cells)), 1)
+        if not len(cells):
+            return []
+        count = max(min(self._replayed_steps // length, len(cells)), 1)
         chosen = np.unique(np.linspace(0, len(cells) - 1, count + 2).round().astype(np.int64)[1:-1])
         begins = cells[chosen] * length
         return [(int(begin), min(int(begin) + length, steps)) for begin in begins]
+
+    @cached_property
+    def _steps(self) -> Ints:
+        """The numbers of all steps, ascending."""
+        return np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
+
+    @cached_property
+    def _replayed_steps(self) -> int:
+        """How many steps have so many pieces as are replayed at most."""
+        pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
+        return len(self._steps) * self.max_pieces // max(pieces, 1)
 
     def _is_reliable(self, model: Model) -> bool:
         if model not in self._reliable:

@@ -82,7 +82,7 @@ def run(facts: Facts) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = priced(own, job, None if own.parted else facts.replay)
+    worth = priced(own, job, facts.replay)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     majority = len(own.ranks) > 2 and len(late) > CONSISTENT * (len(own.ranks) - len(late))
     given = measure_workload(phases, own) if worth else {}

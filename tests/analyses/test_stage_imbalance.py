@@ -158,7 +158,7 @@ def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> Non
     """Without any change, the replay waits as long as is waited in the run."""
     trace = prepare(simulate(kinds_of_ranks.nothing, setting).recording.trace())
     partition = phases.run(trace)
-    replay = Model.explaining_waits(trace, partition)
+    replay = Model.of(trace, partition)
     assert replay
     waits = partition.of("wait").sum()
     assert replay.measure_waits_ns(replay.links.lag) == pytest.approx(waits, rel=0.01)

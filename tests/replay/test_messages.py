@@ -32,7 +32,7 @@ def played(trace: Trace) -> tuple[Model, Floats]:
     """Return the replay, and compute time [step, rank]."""
     spent = phases.run(trace)
     own = measure_compute_time(trace, spent)
-    found = Model.explaining_waits(trace, spent)
+    found = Model.of(trace, spent)
     assert found
     assert found.steps.tolist() == own.steps.tolist()
     return found, np.nan_to_num(own.total)

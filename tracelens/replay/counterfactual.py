@@ -113,10 +113,9 @@ def price(
     waiting = int(np.count_nonzero(caused > _SEEN_AS_WAIT * lost.sum()))
     limits = []
     for swing in (-TWO_SIDED * unsure, TWO_SIDED * unsure):
-        other = None if replayed is None or replay is None else replay(effect * (1 + swing))
-        measured = (
-            _measure_side_by_side(total, effect * (1 + swing)) if other is None else other.saved
-        )
+        swung = effect * (1 + swing)
+        savings = replay(swung) if replay is not None else None
+        measured = _measure_side_by_side(total, swung) if savings is None else savings.saved
         limits.append(float(measured.sum()))
     communicating = 0
     if replayed is None and waits_known and not waiting and lost.any():
@@ -128,16 +127,16 @@ def price(
             lost, limits = lost * counts, [limit * counts for limit in limits]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
     low, high = _joined(lost, drawn, [limit / job_ns for limit in limits], job_ns)
-    absorbed = _absorbed(lost, effect)
+    absorbed, in_flight = _absorbed(lost, effect), 0.0
+    if replayed is not None and replayed.in_flight:
+        in_flight = max(absorbed - _absorbed(side_by_side, effect), 0.0)
     return Price(
         saving=max(float(lost.sum()) / job_ns, 0.0),
         interval=(low if waits_known else 0.0, max(high, 0.0)),
         cost=cost,
         waiting=waiting,
         absorbed=absorbed,
-        in_flight=max(absorbed - _absorbed(side_by_side, effect), 0.0)
-        if replayed is not None and replayed.in_flight
-        else 0.0,
+        in_flight=in_flight,
         communicating=communicating,
         inferred=replayed is not None and replayed.inferred and not waiting,
     )

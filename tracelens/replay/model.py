@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 __all__ = ["Model", "spread_over_moments"]
 
 MIN_STEPS_OF_USUAL: Final = 8  # with as many stretches: their median is a stretch's usual time
-_MAX_SERVICES: Final = 500_000  # replayed one by one, at 20 us each
-_MAX_DEVIATION: Final = 0.01  # of a run without edits, if servers serve as requests come
+MAX_SERVICES: Final = 500_000  # of servers, that are replayed one by one, at 20 us each
+MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01  # of the replay without edits, if servers serve so
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +94,14 @@ class Model:
             steps: The numbers of the first and the last step to replay, if not all.
         """
         model = cls._build(trace, phases, steps, in_recorded_order=False)
-        if model is None or not len(model.tasks.link) or model.deviation <= _MAX_DEVIATION:
+        if (
+            model is None
+            or not len(model.tasks.link)
+            or model.largest_error <= MAX_ERROR_OF_ARRIVAL_ORDER
+        ):
             return model
         ordered = cls._build(trace, phases, steps, in_recorded_order=True)
-        return ordered if ordered and ordered.deviation < model.deviation else model
+        return ordered if ordered and ordered.largest_error < model.largest_error else model
 
     @classmethod
     def _build(
@@ -108,46 +112,32 @@ class Model:
         *,
         in_recorded_order: bool,
     ) -> Self | None:
-        processes = trace.workers["process"].to_list()
-        chosen = trace.steps.sort("start_ns").with_columns(
-            window=pl.int_range(pl.len()).over("process")
-        )
-        if steps is not None:
-            chosen = chosen.filter(pl.col("step").is_between(*steps))
-        windows = chosen.partition_by("process", as_dict=True)
-        if not processes or any((process,) not in windows for process in processes):
+        windows = _choose_windows(trace, steps)
+        if not windows:
             return None
-        mine = [windows[process,] for process in processes]
-        first = np.array([part["start_ns"][0] for part in mine])
-        last = np.array([part["end_ns"][-1] for part in mine])
-        pieces = [
-            phases.pieces.of_worker(phases.pieces.processes.index(process)) for process in processes
-        ]
-        if steps is not None:
-            pieces = [
-                one.between(part["window"][0], part["window"][-1] + 1)
-                for one, part in zip(pieces, mine, strict=True)
-            ]
+        first = np.array([window["start_ns"][0] for window in windows])
+        last = np.array([window["end_ns"][-1] for window in windows])
+        pieces = _take_pieces(phases, windows)
         sent, received = messages_of(trace, pieces, first, last)
         blocked = Blocked(pieces)
         as_recorded = [*complete_calls(trace, first, last)]
         queue = Queue.from_calls(as_recorded, len(pieces))
         recorded_calls = estimate_ready_calls(
-            [call.noticed(blocked) for call in as_recorded], queue, pieces, mine
+            [call.noticed(blocked) for call in as_recorded], queue, pieces, windows
         )
         requests = Requests.of(trace, first, last).noticed(blocked)
-        needs = find_needs(requests.asked, pieces, mine)
-        in_recorded_order |= requests.served.height > _MAX_SERVICES
+        needs = find_needs(requests.asked, pieces, windows)
+        in_recorded_order |= requests.served.height > MAX_SERVICES
         requests = replace(requests, in_recorded_order=in_recorded_order, needs=needs)
         asked = requests.sides
         sides = [sent, received, *(call.sides for call in recorded_calls), asked]
-        implicit = [*_implicit_calls(trace, pieces, mine, sides)]
+        implicit = [*_implicit_calls(trace, pieces, windows, sides)]
         calls = (*recorded_calls, *implicit)
         sides += [call.sides for call in implicit]
         released = requests.released(blocked, sides)
         exchanged = [requests.needed if side is asked else side for side in sides]
         exchanged += [released, requests.needs_apart, _updates(pieces)]
-        threads = threads_of(pieces, mine, exchanged)
+        threads = threads_of(pieces, windows, exchanged)
         numbers = Numbers(threads)
         links = Links()
         recorded = [np.concatenate([thread.moments for thread in threads])]
@@ -169,7 +159,7 @@ class Model:
             # A message that had come earlier did not end the wait.
             caused.append(target[times[source] + lag >= times[target]])
         links.add_first(*numbers.in_order(np.unique(np.concatenate(caused))))
-        step_numbers = np.unique(chosen["step"].to_numpy()).astype(np.int64)
+        step_numbers = np.unique(pl.concat(windows)["step"].to_numpy()).astype(np.int64)
         return cls(
             steps=step_numbers,
             begin_ns=int(first.min()),
@@ -187,18 +177,17 @@ class Model:
             algorithms=_algorithms(trace),
         )
 
-    @classmethod
-    def explaining_waits(cls, trace: Trace, phases: Phases) -> Self | None:
-        """Build it as `of` does; None also where much of the waiting has no known reason."""
-        found = cls.of(trace, phases)
-        return found if found and found.explains_waits else None
+    @cached_property
+    def errors(self) -> tuple[float, float]:
+        """By what shares the whole run, and the usual step, differ from the recorded ones."""
+        recorded, usual = self.lengths(self.recorded), self.lengths(self.usual)
+        step_errors = np.abs(usual / np.maximum(recorded, 1.0) - 1)
+        return float(usual.sum() / max(recorded.sum(), 1.0) - 1), float(np.median(step_errors))
 
     @property
-    def deviation(self) -> float:
-        """By what share the usual step, or the whole run, differs from the recorded one."""
-        recorded, usual = self.lengths(self.recorded), self.lengths(self.usual)
-        step = float(np.median(np.abs(usual / np.maximum(recorded, 1.0) - 1)))
-        return max(step, abs(float(usual.sum() / max(recorded.sum(), 1.0) - 1)))
+    def largest_error(self) -> float:
+        """The larger one of `errors`, without its sign."""
+        return max(map(abs, self.errors))
 
     @cached_property
     def graph(self) -> Graph:
@@ -276,43 +265,51 @@ class Model:
         edges: tuple[Ints, Ints, Floats],
         occupations: tuple[Ints, Ints, Tasks, Floats],
     ) -> Floats:
-        """Return when moments come with so many ranks: of those that do the same, the last one's."""
-        count, now = len(self.recorded), len(self.ranks)
+        """Return when moments come with so many ranks: of those that do the same, the last one's.
+
+        Workers are copied as often as it takes; calls, and services for no worker, are there once.
+        """
+        moments, recorded_ranks = len(self.recorded), len(self.ranks)
         owner = np.concatenate(
             [
-                np.repeat(np.arange(now), [len(thread.moments) for thread in self.threads]),
+                np.repeat(
+                    np.arange(recorded_ranks), [len(thread.moments) for thread in self.threads]
+                ),
                 np.full(2 * sum(call.height for call in self.calls), -1),
                 np.repeat(self.requests.worker_of_services, 2),
             ]
         )
         source, target, lag = edges
         starts, ends, tasks, work = occupations
-        every: list[tuple[Ints, ...]] = []
-        parts, copies = [], -(-ranks // now)
+        copies = -(-ranks // recorded_ranks)
+        copied_edges: list[tuple[Ints, ...]] = []
+        copied_ends: list[tuple[Ints, ...]] = []
+        copied_tasks = []
         for number in range(copies):
-            there = owner + number * now < ranks
-            place = np.arange(count) + np.where(owner >= 0, number * count, 0)
-            rows, mine = (
-                np.flatnonzero(
-                    there[one]
-                    & there[two]
-                    & ((number == 0) | (np.maximum(owner[one], owner[two]) >= 0))
-                )
-                for one, two in ((source, target), (starts, ends))
-            )
-            every.append((place[source[rows]], place[target[rows]], rows))
-            parts.append((place[starts[mine]], place[ends[mine]], mine, tasks.copy(mine, number)))
-        one, two, rows = (np.concatenate(column) for column in zip(*every, strict=True))
-        begin, end, mine = (np.concatenate([part[at] for part in parts]) for at in range(3))
+            exists = owner + number * recorded_ranks < ranks
+            moment = np.arange(moments) + np.where(owner >= 0, number * moments, 0)
+
+            def find_copied(
+                begin: Ints, end: Ints, exists: Flags = exists, number: int = number
+            ) -> Ints:
+                of_worker = np.maximum(owner[begin], owner[end]) >= 0
+                return np.flatnonzero(exists[begin] & exists[end] & (of_worker | (number == 0)))
+
+            edge, task = find_copied(source, target), find_copied(starts, ends)
+            copied_edges.append((moment[source[edge]], moment[target[edge]], edge))
+            copied_ends.append((moment[starts[task]], moment[ends[task]], task))
+            copied_tasks.append(tasks.copy(task, number))
+        source, target, edge = (np.concatenate(part) for part in zip(*copied_edges, strict=True))
+        starts, ends, task = (np.concatenate(part) for part in zip(*copied_ends, strict=True))
         times = replay_events(
             np.tile(self.recorded, copies),
-            (one, two, lag[rows]),
-            (begin, end, Tasks.concatenate([part[3] for part in parts]), work[mine]),
-            np.concatenate([self._priority + number * count for number in range(copies)]),
-        ).reshape(copies, count)
-        exists = owner + np.arange(copies)[:, None] * now < ranks
-        exists[1:] &= owner >= 0
-        return np.asarray(np.where(exists, times, -np.inf).max(axis=0))
+            (source, target, lag[edge]),
+            (starts, ends, Tasks.concatenate(copied_tasks), work[task]),
+            np.concatenate([self._priority + number * moments for number in range(copies)]),
+        ).reshape(copies, moments)
+        is_there = owner + np.arange(copies)[:, None] * recorded_ranks < ranks
+        is_there[1:] &= owner >= 0
+        return np.asarray(np.where(is_there, times, -np.inf).max(axis=0))
 
     @cached_property
     def _priority(self) -> Ints:
@@ -517,6 +514,33 @@ def _measure_overrun(row: Ints, spent: Floats) -> Floats:
             usual = np.median(spent[places], axis=0)
             overrun[places] = np.maximum(spent[places] - usual, 0.0)
     return overrun
+
+
+def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:
+    """Return the steps of each worker, in order of time; empty if a worker has none.
+
+    `window` is the place of each step among all of its worker.
+    """
+    chosen = trace.steps.sort("start_ns").with_columns(
+        window=pl.int_range(pl.len()).over("process")
+    )
+    if steps is not None:
+        chosen = chosen.filter(pl.col("step").is_between(*steps))
+    by_process = chosen.partition_by("process", as_dict=True)
+    processes = trace.workers["process"].to_list()
+    if not all((process,) in by_process for process in processes):
+        return []
+    return [by_process[process,] for process in processes]
+
+
+def _take_pieces(phases: Phases, windows: Sequence[pl.DataFrame]) -> list[WorkerPieces]:
+    """Return the pieces of each worker's time in its steps."""
+    return [
+        phases.pieces.of_worker(phases.pieces.processes.index(window["process"][0])).between(
+            window["window"][0], window["window"][-1] + 1
+        )
+        for window in windows
+    ]
 
 
 def _implicit_calls(

@@ -93,10 +93,12 @@ def _needs_of_step(
     arrived, blocked = arrived[order], blocked[order]
     # Of what came at once, the worker waited for the first.
     blocked[np.setdiff1d(np.arange(len(arrived)), np.unique(arrived, return_index=True)[1])] = False
-    known = np.interp(arrived[blocked], bounds, done)
-    at = np.interp(begun, np.r_[0.0, begun[blocked], 1.0], np.r_[before, known, after])
-    place = np.clip(np.searchsorted(done, at, "left"), 1, len(bounds) - 1)
-    moment = bounds[place] - np.where(done[place] > done[place - 1], done[place] - at, 0.0)
+    done_at_waits = np.interp(arrived[blocked], bounds, done)
+    levels = np.r_[before, done_at_waits, after]
+    done_when_needed = np.interp(begun, np.r_[0.0, begun[blocked], 1.0], levels)
+    place = np.clip(np.searchsorted(done, done_when_needed, "left"), 1, len(bounds) - 1)
+    missing = np.where(done[place] > done[place - 1], done[place] - done_when_needed, 0.0)
+    moment = bounds[place] - missing
     moment = np.maximum(np.rint(np.maximum(moment, step[0])).astype(np.int64), arrived)
     needs = np.empty(len(variables), np.int64)
     needs[order] = np.where(blocked, arrived, moment)
@@ -105,8 +107,8 @@ def _needs_of_step(
 
 def _forward_done(pieces: WorkerPieces) -> tuple[Ints, Floats]:
     """Return a worker's bounds of pieces, and how much of forward it has done at each, ns."""
-    lasts = np.diff(pieces.bounds) * (pieces.category == CATEGORIES.index("forward"))
-    return pieces.bounds, np.append(0.0, np.cumsum(lasts))
+    is_forward = np.isin(CATEGORIES, ("forward",))
+    return pieces.bounds, pieces.spent_before(is_forward, pieces.bounds)
 
 
 def _measure_shares(

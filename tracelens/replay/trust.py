@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
-import numpy as np
-
 from tracelens.model.fmt import percent
 
 if TYPE_CHECKING:
@@ -42,14 +40,14 @@ class Identity:
     @classmethod
     def of(cls, model: Model) -> Self:
         """Replay a run without edits, and with all known lengths shorter."""
-        recorded, usual = model.lengths(model.recorded), model.lengths(model.usual)
-        step_errors = np.abs(usual / np.maximum(recorded, 1.0) - 1)
+        usual = model.lengths(model.usual)
         shorter = model.lengths(model.replayed(model.links.lag - CUT * model.known_lags))
         replayed_ns = max(float(usual.sum()), 1.0)
         response = float((usual - shorter).sum()) / (CUT * replayed_ns)
+        whole, median_step = model.errors
         return cls(
-            whole=float(usual.sum() / max(recorded.sum(), 1.0) - 1),
-            median_step=float(np.median(step_errors)),
+            whole=whole,
+            median_step=median_step,
             kept=model.kept_share,
             rigid=min(max(1.0 - response, 0.0), 1.0),
         )

@@ -258,11 +258,10 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         group="overlap",
         category="opportunity",
         page=_OVERLAP,
-        action="Start the next step while the last gradients are still on their way.",
+        action="Move host code out of the gaps, or update all weights in one call.",
         sentence=(
             "Median gap between the optimizer updates of a step {median} (p90 {long}). Without "
-            "these gaps the job would be shorter by up to {saving}, or background work could use "
-            "them."
+            "the host code in these gaps the job would be shorter by up to {saving}."
         ),
     ),
     FindingKind(

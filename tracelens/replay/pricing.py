@@ -149,8 +149,11 @@ def _part_counts(calls: int) -> list[int]:
     )
 
 
-def price_edit(replay: WindowedReplay, edit: str) -> float | None:
-    """Return what an edit of `tracelens whatif` saves of the job, ns; None if it has no answer."""
+def price_edit(replay: WindowedReplay, edit: str) -> Floats | None:
+    """Return what an edit of `tracelens whatif` saves, ns, [replayed step]; None if it has no answer.
+
+    Of a long run some steps are replayed. Their savings are scaled so that the sum is that of the run.
+    """
     model = replay.build_around(replay.phases.steps)
     if model is None:
         return None
@@ -159,7 +162,7 @@ def price_edit(replay: WindowedReplay, edit: str) -> float | None:
     except (InvalidArgument, ValueError):
         return None
     saved_ns = model.lengths(model.usual) - model.lengths(times)
-    return float(saved_ns.sum()) * _scale(model, replay.phases)
+    return np.asarray(saved_ns * _scale(model, replay.phases))
 
 
 def _scale(model: Model, phases: Phases) -> float:

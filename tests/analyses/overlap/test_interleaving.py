@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 import polars as pl
 import pytest
-from support.runs.analysed import report
+from support.runs.analysed import report, trace
 
+from tracelens.replay.whatif import whatif
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ def test_the_opportunity_is_what_overlap_really_saves() -> None:
     assert kinds(blocking)["exposed_communication"] == pytest.approx(truth, rel=0.1)
 
 
+def test_the_opportunity_is_the_answer_of_the_edit() -> None:
+    """Finding and `tracelens whatif` state one number, and an interval that holds the truth."""
+    blocking = Scenario(ranks=4, steps=40, transfer_ms=3.0, overlap=False)
+    truth = 1 - duration_ns(replace(blocking, overlap=True)) / duration_ns(blocking)
+    (found,) = (f for f in report(blocking).findings if f.kind == "exposed_communication")
+    (answer,) = whatif(trace(blocking), "overlap=on").answers
+    assert found.saving == pytest.approx(answer.saving, rel=0.01)
+    assert found.interval is not None
+    assert found.interval[0] <= truth <= found.interval[1]
+
+
 def test_waiting_is_not_counted_as_transfer() -> None:
     """A slow rank makes the others wait; their transfer is no longer for it."""
     slow = Scenario(ranks=4, steps=40, faults=(Fault("backprop", (1,), factor=3),))
@@ -83,5 +95,8 @@ def test_large_gaps_are_an_opportunity() -> None:
     """Gaps that take a tenth of the job are told with their price, small ones are not."""
     wide = Scenario(ranks=4, steps=30, layers=6, update_gap_ms=0.5)
     assert kinds(wide)["update_gap"] == pytest.approx(30 * 5 * MS / 2 / duration_ns(wide), rel=0.01)
+    (found,) = (f for f in report(wide).findings if f.kind == "update_gap")
+    assert found.interval is not None
+    assert found.interval[0] < 30 * 5 * MS / 2 / duration_ns(wide) < found.interval[1]
     narrow = Scenario(ranks=4, steps=30, layers=6, update_gap_ms=0.05)
     assert "update_gap" not in kinds(narrow)

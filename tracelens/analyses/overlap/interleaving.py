@@ -27,16 +27,16 @@ from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.collectives import hideable_transfer
 from tracelens.replay.pricing import price_edit
 from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram
+from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import JoinedPieces, Segments
     from tracelens.accounting.weight_updates import WeightUpdates
-    from tracelens.arrays import Flags, Ints
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
@@ -87,7 +87,7 @@ def run(facts: Facts) -> Interleaving:
     trace, phases = facts.trace, facts.phases
     overlap, updates = _overlap(phases), phases.updates
     job = job_ns(trace)
-    found = Interleaving(
+    measured = Interleaving(
         overlap=overlap,
         by_step=_by_step(phases),
         by_bucket=overlap_of_buckets(trace, phases),
@@ -95,22 +95,10 @@ def run(facts: Facts) -> Interleaving:
         gap_spread=_gap_spread(updates),
         findings=(),
     )
-    if not job or overlap.is_empty():
-        return found
-    findings = _between_updates(trace, updates, job)
-    if not trace.parted:  # else what looks like transfer may be a wait for ranks that were left out
-        saving = _price_overlap(facts, job)
-        findings = [*_exposed(trace, phases, overlap, saving), *findings]
-    return replace(found, findings=tuple(findings))
-
-
-def _price_overlap(facts: Facts, job: int) -> float:
-    """Return what hiding transfer under backprop saves: what the replay says, at most what fits."""
-    most = hideable_transfer(facts.trace, facts.phases) / job
-    if most < WORTH_ADVICE:
-        return most
-    saved_ns = price_edit(facts.replay, "overlap=on")
-    return most if saved_ns is None else min(max(saved_ns, 0.0) / job, most)
+    if not job or overlap.is_empty() or trace.parted:
+        return measured  # of ranks that were left out neither waits nor gaps are known
+    findings = [*_exposed(facts, overlap, job), *_between_updates(facts, updates, job)]
+    return replace(measured, findings=tuple(findings))
 
 
 def _by_step(phases: Phases) -> pl.DataFrame:
@@ -154,21 +142,26 @@ def _overlap(phases: Phases) -> pl.DataFrame:
     return table.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
 
 
-def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
+def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     """Report what could be overlapped, or, if that is little, that more than that is exposed."""
-    job = job_ns(trace)
-    if saving < WORTH_ADVICE:
-        return _bound(trace, phases, job) if overlap["backprop_ns"].sum() else []
-    transfer = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
+    share = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
+    if share < WORTH_ADVICE:
+        return []
+    saved_ns = price_edit(facts.replay, "overlap=on")
+    saving = 0.0 if saved_ns is None else float(saved_ns.sum()) / job
+    if saved_ns is None or saving < WORTH_ADVICE:
+        has_backprop = overlap["backprop_ns"].sum() > 0
+        return _bound(facts.trace, facts.phases, job) if has_backprop else []
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
     return [
         Finding.of(
             "exposed_communication",
-            {"exposed": fmt.percent(transfer), "overlap": fmt.percent(hidden)},
+            {"exposed": fmt.percent(share), "overlap": fmt.percent(hidden)},
             saving=saving,
+            interval=bootstrap_interval(saved_ns, job),
             phase="reduction",
-            evidence={"exposed_transfer": transfer, "overlap": hidden},
+            evidence={"exposed_transfer": share, "overlap": hidden},
         )
     ]
 
@@ -222,22 +215,25 @@ def _remedy(latency: float | None) -> str:
     return "fewer bytes or faster links"
 
 
-def _between_updates(trace: Trace, updates: WeightUpdates, job: int) -> list[Finding]:
-    """Return what lies between the updates of one step; a step is shorter only if all ranks close it.
+def _between_updates(facts: Facts, updates: WeightUpdates, job: int) -> list[Finding]:
+    """Report host time between the updates of one step, priced by the replay without it.
 
-    A run whose steps are not known counts as one step, in which updates tell nothing.
+    A run whose steps are not known counts as one step, in which updates tell nothing. Waits and
+    transfers between updates are not theirs: exposed communication reports them.
     """
-    if trace.steps["step"].n_unique() < 2:
+    trace, phases = facts.trace, facts.phases
+    steps = phases.steps[phases.steps >= 0]
+    if len(steps) < 2:
         return []
     within = pl.concat(some.filter("within") for some in updates.some_gaps())
-    by_step = (
-        within.group_by("step", "rank")
-        .agg(pl.col("gap_ns").sum())
-        .group_by("step")
-        .agg(pl.col("gap_ns").min(), ranks=pl.len())
-        .filter(pl.col("ranks") == trace.workers.height)
-    )
-    saving = int(by_step["gap_ns"].sum()) / job
+    host_ns = _host_time_in_gaps(trace, phases, within, steps)
+    if float(host_ns.max(axis=1, initial=0.0).sum()) < WORTH_ADVICE * job:
+        return []
+    savings = facts.replay.measure_savings(("uninstrumented",), host_ns, steps)
+    if savings is None:
+        return []
+    saved_ns = np.maximum(savings.saved, 0.0)
+    saving = float(saved_ns.sum()) / job
     typical, long = within["gap_ns"].median(), within["gap_ns"].quantile(NEARLY_ALL)
     if saving < WORTH_ADVICE or not isinstance(typical, float) or not isinstance(long, float):
         return []
@@ -246,10 +242,25 @@ def _between_updates(trace: Trace, updates: WeightUpdates, job: int) -> list[Fin
             "update_gap",
             {"median": fmt.duration(typical), "long": fmt.duration(long)},
             saving=saving,
+            interval=bootstrap_interval(saved_ns, job),
             phase="update",
             evidence={"median_gap_ns": typical, "p90_gap_ns": long, "gaps": within.height},
         )
     ]
+
+
+def _host_time_in_gaps(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
+    """Return how long each worker runs unrecorded code between updates, ns, [step, worker]."""
+    ranks = trace.workers["rank"].to_numpy()
+    rows = np.searchsorted(steps, gaps["step"].to_numpy())
+    order = np.argsort(ranks)
+    columns = order[np.searchsorted(ranks[order], gaps["rank"].to_numpy())]
+    gap_ns = np.zeros((len(steps), len(ranks)))
+    is_known = np.append(steps, -1)[rows] == gaps["step"].to_numpy()
+    np.add.at(gap_ns, (rows[is_known], columns[is_known]), gaps["gap_ns"].to_numpy()[is_known])
+    window = phases.windows_of(trace.workers["process"].to_numpy(), steps[:, None])
+    host_ns = np.where(window >= 0, phases.of("uninstrumented")[window], 0)
+    return np.minimum(gap_ns, host_ns)
 
 
 IS_COMPUTE: Final = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES])

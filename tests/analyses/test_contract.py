@@ -20,7 +20,14 @@ from tracelens.verdicts.report import analyze
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
 
-LARGE_FACTS = {"compute_time", "replay"}
+LARGE_FACTS = {
+    "awaited_messages",
+    "call_costs",
+    "calls",
+    "compute_time",
+    "messages",
+    "replay",
+}
 runs = pytest.mark.parametrize("run", RUNS)
 
 

@@ -52,6 +52,8 @@ class Analysis:
 _COMPUTE_TIME: Final = frozenset({"compute_time"})
 _REPLAY: Final = frozenset({"replay"})
 _BOTH: Final = _COMPUTE_TIME | _REPLAY
+_CALLS: Final = frozenset({"calls", "call_costs", "messages"})
+_AWAITED: Final = frozenset({"awaited_messages"})
 
 ANALYSES: Final = (
     Analysis("integrity", "What of the run is not in the trace?", integrity.run),
@@ -60,7 +62,7 @@ ANALYSES: Final = (
         "stragglers",
         "Which ranks are stragglers, in what, and at which cost?",
         stragglers.run,
-        needs=_BOTH,
+        needs=_BOTH | _AWAITED,
     ),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run, needs=_BOTH),
     Analysis(
@@ -77,19 +79,22 @@ ANALYSES: Final = (
         "interleaving",
         "Does communication overlap with compute, and what gaps are there?",
         interleaving.run,
-        needs=_REPLAY,
+        needs=_REPLAY | _CALLS,
     ),
     Analysis(
         "communication",
         "How fast are collectives, and are messages too small?",
         communication.run,
-        needs=_REPLAY,
+        needs=_REPLAY | _CALLS,
     ),
     Analysis(
-        "arrivals", "How large is the arrival skew, and which ranks arrive last?", arrivals.run
+        "arrivals",
+        "How large is the arrival skew, and which ranks arrive last?",
+        arrivals.run,
+        _AWAITED,
     ),
     Analysis(
-        "links", "Which links are slow, and when are all of them?", slow_links.run, needs=_REPLAY
+        "links", "Which links are slow, and when are all of them?", slow_links.run, _REPLAY | _CALLS
     ),
     Analysis(
         "critical_path",

@@ -18,7 +18,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.communication.awaited_ranks import (
-    awaited_messages,
     measure_caused_waits,
     wait_caused_alone,
 )
@@ -103,7 +102,7 @@ def run(facts: Facts) -> Arrivals:
     uncertain = CLEAR * trace.uncertainty_ns
     seen = [one for grid in trace.calls if (one := _Seen.of(grid, uncertain)) is not None]
     calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])
-    seen_calls, messages = _seen_gaps(calls, uncertain), awaited_messages(trace)
+    seen_calls, messages = _seen_gaps(calls, uncertain), facts.awaited_messages
     alone = pl.concat([seen_calls.select(messages.columns), messages])
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),

@@ -98,16 +98,13 @@ class Communication(Shown):
 
 def run(facts: Facts) -> Communication:
     """Measure the collectives of all communicators."""
-    trace = facts.trace
-    calls = transfers.with_algorithms(trace, transfers.collective_calls(trace))
-    sized = calls.filter(pl.col("bytes") > 0, pl.col("wire_ns") > 0, pl.col("ranks") > 1)
-    lines = call_costs.fits(sized)
-    job = job_ns(trace)
-    costs = lines | call_costs.bounds(trace, sized, lines)
-    small = _small(facts.replay, sized, costs, job) if job else []
+    costs = facts.call_costs
+    sized, lines = costs.sized, costs.fitted
+    job = job_ns(facts.trace)
+    small = _small(facts.replay, sized, costs.costs, job) if job else []
     each = _classed(sized)
     return Communication(
-        calls=calls,
+        calls=facts.calls,
         bandwidths=_bandwidths(each),
         slowest=_slowest(each),
         lines=_table(sized, lines),

@@ -20,7 +20,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
-from tracelens.accounting.communication import call_costs
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct, is_uniform
@@ -100,7 +99,7 @@ def run(facts: Facts) -> Interleaving:
     findings = _between_updates(trace, updates, job)
     if not trace.parted:  # else what looks like transfer may be a wait for ranks that were left out
         saving = _price_overlap(facts, job)
-        findings = [*_exposed(trace, phases, overlap, saving), *findings]
+        findings = [*_exposed(facts, overlap, saving), *findings]
     return replace(found, findings=tuple(findings))
 
 
@@ -154,11 +153,11 @@ def _overlap(phases: Phases) -> pl.DataFrame:
     return table.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
 
 
-def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float) -> list[Finding]:
+def _exposed(facts: Facts, overlap: pl.DataFrame, saving: float) -> list[Finding]:
     """Report what could be overlapped, or, if that is little, that more than that is exposed."""
-    job = job_ns(trace)
+    job = job_ns(facts.trace)
     if saving < WORTH_ADVICE:
-        return _bound(trace, phases, job) if overlap["backprop_ns"].sum() else []
+        return _bound(facts, job) if overlap["backprop_ns"].sum() else []
     transfer = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
@@ -173,8 +172,9 @@ def _exposed(trace: Trace, phases: Phases, overlap: pl.DataFrame, saving: float)
     ]
 
 
-def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
+def _bound(facts: Facts, job: int) -> list[Finding]:
     """Report communication that is too slow for the compute that it could overlap with."""
+    trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / job
     if share < BOUND or not (trace.calls or trace.shards.height):
@@ -187,7 +187,7 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
             " If one link is slow, collectives alone do not tell which; messages between ranks would."
         )
     )
-    latency = call_costs.latency_share(trace)
+    latency = facts.call_costs.latency_share
     finding = Finding.of(
         "exposed_communication",
         {

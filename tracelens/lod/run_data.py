@@ -27,6 +27,7 @@ from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
+from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
 from tracelens.model.verdict import lead_of
 from tracelens.schema.json_text import loads
@@ -164,12 +165,12 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
 
 def _streams(trace: Trace) -> Lanes:
     """Return rows of what ran on the workers' devices, a stream each; a process at a time is read."""
-    found = []
+    found, cache = [], BoundedCache()
     for process, rank in trace.workers.select("process", "rank").iter_rows():
         if trace.outlines is None or trace.outlines[process].on_device:
             threads = trace.threads.filter(pl.col("process") == process)
             names = dict(threads.select("thread", "name").iter_rows())
-            columns = trace.source.columns(process, ON_STREAMS)
+            columns = trace.source.columns(process, ON_STREAMS, cache)
             found.append(lanes.from_streams(process, rank, columns, names))
     return lanes.joined(found)
 

@@ -18,7 +18,6 @@ import polars as pl
 from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.communication.awaited_ranks import (
-    awaited_messages,
     blocked_by,
     complete_calls,
     last_share,
@@ -88,7 +87,7 @@ def run(facts: Facts) -> Stragglers:
     findings = [
         _finding(trace, own, found, _clues(trace, phases, own, found, given))
         for entry, cost in worth
-        if _corroborated(trace, phases, own, entry, lost_ns=cost.interval[0] * job)
+        if _corroborated(facts, entry, lost_ns=cost.interval[0] * job)
         for found in [_straggler(own, entry, cost, majority=majority)]
     ]
     return Stragglers(tuple(findings))
@@ -113,9 +112,7 @@ def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
     return None
 
 
-def _corroborated(
-    trace: Trace, phases: Phases, own: ComputeTime, late: Episode, *, lost_ns: float
-) -> bool:
+def _corroborated(facts: Facts, late: Episode, *, lost_ns: float) -> bool:
     """Return whether these ranks delayed others, as they must if steps are longer for it.
 
     `lost_ns` is what is lost at least. Only what is clearly too little speaks against it, for others
@@ -123,16 +120,17 @@ def _corroborated(
     arrivals cannot tell: without communication, within the clocks' uncertainty, and where the lateness
     wanders.
     """
+    trace, own = facts.trace, facts.compute_time
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
     if own.work_left_to_others(late.ranks):
         return True
     if late.pattern == "migrating" or lost_ns < CLEAR * trace.uncertainty_ns * len(rows):
         return True
-    messages = awaited_messages(trace).filter(pl.col("step").is_in(own.steps[rows]))
+    messages = facts.awaited_messages.filter(pl.col("step").is_in(own.steps[rows]))
     if messages.height:
         peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
-        caused = dict(wait_caused_alone(messages, phases).iter_rows())
+        caused = dict(wait_caused_alone(messages, facts.phases).iter_rows())
         if _beyond(caused, ranks, peers) >= ENOUGH * lost_ns:
             return True
     held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)

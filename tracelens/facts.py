@@ -9,12 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tracelens.accounting.communication import call_costs, transfers
+from tracelens.accounting.communication.awaited_ranks import awaited_messages
 from tracelens.accounting.compute_time import ComputeTime, measure_compute_time
+from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.accounting.stages import Roles, find_roles
 from tracelens.caching import cached_property
 from tracelens.replay.windows import WindowedReplay
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from tracelens.accounting.communication.call_costs import CallCosts
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
 
@@ -37,6 +43,34 @@ class Facts:
     def compute_time(self) -> ComputeTime:
         """Compute time and waits as matrices: some hundred bytes a rank and step."""
         return measure_compute_time(self.trace, self.phases, self.roles)
+
+    @cached_property
+    def calls(self) -> pl.DataFrame:
+        """Every collective that all its ranks came to and left, with its time on the wire.
+
+        A row a call, `accounting.communication.transfers.CALL_COLUMNS` and `algorithm`.
+        """
+        return transfers.with_algorithms(self.trace, transfers.collective_calls(self.trace))
+
+    @cached_property
+    def messages(self) -> pl.DataFrame:
+        """Every message between workers whose time on the link is known: a row a message."""
+        return transfers.point_to_point_messages(self.trace)
+
+    @cached_property
+    def call_costs(self) -> CallCosts:
+        """What collectives cost by their bytes: latency and time per byte, of each kind of call."""
+        return call_costs.measure_call_costs(self.calls, lambda: self.messages)
+
+    @cached_property
+    def awaited_messages(self) -> pl.DataFrame:
+        """The waits in messages that the clocks can tell, each of one rank for another alone."""
+        return awaited_messages(self.trace)
+
+    @cached_property
+    def core_wait(self) -> float | None:
+        """For what share of the time of their steps ranks waited for a core; None where not read."""
+        return core_wait_of_run(self.trace)
 
     @cached_property
     def replay(self) -> WindowedReplay:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakMethod
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Known", "forget", "give_back", "keep_room", "last_results"]
+__all__ = ["BoundedCache", "give_back", "keep_room", "last_results"]
 
 _Key = TypeVar("_Key", bound="Hashable")
 _Made = TypeVar("_Made")
@@ -29,6 +30,7 @@ _M_ARENA_MAX: Final = -8
 _LARGE: Final = 32 << 20  # bytes, the most that it takes; the matrices of a long run are larger
 _ROOM: Final = 32 << 20
 _SMALL: Final = 384 << 20  # bytes in memory, libraries included
+_MOST_ROWS: Final = 1 << 22  # of arrays that processes share
 
 
 def keep_room() -> None:
@@ -76,60 +78,60 @@ def last_results(method: Callable[[_Key], _Made], most: int) -> Callable[[_Key],
     return call
 
 
-def forget() -> None:
-    """Forget what was made of shared arrays; for the end of a pass over all processes."""
-    for known in _EVERY:
-        known.clear()
+@dataclass
+class _Entries:
+    """Results of one kind by key, and how many rows of arrays they stand for."""
+
+    by_key: dict[Hashable, Any] = field(default_factory=dict)
+    rows: int = 0
 
 
-class Known(Generic[_Made]):
-    """What was made once, and serves again: processes of one program have most columns in common.
+class BoundedCache:
+    """Results that serve again within one pass over a run: processes of one program share most columns.
+
+    Whoever makes the pass owns it and hands it down. Sent to another process, it is empty there.
 
     Args:
-        rows: For how many rows of arrays there is room; when they are more, all is forgotten.
+        rows: For how many rows of arrays there is room, for each kind of result; when they are more,
+            all results of that kind are dropped.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int = _MOST_ROWS) -> None:
         self._most = rows
-        self._rows = 0
-        self._made: dict[Hashable, Any] = {}
-        _EVERY.append(self)
+        self._entries: dict[str, _Entries] = {}
 
-    def get(self, key: Hashable) -> _Made | None:
-        """Return what was put there."""
-        return self._made.get(key)
+    def __reduce__(self) -> tuple[type[BoundedCache], tuple[int]]:
+        return BoundedCache, (self._most,)
 
-    def put(self, key: Hashable, made: _Made, rows: int) -> None:
-        """Keep something, which has so many rows, if there is room."""
-        self._keep(key, made, rows)
+    def get(self, kind: str, key: Hashable) -> Any:
+        """Return what was put there; None if nothing was, or it was dropped."""
+        entries = self._entries.get(kind)
+        return entries and entries.by_key.get(key)
 
-    def _keep(self, key: Hashable, made: object, rows: int) -> None:
+    def put(self, kind: str, key: Hashable, result: Any, rows: int) -> None:
+        """Keep a result that stands for so many rows, if there is room for it."""
         if rows > self._most:
             return
-        if self._rows + rows > self._most:
-            self.clear()
-        self._made[key] = made
-        self._rows += rows
+        entries = self._entries.setdefault(kind, _Entries())
+        if entries.rows + rows > self._most:
+            entries = self._entries[kind] = _Entries()
+        entries.by_key[key] = result
+        entries.rows += rows
 
-    def clear(self) -> None:
-        """Forget all."""
-        self._made.clear()
-        self._rows = 0
-
-    def of(
-        self, arrays: Sequence[NDArray[Any]], make: Callable[[], _Made], *also: Hashable
+    def get_or_make(
+        self,
+        kind: str,
+        arrays: Sequence[NDArray[Any]],
+        make: Callable[[], _Made],
+        *arguments: Hashable,
     ) -> _Made:
-        """Return what is made of arrays, and of what else is given; once, if the arrays are fixed."""
-        for array in arrays:
-            if array.flags.writeable:
-                return make()
-        key = (*also, *map(id, arrays))
-        found = self._made.get(key)
-        if found is None:
-            found = make(), arrays  # with the arrays, so that no others come to where they are
-            self._keep(key, found, max(map(len, arrays), default=0))
-        made: _Made = found[0]
+        """Return what `make` makes of arrays and arguments; once, if the arrays cannot be written to."""
+        if any(array.flags.writeable for array in arrays):
+            return make()
+        key = (*arguments, *map(id, arrays))
+        entry = self.get(kind, key)
+        if entry is None:
+            entry = make(), arrays  # keeps the arrays alive, so that their ids are not reused
+            self.put(kind, key, entry, max(map(len, arrays), default=0))
+        made: _Made = entry[0]
         return made
-
-
-_EVERY: Final[list[Known[Any]]] = []

@@ -39,8 +39,10 @@ from benchmarks.planted import Outcome, Run, labelled_runs, tables
 from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
 
+import tracelens.accounting
 import tracelens.analyses
 import tracelens.stats
+import tracelens.verdicts
 from tracelens.stats import constants
 
 if TYPE_CHECKING:
@@ -60,11 +62,11 @@ VERDICTS: Final = {
     "imbalance": ("load_imbalance",),
     "stage_imbalance": ("stage_imbalance", "straggler"),
     "membership": ("world_change",),
-    "collectives.congestion": ("congestion",),
-    "collectives.links": ("slow_link",),
-    "collectives.communication": ("small_messages",),
-    "collectives.cost_model": ("small_messages", "exposed_communication"),
-    "overlap.interleaving": ("exposed_communication", "update_gap"),
+    "links.congestion": ("congestion",),
+    "links.slow_links": ("slow_link",),
+    "communication": ("small_messages",),
+    "communication.call_costs": ("small_messages", "exposed_communication"),
+    "interleaving": ("exposed_communication", "update_gap"),
     "servers.asynchrony": ("stale_worker",),
     "servers.bottleneck": ("ps_cpu_bound", "ps_network_bound", "ps_incast"),
     "servers.shards": ("ps_hot_shard",),
@@ -74,6 +76,7 @@ VERDICTS: Final = {
 Number = int | float
 Task = tuple[Run, tuple[tuple[str, Number], ...]]
 _AS_IT_IS: Final = ("", 0)
+_ROOM: Final = re.compile(r"tracelens\.(stats|accounting|analyses|verdicts)\.")
 
 
 @dataclass(frozen=True)
@@ -128,7 +131,7 @@ def written(text: str, name: str, value: Number) -> str:
 def modules() -> tuple[ModuleType, ...]:
     """Return all modules that may have the constants by name."""
     found: list[ModuleType] = [constants]
-    for package in (tracelens.stats, tracelens.analyses):
+    for package in (tracelens.stats, tracelens.accounting, tracelens.analyses, tracelens.verdicts):
         walked = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
         found += [importlib.import_module(one.name) for one in walked]
     return (*dict.fromkeys(found), tracelens.analyses)
@@ -158,10 +161,7 @@ def changed(name: str, value: Number) -> Iterator[None]:
 
 def runs_for(name: str, runs: int, kinds: int) -> list[Run]:
     """Return what a constant is judged by: tables, kinds of run, or both."""
-    used_by = [
-        module.__name__.removeprefix("tracelens.analyses.").removeprefix("tracelens.stats.")
-        for module in users(name)
-    ]
+    used_by = [_ROOM.sub("", module.__name__) for module in users(name)]
     found = tables(runs) if any(each.startswith(DETECTOR) for each in used_by) else []
     verdicts = frozenset(verdict for each in used_by for verdict in VERDICTS.get(each, ()))
     return found + (labelled_runs(verdicts, kinds) if verdicts else [])

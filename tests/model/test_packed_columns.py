@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracelens.memory import BoundedCache
 from tracelens.model.columns import FOREVER, NULL, Columns, Words
 from tracelens.model.packed_columns import PackedColumns
 
@@ -60,9 +61,9 @@ def same(one: Columns, other: Columns) -> bool:
 def test_they_come_back_as_they_were(one: Columns, other: Columns) -> None:
     """Also those that share arrays with another process's."""
     packed = PackedColumns.of(one, NAMES)
-    assert same(packed.restored(), one)
+    assert same(packed.restored(BoundedCache()), one)
     shared = PackedColumns.of(other, NAMES).sharing(packed)
-    assert same(shared.restored(), other)
+    assert same(shared.restored(BoundedCache()), other)
 
 
 def test_equal_columns_are_held_once() -> None:

@@ -10,6 +10,7 @@ import pytest
 from polars.testing import assert_frame_equal
 from support.runs.traces import span, trace_of
 
+from tracelens.memory import BoundedCache
 from tracelens.model.columns import Columns
 from tracelens.model.events import FramePart, WholeFrame, source_of
 
@@ -25,7 +26,10 @@ def part() -> FramePart:
 def test_words_are_numbered_once_for_all() -> None:
     mine = part()
     other = replace(mine, process=2)
-    alone, there = mine.alone().columns(()), other.alone().columns(())
+    alone, there = (
+        mine.alone().columns((), BoundedCache()),
+        other.alone().columns((), BoundedCache()),
+    )
     assert alone.word("kind").known is there.word("kind").known
 
 
@@ -34,7 +38,7 @@ def test_it_is_sent_alone() -> None:
     sent = pickle.loads(pickle.dumps(mine))  # noqa: S301 - its own
     assert sent.whole.processes == [1]
     assert_frame_equal(sent.frame(), mine.frame())
-    found, expected = sent.columns(()), mine.columns(())
+    found, expected = sent.columns((), BoundedCache()), mine.columns((), BoundedCache())
     assert found.height == expected.height == 2
     assert found.number("start_ns").tolist() == expected.number("start_ns").tolist()
 

@@ -20,6 +20,7 @@ from tracelens.conversion.arrow_file import GrowingFile
 from tracelens.conversion.folder import Progress, save_progress
 from tracelens.conversion.segments import side_of
 from tracelens.exports.repair import repair
+from tracelens.memory import BoundedCache
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers.native.arrow_file import read_arrow
 from tracelens.readers.native.plain_columns import read_usable, usable
@@ -172,7 +173,7 @@ def test_arrays_and_frames_agree(case: Case, tmp_path: Path) -> None:
     )
     as_we_write(wrong, mine.parent)
     as_others_write(mixed, others.parent)
-    plain = read_usable(mine, names).columns
+    plain = read_usable(mine, names, BoundedCache()).columns
     arrow = usable(read_arrow(mine, names)).columns
     frame = usable(read_arrow(others, names)).columns
     held = {name: plain.number(name).tolist() for name in plain.numbers}

@@ -18,6 +18,7 @@ what they are shares of, the job's length (`job_ns`), and the transfer of each s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -39,7 +40,7 @@ from tracelens.accounting.weight_updates import WeightUpdates, followed
 from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.caching import cached_property
 from tracelens.distil.outline import in_flight_tracks, outlined
-from tracelens.memory import forget, give_back
+from tracelens.memory import BoundedCache, give_back
 from tracelens.model.shown import Shown
 from tracelens.parallel import at_once, mapped
 
@@ -202,7 +203,7 @@ def run(
     least = at_once(len(workers), executor) if brief else 1
     tasks = _tasks(trace, steps, words)
     groups = grouped(tasks, lambda task: outlines[task.process].rows, least)
-    accounts = mapped(account, groups, executor, brief=brief)
+    accounts = mapped(partial(account, cache=BoundedCache()), groups, executor, brief=brief)
     found: Iterator[Accounted] = chain.from_iterable(accounts)
     if progress:
         found = _counted(found, steps["process"].n_unique(), progress)
@@ -289,7 +290,6 @@ def _gathered(
         done.append((one.updates, one.amounts, one.spans))
         if count % _BETWEEN_PAUSES == 0:
             give_back()
-    forget()
     updates, amounts, spans = zip(*done, strict=True) if done else ((), (), ())
     segments = Segments(pieces, tuple(begins), of_step, words)
     owners = of_step[begins[:-1]].select("process", "rank").rows()

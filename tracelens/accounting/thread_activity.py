@@ -25,7 +25,6 @@ from tracelens.accounting.categories import (
 )
 from tracelens.accounting.partition import Intervals, Spans
 from tracelens.distil.outline import work_times
-from tracelens.memory import Known
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import NULL
 
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tracelens.arrays import Array, Flags, Indices, Ints
+    from tracelens.memory import BoundedCache
     from tracelens.model.calls import CallGrid
     from tracelens.model.columns import Columns, Words
     from tracelens.model.trace import Trace
@@ -63,7 +63,6 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "master_update": CATEGORIES.index("update"),
 }
 _ALL_WAITS: Final = "request_wait"  # who records these records all waiting for what is in flight
-_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 _PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
@@ -89,14 +88,22 @@ class ThreadActivity:
         columns: Its events, with `ACTIVITY_COLUMNS`.
         training: Its training thread; None = it has none.
         tracks: Its tracks of operations in flight.
+        cache: Of the pass over all workers.
     """
 
-    def __init__(self, columns: Columns, training: int | None, tracks: Iterable[int]) -> None:
+    def __init__(
+        self,
+        columns: Columns,
+        training: int | None,
+        tracks: Iterable[int],
+        cache: BoundedCache,
+    ) -> None:
         self._columns = columns
         words = [columns.word(name) for name in ("type", "kind", "op")]
         numbers = [columns.number(name) for name in ("thread", "depth", "device_duration_ns")]
         threads = training, tuple(tracks)
-        self._rows = _KNOWN.of(
+        self._rows = cache.get_or_make(
+            "thread activity",
             [*(word.codes for word in words), *numbers],
             lambda: _looked_up(columns, *threads),
             *(*threads, *(word.known for word in words)),
@@ -174,9 +181,6 @@ class _Rows:
     forward: Indices
     passes: Indices
     waits: bool
-
-
-_KNOWN: Final[Known[_Rows]] = Known(_KNOWN_ROWS)
 
 
 def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) -> _Rows:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import polars as pl
 
-from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, NULL
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ __all__ = [
 ]
 
 _AT_ONCE: Final = 32  # workers
-_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 MOST_FOLLOWED: Final = 250_000  # calls: of longer runs every n-th step is followed
 GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -119,9 +117,7 @@ def _holds_pass(columns: Columns, passes: Indices, begin: Array, end: Array) -> 
 def _by_bucket(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
     """Return when each step's weights are updated, by bucket where updates carry one."""
     steps, buckets = columns.number("step"), columns.number("bucket")
-    step, bucket, rows, new = _ORDERED.of(
-        (rows, steps, buckets), lambda: _ordered(rows, steps, buckets, every), every
-    )
+    step, bucket, rows, new = _ordered(rows, steps, buckets, every)
     start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
     if not len(new):
         return step, bucket, start, end
@@ -142,7 +138,7 @@ def _ordered(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[A
 def _used(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
     """Return when the weights that a step leaves are first used."""
     steps = columns.number("step")
-    step, first = _FIRST.of((rows, steps), lambda: _first(rows, steps, every), every)
+    step, first = _first(rows, steps, every)
     return step, columns.number("start_ns")[first]
 
 
@@ -151,10 +147,6 @@ def _first(rows: Indices, steps: Array, every: int) -> tuple[Array, ...]:
     rows = rows[(steps[rows] - 1) % every == 0]
     step, first = np.unique(steps[rows], return_index=True)
     return step - 1, rows[first]
-
-
-_ORDERED: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
-_FIRST: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
 
 
 @dataclass(frozen=True, eq=False)

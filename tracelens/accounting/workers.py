@@ -17,20 +17,19 @@ from tracelens.accounting.partition import Surroundings, partition
 from tracelens.accounting.pieces import PackedPieces
 from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity, has_waits
 from tracelens.accounting.weight_updates import Updates, sharing
-from tracelens.memory import Known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens.accounting.partition import Intervals, Pieces
     from tracelens.arrays import Array, Indices, Int32s, Ints
+    from tracelens.memory import BoundedCache
     from tracelens.model.columns import Columns
     from tracelens.model.events import Source
 
 __all__ = ["AMOUNTS", "Accounted", "Amounts", "Task", "account"]
 
 Amounts: TypeAlias = "tuple[Array, Array]"
-_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 
@@ -71,37 +70,45 @@ class Task:
     every: int
 
 
-def account(tasks: Sequence[Task]) -> list[Accounted]:
+def account(tasks: Sequence[Task], cache: BoundedCache) -> list[Accounted]:
     """Account for the time of some workers; runs wherever their events can be read."""
-    read = ((task, task.source.columns(task.process, _READ)) for task in tasks)
+    read = ((task, task.source.columns(task.process, _READ, cache)) for task in tasks)
     groups = grouped(read, lambda one: one[1].height)
-    return [account for group in groups for account in _accounted_some(*zip(*group, strict=True))]
+    return [
+        account
+        for group in groups
+        for account in _accounted_some(*zip(*group, strict=True), cache=cache)
+    ]
 
 
-def _accounted_some(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
+def _accounted_some(
+    tasks: Sequence[Task], columns: Sequence[Columns], *, cache: BoundedCache
+) -> list[Accounted]:
     alike = {
         (task.training, task.tracks, has_waits(one, task.training))
         for task, one in zip(tasks, columns, strict=True)
     }
     joinable = len(alike) == 1 and not any("device_duration_ns" in one for one in columns)
     if joinable and len(tasks) > 1:
-        return _accounted_joined(tasks, columns)
-    return [_accounted_alone(task, one) for task, one in zip(tasks, columns, strict=True)]
+        return _accounted_joined(tasks, columns, cache)
+    return [_accounted_alone(task, one, cache) for task, one in zip(tasks, columns, strict=True)]
 
 
-def _accounted_alone(task: Task, columns: Columns) -> Accounted:
-    activity = ThreadActivity(columns, task.training, task.tracks)
+def _accounted_alone(task: Task, columns: Columns, cache: BoundedCache) -> Accounted:
+    activity = ThreadActivity(columns, task.training, task.tracks, cache)
     found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
     found = replace(found, name=_names(columns, task.words)[found.name])
     spans = int(np.count_nonzero(columns.is_span))
     return _accounted(task, columns, found, _rows_of(activity), spans)
 
 
-def _accounted_joined(tasks: Sequence[Task], columns: Sequence[Columns]) -> list[Accounted]:
+def _accounted_joined(
+    tasks: Sequence[Task], columns: Sequence[Columns], cache: BoundedCache
+) -> list[Accounted]:
     windows = [task.windows for task in tasks]
     places = Joined.of(windows, columns)
     joined = places.columns(columns)
-    activity = ThreadActivity(joined, tasks[0].training, tasks[0].tracks)
+    activity = ThreadActivity(joined, tasks[0].training, tasks[0].tracks, cache)
     counts = [len(task.windows) - 1 for task in tasks]
     before = np.cumsum([0, *counts])
     found = _partition(
@@ -189,18 +196,6 @@ def _amounts(columns: Columns) -> dict[str, Amounts]:
     """Return how much work each step had, by the counters that say so."""
     if "value" not in columns:
         return {}
-    words, value = (
-        [columns.word(name) for name in ("type", "kind", "name")],
-        columns.values["value"],
-    )
-    return _COUNTED.of(
-        [*(word.codes for word in words), columns.number("step"), value],
-        lambda: _counted(columns),
-        *(word.known for word in words),
-    )
-
-
-def _counted(columns: Columns) -> dict[str, Amounts]:
     name, value = columns.word("name"), columns.values["value"]
     counters = np.flatnonzero(columns.word("type").among(("counter",)))
     of_steps = columns.word("kind").taken(counters).among(("step",))
@@ -212,6 +207,3 @@ def _counted(columns: Columns) -> dict[str, Amounts]:
             step, place = np.unique(columns.number("step")[rows], return_inverse=True)
             found[amount] = step, np.bincount(place, value[rows])
     return found
-
-
-_COUNTED: Final[Known[dict[str, Amounts]]] = Known(_KNOWN_ROWS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens.memory import Known
+from tracelens.memory import BoundedCache
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import CallRows, Counters, Outline, StepSpans
 from tracelens.schema.vocabulary import (
@@ -53,7 +53,6 @@ OUTLINED: Final = (
     "value",
 )
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "device_duration_ns")
-_KNOWN_ROWS: Final = 1 << 19  # of processes that others are compared with
 _OF_CALLS: Final = ("communicator", "seq", "bytes", "peer")
 # Of these, what is asked for again when outlines have been merged.
 KEPT: Final = tuple(name for name in OUTLINED if name not in _OF_CALLS)
@@ -64,9 +63,9 @@ def outlined(trace: Trace) -> Mapping[int, Outline]:
     if trace.outlines is not None:
         return trace.outlines
     tracks = in_flight_tracks(trace)
-    source = trace.source
+    source, cache = trace.source, BoundedCache()
     return {
-        process: outline(source.columns(process, OUTLINED), tracks.get(process, ()))
+        process: outline(source.columns(process, OUTLINED, cache), tracks.get(process, ()), cache)
         for process in source.parts
     }
 
@@ -79,14 +78,15 @@ def in_flight_tracks(trace: Trace) -> dict[int, list[int]]:
     return found
 
 
-def outline(columns: Columns, in_flight: Iterable[int] = ()) -> Outline:
+def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> Outline:
     """Make the outline of one process.
 
     Args:
         columns: Its events, in order of begin, with the columns of `OUTLINED`.
         in_flight: Its tracks of operations that run beside the code.
+        cache: Of the pass over all processes.
     """
-    found = _found(columns, tuple(in_flight))
+    found = _found(columns, tuple(in_flight), cache)
     start, end = columns.number("start_ns"), columns.number("end_ns")
     last = np.maximum(start, end)
     if len(last) and int(last.max()) >= FOREVER:
@@ -134,19 +134,17 @@ class _Found:
     numberless: int
 
 
-def _found(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
+def _found(columns: Columns, in_flight: tuple[int, ...], cache: BoundedCache) -> _Found:
     """Look for what follows without times; the same columns as of another process have the same."""
     looked_at = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
     looked_at |= {name: words.codes for name, words in columns.words.items()}
     texts = tuple((name, words.known) for name, words in columns.words.items())
-    return _KNOWN.of(
+    return cache.get_or_make(
+        "outline",
         tuple(looked_at.values()),
         lambda: _look(columns, in_flight),
         *(columns.height, in_flight, columns.uids, texts, tuple(looked_at)),
     )
-
-
-_KNOWN: Final[Known[_Found]] = Known(_KNOWN_ROWS)
 
 
 def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:

@@ -27,6 +27,7 @@ from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
+from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
 from tracelens.model.verdict import lead_of
 from tracelens.schema.json_text import loads
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.servers.shards import Shards
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.residuals import Residuals
@@ -68,9 +68,9 @@ KEPT_TABLES: Final[dict[str, str]] = {
     "overlap": "interleaving.overlap",
     "overlap_by_bucket": "interleaving.by_bucket",
     "overlap_by_step": "interleaving.by_step",
-    "placements": "imbalance.shards.placements",
+    "placements": "shards.placements",
     "slack": "critical_path.slack",
-    "tensors": "imbalance.shards.tensors",
+    "tensors": "shards.tensors",
 }
 ON_STREAMS: Final = ("type", "kind", "name", "step", "stream", *lanes.TIMED_ON_DEVICE)
 _SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
@@ -135,7 +135,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     stage = stages.stage if stages else np.zeros(trace.workers.height, np.int64)
     rank_residuals = residuals.measure(times, stage=stage)
     windows = residuals.boundaries(trace.steps)
-    loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
+    loads = cast("Shards", report.results["shards"])
     workers = trace.workers.select("process", "rank").rows()
     others = other_lanes(trace)
     run = Run(
@@ -165,12 +165,12 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
 
 def _streams(trace: Trace) -> Lanes:
     """Return rows of what ran on the workers' devices, a stream each; a process at a time is read."""
-    found = []
+    found, cache = [], BoundedCache()
     for process, rank in trace.workers.select("process", "rank").iter_rows():
         if trace.outlines is None or trace.outlines[process].on_device:
             threads = trace.threads.filter(pl.col("process") == process)
             names = dict(threads.select("thread", "name").iter_rows())
-            columns = trace.source.columns(process, ON_STREAMS)
+            columns = trace.source.columns(process, ON_STREAMS, cache)
             found.append(lanes.from_streams(process, rank, columns, names))
     return lanes.joined(found)
 

@@ -15,6 +15,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from tracelens.caching import cached_property
+from tracelens.memory import BoundedCache
 from tracelens.model.columns import MISSING, NULL, Columns
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ _CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_d
 class Part(Protocol):
     """The events of one process as they were recorded, in order of begin, outer spans first."""
 
-    def columns(self, names: Sequence[str]) -> Columns:
-        """Read some columns; more may come with them.
+    def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
+        """Read some columns; more may come with them. `cache` is of a pass over several processes.
 
         Raises:
             UnusableInput: they cannot be read (any more).
@@ -89,13 +90,16 @@ class Source:
         kept = {process: self.kept.pop(process)} if process in self.kept else {}
         return Source(parts, tuple(change.only(process) for change in self.changes), kept)
 
-    def columns(self, process: int, names: Sequence[str]) -> Columns:
-        """Read some columns of a process."""
+    def columns(
+        self, process: int, names: Sequence[str], cache: BoundedCache | None = None
+    ) -> Columns:
+        """Read some columns of a process; who reads several processes gives the same `cache` for all."""
+        cache = cache or BoundedCache()
         needed = dict.fromkeys([*names, *(need for one in self.changes for need in one.needs)])
         if process in self.kept and self.kept[process].names.issuperset(needed):
-            found = self.kept.pop(process).restored()
+            found = self.kept.pop(process).restored(cache)
         else:
-            found = self.parts[process].columns(list(needed))
+            found = self.parts[process].columns(list(needed), cache)
         for change in self.changes:
             found = change(process, found)
         return found
@@ -105,7 +109,8 @@ class Source:
         frame = self.parts[process].frame()
         if not self.changes or frame.is_empty():
             return frame
-        found = self.parts[process].columns([need for one in self.changes for need in one.needs])
+        needed = [need for one in self.changes for need in one.needs]
+        found = self.parts[process].columns(needed, BoundedCache())
         rows = np.arange(found.height)
         changed = found.replaced(**{_ROW: rows})
         for change in self.changes:
@@ -167,7 +172,7 @@ class FramePart:
     whole: WholeFrame
     process: int
 
-    def columns(self, _names: Sequence[str]) -> Columns:
+    def columns(self, _names: Sequence[str], _cache: BoundedCache) -> Columns:
         """Return all columns."""
         return self.whole.columns.taken(self.whole.rows(self.process))
 
@@ -195,9 +200,9 @@ class Numbered:
     part: Part
     process: int
 
-    def columns(self, names: Sequence[str]) -> Columns:
+    def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
         """Read some columns; more may come with them."""
-        return self.part.columns(names)
+        return self.part.columns(names, cache)
 
     def frame(self) -> pl.DataFrame:
         """Read all columns."""

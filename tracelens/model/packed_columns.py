@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, Columns, Words
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from tracelens.arrays import Array, Floats
+    from tracelens.memory import BoundedCache
 
 __all__ = ["PackedColumns"]
 
 _SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
-_KNOWN_ROWS: Final = 1 << 21  # of arrays that processes share
 _OPEN: Final = -1  # the length of a span that was open when the recording ended
 
 
@@ -58,20 +57,21 @@ class PackedColumns:
         numbers, arrays, values = {}, {}, {}
         for name in columns.numbers.keys() & names:
             found = own.get(name, columns.numbers[name])
-            least, arrays[name] = _PACKED.of((found,), partial(_small, found))
+            least, arrays[name] = _small(found)
             numbers[name] = least, found.dtype
         for name in columns.values.keys() & names:
             fractions = columns.values[name]
-            arrays[name], values[name] = _GIVEN.of((fractions,), partial(_given, fractions))
+            arrays[name], values[name] = _given(fractions)
         words = {name: columns.words[name].known for name in columns.words.keys() & names}
         arrays |= {name: columns.words[name].codes for name in words}
         first_ns = int(start[0]) if columns.height else 0
         return cls(frozenset(names), columns.height, first_ns, arrays, numbers, words, values)
 
-    def restored(self) -> Columns:
-        """Return the columns as they were."""
+    def restored(self, cache: BoundedCache) -> Columns:
+        """Return the columns as they were; arrays that processes share are restored once."""
+        once = partial(cache.get_or_make, "restored columns")
         numbers = {
-            name: _RESTORED.of((packed,), partial(_widened, packed, least, kind), least, kind)
+            name: once((packed,), partial(_widened, packed, least, kind), least, kind)
             for name, (least, kind) in self.numbers.items()
             for packed in [self.arrays[name]]
         }
@@ -79,9 +79,7 @@ class PackedColumns:
         end = np.where(lengths == _OPEN, FOREVER, start + lengths)
         words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
         values = {
-            name: _RESTORED.of(
-                (rows, given), partial(_spread, rows, given, self.height), self.height
-            )
+            name: once((rows, given), partial(_spread, rows, given, self.height), self.height)
             for name, given in self.values.items()
             for rows in [self.arrays[name]]
         }
@@ -138,8 +136,3 @@ def _as_fixed_as(one: Array, made: Array) -> Array:
     """Return what was made of an array, fixed if that is: then processes share both."""
     made.setflags(write=one.flags.writeable)
     return made
-
-
-_PACKED: Final[Known[tuple[int, Array]]] = Known(_KNOWN_ROWS)
-_GIVEN: Final[Known[tuple[Array, Floats]]] = Known(_KNOWN_ROWS)
-_RESTORED: Final[Known[Array]] = Known(_KNOWN_ROWS)

@@ -14,6 +14,7 @@ from support.runs.damage import rewritten, written
 from tracelens.conversion.messages import BATCH, LEAD, messages, with_checksum
 from tracelens.distil.outline import OUTLINED
 from tracelens.errors import NotATrace
+from tracelens.memory import BoundedCache
 from tracelens.readers.native import plain_columns
 from tracelens.readers.native.arrow_file import read_arrow
 from tracelens.readers.native.plain_columns import Usable, read_usable, usable
@@ -60,7 +61,7 @@ def test_the_same_as_arrow_reads(
     rewritten(victim, lambda table: table, rows=rows, compression="zstd")
     expected = usable(read_arrow(victim, NAMES))
     monkeypatch.setattr(plain_columns, "read_arrow", None)
-    assert_same(read_usable(victim, NAMES), expected)
+    assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
 
 
 def by_kind(table: pa.Table) -> pa.Array[Any]:
@@ -73,7 +74,7 @@ def test_columns_that_are_null_in_some_batches(tmp_path: Path) -> None:
     """Counters stand in some batches only, communicators in others."""
     victim = written(tmp_path)
     rewritten(victim, lambda table: table.take(by_kind(table)), rows=50, compression="zstd")
-    assert_same(read_usable(victim, NAMES), usable(read_arrow(victim, NAMES)))
+    assert_same(read_usable(victim, NAMES, BoundedCache()), usable(read_arrow(victim, NAMES)))
 
 
 @pytest.mark.parametrize("compression", [None, "lz4"])
@@ -82,7 +83,7 @@ def test_other_writers(compression: str | None, tmp_path: Path) -> None:
     victim = written(tmp_path)
     expected = usable(read_arrow(victim, NAMES))
     rewritten(victim, lambda table: table, compression=compression)
-    assert_same(read_usable(victim, NAMES), expected)
+    assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
 
 
 @pytest.mark.parametrize("first", range(0, 400, 100))
@@ -111,6 +112,6 @@ def test_tampered_with(first: int, tmp_path: Path) -> None:
             expected = usable(read_arrow(victim, NAMES))
         except REFUSED:
             continue
-        assert_same(read_usable(victim, NAMES), expected)
+        assert_same(read_usable(victim, NAMES, BoundedCache()), expected)
         compared += 1
     assert compared > 20

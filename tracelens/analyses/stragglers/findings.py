@@ -15,8 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import polars as pl
 
-from tracelens.accounting import compute_time
+from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.communication.awaited_ranks import (
+    blocked_by,
+    complete_calls,
+    last_share,
+    wait_caused_alone,
+)
 from tracelens.accounting.compute_time import (
     Workload,
     measure_workload,
@@ -25,14 +31,6 @@ from tracelens.accounting.compute_time import (
 )
 from tracelens.accounting.core_waits import core_wait_of
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses import stacks
-from tracelens.analyses.collectives.arrivals import (
-    awaited_messages,
-    blocked_by,
-    complete_calls,
-    last_share,
-    wait_caused_alone,
-)
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import parts_of, place_of
@@ -56,7 +54,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.core_waits import CoreWait
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.stacks import Culprit
+    from tracelens.accounting.sampled_code import Culprit
     from tracelens.analyses.stragglers.location import Parts, Place
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
@@ -89,7 +87,7 @@ def run(facts: Facts) -> Stragglers:
     findings = [
         _finding(trace, own, found, _clues(trace, phases, own, found, given))
         for entry, cost in worth
-        if _corroborated(trace, phases, own, entry, lost_ns=cost.interval[0] * job)
+        if _corroborated(facts, entry, lost_ns=cost.interval[0] * job)
         for found in [_straggler(own, entry, cost, majority=majority)]
     ]
     return Stragglers(tuple(findings))
@@ -114,9 +112,7 @@ def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
     return None
 
 
-def _corroborated(
-    trace: Trace, phases: Phases, own: ComputeTime, late: Episode, *, lost_ns: float
-) -> bool:
+def _corroborated(facts: Facts, late: Episode, *, lost_ns: float) -> bool:
     """Return whether these ranks delayed others, as they must if steps are longer for it.
 
     `lost_ns` is what is lost at least. Only what is clearly too little speaks against it, for others
@@ -124,16 +120,17 @@ def _corroborated(
     arrivals cannot tell: without communication, within the clocks' uncertainty, and where the lateness
     wanders.
     """
+    trace, own = facts.trace, facts.compute_time
     rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
     if own.work_left_to_others(late.ranks):
         return True
     if late.pattern == "migrating" or lost_ns < CLEAR * trace.uncertainty_ns * len(rows):
         return True
-    messages = awaited_messages(trace).filter(pl.col("step").is_in(own.steps[rows]))
+    messages = facts.awaited_messages.filter(pl.col("step").is_in(own.steps[rows]))
     if messages.height:
         peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
-        caused = dict(wait_caused_alone(messages, phases).iter_rows())
+        caused = dict(wait_caused_alone(messages, facts.phases).iter_rows())
         if _beyond(caused, ranks, peers) >= ENOUGH * lost_ns:
             return True
     held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)
@@ -183,7 +180,7 @@ def _clues(
         work=workload_ratios(given, late.ranks, others, late.touched),
         parts=parts_of(phases, ranks, peers, late.phase, steps),
         place=place_of(phases, ranks, peers, steps) if uncovered else None,
-        samples=stacks.of_ranks(
+        samples=sampled_code.of_ranks(
             trace, phases, ranks, peers, late.phase, steps=steps, extra_ns=found.extra_ns
         ),
         core=core_wait_of(trace, own, late.ranks, slice(late.first, late.last + 1)),
@@ -344,7 +341,7 @@ def _more_sentences(found: Straggler, clues: Clues) -> list[str]:
         *workload_sentences(clues.work, several=len(found.ranks) > 1),
         *layer_sentences(phase, clues.parts),
         *(place_sentences(clues.place, clues.samples) if uncovered else []),
-        *stacks.code_sentences(clues.samples),
+        *sampled_code.code_sentences(clues.samples),
     ]
 
 

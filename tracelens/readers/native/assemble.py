@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from tracelens.memory import BoundedCache
     from tracelens.model.columns import Columns
     from tracelens.model.outline import Outline
     from tracelens.model.packed_columns import PackedColumns
@@ -138,7 +139,7 @@ class RecordedPart:
     table: pa.Table | None = None
     window: tuple[int, int] | None = None  # around which alone it is read; null = whole
 
-    def columns(self, names: Sequence[str]) -> Columns:
+    def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
         """Read some columns; more may come with them.
 
         Raises:
@@ -148,7 +149,7 @@ class RecordedPart:
         if self.table is not None:
             return usable(Recording(self.table, self.side)).columns
         with _still_there(self.path):
-            return read_usable(self.path, wanted, self.window).columns
+            return read_usable(self.path, wanted, cache, self.window).columns
 
     def frame(self) -> pl.DataFrame:
         """Read all columns.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 import polars as pl
 
-from tracelens.memory import Known
+from tracelens.memory import BoundedCache
 from tracelens.model.columns import MISSING, NULL, Columns
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers.native.soundness import ALWAYS_READ, is_sound
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Ints
     from tracelens.readers.native.arrow_file import Recording
 
-_KNOWN_ROWS: Final = 1 << 19  # of columns that are compared with those of other files
 _ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
 _ANY: Final = Rule()
 
@@ -44,7 +43,7 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     numbers = {name: held_to_range(name, found) for name, found in columns.numbers.items()}
     values = {name: held_to_range(name, found) for name, found in columns.values.items()}
     ranged = Columns(columns.height, numbers, columns.words, values)
-    return repaired_columns(ranged, known).in_order(), {}
+    return repaired_columns(ranged, known, BoundedCache()).in_order(), {}
 
 
 def held_to_range(name: str, found: Array) -> Array:
@@ -60,7 +59,7 @@ def held_to_range(name: str, found: Array) -> Array:
     return np.where(below, missing, found) if np.any(found[below] != missing) else found
 
 
-def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
+def repaired_columns(columns: Columns, known: dict[int, str], cache: BoundedCache) -> Columns:
     """Return identifiers for numbers, and times on a device only where both are in range.
 
     Other values have been held to their ranges before.
@@ -69,7 +68,9 @@ def repaired_columns(columns: Columns, known: dict[int, str]) -> Columns:
     uids = tuple(known.values())
     if "communicator" in numbers:
         found, order = numbers["communicator"], tuple(known)
-        numbers["communicator"] = _PLACES.of((found,), lambda: _places(found, order), order)
+        numbers["communicator"] = cache.get_or_make(
+            "communicators", (found,), lambda: _places(found, order), order
+        )
     held = [name for name in _ON_DEVICE if name in numbers]
     if held:
         start, length = (columns.number(name) for name in _ON_DEVICE)
@@ -87,9 +88,6 @@ def _places(numbers: Array, known: tuple[int, ...]) -> Array:
     same = found.dtype == numbers.dtype and np.array_equal(found, numbers)
     found.setflags(write=numbers.flags.writeable)
     return numbers if same else found  # so that what several processes share stays one
-
-
-_PLACES: Final[Known[Array]] = Known(_KNOWN_ROWS)
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:

@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from tracelens.conversion.layout import STORED, ZSTD, dictionary_ids, dictionary_of, layout_of
 from tracelens.conversion.messages import header_in
-from tracelens.memory import Known
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
 from tracelens.readers.native.arrow_file import checked_footer, content_of, end_of, read_arrow
 from tracelens.readers.native.checks import held_to_range, repaired_columns, usable_columns
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Flags, Ints
     from tracelens.conversion.layout import Layout
     from tracelens.conversion.messages import Footer
+    from tracelens.memory import BoundedCache
     from tracelens.readers.native.arrow_file import Recording
     from tracelens.schema.side import SideTables
 
@@ -45,9 +45,9 @@ _SIZE: Final = struct.Struct("<q")  # before each compressed buffer: how long it
 _UNPACKER: Final = pa.Codec("zstd")
 _FEW: Final = 256  # dictionaries that are known
 _SMALL: Final = 1 << 14  # bytes of one
-_KNOWN_ROWS: Final = 1 << 22  # of columns that are compared with those of other files
 _OWN: Final = ("start_ns", "duration_ns")  # which no two processes share
 _COLUMNS: Final = len(FILE_SCHEMA)
+_DECODED: Final = "decoded columns"  # in the cache
 
 
 class Usable(NamedTuple):
@@ -74,13 +74,17 @@ class _Column(NamedTuple):
 
 
 def read_usable(
-    path: Path, names: Collection[str], window: tuple[int, int] | None = None
+    path: Path,
+    names: Collection[str],
+    cache: BoundedCache,
+    window: tuple[int, int] | None = None,
 ) -> Usable:
     """Read columns of one file.
 
     Args:
         path: The file.
         names: Columns of `EVENT_SCHEMA`, all of `ALWAYS_READ` among them.
+        cache: Of the pass over all files: a column that an earlier file has, too, is not decoded again.
         window: A time on the clock of the file: events that are outside need not be there.
 
     Raises:
@@ -89,7 +93,7 @@ def read_usable(
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
     if window is None:
-        found = _read(path, names)
+        found = _read(path, names, cache)
         if found is not None:
             return found
     return usable(read_arrow(path, names, window))
@@ -106,7 +110,7 @@ def usable(recording: Recording) -> Usable:
     return Usable(columns, recording.side, lost, recording.cut)
 
 
-def _read(path: Path, names: Collection[str]) -> Usable | None:
+def _read(path: Path, names: Collection[str], cache: BoundedCache) -> Usable | None:
     """Read a file that is whole, as recorders write it, and all of whose rows are usable; else None."""
     content = content_of(path)
     end = end_of(content)
@@ -116,17 +120,19 @@ def _read(path: Path, names: Collection[str]) -> Usable | None:
     if footer is None:
         return None
     try:
-        columns = _columns(memoryview(content), footer, names)
+        columns = _columns(memoryview(content), footer, names, cache)
     except (struct.error, ValueError, OSError):
         return None
     if columns is None:
         return None
     check_side(end.side)
     uids = {group.index: group.uid for group in end.side.communicators}
-    return Usable(repaired_columns(columns, uids).in_order(), end.side, {})
+    return Usable(repaired_columns(columns, uids, cache).in_order(), end.side, {})
 
 
-def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Columns | None:
+def _columns(
+    view: memoryview, footer: Footer, names: Collection[str], cache: BoundedCache
+) -> Columns | None:
     """Decode columns, of which those that hold nothing are left out; None if a row is not usable.
 
     Raises:
@@ -142,7 +148,7 @@ def _columns(view: memoryview, footer: Footer, names: Collection[str]) -> Column
     bodies = [
         (layout, batch.body(view)) for layout, batch in zip(layouts, footer.batches, strict=True)
     ]
-    found = _held(bodies, held)
+    found = _held(bodies, held, cache)
     if any(found[name].valid is not None for name in ALWAYS_SET):
         return None
     start = found.pop("start_ns").values
@@ -198,24 +204,25 @@ def _check(layouts: Sequence[Layout]) -> None:
 
 
 def _held(
-    bodies: Sequence[tuple[Layout, memoryview]], places: dict[str, int]
+    bodies: Sequence[tuple[Layout, memoryview]], places: dict[str, int], cache: BoundedCache
 ) -> dict[str, _Column]:
-    """Return some columns of all batches, given by their places; those that are known are not decoded.
+    """Return some columns of all batches, given by their places; those in the cache are not decoded.
 
     Raises:
         ValueError: a buffer is not where it can be, or not as long as its rows need.
         OSError: what is compressed is damaged.
     """
     keys = {name: _packed(bodies, at) for name, at in places.items() if name not in _OWN}
-    known = {name: _KNOWN.get(key) for name, key in keys.items()}
-    found = {name: column for name, column in known.items() if column is not None}
+    # Ranks of one program have most columns in common, but for times.
+    known = {name: cache.get(_DECODED, key) for name, key in keys.items()}
+    found: dict[str, _Column] = {n: column for n, column in known.items() if column is not None}
     fresh = {name: at for name, at in places.items() if name not in found}
     parts = [_decoded(layout, body, fresh) for layout, body in bodies]
     for name in fresh:
         column = found[name] = _joined([part[name] for part in parts])
         if name in keys:
             column.values.setflags(write=False)
-            _KNOWN.put(keys[name], column, len(column.values))
+            cache.put(_DECODED, keys[name], column, len(column.values))
     return found
 
 
@@ -230,10 +237,6 @@ def _packed(bodies: Sequence[tuple[Layout, memoryview]], at: int) -> Hashable:
             bytes(body[begin : begin + length]),
         )
     return tuple(key)
-
-
-# Ranks of one program have most columns in common, but for times.
-_KNOWN: Final[Known[_Column]] = Known(_KNOWN_ROWS)
 
 
 def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:

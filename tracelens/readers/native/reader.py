@@ -20,7 +20,7 @@ from tracelens.containment import out_of_memory
 from tracelens.conversion.arrow_file import read_samples
 from tracelens.distil.outline import KEPT, OUTLINED, outline
 from tracelens.errors import NotATrace, TraceNotFound
-from tracelens.memory import forget
+from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
@@ -97,7 +97,6 @@ class NativeReader:
             converted, unread = _read_all(files, root, how)
             parts += converted
             problems = [*_unconverted(problems, files), *unread]
-        forget()
         if not parts:
             raise refusal(path, problems) if problems else vanished(path)
         notes = tuple(
@@ -121,7 +120,8 @@ def _read_all(
     count = at_once(len(found), how.executor) if brief else 1
     some = (found[first : first + count] for first in range(0, len(found), count))
     things = ((files, room > 0) for files in some)
-    made = mapped(partial(_tried, trace=root), things, how.executor, brief=brief)
+    work = partial(_tried, trace=root, cache=BoundedCache())
+    made = mapped(work, things, how.executor, brief=brief)
     for done, (file, part) in enumerate(zip(found, chain.from_iterable(made), strict=True)):
         if isinstance(part, Part):
             fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
@@ -155,7 +155,9 @@ def _mean_bytes(files: Sequence[Path]) -> float:
     return sum(sizes) / len(sizes)
 
 
-def _tried(some: tuple[Sequence[Path], bool], trace: Path | None) -> list[Part | Exception]:
+def _tried(
+    some: tuple[Sequence[Path], bool], trace: Path | None, cache: BoundedCache
+) -> list[Part | Exception]:
     """Read some files; keep what is asked for again, if wanted.
 
     What of a part is equal to what one before it has is the same, so that it is sent once.
@@ -164,47 +166,49 @@ def _tried(some: tuple[Sequence[Path], bool], trace: Path | None) -> list[Part |
     found: list[Part | Exception] = []
     before = None
     for path in files:
-        part = _tried_one(path, trace, keep=keep)
+        part = _tried_one(path, trace, cache, keep=keep)
         if isinstance(part, Part):
             part = before = part.sharing(before)
         found.append(part)
     return found
 
 
-def _tried_one(path: Path, trace: Path | None, *, keep: bool) -> Part | Exception:
+def _tried_one(
+    path: Path, trace: Path | None, cache: BoundedCache, *, keep: bool
+) -> Part | Exception:
     try:
         if trace is not None:
             check_inside(path, trace)
-        return _read(path, keep=keep)
+        return _read(path, cache, keep=keep)
     except (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         if isinstance(error, MemoryError):
             out_of_memory()
         return error
 
 
-def _read(path: Path, *, keep: bool) -> Part:
+def _read(path: Path, cache: BoundedCache, *, keep: bool) -> Part:
     if path.name.endswith(UNFINISHED):
-        return _read_segments(path)
+        return _read_segments(path, cache)
     if not path.is_file():
         raise NotATrace("it is not a file")
-    found = read_usable(path, _OUTLINED)
-    part = _part(path, found)
+    found = read_usable(path, _OUTLINED, cache)
+    part = _part(path, found, cache)
     return replace(part, kept=PackedColumns.of(found.columns, KEPT)) if keep else part
 
 
-def _part(path: Path, found: Usable) -> Part:
+def _part(path: Path, found: Usable, cache: BoundedCache) -> Part:
     tracks = [row.index for row in found.side.threads if row.in_flight]
     return Part(
         file=shown_name(path.name),
         side=found.side,
-        outline=outline(found.columns, tracks),
+        outline=outline(found.columns, tracks, cache),
         path=path,
         lost=found.lost,
         cut=found.cut,
     )
 
 
-def _read_segments(place: Path) -> Part:
+def _read_segments(place: Path, cache: BoundedCache) -> Part:
     """Decode what a killed or running process left; convert it if its process is surely gone.
 
     Whether a process on another machine still runs cannot be known here, so its segments stay; and so do
@@ -229,7 +233,7 @@ def _read_segments(place: Path) -> Part:
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
             name = segments.convert(place).name
     found = usable(Recording(table, side))
-    return replace(_part(place.with_name(name), found), table=table, running=running)
+    return replace(_part(place.with_name(name), found, cache), table=table, running=running)
 
 
 def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:

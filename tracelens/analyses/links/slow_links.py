@@ -2,7 +2,7 @@
 
 A **slow link** is found where messages between two ranks were recorded (`transfers.py`). Collectives
 alone do not tell it: in a ring every rank is as slow as the slowest link, so of such a run only the
-exposed communication is reported (`overlap/interleaving.py`), or, where it is slow for a while only,
+exposed communication is reported (`interleaving.py`), or, where it is slow for a while only,
 congestion (`congestion.py`). What fixing it saves is found by replaying the run
 (`replay/pricing.py`).
 
@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.communication import transfers
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import exposed_transfer, job_ns
-from tracelens.analyses.collectives import congestion, transfers
+from tracelens.analyses.links import congestion
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
@@ -87,11 +88,11 @@ class Links(Shown):
 def run(facts: Facts) -> Links:
     """Look at messages between ranks, and at collectives over time."""
     trace, phases = facts.trace, facts.phases
-    hops = transfers.point_to_point_messages(trace)
+    hops = facts.messages
     job = job_ns(trace)
     if not job:
         return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
-    calls = transfers.collective_calls(trace).filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
+    calls = facts.calls.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     slow = find_slow_links(trace, hops, phases)
     found = [_finding(facts, calls, hops, group) for group in _by_rank(slow)]
     reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH]

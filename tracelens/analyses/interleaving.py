@@ -21,7 +21,6 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
-from tracelens.analyses.collectives import cost_model
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
@@ -151,7 +150,7 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     saving = 0.0 if saved_ns is None else float(saved_ns.sum()) / job
     if saved_ns is None or saving < WORTH_ADVICE:
         has_backprop = overlap["backprop_ns"].sum() > 0
-        return _bound(facts.trace, facts.phases, job) if has_backprop else []
+        return _bound(facts, job) if has_backprop else []
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
     return [
@@ -166,8 +165,9 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     ]
 
 
-def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
+def _bound(facts: Facts, job: int) -> list[Finding]:
     """Report communication that is too slow for the compute that it could overlap with."""
+    trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / job
     if share < BOUND or not (trace.calls or trace.shards.height):
@@ -180,7 +180,7 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
             " If one link is slow, collectives alone do not tell which; messages between ranks would."
         )
     )
-    latency = cost_model.latency_share(trace)
+    latency = facts.call_costs.latency_share
     finding = Finding.of(
         "exposed_communication",
         {

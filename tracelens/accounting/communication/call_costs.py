@@ -8,6 +8,7 @@ that one trains over. If that leaves nothing, it is not known.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.collectives import transfers
+from tracelens.accounting.communication import transfers
 from tracelens.stats.constants import (
     MAJORITY,
     MANY,
@@ -25,18 +26,18 @@ from tracelens.stats.constants import (
 from tracelens.stats.cost_line import CostModel, fit_cost_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tracelens.arrays import Floats, Ints
-    from tracelens.model.trace import Trace
 
 __all__ = [
     "BY",
     "CHOICE_COLUMNS",
+    "CallCosts",
     "bounds",
     "choices",
     "fits",
-    "latency_share",
+    "measure_call_costs",
 ]
 
 Key = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
@@ -58,7 +59,38 @@ def fits(calls: pl.DataFrame) -> Costs:
     return {key: line for key, line in fitted if line}
 
 
-def bounds(trace: Trace, calls: pl.DataFrame, lines: Mapping[Key, CostModel]) -> Costs:
+@dataclass(frozen=True, eq=False)
+class CallCosts:
+    """What collectives cost: `fitted` where sizes differ, `costs` also where latency is bounded only.
+
+    `sized` are the calls of several ranks whose bytes and time are known, `latency_share` is the share
+    of all transfer that is latency; None where it is not known of most.
+    """
+
+    sized: pl.DataFrame
+    fitted: Costs
+    costs: Costs
+    latency_share: float | None
+
+
+def measure_call_costs(calls: pl.DataFrame, find_messages: Callable[[], pl.DataFrame]) -> CallCosts:
+    """Fit or bound the cost of collectives.
+
+    Args:
+        calls: Collectives with `algorithm` (`transfers.with_algorithms`).
+        find_messages: Finds the messages between ranks, which are only asked for where bounds need them.
+    """
+    timed = calls.filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
+    sized = timed.filter(pl.col("bytes") > 0)
+    fitted = fits(sized)
+    costs = fitted | bounds(find_messages, sized, fitted)
+    share = _latency_share(sized, costs, float(timed["wire_ns"].sum()))
+    return CallCosts(sized, fitted, costs, share)
+
+
+def bounds(
+    find_messages: Callable[[], pl.DataFrame], calls: pl.DataFrame, lines: Mapping[Key, CostModel]
+) -> Costs:
     """Bound the latency of calls that no line was fitted to, where anything is known of it."""
     left = {key: part for key, part in _parts(calls) if key not in lines}
     seen = [
@@ -66,7 +98,7 @@ def bounds(trace: Trace, calls: pl.DataFrame, lines: Mapping[Key, CostModel]) ->
         for (op, ranks, _), line in lines.items()
         if line.ns_per_byte > 0
     ]
-    best, found = max([_best_link(trace) if left else 0.0, *seen]), {}
+    best, found = max([_best_link(find_messages()) if left else 0.0, *seen]), {}
     for key, part in left.items():
         carried = part["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
         model = bounded(carried, part["wire_ns"].to_numpy(), best)
@@ -75,9 +107,9 @@ def bounds(trace: Trace, calls: pl.DataFrame, lines: Mapping[Key, CostModel]) ->
     return found
 
 
-def _best_link(trace: Trace) -> float:
+def _best_link(messages: pl.DataFrame) -> float:
     """Return the best bandwidth of messages between ranks, bytes / ns; 0 without any."""
-    hops = transfers.point_to_point_messages(trace).filter(pl.col("ns") > 0)
+    hops = messages.filter(pl.col("ns") > 0)
     best = (hops["bytes"] / hops["ns"]).quantile(NEARLY_ALL)
     return best or 0.0
 
@@ -108,19 +140,15 @@ def bounded(carried: Floats, ns: Ints, best: float) -> CostModel | None:
     )
 
 
-def latency_share(trace: Trace) -> float | None:
-    """Return what share of all transfer is latency; null where it is not known of most."""
-    calls = transfers.collective_calls(trace).filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
-    sized = transfers.with_algorithms(trace, calls.filter(pl.col("bytes") > 0))
-    lines = fits(sized)
-    costs = lines | bounds(trace, sized, lines)
+def _latency_share(sized: pl.DataFrame, costs: Costs, wire_ns: float) -> float | None:
+    """Return what share of all transfer is latency; None where it is not known of most of `wire_ns`."""
     known = latency = 0.0
     for key, part in _parts(sized):
         if key in costs:
             wire = part["wire_ns"].to_numpy()
             known += float(wire.sum())
             latency += float(np.minimum(wire, costs[key].latency_ns).sum())
-    return latency / known if known > MAJORITY * float(calls["wire_ns"].sum()) else None
+    return latency / known if known > MAJORITY * wire_ns else None
 
 
 CHOICE_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -8,29 +8,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.recognised import gaps_of
-from tracelens.analyses.stacks import path_text
-from tracelens.analyses.stragglers.location import awaited_text
-from tracelens.analyses.tasks import measure_tasks
+from tracelens.accounting.sampled_code import path_text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
 from tracelens.stats.constants import BOUND, CRITICAL, MODERATE, WORTH
+from tracelens.verdicts.awaited import awaited_text
+from tracelens.verdicts.recognised import gaps_of
+from tracelens.verdicts.tasks import measure_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.tasks import Tasks
     from tracelens.facts import Facts
     from tracelens.model.findings import Finding
     from tracelens.model.recognition import Gap
     from tracelens.model.result import Summary
     from tracelens.model.trace import Note, Trace
     from tracelens.model.verdict import Ledger, Loss
+    from tracelens.verdicts.tasks import Tasks
 
 __all__ = ["conclude"]
 
@@ -79,7 +78,7 @@ def conclude(
     """Return the verdict that findings and losses lead to."""
     trace = facts.trace
     every = gaps_of(trace)
-    scope = _scope(trace, summary, ledger, notes, every)
+    scope = _scope(facts, summary, ledger, notes, every)
     faults = [finding for finding in findings if finding.category == "fault"]
     gaps = [gap for gap in every if gap.decisive]
     limiting = (fault for fault in faults if fault.kind not in _STOPS)
@@ -127,7 +126,7 @@ def _undecided(
             f"{ranks} ran, and no call of one to another is known.",
             "Record with the hooks of what they communicate with, or put calls into spans (tl.span).",
         )
-    held_up = _held_up_by_the_machine(findings) or _busy(trace, ledger)
+    held_up = _held_up_by_the_machine(findings) or _busy(facts, ledger)
     if held_up:
         return held_up
     tasks = measure_tasks(trace, phases, facts.roles.server)
@@ -168,18 +167,18 @@ def _held_up_by_the_machine(findings: Sequence[Finding]) -> tuple[str, str, str]
     return headline, why, _RECORD_ALONE
 
 
-def _busy(trace: Trace, ledger: Ledger) -> tuple[str, str, str] | None:
+def _busy(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
     """Return that ranks waited for cores for so long that what they compute says little of them."""
-    waited = _waited_for_cores(trace)
+    waited = _waited_for_cores(facts)
     if waited is None:
         return None
     headline = f"INCONCLUSIVE: the machine was busy: ranks waited for a core {waited} of the time"
     return headline, _shares(ledger), _RECORD_ALONE
 
 
-def _waited_for_cores(trace: Trace) -> str | None:
+def _waited_for_cores(facts: Facts) -> str | None:
     """Return for what share of the time ranks waited for cores, if it bounds the run."""
-    waited = core_wait_of_run(trace)
+    waited = facts.core_wait
     return None if waited is None or waited < BOUND else fmt.percent(waited)
 
 
@@ -308,13 +307,14 @@ def _of(ledger: Ledger, *categories: str) -> float:
 
 
 def _scope(
-    trace: Trace,
+    facts: Facts,
     summary: Summary,
     ledger: Ledger | None,
     notes: Sequence[Note],
     gaps: Sequence[Gap],
 ) -> str:
     """Return what was looked at, and what is not known of it."""
+    trace = facts.trace
     ranks = fmt.count(summary.ranks_seen, "rank")
     if summary.ranks_seen < summary.ranks_expected:
         ranks = f"{summary.ranks_seen} of {summary.ranks_expected} ranks"
@@ -332,7 +332,7 @@ def _scope(
         unknown.append("stragglers (too few steps or ranks)")
     if trace.parted:
         unknown.append("waits for ranks that were left out")
-    waited = _waited_for_cores(trace)
+    waited = _waited_for_cores(facts)
     if waited:
         unknown.append(f"who else is slow (ranks waited for a core {waited} of the time)")
     unknown += dict.fromkeys(gap.unknown for gap in gaps)

@@ -1,7 +1,7 @@
 """Where what was found out about a trace is kept, and of which state of the trace it is.
 
 In a folder named after what it was made of, so that a stale one is simply not found: beside the
-trace, as `index-v6/FINGERPRINT`, or, where that cannot be written, in the user's cache. One process
+trace, as `index-v*/FINGERPRINT`, or, where that cannot be written, in the user's cache. One process
 writes there at a time.
 """
 

@@ -44,8 +44,8 @@ def layout(store: Store, view: ViewState) -> Component:
     title = heading.page_title("Communication overlap")
     question = html.P(QUESTION, className="summary")
     if _is_empty(store):
-        card = dmc.Card(html.P(NO_DATA), className="card prose")
-        return html.Div([title, question, card], className="page")
+        nothing = dmc.Card(html.P(NO_DATA), className="card prose")
+        return html.Div([title, question, nothing], className="page")
     charts = (
         chart.card(BY_STEP, "Overlapped and exposed communication per step", PLOT_PX),
         chart.card(BY_BUCKET, "Overlap per bucket", _height(store, "overlap_by_bucket", 40)),
@@ -53,7 +53,8 @@ def layout(store: Store, view: ViewState) -> Component:
         chart.card(GAPS, "Gaps between optimizer updates", PLOT_PX),
     )
     half = {"base": 12, "lg": 6}
-    grid = [dmc.GridCol(one, span=half if place else 12) for place, one in enumerate(charts)]
+    spans = (12, half, half, 12)
+    grid = [dmc.GridCol(card, span=span) for card, span in zip(charts, spans, strict=True)]
     parts = [title, question, _findings(store, view), dmc.Grid(grid, gutter="sm")]
     return html.Div(parts, className="page")
 

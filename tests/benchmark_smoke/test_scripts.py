@@ -11,18 +11,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import numpy as np
 import pytest
-from benchmarks.background_write import ARMS, MIB, PIECE, Writer, report
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 from support.tiers import mark_slow
 from support.turns import select_turn
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 ROOT: Final = Path(__file__).parents[2]
 BENCHMARKS: Final = ROOT / "tests" / "benchmarks"
@@ -82,7 +77,6 @@ QUICK: Final = [smoke for smoke in SMOKES if not smoke.slow]
 SLOW: Final = [smoke for smoke in SMOKES if smoke.slow]
 # Tested elsewhere, and why.
 NOT_HERE: Final = {
-    "background_write": "below, in parts: as root it trains behind slow links, a minute at least",
     "scale": "test_scale.py has a test for each of its arms",
 }
 
@@ -150,27 +144,9 @@ def test_no_test_stands_among_the_benchmarks() -> None:
     assert [*BENCHMARKS.rglob("test_*.py")] == []
 
 
-@pytest.mark.parametrize("script", ["start", "scale", "background_write"])
+@pytest.mark.parametrize("script", ["start", "scale"])
 def test_a_quick_run_is_not_published(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     main = importlib.import_module(f"benchmarks.{script}").main
     monkeypatch.setattr(sys, "argv", [script, "--quick", "--publish"])
     with pytest.raises(SystemExit):
         main()
-
-
-def test_background_write_is_shown_by_size() -> None:
-    """Its table, of times that are given: with twice as much a step takes a tenth longer."""
-    step_s: Sequence[float] = (0.1, 0.1, 0.1, 0.11)
-    times = np.tile(step_s, (2, 5, 1))
-    shown = report(times, announced=8 * MIB, usable=50_000_000)
-    assert "50.0 ms of 100.0 ms are usable" in shown
-    assert f"| twice | {ARMS['twice'] * 8:.0f} MiB | 110.0 ms | +10.00 %" in shown
-
-
-def test_background_writer_writes_what_is_asked(tmp_path: Path) -> None:
-    core = min(os.sched_getaffinity(0))
-    writer = Writer(core, tmp_path)
-    writer.write(3 * PIECE)
-    writer.finish()
-    assert (tmp_path / str(core)).stat().st_size == 3 * PIECE
-    assert writer.pace > 0

@@ -24,7 +24,7 @@ def loaded(run: str) -> dict[str, Any]:
 def test_fields_are_always_there(run: str) -> None:
     """Top level and findings have the same fields in every run."""
     found = loaded(run)
-    assert found["format"] == "tracelens.report/2"
+    assert found["format"] == "tracelens.report/3"
     assert set(found) == {
         "format",
         "verdict",

@@ -144,7 +144,7 @@ def test_what_breaks_the_format_is_found() -> None:
     good = as_printed(report(RUNS["slow rank"][0]))
     finding = good["findings"][0]
     broken: dict[str, dict[str, Any]] = {
-        "$.format: ": good | {"format": "tracelens.report/3"},
+        "$.format: ": good | {"format": "tracelens.report/4"},
         "'more' was unexpected": good | {"more": 1},
         "$.findings[0].kind: 'slow' is not one of": good
         | {"findings": [finding | {"kind": "slow"}]},
@@ -157,6 +157,22 @@ def test_what_breaks_the_format_is_found() -> None:
         assert any(said in problem for problem in problems(bad)), said
     del finding["evidence"]
     assert "'evidence' is a required property" in problems(good)[0]
+
+
+def test_a_report_of_format_2_is_held_to_it() -> None:
+    """It has a table more; what else breaks the format is still found."""
+    current = as_printed(report(RUNS["slow rank"][0]))
+    budget = {"rank": 0, "gap_ns": 9, "usable_ns": 5, "usable_p10_ns": 1, "share": 0.5}
+    old = current | {
+        "format": "tracelens.report/2",
+        "tables": current["tables"] | {"background": [budget]},
+    }
+    assert problems(old) == []
+    assert "'more' was unexpected" in problems(old | {"more": 1})[0]
+    assert any(
+        "'background' was unexpected" in problem
+        for problem in problems(old | {"format": REPORT_FORMAT})
+    )
 
 
 def test_the_page_agrees() -> None:

@@ -231,18 +231,14 @@ class JoinedPieces:
         processes: Of each worker.
         first_ns: When the pieces of each begin.
         begins: Where they begin on the line, and after the last one where those end, nanoseconds.
-        places: Where the pieces of each begin among all, and after the last one their number.
         bounds: The boundaries of all pieces on the line, one more than pieces.
-        step: The step window of each piece, as `WorkerPieces.step`.
         category: What each piece is.
     """
 
     processes: tuple[int, ...]
     first_ns: Ints
     begins: Ints
-    places: Ints
     bounds: Ints
-    step: Int32s
     category: Int8s
 
     @classmethod
@@ -256,9 +252,7 @@ class JoinedPieces:
             tuple(one.process for one in workers),
             np.array([one.first_ns for one in packed]),
             bounds[places],
-            places,
             bounds,
-            np.concatenate([one.step for one in packed]),
             np.concatenate([one.category for one in packed]),
         )
 

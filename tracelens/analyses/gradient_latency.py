@@ -8,11 +8,6 @@ aggregates, updated when that applies: the update that carries the push's reques
 workers' push of the same number, of this step and variable, or else the shard's update of the step.
 Where that pass begins before the weights are back (servers that are pipelined or asynchronous), they are
 first used when they are. A stage that would end before it begins was not recorded, and is null.
-
-Also reported is the idle time between optimizer steps that background work, such as checkpoints,
-could use without delaying any rank. Between a step's first and last weight update, weights are a mixture
-that no checkpoint wants. Of the time outside of that, pieces count in which the thread waits, transfers
-or idles, if they are long enough to be worth a switch; work in them delays no rank.
 """
 
 from __future__ import annotations
@@ -23,34 +18,26 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.weight_updates import followed
 from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.shown import Shown
-from tracelens.stats.constants import MAJORITY, NEARLY_ALL, SHORTEST_NS, SHOWN_ROWS
+from tracelens.stats.constants import SHOWN_ROWS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from tracelens.accounting.phases import Phases
-    from tracelens.accounting.pieces import JoinedPieces
-    from tracelens.arrays import Ints
     from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
 __all__ = [
-    "BUDGET_COLUMNS",
     "CHAIN_COLUMNS",
     "SHOWN_COLUMNS",
     "STAGES",
     "GradientLatency",
-    "background_budget",
     "follow_gradients",
     "run",
-    "steps_to_write",
 ]
 
 
@@ -75,25 +62,23 @@ SHOWN_COLUMNS: Final[dict[str, pl.DataType]] = CHAIN_COLUMNS | {  # what pages d
 
 @dataclass(frozen=True, eq=False)
 class GradientLatency(Shown):
-    """`chains` by bucket or shard, `background` by rank."""
+    """`chains`: a row a bucket or shard."""
 
     chains: pl.DataFrame
-    background: pl.DataFrame
     findings: tuple[Finding, ...] = ()
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """What a report shows: the longest chains, and the ranks with least time."""
+        """The longest chains, which a report shows."""
         return {
             "chains": self.chains.select(*CHAIN_COLUMNS)
             .sort("whole_ns", descending=True, nulls_last=True)
             .head(SHOWN_ROWS),
-            "background": self.background.sort("usable_ns", "rank").head(SHOWN_ROWS),
         }
 
 
 def run(facts: Facts) -> GradientLatency:
-    """Follow all gradients, and add up the time for background work."""
+    """Follow all gradients, and take the medians of their stages."""
     trace, phases = facts.trace, facts.phases
     rank = trace.workers.select("process", "rank")
     rows = follow_gradients(trace, phases).join(
@@ -117,21 +102,7 @@ def run(facts: Facts) -> GradientLatency:
         .select(pl.col(name).cast(kind) for name, kind in SHOWN_COLUMNS.items())
         .sort("of", "number")
     )
-    return GradientLatency(table, background_budget(trace, phases))
-
-
-def steps_to_write(background: pl.DataFrame, nbytes: int, bytes_per_ns: float = 1.0) -> float:
-    """Return in how many steps' free time every rank can write `nbytes`; inf where one has none.
-
-    Args:
-        background: A row a rank (`BUDGET_COLUMNS`).
-        nbytes: What a rank has to write, such as its share of a checkpoint.
-        bytes_per_ns: How fast, in GB/s.
-    """
-    least = background["usable_ns"].min()
-    if not isinstance(least, int) or least <= 0:
-        return float("inf")
-    return nbytes / bytes_per_ns / least
+    return GradientLatency(table)
 
 
 # In order; each begins where the one before ends.
@@ -302,74 +273,3 @@ def _with_return(pushes: pl.LazyFrame, replies: pl.LazyFrame, pulls: pl.LazyFram
         )
         .with_columns(back=pl.when("answered").then("end_ns").otherwise("pulled"))
     )
-
-
-if TYPE_CHECKING:
-    _Found = tuple[int, int, Ints, Ints]  # rank, all its time, gaps between updates, what is usable
-
-IS_FREE: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer", "idle"))
-UPDATE: Final = CATEGORIES.index("update")
-BUDGET_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "rank": pl.Int32(),
-    "gap_ns": pl.Int64(),  # median time between a step's last update and the next one's first
-    "usable_ns": pl.Int64(),  # of that, median per step
-    "usable_p10_ns": pl.Int64(),  # nine of ten steps have more
-    "share": pl.Float64(),  # usable, of all time
-}
-
-
-def background_budget(trace: Trace, phases: Phases) -> pl.DataFrame:
-    """Return each rank's time for background work."""
-    ranks = dict(trace.workers.select("process", "rank").iter_rows())
-    places = (at for at, process in enumerate(phases.pieces.processes) if process in ranks)
-    found = [
-        (ranks[process], *rest)
-        for some in phases.pieces.joined(places)
-        for process, *rest in _gaps_of(some)
-    ]
-    rows = [row for same in _by_number_of_gaps(found) for row in _budget_rows(same)]
-    return pl.DataFrame(rows, schema=BUDGET_COLUMNS, orient="row").sort("rank")
-
-
-def _by_number_of_gaps(found: list[_Found]) -> Iterable[list[_Found]]:
-    """Return the ranks that have equally many gaps."""
-    groups: dict[int, list[_Found]] = {}
-    for one in found:
-        groups.setdefault(len(one[2]), []).append(one)
-    return groups.values()
-
-
-def _budget_rows(alike: list[_Found]) -> Iterator[tuple[int, int, int, int, float]]:
-    """Yield the row of each rank."""
-    gap = np.median([gaps for *_, gaps, _ in alike], axis=1)
-    low, middle = np.quantile([usable for *_, usable in alike], [1 - NEARLY_ALL, MAJORITY], axis=1)
-    for row, (rank, length, _, usable) in enumerate(alike):
-        share = float(usable.sum()) / max(length, 1)
-        yield rank, round(float(gap[row])), round(middle[row]), round(low[row]), share
-
-
-def _gaps_of(pieces: JoinedPieces) -> Iterator[_Found]:
-    """Yield of workers with two updates or more what `_Found` says, with processes in place of ranks."""
-    updates = np.flatnonzero(pieces.category == UPDATE)
-    if not len(updates):
-        return
-    owner = np.searchsorted(pieces.places, updates, side="right") - 1
-    numbers = pieces.step[updates]
-    is_last = (numbers[1:] != numbers[:-1]) | (owner[1:] != owner[:-1])
-    last = np.append(np.flatnonzero(is_last), len(updates) - 1)
-    first, after = updates[np.append(0, last[:-1] + 1)], updates[last] + 1
-    begins, ends = pieces.bounds[first], pieces.bounds[after]
-    free = np.flatnonzero(IS_FREE[pieces.category])
-    length = pieces.bounds[free + 1] - pieces.bounds[free]
-    enough = length >= SHORTEST_NS
-    before = np.concatenate([[0], np.cumsum(length[enough])])
-    at_end, at_begin = before[np.searchsorted(free[enough], (after[:-1], first[1:]))]
-    of = owner[last]
-    inside = np.flatnonzero(of[1:] == of[:-1])
-    edges = np.searchsorted(of[1:][inside], np.arange(len(pieces.processes) + 1))
-    gaps, usable = (begins[1:] - ends[:-1])[inside], (at_begin - at_end)[inside]
-    for place, process in enumerate(pieces.processes):
-        some = slice(edges[place], edges[place + 1])
-        if some.start < some.stop:
-            lasted = int(pieces.begins[place + 1] - pieces.begins[place])
-            yield process, lasted, gaps[some], usable[some]

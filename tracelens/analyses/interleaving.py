@@ -3,8 +3,7 @@
 With C the compute time and M the communication of a rank, hidden = |C and M|, exposed = |M without C|,
 overlap = hidden / |M|; exposed communication is either waiting (not all arrived) or transfer. Waiting
 has its cause in another rank and is not counted again here. The gap after update i is start(i+1) -
-end(i): what background work such as a checkpoint could use (Li et al. 2019 ask where those gaps are;
-docs/analyses/overlap-and-gradient-latency.md).
+end(i) (Li et al. 2019 ask where those gaps are; docs/analyses/overlap-and-gradient-latency.md).
 
 By bucket it is measured call by call: with o(t) a rank's compute time until t, o(end) - o(start)
 of a call is hidden; what is exposed until the last arrival is waiting, the rest transfer. What overlaps

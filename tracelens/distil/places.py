@@ -1,7 +1,7 @@
 """Where what was found out about a trace is kept, and of which state of the trace it is.
 
 In a folder named after what it was made of, so that a stale one is simply not found: beside the
-trace, as `index-v6/FINGERPRINT`, or, where that cannot be written, in the user's cache. One process
+trace, as `index-v*/FINGERPRINT`, or, where that cannot be written, in the user's cache. One process
 writes there at a time.
 """
 
@@ -35,7 +35,7 @@ __all__ = [
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
 # findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
-INDEX_VERSION: Final = 11
+INDEX_VERSION: Final = 12
 _FOLDERS: Final = "index-v"
 INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)

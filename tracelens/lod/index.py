@@ -5,7 +5,7 @@ does; levels are added, coarse ones first, each complete or absent. So whatever 
 also after a kill, and an index can be looked at while it is refined. One process writes at a time.
 
 The folder is named after what the index was made of, so a stale one is simply not found: beside the
-trace, as `index-v6/FINGERPRINT`, or, where that cannot be written, in the user's cache.
+trace, as `index-v*/FINGERPRINT`, or, where that cannot be written, in the user's cache.
 """
 
 from __future__ import annotations

@@ -52,7 +52,6 @@ KEPT_TABLES: Final[dict[str, str]] = {
     "arrivals_last": "arrivals.last",
     "arrivals_spread": "arrivals.spread",
     "asynchrony": "asynchrony.workers",
-    "background": "chains.background",
     "bandwidths": "communication.bandwidths",
     "bandwidths_slowest": "communication.slowest",
     "chains": "chains.chains",

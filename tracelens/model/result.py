@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Alignment, Note, Trace
     from tracelens.model.verdict import Ledger, Verdict
 
-REPORT_FORMAT: Final = "tracelens.report/2"
+REPORT_FORMAT: Final = "tracelens.report/3"
 
 
 class Result(Protocol):

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Pattern
+from tracelens.model.result import REPORT_FORMAT
 from tracelens.model.trace import ALIGNMENT_METHODS
 
 __all__ = ["generated", "problems", "report_schema"]
@@ -46,13 +47,22 @@ def _file() -> Path:
 
 
 def problems(report: Any) -> list[str]:
-    """Return in a sentence each what of a report, as loaded from JSON, breaks the format."""
+    """Return in a sentence each what of a report, as loaded from JSON, breaks its format, 2 or 3."""
+    report = _to_current_format(report)
     validator = Draft202012Validator(report_schema())
     found = [
         f"{error.json_path}: {error.message[:_SHOWN]}"
         for error in sorted(validator.iter_errors(report), key=lambda error: error.json_path)
     ]
     return found or [*_sums(report["efficiency"]), *_losses(report["ledger"])]
+
+
+def _to_current_format(report: Any) -> Any:
+    """Return a report of format 2 without the table that format 3 no longer has; others as given."""
+    match report:
+        case {"format": "tracelens.report/2", "tables": {"background": _, **tables}}:
+            return report | {"format": REPORT_FORMAT, "tables": tables}
+    return report
 
 
 def _sums(efficiency: dict[str, Any] | None) -> list[str]:

@@ -107,17 +107,6 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("total", "whole_ns", duration),
         ),
     ),
-    "background": (
-        "Idle time between optimizer steps (per step)",
-        (
-            ("rank", "rank", str),
-            ("gap", "gap_ns", duration),
-            ("overlappable", "usable_ns", duration),
-            ("p10", "usable_p10_ns", duration),
-            ("bytes transferable at 1 GB/s", "usable_ns", size),
-            ("share of step time", "share", percent),
-        ),
-    ),
     "message_costs": (
         f"Collective cost model ({_ALPHA_BETA} fit, 95 % CI)",
         (

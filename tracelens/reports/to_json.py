@@ -1,4 +1,4 @@
-"""The report for programs: one JSON object, format `tracelens.report/2` (docs/report.md)."""
+"""The report for programs: one JSON object, format `tracelens.report/3` (docs/report.md)."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ import polars as pl
 
 from tracelens.accounting import phases as accounting
 from tracelens.accounting.categories import OWN_CATEGORIES
-from tracelens.analyses import gradient_latency, interleaving
+from tracelens.analyses import interleaving
 from tracelens.errors import UnusableInput
 from tracelens.facts import Facts
 from tracelens.load import prepare
@@ -218,25 +218,20 @@ def _updates(reduced: Floats, lasting: Floats) -> tuple[Floats, Floats]:
 
 
 def ask(trace: Trace) -> Section:
-    """Return what a recorded run hides, absorbs, and leaves for work in the background.
+    """Return what a recorded run hides and absorbs, and how long the gaps between its updates are.
 
     Raises:
-        UnusableInput: it holds no reductions, or no weight updates of two steps.
+        UnusableInput: it holds no reductions.
     """
     phases = accounting.run(trace)
     found = interleaving.run(Facts(trace, phases))
-    budget = gradient_latency.background_budget(trace, phases)
     hidden = found.overlap["overlap"].drop_nulls()
-    if hidden.is_empty() or budget.is_empty():
+    if hidden.is_empty():
         raise UnusableInput(
-            "This run has no reductions, or no weight updates of several steps: expected one whose "
-            "ranks record both ('tracelens info' says what there is)."
+            "This run has no reductions: expected one whose ranks record them "
+            "('tracelens info' says what there is)."
         )
-    usable_ns = float(budget["usable_ns"].to_numpy().min())
-    figures = [
-        _of_run("communication hidden beside compute", float(hidden.to_numpy().mean()), "%"),
-        _of_run("usable for background work, a step and rank", usable_ns / MILLISECOND, "ms"),
-    ]
+    figures = [_of_run("communication hidden beside compute", float(hidden.to_numpy().mean()), "%")]
     within = found.gaps.filter("within")["gap_ns"].to_numpy()
     if len(within):
         longest = float(within.max()) / MILLISECOND

@@ -63,9 +63,6 @@ EXPLAINED: Final = {
         "the mark: the median of the whole."
     ),
     "Gaps between optimizer updates": "From the end of an optimizer update to the begin of the next.",
-    "Idle time between optimizer steps (per step)": (
-        "Time per step in which a rank's network is free beside compute, which background work can use."
-    ),
     "Parameter servers": "Load of the shards, their traffic with workers, and variable placement.",
     "Load per shard": "Bytes, requests, queue and service time of each shard beside the mean (dotted).",
     "Bytes between workers and shards": "Bytes that each worker exchanged with each shard, both ways.",

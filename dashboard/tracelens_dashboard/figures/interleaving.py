@@ -1,8 +1,7 @@
-"""Communication overlap: by step and bucket, gradient latency, gaps between updates, idle time."""
+"""Communication overlap: by step and bucket, gradient latency, gaps between updates."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -43,8 +42,6 @@ NO_GAPS: Final = (
     "No two weight updates of a rank were recorded: optimizer hooks record them; in your own code, "
     "“with tl.span('update', kind='update'): …” does."
 )
-MOST_RANKS: Final = 24
-MIB: Final = 1 << 20
 
 
 def has_no_communication(table: pl.DataFrame) -> bool:
@@ -272,100 +269,3 @@ def gaps_summary(spread: pl.DataFrame) -> str:
     longest = spread.sort("gap_ns").row(-1, named=True)
     where = f"{text.duration(longest['gap_ns'])}, on rank {longest['rank']}"
     return f"{'; '.join(parts)}. The longest is {where}."
-
-
-def idle_time(
-    background: pl.DataFrame, mebibytes: float, gbytes_per_s: float, theme: Theme
-) -> Drawing:
-    """Draw a row a rank, the least first; `background` as `gradient_latency.BUDGET_COLUMNS`."""
-    if background.is_empty():
-        return empty(theme, NO_GAPS)
-    shown = background.sort("usable_ns", "rank").head(MOST_RANKS)
-    labels = [f"rank {rank} " for rank in shown["rank"]]
-    drawn = figure(
-        theme,
-        _idle_bars(shown, labels, "gap_ns", "between updates", theme.quiet),
-        _idle_bars(shown, labels, "usable_ns", "overlappable", theme.accent),
-        _least_idle(shown, labels, theme),
-        **_idle_axes(shown, theme),
-    )
-    return Drawing(drawn, idle_summary(background, mebibytes, gbytes_per_s), idle_table(background))
-
-
-def idle_summary(background: pl.DataFrame, mebibytes: float, gbytes_per_s: float) -> str:
-    """Return in how many steps so much can be transferred without delaying the job."""
-    from tracelens.analyses.gradient_latency import (  # noqa: PLC0415 - a server starts without
-        steps_to_write,
-    )
-
-    least = background.sort("usable_ns").row(0, named=True)
-    begin = (
-        f"Rank {least['rank']} has the least idle time: {text.duration(least['usable_ns'])} of "
-        f"{text.duration(least['gap_ns'])} between optimizer steps, in overlappable pieces."
-    )
-    steps = steps_to_write(background, int(mebibytes * MIB), gbytes_per_s)
-    amount = f"{text.size(mebibytes * MIB)} per rank at {gbytes_per_s:g} GB/s"
-    if math.isinf(steps):
-        return f"{begin} Transferring {amount} would delay the job."
-    return (
-        f"{begin} Transferring {amount} fits into the idle time of "
-        f"{text.count(math.ceil(steps), 'step')}."
-    )
-
-
-def idle_table(background: pl.DataFrame) -> list[dict[str, Any]]:
-    """List all ranks, those with least first."""
-    return [
-        {
-            "rank": row["rank"],
-            "between updates": quantity.time(row["gap_ns"]),
-            "overlappable": quantity.time(row["usable_ns"]),
-            "p10": quantity.time(row["usable_p10_ns"]),
-            "share of step time": quantity.share(row["share"]),
-        }
-        for row in background.sort("usable_ns", "rank").iter_rows(named=True)
-    ]
-
-
-def _idle_bars(
-    shown: pl.DataFrame, labels: list[str], column: str, name: str, colour: str
-) -> go.Bar:
-    return go.Bar(
-        orientation="h",
-        name=name,
-        y=labels,
-        x=shown[column].to_list(),
-        marker={"color": colour, "line": {"width": 0}},
-        customdata=[
-            [text.duration(ns), rank] for ns, rank in shown.select(column, "rank").iter_rows()
-        ],
-        hovertemplate=f"%{{y}}{name}: %{{customdata[0]}} per step<extra></extra>",
-    )
-
-
-def _least_idle(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
-    return go.Scatter(
-        name="overlappable, p10",
-        x=shown["usable_p10_ns"].to_list(),
-        y=labels,
-        mode="markers",
-        marker={"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": theme.text}},
-        customdata=[
-            [text.duration(ns), rank]
-            for ns, rank in shown.select("usable_p10_ns", "rank").iter_rows()
-        ],
-        hovertemplate="%{y}overlappable, p10: %{customdata[0]}<extra></extra>",
-    )
-
-
-def _idle_axes(shown: pl.DataFrame, theme: Theme) -> dict[str, Any]:
-    high = float(shown["gap_ns"].to_numpy().max())
-    return {
-        "barmode": "overlay",
-        "bargap": 0.35,
-        "xaxis": axes.durations(high * 1.05),
-        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
-        "showlegend": True,
-        "legend": {"traceorder": "normal"},
-        "margin": {"t": 30},
-    }

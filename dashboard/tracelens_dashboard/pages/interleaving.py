@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
-from dash import Input, html
+from dash import html
 
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.components import chart, finding_card, heading, live
 from tracelens_dashboard.figures import interleaving
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
@@ -31,13 +30,8 @@ BY_STEP: Final = "overlap-steps"
 BY_BUCKET: Final = "overlap-buckets"
 CHAINS: Final = "gradient-chains"
 GAPS: Final = "update-gaps"
-BUDGET: Final = "background-budget"
-AMOUNT: Final = "background-amount"
-SPEED: Final = "background-speed"
 PLOT_PX: Final = 290
 ROW_PX: Final = 26
-USUAL_MIB, MOST_MIB = 1024, 1 << 24
-USUAL_SPEED, MOST_SPEED = 1.0, 1000.0
 NO_DATA: Final = (
     "Neither communication nor weight updates are in this trace. Hooks of frameworks record both "
     "(“tracelens record”, tl.attach(…)); in your own code, spans of kind reduction with a bucket, "
@@ -50,22 +44,17 @@ def layout(store: Store, view: ViewState) -> Component:
     title = heading.page_title("Communication overlap")
     question = html.P(QUESTION, className="summary")
     if _is_empty(store):
-        card = dmc.Card(html.P(NO_DATA), className="card prose")
-        return html.Div([title, question, card], className="page")
+        nothing = dmc.Card(html.P(NO_DATA), className="card prose")
+        return html.Div([title, question, nothing], className="page")
     charts = (
         chart.card(BY_STEP, "Overlapped and exposed communication per step", PLOT_PX),
         chart.card(BY_BUCKET, "Overlap per bucket", _height(store, "overlap_by_bucket", 40)),
         chart.card(CHAINS, "Gradient-to-weight latency per bucket", _height(store, "chains", 40)),
         chart.card(GAPS, "Gaps between optimizer updates", PLOT_PX),
-        chart.card(
-            BUDGET,
-            "Idle time between optimizer steps (per step)",
-            _height(store, "background", interleaving.MOST_RANKS),
-            *_inputs(),
-        ),
     )
     half = {"base": 12, "lg": 6}
-    grid = [dmc.GridCol(one, span=half if place else 12) for place, one in enumerate(charts)]
+    spans = (12, half, half, 12)
+    grid = [dmc.GridCol(card, span=span) for card, span in zip(charts, spans, strict=True)]
     parts = [title, question, _findings(store, view), dmc.Grid(grid, gutter="sm")]
     return html.Div(parts, className="page")
 
@@ -82,12 +71,10 @@ def register(app: Dash) -> None:
     chart.bind(app, BY_BUCKET, _by_bucket)
     chart.bind(app, CHAINS, _chains)
     chart.bind(app, GAPS, _gaps)
-    chart.bind(app, BUDGET, _budget, Input(AMOUNT, "value"), Input(SPEED, "value"))
     chart.follow_clicks(app, BY_STEP, _to_step)
     chart.follow_clicks(app, BY_BUCKET, _to_call)
     chart.follow_clicks(app, CHAINS, _to_chain)
     chart.follow_clicks(app, GAPS, _to_gap)
-    chart.follow_clicks(app, BUDGET, _to_rank)
 
 
 def _is_empty(store: Store) -> bool:
@@ -111,45 +98,8 @@ def _gaps(store: Store, theme: Theme) -> Drawing:
     return interleaving.update_gaps(store.table("gap_spread"), theme)
 
 
-def _budget(store: Store, theme: Theme, mebibytes: Any, gbytes_per_s: Any) -> Drawing:
-    amount = _between(mebibytes, USUAL_MIB, MOST_MIB)
-    speed = _between(gbytes_per_s, USUAL_SPEED, MOST_SPEED)
-    return interleaving.idle_time(store.table("background"), amount, speed, theme)
-
-
-def _between(value: Any, usual: float, most: float) -> float:
-    """Take a number from the browser; what makes no sense is the usual one."""
-    known = isinstance(value, (int, float)) and 0 < value <= most
-    return float(value) if known else usual
-
-
 def _height(store: Store, table: str, most: int) -> int:
     return max(PLOT_PX, 110 + ROW_PX * min(store.table(table).height, most))
-
-
-def _inputs() -> list[Component]:
-    small = {"size": "xs", "hideControls": True}
-    amount = dmc.NumberInput(
-        id=AMOUNT,
-        value=USUAL_MIB,
-        min=1,
-        max=MOST_MIB,
-        suffix=" MiB per rank",
-        w=140,
-        **small,
-        **aria("amount to transfer"),
-    )
-    speed = dmc.NumberInput(
-        id=SPEED,
-        value=USUAL_SPEED,
-        min=0.001,
-        max=MOST_SPEED,
-        suffix=" GB/s",
-        w=72,
-        **small,
-        **aria("bandwidth"),
-    )
-    return [amount, speed]
 
 
 def _to_step(store: Store, point: dict[str, Any]) -> str:
@@ -176,7 +126,3 @@ def _to_gap(store: Store, point: dict[str, Any]) -> str | None:
         return None
     rank, start, length = lead
     return links.to_moment(store, Window(start, start + length), (rank,))
-
-
-def _to_rank(store: Store, point: dict[str, Any]) -> str:
-    return links.to_ranks(store, (point["customdata"][1],))

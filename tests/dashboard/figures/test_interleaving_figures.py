@@ -1,4 +1,4 @@
-"""The page of interleaving: overlap, gradients' ways, gaps and background work."""
+"""The page of interleaving: overlap, gradients' ways and gaps."""
 
 from __future__ import annotations
 
@@ -75,35 +75,9 @@ def test_gaps_are_counted(store: Store) -> None:
     assert f"{spread['count'].sum()} gaps from step to step" in drawing.summary
 
 
-def test_what_can_be_written_depends_on_amount_and_speed() -> None:
-    """Twice as much takes twice the steps; the rank with least time sets the pace; none, no room."""
-    table = pl.DataFrame(
-        {
-            "rank": [0, 1],
-            "gap_ns": [9_000_000, 8_000_000],
-            "usable_ns": [5_000_000, 1 << 22],
-            "usable_p10_ns": [1_000_000, 1_000_000],
-            "share": [0.5, 0.4],
-        }
-    )
-    said = [interleaving.idle_time(table, amount, 1.0, LIGHT).summary for amount in (64, 128)]
-    assert said[0].startswith("Rank 1 has the least idle time: 4.19 ms of 8.00 ms")
-    assert said[0].endswith("the idle time of 16 steps.")
-    assert said[1].endswith("the idle time of 32 steps.")
-    none = table.with_columns(usable_ns=pl.lit(0, pl.Int64))
-    assert "would delay the job" in interleaving.idle_time(none, 64, 1.0, LIGHT).summary
-
-
-@pytest.mark.parametrize("value", [None, "", "much", -1, 0, 1e30, float("nan")])
-def test_numbers_that_make_no_sense_are_the_usual_ones(store: Store, value: object) -> None:
-    """Whatever a browser sends, the sentence speaks of 1 GiB at 1 GB/s."""
-    assert "1.0 GiB per rank at 1 GB/s" in page._budget(store, LIGHT, value, value).summary
-
-
 LEADS: list[tuple[Callable[..., Any], Callable[..., Any], int]] = [
     (page._by_bucket, page._to_call, 0),
     (page._chains, page._to_chain, 1),
-    (page._budget, page._to_rank, 0),
     (page._gaps, page._to_gap, 0),
 ]
 
@@ -113,8 +87,7 @@ def test_marks_lead_to_spans(
     store: Store, draw: Callable[..., Any], lead: Callable[..., Any], bar: int
 ) -> None:
     """Every bar that has an example opens the timeline with its rank pinned."""
-    values = (None, None) if draw is page._budget else ()
-    drawn = draw(store, LIGHT, *values).figure.data[bar]
+    drawn = draw(store, LIGHT).figure.data[bar]
     found = [lead(store, {"customdata": custom}) for custom in drawn.customdata]
     assert any(found)
     assert all("/timeline?" in href and "pin=" in href for href in found if href)
@@ -129,7 +102,6 @@ def test_a_run_without_updates_and_communication_says_what_to_record() -> None:
     assert "tracelens record" in str(page.layout(empty, ViewState()))
     for draw in (page._by_step, page._by_bucket, page._chains, page._gaps):
         assert draw(empty, LIGHT).rows == []
-    assert page._budget(empty, LIGHT, 5, 5).rows == []
 
 
 def test_the_latency_that_is_told_is_the_one_that_is_marked() -> None:

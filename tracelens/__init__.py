@@ -10,10 +10,10 @@ TYPE_CHECKING = False  # typing takes ten times as long as all of this
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from tracelens.analyses import analyze
     from tracelens.load import open  # noqa: A004 - `tracelens.open` is meant to read like it
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
+    from tracelens.verdicts.report import analyze
     from tracelens_instrument.hooks import attach
     from tracelens_instrument.recorder import (
         counter,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from support.tiers import check_examples, few_or_many
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+from tracelens.verdicts.report import analyze
 
 PHASES = ("data", "forward", "backprop", "update", "checkpoint", "gc")
 

@@ -14,13 +14,13 @@ from support.samples import SAMPLES
 import tracelens
 from tracelens.accounting import phases
 from tracelens.align import selection
-from tracelens.analyses import analyze
 from tracelens.conversion.arrow_file import write_events
 from tracelens.errors import InvalidArgument
 from tracelens.model.choice import Choice
 from tracelens.model.finding_kinds import KINDS
 from tracelens.readers.native import arrow_file
 from tracelens.simulator.synthetic import Scenario, write
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Callable

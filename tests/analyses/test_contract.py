@@ -9,12 +9,13 @@ import pytest
 from support.runs.analysed import RUNS, faults, report, trace
 
 from tracelens.accounting import phases
-from tracelens.analyses import ANALYSES, Analysis, analyze
+from tracelens.analyses import ANALYSES, Analysis
 from tracelens.facts import Facts
 from tracelens.model.finding_kinds import KINDS as FINDING_KINDS
 from tracelens.model.findings import Pattern
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Scenario
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

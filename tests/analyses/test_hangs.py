@@ -8,10 +8,10 @@ import pytest
 from support.runs.analysed import trace as simulated
 from support.runs.traces import call, span, trace_of
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.model.trace import Alignment, HostClock, Trace
 from tracelens.simulator.synthetic import Scenario
+from tracelens.verdicts.report import analyze
 
 MS = 1_000_000
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 import polars as pl
 
 from tracelens.accounting import phases
-from tracelens.analyses import analyze, integrity
+from tracelens.analyses import integrity
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import Note, Trace
 from tracelens.simulator.synthetic import Scenario, generate
+from tracelens.verdicts.report import analyze
 
 STEPS = 40
 

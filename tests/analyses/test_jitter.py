@@ -8,7 +8,7 @@ import pytest
 from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
-from tracelens.analyses.jitter import ALONE_COLUMNS, Waits, in_few_steps
+from tracelens.accounting.jitter import ALONE_COLUMNS, Waits, in_few_steps
 from tracelens.load import prepare
 
 MS = 10**6

@@ -10,9 +10,9 @@ import pytest
 from support.runs.analysed import faults, report, trace
 
 from tracelens import load
-from tracelens.analyses import analyze
 from tracelens.errors import InvalidArgument
 from tracelens.simulator.synthetic import Fault, Scenario, write
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

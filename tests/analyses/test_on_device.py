@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 from support.runs.analysed import faults, report, trace
 
-from tracelens.analyses import analyze
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.overlap.interleaving import Interleaving
+    from tracelens.analyses.interleaving import Interleaving
 
 OVERLAPPED = Scenario(ranks=4, steps=60, transfer_ms=3.0, buckets=4)
 BLOCKING = Scenario(ranks=4, steps=60, transfer_ms=3.0, overlap=False)

@@ -10,8 +10,8 @@ from support.runs.traces import call, span, trace_of
 import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.accounting.stages import find_server
-from tracelens.analyses.tasks import Tasks, measure_tasks
 from tracelens.load import prepare
+from tracelens.verdicts.tasks import Tasks, measure_tasks
 
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace

@@ -10,11 +10,12 @@ from support.runs.analysed import RUNS, report, trace
 from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting import phases
-from tracelens.analyses import analyze, verdict
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.findings import Finding
 from tracelens.model.verdict import Ledger, Loss, Verdict, lead_of
+from tracelens.verdicts import conclusion
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from tracelens.model.verdict import State
@@ -27,7 +28,7 @@ def concluded(*losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] 
     run = trace(RUNS["healthy"][0])
     summary = report(RUNS["healthy"][0]).summary
     ledger = Ledger(useful, losses)
-    return verdict.conclude(
+    return conclusion.conclude(
         Facts(run, phases.run(run)), summary=summary, findings=findings, ledger=ledger, notes=()
     )
 

@@ -117,10 +117,10 @@ def measure(run: LargeRun, folder: Path, looks: int) -> dict[str, str]:
 def make_index(trace: Path, _looks: int) -> dict[str, str]:
     """Do what `tracelens index` does; of an index that is there, tell only how large it is."""
     from tracelens import load  # noqa: PLC0415 - only this process needs them
-    from tracelens.analyses import analyze  # noqa: PLC0415
     from tracelens.lod import index  # noqa: PLC0415
     from tracelens.lod.opening import MEMORY  # noqa: PLC0415
     from tracelens.lod.run_data import outlined  # noqa: PLC0415
+    from tracelens.verdicts.report import analyze  # noqa: PLC0415
 
     if index.find(trace):
         return sizes(trace)

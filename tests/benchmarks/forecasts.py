@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.scaling import Point, curves
 from tracelens.simulator import synthetic
 from tracelens.simulator.scenario_file import scenario
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

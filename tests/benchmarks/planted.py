@@ -22,8 +22,8 @@ from support.runs.matrices import PHASES, own_time
 
 from tracelens import load
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
 from tracelens.analyses.stragglers import detection
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ import pytest
 from support.samples import Sample, differences, manifest, record
 from support.turns import select_turn
 
-from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

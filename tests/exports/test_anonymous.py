@@ -15,13 +15,13 @@ from support.samples import SAMPLES, sample_report, sample_trace
 from support.tiers import mark_slow
 
 import tracelens
-from tracelens.analyses import analyze
 from tracelens.cli import main
 from tracelens.exports.anonymous import Replacements
 from tracelens.exports.content import of_trace
 from tracelens.exports.native import save
 from tracelens.load import prepare
 from tracelens.model.trace import SAMPLE_COLUMNS
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

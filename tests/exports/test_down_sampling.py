@@ -14,12 +14,12 @@ from support.tiers import check_examples, few_or_many, mark_slow, mark_slow_in_t
 
 import tracelens
 from tracelens.accounting import categories, phases
-from tracelens.analyses import analyze
 from tracelens.exports import EXPORTS, native
 from tracelens.exports.content import of_trace
 from tracelens.exports.down_sampling import Flagged, flagged, sum_up
 from tracelens.model.findings import Finding
 from tracelens.schema.vocabulary import SUMMED_UP
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,11 +15,11 @@ from support.samples import manifest, sample_report, sample_trace
 from support.tiers import mark_slow, mark_slow_in_turn
 
 import tracelens
-from tracelens.analyses import analyze
 from tracelens.exports import EXPORTS, native, table
 from tracelens.exports.content import Content, of_trace
 from tracelens.model.choice import Choice
 from tracelens.reports import to_json
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

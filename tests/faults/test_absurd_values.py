@@ -21,8 +21,8 @@ from support.runs.damage import (
 
 from tracelens import load
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
 from tracelens.simulator.synthetic import write
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from support.runs.damage import RUN, rewritten, written
 
 from tracelens import load
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

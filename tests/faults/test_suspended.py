@@ -9,9 +9,9 @@ import pytest
 
 from tracelens import load
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
 from tracelens.simulator.scenario import Clock
 from tracelens.simulator.synthetic import Fault, Scenario, write
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ from support.tiers import mark_slow
 
 from tracelens import load
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
 from tracelens.exports import perfetto
 from tracelens.exports.content import of_trace
 from tracelens.schema.vocabulary import MOST_RANKS
+from tracelens.verdicts.report import analyze
 from tracelens_dashboard.export import report as page
 from tracelens_dashboard.runs.store import Store
 

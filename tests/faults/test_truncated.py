@@ -14,8 +14,8 @@ from support.runs.damage import VICTIM, assert_left_out, held, own_time, rewritt
 from support.tiers import mark_slow
 
 from tracelens import load
-from tracelens.analyses import analyze
 from tracelens.readers.native.validation import problems
+from tracelens.verdicts.report import analyze
 from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import pytest
 from support.tiers import mark_slow
 
 from tracelens import Trace, load
-from tracelens.analyses import analyze
-from tracelens.analyses.collectives.transfers import point_to_point_messages
+from tracelens.accounting.communication.transfers import point_to_point_messages
+from tracelens.verdicts.report import analyze
 from tracelens_dashboard.export import report as page
 from tracelens_dashboard.runs.store import Store
 

@@ -16,12 +16,12 @@ from support.launch.patience import PATIENCE_S
 from support.runs.indexes import explained, recorded
 
 from tracelens import load
-from tracelens.analyses import analyze
 from tracelens.distil import places
 from tracelens.lod import files, index, opening, query, run_data, viewport
 from tracelens.lod.run_data import Run, with_pyramid
 from tracelens.lod.viewport import Window
 from tracelens.simulator.synthetic import Scenario
+from tracelens.verdicts.report import analyze
 
 LONG = Scenario(ranks=2, steps=400)  # has more than one level
 

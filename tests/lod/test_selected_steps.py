@@ -8,9 +8,9 @@ import numpy as np
 from support.runs.indexes import SLOW, recorded
 
 from tracelens import load
-from tracelens.analyses import analyze
 from tracelens.lod.lanes import CODES, UNSELECTED
 from tracelens.lod.run_data import Run
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from tracelens.lod import stacks
 from tracelens.lod.viewport import Window
 
 if TYPE_CHECKING:
-    from tracelens.analyses.stacks import Stack
+    from tracelens.accounting.sampled_code import Stack
 
 SECOND = 10**9
 MAIN, LOAD, READ = "main (a:1)", "load (b:2)", "read (c:3)"

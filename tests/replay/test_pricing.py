@@ -13,8 +13,7 @@ from support.runs.traces import call, span, trace_of
 from support.tiers import mark_slow
 
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
-from tracelens.analyses.collectives import links
+from tracelens.analyses.links import slow_links
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.replay import windows
@@ -22,6 +21,7 @@ from tracelens.replay.model import Model
 from tracelens.replay.whatif import whatif
 from tracelens.replay.windows import WindowedReplay
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
@@ -134,7 +134,7 @@ def test_of_a_long_run_a_window_of_steps_is_priced(monkeypatch: pytest.MonkeyPat
     replayed = count_replays(monkeypatch)
     facts = Facts(trace, phases.run(trace))
     facts.__dict__["replay"] = WindowedReplay(trace, facts.phases, max_pieces=100)
-    (part,) = links.run(facts).findings
+    (part,) = slow_links.run(facts).findings
     assert replayed == [windows.MIN_STEPS_OF_WINDOW]
     assert part.saving == pytest.approx(whole.saving, rel=0.02)
     assert part.saving == pytest.approx(truth, rel=0.02)

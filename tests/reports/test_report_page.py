@@ -8,12 +8,12 @@ from typing import get_args
 
 import pytest
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.model.findings import Pattern
 from tracelens.model.result import REPORT_FORMAT
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Fault, Scenario, generate
+from tracelens.verdicts.report import analyze
 
 PAGE = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
 SLOW = Scenario(ranks=4, steps=60, faults=(Fault("backprop", ranks=(2,), factor=1.5),))

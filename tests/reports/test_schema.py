@@ -18,7 +18,6 @@ from support.tiers import mark_slow
 
 from tracelens import Trace, load
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
-from tracelens.analyses import analyze
 from tracelens.model.finding_kinds import KINDS as FINDING_KINDS
 from tracelens.model.findings import Finding, Pattern
 from tracelens.model.result import REPORT_FORMAT, Report, Summary
@@ -27,6 +26,7 @@ from tracelens.reports import to_json
 from tracelens.reports.schema import generated, problems, report_schema
 from tracelens.schema.vocabulary import KINDS
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+from tracelens.verdicts.report import analyze
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = report_schema()

@@ -12,9 +12,9 @@ from support.runs.sound import check_durations, check_ledger, negative
 from support.samples import manifest, sample_report
 from support.tiers import check_examples, few_or_many
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+from tracelens.verdicts.report import analyze
 
 WITH_SERVERS: Final = {
     "shared links": Scenario(ranks=8, steps=40, shards=3, shared_links=True, noise=0.2),

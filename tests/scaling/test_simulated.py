@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.tiers import few_or_many, mark_slow
 
-from tracelens.analyses import analyze
 from tracelens.cli import main
 from tracelens.load import prepare
 from tracelens.lod.run_data import Run
@@ -17,6 +16,7 @@ from tracelens.scaling import Point, curves
 from tracelens.simulator import synthetic
 from tracelens.simulator.scenario_file import scenario
 from tracelens.simulator.synthetic import duration_ns
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

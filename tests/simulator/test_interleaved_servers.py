@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracelens.analyses import analyze
 from tracelens.load import open as open_trace
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, write
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
-from tracelens.accounting import phases
-from tracelens.analyses import stacks
-from tracelens.analyses.stacks import code_sentences, differing_path
+from tracelens.accounting import phases, sampled_code
+from tracelens.accounting.sampled_code import code_sentences, differing_path
 from tracelens.load import prepare
 from tracelens.model.trace import SAMPLE_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens.analyses.stacks import Culprit, Stack
+    from tracelens.accounting.sampled_code import Culprit, Stack
     from tracelens.model.trace import Trace
 
 MS = 10**6
@@ -65,7 +64,7 @@ def _usual(rank: int, _: int = 0) -> int:
 
 def _culprit(trace: Trace, extra_ms: float) -> Culprit | None:
     steps = np.arange(STEPS)
-    return stacks.of_ranks(
+    return sampled_code.of_ranks(
         trace, phases.run(trace), (1,), (0, 2), "data", steps=steps, extra_ns=extra_ms * MS
     )
 
@@ -245,14 +244,14 @@ def test_a_long_path_is_shortened_in_its_middle(length: int) -> None:
     names = [f"f{number}" for number in range(length)]
     path = tuple(f"{name} (x.py:{at})" for at, name in enumerate(names))
     shown = " > ".join(names if length == 4 else ["f0", "…", *names[-3:]])
-    (sentence,) = code_sentences(stacks.Culprit(path, (), 1.0))
+    (sentence,) = code_sentences(sampled_code.Culprit(path, (), 1.0))
     assert sentence == f"Stack samples show where: {shown} (x.py:{length - 1})."
 
 
 def test_recursion_is_printed_once() -> None:
     """However deep it is, it is one function."""
     path = ("load (b.py:2)", *["walk (c.py:3)"] * 9, "parse (d.py:4)")
-    assert stacks.path_text(path) == "load > walk > parse (d.py:4)"
+    assert sampled_code.path_text(path) == "load > walk > parse (d.py:4)"
 
 
 def test_calls_of_the_recorder_are_not_the_programs() -> None:
@@ -329,5 +328,5 @@ def test_stacks_come_in_the_order_of_samples() -> None:
     starts = np.arange(2000) * MS
     samples = pl.DataFrame({"start_ns": starts, "end_ns": starts + MS, "frames": frames})
     inside = pl.DataFrame({"start_ns": [0], "end_ns": [2000 * MS]})
-    found = stacks.by_stack(samples, inside)
+    found = sampled_code.by_stack(samples, inside)
     assert [stack for (stack,) in found] == [frame for (frame,) in frames[:700]]

@@ -1,7 +1,8 @@
-"""Analyses turn a `Trace` into frozen results with findings; `analyze` gathers them in a `Report`.
+"""Analyses turn a `Trace` into frozen results with findings; none of them knows another one.
 
-An analysis is a module with ``run(facts)`` and a line in `ANALYSES`. All of them stand on `Facts`: the
-trace, the exact partition of every worker's time, and what several of them need.
+An analysis is a module or a package beside this file with ``run(facts)``, and a line in `ANALYSES`. All
+of them stand on `Facts`: the trace, the exact partition of every worker's time, and what several of them
+need. `tracelens.verdicts` puts their results together.
 """
 
 from __future__ import annotations
@@ -9,41 +10,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from tracelens import plugins
-from tracelens.accounting import efficiency, phases
 from tracelens.analyses import (
+    arrivals,
+    communication,
     critical_path,
+    gradient_latency,
     imbalance,
     integrity,
-    ledger,
+    interleaving,
     membership,
     stage_imbalance,
     stalls,
-    verdict,
 )
-from tracelens.analyses.collectives import arrivals, communication, links
-from tracelens.analyses.overlap import gradient_latency, interleaving
-from tracelens.analyses.servers import asynchrony
+from tracelens.analyses.links import slow_links
+from tracelens.analyses.servers import asynchrony, shards
 from tracelens.analyses.stragglers import findings as stragglers
-from tracelens.distil.outline import outlined
-from tracelens.facts import Facts
-from tracelens.memory import give_back
-from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import Finding, suppressed
-from tracelens.model.result import Report, Result, Summary
-from tracelens.model.trace import Note
-from tracelens.stats.constants import PIECES_OF_MEMORY
+from tracelens.model.findings import Finding
+from tracelens.model.result import Report, Result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from concurrent.futures import Executor
+    from collections.abc import Callable
 
-    from tracelens.accounting.phases import Phases
-    from tracelens.model.trace import Trace
+    from tracelens.facts import Facts
 
-__all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result", "analyze"]
+__all__ = ["ANALYSES", "Analysis", "Finding", "Report", "Result"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,9 +66,10 @@ ANALYSES: Final = (
     Analysis(
         "stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, needs=_BOTH
     ),
+    Analysis("shards", "Which PS shards are overloaded, and what binds them?", shards.run),
     Analysis(
         "imbalance",
-        "Is the work spread evenly over ranks and PS shards?",
+        "Is the work spread evenly over ranks?",
         imbalance.run,
         needs=_COMPUTE_TIME,
     ),
@@ -97,7 +88,9 @@ ANALYSES: Final = (
     Analysis(
         "arrivals", "How large is the arrival skew, and which ranks arrive last?", arrivals.run
     ),
-    Analysis("links", "Which links are slow, and when are all of them?", links.run, needs=_REPLAY),
+    Analysis(
+        "links", "Which links are slow, and when are all of them?", slow_links.run, needs=_REPLAY
+    ),
     Analysis(
         "critical_path",
         "Which ranks and phases are on the critical path?",
@@ -113,131 +106,3 @@ ANALYSES: Final = (
         "asynchrony", "Which workers are stale, and which wait for their turn?", asynchrony.run
     ),
 )
-
-
-def analyze(
-    trace: Trace,
-    progress: Callable[[int, int], None] | None = None,
-    executor: Executor | None = None,
-    memory: int | None = None,
-) -> Report:
-    """Run every analysis and order the findings by what fixing each would save.
-
-    Args:
-        trace: A run with the default transforms applied, as `tracelens.open` returns it.
-        progress: Called with (done, total) as often as something is done, in hundredths of all.
-        executor: Accounts for the workers' time; None = in threads of this process.
-        memory: About how many bytes to take, where a temporary file can do instead; None = no limit.
-    """
-    on_progress = progress or (lambda _done, _total: None)
-    on_progress(0, 100)
-    half = 100 // 2  # cutting time into phases takes as long as all that follows
-    parts = phases.run(
-        trace,
-        lambda done, all_: on_progress(half * done // all_, 100),
-        executor,
-        None if memory is None else memory // PIECES_OF_MEMORY,
-    )
-    give_back()
-    facts = Facts(trace, parts)
-    results: dict[str, Result] = {"phases": parts}
-    for done, analysis in enumerate(ANALYSES, 1):
-        results[analysis.name] = analysis.run(facts)
-        needed_later = frozenset[str]().union(*(later.needs for later in ANALYSES[done:]))
-        for fact in analysis.needs - needed_later:
-            facts.drop(fact)
-        give_back()
-        on_progress(half + half * done // len(ANALYSES), 100)
-    added, failed = _added(trace, parts)
-    results |= added
-    found = (finding for result in results.values() for finding in result.findings)
-    parted = trace.choice.ranks is not None
-    findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
-    spent = efficiency.measure(trace, parts)
-    summary = _summary(trace, parts)
-    notes = (*trace.notes, *_unjudged(results), *failed)
-    losses = ledger.measure(facts, findings, results)
-    return Report(
-        verdict=verdict.conclude(
-            facts, summary=summary, findings=findings, ledger=losses, notes=notes
-        ),
-        summary=summary,
-        clock=trace.alignment,
-        efficiency=efficiency.with_slow_hosts(spent, findings) if spent else None,
-        ledger=losses,
-        findings=findings,
-        notes=notes,
-        results=results,
-    )
-
-
-def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Order findings: what limits the trace, then faults, then opportunities, each by saving.
-
-    What other findings explain is left out (`KINDS`).
-
-    A fault without a saving is of the first kind. A fault comes before an opportunity because it is
-    certain, and because an opportunity's saving is what could be had at best.
-    """
-    kept = list(findings)
-
-    def place(finding: Finding) -> tuple[int, float]:
-        if finding.category == "opportunity":
-            return 2, -(finding.saving or 0.0)
-        return (1, -finding.saving) if finding.saving is not None else (0, 0.0)
-
-    return tuple(sorted((f for f in kept if not suppressed(f, kept)), key=place))
-
-
-def _added(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[Note]]:
-    """Run the analyses of other distributions: their results, and what failed.
-
-    Results are called as the entry points are, which name a function as `Analysis.run`.
-    """
-    results: dict[str, Result] = {}
-    failed = []
-    for plugin in plugins.installed(plugins.ANALYSES):
-        try:
-            result = plugin.load()(trace, parts)
-            if not all(isinstance(finding, Finding) for finding in result.findings):
-                raise TypeError("its 'findings' are no tracelens.analyses.Finding")  # noqa: TRY301 - as other failures
-        except Exception as error:  # noqa: BLE001 - code of others may raise anything; the report stands
-            reason = f"{type(error).__name__}: {error}".rstrip(".")
-            sentence = (
-                f"The analysis '{plugin.name}' of {plugin.distribution} failed, and what it would find "
-                f"is not in this report ({reason})."
-            )
-            failed.append(Note(file="", sentence=sentence, kind="plugin"))
-        else:
-            results[plugin.name] = result
-    return results, failed
-
-
-def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what could not be judged, as a note of the report."""
-    found = results["stragglers"]
-    statement = found.statement if isinstance(found, stragglers.Stragglers) else None
-    return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()
-
-
-def _spans(trace: Trace, process: int) -> int:
-    """Count the spans of a process that are here."""
-    if trace.choice.steps is None and trace.choice.time is None:
-        return outlined(trace)[process].spans
-    return int(np.count_nonzero(trace.source.columns(process, ("type",)).is_span))
-
-
-def _summary(trace: Trace, parts: Phases) -> Summary:
-    spans = sum(
-        parts.spans[p] if p in parts.spans else _spans(trace, p) for p in trace.source.parts
-    )
-    shards = trace.shards.height
-    return Summary(
-        ranks_expected=max(trace.expected_ranks - shards, trace.workers.height),
-        ranks_seen=trace.workers.height,
-        shards=shards,
-        steps=trace.steps["step"].n_unique(),
-        spans=spans,
-        dropped=trace.dropped,
-        selected=None if trace.choice.is_all else trace.choice.texts,
-    )

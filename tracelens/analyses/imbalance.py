@@ -1,4 +1,4 @@
-"""Load imbalance: of ranks, lasting and from step to step, and of parameter-server shards.
+"""Load imbalance of ranks, lasting and from step to step.
 
 Percent imbalance is max / mean - 1 of compute time (DeRose, Homer and Johnson 2007). Per step it is
 high and over the run low where the work varies, as with sequence lengths; both are high where it is
@@ -25,7 +25,6 @@ from tracelens.accounting.compute_time import (
     explained_by_workload,
     measure_workload,
 )
-from tracelens.analyses.servers import shards
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
@@ -45,7 +44,6 @@ from tracelens.stats.robust import deviation
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.servers.shards import Shards
     from tracelens.arrays import Flags, Floats
     from tracelens.facts import Facts
 
@@ -60,29 +58,21 @@ RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Imbalance(Shown):
-    """Imbalance of ranks (`lasting` on totals, `per_step` on average) and of shards."""
+    """Imbalance of ranks: `lasting` on totals, `per_step` on average."""
 
     ranks: pl.DataFrame
     lasting: float
     per_step: float
-    shards: Shards
     findings: tuple[Finding, ...]
-
-    @property
-    def tables(self) -> dict[str, pl.DataFrame]:
-        """What a report shows."""
-        return {"shards": self.shards.loads, "placements": self.shards.placements}
 
 
 def run(facts: Facts) -> Imbalance:
-    """Measure both."""
-    trace, phases = facts.trace, facts.phases
-    servers = shards.measure(trace, phases)
+    """Measure how uneven compute time is."""
     own = facts.compute_time
     rows = _whole(own)
     total = own.total[rows]
     if total.size == 0:
-        return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, servers, servers.findings)
+        return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, ())
     mean = total.mean(axis=0)
     last = np.bincount(total.argmax(axis=1), minlength=total.shape[1]) / len(total)
     table = pl.DataFrame(
@@ -92,8 +82,8 @@ def run(facts: Facts) -> Imbalance:
     lasting = float(mean.max() / mean.mean() - 1)
     per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
     migrating = lasting < per_step / 2
-    findings = (*servers.findings, *(_varying_work(phases, own, rows, last) if migrating else ()))
-    return Imbalance(table, lasting, per_step, servers, findings)
+    findings = _varying_work(facts.phases, own, rows, last) if migrating else []
+    return Imbalance(table, lasting, per_step, tuple(findings))
 
 
 def _whole(own: ComputeTime) -> Flags:

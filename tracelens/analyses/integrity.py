@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.membership import left_behind
+from tracelens.accounting.restarts import left_behind
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.findings import Finding

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.accounting.restarts import begun_again, left_behind
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
-__all__ = ["EPOCH_COLUMNS", "Membership", "begun_again", "left_behind", "run"]
+__all__ = ["EPOCH_COLUMNS", "Membership", "run"]
 
 
 EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -154,22 +155,3 @@ def _changes(changes: pl.DataFrame) -> list[str]:
         listed.append(f"{', '.join(parts)} ({fmt.count(row['ranks'], 'rank')} then)")
     more = changes.height - fmt.MOST_LISTED
     return listed if more <= 0 else [*listed, f"and {more} more changes"]
-
-
-def left_behind(trace: Trace) -> list[int]:
-    """Return the main processes of ranks without which the job began again."""
-    workers = trace.workers.filter(pl.col("world") > 0)
-    if workers["world"].n_unique() < 2:
-        return []
-    latest = workers.sort("incarnation", "first_ns")["world"].last()
-    began = workers.filter(pl.col("world") == latest)["first_ns"].min()
-    departed = workers.filter((pl.col("world") != latest) & (pl.col("last_ns") < began))
-    return departed["process"].to_list()
-
-
-def begun_again(trace: Trace) -> list[int]:
-    """Return the main processes of ranks that an earlier life of the job had as well."""
-    lives = trace.processes.filter(pl.col("role") == "worker")
-    first = lives.group_by("rank").agg(born=pl.col("incarnation").min())
-    later = trace.workers.join(first, on="rank").filter(pl.col("incarnation") > pl.col("born"))
-    return later["process"].to_list()

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting import compute_time
+from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.core_waits import core_wait_of_all
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses import stacks
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
@@ -97,12 +96,14 @@ def _with_code(trace: Trace, phases: Phases, own: ComputeTime, found: _Found) ->
     """Add in which code the time is, where stacks were sampled: beside the other steps, if there are."""
     phase, extra = found.finding.phase or "", found.extra_ns
     if found.rows is None:
-        seen = stacks.of_always(trace, phases, phase, steps=own.steps, extra_ns=extra)
+        seen = sampled_code.of_always(trace, phases, phase, steps=own.steps, extra_ns=extra)
     else:
         settled = np.arange(compute_time.WARM_UP, len(own.steps))
         steps, others = own.steps[found.rows], own.steps[np.setdiff1d(settled, found.rows)]
-        seen = stacks.of_steps(trace, phases, phase, steps=steps, others=others, extra_ns=extra)
-    return stacks.with_code(_with_machine(trace, own, found), seen)
+        seen = sampled_code.of_steps(
+            trace, phases, phase, steps=steps, others=others, extra_ns=extra
+        )
+    return sampled_code.with_code(_with_machine(trace, own, found), seen)
 
 
 def _with_machine(trace: Trace, own: ComputeTime, found: _Found) -> Finding:

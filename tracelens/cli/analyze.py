@@ -135,7 +135,7 @@ def _explained(
     memory = memory_of(arguments)
     with opened(arguments.executor) as executor:
         trace = open_joined(arguments, places, executor, choice, memory)
-        from tracelens.analyses import analyze
+        from tracelens.verdicts.report import analyze
 
         with progress("analyzing") as on_progress:
             return trace, analyze(trace, on_progress, executor, memory)

@@ -104,7 +104,7 @@ def _flagged(trace: Trace, report: Report | None, memory: int) -> Flagged:
     from tracelens.exports.down_sampling import flagged
 
     if report is None:
-        from tracelens.analyses import analyze
+        from tracelens.verdicts.report import analyze
 
         with progress("analyzing") as on_progress:
             report = analyze(trace, on_progress, memory=memory)

@@ -196,7 +196,7 @@ def _recognised(trace: Trace) -> dict[str, Any] | None:
     """Return what was made of a trace that something else recorded; null for our own."""
     if trace.recognition is None:
         return None
-    from tracelens.analyses.recognised import facts_of, gaps_of
+    from tracelens.verdicts.recognised import facts_of, gaps_of
 
     return {
         "format": trace.recognition.format,

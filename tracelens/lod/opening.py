@@ -56,7 +56,7 @@ def explained(
     Finer levels of an index are left for later (`refined`); a run without an index has all in memory.
     `memory` is what `analyze` is to take.
     """
-    from tracelens.analyses import analyze  # noqa: PLC0415 - an index opens without it
+    from tracelens.verdicts.report import analyze  # noqa: PLC0415 - an index opens without it
 
     with progress("analyzing") as on_progress:
         report = analyze(trace, on_progress, memory=memory)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.servers.shards import Shards
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.residuals import Residuals
@@ -68,9 +67,9 @@ KEPT_TABLES: Final[dict[str, str]] = {
     "overlap": "interleaving.overlap",
     "overlap_by_bucket": "interleaving.by_bucket",
     "overlap_by_step": "interleaving.by_step",
-    "placements": "imbalance.shards.placements",
+    "placements": "shards.placements",
     "slack": "critical_path.slack",
-    "tensors": "imbalance.shards.tensors",
+    "tensors": "shards.tensors",
 }
 ON_STREAMS: Final = ("type", "kind", "name", "step", "stream", *lanes.TIMED_ON_DEVICE)
 _SHARD: Final = pl.col("shard").fill_null(pl.col("rank")).alias("rank")
@@ -135,7 +134,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     stage = stages.stage if stages else np.zeros(trace.workers.height, np.int64)
     rank_residuals = residuals.measure(times, stage=stage)
     windows = residuals.boundaries(trace.steps)
-    loads: Shards = cast("Imbalance", report.results["imbalance"]).shards
+    loads = cast("Shards", report.results["shards"])
     workers = trace.workers.select("process", "rank").rows()
     others = other_lanes(trace)
     run = Run(

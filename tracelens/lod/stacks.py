@@ -16,7 +16,7 @@ from tracelens.lod.lanes import CODES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens.analyses.stacks import Stack
+    from tracelens.accounting.sampled_code import Stack
     from tracelens.arrays import Array
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.viewport import Window
@@ -56,7 +56,7 @@ def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.
 
 def spent(samples: pl.DataFrame, inside: pl.DataFrame) -> Mapping[Stack, float]:
     """Return how much of some pieces' time each stack took, ns; empty if too little of it was seen."""
-    from tracelens.analyses.stacks import by_stack  # noqa: PLC0415 - few runs have any
+    from tracelens.accounting.sampled_code import by_stack  # noqa: PLC0415 - few runs have any
 
     found = by_stack(samples, inside)
     return {} if set(found) <= {()} else found
@@ -64,7 +64,7 @@ def spent(samples: pl.DataFrame, inside: pl.DataFrame) -> Mapping[Stack, float]:
 
 def calls(mine: Mapping[Stack, float], peers: Sequence[Mapping[Stack, float]]) -> pl.DataFrame:
     """Return the calls that took longest, callers before callees, in `CALL_COLUMNS`."""
-    from tracelens.analyses.stacks import tree  # noqa: PLC0415 - few runs have any
+    from tracelens.accounting.sampled_code import tree  # noqa: PLC0415 - few runs have any
 
     if not mine:
         return pl.DataFrame(schema=CALL_COLUMNS)

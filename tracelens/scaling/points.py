@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.overlap.interleaving import Interleaving
+    from tracelens.analyses.interleaving import Interleaving
     from tracelens.lod.run_data import Run
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace

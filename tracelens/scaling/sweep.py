@@ -137,9 +137,9 @@ def swept(
 
 
 def _measured(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
-    from tracelens.analyses import analyze  # noqa: PLC0415 - a process of an executor imports what it needs
     from tracelens.load import prepare  # noqa: PLC0415
     from tracelens.simulator import synthetic  # noqa: PLC0415
+    from tracelens.verdicts.report import analyze  # noqa: PLC0415 - a process of an executor imports what it needs
 
     values, scenario = cell
     trace = prepare(synthetic.generate(scenario))

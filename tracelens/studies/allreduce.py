@@ -129,7 +129,7 @@ def ask(trace: Trace) -> Section:
         UnusableInput: it has no allreduce whose size is known.
     """
     from tracelens.accounting import phases  # noqa: PLC0415 - closed forms need none
-    from tracelens.analyses.collectives import communication  # noqa: PLC0415
+    from tracelens.analyses import communication  # noqa: PLC0415
 
     found = communication.run(Facts(trace, phases.run(trace))).bandwidths.filter(
         pl.col("op") == "allreduce"

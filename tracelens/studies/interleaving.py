@@ -17,7 +17,7 @@ import polars as pl
 
 from tracelens.accounting import phases as accounting
 from tracelens.accounting.categories import OWN_CATEGORIES
-from tracelens.analyses.overlap import gradient_latency, interleaving
+from tracelens.analyses import gradient_latency, interleaving
 from tracelens.errors import UnusableInput
 from tracelens.facts import Facts
 from tracelens.load import prepare

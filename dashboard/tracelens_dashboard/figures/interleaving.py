@@ -294,7 +294,7 @@ def idle_time(
 
 def idle_summary(background: pl.DataFrame, mebibytes: float, gbytes_per_s: float) -> str:
     """Return in how many steps so much can be transferred without delaying the job."""
-    from tracelens.analyses.overlap.gradient_latency import (  # noqa: PLC0415 - a server starts without
+    from tracelens.analyses.gradient_latency import (  # noqa: PLC0415 - a server starts without
         steps_to_write,
     )
 

@@ -11,7 +11,7 @@ from tracelens.lod.viewport import Window
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens.analyses.stacks import Stack
+    from tracelens.accounting.sampled_code import Stack
     from tracelens_dashboard.runs.store import Store
 
 ALL_TIME: Final = "all time"

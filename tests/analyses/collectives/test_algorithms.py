@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.runs.traces import call, span, trace_of
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.reports.tables import sections
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.collectives.communication import Communication
+    from tracelens.analyses.communication import Communication
     from tracelens.model.result import Report
 
 RANKS = 4

@@ -9,8 +9,8 @@ import pytest
 from support.runs.analysed import report, trace
 
 from tracelens.accounting import phases
-from tracelens.analyses.collectives import arrivals
-from tracelens.analyses.collectives.arrivals import Arrivals
+from tracelens.analyses import arrivals
+from tracelens.analyses.arrivals import Arrivals
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import Alignment

@@ -10,12 +10,12 @@ import pytest
 from support.runs.analysed import faults, report
 from support.tiers import few_or_many
 
-from tracelens.analyses.collectives.transfers import bus_factor
+from tracelens.accounting.communication.transfers import bus_factor
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns, random_clocks
 from tracelens.stats import cost_line
 
 if TYPE_CHECKING:
-    from tracelens.analyses.collectives.communication import Communication
+    from tracelens.analyses.communication import Communication
     from tracelens.model.findings import Finding
 
 MIB = 1 << 20

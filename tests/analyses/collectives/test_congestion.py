@@ -11,9 +11,9 @@ import pytest
 from support.runs.traces import WORLD, call, span, trace_of
 from support.tiers import mark_slow
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.model.trace import COMMUNICATOR_COLUMNS
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

@@ -11,12 +11,12 @@ from support.runs.analysed import faults, report
 from support.runs.traces import WORLD, call, span, trace_of
 from support.tiers import few_or_many, mark_slow
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.collectives.links import Links
+    from tracelens.analyses.links.slow_links import Links
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.runs.traces import WORLD, span, trace_of
 
+from tracelens.accounting.communication import transfers
 from tracelens.align.steps import divide
-from tracelens.analyses.collectives import transfers
 
 
 def _end(op: str, rank: int, start_ns: int, end_ns: int) -> dict[str, Any]:

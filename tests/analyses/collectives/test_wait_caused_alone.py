@@ -9,7 +9,7 @@ import pytest
 from support.runs.traces import WORLD, call, span, trace_of
 
 from tracelens.accounting import phases
-from tracelens.analyses.collectives import arrivals
+from tracelens.analyses import arrivals
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import COMMUNICATOR_COLUMNS

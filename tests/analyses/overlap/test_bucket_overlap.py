@@ -9,12 +9,12 @@ import pytest
 from support.runs.analysed import report, trace
 
 from tracelens.accounting.categories import COMPUTE_CATEGORIES
-from tracelens.analyses.overlap import interleaving
+from tracelens.analyses import interleaving
 from tracelens.simulator.synthetic import Scenario
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.overlap.interleaving import Interleaving
+    from tracelens.analyses.interleaving import Interleaving
 
 OVERLAPPED = Scenario(ranks=4, steps=40)
 BLOCKING = Scenario(ranks=4, steps=40, overlap=False)

@@ -10,13 +10,13 @@ import pytest
 from support.runs.analysed import report
 from support.runs.traces import call, span, trace_of
 
-from tracelens.analyses import analyze
-from tracelens.analyses.overlap.gradient_latency import STAGES, steps_to_write
+from tracelens.analyses.gradient_latency import STAGES, steps_to_write
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.overlap.gradient_latency import GradientLatency
+    from tracelens.analyses.gradient_latency import GradientLatency
 
 QUIET = Scenario(ranks=4, steps=40, noise=0.0, spread=0.0, exit_skew_us=0.0)
 MS = 1_000_000

@@ -13,7 +13,7 @@ from tracelens.replay.whatif import whatif
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 if TYPE_CHECKING:
-    from tracelens.analyses.overlap.interleaving import Interleaving
+    from tracelens.analyses.interleaving import Interleaving
 
 QUIET = Scenario(ranks=4, steps=20, noise=0.0, spread=0.0, exit_skew_us=0.0)
 MS = 1_000_000

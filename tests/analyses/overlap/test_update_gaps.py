@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from support.runs.traces import call, span, trace_of
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.overlap.interleaving import Interleaving
+    from tracelens.analyses.interleaving import Interleaving
     from tracelens.model.result import Report
 
 MS = 1_000_000

@@ -8,9 +8,9 @@ import pytest
 
 import tracelens as tl
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
 from tracelens.analyses.servers import asynchrony
 from tracelens.facts import Facts
+from tracelens.verdicts.report import analyze
 
 MS = 10**6
 

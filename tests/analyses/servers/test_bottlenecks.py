@@ -11,14 +11,13 @@ import pytest
 from support.runs.analysed import faults, report, trace
 from support.tiers import few_or_many, mark_slow
 
-from tracelens.analyses import analyze
 from tracelens.analyses.servers import utilisation
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.servers.shards import Shards
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -31,7 +30,7 @@ KINDS = ("ps_cpu_bound", "ps_network_bound", "ps_incast")
 
 def measured(scenario: Scenario) -> Shards:
     """Return what is known of the shards."""
-    return cast("Imbalance", report(scenario).results["imbalance"]).shards
+    return cast("Shards", report(scenario).results["shards"])
 
 
 def only(scenario: Scenario) -> Finding:

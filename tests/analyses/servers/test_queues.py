@@ -11,13 +11,13 @@ from support.runs.traces import span, trace_of
 from support.tiers import mark_slow
 
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.imbalance import Imbalance
     from tracelens.analyses.servers.queues import Queues
+    from tracelens.analyses.servers.shards import Shards
     from tracelens.model.result import Report
 
 MS = 10**6
@@ -28,7 +28,7 @@ HOT = replace(SERVERS, shard_bytes=(4 * MIB, 40 * MIB))
 
 def queues(found: Report) -> Queues:
     """Return what is known of queues."""
-    return cast("Imbalance", found.results["imbalance"]).shards.queues
+    return cast("Shards", found.results["shards"]).queues
 
 
 def exchanged(worker: int, push: int, pull: tuple[int, int]) -> list[dict[str, Any]]:

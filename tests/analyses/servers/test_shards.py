@@ -11,13 +11,13 @@ from polars.testing import assert_frame_equal
 from support.runs.analysed import faults, report, trace
 from support.tiers import mark_slow
 
-from tracelens.analyses import analyze
 from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.reports import to_text
 from tracelens.simulator.synthetic import Scenario
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.imbalance import Imbalance
+    from tracelens.analyses.servers.shards import Shards
     from tracelens.model.result import Report
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ def test_the_hot_shard_is_named() -> None:
 
 def test_loads_are_exact() -> None:
     """Bytes and requests of every shard are those that were pushed and pulled."""
-    loads = cast("Imbalance", report(HOT).results["imbalance"]).shards.loads
+    loads = cast("Shards", report(HOT).results["shards"]).loads
     assert loads["shard"].to_list() == [0, 1, 2]
     assert loads["bytes"].to_list() == [2 * 4 * 40 * size * MIB for size in (4, 24, 4)]
     assert loads["requests"].to_list() == [2 * 4 * 40] * 3
@@ -56,7 +56,7 @@ def test_a_hidden_shard_is_harmless() -> None:
 
 def test_a_run_without_servers_has_no_shards() -> None:
     """The table is there, and empty."""
-    shards = cast("Imbalance", report(Scenario()).results["imbalance"]).shards
+    shards = cast("Shards", report(Scenario()).results["shards"])
     assert shards.loads.is_empty()
     assert shards.findings == ()
 
@@ -75,7 +75,7 @@ def without(scenario: Scenario, *columns: str) -> Report:
 def test_shards_are_known_by_the_requests_that_they_serve() -> None:
     """Workers need not record which shard they ask."""
     found = without(HOT, "shard")
-    loads = cast("Imbalance", found.results["imbalance"]).shards.loads
+    loads = cast("Shards", found.results["shards"]).loads
     assert loads["bytes"].to_list() == [2 * 4 * 40 * size * MIB for size in (4, 24, 4)]
     assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
 
@@ -86,8 +86,8 @@ def test_servers_need_not_know_steps() -> None:
     served = pl.col("op").is_in(["receive", "aggregate", "apply", "reply"])
     step = pl.when(served).then(-1).otherwise(pl.col("step")).cast(EVENT_COLUMNS["step"])
     found = analyze(run.with_(events=run.events.with_columns(step=step), parts=None, outlines=None))
-    known = cast("Imbalance", report(HOT).results["imbalance"]).shards
-    shards = cast("Imbalance", found.results["imbalance"]).shards
+    known = cast("Shards", report(HOT).results["shards"])
+    shards = cast("Shards", found.results["shards"])
     assert_frame_equal(shards.loads, known.loads)
     assert shards.loads["cpu_share"].min() > 0  # type: ignore[operator]  # of floats
     assert [one.kind for one in faults(found)] == ["ps_hot_shard"]
@@ -110,7 +110,7 @@ def test_what_servers_do_not_see_of_pulls_is_saved_as_well(link: float) -> None:
 def test_bytes_that_nobody_measured_are_null(columns: tuple[str, ...]) -> None:
     """No shard has 0 bytes because workers did not say which they ask, or how much."""
     found = without(HOT, *columns)
-    shards = cast("Imbalance", found.results["imbalance"]).shards
+    shards = cast("Shards", found.results["shards"])
     assert shards.loads.select("bytes", "bytes_share").null_count().row(0) == (3, 3)
     assert shards.placements.is_empty()
     assert [one.kind for one in found.findings if one.kind == "ps_hot_shard"] == []

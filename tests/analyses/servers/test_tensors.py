@@ -12,7 +12,7 @@ from tracelens.analyses.servers import variable_placement
 from tracelens.simulator.synthetic import Scenario
 
 if TYPE_CHECKING:
-    from tracelens.analyses.imbalance import Imbalance
+    from tracelens.analyses.servers.shards import Shards
 
 MIB = 1 << 20
 VARIABLES = (9 * MIB, MIB, 6 * MIB, 2 * MIB)
@@ -33,7 +33,7 @@ def labelled(*rows: dict[str, Any]) -> pl.DataFrame:
 
 def test_every_variable_is_on_its_shard_with_its_bytes() -> None:
     """Dealt out in turn: shard 0 holds variables 0 and 2; each way a worker moves all of a variable."""
-    tensors = cast("Imbalance", report(DEALT).results["imbalance"]).shards.tensors
+    tensors = cast("Shards", report(DEALT).results["shards"]).tensors
     rows = tensors.select("shard", "tensor", "step_bytes").rows()
     assert rows == [
         (0, "variable 0", 9 * MIB),
@@ -47,7 +47,7 @@ def test_every_variable_is_on_its_shard_with_its_bytes() -> None:
 
 def test_the_longest_request_is_one_that_was_recorded() -> None:
     """Its rank and times are those of a recorded span of that variable, and none is longer."""
-    row = cast("Imbalance", report(DEALT).results["imbalance"]).shards.tensors.row(0, named=True)
+    row = cast("Shards", report(DEALT).results["shards"]).tensors.row(0, named=True)
     spans = trace(DEALT).spans.filter(pl.col("role") == "worker", pl.col("key") == 0).collect()
     lasted = spans["end_ns"] - spans["start_ns"]
     assert row["longest_end_ns"] - row["longest_start_ns"] == lasted.max()

@@ -12,14 +12,14 @@ from support.runs.analysed import report, trace
 from support.tiers import mark_slow
 
 from tracelens.accounting import phases
-from tracelens.analyses import analyze
 from tracelens.analyses.servers.shards import replayable_rounds
 from tracelens.replay.parameter_servers import MOST_REQUESTS, Change
 from tracelens.reports import to_markdown, to_text
 from tracelens.simulator.synthetic import Scenario, duration_ns
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
-    from tracelens.analyses.imbalance import Imbalance
+    from tracelens.analyses.servers.shards import Shards
     from tracelens.model.trace import Trace
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ DEALT = Scenario(ranks=4, steps=40, shards=4, variables=VARIABLES, noise=0.01)
 
 def placements(scenario: Scenario) -> dict[str, dict[str, float]]:
     """Return the table by placement."""
-    table = cast("Imbalance", report(scenario).results["imbalance"]).shards.placements
+    table = cast("Shards", report(scenario).results["shards"]).placements
     return {row["placement"]: row for row in table.to_dicts()}
 
 
@@ -91,7 +91,7 @@ def test_one_shard_has_nothing_to_even_out() -> None:
 def changed(run: Trace, *, keep: pl.Expr) -> dict[str, dict[str, float | None]]:
     """Return the table of a run without some of its events."""
     found = analyze(run.with_(events=run.events.filter(keep.fill_null(value=True))))
-    table = cast("Imbalance", found.results["imbalance"]).shards.placements
+    table = cast("Shards", found.results["shards"]).placements
     return {row["placement"]: row for row in table.to_dicts()}
 
 

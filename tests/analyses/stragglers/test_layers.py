@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from support.runs.traces import call, span, trace_of
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from support.runs.analysed import faults, report, trace
 
-from tracelens.analyses import analyze
 from tracelens.simulator.synthetic import Fault, Scenario
+from tracelens.verdicts.report import analyze
 
 SLOW = (Fault("forward", (0,), factor=3),)
 

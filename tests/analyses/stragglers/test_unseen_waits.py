@@ -9,8 +9,8 @@ import pytest
 from support.runs.analysed import faults
 from support.runs.traces import call, span, trace_of
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

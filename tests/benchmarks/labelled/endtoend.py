@@ -15,7 +15,7 @@ from benchmarks.labelled.score import HALF_A_POINT, of_peers, outcome
 from benchmarks.labelled.setting import FAMILIES, FIRST_SEED, LEVELS, setting
 
 from tracelens import load
-from tracelens.analyses import analyze
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

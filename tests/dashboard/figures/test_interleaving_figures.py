@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
-from tracelens.analyses import analyze
-from tracelens.analyses.overlap import gradient_latency
+from tracelens.analyses import gradient_latency
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Scenario, generate
+from tracelens.verdicts.report import analyze
 from tracelens_dashboard.figures import interleaving
 from tracelens_dashboard.pages import interleaving as page
 from tracelens_dashboard.runs.store import Store

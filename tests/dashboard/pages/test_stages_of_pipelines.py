@@ -15,9 +15,9 @@ from benchmarks.labelled.setting import Setting
 from support.runs.cached import load_or_make
 
 from tracelens import load
-from tracelens.analyses import analyze
 from tracelens.lod import opening
 from tracelens.model.trace import SAMPLE_COLUMNS
+from tracelens.verdicts.report import analyze
 from tracelens_dashboard.components.timeline import inspector
 from tracelens_dashboard.figures import stragglers
 from tracelens_dashboard.runs.store import Store
@@ -137,7 +137,7 @@ def test_code_is_held_against_the_stages_in_a_report(monkeypatch: Any) -> None:
     """What the analyses look for in stacks is what peers of the stage do not do."""
     trace, asked = read()[0], []
     monkeypatch.setattr(
-        "tracelens.analyses.stacks.of_ranks", lambda *values, **_: asked.append(values[2:4])
+        "tracelens.accounting.sampled_code.of_ranks", lambda *values, **_: asked.append(values[2:4])
     )
     analyze(trace)
     assert asked == [((slow(),), tuple(rank for rank in FIRST if rank != slow()))]

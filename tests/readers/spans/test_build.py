@@ -8,10 +8,10 @@ from typing import Final
 import polars as pl
 import pytest
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.model.recognition import Gap, Recognition, joined
 from tracelens.readers.spans import Origin, build
+from tracelens.verdicts.report import analyze
 
 MS: Final = 10**6
 STEPS: Final = 40

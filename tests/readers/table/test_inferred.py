@@ -11,8 +11,8 @@ from support.runs.analysed import trace as simulated
 from support.runs.tables import table_of
 
 from tracelens import Trace
-from tracelens.analyses import analyze
 from tracelens.simulator.synthetic import Scenario, generate, random_clocks
+from tracelens.verdicts.report import analyze
 
 SLOW = RUNS["slow rank"][0]
 HEALTHY = RUNS["healthy"][0]

@@ -12,11 +12,11 @@ from support.runs.sound import check_ledger, negative
 from support.tiers import check_examples, few_or_many
 
 from tracelens import Trace
-from tracelens.analyses import analyze
 from tracelens.errors import TraceLensError
 from tracelens.readers.table.naming import COLUMNS, OTHERS, TIMES
 from tracelens.reports import to_json
 from tracelens.reports.schema import problems
+from tracelens.verdicts.report import analyze
 
 SYNONYMS = [word for said in (TIMES | OTHERS).values() for word in said.split()]
 WORDS = ["forward", "bwd", "AllReduce", "step", "update", "push", "ps_service", "elastic", "wait"]

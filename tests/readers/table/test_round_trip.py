@@ -14,9 +14,9 @@ from support.samples import manifest, sample_trace
 from support.tiers import check_examples, few_or_many, mark_slow, mark_slow_in_turn
 
 from tracelens import Trace, load
-from tracelens.analyses import analyze
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from pathlib import Path

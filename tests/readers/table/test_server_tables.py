@@ -6,7 +6,7 @@ from itertools import accumulate
 from typing import Any
 
 from tracelens import Trace
-from tracelens.analyses import analyze
+from tracelens.verdicts.report import analyze
 
 STEPS = 40
 US = 1_000

@@ -8,8 +8,8 @@ import pytest
 from support.runs.tables import rows
 
 from tracelens import Trace
-from tracelens.analyses import analyze
 from tracelens.errors import EmptyTrace, UnusableInput
+from tracelens.verdicts.report import analyze
 
 
 def sentences(trace: Trace) -> str:

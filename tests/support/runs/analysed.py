@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from support.runs.cached import load_or_make
 
-from tracelens.analyses import analyze
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate
+from tracelens.verdicts.report import analyze
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

@@ -9,6 +9,7 @@ from support.runs.verdicts import said
 
 from tracelens.accounting import phases
 from tracelens.analyses import critical_path, imbalance
+from tracelens.analyses.servers import shards
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.findings import Finding
@@ -70,6 +71,7 @@ def report_of(trace: Trace, *findings: Finding) -> Report:
         notes=trace.notes,
         results={
             "phases": parts,
+            "shards": shards.run(Facts(trace, parts)),
             "imbalance": imbalance.run(Facts(trace, parts)),
             "critical_path": critical_path.run(Facts(trace, parts)),
         },

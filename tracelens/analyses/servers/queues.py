@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.accounting.jitter import ALONE_COLUMNS
 from tracelens.accounting.server_queues import server_queues
-from tracelens.analyses.jitter import ALONE_COLUMNS
 from tracelens.analyses.servers.bottleneck import CHANCE, FEWEST_STEPS
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
@@ -42,7 +42,7 @@ class Queues:
 
     A shard that is not at work holds them in code that no span covers.
     `alone` says for how long the push of each of `ranks` was the only one that was missing, by step
-    (`analyses/jitter.py`).
+    (`accounting/jitter.py`).
     `at_barriers` says that workers wait for updates without a request, before they go on.
     """
 

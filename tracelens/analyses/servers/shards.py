@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import polars as pl
 
+from tracelens.accounting import sampled_code
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses import stacks
 from tracelens.analyses.servers import (
     small_messages,
     utilisation,
@@ -36,6 +36,7 @@ from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TEN
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.shown import Shown
 from tracelens.replay.exchange import Exchange
 from tracelens.replay.parameter_servers import MOST_REQUESTS, PROCESSOR, Rounds
 from tracelens.replay.whatif import Replay
@@ -50,12 +51,13 @@ if TYPE_CHECKING:
     from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.analyses.servers.variable_placement import Advice
     from tracelens.arrays import Floats
+    from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
 # What share of the job is saved, with its interval, if each shard holds so many times its bytes.
 Gain: TypeAlias = "Callable[[Floats], tuple[float, tuple[float, float]] | None]"
 
-__all__ = ["SHARD_COLUMNS", "Shards", "measure", "replayable_rounds"]
+__all__ = ["SHARD_COLUMNS", "Shards", "replayable_rounds", "run"]
 
 HOT: Final = 1 + ENOUGH  # times the mean bytes; these are exact, only a gain is in doubt
 WORTH_REPORTING: Final = NOTICEABLE  # of job time
@@ -95,7 +97,7 @@ TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Shards:
+class Shards(Shown):
     """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS.
 
     `queues` says why workers are queued.
@@ -108,6 +110,11 @@ class Shards:
     findings: tuple[Finding, ...]
     queues: Queues = NO_QUEUES
 
+    @property
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """What a report shows."""
+        return {"shards": self.loads, "placements": self.placements}
+
 
 NOTHING: Final = Shards(
     loads=pl.DataFrame(schema=SHARD_COLUMNS),
@@ -118,8 +125,9 @@ NOTHING: Final = Shards(
 )
 
 
-def measure(trace: Trace, phases: Phases) -> Shards:
+def run(facts: Facts) -> Shards:
     """Measure the shards' load, and look for a hot one and for what else holds servers up."""
+    trace, phases = facts.trace, facts.phases
     served = utilisation.served_requests(trace).with_columns(
         ns=pl.col("end_ns") - pl.col("start_ns")
     )
@@ -163,7 +171,7 @@ def measure(trace: Trace, phases: Phases) -> Shards:
         found = [*hot, *(one for one in others if not named & set(one.shards))]
         found += held_requests(exchange, queues.held_ns, trace.workers.height)
     found = [
-        stacks.with_code(_with_work(one, served), stacks.of_shards(trace, one.shards))
+        sampled_code.with_code(_with_work(one, served), sampled_code.of_shards(trace, one.shards))
         for one in found
     ]
     return Shards(

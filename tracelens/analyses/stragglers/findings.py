@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 import polars as pl
 
-from tracelens.accounting import compute_time
+from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.communication.awaited_ranks import (
+    awaited_messages,
+    blocked_by,
+    complete_calls,
+    last_share,
+    wait_caused_alone,
+)
 from tracelens.accounting.compute_time import (
     Workload,
     measure_workload,
@@ -25,14 +32,6 @@ from tracelens.accounting.compute_time import (
 )
 from tracelens.accounting.core_waits import core_wait_of
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses import stacks
-from tracelens.analyses.collectives.arrivals import (
-    awaited_messages,
-    blocked_by,
-    complete_calls,
-    last_share,
-    wait_caused_alone,
-)
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import priced
 from tracelens.analyses.stragglers.location import parts_of, place_of
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.core_waits import CoreWait
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.stacks import Culprit
+    from tracelens.accounting.sampled_code import Culprit
     from tracelens.analyses.stragglers.location import Parts, Place
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
@@ -183,7 +182,7 @@ def _clues(
         work=workload_ratios(given, late.ranks, others, late.touched),
         parts=parts_of(phases, ranks, peers, late.phase, steps),
         place=place_of(phases, ranks, peers, steps) if uncovered else None,
-        samples=stacks.of_ranks(
+        samples=sampled_code.of_ranks(
             trace, phases, ranks, peers, late.phase, steps=steps, extra_ns=found.extra_ns
         ),
         core=core_wait_of(trace, own, late.ranks, slice(late.first, late.last + 1)),
@@ -344,7 +343,7 @@ def _more_sentences(found: Straggler, clues: Clues) -> list[str]:
         *workload_sentences(clues.work, several=len(found.ranks) > 1),
         *layer_sentences(phase, clues.parts),
         *(place_sentences(clues.place, clues.samples) if uncovered else []),
-        *stacks.code_sentences(clues.samples),
+        *sampled_code.code_sentences(clues.samples),
     ]
 
 

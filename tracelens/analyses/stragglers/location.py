@@ -1,8 +1,7 @@
-"""Where a straggler's delay is, or that of who is only waited for: in which layers, and between what.
+"""Where a straggler's delay is: in which layers, and between what.
 
 Layers, or other recorded parts of the phase, hold it if a few of them take most of it, or all alike. In
-which code it is, samples of the stack tell (`tracelens/analyses/stacks.py`). Where no finding says why
-ranks wait, all there is to say is for whom they do so most, and where that one is later than its peers.
+which code it is, samples of the stack tell (`tracelens/accounting/sampled_code.py`).
 """
 
 from __future__ import annotations
@@ -14,22 +13,17 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINSTRUMENTED
-from tracelens.analyses import stacks
-from tracelens.analyses.jitter import in_few_steps
 from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, MANY
-from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Flags, Floats, Ints
-    from tracelens.facts import Facts
-    from tracelens.model.verdict import Ledger
+    from tracelens.arrays import Floats, Ints
 
-__all__ = ["MAJORITY", "Parts", "Place", "awaited_text", "parts_of", "place_of"]
+__all__ = ["MAJORITY", "Parts", "Place", "parts_of", "place_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,45 +148,3 @@ def _around_uninstrumented(phases: Phases, steps: Ints) -> Iterator[tuple[int, F
 
 
 _IS_COMMUNICATION: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
-
-
-def awaited_text(facts: Facts, ledger: Ledger) -> str:
-    """Return for whom all others wait most, and where it is later than its peers; may be empty."""
-    rank, share = ledger.awaited_rank, ledger.awaited_share
-    if rank is None or share is None:
-        return ""
-    most = "most of it" if share > MAJORITY else fmt.percent(share)
-    return f"{most} for rank {rank}{_where(facts, rank)}"
-
-
-def _where(facts: Facts, rank: int) -> str:
-    trace, phases, own = facts.trace, facts.phases, facts.compute_time.levelled
-    column = own.ranks.index(rank)
-    beyond = [np.nan_to_num(by[:, column] - medians(by, axis=1), nan=0.0) for by in own.own]
-    if not beyond:
-        return ""
-    longer = [np.maximum(by, 0.0) for by in beyond]
-    most = int(np.argmax([float(by.sum()) for by in longer]))
-    phase, extra = own.phases[most], longer[most]
-    if extra.sum() < len(own.steps):  # not a nanosecond per step
-        return ", whose own time is no longer than that of the others"
-    few = in_few_steps(extra) & (extra > extra.max() / MANY)  # not what hardly matters beside
-    if not few.any() or extra[few].sum() < MAJORITY * extra.sum():
-        per_step = fmt.duration(float(extra.sum()) / len(own.steps))
-        return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
-    steps, peers = own.steps[few], tuple(one for one in own.ranks if one != rank)
-    parts = [fmt.phase(phase)]
-    if phase == CATEGORIES[UNINSTRUMENTED]:
-        place = place_of(phases, (rank,), peers, steps)
-        parts += [place.text] if place and place.share >= MAJORITY else []
-    usual = float(extra[few].mean())
-    seen = stacks.of_ranks(trace, phases, (rank,), peers, phase, steps=steps, extra_ns=usual)
-    code = f", in {stacks.path_text(seen.path)}" if seen else ""
-    return f" ({', '.join(parts)}: {_in_steps(extra, few, own.steps)}{code})"
-
-
-def _in_steps(extra: Floats, few: Flags, steps: Ints) -> str:
-    """Return by how much it is later in which few steps."""
-    lasted, named = fmt.duration(float(extra[few].mean())), steps[few].tolist()
-    each = "each of " if len(named) > 1 else ""
-    return f"{lasted} beyond the others in {each}{fmt.listing('step', named)}"

@@ -20,8 +20,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
+from tracelens.accounting.communication import call_costs
 from tracelens.accounting.phases import exposed_transfer, job_ns
-from tracelens.analyses.collectives import cost_model
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
@@ -180,7 +180,7 @@ def _bound(trace: Trace, phases: Phases, job: int) -> list[Finding]:
             " If one link is slow, collectives alone do not tell which; messages between ranks would."
         )
     )
-    latency = cost_model.latency_share(trace)
+    latency = call_costs.latency_share(trace)
     finding = Finding.of(
         "exposed_communication",
         {

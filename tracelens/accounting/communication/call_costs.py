@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.analyses.collectives import transfers
+from tracelens.accounting.communication import transfers
 from tracelens.stats.constants import (
     MAJORITY,
     MANY,

@@ -24,12 +24,12 @@ import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.efficiency import USEFUL
+from tracelens.accounting.jitter import Waits
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.collectives.arrivals import Arrivals
-from tracelens.analyses.imbalance import Imbalance
-from tracelens.analyses.jitter import Waits
+from tracelens.analyses.arrivals import Arrivals
 from tracelens.analyses.servers.bottleneck import FEWEST_STEPS
 from tracelens.analyses.servers.queues import NO_QUEUES, Queues
+from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stage_imbalance import StageImbalance
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
@@ -223,8 +223,8 @@ def _explained_by(finding: Finding) -> tuple[str, ...]:
 
 
 def _queues(results: Mapping[str, Result]) -> Queues:
-    found = results.get("imbalance")
-    return found.shards.queues if isinstance(found, Imbalance) else NO_QUEUES
+    found = results.get("shards")
+    return found.queues if isinstance(found, Shards) else NO_QUEUES
 
 
 def _at_calls(results: Mapping[str, Result], phases: Phases) -> Waits | None:

@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.recognised import gaps_of
-from tracelens.analyses.stacks import path_text
-from tracelens.analyses.stragglers.location import awaited_text
-from tracelens.analyses.tasks import measure_tasks
+from tracelens.accounting.sampled_code import path_text
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
 from tracelens.stats.constants import BOUND, CRITICAL, MODERATE, WORTH
+from tracelens.verdicts.awaited import awaited_text
+from tracelens.verdicts.recognised import gaps_of
+from tracelens.verdicts.tasks import measure_tasks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.accounting.phases import Phases
-    from tracelens.analyses.tasks import Tasks
     from tracelens.facts import Facts
     from tracelens.model.findings import Finding
     from tracelens.model.recognition import Gap
     from tracelens.model.result import Summary
     from tracelens.model.trace import Note, Trace
     from tracelens.model.verdict import Ledger, Loss
+    from tracelens.verdicts.tasks import Tasks
 
 __all__ = ["conclude"]
 

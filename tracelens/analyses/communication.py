@@ -4,7 +4,7 @@ Algorithm bandwidth is payload / time; bus bandwidth multiplies it by what the s
 (nccl-tests, PERFORMANCE.md), so that operations and numbers of ranks compare. Messages are **small** if
 joining them saves time when the run is replayed (`replay/pricing.py`).
 
-What a message costs is fitted where sizes differ, and bounded where they do not (`cost_model.py`).
+What a message costs is fitted where sizes differ, and bounded where they do not (`call_costs.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.communication import call_costs, transfers
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.collectives import cost_model, transfers
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
@@ -26,7 +26,7 @@ from tracelens.stats.constants import MANY, NEARLY_ALL, NOTICEABLE, ROUNDING, SI
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
-    from tracelens.analyses.collectives.cost_model import Costs
+    from tracelens.accounting.communication.call_costs import Costs
     from tracelens.facts import Facts
     from tracelens.replay.pricing import JoinedCalls
     from tracelens.replay.windows import WindowedReplay
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-_BY: Final = (*cost_model.BY, "from_bytes")
+_BY: Final = (*call_costs.BY, "from_bytes")
 
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
@@ -101,9 +101,9 @@ def run(facts: Facts) -> Communication:
     trace = facts.trace
     calls = transfers.with_algorithms(trace, transfers.collective_calls(trace))
     sized = calls.filter(pl.col("bytes") > 0, pl.col("wire_ns") > 0, pl.col("ranks") > 1)
-    lines = cost_model.fits(sized)
+    lines = call_costs.fits(sized)
     job = job_ns(trace)
-    costs = lines | cost_model.bounds(trace, sized, lines)
+    costs = lines | call_costs.bounds(trace, sized, lines)
     small = _small(facts.replay, sized, costs, job) if job else []
     each = _classed(sized)
     return Communication(
@@ -111,7 +111,7 @@ def run(facts: Facts) -> Communication:
         bandwidths=_bandwidths(each),
         slowest=_slowest(each),
         lines=_table(sized, lines),
-        choices=cost_model.choices(lines),
+        choices=call_costs.choices(lines),
         findings=tuple(small),
     )
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.communication import transfers
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.collectives import transfers
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.pricing import price_faster_calls

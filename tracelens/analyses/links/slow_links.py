@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.communication import transfers
 from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import exposed_transfer, job_ns
-from tracelens.analyses.collectives import congestion, transfers
+from tracelens.analyses.links import congestion
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown

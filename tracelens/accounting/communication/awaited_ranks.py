@@ -1,0 +1,148 @@
+"""For whom others waited in collectives and messages, and for how long it was for that rank alone.
+
+Of the wait that a rank caused alone, moments count once, however many calls wait in them: who is delayed
+is so for all calls that follow, as long as nothing brings the ranks together. And who is delayed because
+it was blocked itself, in a call of other ranks, did not cause that: there, another rank was waited for.
+So blame goes back along chains of messages, too: in each, one rank waits for another, who caused of it
+what it was not blocked itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.categories import CATEGORIES
+from tracelens.model.calls import NEVER
+from tracelens.stats.constants import CLEAR
+from tracelens.stats.robust import deviation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Int32s, Ints
+    from tracelens.model.calls import CallGrid
+    from tracelens.model.trace import Trace
+
+__all__ = [
+    "awaited_messages",
+    "blocked_by",
+    "complete_calls",
+    "last_share",
+    "measure_caused_waits",
+    "wait_caused_alone",
+]
+
+_IS_WAIT: Final = np.array(CATEGORIES) == "wait"
+
+
+def awaited_messages(trace: Trace) -> pl.DataFrame:
+    """Return the waits in messages that the clocks can tell, each of one rank for another alone."""
+    lasted = pl.col("end_ns") - pl.col("start_ns")
+    return trace.awaited.filter(lasted > CLEAR * trace.uncertainty_ns).select(
+        step="step", last_rank="rank", last_ns="end_ns", alone_ns=lasted
+    )
+
+
+def wait_caused_alone(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
+    """Sum up by `rank` how long it was waited for alone (`alone_ns`).
+
+    Args:
+        calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
+        phases: Where ranks themselves waited.
+    """
+    found = measure_caused_waits(calls, phases).group_by("rank").agg(pl.col("alone_ns").sum())
+    return found.with_columns(pl.col("alone_ns").round().cast(pl.Int64))
+
+
+def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
+    """Return the times in which a rank was waited for alone: `rank`, `step`, `alone_ns`.
+
+    Of each what the rank waited itself meanwhile is left out.
+    """
+    moments = _once(calls).partition_by("rank", as_dict=True, maintain_order=True)
+    rank_of = dict(phases.pieces.steps.select("process", "rank").unique().iter_rows())
+    place = {rank_of[process]: at for at, process in enumerate(phases.pieces.processes)}
+    parts = [pl.DataFrame(schema=_CAUSED)]
+    for (rank,), mine in moments.items():
+        times = mine.select("start_ns", "end_ns").to_numpy()
+        alone = np.diff(times, axis=1)[:, 0].astype(np.float64)
+        if rank in place:
+            waited = phases.pieces.of_worker(place[rank]).spent_before(_IS_WAIT, times)
+            alone -= np.diff(waited, axis=1)[:, 0]
+        parts.append(mine.select("rank", "step", alone_ns=pl.Series(alone)))
+    return pl.concat(parts)
+
+
+_CAUSED: Final = {"rank": pl.Int32(), "step": pl.Int32(), "alone_ns": pl.Float64()}
+
+
+def _once(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the times in which a rank was waited for alone, apart from each other."""
+    reached = pl.col("end_ns").cum_max().shift(1).over("rank")
+    return (
+        calls.filter(pl.col("alone_ns") > 0)
+        .select(
+            "step",
+            rank="last_rank",
+            start_ns=pl.col("last_ns") - pl.col("alone_ns"),
+            end_ns="last_ns",
+        )
+        .sort("rank", "start_ns")
+        .with_columns(start_ns=pl.max_horizontal("start_ns", reached))
+        .filter(pl.col("start_ns") < pl.col("end_ns"))
+    )
+
+
+def complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
+    """Return the collectives of some steps that every rank came to."""
+    found = (
+        grid.taken(np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first("step"), steps)))
+        for grid in trace.calls
+    )
+    return tuple(grid for grid in found if grid.height)
+
+
+def last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
+    """Return in what share of collectives one of `ranks` came last; null without any."""
+    if not calls:
+        return None
+    last = np.concatenate([grid.last_rank for grid in calls])
+    return float(np.mean(np.isin(last, ranks)))
+
+
+def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float, float] | None:
+    """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
+
+    That is the time between the last arrival of the others and that of `ranks`, less what a typical
+    other rank holds up; and by how much that differs from one other rank to the next (its standard
+    deviation), in nanoseconds. Null without collectives.
+    """
+    if not calls:
+        return None
+    there = (rank for grid in calls for rank in grid.ranks[grid.there.any(axis=0)].tolist())
+    alone, held = 0, dict.fromkeys(there, 0)
+    for grid in calls:
+        named = np.isin(grid.ranks, ranks)
+        if named.any() and not named.all():
+            for _, some in grid.blocks():
+                mine, others = (some.start_ns[:, part].max(axis=1) for part in (named, ~named))
+                both = (mine != NEVER) & (others != NEVER)
+                alone += int(np.maximum(mine - others, 0)[both].sum())
+        if len(named) > 1:
+            sums = _sums_by_last(grid.last_rank, grid.alone_ns)
+            held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
+    theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
+    if not len(theirs):
+        return float(alone), 0.0
+    typical = float(np.median(theirs))
+    return float(alone) - typical, deviation(theirs - typical)
+
+
+def _sums_by_last(ranks: Int32s, values: Ints) -> dict[int, int]:
+    known, place = np.unique(ranks, return_inverse=True)
+    sums = np.bincount(place, values).astype(np.int64)
+    return dict(zip(known.tolist(), sums.tolist(), strict=True))

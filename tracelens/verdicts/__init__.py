@@ -1,0 +1,1 @@
+"""What the results of all analyses come to: the report, the ledger of losses, the verdict."""

@@ -1,0 +1,64 @@
+"""For whom all others wait most if no finding says why, and where that rank is later than its peers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tracelens.accounting import sampled_code
+from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.jitter import in_few_steps
+from tracelens.analyses.stragglers.location import place_of
+from tracelens.model import fmt
+from tracelens.stats.constants import MAJORITY, MANY
+from tracelens.stats.robust import medians
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.facts import Facts
+    from tracelens.model.verdict import Ledger
+
+__all__ = ["awaited_text"]
+
+
+def awaited_text(facts: Facts, ledger: Ledger) -> str:
+    """Return for whom all others wait most, and where it is later than its peers; may be empty."""
+    rank, share = ledger.awaited_rank, ledger.awaited_share
+    if rank is None or share is None:
+        return ""
+    most = "most of it" if share > MAJORITY else fmt.percent(share)
+    return f"{most} for rank {rank}{_where(facts, rank)}"
+
+
+def _where(facts: Facts, rank: int) -> str:
+    trace, phases, own = facts.trace, facts.phases, facts.compute_time.levelled
+    column = own.ranks.index(rank)
+    beyond = [np.nan_to_num(by[:, column] - medians(by, axis=1), nan=0.0) for by in own.own]
+    if not beyond:
+        return ""
+    longer = [np.maximum(by, 0.0) for by in beyond]
+    most = int(np.argmax([float(by.sum()) for by in longer]))
+    phase, extra = own.phases[most], longer[most]
+    if extra.sum() < len(own.steps):  # not a nanosecond per step
+        return ", whose own time is no longer than that of the others"
+    few = in_few_steps(extra) & (extra > extra.max() / MANY)  # not what hardly matters beside
+    if not few.any() or extra[few].sum() < MAJORITY * extra.sum():
+        per_step = fmt.duration(float(extra.sum()) / len(own.steps))
+        return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
+    steps, peers = own.steps[few], tuple(one for one in own.ranks if one != rank)
+    parts = [fmt.phase(phase)]
+    if phase == CATEGORIES[UNINSTRUMENTED]:
+        place = place_of(phases, (rank,), peers, steps)
+        parts += [place.text] if place and place.share >= MAJORITY else []
+    usual = float(extra[few].mean())
+    seen = sampled_code.of_ranks(trace, phases, (rank,), peers, phase, steps=steps, extra_ns=usual)
+    code = f", in {sampled_code.path_text(seen.path)}" if seen else ""
+    return f" ({', '.join(parts)}: {_in_steps(extra, few, own.steps)}{code})"
+
+
+def _in_steps(extra: Floats, few: Flags, steps: Ints) -> str:
+    """Return by how much it is later in which few steps."""
+    lasted, named = fmt.duration(float(extra[few].mean())), steps[few].tolist()
+    each = "each of " if len(named) > 1 else ""
+    return f"{lasted} beyond the others in {each}{fmt.listing('step', named)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from support.samples import manifest, sample_report, sample_trace
 
-from tracelens.replay.whatif import whatif
+from tracelens.verdicts.whatif import whatif
 
 STRAGGLERS = [sample.name for sample in manifest() if sample.expect.get("kind") == "straggler"]
 

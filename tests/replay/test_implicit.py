@@ -11,7 +11,7 @@ import pytest
 from tracelens import Trace
 from tracelens.accounting import phases
 from tracelens.replay.model import Model
-from tracelens.replay.whatif import whatif
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,10 +18,10 @@ from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.replay import windows
 from tracelens.replay.model import Model
-from tracelens.replay.whatif import whatif
 from tracelens.replay.windows import WindowedReplay
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.report import analyze
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

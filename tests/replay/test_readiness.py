@@ -14,8 +14,8 @@ from tracelens.accounting import phases
 from tracelens.replay.calls import complete_calls
 from tracelens.replay.model import Model
 from tracelens.replay.readiness import Queue
-from tracelens.replay.whatif import whatif
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
+from tracelens.verdicts.whatif import whatif
 
 BASE = Scenario(
     ranks=4,

@@ -12,8 +12,9 @@ from support.runs.analysed import trace as run
 from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
-from tracelens.replay.whatif import Replay, whatif
+from tracelens.replay.whatif import Replay
 from tracelens.simulator.synthetic import Scenario, duration_ns
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from typing import Any

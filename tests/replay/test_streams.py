@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from tracelens import Trace
-from tracelens.replay.whatif import whatif
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from tracelens.accounting import phases
 from tracelens.load import prepare
 from tracelens.replay.model import Model
 from tracelens.replay.trust import Identity
-from tracelens.replay.whatif import whatif
 from tracelens.simulator.synthetic import Scenario
+from tracelens.verdicts.whatif import whatif
 
 MS = 10**6
 

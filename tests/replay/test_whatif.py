@@ -19,9 +19,9 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.phases import job_ns
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
-from tracelens.replay.whatif import whatif
 from tracelens.simulator.algorithms import transfer
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from typing import Any

@@ -21,6 +21,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
+from tracelens.replay.fixes import JoinFix
 from tracelens.replay.pricing import price_joined_calls
 from tracelens.stats.constants import MANY, NEARLY_ALL, NOTICEABLE, ROUNDING, SIZE_CLASS
 from tracelens.stats.robust import bootstrap_interval
@@ -187,7 +188,8 @@ def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) 
         steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
         joined = price_joined_calls(replay, name, op, cost, steps=steps)
         if joined and joined.saved_ns.sum() * joined.scale >= NOTICEABLE * job:
-            found.append(_finding(part, line, joined, job))
+            fix = JoinFix(name, op, joined.nbytes, joined.cost, steps)
+            found.append(_finding(part, line, joined, job, fix))
     return found
 
 
@@ -214,7 +216,9 @@ def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, fl
     return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
 
 
-def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int) -> Finding:
+def _finding(
+    part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int, fix: JoinFix
+) -> Finding:
     wire = int(part["wire_ns"].sum())
     share = min(line.latency_ns * part.height / max(wire, 1), 1.0)
     size = float(part["bytes"].to_numpy().mean())
@@ -232,6 +236,7 @@ def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int)
         pattern="persistent",
         saving=float(joined.saved_ns.sum()) * joined.scale / job,
         interval=_interval(joined, line, job),
+        fix=fix,
         evidence={
             "op": op,
             "calls_per_step": joined.calls,

@@ -25,6 +25,7 @@ from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
+from tracelens.replay.fixes import EditFix, WorkFix
 from tracelens.replay.pricing import price_edit
 from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram
@@ -158,6 +159,7 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
             {"exposed": fmt.percent(share), "overlap": fmt.percent(hidden)},
             saving=saving,
             interval=bootstrap_interval(saved_ns, job),
+            fix=EditFix(("overlap=on",)),
             phase="reduction",
             evidence={"exposed_transfer": share, "overlap": hidden},
         )
@@ -242,6 +244,7 @@ def _between_updates(facts: Facts, updates: WeightUpdates, job: int) -> list[Fin
             {"median": fmt.duration(typical), "long": fmt.duration(long)},
             saving=saving,
             interval=bootstrap_interval(saved_ns, job),
+            fix=WorkFix(steps, ((("uninstrumented",), host_ns),)),
             phase="update",
             evidence={"median_gap_ns": typical, "p90_gap_ns": long, "gaps": within.height},
         )

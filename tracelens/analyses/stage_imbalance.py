@@ -23,6 +23,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
+from tracelens.replay.fixes import WorkFix
 from tracelens.stats.constants import CONSISTENT, FEWEST_STEPS, LEAST_OF_STEP, WORTH
 from tracelens.stats.robust import bootstrap_interval, medians
 
@@ -70,8 +71,6 @@ def run(facts: Facts) -> StageImbalance:
     if stages is None or not own.settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
     replay = facts.replay.build_whole() if trace.exchanged.height else None
-    if replay is not None and not replay.explains_waits:
-        replay = None
     if replay is not None:
         own = _exclude_implicit_waits(own, replay)
     usual = _by_stage(own, stages, own.total)
@@ -124,7 +123,8 @@ def _finding(
     clear = beyond > LEAST_OF_STEP
     if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
         return None
-    lost = np.maximum(replay.measure_savings(*_even(own, stages), steps=own.steps), 0.0)
+    fix = WorkFix(own.steps, tuple(_even(own, stages)))
+    lost = np.maximum(replay.measure_savings(*fix.changes, steps=fix.steps), 0.0)
     saving = float(lost.sum()) / max(job, 1)
     if saving < WORTH:
         return None
@@ -146,6 +146,7 @@ def _finding(
         slowdown=float(middle[slowest] / max(float(middle.mean()), 1.0)),
         saving=saving,
         interval=bootstrap_interval(lost, job),
+        fix=fix,
         evidence={
             "stage": slowest,
             "stage_ns": [round(one) for one in middle.tolist()],

@@ -22,6 +22,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.counterfactual import price
+from tracelens.replay.fixes import WorkFix
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
     BLOCK,
@@ -257,6 +258,7 @@ def pause_findings(
             saving=cost.saving,
             interval=cost.interval,
             cost=cost.cost,
+            fix=WorkFix(own.steps, ((("gc",), paused),)) if cost.is_replayed else None,
             ranks=ranks,
             phase="gc",
             pattern="migrating",

@@ -47,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Open, replay, print."""
     trace = open_trace(arguments)
-    from tracelens.replay.whatif import whatif
+    from tracelens.verdicts.whatif import whatif
 
     found = whatif(trace, *arguments.what)
     if arguments.format == "json":

@@ -51,6 +51,7 @@ class Details(TypedDict, total=False):
     tensor: str | None
     function: str | None
     evidence: Mapping[str, Any]
+    fix: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +60,8 @@ class Finding:
 
     `cost` is the others' summed waiting / (ranks x job time); `saving` the share of job time that
     fixing it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
-    `steps` is (first, last), inclusive. `evidence` holds the numbers behind the sentence.
+    `steps` is (first, last), inclusive. `evidence` holds the numbers behind the sentence. `fix` is what
+    was replayed to price it (`tracelens.replay.fixes`), null = no replay; no report stores it.
     """
 
     kind: str
@@ -79,6 +81,7 @@ class Finding:
     tensor: str | None = None
     function: str | None = None
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    fix: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a kind that has no entry in `KINDS`."""

@@ -67,7 +67,7 @@ class Price:
     If none was, so many as `communicating` communicate for longer meanwhile, in which they may wait.
     `absorbed` is the share of the lateness that costs nothing: 1 - lost / late; of it, `in_flight` is
     absorbed by reductions under way, the rest by others who are late in the same steps. `inferred` says
-    that ranks wait for them in collectives that no span shows.
+    that ranks wait for them in collectives that no span shows, `is_replayed` that a replay says it.
     """
 
     saving: float
@@ -78,6 +78,7 @@ class Price:
     in_flight: float = 0.0
     communicating: int = 0
     inferred: bool = False
+    is_replayed: bool = False
 
 
 def price(
@@ -139,6 +140,7 @@ def price(
         in_flight=in_flight,
         communicating=communicating,
         inferred=replayed is not None and replayed.inferred and not waiting,
+        is_replayed=replayed is not None,
     )
 
 

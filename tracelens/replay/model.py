@@ -38,7 +38,6 @@ from tracelens.replay.threads import (
     rows_of,
     threads_of,
 )
-from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -384,12 +383,6 @@ class Model:
         known[: len(worked)] = np.minimum(known[: len(worked)], worked)
         return known
 
-    @property
-    def explains_waits(self) -> bool:
-        """Whether something that was recorded ends nearly all of the waits of workers."""
-        blocked = sum(float(thread.spent(IS_BLOCKED).sum()) for thread in self.threads)
-        return self._kept_ns <= MOST_UNMATCHED * blocked
-
     @cached_property
     def _kept_ns(self) -> float:
         """For how long workers are blocked by what is not known."""
@@ -416,18 +409,22 @@ class Model:
         ]
         return np.stack(columns, axis=1)
 
-    def reduce_lags(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
+    def reduce_lags(
+        self, *changes: tuple[Sequence[str], Floats], steps: Ints, lag: Floats | None = None
+    ) -> Floats:
         """Return the lags if workers work for less in some phases.
 
         Args:
             changes: Names of phases, and what is taken off them (below 0: added), ns, [step, worker].
-            steps: The step of each row of these.
+            steps: The step of each row of these; other steps than those of the model do not count.
+            lag: What the lags are before, ns; None = as recorded.
         """
-        lag = self.links.lag.copy()
-        rows = np.searchsorted(self.steps, steps)
+        lag = (self.links.lag if lag is None else lag).copy()
+        is_replayed = np.isin(steps, self.steps)
+        rows = np.searchsorted(self.steps, steps[is_replayed])
         for names, effect in changes:
             each = np.zeros((len(self.steps), len(self.threads)))
-            each[rows] = effect
+            each[rows] = effect[is_replayed]
             parts = zip(each.T, self.rows, self.worked(names), strict=True)
             less = np.concatenate([spread_over_moments(*part) for part in parts])
             lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
@@ -445,8 +442,8 @@ class Model:
         after[links.target[rows]] = factors[rows]
         return factors * after[links.source]
 
-    def measure_transfer_savings(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
-        """Return by how much shorter each step is if collectives take less time, ns, [step].
+    def transfer_factors(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
+        """Return how many times its lag each link takes if collectives take less time.
 
         Args:
             takes: What share of its time on the wire each call takes then, by communicator, [step].
@@ -459,8 +456,7 @@ class Model:
             if communicator in takes:
                 rows = np.flatnonzero(is_changed & (links.communicator == number))
                 factors[rows] = takes[communicator][place[rows]]
-        lag = links.lag * self.extend_to_departures(factors)
-        return self.lengths(self.usual) - self.lengths(self.replayed(lag))
+        return self.extend_to_departures(factors)
 
     def measure_savings(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
         """Return by how much shorter each step is with such changes, ns, [step]; see `reduce_lags`."""

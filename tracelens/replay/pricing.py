@@ -21,11 +21,12 @@ from tracelens.replay.edits.read import edited
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
     from tracelens.replay.calls import Calls
+    from tracelens.replay.fixes import TransferFix
     from tracelens.replay.model import Model
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
@@ -38,36 +39,40 @@ class JoinedCalls:
     """What joining the calls of a communicator up to `nbytes` saves.
 
     `saved_ns` is of each replayed step with such calls; the run has `scale` times as many. A usual step
-    has `messages` then, instead of `calls`.
+    has `messages` then, instead of `calls`. `cost` is what a call takes by its bytes.
     """
 
     saved_ns: Floats
     nbytes: int
     messages: int
     calls: int
+    cost: CostModel
     scale: float = 1.0
 
 
 def price_faster_calls(
-    replay: WindowedReplay, takes: Mapping[str, Floats], steps: Ints, lost_ns: Floats
-) -> Floats:
-    """Return what each of some steps saves if their collectives take less time, ns.
+    replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
+) -> tuple[Floats, TransferFix | None]:
+    """Return what each step of a fix saves, ns, and the fix; None where no replay is reliable.
 
     Args:
         replay: Of the run whose collectives these are.
-        takes: What share of its time on the wire each call takes then, by communicator, [step].
-        steps: The step of each row, ascending.
+        fix: How much less time they take, in which steps.
         lost_ns: What all calls of each step take less then, in sum.
     """
+    steps = fix.steps
     model = replay.build_around(steps)
     if model is None:
-        return np.minimum(lost_ns, exposed_transfer(replay.phases, steps))
-    saved_ns = _attribute(model.measure_transfer_savings(takes, steps), model, steps)
+        return np.minimum(lost_ns, exposed_transfer(replay.phases, steps)), None
+    changed = Changed(model, model.links.lag.copy())
+    fix.apply(changed)
+    saved_ns = model.lengths(model.usual) - model.lengths(changed.replayed())
+    saved_ns = _attribute(saved_ns, model, steps)
     is_replayed = np.isin(steps, model.steps)
     saved_share = float(saved_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     priced_ns: Floats = lost_ns * saved_share
     priced_ns[is_replayed] = saved_ns
-    return priced_ns
+    return priced_ns, fix
 
 
 def _attribute(saved_ns: Floats, model: Model, steps: Ints) -> Floats:
@@ -138,6 +143,7 @@ def _try_joins(
             nbytes=nbytes,
             messages=max(round(messages), 1),
             calls=usual_calls,
+            cost=cost,
         )
 
 

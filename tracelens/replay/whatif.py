@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
+    from tracelens.replay.fixes import Fix
 
-__all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf", "whatif"]
+__all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf"]
 
 FORMAT: Final = "tracelens.whatif/1"
 EVERY: Final = "all"
@@ -100,30 +101,24 @@ class WhatIf:
         }
 
 
-def whatif(trace: Trace, *edits: str, phases: Phases | None = None) -> WhatIf:
-    """Answer edits that are made together; with ``all``, every single one that is known.
-
-    Args:
-        trace: As `tracelens.open` returns it.
-        edits: Such as ``rank:3=median`` (docs/whatif.md).
-        phases: The partition of its time, if that was made before.
-
-    Raises:
-        InvalidArgument: an edit is none, or one that this trace cannot answer; or it has no steps.
-    """
-    return Replay.of(trace, phases).asked(*edits)
-
-
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A run that answers again and again."""
+    """A run that answers again and again; `fixes` are those of its findings, for ``fix:N``."""
 
     trace: str
     model: Model
+    fixes: Sequence[Fix | None] = ()
 
     @classmethod
-    def of(cls, trace: Trace, phases: Phases | None = None) -> Self:
-        """Make it of a trace; `phases` are the partition of its time, if that was made before.
+    def of(
+        cls, trace: Trace, phases: Phases | None = None, fixes: Sequence[Fix | None] = ()
+    ) -> Self:
+        """Make it of a trace.
+
+        Args:
+            trace: As `tracelens.open` returns it.
+            phases: The partition of its time, if that was made before.
+            fixes: The fix of each finding of its report, in the order of the report.
 
         Raises:
             InvalidArgument: it has no steps.
@@ -133,7 +128,7 @@ class Replay:
             raise InvalidArgument(
                 "The run has no steps on all its workers: there is nothing to replay."
             )
-        return cls(trace.path.name if trace.path else "", model)
+        return cls(trace.path.name if trace.path else "", model, fixes)
 
     def asked(self, *edits: str) -> WhatIf:
         """Answer edits that are made together; with ``all``, every single one that is known.
@@ -144,11 +139,12 @@ class Replay:
         if not edits:
             raise InvalidArgument("what if what? Name at least one edit, such as 'rank:3=median'.")
         if EVERY not in edits:
-            return self._found([_answer(self.model, edits)], [])
+            return self._found([self._answer(edits)], [])
         answers, refused = [], []
-        for edit in known_edits(self.model):
+        fixes = [f"fix:{number}" for number, fix in enumerate(self.fixes, 1) if fix is not None]
+        for edit in (*fixes, *known_edits(self.model)):
             try:
-                answers.append(_answer(self.model, [edit]))
+                answers.append(self._answer([edit]))
             except InvalidArgument as error:
                 refused.append((edit, str(error).removeprefix(f"{edit}: ")))
         return self._found(sorted(answers, key=lambda answer: -answer.saving), refused)
@@ -159,7 +155,7 @@ class Replay:
         Raises:
             InvalidArgument: as `asked` does.
         """
-        model, changed = self.model, edited(self.model, edits)
+        model, changed = self.model, edited(self.model, edits, self.fixes)
         times = _replayed(changed, edits)
         return (
             Stretches.of(model, model.usual, model.links.lag, row),
@@ -173,7 +169,8 @@ class Replay:
             InvalidArgument: as `asked` does.
         """
         model = self.model
-        return model.lengths(model.usual) - model.lengths(_replayed(edited(model, edits), edits))
+        changed = edited(model, edits, self.fixes)
+        return model.lengths(model.usual) - model.lengths(_replayed(changed, edits))
 
     def saved_by_placing(self, shares: Mapping[int, float]) -> Floats:
         """Return by how much each step is shorter with other shares of all bytes on shards, ns, [step].
@@ -193,34 +190,34 @@ class Replay:
         """How far the replay without edits is from the recorded run."""
         return Identity.of(self.model)
 
+    def _answer(self, edits: Sequence[str]) -> Answer:
+        model = self.model
+        changed = edited(model, edits, self.fixes)
+        times = _replayed(changed, edits)
+        saved = model.lengths(model.usual) - model.lengths(times)
+        recorded = model.lengths(model.recorded)
+        whole, count = float(recorded.sum()), len(recorded)
+        share = float(saved.sum() / whole)
+        low, high = predicted(share, bootstrap_interval(saved, whole))
+        before = whole / count
+        waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
+        return Answer(
+            edits=tuple(edits),
+            before_ns=before,
+            after_ns=before * (1 - share),
+            after_interval_ns=(before * (1 - high), before * (1 - low)),
+            saving=share,
+            interval=(low, high),
+            waits={
+                rank: (float(was) / count, float(then) / count)
+                for rank, was, then in zip(model.ranks, *waits, strict=True)
+            },
+            notes=tuple(changed.notes),
+        )
+
     def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
         steps = len(self.model.steps)
         return WhatIf(self.trace, steps, self.identity, tuple(answers), tuple(refused))
-
-
-def _answer(model: Model, edits: Sequence[str]) -> Answer:
-    changed = edited(model, edits)
-    times = _replayed(changed, edits)
-    saved = model.lengths(model.usual) - model.lengths(times)
-    recorded = model.lengths(model.recorded)
-    whole, count = float(recorded.sum()), len(recorded)
-    share = float(saved.sum() / whole)
-    low, high = predicted(share, bootstrap_interval(saved, whole))
-    before = whole / count
-    waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
-    return Answer(
-        edits=tuple(edits),
-        before_ns=before,
-        after_ns=before * (1 - share),
-        after_interval_ns=(before * (1 - high), before * (1 - low)),
-        saving=share,
-        interval=(low, high),
-        waits={
-            rank: (float(was) / count, float(then) / count)
-            for rank, was, then in zip(model.ranks, *waits, strict=True)
-        },
-        notes=tuple(changed.notes),
-    )
 
 
 def _replayed(changed: Changed, edits: Sequence[str]) -> Any:

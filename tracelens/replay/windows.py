@@ -72,7 +72,7 @@ class WindowedReplay:
         in_flight = inferred = False
         for first, stop in windows:
             model = self._model_of(int(steps[first]), int(steps[stop - 1]))
-            if model is None or not model.explains_waits or not self._is_reliable(model):
+            if model is None or not self._is_reliable(model):
                 return None
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
@@ -85,9 +85,10 @@ class WindowedReplay:
         return Savings(np.where(is_replayed, saved, late * share), in_flight, inferred)
 
     def build_whole(self) -> Model | None:
-        """Return the model of all steps, however many there are; None if the run cannot be replayed."""
+        """Return the model of all steps, however many there are; None if no replay is reliable."""
         steps = self._steps
-        return self._model_of(int(steps[0]), int(steps[-1])) if len(steps) else None
+        model = self._model_of(int(steps[0]), int(steps[-1])) if len(steps) else None
+        return model if model is not None and self._is_reliable(model) else None
 
     def build_around(self, steps: Ints) -> Model | None:
         """Return the model of the run, or of a window in the middle of some steps if it is long.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from tracelens.model.result import REPORT_FORMAT
@@ -107,7 +107,8 @@ def _ledger(ledger: Ledger | None) -> dict[str, Any] | None:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    fields = asdict(finding)
+    fields = asdict(replace(finding, fix=None))
+    del fields["fix"]
     return {name: _plain(value) for name, value in fields.items()}
 
 

@@ -77,7 +77,6 @@ AT_ONCE: Final = 1 << 18  # numbers: in memory
 PIECES_OF_MEMORY: Final = 32  # parts: of the memory, one for each piece of work
 NEGLIGIBLE: Final = 1e-3  # share: of less, nothing depends
 ROUNDING: Final = 1e-9  # share: less is none
-MOST_UNMATCHED: Final = 0.05  # share: of blocked time; what is blocked by more is not replayed
 SLOWEST_NETWORK: Final = 0.001  # bytes / ns: no training goes over less than 1 MB/s
 ONE_CALL_NS: Final = 10_000  # ns: messages of a rank that end within this end with one call
 LEAST_SEEN_NS: Final = 10**8  # ns: of a phase on a rank, or its samples say nothing

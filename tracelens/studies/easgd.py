@@ -19,9 +19,9 @@ import polars as pl
 from tracelens.accounting import phases
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument, UnusableInput
-from tracelens.replay.whatif import whatif
 from tracelens.simulator.scenario import MILLISECOND
 from tracelens.studies.figures import Figure, Section, Study
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace

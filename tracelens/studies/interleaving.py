@@ -21,11 +21,11 @@ from tracelens.analyses import interleaving
 from tracelens.errors import UnusableInput
 from tracelens.facts import Facts
 from tracelens.load import prepare
-from tracelens.replay.whatif import whatif
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.simulator.scenario import MILLISECOND, Fault, Scenario
 from tracelens.stats.constants import WORTH
 from tracelens.studies.figures import Figure, Section, Study
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.placement import CHUNK_BYTES
-from tracelens.replay.whatif import whatif
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.simulator.scenario import MILLISECOND
 from tracelens.studies.figures import Figure, Section, Study
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from collections.abc import Callable

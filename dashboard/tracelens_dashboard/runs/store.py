@@ -228,9 +228,9 @@ class Store:
             UnusableInput: its files cannot be read any more.
             InvalidArgument: it has no steps.
         """
-        from tracelens.replay.whatif import Replay  # noqa: PLC0415 - an index opens without analyses
+        from tracelens.verdicts.whatif import replay_with_fixes  # noqa: PLC0415 - an index opens without analyses
 
-        return Replay.of(self._recorded.trace())
+        return replay_with_fixes(self._recorded.trace())
 
     def window_of(self, first: int, last: int) -> Window | None:
         """Return the window of a range of steps; None where there are no such steps."""

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 
-from tracelens.replay.whatif import whatif
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from tracelens.analyses.interleaving import Interleaving

@@ -13,7 +13,7 @@ from support.web.callbacks import call
 from support.web.stores import LATE, SLOW_RANK, open_run, sharded, slow_rank, traced
 from support.web.views import view_of
 
-from tracelens.replay.whatif import whatif
+from tracelens.verdicts.whatif import whatif
 from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.figures import replayed_steps
 from tracelens_dashboard.pages import what_if as page

@@ -20,6 +20,7 @@ from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
+from tracelens.replay.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run
@@ -71,6 +72,7 @@ class _Cost:
     level: float
     saving: float
     interval: tuple[float, float]
+    fix: TransferFix | None
 
 
 def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Finding]:
@@ -85,8 +87,8 @@ def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Findi
     if slow is None or not groups or _compute_slowdown(phases, steps, slow):
         return []
     hit = steps[slow.inside]
-    lost, less, more = (
-        _price(facts.replay, calls, hit, _takes(groups, usual))
+    (lost, fix), (less, _), (more, _) = (
+        _price(facts.replay, calls, TransferFix(hit, _takes(groups, usual)))
         for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
     saving = float(lost.sum()) / job
@@ -99,19 +101,20 @@ def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Findi
         level=float(np.median(np.concatenate([*groups.values()]))),
         saving=saving,
         interval=interval,
+        fix=fix,
     )
     return [_finding(steps, slow, cost, recorded=recorded)]
 
 
 def _price(
-    replay: WindowedReplay, calls: pl.DataFrame, steps: Ints, takes: dict[str, Floats]
-) -> Floats:
-    """Return what each of some steps saves if the calls of slow communicators take less time, ns."""
-    lost_ns = np.zeros(len(steps))
-    for communicator, share in takes.items():
+    replay: WindowedReplay, calls: pl.DataFrame, fix: TransferFix
+) -> tuple[Floats, TransferFix | None]:
+    """Return what each step saves if the calls of slow communicators take less time, ns."""
+    lost_ns = np.zeros(len(fix.steps))
+    for communicator, share in fix.takes.items():
         mine = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.wire_of_steps(mine, steps) * (1 - share)
-    return price_faster_calls(replay, takes, steps, lost_ns)
+        lost_ns += transfers.wire_of_steps(mine, fix.steps) * (1 - share)
+    return price_faster_calls(replay, fix, lost_ns)
 
 
 def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Floats]:
@@ -267,6 +270,7 @@ def _finding(steps: Ints, slow: _Slow, cost: _Cost, *, recorded: bool) -> Findin
         slowdown=cost.level,
         saving=cost.saving,
         interval=cost.interval,
+        fix=cost.fix,
         evidence={
             "times_as_long": cost.level,
             "steps_slow": len(hit),

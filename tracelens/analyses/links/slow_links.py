@@ -28,6 +28,7 @@ from tracelens.analyses.links import congestion
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
+from tracelens.replay.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
@@ -137,7 +138,7 @@ def _finding(
 ) -> Finding:
     trace = facts.trace
     main = max(group, key=lambda one: float(one.residual_ns.sum()))
-    lost = _lost(facts, calls, main)
+    lost, fix = _lost(facts, calls, main)
     job = job_ns(trace)
     steps = int(main.steps[0]), int(main.steps[-1])
     inside = hops.filter(pl.col("step").is_between(*steps))
@@ -164,6 +165,7 @@ def _finding(
         saving=saving,
         interval=bootstrap_interval(lost, job),
         confidence=1 - main.p,
+        fix=fix,
         evidence={
             "sender": main.sender,
             "receiver": main.receiver,
@@ -175,21 +177,22 @@ def _finding(
     )
 
 
-def _lost(facts: Facts, calls: pl.DataFrame, slow: SlowLink) -> Floats:
-    """Return what the slow link costs each of its steps.
+def _lost(facts: Facts, calls: pl.DataFrame, slow: SlowLink) -> tuple[Floats, TransferFix | None]:
+    """Return what the slow link costs each of its steps, ns, and the fix that was replayed.
 
     Where its messages make up the collectives' transfer, these take as many times less as it would;
     else they lose at most what the link's messages lose.
     """
     whole = transfers.wire_of_steps(calls, slow.steps)
     if not whole.any():
-        return np.minimum(slow.residual_ns, exposed_transfer(facts.phases, slow.steps))
+        return np.minimum(slow.residual_ns, exposed_transfer(facts.phases, slow.steps)), None
     own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, ROUNDING)
     takes = 1 / np.maximum(slow.ratio, 1)
     if np.median(own / np.maximum(whole, 1)) < MAJORITY:
         takes = np.maximum(takes, 1 - slow.residual_ns / np.maximum(whole, 1))
     every = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), takes)
-    return price_faster_calls(facts.replay, every, slow.steps, whole * (1 - takes))
+    fix = TransferFix(slow.steps, every)
+    return price_faster_calls(facts.replay, fix, whole * (1 - takes))
 
 
 def _typical(hops: pl.DataFrame) -> float:

@@ -23,6 +23,7 @@ from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
 from tracelens.model.findings import TWO_SIDED
 from tracelens.replay.counterfactual import Price, as_work_varies, price
+from tracelens.replay.fixes import WorkFix
 from tracelens.stats.constants import (
     CONSISTENT,
     ENOUGH,
@@ -221,10 +222,10 @@ def _price_of(
 ) -> Price:
     if own.work_left_to_others(late.ranks):
         return _price_of_pace(own, late)
-    names = (late.phase, *late.also)
+    ((names, effect),) = fix_of(own, late).changes
     return price(
         _time_to_meeting(own, late),
-        _removable_delay(own, late),
+        effect,
         own.wait,
         job_ns,
         unsure=late.unsure,
@@ -244,16 +245,16 @@ def _price_of_pace(own: ComputeTime, late: Episode) -> Price:
     return Price(saving, (max(low, 0.0), min(high, 1.0)), cost=0.0, waiting=0)
 
 
-def _removable_delay(own: ComputeTime, late: Episode) -> Floats:
+def fix_of(own: ComputeTime, late: Episode) -> WorkFix:
     """Return what a fix takes away: of what lasts, by what there was to do in each step.
 
     Steps that were chosen one by one for being late tell by themselves what was lost in them.
     """
-    if late.pattern in ("sparse", "migrating"):
-        return late.effect
-    names = {late.phase, *late.also}
-    values = own.own[[name in names for name in own.phases]].sum(axis=0)
-    return as_work_varies(values, late.effect)
+    names, effect = (late.phase, *late.also), late.effect
+    if late.pattern not in _NOT_LASTING:
+        values = own.own[[name in names for name in own.phases]].sum(axis=0)
+        effect = as_work_varies(values, effect)
+    return WorkFix(own.steps, ((names, effect),))
 
 
 def _time_to_meeting(own: ComputeTime, late: Episode) -> Floats:

@@ -32,7 +32,7 @@ from tracelens.accounting.compute_time import (
 from tracelens.accounting.core_waits import core_wait_of
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stragglers import episodes
-from tracelens.analyses.stragglers.episodes import priced
+from tracelens.analyses.stragglers.episodes import fix_of, priced
 from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
@@ -196,6 +196,7 @@ def _finding(trace: Trace, own: ComputeTime, found: Straggler, clues: Clues) -> 
         more=_more_sentences(found, clues),
         saving=cost.saving,
         interval=cost.interval,
+        fix=fix_of(own, late) if cost.is_replayed else None,
         cost=None if own.parted or cost.communicating or cost.inferred else cost.cost,
         slowdown=clues.slowdown,
         confidence=1.0 - late.p,

@@ -1,12 +1,15 @@
-"""Edits: what a run is replayed with instead. Each is read from text, such as ``rank:3=median``."""
+"""EditFix: what a run is replayed with instead. Each is read from text, such as ``rank:3=median``."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
+from tracelens.model import fmt
 from tracelens.replay.edits.algorithms import carry_out_by, join, with_ranks
 from tracelens.replay.edits.asynchrony import first_come
 from tracelens.replay.edits.changed import Changed
@@ -14,38 +17,88 @@ from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
 from tracelens.replay.edits.placements import arrange, check_received, place, spread
 from tracelens.replay.edits.work import factor, work
+from tracelens.replay.fixes import EditFix, WorkFix
 from tracelens.simulator.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from tracelens.replay.fixes import Fix
     from tracelens.replay.model import Model
 
 __all__ = ["FORMS", "edited", "known_edits"]
 
 FORMS: Final = (
-    "rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
+    "fix:N, rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
     "message_cost/F, buckets=SIZE, overlap=on, overlap=off, algorithm=A, ranks=N, background=SIZE, "
     "placement=STRATEGY, shards=N, arrangement=central, arrangement=sharded, async=on"
 )
 
 
-def edited(model: Model, edits: Sequence[str]) -> Changed:
+def edited(model: Model, edits: Sequence[str], fixes: Sequence[Fix | None] = ()) -> Changed:
     """Apply edits: those of ranks' own work first, for others say what goes beside it; then in order.
+
+    Args:
+        model: The run.
+        edits: As `FORMS` lists them.
+        fixes: The fix of each finding, for ``fix:N``; None where its saving is no replay's.
 
     Raises:
         InvalidArgument: one is no edit, or none that this trace can answer.
     """
-    known = [(text, *_known(text)) for text in edits]
-    balanced = [how for _, change, how in known if change is work and how["to"] == "=median"]
-    balanced_ranks = frozenset(int(how["rank"]) for how in balanced if how["rank"] is not None)
+    changes = [change for edit in edits for change in _read(edit, fixes)]
+    balanced_ranks = frozenset(
+        change.balanced_rank for change in changes if change.balanced_rank is not None
+    )
     changed = Changed(model, model.links.lag.copy(), balanced_ranks)
-    for text, change, how in sorted(known, key=lambda one: one[1] is not work):
+    for change in sorted(changes, key=lambda change: not change.is_work):
         try:
-            change(changed, **how)
+            change.apply(changed)
         except InvalidArgument as error:
-            raise InvalidArgument(f"{text}: {error}") from None
+            raise InvalidArgument(f"{change.text}: {error}") from None
     return changed
+
+
+@dataclass(frozen=True)
+class _Change:
+    """What an edit does; `balanced_rank` is the rank whose work becomes like that of others."""
+
+    text: str
+    apply: Callable[[Changed], None]
+    is_work: bool
+    balanced_rank: int | None = None
+
+
+def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
+    """Yield what an edit changes; the fix of a finding may be several edits."""
+    fix = _find_fix(edit, fixes)
+    if fix is not None and not isinstance(fix, EditFix):
+        yield _Change(edit, fix.apply, isinstance(fix, WorkFix))
+        return
+    for text in (edit,) if fix is None else fix.texts:
+        change, how = _known(text)
+        is_balanced = change is work and how["to"] == "=median" and how["rank"] is not None
+        balanced_rank = int(how["rank"]) if is_balanced else None
+        yield _Change(text, partial(change, **how), change is work, balanced_rank)
+
+
+def _find_fix(edit: str, fixes: Sequence[Fix | None]) -> Fix | None:
+    """Return the fix that an edit names; None for other edits."""
+    match = _FIX.fullmatch(edit.strip())
+    if match is None:
+        return None
+    number = int(match["number"])
+    if not fixes:
+        raise InvalidArgument(f"{edit}: the report of this run has no findings.")
+    if not 1 <= number <= len(fixes):
+        raise InvalidArgument(
+            f"{edit}: the report has {fmt.count(len(fixes), 'finding')}; "
+            f"expected a number from 1 to {len(fixes)}."
+        )
+    fix = fixes[number - 1]
+    if fix is None:
+        raise InvalidArgument(f"{edit}: no replay gives what fixing finding {number} would save.")
+    return fix
 
 
 def _known(text: str) -> tuple[Callable[..., None], dict[str, str]]:
@@ -107,6 +160,7 @@ def _refusal(needs: str) -> Callable[..., None]:
     return refuse
 
 
+_FIX: Final = re.compile(r"fix:(?P<number>\d{1,9})")
 _FACTOR: Final = r"(?P<sign>[*/])(?P<number>\d+(?:\.\d+)?)"
 _TO: Final = r"(?P<to>=median|=0|[*/]\d+(?:\.\d+)?)"
 _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(

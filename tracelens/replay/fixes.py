@@ -1,0 +1,91 @@
+"""Fixes: what the fix of a finding changes in a run, so that `tracelens whatif` can replay it.
+
+A finding is priced by replaying the run with its fix. `tracelens whatif --what fix:N` replays the same
+fix of finding N, so both state one number, and several fixes can be replayed together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from tracelens.errors import InvalidArgument
+from tracelens.replay.edits.algorithms import join_calls
+from tracelens.schema.vocabulary import COLLECTIVES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.arrays import Floats, Ints
+    from tracelens.replay.edits.changed import Changed
+    from tracelens.stats.cost_line import CostModel
+
+__all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix"]
+
+
+@dataclass(frozen=True)
+class EditFix:
+    """The finding is fixed by edits of `tracelens whatif`."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class WorkFix:
+    """Workers work less in some phases of some steps.
+
+    `changes` are names of phases, and what is taken off them, ns, [step, worker]; `steps` are the
+    numbers of these steps, ascending.
+    """
+
+    steps: Ints
+    changes: tuple[tuple[tuple[str, ...], Floats], ...]
+
+    def apply(self, changed: Changed) -> None:
+        """Shorten the work of a run."""
+        changed.lag = changed.model.reduce_lags(*self.changes, steps=self.steps, lag=changed.lag)
+
+
+@dataclass(frozen=True, eq=False)
+class TransferFix:
+    """Collectives take `takes` times their time on the wire, by communicator, [step]."""
+
+    steps: Ints
+    takes: Mapping[str, Floats]
+
+    def apply(self, changed: Changed) -> None:
+        """Shorten the collectives of a run."""
+        changed.lag = changed.lag * changed.model.transfer_factors(self.takes, self.steps)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinFix:
+    """Calls of a communicator are joined up to `nbytes`; in all steps if `steps` is None."""
+
+    communicator: str
+    op: str
+    nbytes: int
+    cost: CostModel
+    steps: Ints | None = None
+
+    def apply(self, changed: Changed) -> None:
+        """Join the calls of a run.
+
+        Raises:
+            InvalidArgument: the run has no such calls.
+        """
+        model, joined = changed.model, 0
+        for calls, moment in zip(model.calls, model.calls_at, strict=True):
+            is_named = calls.uid == self.communicator and calls.op == COLLECTIVES.index(self.op)
+            if not is_named or calls.is_rooted:
+                continue
+            if self.steps is None or np.isin(calls.step, self.steps).any():
+                join_calls(changed, self.cost, calls, moment, self.nbytes, steps=self.steps)
+                joined += 1
+        if not joined:
+            raise InvalidArgument("the calls that it joins are not in the replayed steps.")
+
+
+Fix: TypeAlias = EditFix | WorkFix | TransferFix | JoinFix

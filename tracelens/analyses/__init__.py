@@ -80,7 +80,7 @@ ANALYSES: Final = (
         "imbalance",
         "Is the work spread evenly over ranks and PS shards?",
         imbalance.run,
-        needs=_COMPUTE_TIME,
+        needs=_BOTH,
     ),
     Analysis(
         "interleaving",

@@ -76,8 +76,8 @@ class Imbalance(Shown):
 
 def run(facts: Facts) -> Imbalance:
     """Measure both."""
-    trace, phases = facts.trace, facts.phases
-    servers = shards.measure(trace, phases)
+    phases = facts.phases
+    servers = shards.measure(facts)
     own = facts.compute_time
     rows = _whole(own)
     total = own.total[rows]

@@ -5,30 +5,53 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelens.replay.parameter_servers import in_turn, link_time, shared
+from tracelens.accounting.service import measure_link_time
+from tracelens.replay.resources import Tasks, replay_events
+
+
+def play(come: list[float], work: list[float], crowding: float = 0.0) -> list[float]:
+    """Return when messages are through that come to one link at some moments."""
+    count = len(come)
+    numbers, zeros = np.arange(count), np.zeros(count, np.int64)
+    tasks = Tasks(
+        link=numbers,
+        place=zeros,
+        kind=zeros,
+        lane=zeros,
+        stream=zeros - 1,
+        share=np.ones(count),
+        messages=np.ones(count),
+        unit=numbers,
+        leads=np.ones(count, np.bool_),
+        crowding=np.array([crowding]),
+    )
+    recorded = np.array([*come, *([0.0] * count)])
+    none = np.zeros(0, np.int64)
+    times = replay_events(
+        recorded,
+        (none, none, np.zeros(0)),
+        (numbers, count + numbers, tasks, np.array(work)),
+        np.zeros(2 * count, np.int64),
+    )
+    through: list[float] = times[count:].tolist()
+    return through
 
 
 def test_messages_at_once_get_equal_parts() -> None:
     """The second comes when the first has a third left, which then takes twice as long."""
-    through = shared(np.array([0.0, 2.0, 20.0]), np.array([3.0, 3.0, 1.0]))
-    assert through.tolist() == [4.0, 6.0, 21.0]
+    assert play([0.0, 2.0, 20.0], [3.0, 3.0, 1.0]) == [4.0, 6.0, 21.0]
 
 
 def test_short_messages_are_through_before_long_ones() -> None:
     """Whoever came first."""
-    assert shared(np.array([0.0, 1.0]), np.array([10.0, 1.0])).tolist() == [11.0, 3.0]
+    assert play([0.0, 1.0], [10.0, 1.0]) == [11.0, 3.0]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_what_messages_had_of_a_link_plays_them_again(seed: int) -> None:
+@pytest.mark.parametrize("crowding", [0.0, 0.3])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_messages_had_of_a_link_plays_them_again(seed: int, crowding: float) -> None:
     """Of any sizes, crowded or far apart."""
     draw = np.random.default_rng(seed)
     come, work = draw.uniform(0, 100, 60), draw.exponential(2.0, 60)
-    through = shared(come, work)
-    assert link_time(come, through) == pytest.approx(work, abs=1e-6)
-
-
-def test_a_processor_serves_in_turn() -> None:
-    """Who comes while it is at work waits."""
-    served = in_turn(np.array([0.0, 1.0, 9.0]), np.array([4.0, 2.0, 1.0]))
-    assert served.tolist() == [4.0, 6.0, 10.0]
+    through = np.array(play(come.tolist(), work.tolist(), crowding))
+    assert measure_link_time(come, through, crowding) == pytest.approx(work, abs=1e-6)

@@ -73,7 +73,7 @@ ANALYSES: Final = (
         "imbalance",
         "Is the work spread evenly over ranks?",
         imbalance.run,
-        needs=_COMPUTE_TIME,
+        needs=_BOTH,
     ),
     Analysis(
         "interleaving",

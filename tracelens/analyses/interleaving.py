@@ -25,8 +25,8 @@ from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.fixes import EditFix, WorkFix
-from tracelens.replay.pricing import price_edit
+from tracelens.replay.fixes import WorkFix
+from tracelens.replay.pricing import price_edits
 from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram
 from tracelens.stats.robust import bootstrap_interval
@@ -146,9 +146,8 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     share = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
     if share < WORTH_ADVICE:
         return []
-    saved_ns = price_edit(facts.replay, "overlap=on")
-    saving = 0.0 if saved_ns is None else float(saved_ns.sum()) / job
-    if saved_ns is None or saving < WORTH_ADVICE:
+    price = price_edits(facts.replay, "overlap=on")
+    if price.saving is None or price.saving < WORTH_ADVICE:
         has_backprop = overlap["backprop_ns"].sum() > 0
         return _bound(facts, job) if has_backprop else []
     mean = overlap["overlap"].mean()
@@ -157,9 +156,9 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
         Finding.of(
             "exposed_communication",
             {"exposed": fmt.percent(share), "overlap": fmt.percent(hidden)},
-            saving=saving,
-            interval=bootstrap_interval(saved_ns, job),
-            fix=EditFix(("overlap=on",)),
+            saving=price.saving,
+            interval=price.interval,
+            fix=price.fix,
             phase="reduction",
             evidence={"exposed_transfer": share, "overlap": hidden},
         )

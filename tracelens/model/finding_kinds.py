@@ -46,14 +46,30 @@ _PS_ALIKE: Final = (
     "the job would be shorter by up to {saving}."
 )
 
+_NOT_PRICED: Final = "What fixing it would save is not known: {refusal}."
+
+
+def _without_price(sentence: str) -> str:
+    """Return a sentence whose last one, which says what is saved, says why that is not known."""
+    return f"{sentence[: sentence.rindex('. ')]}. {_NOT_PRICED}"
+
+
 _BOUND: Final = "{bound}-bound"  # a part that is not at work all the time is so at times
-_PS_CASES: Final = {
+_PS_PRICED: Final = {
     "slower": _PS_SLOWER,
     "slower at times": _PS_SLOWER.replace(_BOUND, f"{_BOUND} at times"),
     "at times": _PS_ALIKE.replace(_BOUND, f"{_BOUND} at times"),
 }
 
 
+_PS_CASES: Final = _PS_PRICED | {
+    f"{case} not priced".strip(): _without_price(sentence)
+    for case, sentence in {"": _PS_ALIKE, **_PS_PRICED}.items()
+}
+_INCAST: Final = (
+    "{who} {usual} while about {pushes} pushes share the link, and {best}: incast. "
+    "Staggering pushes, or aggregating them on the way, would shorten the job by {saving}."
+)
 _at_servers: Final = partial(FindingKind, group="servers", page=_SHARDS)
 _bound_servers: Final = partial(
     _at_servers, needs_all_ranks=True, sentence=_PS_ALIKE, cases=_PS_CASES
@@ -185,11 +201,8 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         category="fault",
         needs_all_ranks=True,
         action="Stagger the pushes, or aggregate them on the way.",
-        sentence=(
-            "{who} {usual} while about {pushes} pushes share the link, and {best}: incast. "
-            "Staggering pushes, or aggregating them on the way, would shorten the job by "
-            "{saving}."
-        ),
+        sentence=_INCAST,
+        cases={"not priced": _without_price(_INCAST)},
     ),
     _at_servers(
         kind="ps_uninstrumented",

@@ -24,7 +24,7 @@ from tracelens.replay.graph import Graph
 from tracelens.replay.implicit import find_implicit_calls
 from tracelens.replay.links import KEPT, Bond, Links, LinkTable
 from tracelens.replay.messages import message_edges, messages_of
-from tracelens.replay.pull_needs import find_needs
+from tracelens.replay.pull_needs import find_needs, measure_unknown_needs
 from tracelens.replay.readiness import Queue, estimate_ready_calls
 from tracelens.replay.requests import Requests
 from tracelens.replay.resources import Tasks, replay_events
@@ -126,8 +126,14 @@ class Model:
         )
         requests = Requests.of(trace, first, last).noticed(blocked)
         needs = find_needs(requests.asked, pieces, windows)
+        unknown_needs = measure_unknown_needs(requests.asked, needs, blocked)
         in_recorded_order |= requests.served.height > MAX_SERVICES
-        requests = replace(requests, in_recorded_order=in_recorded_order, needs=needs)
+        requests = replace(
+            requests,
+            in_recorded_order=in_recorded_order,
+            needs=needs,
+            unknown_needs=unknown_needs,
+        )
         asked = requests.sides
         sides = [sent, received, *(call.sides for call in recorded_calls), asked]
         implicit = [*_implicit_calls(trace, pieces, windows, sides)]
@@ -214,8 +220,12 @@ class Model:
     @cached_property
     def tasks(self) -> Tasks:
         """What occupies links and processors of servers."""
-        services = self.requests_at + 2 * np.arange(self.requests.served.height)
-        return self.requests.occupancy.tasks(self.wires[services])
+        return self.requests.occupancy.tasks(self.service_links)
+
+    @property
+    def service_links(self) -> Ints:
+        """The link from the begin to the end of each service of servers."""
+        return self.wires[self.requests_at + 2 * np.arange(self.requests.served.height)]
 
     def replayed(
         self,

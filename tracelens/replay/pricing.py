@@ -18,7 +18,10 @@ from tracelens.replay.edits.algorithms import join_calls
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.read import edited
+from tracelens.replay.fixes import EditFix
 from tracelens.schema.vocabulary import COLLECTIVES
+from tracelens.stats.constants import NEGLIGIBLE
+from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +34,13 @@ if TYPE_CHECKING:
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
 
-__all__ = ["JoinedCalls", "price_edit", "price_faster_calls", "price_joined_calls"]
+__all__ = [
+    "EditPrice",
+    "JoinedCalls",
+    "price_edits",
+    "price_faster_calls",
+    "price_joined_calls",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,20 +164,52 @@ def _part_counts(calls: int) -> list[int]:
     )
 
 
-def price_edit(replay: WindowedReplay, edit: str) -> Floats | None:
-    """Return what an edit of `tracelens whatif` saves, ns, [replayed step]; None if it has no answer.
+@dataclass(frozen=True)
+class EditPrice:
+    """What edits save: a share of the job, with its 95 % interval by the run's noise alone.
 
-    Of a long run some steps are replayed. Their savings are scaled so that the sum is that of the run.
+    Both are None where that is not known; `refusal` says why.
     """
-    model = replay.build_around(replay.phases.steps)
+
+    edits: tuple[str, ...]
+    saving: float | None = None
+    interval: tuple[float, float] | None = None
+    refusal: str = ""
+
+    @property
+    def fix(self) -> EditFix | None:
+        """What was replayed."""
+        return None if self.saving is None else EditFix(self.edits)
+
+
+def price_edits(
+    replay: WindowedReplay, *edits: str, lost: tuple[Ints, Floats] | None = None
+) -> EditPrice:
+    """Return what edits, made together, save of the job: what `tracelens whatif` answers.
+
+    Args:
+        replay: Of the run.
+        edits: Such as ``placement=chunked``.
+        lost: Steps, and what of their time the edits concern, ns, where that is not in all steps alike.
+    """
+    if replay.trace.parted:
+        return EditPrice(edits, refusal="ranks were left out")
+    steps = replay.phases.steps[replay.phases.steps >= 0]
+    model = replay.build_around(steps if lost is None else lost[0][lost[1] > 0])
     if model is None:
-        return None
+        return EditPrice(edits, refusal=replay.doubt or "some worker has no steps to replay")
     try:
-        times = edited(model, [edit]).replayed()
-    except (InvalidArgument, ValueError):
-        return None
+        times = edited(model, edits).replayed()
+    except (InvalidArgument, ValueError) as error:
+        return EditPrice(edits, refusal=str(error).removesuffix("."))
     saved_ns = model.lengths(model.usual) - model.lengths(times)
-    return np.asarray(saved_ns * _scale(model, replay.phases))
+    if lost is not None:
+        is_replayed = np.isin(lost[0], model.steps)
+        share_replayed = float(lost[1][is_replayed].sum()) / max(float(lost[1].sum()), 1.0)
+        saved_ns = saved_ns / max(share_replayed * _scale(model, replay.phases), NEGLIGIBLE)
+    replayed_ns = float(model.lengths(model.recorded).sum())
+    interval = bootstrap_interval(saved_ns, replayed_ns)
+    return EditPrice(edits, float(saved_ns.sum()) / replayed_ns, interval)
 
 
 def _scale(model: Model, phases: Phases) -> float:

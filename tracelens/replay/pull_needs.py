@@ -13,7 +13,9 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.accounting.service import sum_work_until
 from tracelens.replay.threads import Blocked
+from tracelens.stats.constants import NEARLY_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Flags, Floats, Ints
 
-__all__ = ["find_needs"]
+__all__ = ["find_needs", "measure_unknown_needs"]
 
 
 def find_needs(
@@ -62,6 +64,24 @@ def find_needs(
                 (key[rows], end[rows], waited[rows]), (bounds, done), (begin_ns, end_ns), shares
             )
     return needs
+
+
+def measure_unknown_needs(asked: pl.DataFrame, needs: Ints, blocked: Blocked) -> float:
+    """Return the share of pulls of which it is not known when the worker needed them.
+
+    The worker computed while they were open, and nothing tells how far it would come without them.
+    """
+    is_pull = ((asked["op"] == "pull") & (asked["bytes"] > 0)).fill_null(value=False).to_numpy()
+    pulls = np.flatnonzero(is_pull)
+    unknown = pulls[~asked["stops"].to_numpy()[pulls] & (needs[pulls] < 0)]
+    worker, start, end = (asked[name].to_numpy() for name in ("worker", "start_ns", "end_ns"))
+    beside = 0
+    for number, (begin, over) in enumerate(blocked.stretches):
+        rows = unknown[worker[unknown] == number]
+        blocked_until = sum_work_until(begin, over)
+        blocked_ns = blocked_until(end[rows]) - blocked_until(start[rows])
+        beside += int((blocked_ns < NEARLY_ALL * (end - start)[rows]).sum())
+    return beside / max(len(pulls), 1)
 
 
 def _needs_of_step(

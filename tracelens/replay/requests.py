@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.service import sum_work_until
 from tracelens.caching import cached_property
 from tracelens.replay.links import KEPT, Bond, Line
 from tracelens.replay.occupancy import INCOMING, OUTGOING, Occupancy
-from tracelens.replay.parameter_servers import worked_until
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import EXCHANGE_KINDS
 
@@ -42,8 +42,10 @@ class Requests:
     """What workers asked for, a row each, and the services for it, by server and begin.
 
     `asked` has ``worker`` (its place), ``stops``; `served` has ``asked``, the row of its request, -1 for
-    none. `servers` are the ranks of all servers; they serve as requests come, or `in_recorded_order`.
-    `needs` are from when on workers need what they asked for, -1 where it is not known.
+    none. `servers` are the numbers of all servers, their shards' where they have any. They serve as
+    requests come, or `in_recorded_order`.
+    `needs` are from when on workers need what they asked for, -1 where it is not known;
+    `unknown_needs` is the share of pulls that came before the worker waited, where it is not.
     """
 
     asked: pl.DataFrame
@@ -51,6 +53,7 @@ class Requests:
     servers: Ints
     in_recorded_order: bool = False
     needs: Ints | None = None
+    unknown_needs: float = 0.0
 
     @classmethod
     def of(cls, trace: Trace, first: Ints, last: Ints) -> Requests:
@@ -71,7 +74,7 @@ class Requests:
             .sort("start_ns", "request")
             .with_row_index("row")
         )
-        servers = trace.shards.select("process", server="rank")
+        servers = trace.shards.select("process", server=pl.coalesce("shard", "rank"))
         known = asked.select("request", asked="row").drop_nulls().unique("request", keep="first")
         served = (
             spans.join(servers, on="process", how="inner")
@@ -119,7 +122,7 @@ class Requests:
         hidden = 0.0
         for (server,), pushes in sent.partition_by("server", as_dict=True).items():
             work = self.served.filter(pl.col("server") == server).sort("start_ns")
-            worked = worked_until(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+            worked = sum_work_until(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
             start, begin = (pushes[name].to_numpy() for name in ("start_ns", "start_ns_served"))
             idle = begin - start - (worked(begin) - worked(start))
             hidden += float(np.maximum(idle, 0.0).sum())
@@ -139,6 +142,20 @@ class Requests:
         """The variable that each service is for, by the key of its request; -1 for none."""
         keys = np.append(self.asked["key"].fill_null(-1).to_numpy(), -1)
         return np.array(keys[self.served["asked"].to_numpy()], np.int64)
+
+    @cached_property
+    def step_of_services(self) -> Ints:
+        """The step of each service, by its place among all steps of services.
+
+        That is its request's, for servers may not know it; else that of what was served before.
+        """
+        asked = np.append(self.asked["step"].fill_null(-1).to_numpy(), -1)
+        rows = self.served.select("server", own=pl.col("step")).with_columns(
+            asked=pl.Series(asked[self.served["asked"].to_numpy()])
+        )
+        known = [pl.when(pl.col(name) >= 0).then(name) for name in ("own", "asked")]
+        step = rows.select(pl.coalesce(known).forward_fill().over("server").fill_null(-1))
+        return np.unique(step.to_series().to_numpy(), return_inverse=True)[1].astype(np.int64)
 
     @property
     def joined(self) -> Indices:

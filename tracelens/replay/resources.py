@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
+from tracelens.accounting.service import measure_link_time
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -189,7 +191,7 @@ def measure_work(discipline: Discipline, kind: Intervals) -> Floats:
     work = np.zeros(len(begin))
     for number in np.unique(server):
         rows = np.flatnonzero(server == number)
-        work[rows] = _shared_work(start[rows], end[rows], discipline.crowding)
+        work[rows] = measure_link_time(start[rows], end[rows], discipline.crowding)
     return work
 
 
@@ -201,16 +203,6 @@ def _started(begin: Floats, end: Floats, group: Ints) -> Floats:
     start = np.empty(len(begin))
     start[order] = np.maximum(begin[order], before)
     return start
-
-
-def _shared_work(begin: Floats, end: Floats, crowding: float) -> Floats:
-    edges = np.unique(np.concatenate([begin, end]))
-    first, last = np.searchsorted(edges, begin), np.searchsorted(edges, end)
-    change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
-    crowd = np.maximum(np.cumsum(change)[:-1], 1)
-    share = np.diff(edges) / (crowd * (1 + crowding * (crowd - 1)))
-    until = np.concatenate([[0.0], np.cumsum(share)])
-    return np.asarray(until[last] - until[first])
 
 
 def _deviation(work: Floats, kind: Intervals) -> float:

@@ -14,15 +14,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import numpy as np
-
 from tracelens.accounting import phases as accounting
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.findings import predicted
 from tracelens.model.fmt import percent
-from tracelens.replay.edits.changed import Changed
-from tracelens.replay.edits.placements import Layout, held, place_by
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
@@ -30,11 +26,12 @@ from tracelens.replay.trust import Identity
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
+    from tracelens.replay.edits.changed import Changed
     from tracelens.replay.fixes import Fix
 
 __all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf"]
@@ -171,19 +168,6 @@ class Replay:
         model = self.model
         changed = edited(model, edits, self.fixes)
         return model.lengths(model.usual) - model.lengths(_replayed(changed, edits))
-
-    def saved_by_placing(self, shares: Mapping[int, float]) -> Floats:
-        """Return by how much each step is shorter with other shares of all bytes on shards, ns, [step].
-
-        Raises:
-            InvalidArgument: shards are not known, or not what bytes cost.
-        """
-        model = self.model
-        changed, now = Changed(model, model.links.lag.copy()), held(model)
-        if not now.keys() <= shares.keys():
-            raise InvalidArgument("The run exchanges with shards that recorded nothing.")
-        place_by(changed, Layout.from_loads(np.array([shares[shard] for shard in now])))
-        return model.lengths(model.usual) - model.lengths(_replayed(changed, ["placement"]))
 
     @cached_property
     def identity(self) -> Identity:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Savings", "WindowedReplay"]
 
 MAX_PIECES: Final = 250_000  # of workers' time, that are replayed for one effect
+MAX_SERVICES: Final = 100_000  # of servers, that are replayed for one effect, at 20 us each
 MAX_WINDOWS: Final = 4  # of steps, into which they are divided
 MIN_STEPS_OF_WINDOW: Final = 24  # so that its first and last step matter little
 
@@ -50,8 +51,9 @@ class WindowedReplay:
     trace: Trace
     phases: Phases
     max_pieces: int = MAX_PIECES
+    max_services: int = MAX_SERVICES
     _models: dict[tuple[int, int], Model | None] = field(default_factory=dict)
-    _reliable: dict[Model, bool] = field(default_factory=dict)
+    _identities: dict[Model, Identity] = field(default_factory=dict)
 
     def measure_savings(self, names: Sequence[str], effect: Floats, steps: Ints) -> Savings | None:
         """Return by how much shorter each step is if workers work less in some phases.
@@ -107,6 +109,12 @@ class WindowedReplay:
         model = self._model_of(int(every[first]), int(every[last]))
         return model if model is not None and self._is_reliable(model) else None
 
+    @property
+    def doubt(self) -> str:
+        """Why a window of the run could not be replayed reliably; empty if all could."""
+        doubts = (identity.doubt for identity in self._identities.values())
+        return next((doubt for doubt in doubts if doubt), "")
+
     def build_models(self) -> list[Model]:
         """Return the windows that were replayed, else some from begin to end of the run.
 
@@ -138,14 +146,17 @@ class WindowedReplay:
 
     @cached_property
     def _replayed_steps(self) -> int:
-        """How many steps have so many pieces as are replayed at most."""
+        """How many steps have so many pieces, and services, as are replayed at most."""
         pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
-        return len(self._steps) * self.max_pieces // max(pieces, 1)
+        servers = self.trace.shards["process"].implode()
+        services = int(self.trace.requests["process"].is_in(servers).sum())
+        share = min(self.max_pieces / max(pieces, 1), self.max_services / max(services, 1))
+        return int(len(self._steps) * share)
 
     def _is_reliable(self, model: Model) -> bool:
-        if model not in self._reliable:
-            self._reliable[model] = Identity.of(model).reliable
-        return self._reliable[model]
+        if model not in self._identities:
+            self._identities[model] = Identity.of(model)
+        return self._identities[model].reliable
 
     def _model_of(self, first: int, last: int) -> Model | None:
         if (first, last) not in self._models:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
 import polars as pl
 import pytest
 from support.runs.analysed import report, trace
 from support.tiers import mark_slow
 
-from tracelens.accounting import phases
-from tracelens.analyses.servers.shards import replayable_rounds
-from tracelens.replay.parameter_servers import MOST_REQUESTS, Change
 from tracelens.reports import to_markdown, to_text
 from tracelens.simulator.synthetic import Scenario, duration_ns
 from tracelens.verdicts.report import analyze
@@ -95,32 +91,37 @@ def changed(run: Trace, *, keep: pl.Expr) -> dict[str, dict[str, float | None]]:
     return {row["placement"]: row for row in table.to_dicts()}
 
 
-def test_what_cannot_be_replayed_has_no_saving() -> None:
-    """A worker misses a pull: loads are known, what others would save is not."""
+def test_a_missing_request_changes_no_saving() -> None:
+    """One worker misses a pull: the rest of the run is replayed as it was."""
     lost = (pl.col("step") == 20) & (pl.col("rank") == 2) & (pl.col("op") == "pull")
-    table = changed(trace(DEALT), keep=~lost)
-    assert table["chunked"]["effective_shards"] == pytest.approx(4.0, rel=0.05)
+    table, whole = changed(trace(DEALT), keep=~lost), placements(DEALT)
+    assert table["chunked"]["saving"] == pytest.approx(whole["chunked"]["saving"], rel=0.1)
+
+
+def test_what_cannot_be_replayed_has_no_saving() -> None:
+    """Servers did not record when they received pushes: loads are known, savings are not, nor zero."""
+    receives = pl.col("op").cast(pl.String) == "receive"
+    events = trace(DEALT).events.filter(~receives.fill_null(value=False))
+    found = analyze(trace(DEALT).with_(events=events, parts=None, outlines=None))
+    table = cast("Shards", found.results["shards"]).placements
+    assert table["effective_shards"][-1] == pytest.approx(4.0, rel=0.05)
+    assert table.filter(pl.col("placement") != "now")["saving"].null_count() == table.height - 1
+    (hot,) = (one for one in found.findings if one.kind == "ps_hot_shard")
+    assert (hot.saving, hot.interval, hot.shards) == (None, None, (0,))
+    assert "not known: placement=chunked: not recorded: when servers received" in hot.sentence
+
+
+def test_waits_without_a_reason_have_no_saving() -> None:
+    """Of half of the steps requests are missing, and workers are blocked there as they were."""
+    asks = pl.col("kind") == "ps"
+    table = changed(trace(DEALT), keep=~(asks & (pl.col("step") >= 20)))
     assert {row["saving"] for name, row in table.items() if name != "now"} == {None}
 
 
-def test_savings_are_shares_of_the_job() -> None:
-    """Not of the part with requests: of a run that asks servers in half of its steps only."""
-    whole = placements(DEALT)["chunked"]["saving"]
-    asks = pl.col("kind") == "ps"
-    half = changed(trace(DEALT), keep=~(asks & (pl.col("step") >= 20)))["chunked"]["saving"]
-    assert half == pytest.approx(whole / 2, rel=0.1)
-
-
-def test_the_first_rounds_stand_for_all() -> None:
-    """Of a long run only some are replayed, and save the same share of the time that they last."""
-    partition = phases.run(trace(DEALT))
-    twice_as_fast = replace(Change.none(4), cpu=np.full(4, 0.5), wire=np.full(4, 0.5))
-    shares = []
-    for most_requests in (MOST_REQUESTS, 500):
-        rounds = replayable_rounds(trace(DEALT), partition, most_requests)
-        assert rounds
-        lost_ns = rounds.lost(twice_as_fast)
-        shares.append((len(lost_ns), lost_ns.sum() / rounds.length_ns))
-    (all_rounds, of_all), (first_rounds, of_first) = shares
-    assert first_rounds < all_rounds / 2
-    assert of_first == pytest.approx(of_all, rel=0.1)
+def test_pulls_beside_compute_need_keys_to_be_moved() -> None:
+    """Without them nothing tells when a worker needs what comes from which shard."""
+    sizes = (4 * MIB, 4 * MIB, 24 * MIB)
+    beside = Scenario(ranks=4, steps=40, shards=3, shard_bytes=sizes, beside_compute=True)
+    assert placements(beside)["chunked"]["saving"] is None
+    (found,) = (one for one in report(beside).findings if one.kind == "ps_hot_shard")
+    assert "not recorded: the variables (key) of requests" in found.sentence

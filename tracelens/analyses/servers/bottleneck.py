@@ -6,7 +6,7 @@ the **network** if its link is for 80 % of both windows and the processor for le
 **incast** if a third of the goodput that its link reaches with fewer messages is lost with many. A
 shard that takes twice as long per byte as the others is a fault, as is incast; servers that are all
 alike are an opportunity, priced as if each had twice the processor, or bandwidth. What fixing it saves
-is found by replaying the exchange (`replay/exchange.py`).
+is what the matching edit of the replay saves; where that has no answer, it is null, and says why.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from tracelens.analyses.servers import small_messages
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
+from tracelens.replay.pricing import EditPrice, price_edits
 from tracelens.stats.constants import (
     BUSY,
     CLEARLY_SLOWER,
@@ -34,12 +35,12 @@ from tracelens.stats.constants import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracelens.analyses.servers.exchange import Exchange
     from tracelens.analyses.servers.small_messages import Messages
     from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.arrays import Floats
     from tracelens.model.findings import Pattern
-    from tracelens.replay.exchange import Exchange
-    from tracelens.replay.parameter_servers import Change
+    from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["Bound", "classify", "findings"]
 Bound = Literal["cpu", "network", "incast"]
@@ -61,6 +62,7 @@ _KINDS: Final[dict[Bound, str]] = {
     "incast": "ps_incast",
 }
 _PARTS: Final[dict[Bound, str]] = {"cpu": "cpu", "network": "wire"}
+_EDITED_PARTS: Final[dict[Bound, str]] = {"cpu": "processor", "network": "link"}
 _BUSY: Final[dict[Bound, dict[str, str]]] = {
     "cpu": {"bound": "CPU", "part": "processor", "window": "push"},
     "network": {"bound": "network", "part": "link", "window": "push/pull"},
@@ -69,11 +71,15 @@ _BUSY: Final[dict[Bound, dict[str, str]]] = {
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """What is reported of some shards, and what changes if they are fixed."""
+    """What is reported of some shards, and what fixing them saves.
+
+    `at_most` is a share of the job that nothing exceeds, by which it is judged where no price is known.
+    """
 
     columns: list[int]
     kind: Bound
-    change: Change
+    price: EditPrice
+    at_most: float
     fields: Mapping[str, str]  # of the sentence
     evidence: Mapping[str, Any]
     slowdown: float | None = None
@@ -103,23 +109,34 @@ def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound
 
 
 def findings(
-    exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput], messages: Messages
+    replay: WindowedReplay,
+    exchange: Exchange,
+    bound: dict[int, Bound],
+    goodput: dict[int, Goodput],
+    messages: Messages,
+    *,
+    explained: frozenset[int] = frozenset(),
 ) -> list[Finding]:
     """Report what binds, each kind once; of a kind, shards slower than others first.
 
-    Instead of more bandwidth, fewer messages are advised where they save more.
+    Instead of more bandwidth, fewer messages are advised where they save more. Nothing is reported of
+    shards that are `explained` by what they hold.
     """
-    found = _what_binds(exchange, bound, goodput)
+    found = _what_binds(replay, exchange, bound, goodput, explained)
     alike = [one for one in found if one.kind != _KINDS["network"] or one.category == "fault"]
-    if found and len(alike) == len(found):
+    if explained or (found and len(alike) == len(found)):
         return found
-    fused = small_messages.find(exchange, messages)
+    fused = small_messages.find(replay, exchange, messages)
     best = max((one.saving or 0.0 for one in found), default=0.0)
     return [*alike, *fused] if fused and (fused[0].saving or 0.0) > best else found
 
 
 def _what_binds(
-    exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
+    replay: WindowedReplay,
+    exchange: Exchange,
+    bound: dict[int, Bound],
+    goodput: dict[int, Goodput],
+    explained: frozenset[int],
 ) -> list[Finding]:
     if len(exchange.exposed) < FEWEST_STEPS:
         return []
@@ -127,36 +144,70 @@ def _what_binds(
     order: tuple[Bound, ...] = ("incast", "cpu", "network")
     for kind in order:
         columns = [column for column, what in bound.items() if what == kind]
-        if columns and kind == "incast":
-            found += _incast(exchange, columns, goodput)
-        elif columns:
-            found += _slower(exchange, columns, kind) or _all_alike(exchange, columns, kind)
-    return found or _by_gain(exchange)
+        others = [column for column in columns if exchange.shards[column] not in explained]
+        slower = [] if kind == "incast" else _slower(replay, exchange, others, kind)
+        found += slower
+        if slower or not columns or others != columns:
+            continue
+        if kind == "incast":
+            incast = _incast(replay, exchange, columns, goodput)
+            # Where the replay sees none, a link that is slow at times may look like it.
+            is_priced = any(one.saving is not None for one in incast)
+            slower = [] if is_priced else _slower(replay, exchange, columns, "network")
+            found += slower or incast
+        else:
+            price = _price_faster(replay, exchange, columns, kind)
+            found += _all_alike(exchange, columns, kind, price)
+    return found or _by_gain(replay, exchange, explained)
 
 
-def _by_gain(exchange: Exchange) -> list[Finding]:
+def _by_gain(
+    replay: WindowedReplay, exchange: Exchange, explained: frozenset[int]
+) -> list[Finding]:
     """Report shards that are slow per byte, where pushes are too far apart to fill a window.
 
     If all are alike, report which of both would help more, or both if they help about as much.
     """
     everywhere = list(range(len(exchange.shards)))
+    others = [column for column in everywhere if exchange.shards[column] not in explained]
     kinds: tuple[Bound, ...] = ("cpu", "network")
-    slower = [finding for kind in kinds for finding in _slower(exchange, everywhere, kind)]
-    if slower:
+    slower = [one for kind in kinds for one in _slower(replay, exchange, others, kind)]
+    if slower or explained:
         return slower
-    gains = {kind: exchange.saving(_faster(exchange, everywhere, kind, 0.5))[0] for kind in kinds}
-    best = max(kinds, key=lambda kind: gains[kind])
-    if gains[best] < CLEAR:
+    prices = {kind: _price_faster(replay, exchange, everywhere, kind) for kind in kinds}
+    gains = {kind: price.saving for kind, price in prices.items() if price.saving is not None}
+    best = max(gains.values(), default=0.0)
+    if best < CLEAR:
         return []
-    helping = [kind for kind in kinds if gains[kind] > gains[best] / 2]
-    return [one for kind in helping for one in _all_alike(exchange, everywhere, kind)]
+    helping = [kind for kind in kinds if gains.get(kind, 0.0) > best / 2]
+    return [one for kind in helping for one in _all_alike(exchange, everywhere, kind, prices[kind])]
 
 
-def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput]) -> list[Finding]:
+def _price_faster(
+    replay: WindowedReplay, exchange: Exchange, columns: list[int], kind: Bound
+) -> EditPrice:
+    """Return what processors, or links, of some shards save if they are twice as fast.
+
+    Where all messages have about one size, all that links take counts as for bytes.
+    """
+    part = _EDITED_PARTS[kind]
+    if len(columns) < len(exchange.shards):
+        return price_edits(replay, *(f"shard:{exchange.shards[one]},{part}*2" for one in columns))
+    if kind == "network":
+        price = price_edits(replay, "bandwidth*2")
+        if price.saving is not None:
+            return price
+    return price_edits(replay, f"{part}*2")
+
+
+def _incast(
+    replay: WindowedReplay,
+    exchange: Exchange,
+    columns: list[int],
+    goodput: dict[int, Goodput],
+) -> list[Finding]:
     links = [goodput[exchange.shards[column]] for column in columns]
     worst = max(links, key=lambda link: link.collapse)
-    change = exchange.change(columns)
-    change.ns_per_byte[columns] = [1 / link.best for link in links]
     fields = {
         "who": f"{_subject(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'}",
         "usual": fmt.bandwidth(worst.usual),
@@ -170,13 +221,24 @@ def _incast(exchange: Exchange, columns: list[int], goodput: dict[int, Goodput])
         "sent_goodput": worst.sent,
         "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
     }
-    case = _Case(columns, "incast", change, fields, evidence, worst.collapse)
-    doubtful = []
-    for sign in (-TWO_SIDED, TWO_SIDED):
-        other = exchange.change(columns)
-        other.ns_per_byte[columns] = [1 / link.best / (1 + sign * link.doubt) for link in links]
-        doubtful.append(exchange.saving(other)[0])
-    return [_widened(found, *doubtful) for found in _reported(exchange, case)]
+    lost_ns = sum(
+        exchange.received[:, column].sum() * (1 - link.usual / link.best)
+        for column, link in zip(columns, links, strict=True)
+    )
+    price = price_edits(replay, "incast=off")
+    case = _Case(
+        columns, "incast", price, lost_ns / exchange.job_ns, fields, evidence, worst.collapse
+    )
+    found = _reported(exchange, case)
+    if price.saving is None or not found:
+        return found
+    # The best goodput is in doubt, too: links would be so much slower, or faster.
+    doubt = TWO_SIDED * max(link.doubt for link in links)
+    doubtful = [
+        price_edits(replay, "incast=off", f"link*{pace:.6f}").saving or 0.0
+        for pace in (1 / (1 + doubt), 1 + doubt)
+    ]
+    return [_widened(found[0], *doubtful)]
 
 
 def _widened(found: Finding, least: float, most: float) -> Finding:
@@ -188,19 +250,24 @@ def _widened(found: Finding, least: float, most: float) -> Finding:
     )
 
 
-def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
+def _slower(
+    replay: WindowedReplay, exchange: Exchange, columns: list[int], kind: Bound
+) -> list[Finding]:
     """Report shards that take longer per byte than the others."""
     work: Floats = getattr(exchange, _PARTS[kind])
     if len(exchange.shards) < 2 or exchange.moved is None:
         return []
     per_byte = work / np.maximum(exchange.moved, 1)
     usual, patterns = np.ones(len(exchange.shards)), {}
+    excess_ns = np.zeros(len(work))
     for column in columns:
         others = np.median(np.delete(per_byte, column, axis=1), axis=1)
         pattern = _pattern(per_byte[:, column], others)
         if pattern is not None:
             patterns[column] = pattern
             usual[column] = per_byte[:, column].sum() / max(float(others.sum()), 1e-12)
+            late = np.maximum(per_byte[:, column] - others, 0.0) * exchange.moved[column]
+            excess_ns = np.maximum(excess_ns, late)
     if not patterns:
         return []
     slow = [*patterns]
@@ -209,9 +276,13 @@ def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding
     share = _share(exchange, slow, kind)
     fields = _busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"}
     evidence = {"share_of_window": share, "times_per_byte": ratio}
-    change = _faster(exchange, slow, kind, 1 / usual[slow])
+    edits = [f"shard:{exchange.shards[column]},{_EDITED_PARTS[kind]}=median" for column in slow]
+    lost = None if pattern == "persistent" else (exchange.steps, excess_ns)
+    price = price_edits(replay, *edits, lost=lost)
+    at_most = float(excess_ns.sum()) / exchange.job_ns
     how = _how(share if pattern == "persistent" else 0.0)
-    return _reported(exchange, _Case(slow, kind, change, fields, evidence, ratio, how, pattern))
+    case = _Case(slow, kind, price, at_most, fields, evidence, ratio, how, pattern)
+    return _reported(exchange, case)
 
 
 def _pattern(mine: Floats, others: Floats) -> Pattern | None:
@@ -228,25 +299,23 @@ def _pattern(mine: Floats, others: Floats) -> Pattern | None:
     return "transient" if len(slow) >= STEADY * (slow[-1] - slow[0] + 1) else "sparse"
 
 
-def _all_alike(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
+def _all_alike(
+    exchange: Exchange, columns: list[int], kind: Bound, price: EditPrice
+) -> list[Finding]:
     """Report what twice the processors, or the bandwidth, would save."""
     share = _share(exchange, columns, kind)
     more = {"cpu": "twice the processors", "network": "twice the bandwidth"}[kind]
     fields = _busy(exchange, columns, kind, share) | {"more": more}
-    change = _faster(exchange, columns, kind, 0.5)
+    work: Floats = getattr(exchange, _PARTS[kind])
+    at_most = float(work[:, columns].max(axis=1).sum()) / 2 / exchange.job_ns
     evidence = {"share_of_window": share}
-    return _reported(exchange, _Case(columns, kind, change, fields, evidence, how=_how(share)))
+    case = _Case(columns, kind, price, at_most, fields, evidence, how=_how(share))
+    return _reported(exchange, case)
 
 
 def _how(share: float) -> str:
     """Return the case of the sentence for a share of the window: no part that idles is bound."""
     return "" if share >= SATURATED else "at times"
-
-
-def _faster(exchange: Exchange, columns: list[int], kind: Bound, takes: Floats | float) -> Change:
-    if kind == "cpu":
-        return exchange.change(columns, cpu=takes)
-    return exchange.change(columns, wire=takes)
 
 
 def _share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
@@ -265,22 +334,27 @@ def _busy(exchange: Exchange, columns: list[int], kind: Bound, share: float) -> 
 
 def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
     """Make the finding, if it saves enough; one with a slowdown is a fault."""
-    saving, interval = exchange.saving(case.change)
-    if saving < (CHANCE if case.slowdown is None else FAULT):
+    price = case.price
+    worth = case.at_most if price.saving is None else price.saving
+    if worth < (CHANCE if case.slowdown is None else FAULT):
         return []
+    is_known = price.saving is not None
+    fields = {name: text for name, text in case.fields.items() if is_known or name != "more"}
+    name = " ".join(filter(None, ("slower" * ("ratio" in fields), case.how)))
     finding = Finding.of(
         _KINDS[case.kind],
-        case.fields,
-        case=" ".join(filter(None, ("slower" * ("ratio" in case.fields), case.how))),
+        fields if is_known else {**fields, "refusal": price.refusal},
+        case=name if is_known else f"{name} not priced".strip(),
         category="opportunity" if case.slowdown is None else "fault",
         shards=tuple(exchange.shards[column] for column in case.columns),
-        hosts=tuple(dict.fromkeys(exchange.hosts[column] for column in case.columns)),
+        hosts=exchange.hosts_of(case.columns),
         phase="ps",
         pattern=case.pattern,
-        saving=saving,
-        interval=interval,
+        saving=price.saving,
+        interval=price.interval,
+        fix=price.fix,
         slowdown=case.slowdown,
-        evidence=case.evidence,
+        evidence={**case.evidence, "edits": price.edits},
     )
     return [finding]
 

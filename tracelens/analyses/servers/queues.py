@@ -17,20 +17,20 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.jitter import ALONE_COLUMNS
 from tracelens.accounting.server_queues import server_queues
+from tracelens.accounting.service import sum_work_until
 from tracelens.analyses.servers.bottleneck import CHANCE, FEWEST_STEPS
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
-from tracelens.replay.parameter_servers import worked_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.accounting.phases import Phases
+    from tracelens.analyses.servers.exchange import Exchange
     from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
-    from tracelens.replay.exchange import Exchange
 
-__all__ = ["NO_QUEUES", "Queues", "held_requests", "measure_queues", "waits_at_barriers"]
+__all__ = ["NO_QUEUES", "Queues", "held_requests", "measure_queues"]
 
 IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
 _SAME: Final = ("shard", "step", "key")
@@ -90,11 +90,6 @@ def _by_shard(shard: Ints, values: Floats) -> dict[int, float]:
     return {one: float(ns) for one, ns in enumerate(np.bincount(shard, values)) if ns > 0}
 
 
-def waits_at_barriers(trace: Trace, phases: Phases) -> bool:
-    """Return whether workers wait for updates without a request, before they go on."""
-    return _wait_at_barriers(server_queues(trace), phases)
-
-
 def _wait_at_barriers(queued: pl.DataFrame, phases: Phases) -> bool:
     """Return whether most of the time until updates is waited for; else workers do something else."""
     pending = queued.filter("for_update").sort("process", "start_ns")
@@ -136,7 +131,7 @@ def _share_at_work(queued: pl.DataFrame, served: pl.DataFrame) -> Floats:
     for (one,), work in served.filter(moved).partition_by("shard", as_dict=True).items():
         mine = np.flatnonzero(shard == one)
         ordered = work.sort("start_ns")
-        worked = worked_until(ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy())
+        worked = sum_work_until(ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy())
         share[mine] = (worked(end[mine]) - worked(sent[mine])) / np.maximum(
             end[mine] - sent[mine], 1
         )
@@ -182,7 +177,7 @@ def held_requests(exchange: Exchange, held_ns: Mapping[int, float], workers: int
                 "they": "it does" if one else "they do",
             },
             shards=tuple(shards),
-            hosts=tuple(dict.fromkeys(exchange.hosts[column] for column in columns)),
+            hosts=exchange.hosts_of(columns),
             phase="ps",
             saving=saving,
             cost=saving,

@@ -3,7 +3,7 @@
 Worker and shard records of one request are joined by the request id that its message carried, which
 also gives the shard where a worker does not. Where some request's shard or bytes are not known, no
 shard's bytes are. Load is judged by bytes: a synchronous step's PS part lasts as long as its busiest
-shard. What even placement would save is found by replaying the exchange (`replay/exchange.py`); the
+shard. What another placement would save is what its edit of the replay saves (`replay/edits`). The
 effective number of shards is total / max (Mathuriya et al. 2017). What else may block servers is
 reported by `bottleneck.py`, where variables should lie by `variable_placement.py`.
 """
@@ -11,53 +11,44 @@ reported by `bottleneck.py`, where variables should lie by `variable_placement.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting import sampled_code
 from tracelens.accounting.phases import job_ns
+from tracelens.accounting.service import PROCESSOR_OPS
 from tracelens.analyses.servers import (
     small_messages,
     utilisation,
     variable_placement,
 )
 from tracelens.analyses.servers.bottleneck import classify, findings
+from tracelens.analyses.servers.exchange import Exchange
 from tracelens.analyses.servers.queues import (
     NO_QUEUES,
     Queues,
     held_requests,
     measure_queues,
-    waits_at_barriers,
 )
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
-from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.exchange import Exchange
-from tracelens.replay.parameter_servers import MOST_REQUESTS, PROCESSOR, Rounds
-from tracelens.replay.whatif import Replay
-from tracelens.stats.constants import CONSISTENT, ENOUGH, NEARLY_ALL, NOTICEABLE
-from tracelens.stats.robust import bootstrap_interval
+from tracelens.replay.pricing import price_edits
+from tracelens.stats.constants import ENOUGH, NEARLY_ALL, NOTICEABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.servers.bottleneck import Bound
     from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.analyses.servers.variable_placement import Advice
-    from tracelens.arrays import Floats
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
+    from tracelens.replay.windows import WindowedReplay
 
-# What share of the job is saved, with its interval, if each shard holds so many times its bytes.
-Gain: TypeAlias = "Callable[[Floats], tuple[float, tuple[float, float]] | None]"
-
-__all__ = ["SHARD_COLUMNS", "Shards", "replayable_rounds", "run"]
+__all__ = ["SHARD_COLUMNS", "Shards", "run"]
 
 HOT: Final = 1 + ENOUGH  # times the mean bytes; these are exact, only a gain is in doubt
 WORTH_REPORTING: Final = NOTICEABLE  # of job time
@@ -127,7 +118,7 @@ NOTHING: Final = Shards(
 
 def run(facts: Facts) -> Shards:
     """Measure the shards' load, and look for a hot one and for what else holds servers up."""
-    trace, phases = facts.trace, facts.phases
+    trace, phases, replay = facts.trace, facts.phases, facts.replay
     served = utilisation.served_requests(trace).with_columns(
         ns=pl.col("end_ns") - pl.col("start_ns")
     )
@@ -146,29 +137,24 @@ def run(facts: Facts) -> Shards:
         )
     job = float(job_ns(trace))
     queues = measure_queues(trace, phases, asked, served)
-    again = Rounds.of(asked, served, loads["shard"], job, at_barriers=queues.at_barriers)
-    by_step = utilisation.utilisation_by_step(served, asked)
-    by_step = utilisation.open_windows(by_step, asked) if again is None else by_step
-    message_ns, message_share = small_messages.message_costs(served)
-    exchange = replace(
-        Exchange.of(by_step, _exposed(phases), loads, again, job),
-        message_ns=message_ns,
-        message_share=message_share,
+    exchange = Exchange.from_sums(
+        utilisation.utilisation_by_step(served, asked),
+        _exposed(phases),
+        loads,
+        job,
+        small_messages.message_costs(served),
     )
     known = None if trace.alignment.unaligned else asked
     goodput = utilisation.measure_goodput(served, known)
     bound = classify(exchange, goodput)
     one_way, turns = variable_placement.one_way_requests(asked)
-    gain = _whole_run(trace, phases, asked, served, loads) if sized else None
-    gain = gain or _by_exchange(exchange)
-    advice = _advice(one_way, turns, loads, gain) if sized else None
+    advice = _advice(replay, one_way, turns, loads) if sized else None
     found: list[Finding] = []
     if exchange.exposed.sum() >= EXPOSED * exchange.job_ns:
-        hot = [] if advice is None else _hot_shard(loads, exchange, advice, gain)
-        others = findings(exchange, bound, goodput, small_messages.Messages.of(asked))
-        named = {shard for finding in hot for shard in finding.shards}
-        # What else binds shards is reported of others only.
-        found = [*hot, *(one for one in others if not named & set(one.shards))]
+        hot = [] if advice is None else _hot_shard(loads, exchange, advice)
+        messages = small_messages.Messages.of(asked)
+        named = frozenset(shard for finding in hot for shard in finding.shards)
+        found = [*hot, *findings(replay, exchange, bound, goodput, messages, explained=named)]
         found += held_requests(exchange, queues.held_ns, trace.workers.height)
     found = [
         sampled_code.with_code(_with_work(one, served), sampled_code.of_shards(trace, one.shards))
@@ -204,7 +190,7 @@ def _with_work(finding: Finding, served: pl.DataFrame) -> Finding:
     """Add what the processors of shards that they bind are at work with."""
     if finding.kind != "ps_cpu_bound":
         return finding
-    mine = served.filter(pl.col("shard").is_in(finding.shards), pl.col("op").is_in(PROCESSOR))
+    mine = served.filter(pl.col("shard").is_in(finding.shards), pl.col("op").is_in(PROCESSOR_OPS))
     spent = dict(mine.group_by("op").agg(pl.col("ns").sum()).iter_rows())
     share = spent.get("apply", 0) / max(sum(spent.values()), 1)
     applies = share > 1 / 2
@@ -232,87 +218,14 @@ def _known_sum(name: str) -> pl.Expr:
     return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
 
 
-def _advice(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame, gain: Gain) -> Advice:
-    """Try other placements; what they save is known where the exchange can be replayed."""
-    now = _placed(one_way, turns, loads)
-    sizes = variable_placement.tensor_sizes(one_way, turns)
-
-    def saved(then: Sequence[int]) -> float | None:
-        found = gain(np.array(then) / np.array(now))
-        return found and found[0]
-
-    return variable_placement.advise(now, sizes, saved)
-
-
-def _by_exchange(exchange: Exchange) -> Gain:
-    """Return what answers by the exchange alone, where its rounds can be replayed."""
-
-    def gain(times: Floats) -> tuple[float, tuple[float, float]] | None:
-        if exchange.rounds is None or exchange.moved is None:
-            return None
-        return exchange.saving(exchange.loaded(exchange.moved, exchange.moved * times))
-
-    return gain
-
-
-def _whole_run(
-    trace: Trace, phases: Phases, asked: pl.DataFrame, served: pl.DataFrame, loads: pl.DataFrame
-) -> Gain | None:
-    """Return what answers by a replay of the run, where servers see little of a pull.
-
-    They are done with a reply when it is handed to the network, which then takes its time with it.
-    """
-    if loads.height < 2 or asked.height > MOST_REQUESTS:
-        return None
-    if _seen_by_workers_alone(asked, served) < CONSISTENT:
-        return None
-    moved = loads["bytes"].to_numpy().astype(np.float64)
-    job = float(job_ns(trace))
-
-    @cache
-    def replay() -> Replay:
-        return Replay.of(trace, phases)
-
-    def gain(times: Floats) -> tuple[float, tuple[float, float]] | None:
-        then = moved * times
-        shares = dict(zip(loads["shard"], (then / then.sum()).tolist(), strict=True))
-        try:
-            saved = replay().saved_by_placing(shares)
-        except InvalidArgument:
-            return None
-        if not replay().identity.reliable:
-            return None
-        return max(float(saved.sum() / job), 0.0), bootstrap_interval(saved, job)
-
-    return gain
-
-
-def _seen_by_workers_alone(asked: pl.DataFrame, served: pl.DataFrame) -> float:
-    """Return what share of pulls' time is after their server was done with them."""
-    done = served.group_by("request").agg(done=pl.col("end_ns").max())
-    pulls = asked.filter(pl.col("op") == "pull").join(done, on="request")
-    after = (pulls["end_ns"] - pulls["done"]).fill_null(0).to_numpy()
-    whole = pulls["ns"].to_numpy()
-    return float(np.clip(after, 0, whole).sum() / max(whole.sum(), 1))
-
-
-def replayable_rounds(
-    trace: Trace, phases: Phases, most_requests: int = MOST_REQUESTS
-) -> Rounds | None:
-    """Return the rounds of requests that can be replayed, if workers have alike ones."""
-    numbers = trace.shards.select(shard=pl.coalesce("shard", "rank"))["shard"].sort()
-    served = utilisation.served_requests(trace)
-    asked = _asked(trace, served)
-    if asked.is_empty():
-        return None
-    at_barriers = waits_at_barriers(trace, phases)
-    return Rounds.of(
-        asked,
-        served,
-        numbers,
-        job_ns(trace),
-        at_barriers=at_barriers,
-        most_requests=most_requests,
+def _advice(
+    replay: WindowedReplay, one_way: pl.DataFrame, turns: int, loads: pl.DataFrame
+) -> Advice:
+    """Try other placements, as edits of the replay."""
+    return variable_placement.advise(
+        _placed(one_way, turns, loads),
+        variable_placement.tensor_sizes(one_way, turns),
+        lambda name: price_edits(replay, f"placement={name}"),
     )
 
 
@@ -409,9 +322,7 @@ def _queues(served: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _hot_shard(
-    loads: pl.DataFrame, exchange: Exchange, advice: Advice, gain: Gain
-) -> list[Finding]:
+def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
     """Look for a shard with far more bytes than the mean that the job would be shorter without.
 
     Where that cannot be replayed, it must be at work for so long that requests are queued for it.
@@ -423,13 +334,10 @@ def _hot_shard(
     ratio = hottest["bytes"] / mean
     if ratio < HOT and hottest["bytes_share"] <= 2 / loads.height:
         return []
-    if exchange.rounds is None and (hottest["busy_share"] or 0.0) < QUEUED:
+    price = advice.price
+    if price.saving is None and (hottest["busy_share"] or 0.0) < QUEUED:
         return []
-    moved = loads["bytes"].to_numpy().astype(np.float64)
-    even = np.full(loads.height, mean)
-    found = gain(even / np.maximum(moved, 1.0))
-    saving, interval = found or exchange.saving(exchange.loaded(moved, even))
-    if saving < WORTH_REPORTING:
+    if price.saving is not None and price.saving < WORTH_REPORTING:
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [
@@ -448,8 +356,9 @@ def _hot_shard(
             hosts=(hottest["host"],),
             phase="ps",
             pattern="persistent",
-            saving=saving,
-            interval=interval,
+            saving=price.saving,
+            interval=price.interval,
+            fix=price.fix,
             slowdown=ratio,
             tensor=advice.variable,
             evidence={
@@ -460,6 +369,7 @@ def _hot_shard(
                 "exposed": exposed,
                 "largest_variable_bytes": advice.variable_bytes,
                 "placements": advice.table.to_dicts(),
+                "edits": price.edits,
             },
         )
     ]

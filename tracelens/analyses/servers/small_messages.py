@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.service import measure_link_time
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
-from tracelens.replay.parameter_servers import link_time
+from tracelens.replay.pricing import price_edits
 from tracelens.stats.constants import FEWEST_ROUNDS, MAJORITY, NOTICEABLE
 from tracelens.stats.cost_line import fit_cost_model
 
 if TYPE_CHECKING:
-    from tracelens.replay.exchange import Exchange
+    from tracelens.analyses.servers.exchange import Exchange
+    from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["Messages", "find", "message_costs"]
 
@@ -38,7 +40,7 @@ def message_costs(served: pl.DataFrame) -> tuple[tuple[float, float], float]:
     for op in ("receive", "reply"):
         messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
         parts = [
-            link_time(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
+            measure_link_time(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
             for part in messages.partition_by("shard", maintain_order=True)
         ]
         ns = np.concatenate([np.zeros(0), *parts])
@@ -81,12 +83,12 @@ class Messages:
         return self.per_step > 2 * self.shards
 
 
-def find(exchange: Exchange, messages: Messages) -> list[Finding]:
+def find(replay: WindowedReplay, exchange: Exchange, messages: Messages) -> list[Finding]:
     """Report messages that cost the links more than their bytes do."""
     if exchange.message_share < MOSTLY or len(exchange.exposed) < FEWEST_STEPS:
         return []
-    saving, interval = exchange.saving(exchange.fused(messages.fused))
-    if saving < CHANCE:
+    price = price_edits(replay, f"messages/{1 / messages.fused:g}")
+    if price.saving is None or price.saving < CHANCE:
         return []
     cost = float(np.mean(exchange.message_ns))
     fields = {
@@ -102,17 +104,19 @@ def find(exchange: Exchange, messages: Messages) -> list[Finding]:
         "mean_bytes": messages.mean_bytes,
         "latency_ns": cost,
         "latency_share": exchange.message_share,
+        "edits": price.edits,
     }
     return [
         Finding.of(
             "small_messages",
             fields,
             shards=exchange.shards,
-            hosts=tuple(dict.fromkeys(exchange.hosts)),
+            hosts=exchange.hosts_of([*range(len(exchange.shards))]),
             phase="ps",
             pattern="persistent",
-            saving=saving,
-            interval=interval,
+            saving=price.saving,
+            interval=price.interval,
+            fix=price.fix,
             evidence=evidence,
         )
     ]

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.replay.parameter_servers import PROCESSOR
-from tracelens.stats.constants import FEWEST_MESSAGES, PARTS_OF_RUN, ROUNDS_OF_RATES, SEEN
+from tracelens.accounting.service import PROCESSOR_OPS
+from tracelens.stats.constants import FEWEST_MESSAGES, MAJORITY, PARTS_OF_RUN, ROUNDS_OF_RATES, SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,12 +36,11 @@ __all__ = [
     "Goodput",
     "busy_time",
     "measure_goodput",
-    "open_windows",
     "served_requests",
     "utilisation_by_step",
 ]
 
-PUSHED: Final = ("receive", *PROCESSOR)
+PUSHED: Final = ("receive", *PROCESSOR_OPS)
 SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
     "step": pl.Int32(),
@@ -51,7 +50,6 @@ SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
     "received": pl.Int64(),  # the part of wire that pushes take
     "push_window": pl.Int64(),
     "pull_window": pl.Int64(),
-    "open": pl.Int64(),  # any worker had a request with it
 }
 _GROUP: Final = ("shard", "step")
 
@@ -89,18 +87,17 @@ def utilisation_by_step(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFra
     op, moved = pl.col("op"), pl.col("bytes").fill_null(0) > 0
     received = (op == "receive") & moved
     wire = received | (op == "reply")
-    cpu = op.is_in(PROCESSOR)
+    cpu = op.is_in(PROCESSOR_OPS)
     whole = busy_time(served, pl.lit(value=True), "busy")
     for part, name in ((cpu, "cpu"), (wire, "wire"), (received, "received")):
         whole = whole.join(busy_time(served, part, name), on=_GROUP, how="left")
-    requests = asked.sort(*_GROUP, "start_ns")
-    whole = whole.join(busy_time(requests, pl.lit(value=True), "open"), on=_GROUP, how="left")
     for part, name in ((cpu | received, "push_window"), (op == "reply", "pull_window")):
         extent = served.filter(part).group_by(_GROUP)
         window = extent.agg((pl.col("end_ns").max() - pl.col("start_ns").min()).alias(name))
         whole = whole.join(window, on=_GROUP, how="left")
     columns = [pl.col(name).fill_null(0).cast(kind) for name, kind in SERVED_COLUMNS.items()]
-    return whole.select(columns).sort(_GROUP)
+    by_step = whole.select(columns).sort(_GROUP)
+    return _open_windows(by_step, asked) if _pushes_interleave(served) else by_step
 
 
 def busy_time(spans: pl.DataFrame, part: pl.Expr, name: str) -> pl.DataFrame:
@@ -112,7 +109,16 @@ def busy_time(spans: pl.DataFrame, part: pl.Expr, name: str) -> pl.DataFrame:
     )
 
 
-def open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+def _pushes_interleave(served: pl.DataFrame) -> bool:
+    """Return whether shards receive most steps' first push before they have served an earlier step."""
+    pushed = served.filter(pl.col("op").is_in(PUSHED)).group_by(_GROUP)
+    windows = pushed.agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("shard", "start_ns")
+    reached = pl.col("end_ns").cum_max().shift(1).over("shard")
+    begins_early = windows.select(pl.col("start_ns") < reached).to_series()
+    return int(begins_early.sum()) > MAJORITY * windows.height
+
+
+def _open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     """Make the windows of each shard as long together as any worker has a request open with it."""
     reached = pl.col("end_ns").cum_max().shift(1).over("shard").fill_null(0)
     lasting = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
@@ -178,7 +184,7 @@ def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> 
         if goodput and goodput.always_crowded and asked is not None:
             replies = _replies(served.filter(shard=int(shard)), asked)
             link = _of_enough(replies)
-            sent, doubt = (max(link.rates), _doubt(replies)) if link else (None, 0.0)
+            sent, doubt = (link.usual, _doubt(replies)) if link else (None, 0.0)
             found[int(shard)] = replace(goodput, sent=sent, doubt=doubt)
         elif goodput:
             found[int(shard)] = replace(goodput, doubt=_doubt(part))

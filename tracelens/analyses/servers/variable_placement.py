@@ -3,7 +3,7 @@
 A tensor is known by the `key` of its requests, or by their name (``push dense/kernel``); requests that
 carry neither do not tell what a shard's bytes consist of, and only the loads are known. A placement's
 most loaded shard holds at least the mean, and at least the largest variable, unless that one is split.
-The gain is found by replaying the exchange with the new loads; where it cannot be replayed, it is null.
+What a placement saves is what its edit of the replay saves; where that has no answer, it is null.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from tracelens.stats.constants import LARGE_DELAY, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from tracelens.replay.pricing import EditPrice
 
 __all__ = [
     "PLACEMENT_COLUMNS",
@@ -46,7 +48,7 @@ WORTH_SPLITTING: Final = 1 + LARGE_DELAY  # times the load that whole variables 
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """Loads by placement, what bounds them, and a sentence that says what to do.
+    """Loads by placement, and what bounds them; a sentence says what to do, `price` what it saves.
 
     `variable` is the largest one, null where requests do not tell theirs.
     """
@@ -55,31 +57,35 @@ class Advice:
     variable: str | None
     variable_bytes: int | None
     sentence: str
+    price: EditPrice
 
 
 def advise(
-    now: Sequence[int], sizes: Mapping[str, int], gain: Callable[[Sequence[int]], float | None]
+    now: Sequence[int], sizes: Mapping[str, int], price: Callable[[str], EditPrice]
 ) -> Advice:
     """Try the placements.
 
     Args:
         now: What a worker moves to each shard in a step, bytes in one direction.
         sizes: Bytes of each variable in order of creation, by name; empty where they are unknown.
-        gain: What share of the job other bytes by shard save; None = that is not known.
+        price: Says what a placement saves.
     """
     shards, total, most = len(now), sum(now), max(now)
     largest = max(sizes.values(), default=0)
     rows: list[tuple[str, int, int, float, int, float | None]] = [
         ("now", most, total // shards, _balance(total, most), max(total // shards, largest), 0.0)
     ]
-    for name in ADVISED if sizes else ("chunked",):
+    prices = {name: price(name) for name in (ADVISED if sizes else ("chunked",))}
+    for name, priced in prices.items():
         then = loads(STRATEGIES[name](list(sizes.values()) or [total], shards), shards)
         placed = max(then)
         least = total // shards if name == "chunked" else max(total // shards, largest)
-        rows.append((name, placed, total // shards, _balance(total, placed), least, gain(then)))
+        balance = _balance(total, placed)
+        rows.append((name, placed, total // shards, balance, least, priced.saving))
     table = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
     key = max(sizes, key=lambda one: sizes[one]) if sizes else None
-    return Advice(table, key, largest or None, _sentence(table, key, largest))
+    sentence, advised = _advise(table, prices, key, largest)
+    return Advice(table, key, largest or None, sentence, prices[advised])
 
 
 def _balance(total: int, most: int) -> float:
@@ -87,29 +93,36 @@ def _balance(total: int, most: int) -> float:
     return total / most if most else 1.0
 
 
-def _sentence(table: pl.DataFrame, key: str | None, largest: int) -> str:
-    gains = dict(table.select("placement", "saving").iter_rows())
+def _advise(
+    table: pl.DataFrame, prices: Mapping[str, EditPrice], key: str | None, largest: int
+) -> tuple[str, str]:
+    """Return what to do, in a sentence, and the placement that it names at last."""
     loaded = dict(table.select("placement", "most_bytes").iter_rows())
-    chunks = f"into {fmt.size(CHUNK_BYTES)} chunks across shards would shorten the job by"
-    if gains["chunked"] is None:
-        return (
-            "Its rounds of requests cannot be replayed: what another placement saves is not known."
-        )
-    if gains["chunked"] <= 0:
-        return "Balancing them would save nothing."
-    if key is None:
-        return f"Partitioning its variables {chunks} {fmt.percent(gains['chunked'])}."
-    whole = min(("greedy", "largest_first"), key=lambda name: loaded[name])
-    how = {"greedy": "each on the least-loaded shard", "largest_first": "largest first (LPT)"}[
-        whole
-    ]
-    whole_ones = f"Placing variables {how} would shorten the job by {fmt.percent(gains[whole])}"
-    if loaded["chunked"] * WORTH_SPLITTING > loaded[whole]:
-        return f"{whole_ones}."
+    known = {name: price.saving for name, price in prices.items() if price.saving is not None}
+    if "chunked" not in known:
+        refusal = prices["chunked"].refusal
+        return f"What another placement would save is not known: {refusal}.", "chunked"
+    if max(known.values()) <= 0:
+        return "Balancing them would save nothing.", "chunked"
+    chunks = (
+        f"into {fmt.size(CHUNK_BYTES)} chunks across shards would shorten the job by "
+        f"{fmt.percent(known['chunked'])}."
+    )
+    whole = max(known.keys() - {"chunked"}, key=lambda name: (known[name], name), default=None)
+    if key is None or whole is None:
+        return f"Partitioning its variables {chunks}", "chunked"
+    how = {"greedy": "each on the least-loaded shard", "largest_first": "largest first (LPT)"}
+    whole_ones = (
+        f"Placing variables {how[whole]} would shorten the job by {fmt.percent(known[whole])}"
+        if known[whole] > 0
+        else "Placing variables otherwise would save nothing"
+    )
+    if loaded["chunked"] * WORTH_SPLITTING > loaded[whole] or known["chunked"] <= known[whole]:
+        return f"{whole_ones}.", whole
     return (
         f"{whole_ones}; no more is possible while {key} ({fmt.size(largest)}) is whole: partitioning "
-        f"variables {chunks} {fmt.percent(gains['chunked'])}."
-    )
+        f"variables {chunks}"
+    ), "chunked"
 
 
 MOST_TENSORS: Final = SHOWN_ROWS  # of a shard: the largest

@@ -18,6 +18,7 @@ from tracelens.model import fmt
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, chunked
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.resources import Tasks
+from tracelens.stats.constants import NEGLIGIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "arrange", "check_received", "held", "place", "place_by", "spread"]
 
+MAX_UNKNOWN_NEEDS: Final = 0.05  # of pulls: beyond, later ones may hold workers up, or not
 MAX_HIDDEN_SHARE: Final = 0.05  # of the time of pushes: beyond, what links do is not known
 
 
@@ -180,9 +182,22 @@ def place_by(changed: Changed, layout: Layout) -> None:
     """Let servers hold variables by another layout.
 
     Raises:
-        InvalidArgument: services of two sizes are needed to tell what bytes cost, and are not here.
+        InvalidArgument: services of two sizes are needed to tell what bytes cost, and are not here; or
+            it is not known when workers need what they pull.
     """
     model, links, costs = changed.model, changed.model.links, Costs(changed.model.links)
+    now, shares = held(model), layout.loads(model.variables)
+    moves_any = len(now) != len(shares) or (len(now) > 1 and bool(model.served_variables))
+    if not moves_any:
+        held_bytes = np.array([*now.values()])
+        if np.allclose(shares, held_bytes / held_bytes.sum(), rtol=0, atol=NEGLIGIBLE):
+            return
+    if model.requests.unknown_needs > MAX_UNKNOWN_NEEDS:
+        raise InvalidArgument(
+            f"not recorded: the variables (key) of requests, so that of "
+            f"{fmt.percent(model.requests.unknown_needs)} of the pulls it is not known when workers "
+            "need them."
+        )
     served = {
         number: cost
         for number, cost in costs.models.items()
@@ -191,8 +206,6 @@ def place_by(changed: Changed, layout: Layout) -> None:
     if not served:
         raise InvalidArgument(costs.lacks(network=False))
     tasks = model.tasks
-    now = held(model)
-    shares = layout.loads(model.variables)
     if not model.served_variables:
         layout = Layout.from_loads(shares)
         shares = shares if len(shares) == len(now) else np.full(len(now), 1 / len(shares))

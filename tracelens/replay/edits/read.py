@@ -16,6 +16,7 @@ from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
 from tracelens.replay.edits.placements import arrange, check_received, place, spread
+from tracelens.replay.edits.servers import remove_incast, send_fewer, speed_up
 from tracelens.replay.edits.work import factor, work
 from tracelens.replay.fixes import EditFix, WorkFix
 from tracelens.simulator.algorithms import ALGORITHMS
@@ -31,7 +32,8 @@ __all__ = ["FORMS", "edited", "known_edits"]
 FORMS: Final = (
     "fix:N, rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
     "message_cost/F, buckets=SIZE, overlap=on, overlap=off, algorithm=A, ranks=N, background=SIZE, "
-    "placement=STRATEGY, shards=N, arrangement=central, arrangement=sharded, async=on"
+    "placement=STRATEGY, shards=N, processor*F, link*F, shard:N,processor=median, shard:N,link=median, "
+    "incast=off, messages/F, arrangement=central, arrangement=sharded, async=on"
 )
 
 
@@ -163,6 +165,7 @@ def _refusal(needs: str) -> Callable[..., None]:
 _FIX: Final = re.compile(r"fix:(?P<number>\d{1,9})")
 _FACTOR: Final = r"(?P<sign>[*/])(?P<number>\d+(?:\.\d+)?)"
 _TO: Final = r"(?P<to>=median|=0|[*/]\d+(?:\.\d+)?)"
+_PACE: Final = r"(?P<to>=median|[*/]\d+(?:\.\d+)?)"
 _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
     (re.compile(pattern), change)
     for pattern, change in (
@@ -179,6 +182,9 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (r"shards=(?P<count>\d+)", spread),
         (r"algorithm=(?P<algorithm>.+)", carry_out_by),
         (r"ranks=(?P<count>\d+)", with_ranks),
+        (rf"(?:shard:(?P<shard>\d+),)?(?P<part>processor|link){_PACE}", speed_up),
+        (r"incast=off", remove_incast),
+        (rf"messages{_FACTOR}", send_fewer),
         (r"async=on", first_come),
         (r"arrangement=(?P<form>central|sharded)", arrange),
         (

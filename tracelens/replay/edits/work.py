@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.replay.edits.changed import Changed
 
-__all__ = ["factor", "work"]
+__all__ = ["draw_like_others", "factor", "work"]
 
 
 def factor(sign: str, number: str) -> float:
@@ -68,13 +68,13 @@ def _choose_target(
         is_model[worker] = False
         if not is_model.any():
             is_model = np.arange(len(ranks)) != worker
-        return _as_others(each[:, is_model], worker)
+        return draw_like_others(each[:, is_model], worker)
     if to == "=0":
         return np.zeros(len(each))
     return np.asarray(each[:, worker] * factor(to[0], to[1:]))
 
 
-def _as_others(others: Floats, seed: int) -> Floats:
+def draw_like_others(others: Floats, seed: int) -> Floats:
     """Return what a rank like some others, [step, rank], would take: [step].
 
     That is their median in the step, and what one of them differed by from it in some step: else the

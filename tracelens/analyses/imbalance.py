@@ -25,9 +25,12 @@ from tracelens.accounting.compute_time import (
     explained_by_workload,
     measure_workload,
 )
+from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
+from tracelens.replay.fixes import WorkFix
+from tracelens.replay.pricing import price_less_work
 from tracelens.stats.constants import (
     CLEAR,
     ENOUGH,
@@ -39,11 +42,10 @@ from tracelens.stats.constants import (
     NEGLIGIBLE,
     WORTH,
 )
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import bootstrap_interval, deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats
     from tracelens.facts import Facts
 
@@ -82,7 +84,7 @@ def run(facts: Facts) -> Imbalance:
     lasting = float(mean.max() / mean.mean() - 1)
     per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
     migrating = lasting < per_step / 2
-    findings = _varying_work(facts.phases, own, rows, last) if migrating else []
+    findings = _varying_work(facts, own, rows, last) if migrating else []
     return Imbalance(table, lasting, per_step, tuple(findings))
 
 
@@ -92,7 +94,7 @@ def _whole(own: ComputeTime) -> Flags:
     return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
 
 
-def _varying_work(phases: Phases, own: ComputeTime, rows: Flags, last: Floats) -> list[Finding]:
+def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> list[Finding]:
     """Look for work that is uneven in every step, but each time on another rank."""
     total = own.total[rows]
     steps, ranks = total.shape
@@ -107,16 +109,25 @@ def _varying_work(phases: Phases, own: ComputeTime, rows: Flags, last: Floats) -
     width = deviation(apart) / max(own.step_ns, 1.0)
     if imbalance_share <= LARGE_DELAY or entropy <= NEARLY_ALL or width <= LEAST_OF_STEP:
         return []
-    lost = total.max(axis=1) - balanced(own, rows).max(axis=1)
-    saving = float(lost.mean() / np.nanmean(own.length[rows]))
+    even = balanced(own, rows)
+    side_by_side = np.zeros(len(own.steps))
+    side_by_side[rows] = total.max(axis=1) - even.max(axis=1)
+    less_ns = np.zeros(own.total.shape)
+    less_ns[rows] = total - even
+    fix = WorkFix(own.steps, ((own.phases, less_ns),))
+    saved_ns, fix_replayed = price_less_work(facts.replay, fix, side_by_side)
+    job = job_ns(facts.trace)
+    saving = float(saved_ns.sum()) / job
     if saving < WORTH:
         return []
-    reason = explained_by_workload(measure_workload(phases, own), own)
+    reason = explained_by_workload(measure_workload(facts.phases, own), own)
     return [
         Finding.of(
             "load_imbalance",
             {"excess": f"{100 * imbalance_share:.0f} %", "why": _why(reason)},
             saving=saving,
+            interval=bootstrap_interval(saved_ns, job),
+            fix=fix_replayed,
             pattern="migrating",
             evidence={
                 "excess": imbalance_share,

@@ -23,6 +23,7 @@ from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.counterfactual import price
 from tracelens.replay.fixes import WorkFix
+from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
     BLOCK,
@@ -39,7 +40,7 @@ from tracelens.stats.constants import (
     PERSISTENT,
     WORTH_WITH_PEERS,
 )
-from tracelens.stats.robust import deviation, medians
+from tracelens.stats.robust import bootstrap_interval, deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -76,10 +77,11 @@ def run(facts: Facts) -> Stalls:
     found: list[_Found] = []
     for phase, name in enumerate(own.phases):
         least = np.nan_to_num(np.fmin.reduce(own.own[phase], axis=1), nan=0.0)
-        found += _slow(own, name, least, job)
+        found += _slow(own, name, least, job, facts.replay)
         if name == "data":
-            found += _loading(own, least, job)
-    found += slowdown_findings(own, job, [one.finding for one in found])
+            found += _loading(own, least, job, facts.replay)
+    known = [one.finding for one in found]
+    found += slowdown_findings(own, job, known, facts.replay)
     explained = (_with_code(trace, phases, own, one) for one in found)
     return Stalls((*explained, *pause_findings(own, job, facts.replay)))
 
@@ -131,10 +133,32 @@ class _Slow:
     rows: Indices
     residual: Floats
     pattern: Pattern
-    saving: float
 
 
-def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[_Found]:
+@dataclass(frozen=True)
+class _Saving:
+    """What a fix saves as a share of the job, with its 95 % interval; `fix` is what was replayed."""
+
+    share: float
+    interval: tuple[float, float]
+    fix: WorkFix | None
+
+
+def _price(
+    own: ComputeTime, phases: tuple[str, ...], less_ns: Floats, job: int, replay: WindowedReplay
+) -> _Saving:
+    """Price work that all ranks do in some phases, ns, [step, rank]."""
+    fix = WorkFix(own.steps, ((phases, less_ns),))
+    total = np.nan_to_num(own.total, nan=0.0)
+    side_by_side = total.max(axis=1) - (total - less_ns).max(axis=1)
+    saved_ns, replayed = price_less_work(replay, fix, side_by_side)
+    saved_ns = np.maximum(saved_ns, 0.0)
+    return _Saving(float(saved_ns.sum()) / job, bootstrap_interval(saved_ns, job), replayed)
+
+
+def _slow(
+    own: ComputeTime, phase: str, least: Floats, job: int, replay: WindowedReplay
+) -> list[_Found]:
     """Return an interval, or scattered steps, in which the phase takes all ranks longer."""
     rows = np.arange(compute_time.WARM_UP, len(least))
     values = least[rows] / own.step_ns
@@ -143,12 +167,18 @@ def _slow(own: ComputeTime, phase: str, least: Floats, job: int) -> list[_Found]
     usual = own.usual_ns / own.step_ns
     level = max((ENOUGH if phase == "data" else MAJORITY) * usual, FAR_OUT * spread)
     chosen, pattern = _lasting(residual, level) or (np.flatnonzero(residual > level), "sparse")
-    saving = float(np.maximum(residual[chosen], 0).sum() * own.step_ns / job)
-    if not FEW < len(chosen) <= MAJORITY * len(residual) or saving < NOTICEABLE:
+    slow = _Slow(rows[chosen], residual[chosen], pattern)
+    excess_ns = np.maximum(slow.residual, 0.0) * own.step_ns
+    few = not FEW < len(chosen) <= MAJORITY * len(residual)
+    if few or excess_ns.sum() < NOTICEABLE * job:
         return []
-    slow = _Slow(rows[chosen], residual[chosen], pattern, saving)
+    less_ns = np.zeros(own.total.shape)
+    less_ns[slow.rows] = excess_ns[:, None]
+    saving = _price(own, (phase,), less_ns, job, replay)
+    if saving.share < NOTICEABLE:
+        return []
     extra = float(slow.residual.mean()) * own.step_ns
-    return [_Found(_finding(own, phase, slow), slow.rows, extra)]
+    return [_Found(_finding(own, phase, slow, saving), slow.rows, extra)]
 
 
 def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
@@ -159,7 +189,7 @@ def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     return None if usual or len(steps) < BLOCK or shape.level < level else (steps, shape.pattern)
 
 
-def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
+def _finding(own: ComputeTime, phase: str, slow: _Slow, saving: _Saving) -> Finding:
     steps = (int(own.steps[slow.rows[0]]), int(own.steps[slow.rows[-1]]))
     when = fmt.steps(*steps)
     if slow.pattern == "sparse":
@@ -178,7 +208,9 @@ def _finding(own: ComputeTime, phase: str, slow: _Slow) -> Finding:
         fields,
         case="phase",
         category="opportunity" if _is_usual(own, phase, slow) else "fault",
-        saving=slow.saving,
+        saving=saving.share,
+        interval=saving.interval,
+        fix=saving.fix,
         cost=0.0,
         ranks=own.ranks,
         phase=phase,
@@ -195,17 +227,21 @@ def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
     return phase == "checkpoint" or (phase in COMPUTED and warming)
 
 
-def _loading(own: ComputeTime, least: Floats, job: int) -> list[_Found]:
+def _loading(own: ComputeTime, least: Floats, job: int, replay: WindowedReplay) -> list[_Found]:
     """Return the opportunity of loading data ahead, where every rank always waits for it."""
     usual = float(np.median(least))
-    saving = usual * len(least) / job
-    if saving < BOUND:
+    if usual * len(least) < BOUND * job:
+        return []
+    saving = _price(own, ("data",), np.full(own.total.shape, usual), job, replay)
+    if saving.share < BOUND:
         return []
     finding = Finding.of(
         "data_stall",
         {"share": fmt.percent(usual / own.step_ns)},
         category="opportunity",
-        saving=saving,
+        saving=saving.share,
+        interval=saving.interval,
+        fix=saving.fix,
         ranks=own.ranks,
         phase="data",
         pattern="persistent",
@@ -332,19 +368,22 @@ def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
     return 1 - left, left * float(np.hypot(*errors))
 
 
-def slowdown_findings(own: ComputeTime, job_ns: int, known: list[Finding]) -> list[_Found]:
+def slowdown_findings(
+    own: ComputeTime, job_ns: int, known: list[Finding], replay: WindowedReplay
+) -> list[_Found]:
     """Report a slowdown of all, unless one of `known` is the same."""
     slow = find_slowdown(own)
     if slow is None or any(_same_steps(own, slow, finding) for finding in known):
         return []
-    low, saving, high = (
-        _saved_by_speed(own, slow, slow.share + by * slow.uncertain) / job_ns
+    low, middle, high = (
+        _price_speed(own, slow, slow.share + by * slow.uncertain, job_ns, replay)
         for by in (-TWO_SIDED, 0.0, TWO_SIDED)
     )
-    if saving < NOTICEABLE:
+    if middle.share < NOTICEABLE:
         return []
     rows = np.arange(slow.first, slow.last + 1)
-    finding = _slowdown_finding(own, slow, saving, (low, high))
+    saving = replace(middle, interval=(low.share, high.share))
+    finding = _slowdown_finding(own, slow, saving)
     return [_Found(finding, rows, slow.level * own.step_ns)]
 
 
@@ -353,12 +392,15 @@ def warms_up(first: int, last: int, steps: int) -> bool:
     return first <= compute_time.WARM_UP + BLOCK and last < steps - 1
 
 
-def _saved_by_speed(own: ComputeTime, slow: Slowdown, share: float) -> float:
-    """Return by how much the steps' slowest ranks are earlier if all compute by a share less."""
+def _price_speed(
+    own: ComputeTime, slow: Slowdown, share: float, job: int, replay: WindowedReplay
+) -> _Saving:
+    """Price that all ranks compute by a share less in some steps."""
     rows = slice(slow.first, slow.last + 1)
-    total = np.nan_to_num(own.total[rows], nan=0.0)
-    fixed = total - share * np.nan_to_num(_compute_of_ranks(own)[rows], nan=0.0)
-    return float((total.max(axis=1) - fixed.max(axis=1)).sum())
+    less_ns = np.zeros(own.total.shape)
+    less_ns[rows] = share * np.nan_to_num(_compute_of_ranks(own)[rows], nan=0.0)
+    phases = tuple(name for name in own.phases if name in COMPUTED)
+    return _price(own, phases, less_ns, job, replay)
 
 
 def _compute_of_ranks(own: ComputeTime) -> Floats:
@@ -383,9 +425,7 @@ def _grown_most(own: ComputeTime, slow: Slowdown) -> str:
     return own.phases[int(np.argmax(grown))]
 
 
-def _slowdown_finding(
-    own: ComputeTime, slow: Slowdown, saving: float, interval: tuple[float, float]
-) -> Finding:
+def _slowdown_finding(own: ComputeTime, slow: Slowdown, saving: _Saving) -> Finding:
     steps = (int(own.steps[slow.first]), int(own.steps[slow.last]))
     lasting = slow.last - slow.first + 1
     pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
@@ -406,8 +446,9 @@ def _slowdown_finding(
         "slow_all",
         fields,
         category="opportunity" if warming else "fault",
-        saving=saving,
-        interval=interval,
+        saving=saving.share,
+        interval=saving.interval,
+        fix=saving.fix,
         cost=0.0,
         ranks=own.ranks,
         phase=phase,

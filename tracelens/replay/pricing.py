@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
     from tracelens.replay.calls import Calls
-    from tracelens.replay.fixes import TransferFix
+    from tracelens.replay.fixes import TransferFix, WorkFix
     from tracelens.replay.model import Model
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
@@ -40,6 +40,7 @@ __all__ = [
     "price_edits",
     "price_faster_calls",
     "price_joined_calls",
+    "price_less_work",
 ]
 
 
@@ -57,6 +58,21 @@ class JoinedCalls:
     calls: int
     cost: CostModel
     scale: float = 1.0
+
+
+def price_less_work(
+    replay: WindowedReplay, fix: WorkFix, lost_ns: Floats
+) -> tuple[Floats, WorkFix | None]:
+    """Return what each step of a fix saves, ns, and the fix; None where no replay is reliable.
+
+    Args:
+        replay: Of the run.
+        fix: One change of the workers' work.
+        lost_ns: What each step is shorter by if ranks work side by side and meet, for want of a replay.
+    """
+    ((names, effect),) = fix.changes
+    savings = replay.measure_savings(names, effect, fix.steps)
+    return (lost_ns, None) if savings is None else (savings.saved, fix)
 
 
 def price_faster_calls(

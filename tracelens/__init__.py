@@ -49,7 +49,7 @@ __all__ = [
 _HOMES: Final = {
     "Report": "tracelens.model.result",
     "Trace": "tracelens.load",
-    "analyze": "tracelens.analyses",
+    "analyze": "tracelens.verdicts.report",
     "attach": "tracelens_instrument.hooks",
     "counter": "tracelens_instrument.recorder",
     "instant": "tracelens_instrument.recorder",

@@ -9,7 +9,14 @@ from typing import Final
 from support.layout import Module, constants, imported_names, modules
 
 TABLE: Final = "tracelens.stats.constants"
-ROOMS: Final = ("tracelens.analyses", "tracelens.stats")
+ROOMS: Final = (
+    "tracelens.accounting.communication",
+    "tracelens.accounting.jitter",
+    "tracelens.accounting.sampled_code",
+    "tracelens.analyses",
+    "tracelens.stats",
+    "tracelens.verdicts",
+)
 DETECTOR: Final = (
     "tracelens.analyses.stragglers",
     "tracelens.stats.changepoint",

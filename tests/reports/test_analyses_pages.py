@@ -23,7 +23,13 @@ EXAMPLE: Final = re.compile(
     r"```console\n\$ tracelens analyze (\S+) --format json\n```\n\n```json\n(.*?)```", re.DOTALL
 )
 ROW: Final = re.compile(r"\| `(_?[A-Z][A-Z_]*)` \| ([^|]+) \| [^|]+ \| [^|]+ \| ([^|]+) \|")
-ROOMS: Final = ("tracelens.accounting", "tracelens.analyses", "tracelens.replay", "tracelens.stats")
+ROOMS: Final = (
+    "tracelens.accounting",
+    "tracelens.analyses",
+    "tracelens.replay",
+    "tracelens.stats",
+    "tracelens.verdicts",
+)
 DIGITS: Final = 0.006  # relative: three digits are shown, or more
 
 

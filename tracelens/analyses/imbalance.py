@@ -114,7 +114,7 @@ def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> 
     side_by_side[rows] = total.max(axis=1) - even.max(axis=1)
     less_ns = np.zeros(own.total.shape)
     less_ns[rows] = total - even
-    fix = WorkFix(own.steps, ((own.phases, less_ns),))
+    fix = WorkFix(own.steps, ((_varying_phases(own), less_ns),))
     saved_ns, fix_replayed = price_less_work(facts.replay, fix, side_by_side)
     job = job_ns(facts.trace)
     saving = float(saved_ns.sum()) / job
@@ -151,6 +151,12 @@ def _why(reason: Explanation | None) -> str:
     return "the work per rank varies (sequence lengths, sample sizes, a noisy machine)"
 
 
+def _varying_phases(own: ComputeTime) -> tuple[str, ...]:
+    """Return the phases whose work is balanced: forward and backprop, or all where one is missing."""
+    both = ("forward", "backprop")
+    return both if {*both} <= {*own.phases} else own.phases
+
+
 def balanced(own: ComputeTime, rows: Flags) -> Floats:
     """Return compute time with balanced work, [step, rank], in steps that all ranks took.
 
@@ -161,7 +167,7 @@ def balanced(own: ComputeTime, rows: Flags) -> Floats:
     total = own.total[rows]
     flat = np.broadcast_to(np.median(total, axis=1, keepdims=True), total.shape)
     phases = {name: values[rows] for name, values in zip(own.phases, own.own, strict=True)}
-    if not {"forward", "backprop"} <= {*phases}:
+    if _varying_phases(own) == own.phases:
         return flat
     forward, backprop = (
         _clipped_deviation(phases["forward"]),

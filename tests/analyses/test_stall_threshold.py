@@ -43,7 +43,7 @@ def test_steps_slow_on_all_ranks(deviations: float, found: bool) -> None:  # noq
     own = loading(deviations)
     least = own.own[0].min(axis=1)
     job = int(STEPS * STEP_NS)
-    said = stalls._slow(own, "data", least, job)
+    said = stalls._slow(own, "data", least, job, None)
     assert bool(said) == found
     assert all(one.finding.evidence["steps_slow"] == len(STALLED) for one in said)
 

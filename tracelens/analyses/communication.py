@@ -21,7 +21,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.fixes import JoinFix
+from tracelens.replay.edits.fixes import JoinFix
 from tracelens.replay.pricing import price_joined_calls
 from tracelens.stats.constants import MANY, NEARLY_ALL, NOTICEABLE, ROUNDING, SIZE_CLASS
 from tracelens.stats.robust import bootstrap_interval

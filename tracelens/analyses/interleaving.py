@@ -25,7 +25,7 @@ from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.fixes import WorkFix
+from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_edits
 from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram

@@ -22,7 +22,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.counterfactual import price
-from tracelens.replay.fixes import WorkFix
+from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.constants import (
@@ -145,7 +145,11 @@ class _Saving:
 
 
 def _price(
-    own: ComputeTime, phases: tuple[str, ...], less_ns: Floats, job: int, replay: WindowedReplay
+    own: ComputeTime,
+    phases: tuple[str, ...],
+    less_ns: Floats,
+    job: int,
+    replay: WindowedReplay | None,
 ) -> _Saving:
     """Price work that all ranks do in some phases, ns, [step, rank]."""
     fix = WorkFix(own.steps, ((phases, less_ns),))
@@ -157,7 +161,7 @@ def _price(
 
 
 def _slow(
-    own: ComputeTime, phase: str, least: Floats, job: int, replay: WindowedReplay
+    own: ComputeTime, phase: str, least: Floats, job: int, replay: WindowedReplay | None
 ) -> list[_Found]:
     """Return an interval, or scattered steps, in which the phase takes all ranks longer."""
     rows = np.arange(compute_time.WARM_UP, len(least))
@@ -227,7 +231,9 @@ def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
     return phase == "checkpoint" or (phase in COMPUTED and warming)
 
 
-def _loading(own: ComputeTime, least: Floats, job: int, replay: WindowedReplay) -> list[_Found]:
+def _loading(
+    own: ComputeTime, least: Floats, job: int, replay: WindowedReplay | None
+) -> list[_Found]:
     """Return the opportunity of loading data ahead, where every rank always waits for it."""
     usual = float(np.median(least))
     if usual * len(least) < BOUND * job:
@@ -369,7 +375,7 @@ def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
 
 
 def slowdown_findings(
-    own: ComputeTime, job_ns: int, known: list[Finding], replay: WindowedReplay
+    own: ComputeTime, job_ns: int, known: list[Finding], replay: WindowedReplay | None
 ) -> list[_Found]:
     """Report a slowdown of all, unless one of `known` is the same."""
     slow = find_slowdown(own)
@@ -393,7 +399,7 @@ def warms_up(first: int, last: int, steps: int) -> bool:
 
 
 def _price_speed(
-    own: ComputeTime, slow: Slowdown, share: float, job: int, replay: WindowedReplay
+    own: ComputeTime, slow: Slowdown, share: float, job: int, replay: WindowedReplay | None
 ) -> _Saving:
     """Price that all ranks compute by a share less in some steps."""
     rows = slice(slow.first, slow.last + 1)

@@ -61,7 +61,7 @@ class Finding:
     `cost` is the others' summed waiting / (ranks x job time); `saving` the share of job time that
     fixing it would save (counterfactual), with `interval` its 95 % interval; null = not measurable.
     `steps` is (first, last), inclusive. `evidence` holds the numbers behind the sentence. `fix` is what
-    was replayed to price it (`tracelens.replay.fixes`), null = no replay; no report stores it.
+    was replayed to price it (`tracelens.replay.edits.fixes`), null = no replay; no report stores it.
     """
 
     kind: str

@@ -17,8 +17,8 @@ from tracelens.errors import InvalidArgument
 from tracelens.replay.edits.algorithms import join_calls
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.fixes import EditFix
 from tracelens.replay.edits.read import edited
-from tracelens.replay.fixes import EditFix
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.constants import NEGLIGIBLE
 from tracelens.stats.robust import bootstrap_interval
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
     from tracelens.replay.calls import Calls
-    from tracelens.replay.fixes import TransferFix, WorkFix
+    from tracelens.replay.edits.fixes import TransferFix, WorkFix
     from tracelens.replay.model import Model
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
@@ -61,17 +61,17 @@ class JoinedCalls:
 
 
 def price_less_work(
-    replay: WindowedReplay, fix: WorkFix, lost_ns: Floats
+    replay: WindowedReplay | None, fix: WorkFix, lost_ns: Floats
 ) -> tuple[Floats, WorkFix | None]:
     """Return what each step of a fix saves, ns, and the fix; None where no replay is reliable.
 
     Args:
-        replay: Of the run.
+        replay: Of the run; None if it cannot be replayed.
         fix: One change of the workers' work.
         lost_ns: What each step is shorter by if ranks work side by side and meet, for want of a replay.
     """
     ((names, effect),) = fix.changes
-    savings = replay.measure_savings(names, effect, fix.steps)
+    savings = replay and replay.measure_savings(names, effect, fix.steps)
     return (lost_ns, None) if savings is None else (savings.saved, fix)
 
 

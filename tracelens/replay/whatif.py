@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
     from tracelens.replay.edits.changed import Changed
-    from tracelens.replay.fixes import Fix
+    from tracelens.replay.edits.fixes import Fix
 
 __all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf"]
 

@@ -20,7 +20,7 @@ from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
-from tracelens.replay.fixes import TransferFix
+from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run

@@ -23,7 +23,7 @@ from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
 from tracelens.model.findings import TWO_SIDED
 from tracelens.replay.counterfactual import Price, as_work_varies, price
-from tracelens.replay.fixes import WorkFix
+from tracelens.replay.edits.fixes import WorkFix
 from tracelens.stats.constants import (
     CONSISTENT,
     ENOUGH,

@@ -14,17 +14,17 @@ from tracelens.replay.edits.algorithms import carry_out_by, join, with_ranks
 from tracelens.replay.edits.asynchrony import first_come
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.edits.fixes import EditFix, WorkFix
 from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
 from tracelens.replay.edits.placements import arrange, check_received, place, spread
 from tracelens.replay.edits.servers import remove_incast, send_fewer, speed_up
 from tracelens.replay.edits.work import factor, work
-from tracelens.replay.fixes import EditFix, WorkFix
 from tracelens.simulator.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tracelens.replay.fixes import Fix
+    from tracelens.replay.edits.fixes import Fix
     from tracelens.replay.model import Model
 
 __all__ = ["FORMS", "edited", "known_edits"]

@@ -42,14 +42,16 @@ class Requests:
     """What workers asked for, a row each, and the services for it, by server and begin.
 
     `asked` has ``worker`` (its place), ``stops``; `served` has ``asked``, the row of its request, -1 for
-    none. `servers` are the ranks of all servers; they serve as requests come, or `in_recorded_order`.
-    `needs` are from when on workers need what they asked for, -1 where it is not known.
+    none. `servers` are the ranks of all servers. They serve `in_recorded_order`, or by a rule, which is
+    the given `alternative` of `Occupancy.unknown`. `needs` are from when on workers need what they asked
+    for, -1 where it is not known.
     """
 
     asked: pl.DataFrame
     served: pl.DataFrame
     servers: Ints
     in_recorded_order: bool = False
+    alternative: int = 0
     needs: Ints | None = None
 
     @classmethod
@@ -157,9 +159,14 @@ class Requests:
     @cached_property
     def occupancy(self) -> Occupancy:
         """Which services occupy links and processors of servers."""
-        in_order = self.in_recorded_order
         place = np.searchsorted(self.servers, self.served["server"].to_numpy()).astype(np.int64)
-        return Occupancy.of(self.served, place, self.worker_of_services, in_recorded_order=in_order)
+        return Occupancy.of(
+            self.served,
+            place,
+            self.worker_of_services,
+            in_recorded_order=self.in_recorded_order,
+            alternative=self.alternative,
+        )
 
     @property
     def moments(self) -> Ints:

@@ -26,7 +26,7 @@ from tracelens.replay.edits.placements import Layout, held, place_by
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
-from tracelens.replay.trust import Identity
+from tracelens.replay.trust import Ambiguity, Identity
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ EVERY: Final = "all"
 class Answer:
     """What edits do to the mean step: `saving` is a share of it, with its 95 % `interval`.
 
-    `waits` are nanoseconds a step that each rank waits or communicates, before and after.
+    `waits` are nanoseconds a step that each rank waits or communicates, before and after. `doubt` is why
+    it may not be relied upon, though the replay may; None if it may.
     """
 
     edits: tuple[str, ...]
@@ -57,6 +58,12 @@ class Answer:
     interval: tuple[float, float]
     waits: dict[int, tuple[float, float]]
     notes: tuple[str, ...] = ()
+    doubt: str | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What to know about it, in sentences."""
+        return (*([f"Not reliable: {self.doubt}."] if self.doubt else []), *self.notes)
 
 
 @dataclass(frozen=True)
@@ -206,6 +213,9 @@ def _answer(model: Model, edits: Sequence[str]) -> Answer:
     whole, count = float(recorded.sum()), len(recorded)
     share = float(saved.sum() / whole)
     low, high = predicted(share, bootstrap_interval(saved, whole))
+    ambiguity = Ambiguity.find(model, share, lambda other: _saving(other, edits))
+    if ambiguity is not None:
+        low, high = low + ambiguity.low - share, high + ambiguity.high - share
     before = whole / count
     waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
     return Answer(
@@ -220,7 +230,14 @@ def _answer(model: Model, edits: Sequence[str]) -> Answer:
             for rank, was, then in zip(model.ranks, *waits, strict=True)
         },
         notes=tuple(changed.notes),
+        doubt=None if ambiguity is None else ambiguity.doubt,
     )
+
+
+def _saving(model: Model, edits: Sequence[str]) -> float:
+    """Return what edits save of a run."""
+    saved = model.lengths(model.usual) - model.lengths(edited(model, edits).replayed())
+    return float(saved.sum() / model.lengths(model.recorded).sum())
 
 
 def _replayed(changed: Changed, edits: Sequence[str]) -> Any:

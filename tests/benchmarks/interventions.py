@@ -134,7 +134,9 @@ INTERVENTIONS: Final = (
         "network: messages joined",
         _network("100mbit", *_MANY),
         _network("100mbit", *_MANY, "--fuse=131072"),
-        ("buckets=131072B",),
+        (
+            "buckets=249856B",
+        ),  # what the program has then: five sizes, until they are 128 KiB or more
     ),
     Intervention(
         "network: twice the bandwidth",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 from support.runs.analysed import trace as run
+from support.runs.server_scenarios import draw_scenario
 from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MIB, KIB = 1 << 20, 1 << 10
 CLOSE, NOISE = 0.1, 0.004  # of the saving; of the run
+OTHER_ORDER = 0.01  # of the run, that another order of the same bytes may save
 
 # A large variable on one shard, and small ones, as of VGG; 30 steps of 60 to 100 ms of compute.
 VARIABLES = tuple(size * KIB for size in (2300, 340, 30000, 1200, 9000, 160, 4200, 700))
@@ -123,3 +125,29 @@ def test_services_whose_operation_is_not_known_are_replayed() -> None:
     )
     answers = whatif(unknown, "rank:1=median", "phase:backprop/2").answers
     assert answers[0].saving > 0
+
+
+@pytest.mark.parametrize("seed", mark_slow(range(200, 220), quick=(203, 206)))
+def test_no_placement_saves_more_than_its_bytes_allow(seed: int) -> None:
+    """Fewer bytes on the fullest shard save what they take on its links and processor, at most."""
+    scenario = draw_scenario(seed)
+    replay = Replay.of(run(scenario))
+    slowest = max((fault.factor for fault in scenario.faults if fault.phase == "wire"), default=1.0)
+    both_ways = 2 * slowest / scenario.link_gbytes_per_s
+    ns_per_byte = scenario.ranks * (both_ways + 1 / scenario.aggregate_gbytes_per_s)
+    for strategy in ("greedy", "largest_first", "chunked"):
+        after = replace(scenario, placement=strategy)
+        fewer = max(scenario.bytes_of_shards) - max(after.bytes_of_shards)
+        (answer,) = replay.asked(f"placement={strategy}").answers
+        most = max(fewer, 0) * ns_per_byte / answer.before_ns
+        assert answer.saving <= most * (1 + CLOSE) + OTHER_ORDER
+
+
+def test_incast_is_not_told_from_the_pace_of_links_if_all_always_push_at_once() -> None:
+    """Then more workers are answered with an interval that holds the truth, and marked."""
+    scenario = replace(LINKS, ranks=6, incast=0.1, noise=0.0, spread=0.0, work=())
+    truth = 1 - duration_ns(replace(scenario, ranks=12)) / duration_ns(scenario)
+    (answer,) = whatif(run(scenario), "ranks=12").answers
+    assert answer.doubt is not None
+    assert "share a server's link" in answer.doubt
+    assert answer.interval[0] <= truth <= answer.interval[1]

@@ -103,5 +103,5 @@ def _below(found: WhatIf) -> Sequence[str]:
             for rank, (was, then) in list(answer.waits.items())[:_MOST_RANKS]
         )
         more = ", ..." if len(answer.waits) > _MOST_RANKS else ""
-        lines += [f"Waiting and communicating, per step: {', '.join(waits)}{more}", *answer.notes]
+        lines += [f"Waiting and communicating, per step: {', '.join(waits)}{more}", *answer.remarks]
     return [*lines, *(f"No answer to {clean(edit)}: {clean(why)}" for edit, why in found.refused)]

@@ -11,6 +11,7 @@ was (`kept_share`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -40,7 +41,7 @@ from tracelens.replay.threads import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
@@ -63,7 +64,7 @@ class Model:
     the steps of the first links, by thread, -1 for none. `calls` are on the wire from moment `calls_at`
     on, two moments a call; services of `requests` are from moment `requests_at` on, two each.
     `variables` are the bytes of each that workers push, by key; `algorithms` how collectives were
-    carried out, by their number of ranks.
+    carried out, by their number of ranks. `build` makes another model of the same steps.
     """
 
     steps: Ints
@@ -80,6 +81,7 @@ class Model:
     ranks: tuple[int, ...]
     variables: dict[int, int]
     algorithms: dict[int, frozenset[str]]
+    build: Callable[..., Self | None]
 
     @classmethod
     def of(cls, trace: Trace, phases: Phases, steps: tuple[int, int] | None = None) -> Self | None:
@@ -92,14 +94,15 @@ class Model:
             phases: The partition of its time.
             steps: The numbers of the first and the last step to replay, if not all.
         """
-        model = cls._build(trace, phases, steps, in_recorded_order=False)
+        build = partial(cls._build, trace, phases, steps)
+        model = build()
         if (
             model is None
             or not len(model.tasks.link)
             or model.largest_error <= MAX_ERROR_OF_ARRIVAL_ORDER
         ):
             return model
-        ordered = cls._build(trace, phases, steps, in_recorded_order=True)
+        ordered = build(in_recorded_order=True)
         return ordered if ordered and ordered.largest_error < model.largest_error else model
 
     @classmethod
@@ -109,7 +112,8 @@ class Model:
         phases: Phases,
         steps: tuple[int, int] | None,
         *,
-        in_recorded_order: bool,
+        in_recorded_order: bool = False,
+        alternative: int = 0,
     ) -> Self | None:
         windows = _choose_windows(trace, steps)
         if not windows:
@@ -131,6 +135,7 @@ class Model:
         requests = replace(
             requests,
             in_recorded_order=in_recorded_order,
+            alternative=alternative,
             needs=needs,
             unknown_needs=unknown_needs,
         )
@@ -180,6 +185,24 @@ class Model:
             ranks=tuple(trace.workers["rank"].to_list()),
             variables=requests.variables,
             algorithms=_algorithms(trace),
+            build=partial(cls._build, trace, phases, steps),
+        )
+
+    @cached_property
+    def alternatives(self) -> tuple[tuple[str, Model], ...]:
+        """Models with servers that explain the recording as well, with what the recording lacks."""
+        if not len(self.tasks.link):
+            return ()
+        others = [
+            (reason, self.build(alternative=number))
+            for number, reason in enumerate(self.requests.occupancy.unknown)
+            if number
+        ]
+        limit = max(self.largest_error, MAX_ERROR_OF_ARRIVAL_ORDER)
+        return tuple(
+            (reason, model)
+            for reason, model in others
+            if model is not None and model.largest_error <= limit
         )
 
     @cached_property

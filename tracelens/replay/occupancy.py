@@ -27,8 +27,9 @@ __all__ = ["INCOMING", "OUTGOING", "Occupancy"]
 INCOMING: Final = ("receive", "weights_up")
 OUTGOING: Final = ("reply", "weights_down")
 _IN, _OUT, _PROCESSOR, _KINDS = range(4)
-MAX_OVERLAP_OF_ONE_THREAD: Final = 0.001  # of the time of services: no more shows two at once
-MIN_SHARE_DELAYED_BY_REPLIES: Final = 0.1  # of what a processor does first after replies
+_NOTHING: Final = ""
+_UNKNOWN_LINKS: Final = "how messages that come at once share a server's link"
+_UNKNOWN_SENDER: Final = "whether servers do other work while they send replies"
 MAX_OVERLAP_IN_TURN: Final = 0.05  # of the time of services, of those that take turns
 
 
@@ -38,7 +39,8 @@ class Occupancy:
 
     Services that `occupies` is false of have none, and keep their order. `alone` is what each takes
     without those that share its resource, ns. `disciplines` are by kind. Servers that are `single` do
-    one thing at a time.
+    one thing at a time. `unknown` are the alternatives that explain the recording as well, the first one
+    the simplest: what the recording does not tell if another one is as good.
     """
 
     kind: Ints
@@ -49,12 +51,22 @@ class Occupancy:
     alone: Floats
     single: Flags
     disciplines: tuple[Discipline, ...]
+    unknown: tuple[str, ...]
 
     @classmethod
     def of(
-        cls, served: pl.DataFrame, server: Ints, worker: Ints, *, in_recorded_order: bool
+        cls,
+        served: pl.DataFrame,
+        server: Ints,
+        worker: Ints,
+        *,
+        in_recorded_order: bool,
+        alternative: int = 0,
     ) -> Occupancy:
-        """Find it among services by server and begin, each for a request of a `worker` (-1: of none)."""
+        """Find it among services by server and begin, each for a request of a `worker` (-1: of none).
+
+        `alternative` is a number of `unknown`; 0 = the simplest.
+        """
         columns = ("start_ns", "end_ns", "bytes", "asked")
         begin, end, nbytes, request = (
             served[name].fill_null(0).to_numpy().astype(np.int64) for name in columns
@@ -69,16 +81,20 @@ class Occupancy:
         times = begin.astype(np.float64), end.astype(np.float64)
         intervals = Intervals(*times, nbytes.astype(np.float64), server, worker)
         used = [number for number in (_IN, _OUT) if (on_link & (kind == number)).any()]
-        chosen = None
+        choices: list[tuple[Discipline, ...]] = []
         if not in_recorded_order:
-            chosen = find_disciplines([intervals.take(on_link & (kind == one)) for one in used])
+            choices = find_disciplines([intervals.take(on_link & (kind == one)) for one in used])
+        replies = kind == _OUT
+        sender = _find_sender(kind, replies, (begin, end), (server, request))
+        unknown = (_NOTHING, *[_UNKNOWN_LINKS] * (len(choices) - 1))
+        unknown += (_UNKNOWN_SENDER,) * (bool(choices) and sender is None)
+        chosen = choices[alternative if alternative < len(choices) else 0] if choices else None
         for number, discipline in zip(used, chosen or (), strict=chosen is not None):
             rows = on_link & (kind == number)
             disciplines[number] = discipline
             alone[rows] = measure_work(discipline, intervals.take(rows))
             occupies[rows] = True
-        replies = kind == _OUT
-        if chosen is None or _replies_delay(kind, replies, (begin, end), (server, request)):
+        if chosen is None or sender or (sender is None and alternative < len(choices)):
             kind[replies] = _PROCESSOR
         for number in np.unique(server):
             services = np.flatnonzero(server == number)
@@ -87,7 +103,9 @@ class Occupancy:
                 occupies[processor] = is_in_turn(begin[processor], end[processor])
             elif is_in_turn(begin[services], end[services]):
                 kind[services], single[services] = _PROCESSOR, True
-        return cls(kind, occupies, server, worker, request, alone, single, tuple(disciplines))
+        return cls(
+            kind, occupies, server, worker, request, alone, single, tuple(disciplines), unknown
+        )
 
     def queues(self) -> Iterator[tuple[Ints, bool]]:
         """Yield services that take turns, in order, and whether they do because of a resource."""
@@ -135,10 +153,13 @@ class Occupancy:
         return unit, leads
 
 
-def _replies_delay(
+def _find_sender(
     kind: Ints, replies: Flags, times: tuple[Ints, Ints], places: tuple[Ints, Ints]
-) -> bool:
-    """Return whether processors send replies, so that what else they do waits for these."""
+) -> bool | None:
+    """Return whether processors send replies, so that what else they do waits for these.
+
+    None if nothing was ever ready while a reply was sent.
+    """
     begin, end = times
     server, request = places
     rows = np.flatnonzero(kind != _IN)
@@ -147,16 +168,17 @@ def _replies_delay(
     overlap = np.maximum(end[before] - begin[after], 0)[same].sum()
     if overlap > MAX_OVERLAP_IN_TURN * (end - begin)[rows].sum():
         return False
-    if overlap <= MAX_OVERLAP_OF_ONE_THREAD * (end - begin)[rows].sum():
-        return True  # nothing shows that they could do both at once
     order = np.lexsort((begin, request))
     one, two = order[:-1], order[1:]
     ready = begin.copy()
     follows = (request[one] == request[two]) & (request[two] >= 0)
     ready[two[follows]] = end[one[follows]]
-    delayed = same & replies[before] & ~replies[after] & (ready[after] < end[before])
-    behind = same & replies[before] & ~replies[after]
-    return bool(behind.any() and delayed.sum() > MIN_SHARE_DELAYED_BY_REPLIES * behind.sum())
+    at_once = begin[after] < end[before]
+    delayed = same & replies[before] & ~replies[after] & ~at_once & (ready[after] < end[before])
+    beside = same & (replies[before] != replies[after]) & at_once
+    if not delayed.any() and not beside.any():
+        return None
+    return bool(delayed.sum() > beside.sum())
 
 
 def is_in_turn(begin: Ints, end: Ints) -> bool:

@@ -19,6 +19,7 @@ from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.fixes import EditFix
 from tracelens.replay.edits.read import edited
+from tracelens.replay.trust import Ambiguity
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.constants import NEGLIGIBLE
 from tracelens.stats.robust import bootstrap_interval
@@ -71,7 +72,7 @@ def price_less_work(
         lost_ns: What each step is shorter by if ranks work side by side and meet, for want of a replay.
     """
     ((names, effect),) = fix.changes
-    savings = replay and replay.measure_savings(names, effect, fix.steps)
+    savings = None if replay is None else replay.measure_savings(names, effect, fix.steps)
     return (lost_ns, None) if savings is None else (savings.saved, fix)
 
 
@@ -214,18 +215,29 @@ def price_edits(
     model = replay.build_around(steps if lost is None else lost[0][lost[1] > 0])
     if model is None:
         return EditPrice(edits, refusal=replay.doubt or "some worker has no steps to replay")
-    try:
-        times = edited(model, edits).replayed()
-    except (InvalidArgument, ValueError) as error:
-        return EditPrice(edits, refusal=str(error).removesuffix("."))
-    saved_ns = model.lengths(model.usual) - model.lengths(times)
+    scale = 1.0
     if lost is not None:
         is_replayed = np.isin(lost[0], model.steps)
         share_replayed = float(lost[1][is_replayed].sum()) / max(float(lost[1].sum()), 1.0)
-        saved_ns = saved_ns / max(share_replayed * _scale(model, replay.phases), NEGLIGIBLE)
+        scale = 1 / max(share_replayed * _scale(model, replay.phases), NEGLIGIBLE)
     replayed_ns = float(model.lengths(model.recorded).sum())
-    interval = bootstrap_interval(saved_ns, replayed_ns)
-    return EditPrice(edits, float(saved_ns.sum()) / replayed_ns, interval)
+
+    def measure_savings_ns(other: Model) -> Floats:
+        times = edited(other, edits).replayed()
+        return (other.lengths(other.usual) - other.lengths(times)) * scale
+
+    try:
+        saved_ns = measure_savings_ns(model)
+    except (InvalidArgument, ValueError) as error:
+        return EditPrice(edits, refusal=str(error).removesuffix("."))
+    saving = float(saved_ns.sum()) / replayed_ns
+    low, high = bootstrap_interval(saved_ns, replayed_ns)
+    ambiguity = Ambiguity.find(
+        model, saving, lambda other: float(measure_savings_ns(other).sum()) / replayed_ns
+    )
+    if ambiguity is not None:
+        low, high = low + ambiguity.low - saving, high + ambiguity.high - saving
+    return EditPrice(edits, saving, (low, high))
 
 
 def _scale(model: Model, phases: Phases) -> float:

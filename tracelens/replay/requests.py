@@ -42,16 +42,17 @@ class Requests:
     """What workers asked for, a row each, and the services for it, by server and begin.
 
     `asked` has ``worker`` (its place), ``stops``; `served` has ``asked``, the row of its request, -1 for
-    none. `servers` are the numbers of all servers, their shards' where they have any. They serve as
-    requests come, or `in_recorded_order`.
-    `needs` are from when on workers need what they asked for, -1 where it is not known;
-    `unknown_needs` is the share of pulls that came before the worker waited, where it is not.
+    none. `servers` are the numbers of all servers, their shards' where they have any. They serve
+    `in_recorded_order`, or by a rule, which is the given `alternative` of `Occupancy.unknown`. `needs`
+    are from when on workers need what they asked for, -1 where it is not known; `unknown_needs` is the
+    share of pulls that came before the worker waited, where it is not.
     """
 
     asked: pl.DataFrame
     served: pl.DataFrame
     servers: Ints
     in_recorded_order: bool = False
+    alternative: int = 0
     needs: Ints | None = None
     unknown_needs: float = 0.0
 
@@ -174,9 +175,14 @@ class Requests:
     @cached_property
     def occupancy(self) -> Occupancy:
         """Which services occupy links and processors of servers."""
-        in_order = self.in_recorded_order
         place = np.searchsorted(self.servers, self.served["server"].to_numpy()).astype(np.int64)
-        return Occupancy.of(self.served, place, self.worker_of_services, in_recorded_order=in_order)
+        return Occupancy.of(
+            self.served,
+            place,
+            self.worker_of_services,
+            in_recorded_order=self.in_recorded_order,
+            alternative=self.alternative,
+        )
 
     @property
     def moments(self) -> Ints:

@@ -34,6 +34,8 @@ __all__ = [
 CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 MAX_RATIO_IF_BETTER: Final = 0.9  # of the deviation of another discipline
 NEGLIGIBLE_DEVIATION: Final = 1e-3  # of all work
+MAX_GAP_IN_LINE: Final = 0.01  # of a task, before it, if it waited for another one
+MIN_SHARE_IN_LINE: Final = 0.05  # of tasks that follow one of another worker so closely
 FIT_ROUNDS: Final = 3  # of fits of a line, and of servers' factors
 MAX_DEVIATION_FROM_BYTES: Final = 0.5  # of all work: beyond, what tasks take does not go by bytes
 MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals by which a discipline is chosen
@@ -146,17 +148,41 @@ class Intervals(NamedTuple):
         return self.take(np.sort(np.argsort(self.begin, kind="stable")[:count]))
 
 
-def find_disciplines(kinds: Sequence[Intervals]) -> list[Discipline] | None:
-    """Return for each kind the discipline under which work goes by bytes most exactly.
+def find_disciplines(kinds: Sequence[Intervals]) -> list[tuple[Discipline, ...]]:
+    """Return the disciplines, by kind, under which work goes by bytes most exactly.
 
-    Where several do, all kinds get those under which their paces, ns per byte, differ least. None where
-    work of some kind does not go by bytes at all.
+    Where several do, all kinds get those under which their paces, ns per byte, differ least. Of what is
+    left the simplest comes first; the others explain the recording as well (`_choose_different`). Empty
+    where work of some kind does not go by bytes at all.
     """
     choices = [_rank_disciplines(kind.first(MAX_INTERVALS_OF_FIT)) for kind in kinds]
+    if not choices:
+        return [()]
     if not all(choices):
-        return None
-    closest = min(product(*choices), key=_pace_difference) if choices else ()
-    return [choice for choice, _ in closest]
+        return []
+    ranked = sorted((_pace_difference(combined), combined) for combined in product(*choices))
+    closest = [
+        tuple(discipline for discipline, _ in combined)
+        for (tenths, _), combined in ranked
+        if tenths == ranked[0][0][0]
+    ]
+    return _choose_different(closest)
+
+
+def _choose_different(combined: Sequence[tuple[Discipline, ...]]) -> list[tuple[Discipline, ...]]:
+    """Return the first, one for each other form that a kind's discipline may have, the most crowded."""
+    chosen: list[tuple[Discipline, ...]] = []
+    forms: set[tuple[int, Discipline]] = set()
+    for disciplines in combined:
+        new = {
+            (kind, one._replace(crowding=None if one.crowding is None else 0.0))
+            for kind, one in enumerate(disciplines)
+        }
+        if not new <= forms:
+            forms |= new
+            chosen.append(disciplines)
+    crowded = max(combined, key=lambda one: sum(each.crowding or 0.0 for each in one))
+    return chosen if crowded in chosen else [*chosen, crowded]
 
 
 def _rank_disciplines(kind: Intervals) -> list[tuple[Discipline, float]]:
@@ -165,11 +191,25 @@ def _rank_disciplines(kind: Intervals) -> list[tuple[Discipline, float]]:
     deviations = np.array([_deviation(work, kind) for work in works])
     if deviations.min() > MAX_DEVIATION_FROM_BYTES:
         return []
+    if _wait_for_each_other(kind):
+        deviations[1:] = np.inf
     close = np.flatnonzero(
         deviations <= deviations.min() / MAX_RATIO_IF_BETTER + NEGLIGIBLE_DEVIATION
     )
     total = max(float(kind.nbytes.sum()), 1.0)
     return [(_DISCIPLINES[row], float(works[row].sum()) / total) for row in close.tolist()]
+
+
+def _wait_for_each_other(kind: Intervals) -> bool:
+    """Return whether tasks of several workers never overlap, and often begin as another one ends."""
+    order = np.lexsort((kind.end, kind.begin, kind.server))
+    begin, end, _, server, worker = kind.take(order)
+    same = server[1:] == server[:-1]
+    gap, length = (begin[1:] - end[:-1])[same], (end - begin)[1:][same]
+    if float(np.maximum(-gap, 0.0).sum()) > NEGLIGIBLE_DEVIATION * float(length.sum()):
+        return False
+    at_once = (gap <= MAX_GAP_IN_LINE * length) & (worker[1:] != worker[:-1])[same]
+    return bool(at_once.sum() > MIN_SHARE_IN_LINE * len(gap))
 
 
 def _pace_difference(choices: tuple[tuple[Discipline, float], ...]) -> tuple[float, list[int]]:

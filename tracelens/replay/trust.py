@@ -11,16 +11,60 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import percent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tracelens.replay.model import Model
 
-__all__ = ["Identity"]
+__all__ = ["Ambiguity", "Identity"]
 
 MAX_ERROR: Final = 0.03  # of the replay without edits, as a share of the run, or of the usual step
 MAX_RIGID_SHARE: Final = 0.1  # of the critical path, whose reason is not known
 CUT: Final = 0.01  # of all known lengths; so little that the critical path stays where it is
+MAX_SHARE_UNKNOWN: Final = 0.1  # of a saving, by which other explanations of the run may differ
+NEGLIGIBLE_SAVING: Final = 0.004  # of the run
+
+
+@dataclass(frozen=True)
+class Ambiguity:
+    """A saving that depends on what is `unknown`: it may be `low` to `high`, as shares of the run."""
+
+    unknown: str
+    low: float
+    high: float
+
+    @classmethod
+    def find(
+        cls, model: Model, saving: float, measure_saving: Callable[[Model], float]
+    ) -> Self | None:
+        """Ask the models that explain a run as well; None if they all save about the same.
+
+        Args:
+            model: Of the run.
+            saving: What this model says, as a share of the run.
+            measure_saving: Returns the same of another model.
+        """
+        widest, unknown = max(MAX_SHARE_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING), ""
+        savings = [saving]
+        for reason, other in model.alternatives:
+            try:
+                savings.append(measure_saving(other))
+            except (InvalidArgument, ValueError):
+                continue
+            if abs(savings[-1] - saving) > widest:
+                widest, unknown = abs(savings[-1] - saving), reason
+        return cls(unknown, min(savings), max(savings)) if unknown else None
+
+    @property
+    def doubt(self) -> str:
+        """Why the saving may not be relied upon."""
+        return (
+            f"the recording does not tell {self.unknown}; what explains it as well saves "
+            f"{percent(self.low, 1)} to {percent(self.high, 1)}"
+        )
 
 
 @dataclass(frozen=True)

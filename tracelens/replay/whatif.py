@@ -22,7 +22,7 @@ from tracelens.model.fmt import percent
 from tracelens.replay.edits.read import edited, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
-from tracelens.replay.trust import Identity
+from tracelens.replay.trust import Ambiguity, Identity
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ EVERY: Final = "all"
 class Answer:
     """What edits do to the mean step: `saving` is a share of it, with its 95 % `interval`.
 
-    `waits` are nanoseconds a step that each rank waits or communicates, before and after.
+    `waits` are nanoseconds a step that each rank waits or communicates, before and after. `doubt` is why
+    it may not be relied upon, though the replay may; None if it may.
     """
 
     edits: tuple[str, ...]
@@ -55,6 +56,12 @@ class Answer:
     interval: tuple[float, float]
     waits: dict[int, tuple[float, float]]
     notes: tuple[str, ...] = ()
+    doubt: str | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What to know about it, in sentences."""
+        return (*([f"Not reliable: {self.doubt}."] if self.doubt else []), *self.notes)
 
 
 @dataclass(frozen=True)
@@ -183,6 +190,9 @@ class Replay:
         whole, count = float(recorded.sum()), len(recorded)
         share = float(saved.sum() / whole)
         low, high = predicted(share, bootstrap_interval(saved, whole))
+        ambiguity = Ambiguity.find(model, share, lambda other: self._saving(other, edits))
+        if ambiguity is not None:
+            low, high = low + ambiguity.low - share, high + ambiguity.high - share
         before = whole / count
         waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
         return Answer(
@@ -197,7 +207,15 @@ class Replay:
                 for rank, was, then in zip(model.ranks, *waits, strict=True)
             },
             notes=tuple(changed.notes),
+            doubt=None if ambiguity is None else ambiguity.doubt,
         )
+
+    def _saving(self, model: Model, edits: Sequence[str]) -> float:
+        """Return what edits save of another model of the run."""
+        saved = model.lengths(model.usual) - model.lengths(
+            edited(model, edits, self.fixes).replayed()
+        )
+        return float(saved.sum() / model.lengths(model.recorded).sum())
 
     def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
         steps = len(self.model.steps)

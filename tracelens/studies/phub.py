@@ -137,5 +137,5 @@ def ask(trace: Trace) -> Section:
     return Section(
         "What would chunks change in the run given?",
         figures,
-        " ".join((*answer.notes, found.trust)),
+        " ".join((*answer.remarks, found.trust)),
     )

@@ -289,7 +289,7 @@ def _answered(store: Store, edits: tuple[str, ...]) -> list[Component]:
         return [html.P(clean(str(error)), className="summary", id="what-if-refused")]
     (answer,) = found.answers
     asked = " ".join(f"--what '{edit}'" for edit in edits)
-    lines = [found.trust, *answer.notes]
+    lines = [found.trust, *answer.remarks]
     return [
         dmc.Title(text.tied(sentence(answer)), order=2, id="verdict"),
         *(html.P(line, className="summary") for line in lines),

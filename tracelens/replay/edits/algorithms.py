@@ -6,8 +6,9 @@ over one link. Another algorithm, or number of ranks, sends more or less of both
 differed from its line by. Of more ranks the slowest is slower: by how much, as the greatest of so many
 draws from what ranks of this run differed by from the median rank of their step.
 
-A joined call goes when its last part would, and takes the share of what its parts took that the line of
-such calls says. Ranks leave it once, each as much later than the first as they left its last part.
+A joined call goes when its last part would, and ranks meet in no other part. It takes what the line of
+such calls says for all its bytes, times how much longer than usual its parts took. Ranks leave it once,
+each as much later than the first as they left its last part.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = ["carry_out_by", "join", "join_calls", "with_ranks"]
 _ASSUMED: Final = "ring"
 _FAR: Final = 4  # times as many ranks: what has been compared with simulated runs
 _FEWEST: Final = 2
+MIN_CALLS_OF_SIZE: Final = 16  # so that their median says what they take better than the line
 
 
 def carry_out_by(changed: Changed, algorithm: str) -> None:
@@ -216,16 +218,31 @@ def join_calls(
         ends_group |= ~np.isin(call.step, steps)
     groups = _groups(call.step, call.nbytes, wanted, ends_group)
     total = np.bincount(groups, np.maximum(call.nbytes, 0))
-    parts_ns = cost.latency_ns + np.maximum(call.nbytes, 1) * cost.ns_per_byte
+    wires = changed.model.wires[at + 2 * np.arange(call.height)]
+    recorded_ns = changed.lag[wires]
+    parts_ns = _usual_ns(cost, call.nbytes, recorded_ns)
     joined_ns = cost.latency_ns + np.maximum(total, 1) * cost.ns_per_byte
     share = joined_ns / np.maximum(np.bincount(groups, parts_ns), 1e-9)
+    share[np.bincount(groups) == 1] = 1.0
     is_last = np.append(np.diff(groups) > 0, True)
-    wires = changed.model.wires[at + 2 * np.arange(call.height)]
-    group_ns = np.bincount(groups, changed.lag[wires]) * share
+    group_ns = np.bincount(groups, recorded_ns) * share
     changed.lag[wires] = np.where(is_last, group_ns[groups], 0.0)
-    # Ranks leave the joined call once, and its stream goes on at once within it.
-    changed.lag[np.isin(links.source, at + 1 + 2 * np.flatnonzero(~is_last))] = 0.0
+    # Ranks meet, and leave, once in a joined call, and its stream goes on at once within it.
+    within = np.isin(links.source, at + 1 + 2 * np.flatnonzero(~is_last))
+    changed.lag[within] = 0.0
+    threads_end = sum(len(thread.moments) for thread in changed.model.threads)
+    changed.release(np.flatnonzero(within & (links.target < threads_end)))
     return total.astype(np.int64)
+
+
+def _usual_ns(cost: CostModel, nbytes: Ints, recorded_ns: Floats) -> Floats:
+    """Return what calls of each size usually take: their median, or the line for a rare size."""
+    usual_ns = cost.latency_ns + np.maximum(nbytes, 1) * cost.ns_per_byte
+    for size in np.unique(nbytes):
+        rows = np.flatnonzero(nbytes == size)
+        if len(rows) >= MIN_CALLS_OF_SIZE:
+            usual_ns[rows] = np.median(recorded_ns[rows])
+    return usual_ns
 
 
 def _find_needed_calls(model: Model, call: Calls, at: int) -> Flags:

@@ -54,19 +54,24 @@ def first_come(changed: Changed) -> None:
 
 
 def _apply_each(changed: Changed, joined: Indices) -> None:
-    """Add what updates of all workers' gradients take to what is done for each gradient."""
+    """Make updates that joined all workers' gradients once after each of these, as long each time."""
     model, served = changed.model, changed.model.requests.served
-    lags = changed.lag[model.wires[model.requests_at + 2 * np.arange(served.height)]]
-    table = (
-        served.select("server", "step", "op").with_row_index("row").with_columns(ns=pl.Series(lags))
+    wires = model.wires[model.requests_at + 2 * np.arange(served.height)]
+    services = served.select("server", "step", "op", key=pl.col("key").fill_null(-1)).with_columns(
+        row=pl.Series(np.arange(served.height)),
+        ns=pl.Series(changed.lag[wires]),
+        worker=pl.Series(model.requests.worker_of_services),
     )
-    update = table[joined].group_by("server", "step").agg(pl.col("ns").sum())
-    each = table.filter(pl.col("op") == "aggregate").select("row", "server", "step")
-    count = pl.len().over("server", "step")
-    more = each.with_columns(count=count).join(update, on=["server", "step"], nulls_equal=True)
-    rows = model.wires[model.requests_at + 2 * more["row"].to_numpy().astype(np.int64)]
-    changed.lag[model.wires[model.requests_at + 2 * joined]] = 0.0
-    changed.lag[rows] += (more["ns"] * len(model.ranks) / more["count"]).to_numpy()
+    updates = services[joined]
+    gradients = services.filter(pl.col("op") == "aggregate")
+    for of_key in (False, True):
+        group = ["server", "step", *(["key"] if of_key else [])]
+        update = updates.filter((pl.col("key") >= 0) == of_key)
+        takes = update.group_by(group).agg(pl.col("ns").sum())
+        last = gradients.group_by(*group, "worker", maintain_order=True).agg(pl.col("row").last())
+        more = last.join(takes, on=group, nulls_equal=True)
+        changed.lag[wires[more["row"].to_numpy()]] += more["ns"].to_numpy()
+    changed.lag[wires[joined]] = 0.0
 
 
 def _serve_waiting(changed: Changed, barriers: Indices, others: Flags) -> Indices:

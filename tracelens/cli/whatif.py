@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 NAME: Final = "whatif"
 HELP: Final = "replay a run with something changed: how long its steps would be"
 EXAMPLES: Final = """\
+  tracelens whatif traces/today --what fix:1 --what fix:2    # findings 1 and 2 of the report fixed
   tracelens whatif traces/today --what rank:3=median    # rank 3 as fast as the others
   tracelens whatif traces/today --what phase:data=0 --what 'bandwidth*2'    # both at once
   tracelens whatif traces/today --what all    # every single edit, the largest saving first
@@ -38,8 +39,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         required=True,
         metavar="EDIT",
-        help="what is different (docs/whatif.md), again for several at once: rank:R=median, "
-        "phase:P=0, bandwidth*F, latency/F, message_cost/F, buckets=SIZE, overlap=off ...; or all",
+        help="what is different (docs/whatif.md), again for several at once: fix:N (of finding N), "
+        "rank:R=median, phase:P=0, bandwidth*F, latency/F, message_cost/F, buckets=SIZE, "
+        "overlap=off ...; or all",
     )
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 

@@ -119,7 +119,7 @@ def _ways(store: Store, finding: Finding) -> list[Component]:
     alone = links.to_steps(store, links.OVERVIEW, finding)
     if alone:
         ways.append(("Only these steps", alone))
-    fixed = links.fixed(store, finding)
+    fixed = links.fix_of(store, finding)
     if fixed:
         ways.append(("What if it were fixed", links.to_replay(store, fixed)))
     return [dcc.Link(label, href=href, className="way") for label, href in ways]

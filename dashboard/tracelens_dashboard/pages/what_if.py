@@ -155,7 +155,7 @@ def _refusal(store: Store) -> str | None:
 def _suggested(store: Store) -> tuple[str, ...]:
     """Return what the first fault of ranks asks for."""
     faults = (finding for finding in store.report.findings if finding.category == "fault")
-    return next(filter(None, (links.fixed(store, fault) for fault in faults)), ())
+    return next(filter(None, (links.fix_of(store, fault) for fault in faults)), ())
 
 
 def _controls(store: Store, edits: Sequence[str]) -> Component:

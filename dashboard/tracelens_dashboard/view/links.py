@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.lod.viewport import Window
 from tracelens.model.finding_kinds import KINDS
 from tracelens_dashboard.runs import selection
@@ -174,13 +173,11 @@ def to_steps(store: Store, path: str, finding: Finding) -> str | None:
     return ViewState(run=mine._replace(choice=choice).key).link(path)
 
 
-def fixed(store: Store, finding: Finding) -> tuple[str, ...]:
-    """Return the edits that undo a fault: its ranks as fast as others; empty where there are none."""
-    named = set(finding.ranks) & set(store.ranks)
-    if finding.category != "fault" or not finding.saving or len(named) in {0, len(store.ranks)}:
+def fix_of(store: Store, finding: Finding) -> tuple[str, ...]:
+    """Return the edit that replays the fix of a finding; empty where its saving is no fault's."""
+    if finding.category != "fault" or not finding.saving:
         return ()
-    phase = f",phase:{finding.phase}" if finding.phase in OWN_CATEGORIES else ""
-    return tuple(f"rank:{rank}{phase}=median" for rank in sorted(named)[:MOST_PINS])
+    return (f"fix:{store.report.findings.index(finding) + 1}",)
 
 
 def to_shard(store: Store, finding: Finding) -> str:

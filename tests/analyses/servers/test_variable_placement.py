@@ -120,8 +120,9 @@ def test_waits_without_a_reason_have_no_saving() -> None:
 
 def test_pulls_beside_compute_need_keys_to_be_moved() -> None:
     """Without them nothing tells when a worker needs what comes from which shard."""
-    sizes = (4 * MIB, 4 * MIB, 24 * MIB)
-    beside = Scenario(ranks=4, steps=40, shards=3, shard_bytes=sizes, beside_compute=True)
-    assert placements(beside)["chunked"]["saving"] is None
-    (found,) = (one for one in report(beside).findings if one.kind == "ps_hot_shard")
-    assert "not recorded: the variables (key) of requests" in found.sentence
+    run = trace(replace(DEALT, beside_compute=True))
+    events = run.events.with_columns(key=pl.lit(None, pl.Int32))
+    found = analyze(run.with_(events=events, parts=None, outlines=None))
+    (hot,) = (one for one in found.findings if one.kind == "ps_hot_shard")
+    assert hot.saving is None
+    assert "not recorded: the variables (key) of requests" in hot.sentence

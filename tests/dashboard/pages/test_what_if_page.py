@@ -71,7 +71,7 @@ def test_the_first_fault_is_asked_at_once() -> None:
     shown = as_json(page.layout(slow_rank(), ViewState()))
     assert FIXED in shown
     assert FIXED not in as_json(page.layout(slow_rank(), ViewState(edits=("bandwidth*2",))))
-    card = links.to_replay(slow_rank(), links.fixed(slow_rank(), LATE))
+    card = links.to_replay(slow_rank(), links.fix_of(slow_rank(), LATE))
     assert view_of(card).edits == (FIXED,)
 
 

@@ -259,15 +259,15 @@ def _slower(
         return []
     per_byte = work / np.maximum(exchange.moved, 1)
     usual, patterns = np.ones(len(exchange.shards)), {}
-    excess_ns = np.zeros(len(work))
+    lost_ns = np.zeros(len(work))
     for column in columns:
         others = np.median(np.delete(per_byte, column, axis=1), axis=1)
         pattern = _pattern(per_byte[:, column], others)
         if pattern is not None:
             patterns[column] = pattern
             usual[column] = per_byte[:, column].sum() / max(float(others.sum()), 1e-12)
-            late = np.maximum(per_byte[:, column] - others, 0.0) * exchange.moved[column]
-            excess_ns = np.maximum(excess_ns, late)
+            over_ns = np.maximum(per_byte[:, column] - others, 0.0) * exchange.moved[column]
+            lost_ns = np.maximum(lost_ns, over_ns)
     if not patterns:
         return []
     slow = [*patterns]
@@ -277,9 +277,9 @@ def _slower(
     fields = _busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"}
     evidence = {"share_of_window": share, "times_per_byte": ratio}
     edits = [f"shard:{exchange.shards[column]},{_EDITED_PARTS[kind]}=median" for column in slow]
-    lost = None if pattern == "persistent" else (exchange.steps, excess_ns)
+    lost = None if pattern == "persistent" else (exchange.steps, lost_ns)
     price = price_edits(replay, *edits, lost=lost)
-    at_most = float(excess_ns.sum()) / exchange.job_ns
+    at_most = float(lost_ns.sum()) / exchange.job_ns
     how = _how(share if pattern == "persistent" else 0.0)
     case = _Case(slow, kind, price, at_most, fields, evidence, ratio, how, pattern)
     return _reported(exchange, case)

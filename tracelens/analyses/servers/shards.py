@@ -11,7 +11,7 @@ reported by `bottleneck.py`, where variables should lie by `variable_placement.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -322,6 +322,20 @@ def _queues(served: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> bool:
+    """Return whether a shard with `ratio` times the mean bytes may cost a share of the job that matters.
+
+    It must be at work for so long that requests are queued for it, and no more can be saved than what it
+    works for its surplus of bytes, if it recorded when it received them.
+    """
+    if (hottest["busy_share"] or 0.0) < QUEUED:
+        return False
+    column = exchange.shards.index(hottest["shard"])
+    work_ns = float((exchange.cpu + exchange.wire)[:, column].sum())
+    saved_at_most = work_ns * (1 - 1 / ratio) / exchange.job_ns
+    return not exchange.received[:, column].any() or saved_at_most >= WORTH_REPORTING
+
+
 def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
     """Look for a shard with far more bytes than the mean that the job would be shorter without.
 
@@ -335,7 +349,7 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
     if ratio < HOT and hottest["bytes_share"] <= 2 / loads.height:
         return []
     price = advice.price
-    if price.saving is None and (hottest["busy_share"] or 0.0) < QUEUED:
+    if price.saving is None and not _may_hold_up(hottest, ratio, exchange):
         return []
     if price.saving is not None and price.saving < WORTH_REPORTING:
         return []
@@ -352,6 +366,8 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
                 "exposed": f"{100 * exposed:.0f} %",
             },
             more=[advice.sentence],
+            # Whether the job is shorter without it is not certain then.
+            category="opportunity" if price.saving is None else "fault",
             shards=(hottest["shard"],),
             hosts=(hottest["host"],),
             phase="ps",

@@ -40,7 +40,6 @@ __all__ = [
     "utilisation_by_step",
 ]
 
-PUSHED: Final = ("receive", *PROCESSOR_OPS)
 SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
     "step": pl.Int32(),
@@ -110,9 +109,14 @@ def busy_time(spans: pl.DataFrame, part: pl.Expr, name: str) -> pl.DataFrame:
 
 
 def _pushes_interleave(served: pl.DataFrame) -> bool:
-    """Return whether shards receive most steps' first push before they have served an earlier step."""
-    pushed = served.filter(pl.col("op").is_in(PUSHED)).group_by(_GROUP)
-    windows = pushed.agg(pl.col("start_ns").min(), pl.col("end_ns").max()).sort("shard", "start_ns")
+    """Return whether shards add up a push of most steps before they have added up an earlier step's."""
+    adds = pl.col("op") == "aggregate"
+    windows = (
+        served.filter(adds)
+        .group_by(_GROUP)
+        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+        .sort("shard", "start_ns")
+    )
     reached = pl.col("end_ns").cum_max().shift(1).over("shard")
     begins_early = windows.select(pl.col("start_ns") < reached).to_series()
     return int(begins_early.sum()) > MAJORITY * windows.height

@@ -151,3 +151,11 @@ def test_incast_is_not_told_from_the_pace_of_links_if_all_always_push_at_once() 
     assert answer.doubt is not None
     assert "share a server's link" in answer.doubt
     assert answer.interval[0] <= truth <= answer.interval[1]
+
+
+def test_what_is_not_paid_for_a_message_is_said_so() -> None:
+    """Servers whose services take what their bytes take have no cost of a message that could shrink."""
+    with pytest.raises(
+        InvalidArgument, match=r"services of parameter servers take goes by bytes alone"
+    ):
+        whatif(run(draw_scenario(301)), "message_cost/2")

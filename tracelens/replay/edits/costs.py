@@ -58,8 +58,12 @@ class Costs:
             if self.links.lines[number].network == network
         }
         part = "latency_ns" if latency != 1 else "ns_per_byte"
-        if not any(getattr(model, part) > 0 for model in found.values()):
+        if not found:
             raise InvalidArgument(self.lacks(network=network))
+        if not any(getattr(model, part) > 0 for model in found.values()):
+            paid = "does not go by bytes" if latency == 1 else "goes by bytes alone"
+            what = "messages" if network else "services of parameter servers"
+            raise InvalidArgument(f"what {what} take {paid}, so there is nothing to change.")
         return self.factors(found, self.links.nbytes, latency, pace)
 
     def factors(

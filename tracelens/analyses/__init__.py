@@ -68,7 +68,12 @@ ANALYSES: Final = (
     Analysis(
         "stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, needs=_BOTH
     ),
-    Analysis("shards", "Which PS shards are overloaded, and what binds them?", shards.run),
+    Analysis(
+        "shards",
+        "Which PS shards are overloaded, and what binds them?",
+        shards.run,
+        needs=_REPLAY,
+    ),
     Analysis(
         "imbalance",
         "Is the work spread evenly over ranks?",

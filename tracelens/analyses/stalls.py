@@ -172,12 +172,12 @@ def _slow(
     level = max((ENOUGH if phase == "data" else MAJORITY) * usual, FAR_OUT * spread)
     chosen, pattern = _lasting(residual, level) or (np.flatnonzero(residual > level), "sparse")
     slow = _Slow(rows[chosen], residual[chosen], pattern)
-    excess_ns = np.maximum(slow.residual, 0.0) * own.step_ns
+    overrun_ns = np.maximum(slow.residual, 0.0) * own.step_ns
     few = not FEW < len(chosen) <= MAJORITY * len(residual)
-    if few or excess_ns.sum() < NOTICEABLE * job:
+    if few or overrun_ns.sum() < NOTICEABLE * job:
         return []
     less_ns = np.zeros(own.total.shape)
-    less_ns[slow.rows] = excess_ns[:, None]
+    less_ns[slow.rows] = overrun_ns[:, None]
     saving = _price(own, (phase,), less_ns, job, replay)
     if saving.share < NOTICEABLE:
         return []

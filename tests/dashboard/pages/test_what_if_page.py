@@ -25,7 +25,7 @@ from tracelens_dashboard.view.state import ViewState
 if TYPE_CHECKING:
     from dash import Dash
 
-FIXED = "rank:2,phase:backprop=median"
+FIXED = "fix:1"
 
 
 @cache
@@ -67,7 +67,7 @@ def test_controls_are_edits(values: dict[str, Any], edits: list[str]) -> None:
 
 
 def test_the_first_fault_is_asked_at_once() -> None:
-    """Of a run with a straggler the page begins with that rank as fast as the others."""
+    """Of a run with a straggler the page begins with the fix of that finding."""
     shown = as_json(page.layout(slow_rank(), ViewState()))
     assert FIXED in shown
     assert FIXED not in as_json(page.layout(slow_rank(), ViewState(edits=("bandwidth*2",))))

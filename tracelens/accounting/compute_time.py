@@ -18,7 +18,6 @@ from tracelens.accounting.workers import AMOUNTS
 from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
-from tracelens.stats.constants import CLEARLY_SLOWER
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -28,14 +27,16 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-LEAST_LOSS: Final = 0.005  # of a rank's time: what is less is not worth a sentence
-WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
+LEAST_LOSS: Final = 0.005  # share: of a rank's time; a smaller loss is not searched [policy]
+WARM_UP: Final = 5  # steps: not judged; caches, allocators and bucket layouts settle [chosen]
 AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAIT_CATEGORIES: Final = ("wait", "ps_queue")
 COMPUTING: Final = ("forward", "backprop")
-MORE_WORK: Final = 0.05  # than the peers have: worth a sentence
-EXPLAINS_MOST: Final = 0.5  # of the variance of own time
-EXPLAINS_HARDLY: Final = 0.1
+MIN_MORE_WORK_TO_REPORT: Final = 0.05  # share: of the peers' samples or tokens [policy]
+EXPLAINS_MOST: Final = 0.5  # share: of variance, from which on samples are the reason [chosen]
+EXPLAINS_HARDLY: Final = 0.1  # share: of variance, up to which samples are not the reason [chosen]
+# times: the steps of a rank, that its peers made meanwhile if they took over its work [chosen]
+MIN_RATIO_OF_STEPS_IF_WORK_LEFT: Final = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ class ComputeTime:
         if self.server is None or not len(peers):
             return False
         most = float(self.steps_done[list(ranks)].max())
-        return most * CLEARLY_SLOWER <= float(np.median(self.steps_done[peers]))
+        return most * MIN_RATIO_OF_STEPS_IF_WORK_LEFT <= float(np.median(self.steps_done[peers]))
 
     def compared_with(self, ranks: tuple[int, ...]) -> Indices:
         """Return the peers of some ranks (columns); where their stages have no others, all others."""
@@ -298,7 +299,7 @@ def workload_ratios(
 def workload_sentences(more: dict[str, float], *, several: bool) -> list[str]:
     """Return sentences on ranks that have more work than the others, if any."""
     name = max(more, key=lambda amount: more[amount], default=None)
-    if name is None or more[name] < 1 + MORE_WORK:
+    if name is None or more[name] < 1 + MIN_MORE_WORK_TO_REPORT:
         return []
     subject = "They have" if several else "It has"
     return [f"{subject} {fmt.percent(more[name] - 1)} more {name} than the others."]

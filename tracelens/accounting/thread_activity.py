@@ -63,7 +63,7 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "master_update": CATEGORIES.index("update"),
 }
 _ALL_WAITS: Final = "request_wait"  # who records these records all waiting for what is in flight
-_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
+MAX_KEPT_ROWS: Final = 1 << 19  # rows: that are kept, to recognise equal workers [policy]
 _PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
@@ -176,7 +176,7 @@ class _Rows:
     waits: bool
 
 
-_KNOWN: Final[Known[_Rows]] = Known(_KNOWN_ROWS)
+_KNOWN: Final[Known[_Rows]] = Known(MAX_KEPT_ROWS)
 
 
 def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) -> _Rows:

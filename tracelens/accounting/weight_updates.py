@@ -33,9 +33,9 @@ __all__ = [
     "sharing",
 ]
 
-_AT_ONCE: Final = 32  # workers
-_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
-MOST_FOLLOWED: Final = 250_000  # calls: of longer runs every n-th step is followed
+WORKERS_AT_ONCE: Final = 32  # workers: followed at once [policy]
+MAX_KEPT_ROWS: Final = 1 << 19  # rows: that are kept, to recognise equal workers [policy]
+MAX_CALLS_FOLLOWED: Final = 250_000  # calls: of a longer run every n-th step is followed [policy]
 GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "step": pl.Int32(),  # of the update after which the gap lies
@@ -60,7 +60,7 @@ USED_COLUMNS: Final[dict[str, pl.DataType]] = {
 def followed(trace: Trace) -> int:
     """Return of how many steps one is followed from its gradients to their use."""
     calls = sum(int(grid.arrived.sum()) for grid in trace.calls)
-    return max(calls // MOST_FOLLOWED, 1)
+    return max(calls // MAX_CALLS_FOLLOWED, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +153,8 @@ def _first(rows: Indices, steps: Array, every: int) -> tuple[Array, ...]:
     return step - 1, rows[first]
 
 
-_ORDERED: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
-_FIRST: Final[Known[tuple[Array, ...]]] = Known(_KNOWN_ROWS)
+_ORDERED: Final[Known[tuple[Array, ...]]] = Known(MAX_KEPT_ROWS)
+_FIRST: Final[Known[tuple[Array, ...]]] = Known(MAX_KEPT_ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,8 +176,8 @@ class WeightUpdates:
 
     def some_gaps(self) -> Iterator[pl.DataFrame]:
         """Yield all gaps, those of some workers at a time, in `GAP_COLUMNS`."""
-        for first in range(0, max(len(self.ranks), 1), _AT_ONCE):
-            some = slice(first, first + _AT_ONCE)
+        for first in range(0, max(len(self.ranks), 1), WORKERS_AT_ONCE):
+            some = slice(first, first + WORKERS_AT_ONCE)
             yield _table(GAP_COLUMNS, self.ranks[some], self.gaps_of_workers[some])
 
     @classmethod

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AMOUNTS", "Accounted", "Amounts", "Task", "account"]
 
 Amounts: TypeAlias = "tuple[Array, Array]"
-_KNOWN_ROWS: Final = 1 << 19  # of workers that others are compared with
+MAX_KEPT_ROWS: Final = 1 << 19  # rows: that are kept, to recognise equal workers [policy]
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 
@@ -214,4 +214,4 @@ def _counted(columns: Columns) -> dict[str, Amounts]:
     return found
 
 
-_COUNTED: Final[Known[dict[str, Amounts]]] = Known(_KNOWN_ROWS)
+_COUNTED: Final[Known[dict[str, Amounts]]] = Known(MAX_KEPT_ROWS)

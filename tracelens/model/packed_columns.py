@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["PackedColumns"]
 
 _SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
-_KNOWN_ROWS: Final = 1 << 21  # of arrays that processes share
-_OPEN: Final = -1  # the length of a span that was open when the recording ended
+MAX_KEPT_ROWS: Final = 1 << 21  # rows: of arrays that processes share, kept [policy]
+_OPEN: Final = -1  # ns: the length of a span that was open at the end [definition]
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +140,6 @@ def _as_fixed_as(one: Array, made: Array) -> Array:
     return made
 
 
-_PACKED: Final[Known[tuple[int, Array]]] = Known(_KNOWN_ROWS)
-_GIVEN: Final[Known[tuple[Array, Floats]]] = Known(_KNOWN_ROWS)
-_RESTORED: Final[Known[Array]] = Known(_KNOWN_ROWS)
+_PACKED: Final[Known[tuple[int, Array]]] = Known(MAX_KEPT_ROWS)
+_GIVEN: Final[Known[tuple[Array, Floats]]] = Known(MAX_KEPT_ROWS)
+_RESTORED: Final[Known[Array]] = Known(MAX_KEPT_ROWS)

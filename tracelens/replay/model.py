@@ -38,7 +38,6 @@ from tracelens.replay.threads import (
     rows_of,
     threads_of,
 )
-from tracelens.stats.constants import MOST_UNMATCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,9 +49,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "spread_over_moments"]
 
-MIN_STEPS_OF_USUAL: Final = 8  # with as many stretches: their median is a stretch's usual time
-MAX_SERVICES: Final = 500_000  # of servers, that are replayed one by one, at 20 us each
-MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01  # of the replay without edits, if servers serve so
+# steps: with as many stretches; in fewer no stretch has a usual time [chosen]
+MIN_STEPS_OF_USUAL_STRETCH: Final = 8
+# services: of servers, replayed one by one at 20 us each; more keep the recorded order [policy]
+MAX_SERVICES_IN_ARRIVAL_ORDER: Final = 500_000
+# share: of the run, or of the usual step; if the replay without edits is further from the run,
+# servers keep the recorded order [chosen]
+MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01
+# share: of blocked time, that nothing recorded ends; with more, waits are not explained [chosen]
+MAX_SHARE_OF_WAITS_UNMATCHED: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +132,7 @@ class Model:
         )
         requests = Requests.of(trace, first, last).noticed(blocked)
         needs = find_needs(requests.asked, pieces, windows)
-        in_recorded_order |= requests.served.height > MAX_SERVICES
+        in_recorded_order |= requests.served.height > MAX_SERVICES_IN_ARRIVAL_ORDER
         requests = replace(requests, in_recorded_order=in_recorded_order, needs=needs)
         asked = requests.sides
         sides = [sent, received, *(call.sides for call in recorded_calls), asked]
@@ -388,7 +393,7 @@ class Model:
     def explains_waits(self) -> bool:
         """Whether something that was recorded ends nearly all of the waits of workers."""
         blocked = sum(float(thread.spent(IS_BLOCKED).sum()) for thread in self.threads)
-        return self._kept_ns <= MOST_UNMATCHED * blocked
+        return self._kept_ns <= MAX_SHARE_OF_WAITS_UNMATCHED * blocked
 
     @cached_property
     def _kept_ns(self) -> float:
@@ -499,7 +504,7 @@ def _measure_overrun(row: Ints, spent: Floats) -> Floats:
     """Return what each stretch takes beyond its usual time, ns.
 
     The usual time is the median over the steps with as many stretches. Of fewer than
-    `MIN_STEPS_OF_USUAL` nothing is usual.
+    `MIN_STEPS_OF_USUAL_STRETCH` nothing is usual.
 
     Args:
         row: The step of each stretch, ascending.
@@ -509,7 +514,7 @@ def _measure_overrun(row: Ints, spent: Floats) -> Floats:
     overrun = np.zeros(len(spent))
     for number in np.unique(count).tolist():
         alike = first[count == number]
-        if len(alike) >= MIN_STEPS_OF_USUAL:
+        if len(alike) >= MIN_STEPS_OF_USUAL_STRETCH:
             places = alike[:, None] + np.arange(number)
             usual = np.median(spent[places], axis=0)
             overrun[places] = np.maximum(spent[places] - usual, 0.0)

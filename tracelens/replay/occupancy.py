@@ -27,9 +27,13 @@ __all__ = ["INCOMING", "OUTGOING", "Occupancy"]
 INCOMING: Final = ("receive", "weights_up")
 OUTGOING: Final = ("reply", "weights_down")
 _IN, _OUT, _PROCESSOR, _KINDS = range(4)
-MAX_OVERLAP_OF_ONE_THREAD: Final = 0.001  # of the time of services: no more shows two at once
-MIN_SHARE_DELAYED_BY_REPLIES: Final = 0.1  # of what a processor does first after replies
-MAX_OVERLAP_IN_TURN: Final = 0.05  # of the time of services, of those that take turns
+# share: of the time of services; no more overlap does not show two at once [chosen]
+MAX_OVERLAP_OF_ONE_THREAD: Final = 0.001
+# share: of what a processor does first after replies, that waits if it sends them [chosen]
+MIN_SHARE_DELAYED_BY_REPLIES: Final = 0.1
+# share: of the time of services, that overlaps if they take turns [chosen; one decision in
+# _replies_delay, is_in_turn]
+MAX_OVERLAP_IN_TURN: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False)

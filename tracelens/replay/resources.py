@@ -29,12 +29,16 @@ __all__ = [
     "replay_events",
 ]
 
+# share: of a link's capacity, lost for each further message; these are tried, above 0
+# is incast [chosen]
 CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-MAX_RATIO_IF_BETTER: Final = 0.9  # of the deviation of another discipline
-NEGLIGIBLE_DEVIATION: Final = 1e-3  # of all work
-FIT_ROUNDS: Final = 3  # of fits of a line, and of servers' factors
-MAX_DEVIATION_FROM_BYTES: Final = 0.5  # of all work: beyond, what tasks take does not go by bytes
-MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals by which a discipline is chosen
+# ratio: of deviations of two disciplines, of which one is clearly better [chosen]
+MAX_RATIO_OF_DEVIATIONS_IF_BETTER: Final = 0.9
+NEGLIGIBLE_DEVIATION: Final = 1e-3  # share: of all work; less tells no discipline apart [chosen]
+ROUNDS_OF_RESOURCE_FIT: Final = 3  # rounds: of fitting a line, and the servers' factors [policy]
+# share: of all work; with more deviation, what tasks take does not depend on bytes [chosen]
+MAX_DEVIATION_FROM_BYTES: Final = 0.5
+MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals: by which a discipline is chosen [policy]
 
 
 class Discipline(NamedTuple):
@@ -164,7 +168,7 @@ def _rank_disciplines(kind: Intervals) -> list[tuple[Discipline, float]]:
     if deviations.min() > MAX_DEVIATION_FROM_BYTES:
         return []
     close = np.flatnonzero(
-        deviations <= deviations.min() / MAX_RATIO_IF_BETTER + NEGLIGIBLE_DEVIATION
+        deviations <= deviations.min() / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
     )
     total = max(float(kind.nbytes.sum()), 1.0)
     return [(_DISCIPLINES[row], float(works[row].sum()) / total) for row in close.tolist()]
@@ -217,7 +221,7 @@ def _deviation(work: Floats, kind: Intervals) -> float:
     """Return what share of all work differs from a line by bytes, times a factor of each server."""
     nbytes, server = kind.nbytes, kind.server
     factor = np.ones(len(work))
-    for _ in range(FIT_ROUNDS):
+    for _ in range(ROUNDS_OF_RESOURCE_FIT):
         line = _fit_line(work / factor, nbytes)
         sums = np.bincount(server, work), np.bincount(server, line)
         factor = np.maximum(sums[0] / np.maximum(sums[1], 1e-12), 1e-12)[server]

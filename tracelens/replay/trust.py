@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity"]
 
-MAX_ERROR: Final = 0.03  # of the replay without edits, as a share of the run, or of the usual step
-MAX_RIGID_SHARE: Final = 0.1  # of the critical path, whose reason is not known
-CUT: Final = 0.01  # of all known lengths; so little that the critical path stays where it is
+# share: of the run, or of the usual step; a replay without edits that is further from the run
+# is not reliable [chosen]
+MAX_IDENTITY_ERROR_IF_RELIABLE: Final = 0.03
+# share: of the critical path, whose reason is not known if a replay is reliable [chosen]
+MAX_RIGID_SHARE_IF_RELIABLE: Final = 0.1
+# share: of all known lengths, shortened as a probe; so little keeps the critical path [chosen]
+SHARE_TO_SHORTEN_LENGTHS: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -41,9 +45,11 @@ class Identity:
     def of(cls, model: Model) -> Self:
         """Replay a run without edits, and with all known lengths shorter."""
         usual = model.lengths(model.usual)
-        shorter = model.lengths(model.replayed(model.links.lag - CUT * model.known_lags))
+        shorter = model.lengths(
+            model.replayed(model.links.lag - SHARE_TO_SHORTEN_LENGTHS * model.known_lags)
+        )
         replayed_ns = max(float(usual.sum()), 1.0)
-        response = float((usual - shorter).sum()) / (CUT * replayed_ns)
+        response = float((usual - shorter).sum()) / (SHARE_TO_SHORTEN_LENGTHS * replayed_ns)
         whole, median_step = model.errors
         return cls(
             whole=whole,
@@ -61,9 +67,9 @@ class Identity:
     def doubt(self) -> str | None:
         """Why answers may not be relied upon; None if they may."""
         error = max(abs(self.whole), self.median_step)
-        if error > MAX_ERROR:
+        if error > MAX_IDENTITY_ERROR_IF_RELIABLE:
             return f"without edits it differs from the run by {percent(error, 1)}, more than 3 %"
-        if self.rigid > MAX_RIGID_SHARE:
+        if self.rigid > MAX_RIGID_SHARE_IF_RELIABLE:
             return (
                 f"{percent(self.rigid)} of its critical path is waiting for a reason that the trace "
                 "does not tell, which no edit changes"

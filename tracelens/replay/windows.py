@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Savings", "WindowedReplay"]
 
-MAX_PIECES: Final = 250_000  # of workers' time, that are replayed for one effect
-MAX_WINDOWS: Final = 4  # of steps, into which they are divided
-MIN_STEPS_OF_WINDOW: Final = 24  # so that its first and last step matter little
+# pieces: of workers' time, replayed for one effect in about a
+# second of CPU [tests/benchmarks/replaying.py]
+MAX_PIECES_REPLAYED: Final = 250_000
+MAX_WINDOWS_REPLAYED: Final = 4  # windows: each takes time for every rank [policy]
+# steps: of a window; its first and last one matter little [chosen; one decision in
+# WindowedReplay.build_around, WindowedReplay._choose_windows]
+MIN_STEPS_OF_WINDOW: Final = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +53,7 @@ class WindowedReplay:
 
     trace: Trace
     phases: Phases
-    max_pieces: int = MAX_PIECES
+    max_pieces: int = MAX_PIECES_REPLAYED
     _models: dict[tuple[int, int], Model | None] = field(default_factory=dict)
     _reliable: dict[Model, bool] = field(default_factory=dict)
 
@@ -121,7 +125,7 @@ class WindowedReplay:
         """Return the first row and the one after the last of each window: on a fixed grid."""
         if self._replayed_steps >= len(self._steps):
             return [(0, steps)]
-        length = max(self._replayed_steps // MAX_WINDOWS, MIN_STEPS_OF_WINDOW)
+        length = max(self._replayed_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)
         cells = np.unique(touched // length)
         if not len(cells):
             return []

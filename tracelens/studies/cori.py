@@ -32,10 +32,13 @@ __all__ = ["MODELS", "ask", "study"]
 
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
-_FITTED: Final = 0.23  # efficiency of 512 workers with 64 servers
-_HIDDEN: Final = 0.5  # of the fullest server's work: from there on transfers count as overlapped
+# efficiency: of 512 workers with 64 servers, to which models are fitted [Mathuriya et al. 2017; one
+# decision in _Model._fitted, _explained, _congested]
+_FITTED: Final = 0.23
+# share: of the fullest server's work, that is hidden if transfers are overlapped [chosen]
+MIN_SHARE_HIDDEN_IF_OVERLAPPED: Final = 0.5
 _GIVEN: Final = "the run given"
-_HEP_WORKERS: Final = 256
+_HEP_WORKERS: Final = 256  # workers: of HEP-CNN's largest run [Mathuriya et al. 2017]
 
 
 @dataclass(frozen=True)
@@ -244,7 +247,11 @@ def _shares(name: str, run: Served, tag: Tag) -> tuple[Figure, ...]:
 
 
 def _cause(hidden: float) -> str:
-    return "overlap" if hidden >= _HIDDEN else "no overlap, so incast if few bytes take long"
+    return (
+        "overlap"
+        if hidden >= MIN_SHARE_HIDDEN_IF_OVERLAPPED
+        else "no overlap, so incast if few bytes take long"
+    )
 
 
 def _congested(resnet: Scenario) -> Scenario:

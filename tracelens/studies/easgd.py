@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["ask", "study"]
 
 PAPER: Final = "You, Buluc & Demmel 2017, arXiv:1708.02983 (SC'17)"
-_ORIGINAL: Final = 0.87  # of an iteration is communication
-_SYNC3: Final = 0.14
-_STEPS: Final = (3.7, 1.3, 1.1)  # speedup of Sync 1 over the original, 2 over 1, 3 over 2
-_WORKERS: Final = (4, 8, 16)
+# share: of the original's iteration is communication [You, Buluc & Demmel 2017; one decision in
+# _tree, _totals]
+_ORIGINAL: Final = 0.87
+_SYNC3: Final = 0.14  # share: of Sync 3's iteration is communication [You, Buluc & Demmel 2017]
+# times: speedup of Sync 1 over the original, 2 over 1, 3 over 2 [You, Buluc & Demmel 2017]
+_STEPS: Final = (3.7, 1.3, 1.1)
+_WORKERS: Final = (4, 8, 16)  # workers: for which speedups are computed [chosen]
 _SOURCES: Final = (
     "An original iteration is the unit of time: 0.13 computing, 0.87 communicating, as published.",
     "A tree's level is taken to cost what serving one worker does: assumed.",

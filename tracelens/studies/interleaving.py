@@ -24,7 +24,6 @@ from tracelens.load import prepare
 from tracelens.replay.whatif import whatif
 from tracelens.simulator import scenario_file, synthetic
 from tracelens.simulator.scenario import MILLISECOND, Fault, Scenario
-from tracelens.stats.constants import WORTH
 from tracelens.studies.figures import Figure, Section, Study
 
 if TYPE_CHECKING:
@@ -37,9 +36,13 @@ if TYPE_CHECKING:
 __all__ = ["CASES", "ask", "study"]
 
 PAPER: Final = "Li et al. 2019, hal-02570148"
-_BACKPROP_MS: Final = 670.0  # of ResNet-50
-_FUSED_MS: Final = 20.0  # of its backprop: whose gradients are reduced in one call
-_PAUSED: Final = 5  # the rank; which one makes no difference
+_BACKPROP_MS: Final = 670.0  # ms: of ResNet-50 [chosen]
+_FUSED_MS: Final = 20.0  # ms: of backprop, whose gradients are reduced in one call [chosen]
+# rank: the one that pauses; which one makes no difference [chosen; one decision in Case.fault,
+# _absorbed]
+_PAUSED: Final = 5
+# share: of the most work, that a rank is delayed by if the study reports it [policy]
+MIN_SHARE_DELAYED_TO_REPORT: Final = 0.01
 _SOURCES: Final = (
     (
         "64 workers, a ring, 2 and 0.2 or 0.6 GB/s; forward and backprop of ResNet-50 330 and 670 ms, "
@@ -252,7 +255,9 @@ def _straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
     """Yield by how much the rank that works longest does so in a step, and what of it costs nothing."""
     own = phases.by_worker(phases.of(*OWN_CATEGORIES)) / len(phases.steps)
     last = int(own.argmax())
-    if len(own) < 2 or own.max() * WORTH > own.max() - np.median(np.delete(own, last)):
+    if len(own) < 2 or own.max() * MIN_SHARE_DELAYED_TO_REPORT > own.max() - np.median(
+        np.delete(own, last)
+    ):
         return
     delay_ns = float(own.max() - np.median(np.delete(own, last)))
     ranks = dict(trace.workers.select("process", "rank").iter_rows())

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 __all__ = ["carry_out_by", "join", "join_calls", "with_ranks"]
 
 _ASSUMED: Final = "ring"
-_FAR: Final = 4  # times as many ranks: what has been compared with simulated runs
-_FEWEST: Final = 2
+# times: the recorded ranks; answers for more were not compared with simulated runs [chosen]
+MAX_FACTOR_OF_RANKS_VALIDATED: Final = 4
+MIN_RANKS_OF_ALLREDUCE: Final = 2  # ranks: one needs none [definition]
 
 
 def carry_out_by(changed: Changed, algorithm: str) -> None:
@@ -58,7 +59,7 @@ def with_ranks(changed: Changed, count: str) -> None:
     """
     model, ranks = changed.model, int(count)
     now = len(model.ranks)
-    if min(ranks, now) < _FEWEST:
+    if min(ranks, now) < MIN_RANKS_OF_ALLREDUCE:
         raise InvalidArgument(
             f"found {ranks} ranks instead of {now}, expected at least two of each."
         )
@@ -74,7 +75,11 @@ def with_ranks(changed: Changed, count: str) -> None:
             last = np.append(np.flatnonzero(np.diff(call.step)), call.height - 1)
             wires = at + 2 * last
             changed.lag[from_ranks & np.isin(model.links.target, wires)] += later
-    far = f" More than {_FAR} times the ranks: not validated." if ranks > _FAR * now else ""
+    far = (
+        f" More than {MAX_FACTOR_OF_RANKS_VALIDATED} times the ranks: not validated."
+        if ranks > MAX_FACTOR_OF_RANKS_VALIDATED * now
+        else ""
+    )
     changed.notes.append(
         f"{ranks} ranks instead of {now}, with as much work each; the slowest one of a step is "
         f"{fmt.duration(later)} later than now.{far}"
@@ -106,7 +111,7 @@ def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:
     found = 0
     for number, cost in costs.models.items():
         line = links.lines[number]
-        if line.what != "allreduce" or line.ranks < _FEWEST:
+        if line.what != "allreduce" or line.ranks < MIN_RANKS_OF_ALLREDUCE:
             continue
         recorded = model.algorithms.get(line.ranks, frozenset())
         if len(recorded) > 1:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "arrange", "check_received", "held", "place", "place_by", "spread"]
 
-MAX_HIDDEN_SHARE: Final = 0.05  # of the time of pushes: beyond, what links do is not known
+# share: of the time of pushes, in which no server is known to receive; with more, edits
+# are refused [chosen]
+MAX_SHARE_OF_PUSHES_UNRECEIVED: Final = 0.05
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -104,7 +106,7 @@ def check_received(model: Model) -> None:
         InvalidArgument: they did not, and it takes a share of pushes that matters.
     """
     share = model.requests.hidden_transfer_share
-    if share > MAX_HIDDEN_SHARE:
+    if share > MAX_SHARE_OF_PUSHES_UNRECEIVED:
         raise InvalidArgument(
             "not recorded: when servers received what workers pushed (spans with op=receive), which is "
             f"{fmt.percent(share)} of the time of pushes."

@@ -94,7 +94,7 @@ def _multiplied(value: Number, factor: float, unit: str) -> Number:
         return max(round(value * factor), 1)
     if factor == 1.0:
         return value
-    if unit == "share":
+    if unit.startswith("share"):
         odds = value / (1 - value) * factor
         return float(f"{odds / (1 + odds):.2g}")
     return float(f"{value * factor:.2g}")

@@ -27,15 +27,19 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-LEAST_LOSS: Final = 0.005  # share: of a rank's time; a smaller loss is not searched [policy]
+# share of a rank's time: a smaller loss is not searched for its place in the code [policy]
+LEAST_LOSS: Final = 0.005
 WARM_UP: Final = 5  # steps: not judged; caches, allocators and bucket layouts settle [chosen]
 AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAIT_CATEGORIES: Final = ("wait", "ps_queue")
 COMPUTING: Final = ("forward", "backprop")
-MIN_MORE_WORK_TO_REPORT: Final = 0.05  # share: of the peers' samples or tokens [policy]
-EXPLAINS_MOST: Final = 0.5  # share: of variance, from which on samples are the reason [chosen]
-EXPLAINS_HARDLY: Final = 0.1  # share: of variance, up to which samples are not the reason [chosen]
-# times: the steps of a rank, that its peers made meanwhile if they took over its work [chosen]
+# share: a rank's samples or tokens beyond its peers' get a sentence from here on [policy]
+MIN_MORE_WORK_TO_REPORT: Final = 0.05
+# share of variance: samples or tokens are the reason for uneven work from here on [chosen]
+EXPLAINS_MOST: Final = 0.5
+# share of variance: samples or tokens are not the reason for uneven work up to here [chosen]
+EXPLAINS_HARDLY: Final = 0.1
+# times: peers that make so many more steps have taken over a rank's work [chosen]
 MIN_RATIO_OF_STEPS_IF_WORK_LEFT: Final = 1.5
 
 

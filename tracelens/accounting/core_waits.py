@@ -27,19 +27,20 @@ if TYPE_CHECKING:
 __all__ = ["CoreWait", "core_wait_of", "core_wait_of_all", "core_wait_of_run"]
 
 _MAIN: Final = "MainThread"  # the one whose times are read
-# share: of a delay, that waiting for a core explains if it is the cause [chosen]
+# share of a delay: waiting for a core is the cause if it explains as much [chosen]
 MIN_SHARE_OF_DELAY_IF_CAUSE: Final = 0.75
-# of the usual work: what may be left of a delay where peers wait for cores as well [chosen]
+# of the usual work: it is also the cause if less of the delay is left, and peers wait
+# as well [chosen]
 MAX_DELAY_LEFT_IF_CAUSE: Final = 0.10
-# share: of the time, that peers wait for cores where some of a delay may be left [chosen]
+# share of the time: peers that wait for cores less do not excuse a delay that is left [chosen]
 MIN_SHARE_OF_TIME_PEERS_WAIT: Final = 0.25
-# share: of the time, waited for a core; then it may be the cause if these steps
-# were not read [chosen]
+# share of the time: a longer wait for a core may be the cause if these steps were not read [chosen]
 MIN_SHARE_OF_TIME_IF_MAYBE_CAUSE: Final = 0.2
-# ratio: of the peers' wait to that of the delayed ranks, if it is common to all [chosen]
+# ratio: peers that wait for cores this much of the delayed ranks' share wait as well [chosen]
 MIN_RATIO_OF_WAITS_IF_COMMON: Final = 0.25
-MIN_SHARE_OF_DELAY_TO_REPORT: Final = 0.5  # share: of a delay; less needs no sentence [policy]
-# share: of the time between readings, that the judged steps take if readings are theirs [chosen]
+# share of a delay: waiting for a core that explains less gets no sentence [policy]
+MIN_SHARE_OF_DELAY_TO_REPORT: Final = 0.5
+# share of the time: readings tell of steps that make up this much of the time between them [chosen]
 MIN_SHARE_OF_TIME_READ: Final = 0.75
 
 

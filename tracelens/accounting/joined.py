@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Joined", "grouped"]
 
-MAX_JOINED_ROWS: Final = 1 << 16  # rows: of processes that are swept in one piece [policy]
+MAX_JOINED_ROWS: Final = 1 << 16  # rows: processes are joined into groups of no more [policy]
 
 
 def grouped(

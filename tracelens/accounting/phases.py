@@ -74,8 +74,10 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Enum(CATEGORIES),
     "ns": pl.Int64(),
 }
-MIN_ROWS_FOR_THREADS: Final = 1 << 16  # rows: of a process; for fewer, threads do not pay [policy]
-WORKERS_BETWEEN_RELEASES: Final = 32  # workers: then free memory is returned [policy]
+# rows of a process: threads are not worth their cost for fewer [policy]
+MIN_ROWS_FOR_THREADS: Final = 1 << 16
+# workers: free memory is returned after each such number [policy]
+WORKERS_BETWEEN_RELEASES: Final = 32
 NO_TIME: Final = 1 << 62  # ns: where no rank has a least time [definition]
 
 

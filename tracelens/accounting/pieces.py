@@ -38,7 +38,7 @@ __all__ = [
     "spent_before",
 ]
 
-# pieces: of workers that are joined; no more stay in a processor's cache [policy]
+# pieces of workers: no more are joined, so that they stay in a processor's cache [policy]
 MAX_JOINED_PIECES: Final = 1 << 16
 # The training thread's time, cut into touching, non-overlapping pieces.
 SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Roles", "Stages", "find_roles", "find_server", "find_stages"]
 
-MIN_WORKERS_WITH_SERVER: Final = 3  # ranks: of fewer, none serves the others [chosen]
-# share: of the server's answers, that are for the rank that asked last [chosen]
+MIN_WORKERS_WITH_SERVER: Final = 3  # ranks: none of fewer ranks is a server of the others [chosen]
+# share of answers: a server gives as many to the rank that asked last [chosen]
 MIN_SHARE_OF_DIRECT_ANSWERS: Final = 0.9
-# steps: the first ones, in which the order of a pipeline's messages is sought [policy]
+# steps: the first ones show the order of a pipeline's messages [policy]
 MAX_STEPS_TO_FIND_DEPTH: Final = 64
-# messages: in sequence; an exchange of borders may have one before another [chosen]
+# messages in sequence: an exchange of borders may have one; a pipeline has more [chosen]
 MIN_DEPTH_OF_PIPELINE: Final = 2
 
 

@@ -63,7 +63,7 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "master_update": CATEGORIES.index("update"),
 }
 _ALL_WAITS: Final = "request_wait"  # who records these records all waiting for what is in flight
-MAX_KEPT_ROWS: Final = 1 << 19  # rows: that are kept, to recognise equal workers [policy]
+MAX_KEPT_ROWS: Final = 1 << 19  # rows: as many are kept, to recognise equal columns [policy]
 _PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")

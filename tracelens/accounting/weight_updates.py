@@ -33,9 +33,10 @@ __all__ = [
     "sharing",
 ]
 
-WORKERS_AT_ONCE: Final = 32  # workers: followed at once [policy]
-MAX_KEPT_ROWS: Final = 1 << 19  # rows: that are kept, to recognise equal workers [policy]
-MAX_CALLS_FOLLOWED: Final = 250_000  # calls: of a longer run every n-th step is followed [policy]
+WORKERS_AT_ONCE: Final = 32  # workers: as many are followed at once [policy]
+MAX_KEPT_ROWS: Final = 1 << 19  # rows: as many are kept, to recognise equal columns [policy]
+# calls: only every n-th step of a longer run is followed [policy]
+MAX_CALLS_FOLLOWED: Final = 250_000
 GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "step": pl.Int32(),  # of the update after which the gap lies

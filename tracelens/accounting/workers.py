@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["AMOUNTS", "Accounted", "Amounts", "Task", "account"]
 
 Amounts: TypeAlias = "tuple[Array, Array]"
-MAX_KEPT_ROWS: Final = 1 << 19  # rows: that are kept, to recognise equal workers [policy]
+MAX_KEPT_ROWS: Final = 1 << 19  # rows: as many are kept, to recognise equal columns [policy]
 AMOUNTS: Final = ("tokens", "samples")  # of work, as counters of steps tell it
 
 

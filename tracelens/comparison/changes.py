@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from tracelens.stats.between_runs import Change
 
 State = Literal["new", "gone", "both"]
-MIN_SHARE_OF_STEP_TO_COMPARE: Final = 1e-3  # share: of a step, of a part that is compared [policy]
+# share of a step: smaller parts of a step are not compared [policy]
+MIN_SHARE_OF_STEP_TO_COMPARE: Final = 1e-3
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
-COLUMNS: Final = 80  # columns: of a line [policy; one decision in _findings, _wrapped]
-MAX_LINES: Final = 30  # lines: of a comparison, which fits on a screen [policy]
-MAX_LINES_OF_NOTE: Final = 2  # lines: of a note, name or gate [policy]
-MAX_FINDINGS_SHOWN: Final = 6  # findings: new or gone, shown [policy]
-MIN_ROWS_SHOWN: Final = 4  # rows: of the table, however little room there is [policy]
-_COLUMNS_OF_NAME: Final = 9  # columns: of the word before a line [policy]
+COLUMNS: Final = 80  # columns: a line is no longer [policy; one decision in _findings, _wrapped]
+MAX_LINES: Final = 30  # lines: a comparison is no longer, so that it fits on a screen [policy]
+MAX_LINES_OF_NOTE: Final = 2  # lines: a note, name or gate is no longer [policy]
+MAX_FINDINGS_SHOWN: Final = 6  # findings: no more new and gone findings are shown [policy]
+MIN_ROWS_SHOWN: Final = 4  # rows: the table shows as many, however little room there is [policy]
+_COLUMNS_OF_NAME: Final = 9  # columns: the word before a line has as many [policy]
 
 
 def render(found: Comparison, outcomes: Sequence[Outcome], /) -> str:

@@ -68,7 +68,8 @@ TIME_COLUMNS: Final = {
 }
 _OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OF_CALL: Final = ("last_ns", "last_rank", "expected")
-MAX_CELLS_AT_ONCE: Final = 1 << 18  # cells: of calls and processes, in memory [policy]
+# cells of calls and processes: no more are in memory at once [policy]
+MAX_CELLS_AT_ONCE: Final = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -43,7 +43,7 @@ MISSING: Final[dict[str, int]] = {
 
 ESTIMATED: Final = "estimated"
 _OF_PROCESS: Final = ("process", "rank", "role", "request")
-MAX_EMPTY_COLUMNS_KEPT: Final = 64  # columns: without a value, kept for reuse [policy]
+MAX_EMPTY_COLUMNS_KEPT: Final = 64  # columns: as many without a value are kept for reuse [policy]
 _SIGNED: Final = {"UInt16": pl.Int32, "UInt32": pl.Int64}
 
 

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution [definition]
-# of a saving: the standard deviation of predictions, 1.48 times their
+# of a saving: predictions have this standard deviation, 1.48 times their
 # median error [tests/benchmarks/interventions.py]
 PREDICTION_ERROR: Final = 0.09
 

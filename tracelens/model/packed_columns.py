@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PackedColumns"]
 
 _SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
-MAX_KEPT_ROWS: Final = 1 << 21  # rows: of arrays that processes share, kept [policy]
+MAX_KEPT_ROWS: Final = 1 << 21  # rows: as many are kept, to recognise equal columns [policy]
 _OPEN: Final = -1  # ns: the length of a span that was open at the end [definition]
 
 

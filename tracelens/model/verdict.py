@@ -19,8 +19,9 @@ __all__ = [
 State = Literal["faults", "healthy", "inconclusive"]
 Lead = Literal["fault", "opportunity", "healthy", "inconclusive"]
 Cause = Literal["finding", "known", "bubble", "jitter", "unexplained"]
-MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time: with more, no run is healthy [policy]
-# of ranks x job time: with less useful time the headline reports what is lost [policy]
+# of ranks x job time: no run with more unexplained time is healthy [policy]
+MOST_UNEXPLAINED: Final = 0.05
+# of ranks x job time: the headline of a run with less useful time reports what is lost [policy]
 MIN_USEFUL_SHARE_IF_HEALTHY: Final = 0.5
 
 

@@ -56,9 +56,9 @@ class Episode:
         return np.flatnonzero(self.effect.any(axis=1))
 
 
-# share: of a delay, that peers wait if ranks meet in every step [chosen]
+# share of a delay: peers wait as long where ranks meet in every step [chosen]
 MIN_SHARE_OF_DELAY_IN_WAITS: Final = 0.2
-# share: of a delay, that transfers take longer; they vary by themselves [chosen]
+# share of a delay: transfers take so much longer; less may be their own variation [chosen]
 MIN_SHARE_OF_DELAY_IN_TRANSFERS: Final = 0.5
 
 

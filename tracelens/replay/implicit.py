@@ -30,18 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["find_implicit_calls"]
 
-# share: of all workers' time; a stretch that takes less is not examined [policy]
+# share of all workers' time: a stretch that takes less is not examined [policy]
 MIN_SHARE_OF_TIME_TO_EXAMINE: Final = 0.002
-MIN_SPREAD_OF_BEGINS: Final = 0.01  # of a step: begins that are closer tell nothing [chosen]
-# ratio: of the spread of ends to that of begins, in the median step, if ranks wait; 0.0003 to 0.1
-# in two production jobs [chosen]
+# of a step: begins that are closer together tell nothing [chosen]
+MIN_SPREAD_OF_BEGINS: Final = 0.01
+# ratio: ranks wait if ends are spread this much of begins, in the median step; 0.0003 to 0.1 in two
+# production jobs [chosen]
 MAX_RATIO_OF_SPREADS_IF_WAITING: Final = 0.25
-# share: of steps, in which ends are less spread than begins if ranks wait [chosen]
+# share of steps: ends are less spread than begins in as many if ranks wait [chosen]
 MIN_SHARE_OF_STEPS_IF_WAITING: Final = 0.8
-MIN_STEPS_WITH_SPREAD: Final = 8  # steps: whose begins are spread; fewer tell nothing [chosen]
-# share: of a stretch, within which communication ends at about the same time [chosen]
+MIN_STEPS_WITH_SPREAD: Final = 8  # steps: fewer steps with spread begins tell nothing [chosen]
+# share of a stretch: communication that ends within it ends at about the same time [chosen]
 MARGIN_OF_SAME_END: Final = 0.05
-# times: the uncertainty of clocks, by which begins must be apart [chosen]
+# times the uncertainty of clocks: begins that are closer together tell nothing [chosen]
 CLOCK_UNCERTAINTIES_BETWEEN_BEGINS: Final = 3.0
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)

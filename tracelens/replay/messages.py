@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["known_edges", "message_edges", "messages_of"]
 
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000  # ns: messages that end within it end with one call [chosen]
-# share: of the wait before; messages that end within it end with one call [chosen]
+# share of the wait before: messages that end within it end with one call [chosen]
 MAX_GAP_OF_ONE_CALL: Final = 0.05
-# messages: of a pair of ranks, for which one waits; fewer do not tell the pair's time [chosen]
+# messages: fewer for which a rank waits do not tell a pair's time [chosen]
 MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
 
 

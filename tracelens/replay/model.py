@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "spread_over_moments"]
 
-# steps: with as many stretches; in fewer no stretch has a usual time [chosen]
+# steps: no stretch has a usual time if fewer have as many stretches [chosen]
 MIN_STEPS_OF_USUAL_STRETCH: Final = 8
-# services: of servers, replayed one by one at 20 us each; more keep the recorded order [policy]
+# services: more keep the recorded order, since each takes 20 us to replay [policy]
 MAX_SERVICES_IN_ARRIVAL_ORDER: Final = 500_000
-# share: of the run, or of the usual step; if the replay without edits is further from the run,
-# servers keep the recorded order [chosen]
+# share of the run, or of the usual step: servers keep the recorded order if a replay without edits
+# is further off [chosen]
 MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01
-# share: of blocked time, that nothing recorded ends; with more, waits are not explained [chosen]
+# share of blocked time: waits are not explained if nothing recorded ends more [chosen]
 MAX_SHARE_OF_WAITS_UNMATCHED: Final = 0.05
 
 

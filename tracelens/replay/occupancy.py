@@ -27,11 +27,11 @@ __all__ = ["INCOMING", "OUTGOING", "Occupancy"]
 INCOMING: Final = ("receive", "weights_up")
 OUTGOING: Final = ("reply", "weights_down")
 _IN, _OUT, _PROCESSOR, _KINDS = range(4)
-# share: of the time of services; no more overlap does not show two at once [chosen]
+# share of services' time: services that overlap no more do not show two at once [chosen]
 MAX_OVERLAP_OF_ONE_THREAD: Final = 0.001
-# share: of what a processor does first after replies, that waits if it sends them [chosen]
+# share of work first after replies: a processor sends the replies if as much is delayed [chosen]
 MIN_SHARE_DELAYED_BY_REPLIES: Final = 0.1
-# share: of the time of services, that overlaps if they take turns [chosen; one decision in
+# share of services' time: services that overlap no more take turns [chosen; one decision in
 # _replies_delay, is_in_turn]
 MAX_OVERLAP_IN_TURN: Final = 0.05
 

@@ -28,13 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue", "estimate_ready_calls"]
 
-# ns: between two calls of a stream, if the second one queued; between kernels are 1 to
-# 10 us [chosen]
+# ns: a call that begins so soon after the one before was queued; kernels are 1 to
+# 10 us apart [chosen]
 MAX_QUEUE_GAP_NS: Final = 20_000
-# share: of a thread's calls, that begin before the last one ended if it is a stream [chosen]
+# share of calls: a thread with more calls that overlap is no stream [chosen]
 MAX_SHARE_OF_OVERLAPS_OF_STREAM: Final = 0.01
-MIN_UNQUEUED_CALLS: Final = 4  # calls: that tell when those of their place are ready [chosen]
-# share: of queued calls; by the time when this share had begun, all are ready [chosen]
+# calls: fewer do not tell when calls of their place are ready [chosen]
+MIN_UNQUEUED_CALLS: Final = 4
+# share of queued calls: all are ready when so many have begun [chosen]
 QUANTILE_OF_QUEUED_CALLS: Final = 0.05
 _REDUCTIONS: Final = ("allreduce", "reduce_scatter")
 _IS_BACKPROP: Final = np.arange(len(CATEGORIES)) == CATEGORIES.index("backprop")

@@ -33,7 +33,7 @@ __all__ = ["Requests"]
 
 _OWN: Final = ("turn_wait", "worker_update", "master_update")  # of a worker: no message
 _UPDATES: Final = ("apply", "master_update")
-# times: the usual delay from an update until workers continue; a longer one was not for
+# times the usual delay after an update: a worker that goes on later did not wait for
 # the token [chosen]
 MAX_RATIO_OF_TOKEN_DELAY: Final = 1.5
 _NETWORK: Final = (*INCOMING, *OUTGOING)

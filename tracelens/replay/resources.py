@@ -29,16 +29,18 @@ __all__ = [
     "replay_events",
 ]
 
-# share: of a link's capacity, lost for each further message; these are tried, above 0
+# share of capacity lost for each further message: these are tried for a link; above 0
 # is incast [chosen]
 CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-# ratio: of deviations of two disciplines, of which one is clearly better [chosen]
+# ratio: a discipline with so much of another one's deviation is clearly better [chosen]
 MAX_RATIO_OF_DEVIATIONS_IF_BETTER: Final = 0.9
-NEGLIGIBLE_DEVIATION: Final = 1e-3  # share: of all work; less tells no discipline apart [chosen]
-ROUNDS_OF_RESOURCE_FIT: Final = 3  # rounds: of fitting a line, and the servers' factors [policy]
-# share: of all work; with more deviation, what tasks take does not depend on bytes [chosen]
+# share of all work: a smaller deviation tells no discipline apart [chosen]
+NEGLIGIBLE_DEVIATION: Final = 1e-3
+# rounds: a line and the servers' factors are fitted as often [policy]
+ROUNDS_OF_RESOURCE_FIT: Final = 3
+# share of all work: times of tasks that deviate more do not depend on bytes [chosen]
 MAX_DEVIATION_FROM_BYTES: Final = 0.5
-MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals: by which a discipline is chosen [policy]
+MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals: a discipline is chosen by the first ones [policy]
 
 
 class Discipline(NamedTuple):

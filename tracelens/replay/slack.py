@@ -26,7 +26,7 @@ SLACK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "least_slack_ns": pl.Int64(),
     "critical_steps": pl.Float64(),  # share of steps in which it can spare less than 1 % of a step
 }
-MAX_SLACK_IF_CRITICAL: Final = 0.01  # of a step: with less slack a step is critical [chosen]
+MAX_SLACK_IF_CRITICAL: Final = 0.01  # of a step: a step with no more slack is critical [chosen]
 
 
 def measure_slack(models: Sequence[Model], step_ns: float) -> pl.DataFrame:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stretches"]
 
-MIN_STRETCH_NS: Final = 1.0  # ns: shorter ones come from rounding, and are dropped [chosen]
+MIN_STRETCH_NS: Final = 1.0  # ns: shorter stretches come from rounding, and are dropped [chosen]
 
 
 @dataclass(frozen=True, eq=False)

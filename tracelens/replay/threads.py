@@ -37,10 +37,10 @@ __all__ = [
     "waits_since",
 ]
 
-# share: of how long a thread was blocked; what another thread noted within it ended
-# the wait [chosen]
+# share of a blocked stretch: what another thread noted so soon after its end ended it [chosen]
 MAX_DELAY_OF_NOTICE: Final = 0.05
-# share: of how long something had been over; who waited no longer looked for it only then [chosen]
+# share of the time since the end: a thread that waited no longer looked only when all
+# was over [chosen]
 MAX_WAIT_IF_ALREADY_OVER: Final = 0.05
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Identity"]
 
-# share: of the run, or of the usual step; a replay without edits that is further from the run
+# share of the run, or of the usual step: a replay without edits that is further off
 # is not reliable [chosen]
 MAX_IDENTITY_ERROR_IF_RELIABLE: Final = 0.03
-# share: of the critical path, whose reason is not known if a replay is reliable [chosen]
+# share of the critical path: a replay is not reliable if more has no known reason [chosen]
 MAX_RIGID_SHARE_IF_RELIABLE: Final = 0.1
-# share: of all known lengths, shortened as a probe; so little keeps the critical path [chosen]
+# share of all known lengths: a probe shortens them by so little that the critical
+# path stays [chosen]
 SHARE_TO_SHORTEN_LENGTHS: Final = 0.01
 
 

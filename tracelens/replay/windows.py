@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Savings", "WindowedReplay"]
 
-# pieces: of workers' time, replayed for one effect in about a
-# second of CPU [tests/benchmarks/replaying.py]
+# pieces of workers' time: more are replayed in windows; as many take about a second
+# of CPU [tests/benchmarks/replaying.py]
 MAX_PIECES_REPLAYED: Final = 250_000
-MAX_WINDOWS_REPLAYED: Final = 4  # windows: each takes time for every rank [policy]
-# steps: of a window; its first and last one matter little [chosen; one decision in
+# windows: steps are replayed in no more, since each takes time for every rank [policy]
+MAX_WINDOWS_REPLAYED: Final = 4
+# steps: a window has as many, so that its first and last one matter little [chosen; one decision in
 # WindowedReplay.build_around, WindowedReplay._choose_windows]
 MIN_STEPS_OF_WINDOW: Final = 24
 

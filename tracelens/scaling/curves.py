@@ -29,13 +29,14 @@ __all__ = ["By", "Curve", "Kind", "Row", "Scaling", "curves"]
 
 By = Literal["workers", "shards"]
 Kind = Literal["weak", "strong"]
-# exponent: of work per rank, its distance from the middle of weak and strong scaling [chosen]
+# exponent of work per rank: weak and strong scaling cannot be told apart nearer to
+# the middle [chosen]
 MIN_DISTANCE_IF_KIND_CLEAR: Final = 0.25
 _OF_FORECAST: Final = (
     *("workers", "work_ns", "slowest_ns", "step_ns"),
     *("communication_ns", "hidden_ns", "backprop_ns"),
 )
-MIN_LOSS_TO_NAME: Final = 0.01  # share: of efficiency; a smaller loss gets no name [policy]
+MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no name [policy]
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["MAX_FACTOR_VALIDATED", "MIN_SIZES_TO_FORECAST", "Forecast", "Sizes", "forecast"]
 
 MIN_SIZES_TO_FORECAST: Final = 4  # sizes: fewer fit any curve [chosen]
-# times: the largest size; forecasts of larger runs were not validated [chosen]
+# times the largest size: forecasts of larger runs were not validated [chosen]
 MAX_FACTOR_VALIDATED: Final = 4
 MIN_ERROR_OF_FORECAST: Final = 0.01  # of a step: no forecast is better [chosen]
-MIN_SIZES_FITTED: Final = 3  # sizes: that the first forecast of a known size has [chosen]
-# ratio: of the share hidden in the largest run to the largest share; below, no more can
-# be hidden [chosen]
+# sizes: the first forecast of a known size is fitted to as many [chosen]
+MIN_SIZES_FITTED: Final = 3
+# ratio: no more can be hidden if the largest run hides less of the largest share [chosen]
 MAX_RATIO_OF_HIDDEN_IF_FULL: Final = 0.95
 # standard deviations: of a normal distribution [definition]
 _DEVIATIONS_OF_95_PERCENT: Final = 1.96

@@ -19,7 +19,8 @@ __all__ = ["SWEEP_FORMAT", "headline", "to_html", "to_json", "to_text"]
 
 SWEEP_FORMAT: Final = "tracelens.sweep/1"
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-MIN_SHARE_OF_BEST_THROUGHPUT: Final = 0.95  # share: of the best; as good as the best [policy]
+# share of the best: a cell from here on is as good as the best [policy]
+MIN_SHARE_OF_BEST_THROUGHPUT: Final = 0.95
 _WRITE: Final[dict[str, Callable[[float], str]]] = {
     "throughput": lambda value: f"{value:,.{0 if value >= 100 else 1}f}",
     "efficiency": fmt.percent,
@@ -46,9 +47,11 @@ caption{{text-align:left;padding:4px 0}}
 {body}
 </body></html>
 """
-_LIGHT: Final = (237, 244, 250)  # RGB: of the smallest value; more is darker, of one hue [policy]
-_DARK: Final = (8, 64, 129)  # RGB: of the largest value [policy]
-MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55  # share: of the way to dark; black is not legible [policy]
+# RGB: the smallest value has this shade; more is darker, of one hue [policy]
+_LIGHT: Final = (237, 244, 250)
+_DARK: Final = (8, 64, 129)  # RGB: the largest value has this shade [policy]
+# share of the way to dark: text turns white where black is not legible [policy]
+MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55
 
 
 def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:

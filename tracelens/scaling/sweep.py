@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MAX_CELLS_OF_SWEEP", "Axis", "Cell", "cells_of", "parsed", "swept"]
 
-MAX_CELLS_OF_SWEEP: Final = 4096  # combinations: that are simulated [policy]
+MAX_CELLS_OF_SWEEP: Final = 4096  # combinations: no more are simulated [policy]
 _SHORT: Final = {"workers": "run.workers", "ps": "servers.shards", "shards": "servers.shards"}
 _BATCH: Final = "batch"  # samples of a worker in a step: what it computes grows with them
 _OF_BATCH: Final = ("data_ms", "forward_ms", "backprop_ms")

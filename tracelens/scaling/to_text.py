@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
-COLUMNS: Final = 80  # columns: of a line [policy]
-_COLUMNS_OF_NAME: Final = 9  # columns: of the word before a line [policy]
+COLUMNS: Final = 80  # columns: a line is no longer [policy]
+_COLUMNS_OF_NAME: Final = 9  # columns: the word before a line has as many [policy]
 _SHORT: Final = ("step", "effic.", "balance", "serial.", "transfer", "comput.", "lost most in")
 
 

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats
 
-MAX_STEPS_RESAMPLED: Final = 2000  # steps: of a longer run one stands for some neighbours [policy]
+MAX_STEPS_RESAMPLED: Final = 2000  # steps: one of a longer run stands for some neighbours [policy]
 MIN_STEPS_TO_RESAMPLE_RUN: Final = 30  # steps: fewer do not tell how certain a level is [chosen]
-BOOTSTRAP_SAMPLES_OF_RUN: Final = 400  # samples: drawn for the interval of a run's level [policy]
+# samples: as many are drawn for the interval of a run's level [policy]
+BOOTSTRAP_SAMPLES_OF_RUN: Final = 400
 # share: equal runs differ by this standard deviation [chosen]
 USUAL_DEVIATION_OF_RUNS: Final = 0.01
-# degrees of freedom: what the usual deviation weighs [chosen]
+# degrees of freedom: the usual deviation of runs has this weight [chosen]
 FREEDOM_OF_USUAL_DEVIATION: Final = 3
-# probability: that equal runs are reported as different [policy]
+# probability: runs that are likelier to be equal are not reported as different [policy]
 MAX_P_VALUE_OF_CHANGE: Final = 0.05
 
 

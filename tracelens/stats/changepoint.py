@@ -20,21 +20,23 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Pattern
 
 MIN_STEPS_IF_NO_STALL: Final = 4  # steps: a delay of fewer steps is a stall [calibrate]
-MIN_STEPS_OF_RUN_OF_SEVERAL: Final = 4  # steps: of each run of an intermittent delay [calibrate]
+# steps: each run of an intermittent delay is as long [calibrate]
+MIN_STEPS_OF_RUN_OF_SEVERAL: Final = 4
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_DRIFTING: Final = 0.9
 # ratio: levels on and off may cost at most this much of one run's cost [calibrate]
 MAX_COST_RATIO_IF_ON_AND_OFF: Final = 0.9
 QUANTILE_TO_START_TWO_MEANS: Final = 0.25  # share: both levels start at this quantile [calibrate]
-ROUNDS_OF_TWO_MEANS: Final = 4  # rounds: of fitting two means to all rows [policy]
-ROUNDS_OF_TWO_LEVELS: Final = 4  # rounds: of fitting levels and their runs [policy]
+ROUNDS_OF_TWO_MEANS: Final = 4  # rounds: two means are fitted to all rows as often [policy]
+ROUNDS_OF_TWO_LEVELS: Final = 4  # rounds: levels and their runs are fitted as often [policy]
 # standard deviations: what is farther beyond a level says no more about edges [calibrate]
 DEVIATIONS_BEYOND_LEVEL_TO_CLIP: Final = 0.5
-# steps: outside; the median of fewer is taken as 0 [calibrate]
+# steps: the median of fewer steps outside is taken as 0 [calibrate]
 MIN_STEPS_OF_LOWER_LEVEL: Final = 16
-# share: of all steps are outside, for the lower level to be negative [calibrate]
+# share: the lower level is negative only if as many steps are outside [calibrate]
 MIN_SHARE_OF_STEPS_FOR_NEGATIVE_LEVEL: Final = 0.25
-MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6  # share: of all steps; less is transient [calibrate]
+# share: a delay of fewer of all steps is transient [calibrate]
+MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6
 MIN_BLOCKS_OF_RISE: Final = 3  # blocks: a line through fewer is no drift [calibrate]
 
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["CostModel", "fit_cost_model"]
 
 MIN_CALLS_FOR_COST_MODEL: Final = 16  # calls: a line through fewer tells nothing [calibrate]
-MAX_SIZES_FITTED_ONE_BY_ONE: Final = 64  # sizes: of more, neighbours are joined [calibrate]
-SIZE_CLASSES_PER_DOUBLING: Final = 16  # classes: of sizes that are joined [chosen]
-MAX_CALLS_RESAMPLED_OF_SIZE: Final = 256  # calls: stand for all of one size [policy]
-BOOTSTRAP_SAMPLES_OF_COST_MODEL: Final = 400  # samples: drawn for the interval of a line [policy]
-ROUNDS_OF_LINE_FIT: Final = 40  # rounds: of fitting a line [policy]
-MIN_ERROR_IN_WEIGHTS: Final = 1e-3  # share: of a time; a smaller error weighs no more [policy]
+# sizes: neighbours are joined if there are more [calibrate]
+MAX_SIZES_FITTED_ONE_BY_ONE: Final = 64
+SIZE_CLASSES_PER_DOUBLING: Final = 16  # classes: sizes that are joined fall into as many [chosen]
+MAX_CALLS_RESAMPLED_OF_SIZE: Final = 256  # calls: as many stand for all of one size [policy]
+# samples: as many are drawn for the interval of a line [policy]
+BOOTSTRAP_SAMPLES_OF_COST_MODEL: Final = 400
+ROUNDS_OF_LINE_FIT: Final = 40  # rounds: a line is fitted as often [policy]
+MIN_ERROR_IN_WEIGHTS: Final = 1e-3  # share of a time: a smaller error weighs no more [policy]
 
 
 @dataclass(frozen=True)

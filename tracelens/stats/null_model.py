@@ -25,20 +25,24 @@ if TYPE_CHECKING:
 SPREAD_OF_EQUAL_RANKS: Final = 0.003
 # times: the permanent difference of equal ranks is this much larger than its changes [calibrate]
 RATIO_OF_SPREAD_TO_ITS_CHANGES: Final = 3
-# share: of the run, in a window; what is outside of a longer one predicts nothing [calibrate]
+# share: steps outside of a window that is longer predict nothing [calibrate]
 MAX_SHARE_OF_RUN_WITH_OUTSIDE: Final = 0.75
-FREEDOM_OF_SPREAD_PRIOR: Final = 3  # degrees of freedom: of the prior spread of ranks [calibrate]
-FREEDOM_OF_NOISE_PRIOR: Final = 3  # degrees of freedom: of noise, before any block [calibrate]
-FREEDOM_OF_NOISE_PER_BLOCK: Final = 0.09  # degrees of freedom: that a peer's block adds [calibrate]
+# degrees of freedom: the prior spread of ranks has this weight [calibrate]
+FREEDOM_OF_SPREAD_PRIOR: Final = 3
+# degrees of freedom: noise has as many before any block [calibrate]
+FREEDOM_OF_NOISE_PRIOR: Final = 3
+# degrees of freedom: a peer's block adds as much to those of the noise [calibrate]
+FREEDOM_OF_NOISE_PER_BLOCK: Final = 0.09
 MAX_FREEDOM_OF_NOISE: Final = 60  # degrees of freedom: noise is known no better [calibrate]
-# degrees of freedom: that a peer's window adds; less than 1, since windows overlap [calibrate]
+# degrees of freedom: a peer's window adds less than 1, since windows overlap [calibrate]
 FREEDOM_OF_SPREAD_PER_WINDOW: Final = 0.5
 MAX_FREEDOM_OF_SPREAD: Final = 60  # degrees of freedom: the spread is known no better [calibrate]
 # standard deviations: a mean that is farther out counts as one that far off [calibrate]
 Z_SCORE_TO_CLIP_MEANS: Final = 2.0
 # standard deviations: a block that is farther out counts as one that far off [calibrate]
 Z_SCORE_TO_CLIP_NOISE: Final = 3
-MAX_CORRELATION_OF_BLOCKS: Final = 0.75  # correlation: of neighbouring blocks of noise [calibrate]
+# correlation: neighbouring blocks of noise are taken as no more alike [calibrate]
+MAX_CORRELATION_OF_BLOCKS: Final = 0.75
 
 
 # The variance of the median of so many normal numbers (David & Nagaraja 2003, section 3).

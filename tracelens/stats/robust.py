@@ -15,17 +15,18 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats, Ints
 
-# standard deviations: of a normal distribution, by its median absolute deviation [Hampel 1974]
+# standard deviations: a normal distribution has them per median absolute deviation [Hampel 1974]
 _DEVIATIONS_PER_MEDIAN_DEVIATION: Final = 1.4826
 MIN_STEPS_OF_BLOCK: Final = 4  # steps: the median of fewer neighbours is too noisy [calibrate]
-MAX_BLOCKS_OF_RUN: Final = 64  # blocks: in a longer run each has more steps [calibrate]
+MAX_BLOCKS_OF_RUN: Final = 64  # blocks: a longer run has longer blocks instead of more [calibrate]
 # standard deviations: a step that is farther from its block's median counts as one that
 # far off [calibrate]
 Z_SCORE_TO_CLIP_STEPS_OF_BLOCK: Final = 2.0
-# steps: neighbours stay in one sample; few in a short run [chosen]
+# steps: neighbours are resampled as one block; a short run has shorter ones [chosen]
 STEPS_RESAMPLED_IN_A_ROW: Final = 4
-BOOTSTRAP_SAMPLES_OF_LOSS: Final = 400  # samples: drawn for the interval of a loss [policy]
-MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: in memory for medians [policy]
+# samples: as many are drawn for the interval of a loss [policy]
+BOOTSTRAP_SAMPLES_OF_LOSS: Final = 400
+MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory for medians [policy]
 
 
 def deviation(values: Floats) -> float:

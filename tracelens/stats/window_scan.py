@@ -39,42 +39,48 @@ if TYPE_CHECKING:
 
 _BY_RANK: Final = ("mean", "middle", "scale", "p")
 
-MAX_RESIDUALS_AT_ONCE: Final = 1 << 18  # numbers: in memory [policy]
-# of a step: the smallest delay of one rank among many that is reported [calibrate]
+MAX_RESIDUALS_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [policy]
+# of a step: a smaller delay of one rank among many is not reported [calibrate]
 MIN_DELAY_AMONG_MANY_RANKS: Final = 0.015
-# of a step: the smallest delay of one of two ranks that is reported [calibrate; one decision in
+# of a step: a smaller delay of one of two ranks is not reported [calibrate; one decision in
 # least_effect, _scan_second_of_pair]
 MIN_DELAY_OF_TWO_RANKS: Final = 0.10
 # ranks: among more, a rank hardly moves the peers' median, and counts as a peer [calibrate]
 MAX_RANKS_JUDGED_ONE_BY_ONE: Final = 16
-# share: of the p-value's correction, spent on the whole run; windows have the rest [calibrate]
+# share: the whole run has as much of the error rate; windows have the rest [calibrate]
 SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN: Final = 0.25
 MIN_Z_SCORE_TO_COMPUTE_P_VALUE: Final = 3  # standard errors: below, the p-value is 1 [calibrate]
 MAX_P_VALUE_OF_WINDOW: Final = 0.003  # probability: a window above is no candidate [calibrate]
 # steps: outside of a window; fewer do not tell how often the rank is above its level [calibrate]
 MIN_STEPS_OUTSIDE_FOR_RATE: Final = 4
-# steps: neighbours that count as one in the sign test, since they are correlated [calibrate]
+# steps: as many neighbours count as one, since they are correlated [calibrate]
 CORRELATED_STEPS_IN_SIGN_TEST: Final = 3
-MIN_STEPS_OF_WINDOW_OF_PAIR: Final = 40  # steps: two ranks must differ as long [calibrate]
-# share: of a short run, that two ranks must differ [calibrate]
+# steps: two ranks that differ for fewer are not judged [calibrate]
+MIN_STEPS_OF_WINDOW_OF_PAIR: Final = 40
+# share: two ranks must differ for as much of a short run [calibrate]
 MIN_SHARE_OF_RUN_OF_WINDOW_OF_PAIR: Final = 0.25
-MIN_SCALE_OF_PAIR: Final = 0.003  # of a step: equal ranks differ by as much [calibrate]
-CORRELATION_OF_STEPS_OF_PAIR: Final = 0.75  # correlation: of steps, for a pair's scale [calibrate]
+# of a step: two equal ranks differ by as much at least [calibrate]
+MIN_SCALE_OF_PAIR: Final = 0.003
+# correlation: neighbouring steps have it where a pair's scale is computed [calibrate]
+CORRELATION_OF_STEPS_OF_PAIR: Final = 0.75
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS: Final = 0.75
-MAX_BLOCKS_OF_PAIR: Final = 64  # blocks: in a longer run each has more steps [calibrate]
-# share: of a window's steps, in which a rank is delayed by half of its delay or more [calibrate]
+MAX_BLOCKS_OF_PAIR: Final = 64  # blocks: a longer run has longer blocks instead of more [calibrate]
+# share of a window's steps: a window counts if as many have half of the delay or more [calibrate]
 MIN_SHARE_OF_STEPS_DELAYED_IN_PAIR: Final = 0.75
-# times: the score by chance that a window must exceed [calibrate]
+# times: a window must exceed scores by chance this much [calibrate]
 FACTOR_OF_NULL_SCORES: Final = 2.0
 # standard deviations: a step of a pair that is farther out counts as one that far off [calibrate]
 Z_SCORE_TO_CLIP_SPIKES_OF_PAIR: Final = 3
-# standard deviations: likewise, where the correlation of steps is measured [calibrate]
+# standard deviations: a step that is farther out counts as one that far off in
+# the correlation [calibrate]
 Z_SCORE_TO_CLIP_FOR_CORRELATION: Final = 3
-MAX_CORRELATION_OF_STEPS: Final = 0.75  # correlation: of neighbouring steps of a pair [calibrate]
-MIN_STEPS_EXCHANGED: Final = 4  # steps: of a block in which ranks are exchanged [calibrate]
-EXCHANGES_OF_PAIR: Final = 4999  # exchanges: of two ranks, drawn at random [policy]
-MAX_SCORES_AT_ONCE: Final = 1 << 18  # numbers: in memory [policy]
+# correlation: neighbouring steps of a pair are taken as no more alike [calibrate]
+MAX_CORRELATION_OF_STEPS: Final = 0.75
+# steps: blocks in which two ranks are exchanged are no shorter [calibrate]
+MIN_STEPS_EXCHANGED: Final = 4
+EXCHANGES_OF_PAIR: Final = 4999  # exchanges: as many of two ranks are drawn at random [policy]
+MAX_SCORES_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [policy]
 
 
 @dataclass(frozen=True, eq=False)

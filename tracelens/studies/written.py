@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS"]
 
 STUDY_FORMAT: Final = "tracelens.study/1"
-COLUMNS: Final = 80  # columns: of a line [policy; one decision in text, _explained]
+COLUMNS: Final = 80  # columns: a line is no longer [policy; one decision in text, _explained]
 _HEADINGS: Final = ("", "here", "paper", "is")
-DIGITS_SHOWN: Final = 3  # digits: of a number [policy]
+DIGITS_SHOWN: Final = 3  # digits: a number has as many [policy]
 
 
 def text(found: Study) -> str:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["carry_out_by", "join", "join_calls", "with_ranks"]
 
 _ASSUMED: Final = "ring"
-# times: the recorded ranks; answers for more were not compared with simulated runs [chosen]
+# times the recorded ranks: answers for more were not compared with simulated runs [chosen]
 MAX_FACTOR_OF_RANKS_VALIDATED: Final = 4
 MIN_RANKS_OF_ALLREDUCE: Final = 2  # ranks: one needs none [definition]
 

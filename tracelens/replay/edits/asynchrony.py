@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["first_come"]
 
-# share: of all steps and ranks, that begin behind a barrier if servers take workers
-# in turn [chosen]
+# share of steps x ranks: servers take workers in turn if more begin behind a barrier [chosen]
 MIN_SHARE_OF_PULLS_IN_TURN: Final = 0.5
 
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "arrange", "check_received", "held", "place", "place_by", "spread"]
 
-# share: of the time of pushes, in which no server is known to receive; with more, edits
-# are refused [chosen]
+# share of the time of pushes: edits are refused if no server is known to receive
+# for longer [chosen]
 MAX_SHARE_OF_PUSHES_UNRECEIVED: Final = 0.05
 
 

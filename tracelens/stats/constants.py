@@ -41,8 +41,7 @@ LEAST_OF_STEP: Final = 0.05  # of a step: the least by which ranks, or stages, a
 LARGE_DELAY: Final = 0.10  # of a step: the least, where little shows what is usual
 
 # Policy: what is worth a sentence
-# Seen once, no script: of 20 healthy runs of two equal processes on a quiet machine, two differed by
-# 10 and 13 % from begin to end.
+# Two healthy pairs differed by 10 and 13 % of a step from begin to end: docs/accuracy.md.
 FAULT_OF_A_PAIR: Final = 0.15  # of a step: by less, equal processes differed for whole runs
 WORTH_WITH_PEERS: Final = 0.003  # of the job: must be lost by who stands out from many peers
 WORTH: Final = 0.01  # of the job: must be lost

@@ -84,7 +84,7 @@ $(VENV)/test.stamp: $(VENV)/installed.stamp
 	$(BIN)/python -m tracelens_instrument.hooks.torch.compiled || echo "buckets are seen in Python only, also in the tests"
 	touch $@
 
-docs: rooms screenshots notebook schema ## what programs make of docs: pictures, notebook, the schema of reports
+docs: rooms screenshots notebook schema constants ## what programs make of docs: pictures, notebook, the schema of reports, constants
 
 bench: ## list the benchmarks; run one: make bench NAME=recorder (QUICK=1: seconds, whether it works)
 	@$(MAKE) --no-print-directory -f tests/benchmarks/Makefile $(NAME)

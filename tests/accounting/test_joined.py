@@ -28,7 +28,7 @@ RUNS = {
 
 def accounted(folder: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> Phases:
     """Account for a run, so many rows of several processes at once."""
-    monkeypatch.setattr(joined, "_MOST_ROWS", rows)
+    monkeypatch.setattr(joined, "MAX_JOINED_ROWS", rows)
     return phases.run(load.open(folder))
 
 

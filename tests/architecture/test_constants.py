@@ -1,72 +1,185 @@
-"""Numbers that were chosen are few, and stand in one table with what they mean."""
+"""Each number that was chosen decides one test, and says its unit, its decision and what set it."""
 
 from __future__ import annotations
 
+import ast
 import re
-from pathlib import Path
+from functools import cache
 from typing import Final
 
-from support.layout import Module, constants, imported_names, modules
+import pytest
+from benchmarks import calibrate
+from support.constants import (
+    PAGE,
+    WHEN_IMPORTED,
+    Constant,
+    read_all,
+    read_constants,
+    render_page,
+    replace_value,
+)
+from support.layout import ROOT, Module, modules
 
-TABLE: Final = "tracelens.stats.constants"
-ROOMS: Final = (
-    "tracelens.accounting.communication",
-    "tracelens.accounting.jitter",
-    "tracelens.accounting.sampled_code",
-    "tracelens.analyses",
-    "tracelens.stats",
-    "tracelens.verdicts",
-)
-DETECTOR: Final = (
-    "tracelens.analyses.stragglers",
-    "tracelens.stats.changepoint",
-    "tracelens.stats.null_model",
-    "tracelens.stats.robust",
-    "tracelens.stats.window_scan",
-)
-MOST: Final = 60
-MOST_OF_DETECTOR: Final = 30
-# What nobody chose.
-MATHEMATICS: Final = {
-    ("tracelens.stats.null_model", "_MEDIANS"),  # variances of medians of normal numbers
-    ("tracelens.stats.robust", "_TO_SIGMA"),  # a normal distribution's deviation, by the median one
+# Packages that have a constant for each use; the others share tracelens/stats/constants.py.
+CONVERTED: Final = ("accounting", "comparison", "model", "replay", "scaling", "stats", "studies")
+TO_BE_DELETED: Final = {
+    "tracelens.stats.constants",
 }
-ENTRY: Final = re.compile(r"[A-Z_]+: Final = \S+(?: << \d+)?  # [^:]+: \S.*")
+REFERENCE: Final = re.compile(r"[A-Z].* \d{4}(, .+)?")  # authors, year, where to look
+EXAMPLE: Final = """
+# steps: fewer are not
+# judged [Künsch 1989]
+MIN_STEPS: Final = 30
+MAX_ROWS: Final = 1 << 4  # rows: of a table [policy; one decision in show, Table.cut]
+NO_UNIT: Final = 3  # fewer are not judged
+_COLOURS: Final = (1, 2)
 
 
-def _in(rooms: tuple[str, ...]) -> dict[str, Module]:
-    return {name: module for name, module in modules().items() if name.startswith(rooms)}
+def show(rows: int = MAX_ROWS) -> bool:
+    return rows > MAX_ROWS
 
 
-def _chosen(rooms: tuple[str, ...]) -> set[tuple[str, str]]:
-    return set(constants(_in(rooms))) - MATHEMATICS
+class Table:
+    def cut(self) -> int:
+        def inner() -> int:
+            return MAX_ROWS + MIN_STEPS
+
+        return inner()
+"""
 
 
-def test_constants_are_few() -> None:
-    assert len(_chosen(ROOMS)) <= MOST
+@cache
+def every() -> list[Constant]:
+    """Return the constants of all packages."""
+    return read_all()
 
 
-def test_those_of_the_detector_are_fewer() -> None:
-    """What its modules define, and what they take from the table."""
-    taken = {
-        (TABLE, name) for module in _in(DETECTOR).values() for name in imported_names(module, TABLE)
-    }
-    assert taken
-    assert len(taken | _chosen(DETECTOR)) <= MOST_OF_DETECTOR
+@cache
+def converted() -> list[Constant]:
+    """Return the constants of all packages that are converted."""
+    rooms = tuple(f"tracelens.{package}" for package in CONVERTED)
+    return [
+        constant
+        for constant in every()
+        if constant.module.name.startswith(rooms) and constant.module.name not in TO_BE_DELETED
+    ]
 
 
-def test_all_of_them_are_in_the_table() -> None:
-    assert {(where, name) for where, name in _chosen(ROOMS) if where != TABLE} == set()
+def is_source(source: str) -> bool:
+    """Return True if a comment may name `source` as what set a value."""
+    if source in {"calibrate", "policy", "chosen", "definition"}:
+        return True
+    if source.endswith(".py"):
+        return (ROOT / source).is_file()
+    return REFERENCE.fullmatch(source) is not None
 
 
-def test_every_entry_says_its_unit_and_what_it_means() -> None:
-    lines = Path(modules()[TABLE].path).read_text(encoding="utf-8").splitlines()
-    entries = [line for line in lines if ": Final = " in line]
-    assert len(entries) == len(_chosen((TABLE,)))
-    assert [line for line in entries if not ENTRY.fullmatch(line)] == []
+def importers(constant: Constant) -> list[str]:
+    """Return the modules that take a constant from its module."""
+    module = constant.module.name
+    return [
+        other.name
+        for other in modules().values()
+        if other.name != module
+        and constant.name in other.text
+        and constant.name in names_taken(other).get(module, set())
+    ]
 
 
-def test_every_entry_is_used() -> None:
-    rooms = _in((*ROOMS, "tracelens.replay"))
-    used = {name for module in rooms.values() for name in imported_names(module, TABLE)}
-    assert {name for _, name in _chosen((TABLE,))} - used == set()
+@cache
+def names_taken(module: Module) -> dict[str, set[str]]:
+    """Return the upper-case names that a module takes from each other one, by import or attribute."""
+    taken: dict[str, set[str]] = {}
+    bound: dict[str, str] = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                taken.setdefault(node.module, set()).add(alias.name)
+                bound[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            taken.setdefault(bound.get(node.value.id, ""), set()).add(node.attr)
+    return taken
+
+
+def test_each_says_unit_decision_and_source() -> None:
+    assert [constant.label for constant in converted() if not constant.source] == []
+
+
+def test_each_source_exists() -> None:
+    found = [constant for constant in converted() if constant.source]
+    assert [one.label for one in found if not is_source(one.source)] == []
+
+
+def test_each_serves_one_decision() -> None:
+    """One function reads it, or its comment names all functions that do."""
+    decisions = [constant for constant in converted() if constant.source != "definition"]
+    assert [
+        f"{one.label} is read in {', '.join(one.readers)}"
+        for one in decisions
+        if (len(one.readers) > 1 or one.shared_by) and set(one.readers) != set(one.shared_by)
+    ] == []
+
+
+def calibrated() -> list[Constant]:
+    """Return the constants that the bench tunes."""
+    return [constant for constant in converted() if constant.source == "calibrate"]
+
+
+def test_no_module_imports_what_is_calibrated() -> None:
+    assert {one.label: importers(one) for one in calibrated() if importers(one)} == {}
+
+
+def test_what_is_calibrated_is_read_when_a_function_runs() -> None:
+    """The bench changes an attribute of the module, which default values would not see."""
+    assert [
+        one.label for one in calibrated() if not one.readers or WHEN_IMPORTED in one.readers
+    ] == []
+
+
+def test_runs_judge_what_is_calibrated() -> None:
+    assert [one.label for one in calibrated() if not calibrate.is_judged(one)] == []
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render_page(every()), "run: make constants"
+
+
+@pytest.fixture
+def example() -> dict[str, Constant]:
+    module = Module("tracelens.example", ROOT / "tracelens" / "example.py", EXAMPLE)
+    return {constant.name: constant for constant in read_constants(module)}
+
+
+def test_comments_above_and_behind_are_read(example: dict[str, Constant]) -> None:
+    steps, rows = example["MIN_STEPS"], example["MAX_ROWS"]
+    assert (steps.unit, steps.decision, steps.source) == (
+        "steps",
+        "fewer are not judged",
+        "Künsch 1989",
+    )
+    assert (rows.value, rows.unit, rows.source) == ("1 << 4", "rows", "policy")
+    assert rows.shared_by == ("show", "Table.cut")
+
+
+def test_readers_are_functions_or_the_module(example: dict[str, Constant]) -> None:
+    assert example["MIN_STEPS"].readers == ("Table.cut",)
+    assert example["MAX_ROWS"].readers == (WHEN_IMPORTED, "show", "Table.cut")
+
+
+@pytest.mark.parametrize("name", ["NO_UNIT", "_COLOURS"])
+def test_what_lacks_a_complete_comment_has_no_source(
+    example: dict[str, Constant], name: str
+) -> None:
+    assert example[name].source == ""
+
+
+def test_a_value_is_replaced_in_its_line_alone(example: dict[str, Constant]) -> None:
+    text = replace_value(example["MAX_ROWS"], EXAMPLE, "32")
+    assert text == EXAMPLE.replace("1 << 4", "32")
+
+
+def test_the_page_has_a_row_for_each(example: dict[str, Constant]) -> None:
+    page = render_page(example.values())
+    assert "| `MAX_ROWS` | 1 << 4 | rows | of a table | policy |" in page
+    assert "NO_UNIT" not in page

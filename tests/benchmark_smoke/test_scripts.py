@@ -46,7 +46,7 @@ SMOKES: Final = (
         ("### HTA beside ours, 8 ranks", "**not measured**"),
         exit_codes=(1,),
     ),
-    Smoke("calibrate", "", ("| `BLOCK` | steps |", "### Policy")),
+    Smoke("calibrate", "", ("| `stats.robust.MIN_STEPS_OF_BLOCK` | steps |",)),
     Smoke("clients", "", ("### 2 clients for 2 s", "| errors | 0 |")),
     Smoke("cold_open", TRACE, ("the timeline is drawn: ",)),
     Smoke("conversion", "", ("### A DDP training of 2 ranks", "| as it is |")),

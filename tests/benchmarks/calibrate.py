@@ -1,9 +1,9 @@
 """Set each constant of the analyses by runs whose truth is known, and say how much depends on it.
 
-Of each constant of `tracelens/stats/constants.py` that is no policy a few values are tried, the others
-as they are: a share by its odds, what else there is by a factor. All values judge the same runs
-(`planted.py`): the straggler detector's constants tables of own time, those of another analysis the
-labelled kinds of run that it has to tell, and the healthy ones.
+Of each constant whose comment says `[calibrate]` a few values are tried, all others as they are: a
+share by its odds, what else there is by a factor. All values judge the same runs (`planted.py`), chosen
+by the module of the constant: the straggler detector's tables of own time, those of another analysis
+the labelled kinds of run that it has to tell, and the healthy ones.
 
 A value is as good as the best one if it accuses nobody more, and if chance explains that it is right
 less often (McNemar 1947, exact, of the runs in which the two differ). A constant stays as it is where
@@ -11,24 +11,21 @@ that is as good; else it is set to the middle one of the values that are. Where 
 can be distinguished: between half of the value and twice as much, no verdict on these runs depends on
 it by more than chance.
 
-Run: make bench NAME=calibrate [ARGS="--runs 1 --only BLOCK,CUT --dry"]. `--kept FILE` lets it go on
-where it was stopped (`--minutes`).
+Run: make calibrate [ARGS="--runs 1 --only MIN_STEPS_OF_BLOCK,MIN_BLOCKS_OF_RISE --dry"]. `--kept FILE`
+lets it go on where it was stopped (`--minutes`).
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import math
 import os
-import pkgutil
-import re
 import sys
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import astuple, dataclass
-from functools import cache
-from inspect import get_annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,134 +33,97 @@ os.environ.setdefault("POLARS_MAX_THREADS", "1")  # runs, not threads, fill the 
 
 from benchmarks.labelled.kept import Performer
 from benchmarks.planted import Outcome, Run, labelled_runs, tables
-from benchmarks.published import publish, table
+from benchmarks.published import publish, published_rows, table
 from benchmarks.quick import parse_quick
-
-import tracelens.accounting
-import tracelens.analyses
-import tracelens.stats
-import tracelens.verdicts
-from tracelens.stats import constants
+from support.constants import PAGE as CONSTANTS_PAGE
+from support.constants import Constant, read_all, render_page, replace_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType
 
 SCRIPT: Final = "tests/benchmarks/calibrate.py"
 PAGE: Final = "calibration.md"
-PAGES: Final = Path(__file__).parents[2] / "docs" / "analyses"
-POLICY: Final = "Policy"
+TITLE: Final = "Constants and the values that were tried"
+CALIBRATE: Final = "calibrate"
 FACTORS: Final = (1 / 2, 2 / 3, 1.0, 3 / 2, 2.0)
 CHANCE: Final = 0.05  # that values which differ by nothing are distinguished
-DETECTOR: Final = ("stragglers.", "changepoint", "null_model", "window_scan", "robust")
-# What the other analyses have to tell, by module.
+DETECTOR: Final = (
+    "analyses.stragglers.",
+    "stats.changepoint",
+    "stats.null_model",
+    "stats.robust",
+    "stats.window_scan",
+)
+# What the other modules have to tell.
 VERDICTS: Final = {
-    "stalls": ("slow_all", "data_stall", "gc_stall"),
-    "imbalance": ("load_imbalance",),
-    "stage_imbalance": ("stage_imbalance", "straggler"),
-    "membership": ("world_change",),
-    "links.congestion": ("congestion",),
-    "links.slow_links": ("slow_link",),
-    "communication": ("small_messages",),
-    "communication.call_costs": ("small_messages", "exposed_communication"),
-    "interleaving": ("exposed_communication", "update_gap"),
-    "servers.asynchrony": ("stale_worker",),
-    "servers.bottleneck": ("ps_cpu_bound", "ps_network_bound", "ps_incast"),
-    "servers.shards": ("ps_hot_shard",),
-    "servers.small_messages": ("small_messages",),
-    "servers.utilisation": ("ps_incast",),
+    "analyses.stalls": ("slow_all", "data_stall", "gc_stall"),
+    "analyses.imbalance": ("load_imbalance",),
+    "analyses.stage_imbalance": ("stage_imbalance", "straggler"),
+    "analyses.membership": ("world_change",),
+    "analyses.links.congestion": ("congestion",),
+    "analyses.links.slow_links": ("slow_link",),
+    "analyses.communication": ("small_messages",),
+    "accounting.communication.call_costs": ("small_messages", "exposed_communication"),
+    "analyses.interleaving": ("exposed_communication", "update_gap"),
+    "analyses.servers.asynchrony": ("stale_worker",),
+    "analyses.servers.bottleneck": ("ps_cpu_bound", "ps_network_bound", "ps_incast"),
+    "analyses.servers.shards": ("ps_hot_shard",),
+    "analyses.servers.small_messages": ("small_messages",),
+    "analyses.servers.utilisation": ("ps_incast",),
+    "stats.cost_line": ("small_messages", "exposed_communication"),
 }
 Number = int | float
 Task = tuple[Run, tuple[tuple[str, Number], ...]]
 _AS_IT_IS: Final = ("", 0)
-_ROOM: Final = re.compile(r"tracelens\.(stats|accounting|analyses|verdicts)\.")
 
 
-@dataclass(frozen=True)
-class Constant:
-    """A line of the table: name, value, unit, what it means, and whether it is policy."""
-
-    name: str
-    value: Number
-    unit: str
-    meaning: str
-    policy: bool
-
-    def grid(self) -> tuple[Number, ...]:
-        """Return the values that are tried, in order."""
-        return tuple(sorted({self._times(factor) for factor in FACTORS}))
-
-    def _times(self, factor: float) -> Number:
-        if isinstance(self.value, int):
-            return max(round(self.value * factor), 1)
-        if factor == 1.0:
-            return self.value
-        if self.unit == "share":
-            odds = self.value / (1 - self.value) * factor
-            return float(f"{odds / (1 + odds):.2g}")
-        return float(f"{self.value * factor:.2g}")
+def value_of(constant: Constant) -> Number:
+    """Return the value that the source of a constant's module gives."""
+    value: Number = ast.literal_eval(constant.value)
+    return value
 
 
-_LINE: Final = re.compile(r"([A-Z_]+): Final = (\S+(?: << \d+)?)  # ([^:]+): (.*)")
+def grid(constant: Constant) -> tuple[Number, ...]:
+    """Return the values of a constant that are tried, in order."""
+    value = value_of(constant)
+    return tuple(sorted({_multiplied(value, factor, constant.unit) for factor in FACTORS}))
 
 
-def read(text: str) -> list[Constant]:
-    """Return the table as its source has it; a heading says what is policy."""
-    found, policy = [], False
-    for line in text.splitlines():
-        if line.startswith("# "):
-            policy = line.startswith(f"# {POLICY}")
-        row = _LINE.fullmatch(line)
-        if row:
-            name, unit, meaning = row[1], row[3], row[4]
-            found.append(Constant(name, getattr(constants, name), unit, meaning, policy))
-    return found
-
-
-def written(text: str, name: str, value: Number) -> str:
-    """Return the table with another value of a constant."""
-    return re.sub(
-        rf"^({name}: Final = )\S+(?: << \d+)?", rf"\g<1>{value!r}", text, flags=re.MULTILINE
-    )
-
-
-@cache
-def modules() -> tuple[ModuleType, ...]:
-    """Return all modules that may have the constants by name."""
-    found: list[ModuleType] = [constants]
-    for package in (tracelens.stats, tracelens.accounting, tracelens.analyses, tracelens.verdicts):
-        walked = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-        found += [importlib.import_module(one.name) for one in walked]
-    return (*dict.fromkeys(found), tracelens.analyses)
-
-
-def users(name: str) -> list[ModuleType]:
-    """Return the modules that import a constant of the table."""
-    return [
-        module
-        for module in modules()
-        if hasattr(module, name) and name not in get_annotations(module)
-    ]
+def _multiplied(value: Number, factor: float, unit: str) -> Number:
+    if isinstance(value, int):
+        return max(round(value * factor), 1)
+    if factor == 1.0:
+        return value
+    if unit.startswith("share"):
+        odds = value / (1 - value) * factor
+        return float(f"{odds / (1 + odds):.2g}")
+    return float(f"{value * factor:.2g}")
 
 
 @contextmanager
-def changed(name: str, value: Number) -> Iterator[None]:
-    """Let a constant have another value wherever it is used."""
-    before, places = getattr(constants, name), users(name)
-    for module in places:
-        setattr(module, name, value)
+def changed(label: str, value: Number) -> Iterator[None]:
+    """Let a constant, `package.module.NAME`, have another value where it is used."""
+    path, _, name = label.rpartition(".")
+    module = importlib.import_module(f"tracelens.{path}")
+    before = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        for module in places:
-            setattr(module, name, before)
+        setattr(module, name, before)
 
 
-def runs_for(name: str, runs: int, kinds: int) -> list[Run]:
+def is_judged(constant: Constant) -> bool:
+    """Return True if there are runs to judge a constant by."""
+    module = constant.module.name.removeprefix("tracelens.")
+    return module.startswith(DETECTOR) or module in VERDICTS
+
+
+def runs_for(constant: Constant, runs: int, kinds: int) -> list[Run]:
     """Return what a constant is judged by: tables, kinds of run, or both."""
-    used_by = [_ROOM.sub("", module.__name__) for module in users(name)]
-    found = tables(runs) if any(each.startswith(DETECTOR) for each in used_by) else []
-    verdicts = frozenset(verdict for each in used_by for verdict in VERDICTS.get(each, ()))
+    module = constant.module.name.removeprefix("tracelens.")
+    found = tables(runs) if module.startswith(DETECTOR) else []
+    verdicts = frozenset(VERDICTS.get(module, ()))
     return found + (labelled_runs(verdicts, kinds) if verdicts else [])
 
 
@@ -172,8 +132,8 @@ def judged(task: Task) -> dict[str, Any]:
     run, pairs = task
     judge = run.made()
     found = []
-    for name, value in pairs:
-        with changed(name, value) if name else nullcontext():
+    for label, value in pairs:
+        with changed(label, value) if label else nullcontext():
             found.append(astuple(judge()))
     return {"run": astuple(run), "judged": found}
 
@@ -210,7 +170,8 @@ class Tried:
     def set_to(self) -> Number:
         """What it was, if that is as good as the best; else the middle of what is."""
         good = self.as_good
-        return self.constant.value if self.constant.value in good else good[len(good) // 2]
+        value = value_of(self.constant)
+        return value if value in good else good[len(good) // 2]
 
 
 def worse(one: list[Outcome], other: list[Outcome]) -> bool:
@@ -223,7 +184,7 @@ def worse(one: list[Outcome], other: list[Outcome]) -> bool:
 
 
 def main() -> int:
-    """Try all values, and write the table and the page unless it is a dry run."""
+    """Try all values, and write sources and pages unless it is a dry run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=4, help="tables of each size, noise and fault")
     parser.add_argument("--kinds", type=int, default=1, help="runs of each kind and level")
@@ -233,31 +194,35 @@ def main() -> int:
     parser.add_argument("--kept", type=Path, help="keep outcomes there, and go on from them")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="end after so many")
     parser.add_argument("--dry", action="store_true", help="print, and write nothing")
-    given = parse_quick(parser, runs=1, only="BLOCK", first=4, workers=1, dry=True)
-    path = Path(constants.__file__)
-    text = path.read_text(encoding="utf-8")
-    rows = read(text)
-    asked = [
-        one for one in rows if given.only in ("", one.name) or one.name in given.only.split(",")
-    ]
+    given = parse_quick(parser, runs=1, only="MIN_STEPS_OF_BLOCK", first=4, workers=1, dry=True)
+    tunable = [constant for constant in read_all() if constant.source == CALIBRATE]
+    names = given.only.split(",") if given.only else [constant.name for constant in tunable]
+    unknown = set(names) - {constant.name for constant in tunable}
+    if unknown:
+        parser.error(f"no constant to calibrate is called {', '.join(sorted(unknown))}")
+    asked = [constant for constant in tunable if constant.name in names]
     until = time.monotonic() + 60 * given.minutes
     by = Performer(given.workers, given.kept, until)
-    judging = {
-        one.name: runs_for(one.name, given.runs, given.kinds)[: given.first]
-        for one in asked
-        if not one.policy
-    }
-    tried = _tried([one for one in asked if judging.get(one.name)], judging, by)
-    for each in tried:
-        if each.set_to != each.constant.value:
-            text = written(text, each.constant.name, each.set_to)
-    page = _page(tried, [one for one in rows if one.policy], given.runs, given.kinds)
-    sys.stdout.write(page + "\n")
+    judging = {one.label: runs_for(one, given.runs, given.kinds)[: given.first] for one in asked}
+    tried = _tried(asked, judging, by)
+    rows = {row[0]: row for row in map(_row, tried)}
+    sys.stdout.write(_page(rows) + "\n")
     if not given.dry:
-        path.write_text(text, encoding="utf-8")
-        publish(PAGE, SCRIPT, page)
-        _into_pages(tried)
+        known = {f"`{constant.label}`" for constant in tunable}
+        before = {row[0]: row for row in published_rows(PAGE, SCRIPT, TITLE) if row[0] in known}
+        publish(PAGE, SCRIPT, _page(before | rows))
+        _write_sources(tried)
     return 0
+
+
+def _write_sources(tried: list[Tried]) -> None:
+    """Write each value into the module of its constant, and the page of all constants anew."""
+    for each in tried:
+        path = each.constant.module.path
+        if each.set_to != value_of(each.constant):
+            text = replace_value(each.constant, path.read_text("utf-8"), f"{each.set_to!r}")
+            path.write_text(text, "utf-8")
+    CONSTANTS_PAGE.write_text(render_page(read_all()), "utf-8")
 
 
 def _tried(asked: list[Constant], judging: dict[str, list[Run]], by: Performer) -> list[Tried]:
@@ -267,8 +232,8 @@ def _tried(asked: list[Constant], judging: dict[str, list[Run]], by: Performer) 
     """
     pairs: dict[Run, list[tuple[str, Number]]] = {}
     for one in asked:
-        other = [(one.name, value) for value in one.grid() if value != one.value]
-        for run in judging[one.name]:
+        other = [(one.label, value) for value in grid(one) if value != value_of(one)]
+        for run in judging[one.label]:
             pairs.setdefault(run, [_AS_IT_IS]).extend(other)
     outcomes: dict[tuple[Run, str, Number], Outcome] = {}
     for row in by.each(judged, [(run, tuple(values)) for run, values in pairs.items()]):
@@ -279,7 +244,7 @@ def _tried(asked: list[Constant], judging: dict[str, list[Run]], by: Performer) 
         sys.exit("Not all runs are judged yet: nothing was written; go on with the same --kept.")
     return [
         Tried(
-            one, one.grid(), tuple(_of_all(outcomes, one, v, judging[one.name]) for v in one.grid())
+            one, grid(one), tuple(_of_all(outcomes, one, v, judging[one.label]) for v in grid(one))
         )
         for one in asked
     ]
@@ -289,43 +254,26 @@ def _of_all(
     outcomes: dict[tuple[Run, str, Number], Outcome], one: Constant, value: Number, runs: list[Run]
 ) -> list[Outcome]:
     """Return what came out for a value, in the order of the runs."""
-    pair = _AS_IT_IS if value == one.value else (one.name, value)
+    pair = _AS_IT_IS if value == value_of(one) else (one.label, value)
     return [outcomes[run, *pair] for run in runs]
 
 
-def _into_pages(tried: list[Tried]) -> None:
-    """Write the values into the tables of docs/analyses, too."""
-    for page in sorted(PAGES.glob("*.md")):
-        text = page.read_text(encoding="utf-8")
-        for each in tried:
-            shown = rf"^(\| `{each.constant.name}` \| )[^|]+( \|)"
-            text = re.sub(shown, rf"\g<1>{each.set_to!r}\g<2>", text, flags=re.MULTILINE)
-        page.write_text(text, encoding="utf-8")
-
-
-def _page(tried: list[Tried], policy: list[Constant], runs: int, kinds: int) -> str:
-    """Return both tables: what was tried, and what is policy."""
-    rows = [
-        (
-            f"`{each.constant.name}`",
-            each.constant.unit,
-            _each(each.values),
-            str(len(each.outcomes[0])),
-            _each(each.right),
-            _each(each.accused),
-            _set(each),
-        )
-        for each in tried
-    ]
-    head = ("constant", "unit", "values tried", "runs", "right", "wrongly accused", "set to")
-    title = f"{len(tried)} constants, {runs} tables of each sort and {kinds} runs of each kind and level"
-    chosen = [(f"`{one.name}`", f"{one.value!r}", one.unit, one.meaning) for one in policy]
-    return "\n\n".join(
-        (
-            table(title, head, rows),
-            table("Policy: no run can tell", ("constant", "value", "unit", "meaning"), chosen),
-        )
+def _row(each: Tried) -> tuple[str, ...]:
+    return (
+        f"`{each.constant.label}`",
+        each.constant.unit,
+        _each(each.values),
+        str(len(each.outcomes[0])),
+        _each(each.right),
+        _each(each.accused),
+        _set(each),
     )
+
+
+def _page(rows: dict[str, tuple[str, ...]]) -> str:
+    """Return the table of what was tried."""
+    head = ("constant", "unit", "values tried", "runs", "right", "wrongly accused", "set to")
+    return table(TITLE, head, [rows[name] for name in sorted(rows)])
 
 
 def _each(values: tuple[Number, ...] | list[int]) -> str:
@@ -334,7 +282,7 @@ def _each(values: tuple[Number, ...] | list[int]) -> str:
 
 def _set(each: Tried) -> str:
     now, bad = f"{each.set_to!r}", [one for one in each.values if one not in each.as_good]
-    if each.set_to != each.constant.value:
+    if each.set_to != value_of(each.constant):
         return now
     why = f"worse: {', '.join(map(repr, bad))}" if bad else "nothing can be distinguished"
     return f"{now}, as before; {why}"

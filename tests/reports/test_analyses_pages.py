@@ -1,8 +1,7 @@
-"""docs/analyses: worked examples are what the samples give, constants are those of the code."""
+"""docs/analyses: worked examples are what the samples give."""
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from functools import cache
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.layout import constants, modules
 from support.samples import sample_report
 
 from tracelens.reports import to_json
@@ -21,14 +19,6 @@ FOLDER: Final = ROOT / "docs" / "analyses"
 PAGES: Final = sorted(page for page in FOLDER.glob("*.md") if page.name != "README.md")
 EXAMPLE: Final = re.compile(
     r"```console\n\$ tracelens analyze (\S+) --format json\n```\n\n```json\n(.*?)```", re.DOTALL
-)
-ROW: Final = re.compile(r"\| `(_?[A-Z][A-Z_]*)` \| ([^|]+) \| [^|]+ \| [^|]+ \| ([^|]+) \|")
-ROOMS: Final = (
-    "tracelens.accounting",
-    "tracelens.analyses",
-    "tracelens.replay",
-    "tracelens.stats",
-    "tracelens.verdicts",
 )
 DIGITS: Final = 0.006  # relative: three digits are shown, or more
 
@@ -60,23 +50,6 @@ def differences(shown: Any, told: Any, where: str = "report") -> list[str]:
     return [] if shown == told else [f"{where}: {shown}, not {told}"]
 
 
-def rows(page: Path) -> list[tuple[str, str, str]]:
-    """Return file, name and value of each constant that a page's tables give."""
-    found = []
-    for part in re.split(r"^In `", page.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
-        path = part.partition("`")[0]
-        found += [(path, name, value) for name, value, _by in ROW.findall(part)]
-    return found
-
-
-def in_code(path: str, name: str) -> str:
-    """Return a constant's value as the source has it."""
-    for node in ast.parse((ROOT / path).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name and node.value:
-            return ast.unparse(node.value)
-    return "nothing"
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_page_has_an_example_that_is_true(page: Path) -> None:
     """Every number of the report that a page shows is what the sample gives."""
@@ -85,26 +58,6 @@ def test_every_page_has_an_example_that_is_true(page: Path) -> None:
     assert [
         d for sample, shown in examples for d in differences(json.loads(shown), report(sample))
     ] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_constants_are_those_of_the_code(page: Path) -> None:
-    shown = rows(page)
-    assert shown
-    values = {
-        (path, name): ast.unparse(ast.parse(value, mode="eval")) for path, name, value in shown
-    }
-    true = {(path, name): in_code(path, name).strip("()") for path, name in values}
-    assert {key: value.strip("()") for key, value in values.items()} == true
-
-
-def test_no_constant_is_missing() -> None:
-    """Every public constant that an analysis rests on is in a table of some page."""
-    of = {name: module for name, module in modules().items() if name.startswith(ROOMS)}
-    paths = {name: str(module.path.relative_to(ROOT)) for name, module in of.items()}
-    shown = {(path, name) for page in PAGES for path, name, _value in rows(page)}
-    public = {(paths[where], name) for where, name in constants(of) if not name.startswith("_")}
-    assert public - shown == set()
 
 
 def test_the_index_links_every_page() -> None:

@@ -34,7 +34,7 @@ def test_medians_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None
     """Rows are sorted a few at a time where there are many values."""
     values = np.random.default_rng(3).normal(size=(7, 5))
     expected = medians(values, axis=1)
-    monkeypatch.setattr(robust, "AT_ONCE", 10)
+    monkeypatch.setattr(robust, "MAX_NUMBERS_SORTED_AT_ONCE", 10)
     assert np.array_equal(medians(values, axis=1), expected)
 
 

@@ -168,7 +168,7 @@ def aliases(of: Mapping[str, Module]) -> dict[str, list[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     for module in of.values():
         for node in ast.walk(module.tree) if "NDArray[" in module.text else ():
-            for name, value in _assigned(node):
+            for name, value in names_and_values(node):
                 if "NDArray[" in ast.unparse(value):
                     found[name].append(module.name)
     return found
@@ -180,8 +180,8 @@ def constants(of: Mapping[str, Module]) -> list[tuple[str, str]]:
         (module.name, name)
         for module in of.values()
         for node in module.tree.body
-        for name, value in _assigned(node)
-        if name.isupper() and _is_numeric(value)
+        for name, value in names_and_values(node)
+        if name.isupper() and is_numeric(value)
     ]
 
 
@@ -195,7 +195,7 @@ def imported_names(module: Module, of: str) -> list[str]:
     ]
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+def names_and_values(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Assign):
         targets, value = node.targets, node.value
     elif isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -205,17 +205,17 @@ def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     yield from ((target.id, value) for target in targets if isinstance(target, ast.Name))
 
 
-def _is_numeric(value: ast.expr) -> bool:
+def is_numeric(value: ast.expr) -> bool:
     """Whether it is made of numbers alone: `0.3`, `1 << 20`, `-1`, `(5, 6, 8)`."""
     if isinstance(value, ast.Constant):
         return isinstance(value.value, int | float) and not isinstance(value.value, bool)
     if isinstance(value, ast.Tuple):
-        return bool(value.elts) and all(map(_is_numeric, value.elts))
+        return bool(value.elts) and all(map(is_numeric, value.elts))
     if isinstance(value, ast.Dict):
-        return bool(value.values) and all(map(_is_numeric, value.values))
+        return bool(value.values) and all(map(is_numeric, value.values))
     if isinstance(value, ast.BinOp):
-        return _is_numeric(value.left) and _is_numeric(value.right)
-    return isinstance(value, ast.UnaryOp) and _is_numeric(value.operand)
+        return is_numeric(value.left) and is_numeric(value.right)
+    return isinstance(value, ast.UnaryOp) and is_numeric(value.operand)
 
 
 def table(repo: Path = ROOT) -> list[tuple[str, str]]:

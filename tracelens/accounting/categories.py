@@ -34,7 +34,8 @@ UNINSTRUMENTED: Final = CATEGORIES.index("uninstrumented")
 OWN_CATEGORIES: Final = (*COMPUTE_CATEGORIES, CATEGORIES[UNINSTRUMENTED])
 # What a span may say beside a category: communication of a kind yet to be found out; and blocking
 # on something, which is that something's category, or a wait if nothing else is recorded.
-COMMUNICATION: Final = 100
-BLOCKED: Final = 101
-QUEUED: Final = 200  # more than the category of a span that only queues work for a device
-NOTHING: Final = -1
+COMMUNICATION: Final = 100  # code: a span of communication, not yet wait or transfer [definition]
+BLOCKED: Final = 101  # code: a span in which the thread is blocked [definition]
+# code: beyond it are the categories of spans that only queue work for a device [definition]
+QUEUED: Final = 200
+NOTHING: Final = -1  # code: no span [definition]

@@ -18,7 +18,6 @@ from tracelens.accounting.workers import AMOUNTS
 from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.model.calls import stretch
-from tracelens.stats.constants import CLEARLY_SLOWER
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -28,14 +27,20 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-LEAST_LOSS: Final = 0.005  # of a rank's time: what is less is not worth a sentence
-WARM_UP: Final = 5  # steps: caches, allocators and bucket layouts settle
+# share of a rank's time: a smaller loss is not searched for its place in the code [policy]
+LEAST_LOSS: Final = 0.005
+WARM_UP: Final = 5  # steps: not judged; caches, allocators and bucket layouts settle [chosen]
 AFTER_MEETING: Final = ("update", "checkpoint")  # what follows the meeting of a step
 WAIT_CATEGORIES: Final = ("wait", "ps_queue")
 COMPUTING: Final = ("forward", "backprop")
-MORE_WORK: Final = 0.05  # than the peers have: worth a sentence
-EXPLAINS_MOST: Final = 0.5  # of the variance of own time
+# share: a rank's samples or tokens beyond its peers' get a sentence from here on [policy]
+MIN_MORE_WORK_TO_REPORT: Final = 0.05
+# share of variance: samples or tokens are the reason for uneven work from here on [chosen]
+EXPLAINS_MOST: Final = 0.5
+# share of variance: samples or tokens are not the reason for uneven work up to here [chosen]
 EXPLAINS_HARDLY: Final = 0.1
+# times: peers that make so many more steps have taken over a rank's work [chosen]
+MIN_RATIO_OF_STEPS_IF_WORK_LEFT: Final = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +132,7 @@ class ComputeTime:
         if self.server is None or not len(peers):
             return False
         most = float(self.steps_done[list(ranks)].max())
-        return most * CLEARLY_SLOWER <= float(np.median(self.steps_done[peers]))
+        return most * MIN_RATIO_OF_STEPS_IF_WORK_LEFT <= float(np.median(self.steps_done[peers]))
 
     def compared_with(self, ranks: tuple[int, ...]) -> Indices:
         """Return the peers of some ranks (columns); where their stages have no others, all others."""
@@ -298,7 +303,7 @@ def workload_ratios(
 def workload_sentences(more: dict[str, float], *, several: bool) -> list[str]:
     """Return sentences on ranks that have more work than the others, if any."""
     name = max(more, key=lambda amount: more[amount], default=None)
-    if name is None or more[name] < 1 + MORE_WORK:
+    if name is None or more[name] < 1 + MIN_MORE_WORK_TO_REPORT:
         return []
     subject = "They have" if several else "It has"
     return [f"{subject} {fmt.percent(more[name] - 1)} more {name} than the others."]

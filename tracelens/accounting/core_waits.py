@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.model import fmt
-from tracelens.stats.constants import BOUND, CONSISTENT, ENOUGH, LARGE_DELAY, MAJORITY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +27,21 @@ if TYPE_CHECKING:
 __all__ = ["CoreWait", "core_wait_of", "core_wait_of_all", "core_wait_of_run"]
 
 _MAIN: Final = "MainThread"  # the one whose times are read
+# share of a delay: waiting for a core is the cause if it explains as much [chosen]
+MIN_SHARE_OF_DELAY_IF_CAUSE: Final = 0.75
+# of the usual work: it is also the cause if less of the delay is left, and peers wait
+# as well [chosen]
+MAX_DELAY_LEFT_IF_CAUSE: Final = 0.10
+# share of the time: peers that wait for cores less do not excuse a delay that is left [chosen]
+MIN_SHARE_OF_TIME_PEERS_WAIT: Final = 0.25
+# share of the time: a longer wait for a core may be the cause if these steps were not read [chosen]
+MIN_SHARE_OF_TIME_IF_MAYBE_CAUSE: Final = 0.2
+# ratio: peers that wait for cores this much of the delayed ranks' share wait as well [chosen]
+MIN_RATIO_OF_WAITS_IF_COMMON: Final = 0.25
+# share of a delay: waiting for a core that explains less gets no sentence [policy]
+MIN_SHARE_OF_DELAY_TO_REPORT: Final = 0.5
+# share of the time: readings tell of steps that make up this much of the time between them [chosen]
+MIN_SHARE_OF_TIME_READ: Final = 0.75
 
 
 @dataclass(frozen=True)
@@ -49,18 +63,20 @@ class CoreWait:
         """Whether there is hardly a delay without it; a bit more, where all wait by chance."""
         if self.explains is None or self.left is None:
             return False
-        little = self.left < LARGE_DELAY and self.usual >= ENOUGH
-        return self.explains >= CONSISTENT or little
+        little_left = self.left < MAX_DELAY_LEFT_IF_CAUSE
+        is_common = self.usual >= MIN_SHARE_OF_TIME_PEERS_WAIT
+        return self.explains >= MIN_SHARE_OF_DELAY_IF_CAUSE or (little_left and is_common)
 
     @property
     def may_be_cause(self) -> bool:
         """Whether it is the cause, or as much was waited as could be, and it was not read when."""
-        return self.is_cause or (self.explains is None and self.share >= BOUND)
+        waited_long = self.share >= MIN_SHARE_OF_TIME_IF_MAYBE_CAUSE
+        return self.is_cause or (self.explains is None and waited_long)
 
     @property
     def is_common(self) -> bool:
         """Whether peers waited for cores as well, so that it is chance who did so most."""
-        return self.is_cause and self.usual >= ENOUGH * self.share
+        return self.is_cause and self.usual >= MIN_RATIO_OF_WAITS_IF_COMMON * self.share
 
     def sentences(self, ranks: str, others: str) -> list[str]:
         """Return what is said of it, where it explains a good part of the delay, or may do so."""
@@ -69,7 +85,7 @@ class CoreWait:
         if self.explains is None:
             unknown = "whether more in these steps than in others was not read"
             return [f"{waited}; {unknown}."] if self.may_be_cause else []
-        if self.explains < MAJORITY and not self.is_cause:
+        if self.explains < MIN_SHARE_OF_DELAY_TO_REPORT and not self.is_cause:
             return []
         explains = f"that explains {fmt.percent(self.explains)} of the delay"
         return [f"{waited}, {others} for {usual}: {explains}."]
@@ -174,7 +190,7 @@ class _Reading:
     @property
     def resolved(self) -> bool:
         """Whether these steps are by and large what was read."""
-        return self.took >= CONSISTENT * self.around
+        return self.took >= MIN_SHARE_OF_TIME_READ * self.around
 
 
 def _readings(trace: Trace, steps: Ints) -> Iterator[_Reading]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Joined", "grouped"]
 
-_MOST_ROWS: Final = 1 << 16  # of processes that are joined
+MAX_JOINED_ROWS: Final = 1 << 16  # rows: processes are joined into groups of no more [policy]
 
 
 def grouped(
@@ -36,7 +36,7 @@ def grouped(
     total = 0
     for thing in things:
         count = rows(thing)
-        if len(group) >= least and total + count > _MOST_ROWS:
+        if len(group) >= least and total + count > MAX_JOINED_ROWS:
             yield group
             group, total = [], 0
         group.append(thing)

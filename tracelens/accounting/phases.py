@@ -75,9 +75,11 @@ TIME_COLUMNS: Final[dict[str, pl.DataType]] = {
     "category": pl.Enum(CATEGORIES),
     "ns": pl.Int64(),
 }
-_FEW_ROWS: Final = 1 << 16  # of a process: threads would mostly wait for each other
-_BETWEEN_PAUSES: Final = 32  # workers, after which memory that is free is given back
-NO_TIME: Final = 1 << 62  # where no rank has a time that could be the least
+# rows of a process: threads are not worth their cost for fewer [policy]
+MIN_ROWS_FOR_THREADS: Final = 1 << 16
+# workers: free memory is returned after each such number [policy]
+WORKERS_BETWEEN_RELEASES: Final = 32
+NO_TIME: Final = 1 << 62  # ns: where no rank has a least time [definition]
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +201,7 @@ def run(
     steps = _in_order(trace.steps)
     words = _words(trace, steps)
     outlines, workers = outlined(trace), steps["process"].unique().to_list()
-    brief = sum(outlines[process].rows for process in workers) < _FEW_ROWS * len(workers)
+    brief = sum(outlines[process].rows for process in workers) < MIN_ROWS_FOR_THREADS * len(workers)
     least = at_once(len(workers), executor) if brief else 1
     tasks = _tasks(trace, steps, words)
     groups = grouped(tasks, lambda task: outlines[task.process].rows, least)
@@ -288,7 +290,7 @@ def _gathered(
         hidden[begins[-2] : begins[-1]] = one.hidden
         pieces.append(one.pieces)
         done.append((one.updates, one.amounts, one.spans))
-        if count % _BETWEEN_PAUSES == 0:
+        if count % WORKERS_BETWEEN_RELEASES == 0:
             give_back()
     updates, amounts, spans = zip(*done, strict=True) if done else ((), (), ())
     segments = Segments(pieces, tuple(begins), of_step, words)

@@ -38,9 +38,8 @@ __all__ = [
     "spent_before",
 ]
 
-_MOST_JOINED: Final = (
-    1 << 16
-)  # pieces of workers that are joined: so many stay in a processor's cache
+# pieces of workers: no more are joined, so that they stay in a processor's cache [policy]
+MAX_JOINED_PIECES: Final = 1 << 16
 # The training thread's time, cut into touching, non-overlapping pieces.
 SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "process": pl.Int32(),
@@ -303,7 +302,7 @@ class Segments:
         return self.steps[name].gather(list(self.begins[: len(self.packed)])).to_list()
 
     def joined(
-        self, places: Iterable[int], most_pieces: int = _MOST_JOINED
+        self, places: Iterable[int], most_pieces: int = MAX_JOINED_PIECES
     ) -> Iterator[JoinedPieces]:
         """Yield the pieces of workers, by their places, in that order, up to `most_pieces` at a time."""
         group: list[WorkerPieces] = []

@@ -18,7 +18,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.caching import cached_property
-from tracelens.stats.constants import FEW, NEARLY_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,8 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Roles", "Stages", "find_roles", "find_server", "find_stages"]
 
-_ENOUGH_STEPS: Final = 64  # tell in which order ranks send and receive
-_LEAST_DEPTH: Final = 2  # messages one after the other: an exchange of borders may take turns once
+MIN_WORKERS_WITH_SERVER: Final = 3  # ranks: none of fewer ranks is a server of the others [chosen]
+# share of answers: a server gives as many to the rank that asked last [chosen]
+MIN_SHARE_OF_DIRECT_ANSWERS: Final = 0.9
+# steps: the first ones show the order of a pipeline's messages [policy]
+MAX_STEPS_TO_FIND_DEPTH: Final = 64
+# messages in sequence: an exchange of borders may have one; a pipeline has more [chosen]
+MIN_DEPTH_OF_PIPELINE: Final = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +78,7 @@ def find_stages(trace: Trace) -> Stages | None:
     depth = _depths(sent, column)
     stage = _joined_by_communicators(trace, column, chain)
     if stage is None:
-        if max(depth.values(), default=0) < _LEAST_DEPTH:
+        if max(depth.values(), default=0) < MIN_DEPTH_OF_PIPELINE:
             return None
         stage = np.array([depth.get(at, 0) for at in range(len(ranks))], np.int64)
     return Stages(_in_order(stage, depth), chain)
@@ -86,7 +90,7 @@ def find_server(trace: Trace) -> int | None:
     Between its answers it has no work of its own that theirs could be compared with.
     """
     workers = set(trace.workers["rank"].to_list())
-    if len(workers) < FEW or trace.sent.is_empty():
+    if len(workers) < MIN_WORKERS_WITH_SERVER or trace.sent.is_empty():
         return None
     sent = trace.sent.filter(pl.col("rank").is_in(list(workers)))
     pairs = [{a, b} for a, b in sent.select("rank", "peer").unique().rows() if {a, b} <= workers]
@@ -101,7 +105,11 @@ def find_server(trace: Trace) -> int | None:
     has_asked = (~pl.col("answers")).cum_sum().over("peer") > 0  # the first task is given unasked
     answers = mine.with_columns(asker=pl.col("peer").shift(1)).filter("answers", has_asked)
     direct = answers.select((pl.col("asks") & (pl.col("asker") == pl.col("peer"))).sum()).item()
-    return server if answers.height and direct >= NEARLY_ALL * answers.height else None
+    return (
+        server
+        if answers.height and direct >= MIN_SHARE_OF_DIRECT_ANSWERS * answers.height
+        else None
+    )
 
 
 def _joined_by_communicators(trace: Trace, column: Mapping[int, int], chain: Ints) -> Ints | None:
@@ -135,7 +143,7 @@ def _components(count: int, edges: Iterable[tuple[int, int]]) -> Ints:
 def _depths(sent: pl.DataFrame, column: Mapping[int, int]) -> dict[int, int]:
     """Return how many messages, one after the other, come before a rank's first one in most steps."""
     end = pl.col("end_ns")
-    some = sent["step"].unique().sort().head(_ENOUGH_STEPS)
+    some = sent["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
     first = (
         sent.lazy()
         .filter(pl.col("step").is_in(some.implode()))

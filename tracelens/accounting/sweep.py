@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["Covers", "Cut", "Edges", "Layers", "cut", "cut_in_numpy"]
 
 _Code: TypeAlias = Array | int
-_REVISION: Final = 2  # of what both parts expect of each other, as in _sweep.c
-_HALF_BITS: Final = 31
+_REVISION: Final = 2  # number: of the interface to _sweep.c, which has the same [definition]
+_HALF_BITS: Final = 31  # bits: of the lower half of a sum [definition]
 _HALF: Final = (1 << _HALF_BITS) - 1
 
 

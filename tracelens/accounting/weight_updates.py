@@ -32,8 +32,9 @@ __all__ = [
     "sharing",
 ]
 
-_AT_ONCE: Final = 32  # workers
-MOST_FOLLOWED: Final = 250_000  # calls: of longer runs every n-th step is followed
+WORKERS_AT_ONCE: Final = 32  # workers: as many are followed at once [policy]
+# calls: only every n-th step of a longer run is followed [policy]
+MAX_CALLS_FOLLOWED: Final = 250_000
 GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "step": pl.Int32(),  # of the update after which the gap lies
@@ -58,7 +59,7 @@ USED_COLUMNS: Final[dict[str, pl.DataType]] = {
 def followed(trace: Trace) -> int:
     """Return of how many steps one is followed from its gradients to their use."""
     calls = sum(int(grid.arrived.sum()) for grid in trace.calls)
-    return max(calls // MOST_FOLLOWED, 1)
+    return max(calls // MAX_CALLS_FOLLOWED, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +169,8 @@ class WeightUpdates:
 
     def some_gaps(self) -> Iterator[pl.DataFrame]:
         """Yield all gaps, those of some workers at a time, in `GAP_COLUMNS`."""
-        for first in range(0, max(len(self.ranks), 1), _AT_ONCE):
-            some = slice(first, first + _AT_ONCE)
+        for first in range(0, max(len(self.ranks), 1), WORKERS_AT_ONCE):
+            some = slice(first, first + WORKERS_AT_ONCE)
             yield _table(GAP_COLUMNS, self.ranks[some], self.gaps_of_workers[some])
 
     @classmethod

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
 from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY, MEAN_STEP_TIME, METRICS, STEP_TIME
 from tracelens.stats import between_runs
-from tracelens.stats.constants import NEGLIGIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from tracelens.stats.between_runs import Change
 
 State = Literal["new", "gone", "both"]
+# share of a step: smaller parts of a step are not compared [policy]
+MIN_SHARE_OF_STEP_TO_COMPARE: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,10 @@ def _metrics(baselines: Sequence[Steps], new: Steps) -> tuple[Metric, ...]:
 
 def _negligible(name: str, series: Sequence[Any], step_ns: float) -> bool:
     """Return whether a part of a step is next to nothing in all runs."""
-    return name in CATEGORY_OF and max(float(one.mean()) for one in series) < NEGLIGIBLE * step_ns
+    return (
+        name in CATEGORY_OF
+        and max(float(one.mean()) for one in series) < MIN_SHARE_OF_STEP_TO_COMPARE * step_ns
+    )
 
 
 def likeness(finding: Finding) -> tuple[Any, ...]:

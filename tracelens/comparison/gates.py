@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tracelens.stats.between_runs import Change
 
 FAULTS: Final = "faults"
+# ns: of each unit of a limit; of %, a share [definition]
 _UNITS: Final = {"%": 0.01, "ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _CONDITION: Final = re.compile(
     r"\s*(?P<name>[a-z_]+(?::[a-z_]+)?)\s*"

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
-COLUMNS: Final = 80
-MOST_LINES: Final = 30
-MOST_LINES_OF_ONE: Final = 2  # note, name or gate
-MOST_FINDINGS: Final = 6
-FEWEST_ROWS: Final = 4
-_NAME: Final = 9  # columns: of what stands before a line
+COLUMNS: Final = 80  # columns: a line is no longer [policy; one decision in _findings, _wrapped]
+MAX_LINES: Final = 30  # lines: a comparison is no longer, so that it fits on a screen [policy]
+MAX_LINES_OF_NOTE: Final = 2  # lines: a note, name or gate is no longer [policy]
+MAX_FINDINGS_SHOWN: Final = 6  # findings: no more new and gone findings are shown [policy]
+MIN_ROWS_SHOWN: Final = 4  # rows: the table shows as many, however little room there is [policy]
+_COLUMNS_OF_NAME: Final = 9  # columns: the word before a line has as many [policy]
 
 
 def render(found: Comparison, outcomes: Sequence[Outcome], /) -> str:
@@ -36,7 +36,7 @@ def render(found: Comparison, outcomes: Sequence[Outcome], /) -> str:
     if last:
         last = ["", *last]
     findings = _findings(found)
-    room = MOST_LINES - len(lines) - len(last) - len(findings)
+    room = MAX_LINES - len(lines) - len(last) - len(findings)
     return "\n".join([*lines, *_table(found, room), *findings, *last]) + "\n"
 
 
@@ -44,7 +44,7 @@ def _table(found: Comparison, room: int) -> list[str]:
     """Return the metrics; of parts of a step, if not all have room, those that changed most."""
     if not found.metrics:
         return []
-    rows_free = max(room - 3, FEWEST_ROWS)  # a blank line, the headings, the last line
+    rows_free = max(room - 3, MIN_ROWS_SHOWN)  # a blank line, the headings, the last line
     whole = [metric for metric in found.metrics if metric.name not in CATEGORY_OF]
     shown = [*whole, *found.phases[: max(rows_free - len(whole), 0)]]
     shown_names = {metric.name for metric in shown}
@@ -63,7 +63,7 @@ def _cells(row: Row) -> str:
 
 
 def _findings(found: Comparison) -> list[str]:
-    rows, count = found.findings[:MOST_FINDINGS], len(found.baselines)
+    rows, count = found.findings[:MAX_FINDINGS_SHOWN], len(found.baselines)
     if not found.findings:
         return ["", "Findings none in any run"]
     words = [f"{messages.STATES[one.state]}: {messages.finding(one, count)}" for one in rows]
@@ -79,12 +79,12 @@ def _gate(outcome: Outcome) -> list[str]:
 
 
 def _wrapped(name: str, text: str) -> list[str]:
-    indent = " " * _NAME
+    indent = " " * _COLUMNS_OF_NAME
     return textwrap.wrap(
-        f"{name:{_NAME}}{text}",
+        f"{name:{_COLUMNS_OF_NAME}}{text}",
         COLUMNS,
         subsequent_indent=indent,
-        max_lines=MOST_LINES_OF_ONE,
+        max_lines=MAX_LINES_OF_NOTE,
         placeholder=" ...",
         break_on_hyphens=False,
     )

@@ -37,7 +37,7 @@ __all__ = [
     "uniform",
 ]
 
-NEVER: Final = -(1 << 62)  # the begin of a call that a process did not make
+NEVER: Final = -(1 << 62)  # ns: the begin of a call that a process did not make [definition]
 FROM_ROOT: Final = tuple(map(COLLECTIVES.index, ("broadcast", "scatter")))
 TO_ROOT: Final = tuple(map(COLLECTIVES.index, ("reduce", "gather")))
 FULL: Final = tuple(map(COLLECTIVES.index, FULL_COLLECTIVES))
@@ -68,7 +68,8 @@ TIME_COLUMNS: Final = {
 }
 _OF_CELL: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OF_CALL: Final = ("last_ns", "last_rank", "expected")
-_AT_ONCE: Final = 1 << 18  # cells
+# cells of calls and processes: no more are in memory at once [policy]
+MAX_CELLS_AT_ONCE: Final = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -167,7 +168,7 @@ class CallGrid(CallFacts):
 
     def blocks(self) -> Iterator[tuple[slice, CallGrid]]:
         """Yield all calls, some at a time, and their places: what is made of them stays small."""
-        size = max(_AT_ONCE // max(len(self.processes), 1), 1)
+        size = max(MAX_CELLS_AT_ONCE // max(len(self.processes), 1), 1)
         for first in range(0, self.height, size):
             yield (rows := slice(first, first + size)), self.taken(rows)
 

@@ -25,12 +25,12 @@ __all__ = ["EVERYTHING", "Choice", "Ranges", "described", "of_numbers", "without
 
 Ranges = tuple[tuple[int, int], ...]  # first and last numbers, inclusive
 
-_OPEN: Final = (1 << 31) - 1  # the end of a range without one; no number is larger
+_OPEN: Final = (1 << 31) - 1  # number: the end of a range without one [definition]
 _PART: Final = re.compile(r"(\d{1,9})(?:(-)(\d{1,9})?)?")
-_UNITS: Final = {"ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}
+_UNITS: Final = {"ms": 1e6, "s": 1e9, "m": 60e9, "h": 3600e9}  # ns: of each unit [definition]
 _MOMENT: Final = rf"(\d+(?:\.\d+)?) ?({'|'.join(_UNITS)})?"
 _TIME: Final = re.compile(rf"{_MOMENT} ?- ?(?:{_MOMENT})?")
-_LONGEST_NS: Final = 10**18
+_LONGEST_NS: Final = 10**18  # ns: the end of a time without one; 32 years [definition]
 
 
 @dataclass(frozen=True)

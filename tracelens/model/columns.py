@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["FOREVER", "MISSING", "NULL", "WORDS", "Columns", "Words", "filled"]
 
-NULL: Final = -(1 << 31)  # in place of a number that is missing
-FOREVER: Final = (
-    1 << 62
-)  # the end of a span that was open when the recording ended; no time is later
+NULL: Final = -(1 << 31)  # number: in place of one that is missing [definition]
+# ns: the end of a span that was open when the recording ended; no time is later [definition]
+FOREVER: Final = 1 << 62
 WORDS: Final = ("type", "kind", "op", "name", "status", "algorithm")
 # What stands for a missing value, where that is not `NULL`: these are never negative.
 MISSING: Final[dict[str, int]] = {
@@ -44,7 +43,7 @@ MISSING: Final[dict[str, int]] = {
 
 ESTIMATED: Final = "estimated"
 _OF_PROCESS: Final = ("process", "rank", "role", "request")
-_FEW: Final = 64  # columns without a value
+MAX_EMPTY_COLUMNS_KEPT: Final = 64  # columns: as many without a value are kept for reuse [policy]
 _SIGNED: Final = {"UInt16": pl.Int32, "UInt32": pl.Int64}
 
 
@@ -202,7 +201,7 @@ def filled(values: Array, valid: Flags | None, missing: float) -> Array:
     return found
 
 
-@lru_cache(_FEW)
+@lru_cache(MAX_EMPTY_COLUMNS_KEPT)
 def _lacking(missing: int, kind: type[np.signedinteger[Any]], height: int) -> Array:
     """Return a column in which no row has a value; the same one for processes of as many rows."""
     return np.broadcast_to(kind(missing), height)

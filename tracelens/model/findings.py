@@ -26,9 +26,9 @@ __all__ = [
     "suppressed",
 ]
 
-TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution
-# Standard deviation of a saving: 1.48 times the median error of `make bench NAME=whatif`
-# (docs/whatif.md).
+TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution [definition]
+# of a saving: predictions have this standard deviation, 1.48 times their
+# median error [tests/benchmarks/interventions.py]
 PREDICTION_ERROR: Final = 0.09
 
 Pattern = Literal["persistent", "transient", "intermittent", "drifting", "sparse", "migrating"]

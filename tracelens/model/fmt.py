@@ -47,7 +47,7 @@ _PHASES: Final = {
     "uninstrumented": "uninstrumented code",
     "outside": "outside steps",
 }
-MOST_LISTED: Final = 6
+MOST_LISTED: Final = 6  # entries: a list in a sentence has no more [policy]
 
 
 def aligned(rows: Sequence[Sequence[str]], sides: str = "<") -> list[str]:

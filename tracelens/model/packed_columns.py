@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["PackedColumns"]
 
 _SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
-_OPEN: Final = -1  # the length of a span that was open when the recording ended
+_OPEN: Final = -1  # ns: the length of a span that was open at the end [definition]
 
 
 @dataclass(frozen=True, eq=False)

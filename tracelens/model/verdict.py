@@ -19,8 +19,10 @@ __all__ = [
 State = Literal["faults", "healthy", "inconclusive"]
 Lead = Literal["fault", "opportunity", "healthy", "inconclusive"]
 Cause = Literal["finding", "known", "bubble", "jitter", "unexplained"]
-MOST_UNEXPLAINED: Final = 0.05  # of ranks x job time: from here on no run is called healthy
-_LEAST_USEFUL: Final = 0.5  # of it: with less, the headline says what is lost instead of healthy
+# of ranks x job time: no run with more unexplained time is healthy [policy]
+MOST_UNEXPLAINED: Final = 0.05
+# of ranks x job time: the headline of a run with less useful time reports what is lost [policy]
+MIN_USEFUL_SHARE_IF_HEALTHY: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Verdict:
 
 def is_mostly_lost(ledger: Ledger | None) -> bool:
     """Return whether so little of the time is computed in that the headline says how much is lost."""
-    return ledger is not None and ledger.useful <= _LEAST_USEFUL
+    return ledger is not None and ledger.useful <= MIN_USEFUL_SHARE_IF_HEALTHY
 
 
 def lead_of(verdict: Verdict, ledger: Ledger | None) -> Lead:

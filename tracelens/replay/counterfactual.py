@@ -56,8 +56,10 @@ class Episode:
         return np.flatnonzero(self.effect.any(axis=1))
 
 
-_SEEN_AS_WAIT: Final = 0.2  # of the lateness is seen again as waiting, if ranks meet in every step
-_SEEN_AS_TRANSFER: Final = 0.5  # of it, for transfer varies by itself
+# share of a delay: peers wait as long where ranks meet in every step [chosen]
+MIN_SHARE_OF_DELAY_IN_WAITS: Final = 0.2
+# share of a delay: transfers take so much longer; less may be their own variation [chosen]
+MIN_SHARE_OF_DELAY_IN_TRANSFERS: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def price(
     waited = _waited(np.where(after, 0.0, wait), touched)
     caused = np.minimum(waited, max(lost.sum(), 0.0))
     cost = float(caused.sum() / (total.shape[1] * job_ns))
-    waiting = int(np.count_nonzero(caused > _SEEN_AS_WAIT * lost.sum()))
+    waiting = int(np.count_nonzero(caused > MIN_SHARE_OF_DELAY_IN_WAITS * lost.sum()))
     limits = []
     for swing in (-TWO_SIDED * unsure, TWO_SIDED * unsure):
         swung = effect * (1 + swing)
@@ -122,7 +124,7 @@ def price(
     if replayed is None and waits_known and not waiting and lost.any():
         whole = total if length is None else np.nan_to_num(length, nan=0.0)
         beside = _longer_than_late(whole - total, late)
-        communicating = int(np.count_nonzero(beside > _SEEN_AS_TRANSFER * lost.sum()))
+        communicating = int(np.count_nonzero(beside > MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost.sum()))
         if not communicating:
             counts = _at_the_end(whole, effect) / lost.sum()
             lost, limits = lost * counts, [limit * counts for limit in limits]

@@ -30,16 +30,23 @@ if TYPE_CHECKING:
 
 __all__ = ["find_implicit_calls"]
 
-MIN_SHARE_OF_TIME: Final = 0.002  # of all workers' time, that a stretch must take to be examined
-MIN_SPREAD_OF_BEGINS: Final = 0.01  # of a step; begins that are closer together tell nothing
-MAX_RATIO_OF_SPREADS: Final = 0.25  # of ends to begins, in the median step, if ranks wait
-MIN_SHARE_OF_STEPS: Final = 0.8  # in which ends are less spread than begins, if ranks wait
-MIN_STEPS: Final = 8  # whose begins are spread
-MARGIN_OF_END: Final = 0.05  # of a stretch, within which communication ends at about the same time
-CLOCK_MARGIN: Final = 3.0  # times the uncertainty of clocks, by which begins must be apart
+# share of all workers' time: a stretch that takes less is not examined [policy]
+MIN_SHARE_OF_TIME_TO_EXAMINE: Final = 0.002
+# of a step: begins that are closer together tell nothing [chosen]
+MIN_SPREAD_OF_BEGINS: Final = 0.01
+# ratio: ranks wait if ends are spread this much of begins, in the median step; 0.0003 to 0.1 in two
+# production jobs [chosen]
+MAX_RATIO_OF_SPREADS_IF_WAITING: Final = 0.25
+# share of steps: ends are less spread than begins in as many if ranks wait [chosen]
+MIN_SHARE_OF_STEPS_IF_WAITING: Final = 0.8
+MIN_STEPS_WITH_SPREAD: Final = 8  # steps: fewer steps with spread begins tell nothing [chosen]
+# share of a stretch: communication that ends within it ends at about the same time [chosen]
+MARGIN_OF_SAME_END: Final = 0.05
+# times the uncertainty of clocks: begins that are closer together tell nothing [chosen]
+CLOCK_UNCERTAINTIES_BETWEEN_BEGINS: Final = 3.0
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
-_NOT_OWN: Final = -1  # category of a span of communication, which may be waiting or transfer
+_NOT_OWN: Final = -1  # code: the category of a span of communication [definition]
 _COLUMNS: Final = ("step", "place", "occurrence", "occurrences", "begin", "end", "worker")
 _KEY: Final = (
     "place",
@@ -69,7 +76,8 @@ def find_implicit_calls(
         np.ptp(one.bounds) / len(steps) for one, steps in zip(pieces, step_numbers, strict=True)
     ]
     min_spread_ns = max(
-        MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), CLOCK_MARGIN * uncertainty_ns
+        MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)),
+        CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns,
     )
     largest_first = sorted(set(groups), key=lambda group: (-len(group), group))
     for stretch in stretches.partition_by(_KEY, maintain_order=True):
@@ -97,7 +105,7 @@ def _collect_stretches(
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     alone = pl.DataFrame(dict(zip(_COLUMNS, columns, strict=True)))
     total_ns = sum(int(np.ptp(one.bounds)) for one in pieces)
-    min_ns = MIN_SHARE_OF_TIME * total_ns
+    min_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * total_ns
     totals = alone.group_by(_KEY).agg((pl.col("end") - pl.col("begin")).sum().alias("ns"))
     return alone.join(totals.filter(pl.col("ns") >= min_ns), on=_KEY, maintain_order="left")
 
@@ -153,7 +161,7 @@ def _may_end_by_communication(
     )
     order = np.argsort(end_ns, kind="stable")
     begin_ns, end_ns = np.append(begin_ns[order], FOREVER), end_ns[order]
-    margin_ns = MARGIN_OF_END * (stretch_end - stretch_begin)
+    margin_ns = MARGIN_OF_SAME_END * (stretch_end - stretch_begin)
     first_row = np.searchsorted(end_ns, stretch_end - margin_ns)
     stop_row = np.searchsorted(end_ns, stretch_end + margin_ns, side="right")
     rows = np.stack([first_row, stop_row], axis=1).ravel()
@@ -173,17 +181,20 @@ def _infer_calls(
     )
     spread_ns = np.ptp(begin_ns, axis=1)
     is_spread: Flags = spread_ns >= min_spread_ns
-    if np.count_nonzero(is_spread) < MIN_STEPS:
+    if np.count_nonzero(is_spread) < MIN_STEPS_WITH_SPREAD:
         return None
     ratio = np.ptp(end_ns[is_spread], axis=1) / spread_ns[is_spread]
-    if np.median(ratio) > MAX_RATIO_OF_SPREADS or np.mean(ratio < 1) < MIN_SHARE_OF_STEPS:
+    if (
+        np.median(ratio) > MAX_RATIO_OF_SPREADS_IF_WAITING
+        or np.mean(ratio < 1) < MIN_SHARE_OF_STEPS_IF_WAITING
+    ):
         return None
     on_wire = begin_ns.max(axis=1)
     # Whoever leaves before the last one has come did not wait for it in this step.
     waits = end_ns.min(axis=1) >= on_wire
     workers = np.array(sorted(group), np.int64)
     count = int(np.count_nonzero(waits))
-    if count < MIN_STEPS:
+    if count < MIN_STEPS_WITH_SPREAD:
         return None
     return Calls(
         uid=IMPLICIT,

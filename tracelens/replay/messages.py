@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
-from tracelens.replay.threads import NOTED_LATER, Blocked, Sides, rows_by_worker, waits_since
-from tracelens.stats.constants import MANY, ONE_CALL_NS
+from tracelens.replay.threads import Blocked, Sides, rows_by_worker, waits_since
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +19,12 @@ if TYPE_CHECKING:
     from tracelens.replay.threads import Edges, Numbers, Thread
 
 __all__ = ["known_edges", "message_edges", "messages_of"]
+
+MAX_GAP_OF_ONE_CALL_NS: Final = 10_000  # ns: messages that end within it end with one call [chosen]
+# share of the wait before: messages that end within it end with one call [chosen]
+MAX_GAP_OF_ONE_CALL: Final = 0.05
+# messages: fewer for which a rank waits do not tell a pair's time [chosen]
+MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
 
 
 def messages_of(
@@ -61,7 +66,7 @@ def _noted_at_once(
         order = mine[np.argsort(end[mine], kind="stable")]
         at = end[order]
         waited = at - waits_since(pieces[number], at)
-        apart = np.diff(at) > np.maximum(ONE_CALL_NS, NOTED_LATER * waited[1:])
+        apart = np.diff(at) > np.maximum(MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited[1:])
         last = np.flatnonzero(np.append(apart, True))[: len(order)]
         end[order] = np.repeat(at[last], np.diff(last, prepend=-1))
     ends = np.split(end, [len(sent.end)])
@@ -151,7 +156,7 @@ def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
     """
     table = pl.DataFrame({"of": sender, "to": receiver, "way": way, "awaited": awaited})
     some = pl.col("way").filter("awaited").median()
-    theirs = pl.when(pl.col("awaited").sum() >= MANY).then(some)
+    theirs = pl.when(pl.col("awaited").sum() >= MIN_AWAITED_MESSAGES_OF_PAIR).then(some)
     found = table.select(theirs.over("of", "to").fill_null(some).fill_null(0))
     return found.to_series().cast(pl.Int64).to_numpy()
 

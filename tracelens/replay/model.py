@@ -50,9 +50,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "spread_over_moments"]
 
-MIN_STEPS_OF_USUAL: Final = 8  # with as many stretches: their median is a stretch's usual time
-MAX_SERVICES: Final = 500_000  # of servers, that are replayed one by one, at 20 us each
-MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01  # of the replay without edits, if servers serve so
+# steps: no stretch has a usual time if fewer have as many stretches [chosen]
+MIN_STEPS_OF_USUAL_STRETCH: Final = 8
+# services: more keep the recorded order, since each takes 20 us to replay [policy]
+MAX_SERVICES_IN_ARRIVAL_ORDER: Final = 500_000
+# share of the run, or of the usual step: servers keep the recorded order if a replay without edits
+# is further off [chosen; one decision in Model.of, Model.alternatives]
+MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01
+# share of blocked time: waits are not explained if nothing recorded ends more [chosen]
+MAX_SHARE_OF_WAITS_UNMATCHED: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +137,7 @@ class Model:
         requests = Requests.of(trace, first, last).noticed(blocked)
         needs = find_needs(requests.asked, pieces, windows)
         unknown_needs = measure_unknown_needs(requests.asked, needs, blocked)
-        in_recorded_order |= requests.served.height > MAX_SERVICES
+        in_recorded_order |= requests.served.height > MAX_SERVICES_IN_ARRIVAL_ORDER
         requests = replace(
             requests,
             in_recorded_order=in_recorded_order,
@@ -528,7 +534,7 @@ def _measure_overrun(row: Ints, spent: Floats) -> Floats:
     """Return what each stretch takes beyond its usual time, ns.
 
     The usual time is the median over the steps with as many stretches. Of fewer than
-    `MIN_STEPS_OF_USUAL` nothing is usual.
+    `MIN_STEPS_OF_USUAL_STRETCH` nothing is usual.
 
     Args:
         row: The step of each stretch, ascending.
@@ -538,7 +544,7 @@ def _measure_overrun(row: Ints, spent: Floats) -> Floats:
     overrun = np.zeros(len(spent))
     for number in np.unique(count).tolist():
         alike = first[count == number]
-        if len(alike) >= MIN_STEPS_OF_USUAL:
+        if len(alike) >= MIN_STEPS_OF_USUAL_STRETCH:
             places = alike[:, None] + np.arange(number)
             usual = np.median(spent[places], axis=0)
             overrun[places] = np.maximum(spent[places] - usual, 0.0)

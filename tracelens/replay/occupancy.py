@@ -30,7 +30,9 @@ _IN, _OUT, _PROCESSOR, _KINDS = range(4)
 _NOTHING: Final = ""
 _UNKNOWN_LINKS: Final = "how messages that come at once share a server's link"
 _UNKNOWN_SENDER: Final = "whether servers do other work while they send replies"
-MAX_OVERLAP_IN_TURN: Final = 0.05  # of the time of services, of those that take turns
+# share of services' time: services that overlap no more take turns [chosen; one decision in
+# _find_sender, is_in_turn]
+MAX_OVERLAP_IN_TURN: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue", "estimate_ready_calls"]
 
-MAX_QUEUE_GAP_NS: Final = 20_000  # between two calls of a stream, if the second one queued
-MAX_SHARE_OF_OVERLAPS: Final = 0.01  # of the calls of a thread, that begin before the last ended
-MIN_UNQUEUED_CALLS: Final = 4  # that tell when calls of their place in the step are ready
-QUANTILE_OF_QUEUED: Final = 0.05  # of shares at which queued calls began: they were ready before
+# ns: a call that begins so soon after the one before was queued; kernels are 1 to
+# 10 us apart [chosen]
+MAX_QUEUE_GAP_NS: Final = 20_000
+# share of calls: a thread with more calls that overlap is no stream [chosen]
+MAX_SHARE_OF_OVERLAPS_OF_STREAM: Final = 0.01
+# calls: fewer do not tell when calls of their place are ready [chosen]
+MIN_UNQUEUED_CALLS: Final = 4
+# share of queued calls: all are ready when so many have begun [chosen]
+QUANTILE_OF_QUEUED_CALLS: Final = 0.05
 _REDUCTIONS: Final = ("allreduce", "reduce_scatter")
 _IS_BACKPROP: Final = np.arange(len(CATEGORIES)) == CATEGORIES.index("backprop")
 
@@ -103,7 +108,7 @@ def _find_queued(calls: Sequence[Calls], worker: int) -> list[Ints]:
     overlaps = same_thread & (gap_ns < -MAX_QUEUE_GAP_NS)
     threads, of_thread = np.unique(thread, return_inverse=True)
     overlap_count = np.bincount(of_thread[1:], overlaps, minlength=len(threads))
-    is_stream = overlap_count <= MAX_SHARE_OF_OVERLAPS * np.bincount(of_thread)
+    is_stream = overlap_count <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * np.bincount(of_thread)
     is_reduction = np.array([call.line.what in _REDUCTIONS for call in calls])
     holds_wire = np.array([not call.is_rooted for call in calls])
     queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
@@ -168,7 +173,7 @@ def _estimate_shares(call: Calls, shares: Floats, is_queued: Flags) -> Floats:
         estimates[number] = _measure_shares(measured)
         queued = np.where(is_queued[rows], shares[rows], np.nan).ravel()
         if (known := queued[np.isfinite(queued)]).size:
-            latest[number] = np.quantile(known, QUANTILE_OF_QUEUED)
+            latest[number] = np.quantile(known, QUANTILE_OF_QUEUED_CALLS)
     bytes_done = np.zeros(kinds.shape[1])
     bytes_done[kind] = bytes_share
     for number in np.unique(kinds[0]).tolist():

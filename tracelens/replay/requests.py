@@ -33,7 +33,9 @@ __all__ = ["Requests"]
 
 _OWN: Final = ("turn_wait", "worker_update", "master_update")  # of a worker: no message
 _UPDATES: Final = ("apply", "master_update")
-MAX_TOKEN_DELAY: Final = 1.5  # times the usual delay from an update to when workers go on
+# times the usual delay after an update: a worker that goes on later did not wait for
+# the token [chosen]
+MAX_RATIO_OF_TOKEN_DELAY: Final = 1.5
 _NETWORK: Final = (*INCOMING, *OUTGOING)
 
 
@@ -232,7 +234,7 @@ class Requests:
         )
         by_update = update > latest
         usual = np.median((end - update)[by_update]) if by_update.any() else 0.0
-        is_token = ~by_update & (end - update <= MAX_TOKEN_DELAY * usual)
+        is_token = ~by_update & (end - update <= MAX_RATIO_OF_TOKEN_DELAY * usual)
         moments = np.where(by_update, update, end)[by_update | is_token]
         released = workers[by_update | is_token]
         return Sides(released, moments, moments, np.zeros(len(moments), np.bool_))

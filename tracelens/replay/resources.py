@@ -31,14 +31,24 @@ __all__ = [
     "replay_events",
 ]
 
+# share of capacity lost for each further message: these are tried for a link; above 0
+# is incast [chosen]
 CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
-MAX_RATIO_IF_BETTER: Final = 0.9  # of the deviation of another discipline
-NEGLIGIBLE_DEVIATION: Final = 1e-3  # of all work
-MAX_GAP_IN_LINE: Final = 0.01  # of a task, before it, if it waited for another one
-MIN_SHARE_IN_LINE: Final = 0.05  # of tasks that follow one of another worker so closely
-FIT_ROUNDS: Final = 3  # of fits of a line, and of servers' factors
-MAX_DEVIATION_FROM_BYTES: Final = 0.5  # of all work: beyond, what tasks take does not go by bytes
-MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals by which a discipline is chosen
+# ratio: a discipline with so much of another one's deviation is clearly better [chosen]
+MAX_RATIO_OF_DEVIATIONS_IF_BETTER: Final = 0.9
+# share of all work: a smaller deviation tells no discipline apart [chosen]
+NEGLIGIBLE_DEVIATION: Final = 1e-3
+# share of a task: it waited for another task if it began as soon after that one [chosen]
+MAX_GAP_IN_LINE: Final = 0.01
+# share of the tasks' time: a resource that serves one at a time has no more overlap [chosen]
+MAX_OVERLAP_IN_LINE: Final = 1e-3
+# share of tasks: a resource serves one at a time if as many follow another worker's so closely [chosen]
+MIN_SHARE_IN_LINE: Final = 0.05
+# rounds: a line and the servers' factors are fitted as often [policy]
+ROUNDS_OF_RESOURCE_FIT: Final = 3
+# share of all work: times of tasks that deviate more do not depend on bytes [chosen]
+MAX_DEVIATION_FROM_BYTES: Final = 0.5
+MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals: a discipline is chosen by the first ones [policy]
 
 
 class Discipline(NamedTuple):
@@ -194,7 +204,7 @@ def _rank_disciplines(kind: Intervals) -> list[tuple[Discipline, float]]:
     if _wait_for_each_other(kind):
         deviations[1:] = np.inf
     close = np.flatnonzero(
-        deviations <= deviations.min() / MAX_RATIO_IF_BETTER + NEGLIGIBLE_DEVIATION
+        deviations <= deviations.min() / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
     )
     total = max(float(kind.nbytes.sum()), 1.0)
     return [(_DISCIPLINES[row], float(works[row].sum()) / total) for row in close.tolist()]
@@ -206,7 +216,7 @@ def _wait_for_each_other(kind: Intervals) -> bool:
     begin, end, _, server, worker = kind.take(order)
     same = server[1:] == server[:-1]
     gap, length = (begin[1:] - end[:-1])[same], (end - begin)[1:][same]
-    if float(np.maximum(-gap, 0.0).sum()) > NEGLIGIBLE_DEVIATION * float(length.sum()):
+    if float(np.maximum(-gap, 0.0).sum()) > MAX_OVERLAP_IN_LINE * float(length.sum()):
         return False
     at_once = (gap <= MAX_GAP_IN_LINE * length) & (worker[1:] != worker[:-1])[same]
     return bool(at_once.sum() > MIN_SHARE_IN_LINE * len(gap))
@@ -249,7 +259,7 @@ def _deviation(work: Floats, kind: Intervals) -> float:
     """Return what share of all work differs from a line by bytes, times a factor of each server."""
     nbytes, server = kind.nbytes, kind.server
     factor = np.ones(len(work))
-    for _ in range(FIT_ROUNDS):
+    for _ in range(ROUNDS_OF_RESOURCE_FIT):
         line = _fit_line(work / factor, nbytes)
         sums = np.bincount(server, work), np.bincount(server, line)
         factor = np.maximum(sums[0] / np.maximum(sums[1], 1e-12), 1e-12)[server]

@@ -26,7 +26,7 @@ SLACK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "least_slack_ns": pl.Int64(),
     "critical_steps": pl.Float64(),  # share of steps in which it can spare less than 1 % of a step
 }
-CRITICAL: Final = 0.01
+MAX_SLACK_IF_CRITICAL: Final = 0.01  # of a step: a step with no more slack is critical [chosen]
 
 
 def measure_slack(models: Sequence[Model], step_ns: float) -> pl.DataFrame:
@@ -43,7 +43,7 @@ def measure_slack(models: Sequence[Model], step_ns: float) -> pl.DataFrame:
     known = slack[:, meets]
     if not known.size:
         return pl.DataFrame(schema=SLACK_COLUMNS)
-    is_critical = np.where(np.isnan(known), np.nan, known <= CRITICAL * step_ns)
+    is_critical = np.where(np.isnan(known), np.nan, known <= MAX_SLACK_IF_CRITICAL * step_ns)
     rows = {
         "rank": np.array(models[0].ranks)[meets],
         "slack_ns": np.nanmedian(known, axis=0).astype(np.int64),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stretches"]
 
-_AT_ONCE_NS: Final = 1.0
+MIN_STRETCH_NS: Final = 1.0  # ns: shorter stretches come from rounding, and are dropped [chosen]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ def _joined(rank: int, edges: Floats) -> tuple[Ints, Floats, Floats, Flags]:
     """Return a rank's stretches; `edges` are begin of work, its end, and the next begin, [row, 3]."""
     begin, end = edges[:, :2].ravel(), edges[:, 1:].ravel()
     works = np.tile([True, False], len(edges))
-    there = end - begin > _AT_ONCE_NS
+    there = end - begin > MIN_STRETCH_NS
     begin, end, works = begin[there], end[there], works[there]
     heads = np.flatnonzero(np.append(True, works[1:] != works[:-1])[: len(works)])
     tails = np.append(heads[1:], len(works))[: len(heads)] - 1

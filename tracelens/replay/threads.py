@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IS_BLOCKED",
-    "NOTED_LATER",
     "Blocked",
     "Numbers",
     "Sides",
@@ -38,7 +37,11 @@ __all__ = [
     "waits_since",
 ]
 
-NOTED_LATER: Final = 0.05  # of how long a thread was blocked, or something had been over
+# share of a blocked stretch: what another thread noted so soon after its end ended it [chosen]
+MAX_DELAY_OF_NOTICE: Final = 0.05
+# share of the time since the end: a thread that waited no longer looked only when all
+# was over [chosen]
+MAX_WAIT_IF_ALREADY_OVER: Final = 0.05
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 
 
@@ -167,7 +170,7 @@ class Blocked:
             at = np.searchsorted(over, end[rows]) - 1
             late = end[rows] - over[at]
             length = over[at] - begin[at]
-            inside = (at >= 0) & (late <= NOTED_LATER * length)
+            inside = (at >= 0) & (late <= MAX_DELAY_OF_NOTICE * length)
             next_begin = np.append(begin, FOREVER)[at + 1]
             inside &= (end[rows] <= next_begin) & (over[at] > begun[rows])
             found[rows[inside]] = over[at[inside]]
@@ -186,7 +189,7 @@ class Blocked:
             at = np.searchsorted(begin, end[rows]) - 1
             waited = end[rows] - begin[at]
             inside = (at >= 0) & (end[rows] <= until[at]) & (begin[at] > over[rows])
-            found[rows] = inside & (waited <= NOTED_LATER * (end - over)[rows])
+            found[rows] = inside & (waited <= MAX_WAIT_IF_ALREADY_OVER * (end - over)[rows])
         return found
 
 

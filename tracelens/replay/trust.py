@@ -21,11 +21,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Ambiguity", "Identity"]
 
-MAX_ERROR: Final = 0.03  # of the replay without edits, as a share of the run, or of the usual step
-MAX_RIGID_SHARE: Final = 0.1  # of the critical path, whose reason is not known
-CUT: Final = 0.01  # of all known lengths; so little that the critical path stays where it is
-MAX_SHARE_UNKNOWN: Final = 0.1  # of a saving, by which other explanations of the run may differ
-NEGLIGIBLE_SAVING: Final = 0.004  # of the run
+# share of the run, or of the usual step: a replay without edits that is further off
+# is not reliable [chosen]
+MAX_IDENTITY_ERROR_IF_RELIABLE: Final = 0.03
+# share of the critical path: a replay is not reliable if more has no known reason [chosen]
+MAX_RIGID_SHARE_IF_RELIABLE: Final = 0.1
+# share of all known lengths: a probe shortens them by so little that the critical
+# path stays [chosen]
+SHARE_TO_SHORTEN_LENGTHS: Final = 0.01
+# share of a saving: explanations of a run that differ by more make the answer unreliable [chosen]
+MAX_SHARE_OF_SAVING_UNKNOWN: Final = 0.1
+# share of the run: explanations of a run may always differ by so little [chosen]
+NEGLIGIBLE_SAVING: Final = 0.004
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ class Ambiguity:
             saving: What this model says, as a share of the run.
             measure_saving: Returns the same of another model.
         """
-        widest, unknown = max(MAX_SHARE_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING), ""
+        widest, unknown = max(MAX_SHARE_OF_SAVING_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING), ""
         savings = [saving]
         for reason, other in model.alternatives:
             try:
@@ -85,9 +92,11 @@ class Identity:
     def of(cls, model: Model) -> Self:
         """Replay a run without edits, and with all known lengths shorter."""
         usual = model.lengths(model.usual)
-        shorter = model.lengths(model.replayed(model.links.lag - CUT * model.known_lags))
+        shorter = model.lengths(
+            model.replayed(model.links.lag - SHARE_TO_SHORTEN_LENGTHS * model.known_lags)
+        )
         replayed_ns = max(float(usual.sum()), 1.0)
-        response = float((usual - shorter).sum()) / (CUT * replayed_ns)
+        response = float((usual - shorter).sum()) / (SHARE_TO_SHORTEN_LENGTHS * replayed_ns)
         whole, median_step = model.errors
         return cls(
             whole=whole,
@@ -105,9 +114,9 @@ class Identity:
     def doubt(self) -> str | None:
         """Why answers may not be relied upon; None if they may."""
         error = max(abs(self.whole), self.median_step)
-        if error > MAX_ERROR:
+        if error > MAX_IDENTITY_ERROR_IF_RELIABLE:
             return f"without edits it differs from the run by {percent(error, 1)}, more than 3 %"
-        if self.rigid > MAX_RIGID_SHARE:
+        if self.rigid > MAX_RIGID_SHARE_IF_RELIABLE:
             return (
                 f"{percent(self.rigid)} of its critical path is waiting for a reason that the trace "
                 "does not tell, which no edit changes"

@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Savings", "WindowedReplay"]
 
-MAX_PIECES: Final = 250_000  # of workers' time, that are replayed for one effect
-MAX_SERVICES: Final = 100_000  # of servers, that are replayed for one effect, at 20 us each
-MAX_WINDOWS: Final = 4  # of steps, into which they are divided
-MIN_STEPS_OF_WINDOW: Final = 24  # so that its first and last step matter little
+# pieces of workers' time: more are replayed in windows; as many take about a second
+# of CPU [tests/benchmarks/replaying.py]
+MAX_PIECES_REPLAYED: Final = 250_000
+# services of servers: more are replayed in windows; each takes about 20 us [chosen]
+MAX_SERVICES_REPLAYED: Final = 100_000
+# windows: steps are replayed in no more, since each takes time for every rank [policy]
+MAX_WINDOWS_REPLAYED: Final = 4
+# steps: a window has as many, so that its first and last one matter little [chosen; one decision in
+# WindowedReplay.build_around, WindowedReplay._choose_windows]
+MIN_STEPS_OF_WINDOW: Final = 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +56,8 @@ class WindowedReplay:
 
     trace: Trace
     phases: Phases
-    max_pieces: int = MAX_PIECES
-    max_services: int = MAX_SERVICES
+    max_pieces: int = MAX_PIECES_REPLAYED
+    max_services: int = MAX_SERVICES_REPLAYED
     _models: dict[tuple[int, int], Model | None] = field(default_factory=dict)
     _identities: dict[Model, Identity] = field(default_factory=dict)
 
@@ -130,7 +136,7 @@ class WindowedReplay:
         """Return the first row and the one after the last of each window: on a fixed grid."""
         if self._replayed_steps >= len(self._steps):
             return [(0, steps)]
-        length = max(self._replayed_steps // MAX_WINDOWS, MIN_STEPS_OF_WINDOW)
+        length = max(self._replayed_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)
         cells = np.unique(touched // length)
         if not len(cells):
             return []

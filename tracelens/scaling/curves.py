@@ -29,12 +29,14 @@ __all__ = ["By", "Curve", "Kind", "Row", "Scaling", "curves"]
 
 By = Literal["workers", "shards"]
 Kind = Literal["weak", "strong"]
-_CLEAR: Final = 0.25  # how far from the middle between both kinds work per rank has to grow
+# exponent of work per rank: weak and strong scaling cannot be told apart nearer to
+# the middle [chosen]
+MIN_DISTANCE_IF_KIND_CLEAR: Final = 0.25
 _OF_FORECAST: Final = (
     *("workers", "work_ns", "slowest_ns", "step_ns"),
     *("communication_ns", "hidden_ns", "backprop_ns"),
 )
-_MUCH: Final = 0.01  # a loss that is worth a name
+MIN_LOSS_TO_NAME: Final = 0.01  # share of efficiency: a smaller loss gets no name [policy]
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Row:
     def lost_in(self) -> str | None:
         """The factor that efficiency is lost by most."""
         name = min(self.ratios, key=self.ratios.__getitem__)
-        return name if 1 - self.efficiency > _MUCH and self.ratios[name] < 1 else None
+        return name if 1 - self.efficiency > MIN_LOSS_TO_NAME and self.ratios[name] < 1 else None
 
     @property
     def part(self) -> float:
@@ -164,7 +166,9 @@ def _curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | Non
         shards=shards,
         rows=tuple(_row(size, one, groups[size], first, given) for size, one in middles.items()),
         growth=growth,
-        clear=kind is not None or growth is None or abs(growth + 1 / 2) > _CLEAR,
+        clear=kind is not None
+        or growth is None
+        or abs(growth + 1 / 2) > MIN_DISTANCE_IF_KIND_CLEAR,
     )
 
 

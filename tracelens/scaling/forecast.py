@@ -24,14 +24,18 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats
 
-__all__ = ["FEWEST_SIZES", "LARGEST_FACTOR", "Forecast", "Sizes", "forecast"]
+__all__ = ["MAX_FACTOR_VALIDATED", "MIN_SIZES_TO_FORECAST", "Forecast", "Sizes", "forecast"]
 
-FEWEST_SIZES: Final = 4  # fewer fit any curve
-LARGEST_FACTOR: Final = 4  # beyond so many times the largest size, nothing was validated
-_LEAST_ERROR: Final = 0.01  # of a step: what no forecast is better than
-_FIRST_FITTED: Final = 3  # sizes that the first forecast of a known size has
-_FULL: Final = 0.95  # of the largest share that was hidden: below, no more could be
-_WIDTH: Final = 1.96  # deviations of a 95 % interval
+MIN_SIZES_TO_FORECAST: Final = 4  # sizes: fewer fit any curve [chosen]
+# times the largest size: forecasts of larger runs were not validated [chosen]
+MAX_FACTOR_VALIDATED: Final = 4
+MIN_ERROR_OF_FORECAST: Final = 0.01  # of a step: no forecast is better [chosen]
+# sizes: the first forecast of a known size is fitted to as many [chosen]
+MIN_SIZES_FITTED: Final = 3
+# ratio: no more can be hidden if the largest run hides less of the largest share [chosen]
+MAX_RATIO_OF_HIDDEN_IF_FULL: Final = 0.95
+# standard deviations: of a normal distribution [definition]
+_DEVIATIONS_OF_95_PERCENT: Final = 1.96
 _GROWTH: Final[dict[str, Callable[[Floats], Floats]]] = {
     "constant": np.ones_like,
     "ring": lambda sizes: (sizes - 1) / sizes,
@@ -74,31 +78,34 @@ class Forecast:
 
 
 def forecast(known: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
-    """Forecast a step; None where fewer than `FEWEST_SIZES` sizes are known.
+    """Forecast a step; None where fewer than `MIN_SIZES_TO_FORECAST` sizes are known.
 
     Args:
         known: What was measured.
         ranks: At what size.
         strong: All ranks share the same work, of which each has less the more they are.
     """
-    if len(known.ranks) < FEWEST_SIZES:
+    if len(known.ranks) < MIN_SIZES_TO_FORECAST:
         return None
     at = np.array([float(ranks)])
     slowest = float(_slowest(known, at, strong=strong)[0])
     rests, misses = _rests(known, at, strong=strong)
-    weights = 1 / (misses + _LEAST_ERROR**2) ** 2
+    weights = 1 / (misses + MIN_ERROR_OF_FORECAST**2) ** 2
     weights /= weights.sum()
     rest = float(weights @ rests)
     step = slowest + rest
     doublings = max(float(np.log2(ranks / known.ranks[-1])), 1.0)
-    missed = float(weights @ misses) * doublings**2 + _LEAST_ERROR**2
+    missed = float(weights @ misses) * doublings**2 + MIN_ERROR_OF_FORECAST**2
     error = float(np.sqrt(weights @ (rests - rest) ** 2 + missed * step**2))
     return Forecast(
         ranks,
         step,
-        (max(step - _WIDTH * error, slowest), step + _WIDTH * error),
+        (
+            max(step - _DEVIATIONS_OF_95_PERCENT * error, slowest),
+            step + _DEVIATIONS_OF_95_PERCENT * error,
+        ),
         slowest,
-        validated=ranks <= LARGEST_FACTOR * known.ranks[-1],
+        validated=ranks <= MAX_FACTOR_VALIDATED * known.ranks[-1],
     )
 
 
@@ -141,7 +148,7 @@ def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
             _whole(known.first(count), known.ranks[count : count + 1], pair, strong=strong)[0]
             / known.step[count]
             - 1
-            for count in range(_FIRST_FITTED, len(known.ranks))
+            for count in range(MIN_SIZES_FITTED, len(known.ranks))
         ]
         predicted.append(_rest(known, at, pair, strong=strong)[0])
         misses.append(np.mean(np.square(errors)))
@@ -181,7 +188,7 @@ def _hideable(known: Sizes, at: Floats, moved: Floats, *, strong: bool) -> Float
     """
     shares = known.hidden / np.maximum(known.communication, 1.0)
     most = float(shares.max())
-    is_full = shares[-1] < _FULL * most
+    is_full = shares[-1] < MAX_RATIO_OF_HIDDEN_IF_FULL * most
     room = known.hidden[-1] if is_full else most * known.backprop[-1]
     shrunk = known.ranks[-1] / at if strong else np.ones_like(at)
     return np.asarray(np.minimum(most * moved, room * shrunk))

@@ -19,7 +19,8 @@ __all__ = ["SWEEP_FORMAT", "headline", "to_html", "to_json", "to_text"]
 
 SWEEP_FORMAT: Final = "tracelens.sweep/1"
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_NEARLY: Final = 0.95  # of the best throughput
+# share of the best: a cell from here on is as good as the best [policy]
+MIN_SHARE_OF_BEST_THROUGHPUT: Final = 0.95
 _WRITE: Final[dict[str, Callable[[float], str]]] = {
     "throughput": lambda value: f"{value:,.{0 if value >= 100 else 1}f}",
     "efficiency": fmt.percent,
@@ -46,16 +47,19 @@ caption{{text-align:left;padding:4px 0}}
 {body}
 </body></html>
 """
-# Light to dark, of one hue, so that more is darker; text turns white where it would not be read.
+# RGB: the smallest value has this shade; more is darker, of one hue [policy]
 _LIGHT: Final = (237, 244, 250)
-_DARK: Final = (8, 64, 129)
-_WHITE_FROM: Final = 0.55
+_DARK: Final = (8, 64, 129)  # RGB: the largest value has this shade [policy]
+# share of the way to dark: text turns white where black is not legible [policy]
+MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55
 
 
 def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Return which run does most a second, and the smallest that does nearly as much."""
     best = max(cells, key=lambda cell: cell.throughput)
-    near = [cell for cell in cells if cell.throughput >= _NEARLY * best.throughput]
+    near = [
+        cell for cell in cells if cell.throughput >= MIN_SHARE_OF_BEST_THROUGHPUT * best.throughput
+    ]
     small = min(near, key=lambda cell: (cell.workers + cell.shards, -cell.throughput))
     text = f"{_place(best, axes)}: {_WRITE['throughput'](best.throughput)} samples a second"
     text += f", {fmt.percent(best.efficiency)} parallel efficiency"
@@ -144,7 +148,7 @@ def _block(level: float) -> str:
 def _coloured(cell: Cell, measure: str, level: Callable[[Cell], float]) -> str:
     at = level(cell)
     shade = ",".join(f"{a + (b - a) * at:.0f}" for a, b in zip(_LIGHT, _DARK, strict=True))
-    ink = "#fff" if at > _WHITE_FROM else "#1f2328"
+    ink = "#fff" if at > MIN_SHADE_FOR_WHITE_TEXT else "#1f2328"
     factors = ", ".join(f"{n.replace('_', ' ')} {fmt.percent(cell.factors[n])}" for n in FACTORS)
     about = f"{fmt.duration(cell.step_ns)} a step; {factors}"
     text = escape(_shown(cell, measure))

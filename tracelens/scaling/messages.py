@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tracelens.model import fmt
-from tracelens.scaling.forecast import LARGEST_FACTOR
+from tracelens.scaling.forecast import MAX_FACTOR_VALIDATED
 
 if TYPE_CHECKING:
     from tracelens.scaling.curves import Curve, Row, Scaling
@@ -104,7 +104,7 @@ def cautions(found: Scaling) -> list[str]:
             )
         if any(not one.validated for one in curve.forecasts):
             sentences.append(
-                f"Forecasts beyond {LARGEST_FACTOR} times the largest run were never validated."
+                f"Forecasts beyond {MAX_FACTOR_VALIDATED} times the largest run were never validated."
             )
     return list(dict.fromkeys(sentences))
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from tracelens.simulator.scenario import Scenario
 
-__all__ = ["MOST_CELLS", "Axis", "Cell", "cells_of", "parsed", "swept"]
+__all__ = ["MAX_CELLS_OF_SWEEP", "Axis", "Cell", "cells_of", "parsed", "swept"]
 
-MOST_CELLS: Final = 4096
+MAX_CELLS_OF_SWEEP: Final = 4096  # combinations: no more are simulated [policy]
 _SHORT: Final = {"workers": "run.workers", "ps": "servers.shards", "shards": "servers.shards"}
 _BATCH: Final = "batch"  # samples of a worker in a step: what it computes grows with them
 _OF_BATCH: Final = ("data_ms", "forward_ms", "backprop_ms")
@@ -103,8 +103,10 @@ def cells_of(
             f"--over names {max(names, key=names.count)} twice: expected it once."
         )
     count = prod(len(axis.values) for axis in axes)
-    if count > MOST_CELLS:
-        raise InvalidArgument(f"Found {count:,} combinations: expected at most {MOST_CELLS:,}.")
+    if count > MAX_CELLS_OF_SWEEP:
+        raise InvalidArgument(
+            f"Found {count:,} combinations: expected at most {MAX_CELLS_OF_SWEEP:,}."
+        )
     found = []
     for values in product(*(axis.values for axis in axes)):
         given = list(zip(names, values, strict=True))

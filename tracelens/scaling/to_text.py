@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["render"]
 
-COLUMNS: Final = 80
-_NAME: Final = 9  # columns: of what stands before a line
+COLUMNS: Final = 80  # columns: a line is no longer [policy]
+_COLUMNS_OF_NAME: Final = 9  # columns: the word before a line has as many [policy]
 _SHORT: Final = ("step", "effic.", "balance", "serial.", "transfer", "comput.", "lost most in")
 
 
@@ -58,7 +58,10 @@ def _sides(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _wrapped(name: str, text: str) -> list[str]:
-    indent = " " * _NAME
+    indent = " " * _COLUMNS_OF_NAME
     return textwrap.wrap(
-        f"{name:{_NAME}}{text}", COLUMNS, subsequent_indent=indent, break_on_hyphens=False
+        f"{name:{_COLUMNS_OF_NAME}}{text}",
+        COLUMNS,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
     )

@@ -8,24 +8,27 @@ model; with one, only the noise within the runs is known.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracelens.stats.constants import (
-    FEWEST_STEPS,
-    MOST_STEPS,
-    RISK,
-    RUN_SIGMA,
-    SAMPLES,
-    SPREAD_FREEDOM,
-)
 from tracelens.stats.tails import student_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.arrays import Floats
+
+MAX_STEPS_RESAMPLED: Final = 2000  # steps: one of a longer run stands for some neighbours [policy]
+MIN_STEPS_TO_RESAMPLE_RUN: Final = 30  # steps: fewer do not tell how certain a level is [chosen]
+# samples: as many are drawn for the interval of a run's level [policy]
+BOOTSTRAP_SAMPLES_OF_RUN: Final = 400
+# share: equal runs differ by this standard deviation [chosen]
+USUAL_DEVIATION_OF_RUNS: Final = 0.01
+# degrees of freedom: the usual deviation of runs has this weight [chosen]
+FREEDOM_OF_USUAL_DEVIATION: Final = 3
+# probability: runs that are likelier to be equal are not reported as different [policy]
+MAX_P_VALUE_OF_CHANGE: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,10 +84,10 @@ def level(series: Floats, *, mean: bool, seed: int) -> Level:
     Blocks of neighbouring steps are resampled, as steps are correlated (Künsch 1989). Of a long run
     every n-th step counts. Runs that are compared have a `seed` each.
     """
-    taken = series[:: max(-(-len(series) // MOST_STEPS), 1)]
+    taken = series[:: max(-(-len(series) // MAX_STEPS_RESAMPLED), 1)]
     middle = np.mean if mean else np.median
     value = float(middle(taken)) if len(taken) else 0.0
-    if len(taken) < FEWEST_STEPS:
+    if len(taken) < MIN_STEPS_TO_RESAMPLE_RUN:
         return Level(value, np.zeros(0))
     return Level(value, _resampled(taken, middle, seed))
 
@@ -93,7 +96,8 @@ def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
     """Compare a run with baselines.
 
     The variance of a run is that of the baselines, moderated by what is known beforehand: a standard
-    deviation of `RUN_SIGMA` x `unit`, worth `SPREAD_FREEDOM` degrees of freedom (as in Smyth 2004).
+    deviation of `USUAL_DEVIATION_OF_RUNS` x `unit`, worth `FREEDOM_OF_USUAL_DEVIATION` degrees of
+    freedom (as in Smyth 2004).
     Baselines that differ by more than that are taken at their word, and Student's t is theirs alone.
 
     Args:
@@ -107,11 +111,11 @@ def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
     if count == 1:
         return _within_runs(baselines[0], new)
     between = float(values.var(ddof=1))
-    prior = (RUN_SIGMA * unit) ** 2 + within
+    prior = (USUAL_DEVIATION_OF_RUNS * unit) ** 2 + within
     freedom, variance = count - 1, between
     if between <= prior:
-        freedom += SPREAD_FREEDOM
-        variance = ((count - 1) * between + SPREAD_FREEDOM * prior) / freedom
+        freedom += FREEDOM_OF_USUAL_DEVIATION
+        variance = ((count - 1) * between + FREEDOM_OF_USUAL_DEVIATION * prior) / freedom
     error = np.sqrt(variance * (1 + 1 / count) + max(0.0, new.variance - within))
     delta = new.value - before
     reach = _quantile(freedom) * float(error)
@@ -133,7 +137,7 @@ def adjusted(probabilities: Sequence[float | None]) -> list[float | None]:
 
 def rare(probability: float | None) -> bool:
     """Return whether equal runs would rarely differ so far; not where that is not known."""
-    return probability is not None and probability < RISK
+    return probability is not None and probability < MAX_P_VALUE_OF_CHANGE
 
 
 def _within_runs(old: Level, new: Level) -> Change:
@@ -162,6 +166,6 @@ def _resampled(series: Floats, middle: Any, seed: int) -> Floats:
     count = len(series)
     block = max(round(count ** (1 / 3)), 1)
     random = np.random.default_rng(seed)
-    begins = random.integers(0, count - block + 1, (SAMPLES, -(-count // block)))
-    places = (begins[:, :, None] + np.arange(block)).reshape(SAMPLES, -1)[:, :count]
+    begins = random.integers(0, count - block + 1, (BOOTSTRAP_SAMPLES_OF_RUN, -(-count // block)))
+    places = (begins[:, :, None] + np.arange(block)).reshape(len(begins), -1)[:, :count]
     return np.asarray(middle(series[places], axis=1))

@@ -9,25 +9,35 @@ loss: Fearnhead & Rigaill 2019).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.stats.constants import (
-    BLOCK,
-    ENOUGH,
-    FEW,
-    MANY,
-    NEARLY_ALL,
-    PERSISTENT,
-    ROUNDS,
-    TAIL,
-)
 from tracelens.stats.robust import block_edges, block_medians, deviation, deviation_of_steps
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats
     from tracelens.model.findings import Pattern
+
+MIN_STEPS_IF_NO_STALL: Final = 4  # steps: a delay of fewer steps is a stall [calibrate]
+# steps: each run of an intermittent delay is as long [calibrate]
+MIN_STEPS_OF_RUN_OF_SEVERAL: Final = 4
+# ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
+MAX_DEVIATION_RATIO_IF_DRIFTING: Final = 0.9
+# ratio: levels on and off may cost at most this much of one run's cost [calibrate]
+MAX_COST_RATIO_IF_ON_AND_OFF: Final = 0.9
+QUANTILE_TO_START_TWO_MEANS: Final = 0.25  # share: both levels start at this quantile [calibrate]
+ROUNDS_OF_TWO_MEANS: Final = 4  # rounds: two means are fitted to all rows as often [policy]
+ROUNDS_OF_TWO_LEVELS: Final = 4  # rounds: levels and their runs are fitted as often [policy]
+# standard deviations: what is farther beyond a level says no more about edges [calibrate]
+DEVIATIONS_BEYOND_LEVEL_TO_CLIP: Final = 0.5
+# steps: the median of fewer steps outside is taken as 0 [calibrate]
+MIN_STEPS_OF_LOWER_LEVEL: Final = 16
+# share: the lower level is negative only if as many steps are outside [calibrate]
+MIN_SHARE_OF_STEPS_FOR_NEGATIVE_LEVEL: Final = 0.25
+# share: a delay of fewer of all steps is transient [calibrate]
+MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6
+MIN_BLOCKS_OF_RISE: Final = 3  # blocks: a line through fewer is no drift [calibrate]
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +71,9 @@ class Course:
     def stalls(self) -> bool:
         """Whether most of the delay is in short runs, of which there are several."""
         lengths = np.array([last - first + 1 for first, last in self.runs])
-        return len(lengths) > 1 and bool(lengths[lengths < BLOCK].sum() > lengths.sum() / 2)
+        return len(lengths) > 1 and bool(
+            lengths[lengths < MIN_STEPS_IF_NO_STALL].sum() > lengths.sum() / 2
+        )
 
     @property
     def level(self) -> float:
@@ -96,23 +108,27 @@ def courses(residuals: Floats, inside: Flags, *, scattered: bool = False) -> Cou
         short = _two_levels(residuals, inside, shortest=0)
         if short.stalls:
             return short
-    found = _or_rising(residuals, _two_levels(residuals, inside), NEARLY_ALL)
+    found = _or_rising(residuals, _two_levels(residuals, inside), MAX_DEVIATION_RATIO_IF_DRIFTING)
     if found.pattern != "drifting":
-        several = _two_levels(residuals, found.inside, shortest=BLOCK)
+        several = _two_levels(residuals, found.inside, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
         found = several if len(several.runs) > 1 else found
     above = _upper_rows(residuals)
     if above.all() or not above.any():
         return found
     # Where a rank is on and off for about as long, no window shows both levels.
-    on_and_off = _two_levels(residuals, above, shortest=BLOCK)
-    better = len(on_and_off.runs) > 1 and on_and_off.cost < NEARLY_ALL * found.cost
+    on_and_off = _two_levels(residuals, above, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
+    better = (
+        len(on_and_off.runs) > 1 and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * found.cost
+    )
     return on_and_off if better else found
 
 
 def _upper_rows(residuals: Floats) -> Flags:
     """Return which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
-    lower, upper = np.quantile(residuals, [ENOUGH, 1 - ENOUGH])
-    for _ in range(ROUNDS):
+    lower, upper = np.quantile(
+        residuals, [QUANTILE_TO_START_TWO_MEANS, 1 - QUANTILE_TO_START_TWO_MEANS]
+    )
+    for _ in range(ROUNDS_OF_TWO_MEANS):
         above = np.asarray(residuals > (lower + upper) / 2)
         if above.all() or not above.any():
             break
@@ -129,8 +145,8 @@ def _or_rising(residuals: Floats, flat: Course, better: float) -> Course:
 
 def _two_levels(residuals: Floats, inside: Flags, shortest: int | None = None) -> Course:
     """Fit two levels: rows closer to the upper one form the runs; one run if nothing says how short."""
-    tail = TAIL * deviation_of_steps(residuals)
-    for _ in range(ROUNDS):
+    tail = DEVIATIONS_BEYOND_LEVEL_TO_CLIP * deviation_of_steps(residuals)
+    for _ in range(ROUNDS_OF_TWO_LEVELS):
         lower, upper = _levels(residuals, inside)
         level = upper - lower
         gains = np.clip(residuals, lower - tail, upper + tail) - (lower + upper) / 2
@@ -169,15 +185,16 @@ def _levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
     """Return the lower and the upper level."""
     upper = float(np.median(residuals[inside]))
     rest = residuals[~inside]
-    lower = float(np.median(rest)) if len(rest) >= MANY else 0.0
-    least = -upper / 2 if len(rest) >= ENOUGH * len(residuals) else 0.0
+    lower = float(np.median(rest)) if len(rest) >= MIN_STEPS_OF_LOWER_LEVEL else 0.0
+    may_be_negative = len(rest) >= MIN_SHARE_OF_STEPS_FOR_NEGATIVE_LEVEL * len(residuals)
+    least = -upper / 2 if may_be_negative else 0.0
     return min(max(lower, least), upper / 2), upper
 
 
 def _pattern(runs: tuple[tuple[int, int], ...], inside: Flags) -> Pattern:
     if len(runs) > 1:
         return "intermittent"
-    return "persistent" if np.mean(inside) >= PERSISTENT else "transient"
+    return "persistent" if np.mean(inside) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT else "transient"
 
 
 def _to_the_ends(gains: Floats, first: int, last: int, price: float) -> tuple[int, int]:
@@ -258,7 +275,7 @@ def _rising(residuals: Floats, last: int) -> Course | None:
     best, lowest = None, np.inf
     for begin in edges[:-1]:
         line = np.where(middles <= last, np.maximum(middles - begin, 0.0), 0.0)
-        if np.count_nonzero(line) < FEW:
+        if np.count_nonzero(line) < MIN_BLOCKS_OF_RISE:
             break
         slope = float(line @ blocks / (line @ line))
         left = float(np.abs(blocks - slope * line).sum())

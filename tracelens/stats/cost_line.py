@@ -9,23 +9,24 @@ disturbed sizes decide nothing. The interval resamples the calls of every size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-
-from tracelens.stats.constants import (
-    MANY,
-    MOST_OF_A_KIND,
-    MOST_PARTS,
-    MOST_ROUNDS,
-    NEGLIGIBLE,
-    SAMPLES,
-)
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
 
 __all__ = ["CostModel", "fit_cost_model"]
+
+MIN_CALLS_FOR_COST_MODEL: Final = 16  # calls: a line through fewer tells nothing [calibrate]
+# sizes: neighbours are joined if there are more [calibrate]
+MAX_SIZES_FITTED_ONE_BY_ONE: Final = 64
+SIZE_CLASSES_PER_DOUBLING: Final = 16  # classes: sizes that are joined fall into as many [chosen]
+MAX_CALLS_RESAMPLED_OF_SIZE: Final = 256  # calls: as many stand for all of one size [policy]
+# samples: as many are drawn for the interval of a line [policy]
+BOOTSTRAP_SAMPLES_OF_COST_MODEL: Final = 400
+ROUNDS_OF_LINE_FIT: Final = 40  # rounds: a line is fitted as often [policy]
+MIN_ERROR_IN_WEIGHTS: Final = 1e-3  # share of a time: a smaller error weighs no more [policy]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
         nbytes: Payload of each call, positive.
         ns: What each took.
     """
-    if len(nbytes) < MANY or nbytes.max() < 2 * nbytes.min():
+    if len(nbytes) < MIN_CALLS_FOR_COST_MODEL or nbytes.max() < 2 * nbytes.min():
         return None
     sizes, groups = _by_size(nbytes, ns)
     middles = np.array([np.median(group) for group in groups])
@@ -79,10 +80,10 @@ def fit_cost_model(nbytes: Ints, ns: Ints) -> CostModel | None:
 
 
 def _by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
-    """Put calls of one size together; of very many sizes, those within a sixteenth of a doubling."""
+    """Put calls of one size together; of very many sizes, those of one class."""
     keys = nbytes
-    if len(np.unique(nbytes)) > MOST_PARTS:
-        keys = np.round(np.log2(nbytes) * MOST_PARTS / 4).astype(np.int64)
+    if len(np.unique(nbytes)) > MAX_SIZES_FITTED_ONE_BY_ONE:
+        keys = np.round(np.log2(nbytes) * SIZE_CLASSES_PER_DOUBLING).astype(np.int64)
     order = np.argsort(keys, kind="stable")
     cuts = np.flatnonzero(np.diff(keys[order])) + 1
     groups = np.split(ns[order].astype(np.float64), cuts)
@@ -93,9 +94,10 @@ def _by_size(nbytes: Ints, ns: Ints) -> tuple[Floats, list[Floats]]:
 def _bootstrap_medians(groups: list[Floats]) -> Floats:
     """Return medians of resampled calls, [sample, size]."""
     random = np.random.default_rng(0)
-    thinned = [group[:: -(-len(group) // MOST_OF_A_KIND)] for group in groups]
+    thinned = [group[:: -(-len(group) // MAX_CALLS_RESAMPLED_OF_SIZE)] for group in groups]
+    samples = BOOTSTRAP_SAMPLES_OF_COST_MODEL
     drawn = [
-        np.median(group[random.integers(0, len(group), (SAMPLES, len(group)))], axis=1)
+        np.median(group[random.integers(0, len(group), (samples, len(group)))], axis=1)
         for group in thinned
     ]
     return np.stack(drawn, axis=1)
@@ -106,10 +108,10 @@ def _lines(sizes: Floats, times: Floats) -> tuple[Floats, Floats]:
     scale = np.maximum(times, 1.0)
     weight = 1 / scale**2
     latency = slope = np.zeros(len(times))
-    for _ in range(MOST_ROUNDS):
+    for _ in range(ROUNDS_OF_LINE_FIT):
         latency, slope = _weighted(sizes, times, weight)
         error = np.abs(latency[:, None] + slope[:, None] * sizes - times) / scale
-        weight = 1 / scale**2 / np.maximum(error, NEGLIGIBLE)
+        weight = 1 / scale**2 / np.maximum(error, MIN_ERROR_IN_WEIGHTS)
     return latency, slope
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.stats.constants import BINS_PER_DECADE, ROUNDING
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+# bins: a tenfold duration has as many [policy; one decision in log_histogram, _counted]
+BINS_PER_DECADE: Final = 20
+# bins: a duration so close below the next bin is in it, since logarithms are rounded [policy]
+ROUNDING_OF_BINS: Final = 1e-9
 
 
 def log_histogram(
@@ -33,7 +36,9 @@ def log_histogram(
 
 
 def _counted(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
-    power = pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(ROUNDING).floor()
+    power = (
+        pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(ROUNDING_OF_BINS).floor()
+    )
     longest = pl.col(value).arg_max()
     return (
         rows.with_columns(bin=power.cast(pl.Int32))

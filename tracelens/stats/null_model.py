@@ -15,21 +15,34 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.stats.constants import (
-    BETWEEN_RANK_SIGMA,
-    CLEAR,
-    CONSISTENT,
-    CUT,
-    FEW,
-    MAJORITY,
-    MOST_FREEDOM,
-    NOISE_FREEDOM,
-    SPREAD_FREEDOM,
-)
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
+
+# of a step: equal ranks differ by this standard deviation, permanently [calibrate; one decision in
+# NullModel.of, NullModel.scale]
+SPREAD_OF_EQUAL_RANKS: Final = 0.003
+# times: the permanent difference of equal ranks is this much larger than its changes [calibrate]
+RATIO_OF_SPREAD_TO_ITS_CHANGES: Final = 3
+# share: steps outside of a window that is longer predict nothing [calibrate]
+MAX_SHARE_OF_RUN_WITH_OUTSIDE: Final = 0.75
+# degrees of freedom: the prior spread of ranks has this weight [calibrate]
+FREEDOM_OF_SPREAD_PRIOR: Final = 3
+# degrees of freedom: noise has as many before any block [calibrate]
+FREEDOM_OF_NOISE_PRIOR: Final = 3
+# degrees of freedom: a peer's block adds as much to those of the noise [calibrate]
+FREEDOM_OF_NOISE_PER_BLOCK: Final = 0.09
+MAX_FREEDOM_OF_NOISE: Final = 60  # degrees of freedom: noise is known no better [calibrate]
+# degrees of freedom: a peer's window adds less than 1, since windows overlap [calibrate]
+FREEDOM_OF_SPREAD_PER_WINDOW: Final = 0.5
+MAX_FREEDOM_OF_SPREAD: Final = 60  # degrees of freedom: the spread is known no better [calibrate]
+# standard deviations: a mean that is farther out counts as one that far off [calibrate]
+Z_SCORE_TO_CLIP_MEANS: Final = 2.0
+# standard deviations: a block that is farther out counts as one that far off [calibrate]
+Z_SCORE_TO_CLIP_NOISE: Final = 3
+# correlation: neighbouring blocks of noise are taken as no more alike [calibrate]
+MAX_CORRELATION_OF_BLOCKS: Final = 0.75
 
 
 # The variance of the median of so many normal numbers (David & Nagaraja 2003, section 3).
@@ -68,7 +81,7 @@ class NullModel:
         wider = (1 + _variance_of_median(ranks)) / (1 + _variance_of_median(ranks - 1))
         noise = Noise.of(peers, wider)
         seen = wider * _variance(peers.mean(axis=0)) - noise.variance(blocks)
-        return cls(noise, max(seen, BETWEEN_RANK_SIGMA**2), wider, blocks, ranks)
+        return cls(noise, max(seen, SPREAD_OF_EQUAL_RANKS**2), wider, blocks, ranks)
 
     def lasting(self, length: int) -> float:
         """Return what part of a rank's mean outside of a window is expected inside of it, too.
@@ -76,7 +89,7 @@ class NullModel:
         That is the best linear prediction from noise outside and spread between ranks (Henderson 1975):
         all if ranks differ for good, nothing if they hardly do.
         """
-        if length > CONSISTENT * self.blocks:
+        if length > MAX_SHARE_OF_RUN_WITH_OUTSIDE * self.blocks:
             return 0.0
         return self.spread / (self.spread + self.noise.variance(self.blocks - length))
 
@@ -89,24 +102,28 @@ class NullModel:
         outside = self.noise.variance(self.blocks - length) if lasting else 0.0
         noise = self.noise.variance(length) + lasting**2 * outside
         # What equal ranks differ by for good changes with time, but by a fraction of it.
-        natural = BETWEEN_RANK_SIGMA**2 * ((1 - lasting) ** 2 + (lasting / FEW) ** 2)
+        changing = (1 - lasting) ** 2 + (lasting / RATIO_OF_SPREAD_TO_ITS_CHANGES) ** 2
+        natural = SPREAD_OF_EQUAL_RANKS**2 * changing
         values = (self.ranks - 1) * self.blocks
-        known = min(SPREAD_FREEDOM + NOISE_FREEDOM * values, MOST_FREEDOM)
-        freedom = min(MAJORITY * values / length, MOST_FREEDOM)
+        known = FREEDOM_OF_NOISE_PRIOR + FREEDOM_OF_NOISE_PER_BLOCK * values
+        known = min(known, MAX_FREEDOM_OF_NOISE)
+        freedom = min(FREEDOM_OF_SPREAD_PER_WINDOW * values / length, MAX_FREEDOM_OF_SPREAD)
         observed = self.wider * _variance(means)
         if observed < noise + natural:
-            firm = _freedom((noise, known), (natural, SPREAD_FREEDOM))
+            firm = _freedom((noise, known), (natural, FREEDOM_OF_SPREAD_PRIOR))
             both = (freedom * observed + firm * (noise + natural)) / (freedom + firm)
             return float(np.sqrt(both)), freedom + firm
-        uncertain = freedom + SPREAD_FREEDOM
-        natural = (freedom * (observed - noise) + SPREAD_FREEDOM * natural) / uncertain
+        uncertain = freedom + FREEDOM_OF_SPREAD_PRIOR
+        natural = freedom * (observed - noise) + FREEDOM_OF_SPREAD_PRIOR * natural
+        natural /= uncertain
         return float(np.sqrt(noise + natural)), _freedom((noise, known), (natural, uncertain))
 
 
 def _variance(values: Floats) -> float:
     """Return the variance of values around 0, some of which may be far out."""
-    limit = CUT * deviation(values)
-    return float(np.mean(np.clip(values, -limit, limit) ** 2)) / _left_of_normal(CUT)
+    limit = Z_SCORE_TO_CLIP_MEANS * deviation(values)
+    clipped = float(np.mean(np.clip(values, -limit, limit) ** 2))
+    return clipped / _left_of_normal(Z_SCORE_TO_CLIP_MEANS)
 
 
 @cache
@@ -144,13 +161,13 @@ class Noise:
         levels are taken from the same few blocks.
         """
         centred = blocks - np.median(blocks, axis=0)
-        limit = CLEAR * deviation(centred)
+        limit = Z_SCORE_TO_CLIP_NOISE * deviation(centred)
         centred = np.clip(centred, -limit, limit)
         alone = float(np.median((centred**2).mean(axis=0)))
         pairs = centred[1:] * centred[:-1]
         with_next = float(np.median(pairs.mean(axis=0))) if len(pairs) else 0.0
         rho = max(with_next / alone, 0.0) if alone else 0.0
-        rho = min(rho + (1 + 4 * rho) / len(blocks), CONSISTENT)
+        rho = min(rho + (1 + 4 * rho) / len(blocks), MAX_CORRELATION_OF_BLOCKS)
         return cls(wider * max(alone - with_next, 0.0) / (1 - rho), rho)
 
     def variance(self, length: int) -> float:

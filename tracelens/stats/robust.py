@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.stats.constants import (
-    AT_ONCE,
-    BLOCK,
-    CUT,
-    MOST_PARTS,
-    SAMPLES,
-)
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens.arrays import Floats, Ints
 
-
-_TO_SIGMA: Final = 1.4826
+# standard deviations: a normal distribution has them per median absolute deviation [Hampel 1974]
+_DEVIATIONS_PER_MEDIAN_DEVIATION: Final = 1.4826
+MIN_STEPS_OF_BLOCK: Final = 4  # steps: the median of fewer neighbours is too noisy [calibrate]
+MAX_BLOCKS_OF_RUN: Final = 64  # blocks: a longer run has longer blocks instead of more [calibrate]
+# standard deviations: a step that is farther from its block's median counts as one that
+# far off [calibrate]
+Z_SCORE_TO_CLIP_STEPS_OF_BLOCK: Final = 2.0
+# steps: neighbours are resampled as one block; a short run has shorter ones [chosen]
+STEPS_RESAMPLED_IN_A_ROW: Final = 4
+# samples: as many are drawn for the interval of a loss [policy]
+BOOTSTRAP_SAMPLES_OF_LOSS: Final = 400
+MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory for medians [policy]
 
 
 def deviation(values: Floats) -> float:
@@ -36,7 +38,7 @@ def deviation(values: Floats) -> float:
     distances.partition((low, high, -1))  # np.median takes five times as long for a few values
     if np.isnan(distances[-1]):
         return float("nan")
-    return _TO_SIGMA * float((distances[low] + distances[high]) / 2)
+    return _DEVIATIONS_PER_MEDIAN_DEVIATION * float((distances[low] + distances[high]) / 2)
 
 
 def deviation_of_steps(values: Floats) -> float:
@@ -46,7 +48,7 @@ def deviation_of_steps(values: Floats) -> float:
 
 def block_edges(steps: int) -> Ints:
     """Return where blocks of steps begin, and the end; a remainder belongs to the last block."""
-    size = max(BLOCK, steps // MOST_PARTS)
+    size = max(MIN_STEPS_OF_BLOCK, steps // MAX_BLOCKS_OF_RUN)
     edges = np.arange(0, max(steps - size, 0) + 1, size)
     return np.append(edges, steps)
 
@@ -58,9 +60,9 @@ def medians(values: Floats, axis: int) -> Floats:
     to partition them, or to mask what is missing.
     """
     moved = np.moveaxis(values, axis, -1)
-    if moved.ndim == 1 or moved.size <= AT_ONCE:
+    if moved.ndim == 1 or moved.size <= MAX_NUMBERS_SORTED_AT_ONCE:
         return _medians_of_rows(moved)
-    some = max(AT_ONCE * len(moved) // moved.size, 1)
+    some = max(MAX_NUMBERS_SORTED_AT_ONCE * len(moved) // moved.size, 1)
     parts = (moved[first : first + some] for first in range(0, len(moved), some))
     return np.concatenate([_medians_of_rows(part) for part in parts])
 
@@ -92,7 +94,7 @@ def block_levels(values: Floats, edges: Ints) -> Floats:
     middles = block_medians(values, edges)
     rest = np.repeat(middles, np.diff(edges), axis=0)
     np.subtract(values, rest, out=rest)
-    limit = CUT * deviation(rest)
+    limit = Z_SCORE_TO_CLIP_STEPS_OF_BLOCK * deviation(rest)
     return middles + _by_block(np.clip(rest, -limit, limit, out=rest), edges, np.mean)
 
 
@@ -109,9 +111,13 @@ def bootstrap_interval(lost: Floats, job_ns: float, seed: int = 0) -> tuple[floa
     """Return the 95 % interval of the summed loss as a share of the job, resampling blocks of steps."""
     if not lost.size:
         return 0.0, 0.0
-    block = min(BLOCK, max(len(lost) // BLOCK, 1))
+    block = min(STEPS_RESAMPLED_IN_A_ROW, max(len(lost) // STEPS_RESAMPLED_IN_A_ROW, 1))
     count = -(-len(lost) // block)
-    starts = np.random.default_rng(seed).integers(0, len(lost), (SAMPLES, count, 1))
-    rows = ((starts + np.arange(block)) % len(lost)).reshape(SAMPLES, -1)[:, : len(lost)]
+    starts = np.random.default_rng(seed).integers(
+        0, len(lost), (BOOTSTRAP_SAMPLES_OF_LOSS, count, 1)
+    )
+    rows = ((starts + np.arange(block)) % len(lost)).reshape(BOOTSTRAP_SAMPLES_OF_LOSS, -1)[
+        :, : len(lost)
+    ]
     low, high = np.quantile(lost[rows].sum(axis=1) / job_ns, [0.025, 0.975])
     return float(low), float(high)

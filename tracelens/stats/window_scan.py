@@ -23,23 +23,6 @@ import numpy as np
 
 from tracelens.caching import cached_property
 from tracelens.stats.changepoint import course
-from tracelens.stats.constants import (
-    AT_ONCE,
-    BETWEEN_RANK_SIGMA,
-    BLOCK,
-    CLEAR,
-    CONSISTENT,
-    CUT,
-    ENOUGH,
-    FALSE_RATE,
-    FEW,
-    LARGE_DELAY,
-    LEAST_DELAY,
-    MANY,
-    MOST_PARTS,
-    PAIR_WINDOW,
-    PERMUTATIONS,
-)
 from tracelens.stats.null_model import NullModel, median_of_others
 from tracelens.stats.robust import (
     block_edges,
@@ -55,6 +38,49 @@ if TYPE_CHECKING:
 
 
 _BY_RANK: Final = ("mean", "middle", "scale", "p")
+
+MAX_RESIDUALS_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [policy]
+# of a step: a smaller delay of one rank among many is not reported [calibrate]
+MIN_DELAY_AMONG_MANY_RANKS: Final = 0.015
+# of a step: a smaller delay of one of two ranks is not reported [calibrate; one decision in
+# least_effect, _scan_second_of_pair]
+MIN_DELAY_OF_TWO_RANKS: Final = 0.10
+# ranks: among more, a rank hardly moves the peers' median, and counts as a peer [calibrate]
+MAX_RANKS_JUDGED_ONE_BY_ONE: Final = 16
+# share: the whole run has as much of the error rate; windows have the rest [calibrate]
+SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN: Final = 0.25
+MIN_Z_SCORE_TO_COMPUTE_P_VALUE: Final = 3  # standard errors: below, the p-value is 1 [calibrate]
+MAX_P_VALUE_OF_WINDOW: Final = 0.003  # probability: a window above is no candidate [calibrate]
+# steps: outside of a window; fewer do not tell how often the rank is above its level [calibrate]
+MIN_STEPS_OUTSIDE_FOR_RATE: Final = 4
+# steps: as many neighbours count as one, since they are correlated [calibrate]
+CORRELATED_STEPS_IN_SIGN_TEST: Final = 3
+# steps: two ranks that differ for fewer are not judged [calibrate]
+MIN_STEPS_OF_WINDOW_OF_PAIR: Final = 40
+# share: two ranks must differ for as much of a short run [calibrate]
+MIN_SHARE_OF_RUN_OF_WINDOW_OF_PAIR: Final = 0.25
+# of a step: two equal ranks differ by as much at least [calibrate]
+MIN_SCALE_OF_PAIR: Final = 0.003
+# correlation: neighbouring steps have it where a pair's scale is computed [calibrate]
+CORRELATION_OF_STEPS_OF_PAIR: Final = 0.75
+# ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
+MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS: Final = 0.75
+MAX_BLOCKS_OF_PAIR: Final = 64  # blocks: a longer run has longer blocks instead of more [calibrate]
+# share of a window's steps: a window counts if as many have half of the delay or more [calibrate]
+MIN_SHARE_OF_STEPS_DELAYED_IN_PAIR: Final = 0.75
+# times: a window must exceed scores by chance this much [calibrate]
+FACTOR_OF_NULL_SCORES: Final = 2.0
+# standard deviations: a step of a pair that is farther out counts as one that far off [calibrate]
+Z_SCORE_TO_CLIP_SPIKES_OF_PAIR: Final = 3
+# standard deviations: a step that is farther out counts as one that far off in
+# the correlation [calibrate]
+Z_SCORE_TO_CLIP_FOR_CORRELATION: Final = 3
+# correlation: neighbouring steps of a pair are taken as no more alike [calibrate]
+MAX_CORRELATION_OF_STEPS: Final = 0.75
+# steps: blocks in which two ranks are exchanged are no shorter [calibrate]
+MIN_STEPS_EXCHANGED: Final = 4
+EXCHANGES_OF_PAIR: Final = 4999  # exchanges: as many of two ranks are drawn at random [policy]
+MAX_SCORES_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory at once [policy]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +112,7 @@ def peer_residuals(own: Floats, step_ns: float) -> Floats:
     Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
     """
     residuals = np.empty(own.shape)
-    some = max(AT_ONCE // max(own.shape[1], 1), 1)
+    some = max(MAX_RESIDUALS_AT_ONCE // max(own.shape[1], 1), 1)
     for first in range(0, len(own), some):
         rows = slice(first, first + some)
         residuals[rows] = _peer_residuals(own[rows], step_ns)
@@ -102,7 +128,8 @@ def _peer_residuals(own: Floats, step_ns: float) -> Floats:
 
 def least_effect(ranks: int) -> float:
     """Return the smallest excess worth reporting, as a share of the step: more for few ranks."""
-    return LEAST_DELAY + (LARGE_DELAY - LEAST_DELAY) * (2 / ranks) ** 2
+    more_of_pair = MIN_DELAY_OF_TWO_RANKS - MIN_DELAY_AMONG_MANY_RANKS
+    return MIN_DELAY_AMONG_MANY_RANKS + more_of_pair * (2 / ranks) ** 2
 
 
 def scan_ranks(residuals: Floats, known: Flags | None = None) -> Scan:
@@ -130,7 +157,7 @@ def _windows(residuals: Floats, peers: Flags) -> Windows:
     edges = block_edges(len(residuals))
     blocks = block_levels(residuals, edges)
     ranks = np.arange(residuals.shape[1])
-    if len(ranks) > MANY:
+    if len(ranks) > MAX_RANKS_JUDGED_ONE_BY_ONE:
         return _judged(edges, blocks, blocks[:, peers])
     each = [_judged(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)]) for rank in ranks]
     return Windows(each[0].first, each[0].last, *_joined(each, _BY_RANK, axis=1))
@@ -162,9 +189,10 @@ def _of_length(
     scale, freedom = normal.scale(length, peers.residuals(length, stride, lasting))
     level = ranks.means(length, stride) + middle.means(length, stride)
     whole = length == normal.blocks
-    tried = 1 / ENOUGH if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - ENOUGH)
+    share = SHARE_OF_ERROR_RATE_FOR_WHOLE_RUN
+    tried = 1 / share if whole else 2 * normal.blocks / length * (lengths - 1) / (1 - share)
     p = np.ones_like(residual)
-    far = np.nonzero(residual > CLEAR * scale)
+    far = np.nonzero(residual > MIN_Z_SCORE_TO_COMPUTE_P_VALUE * scale)
     if len(far[0]):
         p[far] = np.minimum(student_tail(residual[far] / scale, freedom) * tried, 1.0)
     scales = np.full_like(residual, scale)
@@ -222,12 +250,12 @@ class _Steps:
 def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return a rank's window with the smallest p-value that its steps confirm one by one."""
     p = windows.p[:, rank]
-    if p.min() >= FALSE_RATE:
+    if p.min() >= MAX_P_VALUE_OF_WINDOW:
         return np.argmin(p), 1.0
     order = np.argsort(p, kind="stable")
     best, lowest = order[0], 1.0
     for row in order:
-        if p[row] >= min(lowest, FALSE_RATE):
+        if p[row] >= min(lowest, MAX_P_VALUE_OF_WINDOW):
             break
         first, last = int(windows.first[row]), int(windows.last[row])
         sign = _sign_tail(steps, rank, slice(first, last + 1), windows.middle[row, rank])
@@ -246,9 +274,10 @@ def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
     peers_above, peer_steps = steps.above(rank, level)
     outside = len(own) - len(inside)
     own_above = np.count_nonzero(own > level) - above
-    own_rate = own_above / outside if outside >= BLOCK else 0.0
+    own_rate = own_above / outside if outside >= MIN_STEPS_OUTSIDE_FOR_RATE else 0.0
     rate = max((peers_above + 1) / (peer_steps + 2), own_rate)
-    return float(binomial_tail(above / FEW, len(inside) / FEW, rate))
+    alike = CORRELATED_STEPS_IN_SIGN_TEST
+    return float(binomial_tail(above / alike, len(inside) / alike, rate))
 
 
 def discoveries(p: Floats, rate: float) -> Flags:
@@ -268,24 +297,24 @@ def scan_pair(difference: Floats, seed: int = 0) -> Scan:
     sides = [_scan_second_of_pair(sign * difference, seed) for sign in (-1.0, 1.0)]
     p, mean, first, last = (np.array(column) for column in zip(*sides, strict=True))
     spread = deviation_of_steps(difference)
-    scale = np.maximum(
-        spread * np.sqrt(_steps_alike(CONSISTENT) / (last - first + 1)), BETWEEN_RANK_SIGMA
-    )
-    return Scan(p, mean, scale, first, last)
+    steps_alike = _steps_alike(CORRELATION_OF_STEPS_OF_PAIR)
+    scale = spread * np.sqrt(steps_alike / (last - first + 1))
+    return Scan(p, mean, np.maximum(scale, MIN_SCALE_OF_PAIR), first, last)
 
 
 def least_window_of_pair(steps: int) -> int:
     """Return how long two ranks must differ; shorter, any third program may be the cause."""
-    return min(PAIR_WINDOW, max(int(ENOUGH * steps), 1))
+    share = int(MIN_SHARE_OF_RUN_OF_WINDOW_OF_PAIR * steps)
+    return min(MIN_STEPS_OF_WINDOW_OF_PAIR, max(share, 1))
 
 
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
     """Return p-value, effect and window (first and last row) in which the second rank is latest."""
     whole = (0, len(difference) - 1)
-    fitted = course(difference, *whole, better=CONSISTENT)
+    fitted = course(difference, *whole, better=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
     residual = _without_spikes(difference - fitted.effect)
     difference = fitted.effect + residual
-    size = max(_correlation_length(residual), len(difference) // MOST_PARTS)
+    size = max(_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
     first, last = _windows_of_pair(
         len(difference) // size, -(-least_window_of_pair(len(difference)) // size)
     )
@@ -296,28 +325,29 @@ def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, i
     edges = int(first[row]) * size, int(last[row] + 1) * size - 1
     inside = difference[edges[0] : edges[1] + 1]
     effect = float(np.median(inside))
-    if effect < LARGE_DELAY or np.mean(inside > effect / 2) < CONSISTENT:
+    share_delayed = np.mean(inside > effect / 2)
+    if effect < MIN_DELAY_OF_TWO_RANKS or share_delayed < MIN_SHARE_OF_STEPS_DELAYED_IN_PAIR:
         return 1.0, effect, *edges
-    null = CUT * _null_scores(_block_means(residual, size), first, last, seed)
+    null = FACTOR_OF_NULL_SCORES * _null_scores(_block_means(residual, size), first, last, seed)
     return (1 + np.count_nonzero(null >= scores[row])) / (1 + len(null)), effect, *edges
 
 
 def _without_spikes(residual: Floats) -> Floats:
     """Cut what is far out: a few stalls of the machine must not hide what lasts."""
     middle = np.median(residual)
-    limit = CLEAR * deviation(residual - middle)
+    limit = Z_SCORE_TO_CLIP_SPIKES_OF_PAIR * deviation(residual - middle)
     return np.clip(residual, middle - limit, middle + limit)
 
 
 def _correlation_length(residual: Floats) -> int:
     """Return after how many steps the difference has forgotten, from its lag-1 correlation."""
     centred = residual - np.median(residual)
-    limit = CLEAR * deviation(centred)
+    limit = Z_SCORE_TO_CLIP_FOR_CORRELATION * deviation(centred)
     centred = np.clip(centred, -limit, limit)
     power = float(centred @ centred)
     rho = float(centred[1:] @ centred[:-1]) / power if power else 0.0
-    rho = min(max(rho + (1 + 4 * rho) / len(residual), 0.0), CONSISTENT)  # Kendall's correction
-    return max(BLOCK, _steps_alike(rho))
+    rho = max(rho + (1 + 4 * rho) / len(residual), 0.0)  # Kendall's correction
+    return max(MIN_STEPS_EXCHANGED, _steps_alike(min(rho, MAX_CORRELATION_OF_STEPS)))
 
 
 def _steps_alike(rho: float) -> int:
@@ -351,6 +381,7 @@ def _scores(blocks: Floats, first: Ints, last: Ints) -> Floats:
 
 def _null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
     """Return the greatest score, of either rank, under random exchanges of the ranks in each block."""
-    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (PERMUTATIONS, len(blocks)))
-    parts = np.array_split(signs * blocks, 1 + PERMUTATIONS * len(first) // AT_ONCE)
+    signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
+    part_count = 1 + EXCHANGES_OF_PAIR * len(first) // MAX_SCORES_AT_ONCE
+    parts = np.array_split(signs * blocks, part_count)
     return np.concatenate([np.abs(_scores(part, first, last)).max(axis=1) for part in parts])

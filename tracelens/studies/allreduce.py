@@ -24,13 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["ask", "study"]
 
 PAPER: Final = "Awan et al. 2018, arXiv:1810.11112 (CCGrid'19)"
+# ranks: the largest run has as many [Awan et al. 2018; one decision in _took_us, _crossover,
+# _training]
 _RANKS: Final = 64
+# bytes: these small to large messages are compared [chosen]
 _SIZES: Final = (8 << 10, 128 << 10, 4 << 20, 64 << 20)
+# us: a message is assumed to have this latency [chosen; one decision in _took_us, _crossover]
 _LATENCY_US: Final = 5.0
+# GB/s: a link is assumed to carry as much [chosen; one decision in _took_us, _crossover]
 _GBYTES_PER_S: Final = 10.0
-_STEP_MS: Final = 292.2  # 64 images on one P100
-_GRADIENTS: Final = 102_228_128  # bytes, ResNet-50's trainable variables
-_BANDWIDTHS: Final = (3.0, 6.0, 10.0)
+_STEP_MS: Final = 292.2  # ms: 64 images take as long on one P100 [chosen]
+# bytes: ResNet-50's trainable variables have as many [He et al. 2015]
+_GRADIENTS: Final = 102_228_128
+_BANDWIDTHS: Final = (3.0, 6.0, 10.0)  # GB/s: these are compared [chosen]
 # What the abstract says, and times of two libraries, us, that stand in such a ratio.
 _RATIOS: Final = {
     "small": ("5 x", 150.0, 30.0),

@@ -32,10 +32,13 @@ __all__ = ["MODELS", "ask", "study"]
 
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
-_FITTED: Final = 0.23  # efficiency of 512 workers with 64 servers
-_HIDDEN: Final = 0.5  # of the fullest server's work: from there on transfers count as overlapped
+# efficiency: models are fitted to that of 512 workers with 64 servers [Mathuriya et al. 2017; one
+# decision in _Model._fitted, _explained, _congested]
+_FITTED_EFFICIENCY: Final = 0.23
+# share of the fullest server's work: transfers are overlapped if as much is hidden [chosen]
+MIN_SHARE_HIDDEN_IF_OVERLAPPED: Final = 0.5
 _GIVEN: Final = "the run given"
-_HEP_WORKERS: Final = 256
+_HEP_WORKERS: Final = 256  # workers: HEP-CNN's largest run has as many [Mathuriya et al. 2017]
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class _Model:
 
     def _fitted(self) -> float:
         """Return the cost, as a multiple of compute, that makes 23 % of the fitted size."""
-        whole = 1 / _FITTED
+        whole = 1 / _FITTED_EFFICIENCY
         return whole if self.step(1.0, whole) == whole else whole - 1
 
 
@@ -173,7 +176,7 @@ def _explained(resnet: Scenario) -> Section:
     """Return what even servers would give, and what part of the loss uneven ones are, by model."""
     whole, most = sum(resnet.variables), _fullest(resnet, 64)
     fitted = (512, most)
-    lost = 1 - _FITTED
+    lost = 1 - _FITTED_EFFICIENCY
     even = {name: one.efficiency((512, whole / 64), fitted) for name, one in MODELS.items()}
     even["event"] = _simulated(resnet, 512, 64, "chunked")
     figures = []
@@ -182,7 +185,9 @@ def _explained(resnet: Scenario) -> Section:
         how = "32 KiB chunks" if name == "event" else "even servers"
         figures += [
             Figure(f"efficiency 512/64 with {how}, {name}", reached, "%", tag),
-            Figure(f"of the loss by placement, {name}", (reached - _FITTED) / lost, "%", tag),
+            Figure(
+                f"of the loss by placement, {name}", (reached - _FITTED_EFFICIENCY) / lost, "%", tag
+            ),
         ]
     return Section(
         "How much of the loss is placement?",
@@ -244,7 +249,11 @@ def _shares(name: str, run: Served, tag: Tag) -> tuple[Figure, ...]:
 
 
 def _cause(hidden: float) -> str:
-    return "overlap" if hidden >= _HIDDEN else "no overlap, so incast if few bytes take long"
+    return (
+        "overlap"
+        if hidden >= MIN_SHARE_HIDDEN_IF_OVERLAPPED
+        else "no overlap, so incast if few bytes take long"
+    )
 
 
 def _congested(resnet: Scenario) -> Scenario:
@@ -252,6 +261,6 @@ def _congested(resnet: Scenario) -> Scenario:
 
     Replies do not collide in the simulator, so that pushes alone take what both would.
     """
-    exposed_s = (1 / _FITTED - 1) * (resnet.forward_ms + resnet.backprop_ms) / 1e3
+    exposed_s = (1 / _FITTED_EFFICIENCY - 1) * (resnet.forward_ms + resnet.backprop_ms) / 1e3
     bandwidth = 512**2 * _fullest(resnet, 64) / exposed_s
     return replace(resnet, beside_compute=False, incast=1.0, link_gbytes_per_s=bandwidth / 1e9)

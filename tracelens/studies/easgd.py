@@ -29,10 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["ask", "study"]
 
 PAPER: Final = "You, Buluc & Demmel 2017, arXiv:1708.02983 (SC'17)"
-_ORIGINAL: Final = 0.87  # of an iteration is communication
-_SYNC3: Final = 0.14
-_STEPS: Final = (3.7, 1.3, 1.1)  # speedup of Sync 1 over the original, 2 over 1, 3 over 2
-_WORKERS: Final = (4, 8, 16)
+# share of an iteration: the original communicates as long [You, Buluc & Demmel 2017; one decision
+# in _tree, _totals]
+_ORIGINAL_COMMUNICATION: Final = 0.87
+# share of an iteration: Sync 3 communicates as long [You, Buluc & Demmel 2017]
+_SYNC3_COMMUNICATION: Final = 0.14
+# times: speedup of Sync 1 over the original, 2 over 1, 3 over 2 [You, Buluc & Demmel 2017]
+_SPEEDUPS: Final = (3.7, 1.3, 1.1)
+_WORKERS: Final = (4, 8, 16)  # workers: speedups are computed for these [chosen]
 _SOURCES: Final = (
     "An original iteration is the unit of time: 0.13 computing, 0.87 communicating, as published.",
     "A tree's level is taken to cost what serving one worker does: assumed.",
@@ -51,11 +55,11 @@ def study() -> Study:
 
 
 def _tree() -> Section:
-    compute = 1 - _ORIGINAL
+    compute = 1 - _ORIGINAL_COMMUNICATION
     figures = [
         Figure(
             f"Sync 1 over the original, {workers} workers",
-            workers / (compute + log2(workers) * _ORIGINAL),
+            workers / (compute + log2(workers) * _ORIGINAL_COMMUNICATION),
             "x",
             "assumed",
             "3.7 x",
@@ -71,20 +75,31 @@ def _tree() -> Section:
 
 def _totals() -> Section:
     """Return what follows from the published shares and speedups."""
-    total = list(accumulate(_STEPS, mul))
+    total = list(accumulate(_SPEEDUPS, mul))
     last = 1 / total[-1]
-    computing = last * (1 - _SYNC3)
+    computing = last * (1 - _SYNC3_COMMUNICATION)
     names = ("Sync 1", "Sync 2", "Sync 3")
     figures = [
         *(
             Figure(f"{name}, iteration", 1 / by, "", "derived")
             for name, by in zip(names, total, strict=True)
         ),
-        Figure("Sync 3, communicating", last * _SYNC3, "", "derived"),
+        Figure("Sync 3, communicating", last * _SYNC3_COMMUNICATION, "", "derived"),
         Figure("Sync 3, computing", computing, "", "derived"),
-        Figure("computing, Sync 3 / original", computing / (1 - _ORIGINAL), "x", "derived"),
-        Figure("communication of the original", _ORIGINAL, "%", "consistency check", "87 %"),
-        Figure("communication of Sync 3", _SYNC3, "%", "consistency check", "14 %"),
+        Figure(
+            "computing, Sync 3 / original",
+            computing / (1 - _ORIGINAL_COMMUNICATION),
+            "x",
+            "derived",
+        ),
+        Figure(
+            "communication of the original",
+            _ORIGINAL_COMMUNICATION,
+            "%",
+            "consistency check",
+            "87 %",
+        ),
+        Figure("communication of Sync 3", _SYNC3_COMMUNICATION, "%", "consistency check", "14 %"),
         Figure("speedup of Sync 3", total[-1], "x", "consistency check", "5.3 x"),
     ]
     return Section(

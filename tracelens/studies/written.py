@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["FORMATS"]
 
 STUDY_FORMAT: Final = "tracelens.study/1"
-COLUMNS: Final = 80
+COLUMNS: Final = 80  # columns: a line is no longer [policy; one decision in text, _explained]
 _HEADINGS: Final = ("", "here", "paper", "is")
-_DIGITS: Final = 3
+DIGITS_SHOWN: Final = 3  # digits: a number has as many [policy]
 
 
 def text(found: Study) -> str:
@@ -82,7 +82,7 @@ def _value(one: Figure) -> str:
     if one.unit == "%":
         return fmt.percent(one.value, 1)
     whole = len(str(int(abs(one.value)))) if abs(one.value) >= 1 else 0
-    digits = max(_DIGITS - whole, 0)
+    digits = max(DIGITS_SHOWN - whole, 0)
     return f"{one.value:,.{digits}f} {one.unit}".rstrip()
 
 

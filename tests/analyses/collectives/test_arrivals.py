@@ -15,7 +15,7 @@ from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.trace import Alignment
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
-from tracelens.stats.constants import BINS_PER_DECADE
+from tracelens.stats.histogram import BINS_PER_DECADE
 
 LATE = Fault("backprop", (5,), steps=(20, 59), factor=1.8)
 RUN = Scenario(ranks=8, steps=80, faults=(LATE,))

@@ -7,8 +7,7 @@ import pytest
 from support.runs.matrices import healthy, own_time
 
 from tracelens.analyses.stragglers import detection
-from tracelens.stats.changepoint import course
-from tracelens.stats.constants import NEARLY_ALL
+from tracelens.stats.changepoint import MAX_DEVIATION_RATIO_IF_DRIFTING, course
 
 STEPS = 200
 
@@ -17,7 +16,7 @@ STEPS = 200
 def test_what_lasts_from_begin_to_end_has_no_edges(seed: int) -> None:
     """Noise that remembers looks like an edge for some steps, but does not pay for one."""
     excess = healthy(seed, 2, STEPS, noise=0.06, memory=0.8)[2][:, 1] - 0.6 + 0.06
-    fitted = course(excess, 60, 140, NEARLY_ALL)
+    fitted = course(excess, 60, 140, MAX_DEVIATION_RATIO_IF_DRIFTING)
     assert (fitted.first, fitted.last, fitted.pattern) == (0, STEPS - 1, "persistent")
 
 
@@ -26,7 +25,7 @@ def test_a_clear_edge_stays_near_the_begin(first: int) -> None:
     """Some steps suffice where the lateness is far above noise."""
     excess = healthy(0, 2, STEPS)[2][:, 1] - 0.6
     excess[first:] += 0.3
-    assert course(excess, first + 10, STEPS - 1, NEARLY_ALL).first == first
+    assert course(excess, first + 10, STEPS - 1, MAX_DEVIATION_RATIO_IF_DRIFTING).first == first
 
 
 @pytest.mark.parametrize("seed", range(4))

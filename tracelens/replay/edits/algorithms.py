@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 __all__ = ["carry_out_by", "join", "join_calls", "with_ranks"]
 
 _ASSUMED: Final = "ring"
-_FAR: Final = 4  # times as many ranks: what has been compared with simulated runs
-_FEWEST: Final = 2
-MIN_CALLS_OF_SIZE: Final = 16  # so that their median says what they take better than the line
+# times the recorded ranks: answers for more were not compared with simulated runs [chosen]
+MAX_FACTOR_OF_RANKS_VALIDATED: Final = 4
+MIN_RANKS_OF_ALLREDUCE: Final = 2  # ranks: one needs none [definition]
+# calls: the median of as many says what calls of a size take better than the line [chosen]
+MIN_CALLS_FOR_MEDIAN_OF_SIZE: Final = 16
 
 
 def carry_out_by(changed: Changed, algorithm: str) -> None:
@@ -60,7 +62,7 @@ def with_ranks(changed: Changed, count: str) -> None:
     """
     model, ranks = changed.model, int(count)
     now = len(model.ranks)
-    if min(ranks, now) < _FEWEST:
+    if min(ranks, now) < MIN_RANKS_OF_ALLREDUCE:
         raise InvalidArgument(
             f"found {ranks} ranks instead of {now}, expected at least two of each."
         )
@@ -76,7 +78,11 @@ def with_ranks(changed: Changed, count: str) -> None:
             last = np.append(np.flatnonzero(np.diff(call.step)), call.height - 1)
             wires = at + 2 * last
             changed.lag[from_ranks & np.isin(model.links.target, wires)] += later
-    far = f" More than {_FAR} times the ranks: not validated." if ranks > _FAR * now else ""
+    far = (
+        f" More than {MAX_FACTOR_OF_RANKS_VALIDATED} times the ranks: not validated."
+        if ranks > MAX_FACTOR_OF_RANKS_VALIDATED * now
+        else ""
+    )
     changed.notes.append(
         f"{ranks} ranks instead of {now}, with as much work each; the slowest one of a step is "
         f"{fmt.duration(later)} later than now.{far}"
@@ -108,7 +114,7 @@ def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:
     found = 0
     for number, cost in costs.models.items():
         line = links.lines[number]
-        if line.what != "allreduce" or line.ranks < _FEWEST:
+        if line.what != "allreduce" or line.ranks < MIN_RANKS_OF_ALLREDUCE:
             continue
         recorded = model.algorithms.get(line.ranks, frozenset())
         if len(recorded) > 1:
@@ -240,7 +246,7 @@ def _usual_ns(cost: CostModel, nbytes: Ints, recorded_ns: Floats) -> Floats:
     usual_ns = cost.latency_ns + np.maximum(nbytes, 1) * cost.ns_per_byte
     for size in np.unique(nbytes):
         rows = np.flatnonzero(nbytes == size)
-        if len(rows) >= MIN_CALLS_OF_SIZE:
+        if len(rows) >= MIN_CALLS_FOR_MEDIAN_OF_SIZE:
             usual_ns[rows] = np.median(recorded_ns[rows])
     return usual_ns
 

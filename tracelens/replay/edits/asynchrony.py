@@ -7,14 +7,13 @@ doing one thing after the other, as it comes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.errors import InvalidArgument
 from tracelens.replay.links import Bond
-from tracelens.stats.constants import MAJORITY
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Indices, Ints
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
     from tracelens.replay.model import Model
 
 __all__ = ["first_come"]
+
+# share of steps x ranks: servers take workers in turn if more begin behind a barrier [chosen]
+MIN_SHARE_OF_PULLS_IN_TURN: Final = 0.5
 
 
 def first_come(changed: Changed) -> None:
@@ -32,9 +34,9 @@ def first_come(changed: Changed) -> None:
     """
     model, links = changed.model, changed.model.links
     joined, barriers = model.requests.joined, np.flatnonzero(links.bond == Bond.BARRIER)
-    in_turn = len(np.unique(links.target[barriers])) > MAJORITY * len(model.steps) * len(
-        model.ranks
-    )
+    in_turn = len(np.unique(links.target[barriers])) > MIN_SHARE_OF_PULLS_IN_TURN * len(
+        model.steps
+    ) * len(model.ranks)
     if len(model.ranks) < 2 or not (len(joined) or in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "arrange", "check_received", "held", "place", "place_by", "spread"]
 
-MAX_UNKNOWN_NEEDS: Final = 0.05  # of pulls: beyond, later ones may hold workers up, or not
-MAX_HIDDEN_SHARE: Final = 0.05  # of the time of pushes: beyond, what links do is not known
+# share of pulls: edits are refused if it is unknown for more when workers need them [chosen]
+MAX_SHARE_OF_NEEDS_UNKNOWN: Final = 0.05
+# share of the time of pushes: edits are refused if no server is known to receive
+# for longer [chosen]
+MAX_SHARE_OF_PUSHES_UNRECEIVED: Final = 0.05
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -106,7 +109,7 @@ def check_received(model: Model) -> None:
         InvalidArgument: they did not, and it takes a share of pushes that matters.
     """
     share = model.requests.hidden_transfer_share
-    if share > MAX_HIDDEN_SHARE:
+    if share > MAX_SHARE_OF_PUSHES_UNRECEIVED:
         raise InvalidArgument(
             "not recorded: when servers received what workers pushed (spans with op=receive), which is "
             f"{fmt.percent(share)} of the time of pushes."
@@ -192,7 +195,7 @@ def place_by(changed: Changed, layout: Layout) -> None:
         held_bytes = np.array([*now.values()])
         if np.allclose(shares, held_bytes / held_bytes.sum(), rtol=0, atol=NEGLIGIBLE):
             return
-    if model.requests.unknown_needs > MAX_UNKNOWN_NEEDS:
+    if model.requests.unknown_needs > MAX_SHARE_OF_NEEDS_UNKNOWN:
         raise InvalidArgument(
             f"not recorded: the variables (key) of requests, so that of "
             f"{fmt.percent(model.requests.unknown_needs)} of the pulls it is not known when workers "

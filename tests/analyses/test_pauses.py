@@ -10,7 +10,6 @@ import numpy.typing as npt
 from support.runs.matrices import STEP_NS, healthy, own_time
 
 from tracelens.analyses import stalls
-from tracelens.stats.constants import NOTICEABLE, WORTH_WITH_PEERS
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
@@ -36,7 +35,7 @@ def test_long_pauses_in_most_steps_are_told() -> None:
     (found,) = _told(0.4, everywhere)
     assert found.kind == "gc_stall"
     assert found.saving is not None
-    assert WORTH_WITH_PEERS < found.saving < NOTICEABLE
+    assert stalls.MIN_SAVING_OF_PLAIN_PAUSES < found.saving < stalls.MIN_SAVING_OF_PAUSES
 
 
 def test_few_or_short_pauses_are_not() -> None:

@@ -48,7 +48,8 @@ CALIBRATE: Final = "calibrate"
 FACTORS: Final = (1 / 2, 2 / 3, 1.0, 3 / 2, 2.0)
 CHANCE: Final = 0.05  # that values which differ by nothing are distinguished
 DETECTOR: Final = (
-    "analyses.stragglers.",
+    "analyses.stragglers.detection",
+    "analyses.stragglers.evidence",
     "stats.changepoint",
     "stats.null_model",
     "stats.robust",

@@ -11,7 +11,7 @@ from support.turns import select_turn
 
 import tracelens as tl
 from tracelens.accounting.core_waits import core_wait_of_run
-from tracelens.stats.constants import BOUND
+from tracelens.verdicts.conclusion import MIN_WAIT_FOR_CORES_IF_BUSY
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -52,6 +52,6 @@ def test_no_worker_is_accused_without_a_fault(style: str, tmp_path: Path) -> Non
     """Though tasks differ, and ranks make unequally many of them."""
     trace = recorded(tmp_path / "t", [*launch(PROGRAM, RANKS), style, "none", str(MANY)])
     found = tl.analyze(trace)
-    busy = (core_wait_of_run(trace) or 0.0) >= BOUND
+    busy = (core_wait_of_run(trace) or 0.0) >= MIN_WAIT_FOR_CORES_IF_BUSY
     assert found.verdict.state == ("inconclusive" if busy else "healthy")
     assert [one.sentence for one in found.findings if one.category == "fault"] == []

@@ -13,7 +13,7 @@ from support.turns import select_turn
 import tracelens as tl
 from tracelens.accounting.core_waits import core_wait_of_run
 from tracelens.accounting.stages import find_stages
-from tracelens.stats.constants import BOUND
+from tracelens.verdicts.conclusion import MIN_WAIT_FOR_CORES_IF_BUSY
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -106,4 +106,4 @@ def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: P
     assert report.ledger
     assert any(loss.cause == "bubble" and loss.share > 0.05 for loss in report.ledger.losses)
     waited = core_wait_of_run(trace) or 0.0
-    assert waited >= BOUND or report.verdict.state != "inconclusive"
+    assert waited >= MIN_WAIT_FOR_CORES_IF_BUSY or report.verdict.state != "inconclusive"

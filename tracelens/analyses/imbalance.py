@@ -31,17 +31,6 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
-from tracelens.stats.constants import (
-    CLEAR,
-    ENOUGH,
-    FEW,
-    FEWEST_STEPS,
-    LARGE_DELAY,
-    LEAST_OF_STEP,
-    NEARLY_ALL,
-    NEGLIGIBLE,
-    WORTH,
-)
 from tracelens.stats.robust import bootstrap_interval, deviation
 
 if TYPE_CHECKING:
@@ -49,6 +38,25 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats
     from tracelens.facts import Facts
 
+
+# ranks: among as few, which one is slowest says nothing [calibrate]
+MAX_RANKS_WITHOUT_IMBALANCE_TEST: Final = 3
+MIN_STEPS_FOR_IMBALANCE_TEST: Final = 30  # steps: fewer are not judged [calibrate]
+# of a step: work is even if the slowest rank is beyond the median one by less [calibrate]
+MIN_RESIDUAL_OF_SLOWEST_RANK: Final = 0.10
+# share of the highest entropy: with less, some ranks are the slowest too often [calibrate]
+MIN_ENTROPY_OF_SLOWEST_RANK: Final = 0.9
+# of a step: single spikes make that residual if ranks' usual deviation is smaller [calibrate]
+MIN_WIDTH_OF_RANKS: Final = 0.05
+MIN_SAVING_OF_BALANCE: Final = 0.01  # of the job: an imbalance of less is not reported [policy]
+# correlation: forward and backprop do not vary by work if it is lower [calibrate]
+MIN_CORRELATION_OF_WORK: Final = 0.25
+# share of the mean rank's work: less counts as that much, so that no rank has none [policy]
+MIN_RELATIVE_WORK: Final = 1e-3
+# standard deviations: forward or backprop of a step is disturbed if they differ more [calibrate]
+MIN_Z_SCORE_IF_DISTURBED: Final = 3
+# standard deviations: a rank that is farther out counts as one that far off [calibrate]
+Z_SCORE_TO_CLIP_DEVIATION: Final = 3
 
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -98,7 +106,7 @@ def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> 
     """Look for work that is uneven in every step, but each time on another rank."""
     total = own.total[rows]
     steps, ranks = total.shape
-    if ranks <= FEW or steps < FEWEST_STEPS:
+    if ranks <= MAX_RANKS_WITHOUT_IMBALANCE_TEST or steps < MIN_STEPS_FOR_IMBALANCE_TEST:
         return []
     longest = float((total.max(axis=1) - np.median(total, axis=1)).mean())
     imbalance_share = longest / max(own.step_ns, 1.0)
@@ -107,7 +115,8 @@ def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> 
     entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
     apart = total - np.median(total, axis=1, keepdims=True)
     width = deviation(apart) / max(own.step_ns, 1.0)
-    if imbalance_share <= LARGE_DELAY or entropy <= NEARLY_ALL or width <= LEAST_OF_STEP:
+    is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and width > MIN_WIDTH_OF_RANKS
+    if imbalance_share <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
         return []
     even = balanced(own, rows)
     side_by_side = np.zeros(len(own.steps))
@@ -118,7 +127,7 @@ def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> 
     saved_ns, fix_replayed = price_less_work(facts.replay, fix, side_by_side)
     job = job_ns(facts.trace)
     saving = float(saved_ns.sum()) / job
-    if saving < WORTH:
+    if saving < MIN_SAVING_OF_BALANCE:
         return []
     reason = explained_by_workload(measure_workload(facts.phases, own), own)
     return [
@@ -174,11 +183,11 @@ def balanced(own: ComputeTime, rows: Flags) -> Floats:
         _clipped_deviation(phases["backprop"]),
     )
     common = float(np.mean(forward * backprop))
-    if common <= ENOUGH * np.sqrt(np.var(forward) * np.var(backprop)):
+    if common <= MIN_CORRELATION_OF_WORK * np.sqrt(np.var(forward) * np.var(backprop)):
         return flat
     both = phases["forward"] + phases["backprop"]
     work = _relative_work(phases["forward"], phases["backprop"])
-    work = np.maximum(work / work.mean(axis=1, keepdims=True), NEGLIGIBLE)
+    work = np.maximum(work / work.mean(axis=1, keepdims=True), MIN_RELATIVE_WORK)
     kept = np.sqrt(np.clip(_noise(phases, forward, backprop) / common, 0, 1))
     even = both * work ** (kept - 1)
     as_much = both.sum(axis=1, keepdims=True) / np.maximum(even.sum(axis=1, keepdims=True), 1.0)
@@ -189,7 +198,7 @@ def _relative_work(forward: Floats, backprop: Floats) -> Floats:
     """Return how much work each rank had, as a multiple of the median rank's."""
     first, second = _relative(forward), _relative(backprop)
     apart = first - second
-    disturbed = np.abs(apart) > CLEAR * deviation(apart)
+    disturbed = np.abs(apart) > MIN_Z_SCORE_IF_DISTURBED * deviation(apart)
     return np.where(disturbed, np.minimum(first, second), _relative(forward + backprop))
 
 
@@ -218,6 +227,6 @@ def _relative(values: Floats) -> Floats:
 def _clipped_deviation(values: Floats) -> Floats:
     """Return each rank's relative deviation from the step's median, without its tails."""
     apart = _relative(values) - 1
-    limit = CLEAR * deviation(apart)
+    limit = Z_SCORE_TO_CLIP_DEVIATION * deviation(apart)
     clipped = np.clip(apart, -limit, limit)
     return np.asarray(clipped - clipped.mean())

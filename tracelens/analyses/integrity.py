@@ -9,7 +9,7 @@ collective tell who never entered it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -20,11 +20,15 @@ from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
-from tracelens.stats.constants import SHOWN_PARTS, WORTH
 
 if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
+
+
+MAX_NAMES_LISTED: Final = 8  # processes or ranks: a sentence names no more [policy]
+# share of events: if fewer were dropped, what is left tells the same story [policy]
+MIN_SHARE_DROPPED_IF_FAULT: Final = 0.01
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +195,8 @@ def _aftermath(row: dict[str, Any], after: list[str]) -> dict[str, str]:
 
 def _some(names: list[str]) -> str:
     """Name a few of many."""
-    return ", ".join(names[:SHOWN_PARTS]) + (" and more" if len(names) > SHOWN_PARTS else "")
+    more = " and more" if len(names) > MAX_NAMES_LISTED else ""
+    return ", ".join(names[:MAX_NAMES_LISTED]) + more
 
 
 def _listed(others: list[str]) -> str:
@@ -231,7 +236,7 @@ def _dropped(trace: Trace) -> list[Finding]:
         Finding.of(
             "dropped_events",
             {"lost": f"{lost:,}", "reasons": reasons},
-            category="fault" if share >= WORTH else "opportunity",
+            category="fault" if share >= MIN_SHARE_DROPPED_IF_FAULT else "opportunity",
             ranks=tuple(losers["rank"].unique().sort().to_list()),
             evidence={"dropped": unasked, "share": share},
         )

@@ -20,7 +20,6 @@ from tracelens.accounting.restarts import begun_again, left_behind
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.stats.constants import FEW, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from tracelens.facts import Facts
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EPOCH_COLUMNS", "Membership", "run"]
 
+
+MAX_EPOCHS_SHOWN: Final = 64  # rows: a report shows no more [policy]
+# steps, and their usual time: ranks that begin or end no further apart do so together [calibrate]
+MAX_STEPS_APART: Final = 3
 
 EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "first_step": pl.Int32(),
@@ -48,7 +51,7 @@ class Membership(Shown):
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows."""
-        return {"epochs": self.epochs.head(SHOWN_ROWS)}
+        return {"epochs": self.epochs.head(MAX_EPOCHS_SHOWN)}
 
 
 def run(facts: Facts) -> Membership:
@@ -79,12 +82,12 @@ def _presence(trace: Trace, server: int | None) -> pl.DataFrame:
         ended=pl.col("end_ns").max(),
         typical=length.median(),
     )
-    few = FEW * pl.col("typical").median()
-    later = (pl.col("first") - pl.col("first").min() > FEW) & (
-        pl.col("begun") - pl.col("begun").min() > few
+    most_ns = MAX_STEPS_APART * pl.col("typical").median()
+    later = (pl.col("first") - pl.col("first").min() > MAX_STEPS_APART) & (
+        pl.col("begun") - pl.col("begun").min() > most_ns
     )
-    earlier = (pl.col("last").max() - pl.col("last") > FEW) & (
-        pl.col("ended").max() - pl.col("ended") > few
+    earlier = (pl.col("last").max() - pl.col("last") > MAX_STEPS_APART) & (
+        pl.col("ended").max() - pl.col("ended") > most_ns
     )
     if server is not None:  # who has taken its last work is still there
         later = earlier = pl.lit(value=False)

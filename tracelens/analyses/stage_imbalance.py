@@ -24,7 +24,6 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.stats.constants import CONSISTENT, FEWEST_STEPS, LEAST_OF_STEP, WORTH
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
@@ -43,6 +42,14 @@ STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "own_ns": pl.Float64(),  # of the usual rank, median over steps
     "over_mean": pl.Float64(),  # own / mean of stages - 1
 }
+
+
+# of a step: a stage that is beyond the mean of all by less is not too long [calibrate]
+MIN_RESIDUAL_OF_LONG_STAGE: Final = 0.05
+MIN_STEPS_FOR_STAGE_TEST: Final = 30  # steps: fewer are not judged [calibrate]
+# share of steps: a stage is not reported if it is too long in fewer [calibrate]
+MIN_SHARE_OF_STEPS_OF_LONG_STAGE: Final = 0.75
+MIN_SAVING_OF_EVEN_STAGES: Final = 0.01  # of the job: an imbalance of less is not reported [policy]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,13 +127,14 @@ def _finding(
     middle = np.median(usual, axis=0)
     slowest = int(middle.argmax())
     beyond = (usual[:, slowest] - usual.mean(axis=1)) / max(own.step_ns, 1.0)
-    clear = beyond > LEAST_OF_STEP
-    if len(beyond) < FEWEST_STEPS or clear.mean() < CONSISTENT:
+    is_long = beyond > MIN_RESIDUAL_OF_LONG_STAGE
+    few = len(beyond) < MIN_STEPS_FOR_STAGE_TEST
+    if few or is_long.mean() < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
     fix = WorkFix(own.steps, tuple(_even(own, stages)))
     lost = np.maximum(replay.measure_savings(*fix.changes, steps=fix.steps), 0.0)
     saving = float(lost.sum()) / max(job, 1)
-    if saving < WORTH:
+    if saving < MIN_SAVING_OF_EVEN_STAGES:
         return None
     members = stages.members[slowest]
     ranks = tuple(own.ranks[rank] for rank in members)

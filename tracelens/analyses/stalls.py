@@ -25,21 +25,6 @@ from tracelens.replay.counterfactual import price
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import course, greatest_run
-from tracelens.stats.constants import (
-    BLOCK,
-    BOUND,
-    ENOUGH,
-    FAR_OUT,
-    FEW,
-    FEWEST_STEPS,
-    LARGE_DELAY,
-    MAJORITY,
-    MANY,
-    NEARLY_ALL,
-    NOTICEABLE,
-    PERSISTENT,
-    WORTH_WITH_PEERS,
-)
 from tracelens.stats.robust import bootstrap_interval, deviation, medians
 
 if TYPE_CHECKING:
@@ -52,6 +37,54 @@ if TYPE_CHECKING:
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.changepoint import Course
 
+
+MIN_STEPS_FOR_STALL_TEST: Final = 30  # steps: fewer are not judged [calibrate]
+# of a step's usual compute time: loading of data that takes longer by less is no stall [calibrate]
+MIN_DELAY_OF_DATA: Final = 0.25
+# of a step's usual compute time: another phase that takes longer by less is no stall [calibrate]
+MIN_DELAY_OF_OTHER_PHASES: Final = 0.5
+# standard deviations: a step that is less far out is not slow [calibrate]
+MIN_Z_SCORE_OF_SLOW_STEP: Final = 6.0
+MAX_SLOW_STEPS_BY_CHANCE: Final = 3  # steps: as few slow ones are no stall [calibrate]
+# share of steps: if more are slow, that is how the run is [calibrate]
+MAX_SHARE_OF_SLOW_STEPS: Final = 0.5
+MIN_SAVING_OF_STALL: Final = 0.03  # of the job: a stall of less is not reported [policy]
+# ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
+MAX_DEVIATION_RATIO_IF_STALL_DRIFTS: Final = 0.9
+# share of steps: an interval that is longer is how the run is [calibrate]
+MAX_SHARE_OF_STEPS_OF_LASTING_STALL: Final = 0.5
+MIN_STEPS_OF_LASTING_STALL: Final = 4  # steps: a shorter interval does not last [calibrate]
+# of the job: loading data that takes or costs all ranks less is not reported [policy]
+MIN_SHARE_OF_JOB_LOADING: Final = 0.2
+# share of steps: pauses are plain if some rank makes one in as many [calibrate]
+MIN_SHARE_OF_STEPS_WITH_PAUSE: Final = 0.5
+MIN_LENGTH_OF_PLAIN_PAUSES: Final = 0.10  # of a step: plain pauses are as long [calibrate]
+# of the job: plain pauses of less are not reported [policy]
+MIN_SAVING_OF_PLAIN_PAUSES: Final = 0.003
+MIN_SAVING_OF_PAUSES: Final = 0.03  # of the job: other pauses of less are not reported [policy]
+# share of all pauses: if one rank makes more, that rank is a straggler [calibrate]
+MAX_SHARE_OF_PAUSES_OF_ONE_RANK: Final = 0.5
+# share of ranks: a step that fewer took says nothing of all [calibrate]
+MIN_SHARE_OF_RANKS_IN_STEP: Final = 0.5
+# steps: the run is at each of its two levels for as many [calibrate]
+MIN_STEPS_OF_LEVEL: Final = 16
+# of the lower level: ranks whose levels differ by less are not slowed down [calibrate]
+MIN_RISE_OF_SLOWDOWN: Final = 0.10
+# share of steps: as many must be on the side of the middle where their level is [calibrate]
+MIN_SHARE_OF_STEPS_APART: Final = 0.9
+# share of ranks: as many must be slower by half of the rise or more [calibrate]
+MIN_SHARE_OF_RANKS_SLOWER: Final = 0.9
+# share of steps: levels are searched from these quantiles, from below and from above [calibrate]
+QUANTILE_OF_UPPER_LEVEL: Final = 0.9
+# ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
+MAX_DEVIATION_RATIO_IF_RUN_DRIFTS: Final = 0.9
+MIN_SAVING_OF_SLOWDOWN: Final = 0.03  # of the job: a slowdown of less is not reported [policy]
+# steps after the usual warm-up: what is slow from later on does not warm up [calibrate]
+MAX_STEPS_BEFORE_WARM_UP: Final = 4
+# share of a slowdown: a finding with as many of its steps is the same [calibrate]
+MIN_OVERLAP_OF_ONE_SLOWDOWN: Final = 0.5
+# share of steps: a slowdown of fewer is transient [calibrate]
+MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6
 
 _KINDS: Final[dict[str, str]] = {
     "data": "data_stall",
@@ -71,7 +104,7 @@ def run(facts: Facts) -> Stalls:
     """Compare every phase with itself over the run."""
     trace, phases = facts.trace, facts.phases
     own = facts.compute_time
-    if len(own.ranks) < 2 or len(own.steps) < FEWEST_STEPS or not own.step_ns:
+    if len(own.ranks) < 2 or len(own.steps) < MIN_STEPS_FOR_STALL_TEST or not own.step_ns:
         return Stalls()
     job = job_ns(trace)
     found: list[_Found] = []
@@ -169,17 +202,19 @@ def _slow(
     residual = values - np.median(values)
     spread = deviation(residual)
     usual = own.usual_ns / own.step_ns
-    level = max((ENOUGH if phase == "data" else MAJORITY) * usual, FAR_OUT * spread)
+    least_delay = MIN_DELAY_OF_DATA if phase == "data" else MIN_DELAY_OF_OTHER_PHASES
+    level = max(least_delay * usual, MIN_Z_SCORE_OF_SLOW_STEP * spread)
     chosen, pattern = _lasting(residual, level) or (np.flatnonzero(residual > level), "sparse")
     slow = _Slow(rows[chosen], residual[chosen], pattern)
     overrun_ns = np.maximum(slow.residual, 0.0) * own.step_ns
-    few = not FEW < len(chosen) <= MAJORITY * len(residual)
-    if few or overrun_ns.sum() < NOTICEABLE * job:
+    most = MAX_SHARE_OF_SLOW_STEPS * len(residual)
+    is_stall = MAX_SLOW_STEPS_BY_CHANCE < len(chosen) <= most
+    if not is_stall or overrun_ns.sum() < MIN_SAVING_OF_STALL * job:
         return []
     less_ns = np.zeros(own.total.shape)
     less_ns[slow.rows] = overrun_ns[:, None]
     saving = _price(own, (phase,), less_ns, job, replay)
-    if saving.share < NOTICEABLE:
+    if saving.share < MIN_SAVING_OF_STALL:
         return []
     extra = float(slow.residual.mean()) * own.step_ns
     return [_Found(_finding(own, phase, slow, saving), slow.rows, extra)]
@@ -187,10 +222,12 @@ def _slow(
 
 def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     """Return the interval in which nearly all steps are slow, if there is one."""
-    shape = course(residual, *greatest_run(residual - level / 2), better=NEARLY_ALL)
+    run = greatest_run(residual - level / 2)
+    shape = course(residual, *run, better=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS)
     steps = np.arange(shape.first, shape.last + 1)
-    usual = len(steps) > MAJORITY * len(residual)
-    return None if usual or len(steps) < BLOCK or shape.level < level else (steps, shape.pattern)
+    most = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
+    lasts = MIN_STEPS_OF_LASTING_STALL <= len(steps) <= most
+    return (steps, shape.pattern) if lasts and shape.level >= level else None
 
 
 def _finding(own: ComputeTime, phase: str, slow: _Slow, saving: _Saving) -> Finding:
@@ -236,10 +273,10 @@ def _loading(
 ) -> list[_Found]:
     """Return the opportunity of loading data ahead, where every rank always waits for it."""
     usual = float(np.median(least))
-    if usual * len(least) < BOUND * job:
+    if usual * len(least) < MIN_SHARE_OF_JOB_LOADING * job:
         return []
     saving = _price(own, ("data",), np.full(own.total.shape, usual), job, replay)
-    if saving.share < BOUND:
+    if saving.share < MIN_SHARE_OF_JOB_LOADING:
         return []
     finding = Finding.of(
         "data_stall",
@@ -280,9 +317,10 @@ def pause_findings(
         return []  # no rank waits for another
     hit = np.flatnonzero(paused.any(axis=1))
     length = float(paused[paused > 0].mean()) if hit.size else 0.0
-    plain = len(hit) >= MAJORITY * len(own.steps) and length >= LARGE_DELAY * own.step_ns
-    least = WORTH_WITH_PEERS if plain else NOTICEABLE
-    if by_rank.max() > MAJORITY * by_rank.sum() or cost.saving < least:
+    is_common = len(hit) >= MIN_SHARE_OF_STEPS_WITH_PAUSE * len(own.steps)
+    is_plain = is_common and length >= MIN_LENGTH_OF_PLAIN_PAUSES * own.step_ns
+    least = MIN_SAVING_OF_PLAIN_PAUSES if is_plain else MIN_SAVING_OF_PAUSES
+    if by_rank.max() > MAX_SHARE_OF_PAUSES_OF_ONE_RANK * by_rank.sum() or cost.saving < least:
         return []
     ranks = tuple(rank for rank, ns in zip(own.ranks, by_rank, strict=True) if ns > 0)
     fields = {
@@ -335,15 +373,15 @@ class Slowdown:
 def find_slowdown(own: ComputeTime) -> Slowdown | None:
     """Search the run for an interval in which all ranks compute more slowly."""
     computed = _compute_of_ranks(own) / own.step_ns
-    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MAJORITY)
+    rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
     rows = rows[rows >= compute_time.WARM_UP]
     computed = computed[rows]
-    if len(rows) < 2 * MANY:
+    if len(rows) < 2 * MIN_STEPS_OF_LEVEL:
         return None
     typical = medians(computed, axis=1)
     shape = _upper_level(typical)
     inside = shape.inside
-    if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < MANY:
+    if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < MIN_STEPS_OF_LEVEL:
         return None
     there = [~np.isnan(computed[part]).all(axis=0) for part in (inside, ~inside)]
     ranks = there[0] & there[1]
@@ -354,7 +392,9 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
     apart = np.mean((typical > middle) == inside)
     level = float(np.median(upper - lower))
     combined = np.mean(upper - lower > level / 2)
-    if level < LARGE_DELAY * float(np.median(lower)) or apart < NEARLY_ALL or combined < NEARLY_ALL:
+    is_large = level >= MIN_RISE_OF_SLOWDOWN * float(np.median(lower))
+    is_apart = apart >= MIN_SHARE_OF_STEPS_APART
+    if not (is_large and is_apart and combined >= MIN_SHARE_OF_RANKS_SLOWER):
         return None
     share, uncertain = _longer(typical[inside], typical[~inside])
     return Slowdown(int(rows[shape.first]), int(rows[shape.last]), level, share, uncertain)
@@ -362,9 +402,9 @@ def find_slowdown(own: ComputeTime) -> Slowdown | None:
 
 def _upper_level(values: Floats) -> Course:
     """Return where a series is at the upper one of its levels."""
-    lower, upper = np.quantile(values, [1 - NEARLY_ALL, NEARLY_ALL])
+    lower, upper = np.quantile(values, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
     run = greatest_run(values - (lower + upper) / 2)
-    return course(values - lower, *run, better=NEARLY_ALL)
+    return course(values - lower, *run, better=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
 
 
 def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
@@ -385,7 +425,7 @@ def slowdown_findings(
         _price_speed(own, slow, slow.share + by * slow.uncertain, job_ns, replay)
         for by in (-TWO_SIDED, 0.0, TWO_SIDED)
     )
-    if middle.share < NOTICEABLE:
+    if middle.share < MIN_SAVING_OF_SLOWDOWN:
         return []
     rows = np.arange(slow.first, slow.last + 1)
     saving = replace(middle, interval=(low.share, high.share))
@@ -395,7 +435,7 @@ def slowdown_findings(
 
 def warms_up(first: int, last: int, steps: int) -> bool:
     """Return whether rows are the run's beginning: what is slow there was not always faster."""
-    return first <= compute_time.WARM_UP + BLOCK and last < steps - 1
+    return first <= compute_time.WARM_UP + MAX_STEPS_BEFORE_WARM_UP and last < steps - 1
 
 
 def _price_speed(
@@ -419,7 +459,7 @@ def _same_steps(own: ComputeTime, slow: Slowdown, finding: Finding) -> bool:
         return False
     first, last = (int(own.steps[row]) for row in (slow.first, slow.last))
     common = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
-    return common >= MAJORITY * (last - first + 1)
+    return common >= MIN_OVERLAP_OF_ONE_SLOWDOWN * (last - first + 1)
 
 
 def _grown_most(own: ComputeTime, slow: Slowdown) -> str:
@@ -433,8 +473,8 @@ def _grown_most(own: ComputeTime, slow: Slowdown) -> str:
 
 def _slowdown_finding(own: ComputeTime, slow: Slowdown, saving: _Saving) -> Finding:
     steps = (int(own.steps[slow.first]), int(own.steps[slow.last]))
-    lasting = slow.last - slow.first + 1
-    pattern: Pattern = "persistent" if lasting >= PERSISTENT * len(own.steps) else "transient"
+    share = (slow.last - slow.first + 1) / len(own.steps)
+    pattern: Pattern = "persistent" if share >= MIN_SHARE_OF_STEPS_IF_PERSISTENT else "transient"
     phase = _grown_most(own, slow)
     warming = warms_up(slow.first, slow.last, len(own.steps))
     when, cause = _WARMING if warming else _SLOWER

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,7 +11,6 @@ from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.jitter import in_few_steps
 from tracelens.analyses.stragglers.location import place_of
 from tracelens.model import fmt
-from tracelens.stats.constants import MAJORITY, MANY
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -22,12 +21,21 @@ if TYPE_CHECKING:
 __all__ = ["awaited_text"]
 
 
+MIN_SHARE_CALLED_MOST: Final = 0.5  # share of waits: more is called most of it [policy]
+# times: a step whose delay is smaller than the largest one by more is not named [policy]
+MAX_RATIO_OF_DELAYS_NAMED: Final = 16
+# share of a delay: few steps that have less together are not named [policy]
+MIN_SHARE_OF_DELAY_IN_FEW_STEPS: Final = 0.5
+# share of a delay: if less is between the same neighbours, they are not named [policy]
+MIN_SHARE_OF_DELAY_AT_PLACE: Final = 0.5
+
+
 def awaited_text(facts: Facts, ledger: Ledger) -> str:
     """Return for whom all others wait most, and where it is later than its peers; may be empty."""
     rank, share = ledger.awaited_rank, ledger.awaited_share
     if rank is None or share is None:
         return ""
-    most = "most of it" if share > MAJORITY else fmt.percent(share)
+    most = "most of it" if share > MIN_SHARE_CALLED_MOST else fmt.percent(share)
     return f"{most} for rank {rank}{_where(facts, rank)}"
 
 
@@ -42,15 +50,15 @@ def _where(facts: Facts, rank: int) -> str:
     phase, extra = own.phases[most], longer[most]
     if extra.sum() < len(own.steps):  # not a nanosecond per step
         return ", whose own time is no longer than that of the others"
-    few = in_few_steps(extra) & (extra > extra.max() / MANY)  # not what hardly matters beside
-    if not few.any() or extra[few].sum() < MAJORITY * extra.sum():
+    few = in_few_steps(extra) & (extra > extra.max() / MAX_RATIO_OF_DELAYS_NAMED)
+    if not few.any() or extra[few].sum() < MIN_SHARE_OF_DELAY_IN_FEW_STEPS * extra.sum():
         per_step = fmt.duration(float(extra.sum()) / len(own.steps))
         return f" ({fmt.phase(phase)}: {per_step} per step beyond the others)"
     steps, peers = own.steps[few], tuple(one for one in own.ranks if one != rank)
     parts = [fmt.phase(phase)]
     if phase == CATEGORIES[UNINSTRUMENTED]:
         place = place_of(phases, (rank,), peers, steps)
-        parts += [place.text] if place and place.share >= MAJORITY else []
+        parts += [place.text] if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else []
     usual = float(extra[few].mean())
     seen = sampled_code.of_ranks(trace, phases, (rank,), peers, phase, steps=steps, extra_ns=usual)
     code = f", in {sampled_code.path_text(seen.path)}" if seen else ""

@@ -14,7 +14,6 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
-from tracelens.stats.constants import BOUND, CRITICAL, MODERATE, WORTH
 from tracelens.verdicts.awaited import awaited_text
 from tracelens.verdicts.recognised import gaps_of
 from tracelens.verdicts.tasks import measure_tasks
@@ -32,6 +31,16 @@ if TYPE_CHECKING:
     from tracelens.verdicts.tasks import Tasks
 
 __all__ = ["conclude"]
+
+# share of the time of steps: the machine was busy if ranks wait for cores
+# longer on average [policy]
+MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
+# of the job: the headline of a run without a fault names no smaller saving [policy]
+MIN_SAVING_IN_HEADLINE: Final = 0.1
+MIN_SAVING_IF_CRITICAL: Final = 0.1  # of the job: a fault that costs as much is critical [policy]
+MIN_SAVING_IF_MODERATE: Final = 0.02  # of the job: a fault that costs less is minor [policy]
+# of ranks x job time: a smaller part is not listed among what time went into [policy]
+MIN_LOSS_LISTED: Final = 0.01
 
 _STOPS: Final = ("hang", "desync")  # what a job does not go on after
 _IN_PHASE: Final = {
@@ -179,7 +188,7 @@ def _busy(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
 def _waited_for_cores(facts: Facts) -> str | None:
     """Return for what share of the time ranks waited for cores, if it bounds the run."""
     waited = facts.core_wait
-    return None if waited is None or waited < BOUND else fmt.percent(waited)
+    return None if waited is None or waited < MIN_WAIT_FOR_CORES_IF_BUSY else fmt.percent(waited)
 
 
 def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
@@ -205,7 +214,7 @@ def _without_fault(summary: Summary, ledger: Ledger, best: Finding | None) -> st
     if not is_mostly_lost(ledger):
         return f"HEALTHY{where}: no fault; bound by compute"
     lost = f"{fmt.percent(1 - ledger.useful)} of the time{where} is lost, bound by {_bound(ledger)}"
-    if best is None or (best.saving or 0.0) < CRITICAL:
+    if best is None or (best.saving or 0.0) < MIN_SAVING_IN_HEADLINE:
         return f"NO FAULT: {lost}"
     gained = f"up to {fmt.percent(best.saving or 0.0)}"
     return f"{KINDS[best.kind].title.upper()} \N{MIDDLE DOT} {gained}: {lost}"
@@ -232,9 +241,9 @@ def _severity(finding: Finding) -> str:
         return "critical"
     if finding.saving is None:
         return "limits what is known" if KINDS[finding.kind].group == "trace" else "cost not known"
-    if finding.saving >= CRITICAL:
+    if finding.saving >= MIN_SAVING_IF_CRITICAL:
         return "critical"
-    return "moderate" if finding.saving >= MODERATE else "minor"
+    return "moderate" if finding.saving >= MIN_SAVING_IF_MODERATE else "minor"
 
 
 def _why(finding: Finding) -> str:
@@ -297,7 +306,9 @@ def _bound(ledger: Ledger) -> str:
 def _shares(ledger: Ledger) -> str:
     """Return what the time went into, but for what is hardly any."""
     parts = {name: _of(ledger, *categories) for name, categories in _LOST_TO.items()}
-    spent = [f"{fmt.percent(share)} {name}" for name, share in parts.items() if share >= WORTH]
+    spent = [
+        f"{fmt.percent(share)} {name}" for name, share in parts.items() if share >= MIN_LOSS_LISTED
+    ]
     computed = f"{fmt.percent(ledger.useful)} of the time is computation"
     return f"{', '.join([computed, *spent])}; {fmt.percent(ledger.unexplained)} unexplained."
 

@@ -27,13 +27,11 @@ from tracelens.accounting.efficiency import USEFUL
 from tracelens.accounting.jitter import Waits
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.arrivals import Arrivals
-from tracelens.analyses.servers.bottleneck import FEWEST_STEPS
 from tracelens.analyses.servers.queues import NO_QUEUES, Queues
 from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stage_imbalance import StageImbalance
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
-from tracelens.stats.constants import ROUNDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -51,6 +49,12 @@ if TYPE_CHECKING:
     from tracelens.model.verdict import Cause
 
 __all__ = ["measure"]
+
+# steps: time in which shards work is no known loss in a shorter run, since it was not judged
+# (`servers/bottleneck.py`) [chosen]
+MIN_STEPS_IF_SHARDS_ARE_JUDGED: Final = 20
+# of ranks x job time: a smaller loss comes from rounding, and is dropped [policy]
+MAX_LOSS_BY_ROUNDING: Final = 1e-9
 
 _UNINSTRUMENTED: Final = CATEGORIES[UNINSTRUMENTED]
 _OUTSIDE: Final = "outside"
@@ -97,14 +101,14 @@ def measure(
     for name, waits, awaited in (("wait", last, 1.0), ("ps_queue", pushed, delayed)):
         in_turns = waits.jitter(named, part) if waits else 0.0
         account.book(name, min(awaited, account.left[name]) * in_turns, "jitter")
-    if trace.steps["step"].n_unique() >= FEWEST_STEPS:  # else it was not judged what shards do
+    if trace.steps["step"].n_unique() >= MIN_STEPS_IF_SHARDS_ARE_JUDGED:
         account.book("ps_queue", sum(at_shards[""].values()), "known")
     account.close()
     of_pushes = queues.missing_ns > phases.of("ps_queue").sum() / 2
     rank, share = _most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
         useful=useful,
-        losses=tuple(loss for loss in account.losses if abs(loss.share) > ROUNDING),
+        losses=tuple(loss for loss in account.losses if abs(loss.share) > MAX_LOSS_BY_ROUNDING),
         startup_ns=_startup_ns(trace),
         awaited_rank=rank,
         awaited_share=share,

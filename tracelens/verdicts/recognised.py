@@ -6,7 +6,7 @@ with their bytes, phases, and what devices did on their streams.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -15,7 +15,6 @@ from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.model.verdict import MOST_UNEXPLAINED
 from tracelens.schema.vocabulary import COLLECTIVES, OWN_KINDS
-from tracelens.stats.constants import BOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 __all__ = ["facts_of", "gaps_of"]
+
+
+# share of devices' time: if they are idle for longer, what they wait for is not known [policy]
+MAX_IDLE_SHARE_OF_DEVICES: Final = 0.2
 
 
 def facts_of(trace: Trace) -> list[tuple[str, str]]:
@@ -74,7 +77,7 @@ def _idle_devices(trace: Trace) -> Iterator[Gap]:
     times = device_time(trace)
     whole = sum(one.whole_ns for one in times)
     idle = 1 - sum(one.busy_ns for one in times) / whole if whole else 0.0
-    if idle > BOUND:
+    if idle > MAX_IDLE_SHARE_OF_DEVICES:
         yield Gap(
             f"devices are idle for {fmt.percent(idle)} of the time",
             "what devices wait for",

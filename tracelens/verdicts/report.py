@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Finding, suppressed
 from tracelens.model.result import Report, Result, Summary
 from tracelens.model.trace import Note
-from tracelens.stats.constants import PIECES_OF_MEMORY
 from tracelens.verdicts import conclusion, ledger
 
 if TYPE_CHECKING:
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 __all__ = ["analyze", "ranked"]
+
+
+PARTS_OF_MEMORY: Final = 32  # parts: pieces of workers' time take one of the memory [policy]
 
 
 def analyze(
@@ -51,7 +53,7 @@ def analyze(
         trace,
         lambda done, all_: on_progress(half * done // all_, 100),
         executor,
-        None if memory is None else memory // PIECES_OF_MEMORY,
+        None if memory is None else memory // PARTS_OF_MEMORY,
     )
     give_back()
     facts = Facts(trace, parts)

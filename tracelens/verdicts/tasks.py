@@ -10,14 +10,13 @@ is judged by ranks of times (Mann & Whitney 1947), which long tasks that anybody
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
-from tracelens.stats.constants import CLEARLY_SLOWER, FALSE_RATE
 from tracelens.stats.tails import rank_sum_tail
 
 if TYPE_CHECKING:
@@ -28,6 +27,12 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 __all__ = ["Tasks", "measure_tasks"]
+
+
+# times the others' usual task: a rank whose usual task takes less is not slow [chosen]
+MIN_RATIO_OF_SLOW_TASKS: Final = 1.5
+# probability: a slow rank may be so by chance if that is likelier, over all ranks [chosen]
+MAX_P_VALUE_OF_SLOW_TASKS: Final = 0.003
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,13 +59,13 @@ class Tasks:
     @property
     def is_slower(self) -> bool:
         """Whether the slowest takes clearly longer, be it by chance."""
-        return self.ratio >= CLEARLY_SLOWER
+        return self.ratio >= MIN_RATIO_OF_SLOW_TASKS
 
     @property
     def may_be_chance(self) -> bool:
         """Whether the slowest takes longer by no more than some worker does by chance."""
         p = rank_sum_tail(self.held_ns[self.slowest], self._others)
-        return p * len(self.held_ns) > FALSE_RATE
+        return p * len(self.held_ns) > MAX_P_VALUE_OF_SLOW_TASKS
 
     @property
     def text(self) -> str:

@@ -21,19 +21,6 @@ from tracelens.analyses.stragglers.evidence import find_evidence
 from tracelens.replay.counterfactual import Episode
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import Course, best_runs, courses
-from tracelens.stats.constants import (
-    BETWEEN_RANK_SIGMA,
-    BLOCK,
-    CLEAR,
-    CONSISTENT,
-    ENOUGH,
-    FALSE_RATE,
-    FEW,
-    LEAST_OF_STEP,
-    MAJORITY,
-    MOST_FREEDOM,
-    ROUNDS,
-)
 from tracelens.stats.robust import block_edges, block_medians, deviation, medians
 from tracelens.stats.tails import student_tail
 
@@ -41,6 +28,54 @@ if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.analyses.stragglers.evidence import Evidence
     from tracelens.arrays import Flags, Floats, Indices, Ints
+
+
+# share of the fewer steps: evidence that has as many in common is of one delay [calibrate]
+MIN_OVERLAP_OF_ONE_DELAY: Final = 0.5
+# share of a delay: evidence of which less is left is explained by an episode [calibrate]
+MIN_SHARE_OF_DELAY_LEFT: Final = 0.5
+# share of the delay in all phases: if one phase has as much, its own steps are followed [calibrate]
+MIN_SHARE_OF_DELAY_IN_ONE_PHASE: Final = 0.75
+# share of a delay: if phases that are clearly longer have less, the phase that grew most
+# is named alone [calibrate]
+MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES: Final = 0.5
+MIN_STEPS_OF_LASTING_DELAY: Final = 4  # steps: a delay of fewer does not last [calibrate]
+# share of the fewer steps: evidence that has as many in common with an episode must
+# be as great [calibrate]
+MIN_OVERLAP_WITH_EPISODE: Final = 0.5
+# share of gaps between stalls: a period is reported if as many keep it [calibrate]
+MIN_SHARE_OF_GAPS_WITH_PERIOD: Final = 0.75
+# share of steps: fewer without a delay do not show what is usual [calibrate]
+MIN_SHARE_OF_STEPS_FOR_BASELINE: Final = 0.25
+# standard errors: a phase that is longer by less is not clearly longer [calibrate]
+MIN_Z_SCORE_OF_LONGER_PHASE: Final = 3
+# of a step: equal ranks differ by this standard deviation if nothing shows what is usual,
+# without the delay [calibrate]
+SPREAD_OF_RANKS_WITHOUT_BASELINE: Final = 0.003
+# ranks: a delay that migrates is not searched for among fewer [calibrate]
+MIN_RANKS_FOR_MIGRATING_TEST: Final = 3
+# steps: a delay that migrates stays at each rank for as many in a row [calibrate; one decision
+# in find_migrating, _edges]
+MIN_STEPS_OF_STRETCH: Final = 5
+# of a step: stretches of equal ranks differ by this standard deviation or more [calibrate]
+MIN_SPREAD_OF_STRETCHES: Final = 0.003
+# of a step: a smaller delay that migrates is not searched for [calibrate]
+MIN_MIGRATING_DELAY: Final = 0.05
+# standard deviations: a stretch that is less far out does not set the level of a delay [calibrate]
+MIN_Z_SCORE_OF_STRETCH: Final = 3
+# rounds: the level of a delay that migrates, and its stretches, are fitted as often [policy]
+ROUNDS_OF_MIGRATING_LEVEL: Final = 4
+# degrees of freedom: the spread of stretches has as many [calibrate]
+FREEDOM_OF_STRETCHES: Final = 60
+# probability: a delay that migrates is not reported if chance is likelier [calibrate]
+MAX_P_VALUE_OF_MIGRATING_DELAY: Final = 0.003
+MIN_RANKS_VISITED: Final = 3  # ranks: a delay that visits fewer does not migrate [calibrate]
+# share of steps: a delay migrates if some rank is late in as many [calibrate]
+MIN_SHARE_OF_STEPS_WITH_LATE_RANK: Final = 0.5
+# share of ranks' late steps: if one rank has more, it is the straggler [calibrate]
+MAX_SHARE_OF_STRETCHES_OF_ONE_RANK: Final = 0.5
+# share of steps with a late rank: a delay migrates if only one is late in as many [calibrate]
+MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK: Final = 0.5
 
 
 def find_episodes(own: ComputeTime) -> list[Episode]:
@@ -86,7 +121,11 @@ class _Rank:
         found = []
         while evidence:
             one = max(evidence, key=lambda seen: self._gain(seen, rows))
-            same = [other for other in evidence if _overlap(one.rows, other.rows) >= MAJORITY]
+            same = [
+                other
+                for other in evidence
+                if _overlap(one.rows, other.rows) >= MIN_OVERLAP_OF_ONE_DELAY
+            ]
             followed = self._followed(same, rows)
             evidence = [other for other in evidence if other is not one]
             if followed is not None:
@@ -108,7 +147,7 @@ class _Rank:
         """Return whether a good part of what was seen is not yet explained, and it is the `least`."""
         was = np.median(before[seen.series, seen.rows])
         left = np.median(self.left[seen.series, rows[seen.rows]])
-        return bool(left >= max(MAJORITY * was, least))
+        return bool(left >= max(MIN_SHARE_OF_DELAY_LEFT * was, least))
 
     def _followed(self, seen: list[Evidence], rows: Indices) -> tuple[Episode, float] | None:
         """Follow a delay through all steps, in the phases that it is a delay in, and take it away."""
@@ -118,11 +157,11 @@ class _Rank:
         shape = _best_course(values[-1], seen)
         if len(sure) == 1:
             named = _best_course(values[sure[0]], seen)
-            if named.effect.sum() >= CONSISTENT * shape.effect.sum():
+            if named.effect.sum() >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * shape.effect.sum():
                 shape = named
         parts = _parts(values[:phases], shape, sure)
         chosen = [int(phase) for phase in np.argsort(parts)[::-1] if parts[phase] > 0]
-        if parts.sum() < MAJORITY * shape.level:  # too little in each phase to tell which
+        if parts.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * shape.level:
             chosen = [int(np.argmax(_heights(values[:phases], shape)))]
         elif sorted(chosen) != sure:
             shape = _best_course(values[chosen].sum(axis=0), seen)
@@ -144,7 +183,7 @@ class _Rank:
             return any(one.stalls for one in seen)
         count = int(np.count_nonzero(self.own.settled))
         pair = len(self.own.ranks) == 2
-        least = window_scan.least_window_of_pair(count) if pair else BLOCK
+        least = window_scan.least_window_of_pair(count) if pair else MIN_STEPS_OF_LASTING_DELAY
         lasting = not all(one.stalls for one in seen)
         return lasting and steps >= least
 
@@ -184,7 +223,7 @@ class _Rank:
 
 def _same_steps(seen: Evidence, episode: Episode, rows: Indices) -> bool:
     """Return whether evidence is of the steps of an episode, by and large."""
-    return _overlap(rows[seen.rows], episode.touched) >= MAJORITY
+    return _overlap(rows[seen.rows], episode.touched) >= MIN_OVERLAP_WITH_EPISODE
 
 
 def _overlap(one: Indices, other: Indices) -> float:
@@ -209,7 +248,7 @@ def _period(touched: Indices) -> int | None:
     gaps = gaps[gaps > 1]
     period = int(np.median(gaps)) if len(gaps) else 0
     regular = np.mean(np.abs(gaps - np.maximum(np.rint(gaps / max(period, 1)), 1) * period) <= 1)
-    return period if period > 2 and regular >= CONSISTENT else None
+    return period if period > 2 and regular >= MIN_SHARE_OF_GAPS_WITH_PERIOD else None
 
 
 def _heights(values: Floats, shape: Course) -> Floats:
@@ -221,7 +260,7 @@ def _heights(values: Floats, shape: Course) -> Floats:
 
 def _enough(inside: Flags) -> bool:
     """Return whether there is enough outside to say what is usual."""
-    return bool(np.mean(~inside) >= ENOUGH)
+    return bool(np.mean(~inside) >= MIN_SHARE_OF_STEPS_FOR_BASELINE)
 
 
 def _parts(values: Floats, shape: Course, sure: list[int]) -> Floats:
@@ -239,39 +278,37 @@ def _error(line: Floats, inside: Flags) -> float:
     size = len(line) / (len(edges) - 1)
     count, enough = np.count_nonzero(inside), _enough(inside)
     parts = 1 / count + (1 / (len(line) - count) if enough else 0.0)
+    spread = 0.0 if enough else SPREAD_OF_RANKS_WITHOUT_BASELINE
     return (
-        CLEAR
+        MIN_Z_SCORE_OF_LONGER_PHASE
         * math.sqrt(math.pi / 2)  # a median's standard error, as a multiple of a mean's
-        * float(np.sqrt(noise**2 * size * parts + (0.0 if enough else BETWEEN_RANK_SIGMA**2)))
+        * float(np.sqrt(noise**2 * size * parts + spread**2))
     )
-
-
-_SHORTEST: Final = BLOCK + 1  # steps in a row: more than a block
 
 
 def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> Episode | None:
     """Search all phases together, `excess` as shares of the step, [step, rank]."""
     rows = np.flatnonzero(own.settled)
     values = excess[own.settled_rows]
-    if values.shape[1] < FEW or len(rows) < 2 * _SHORTEST:
+    if values.shape[1] < MIN_RANKS_FOR_MIGRATING_TEST or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
         return None
     stays = block_medians(values, _edges(len(values)))
     apart = (stays - medians(stays, axis=0))[stays != 0]  # who is not there deviates by nothing
-    spread = max(deviation(apart) if apart.size else 0.0, BETWEEN_RANK_SIGMA)
+    spread = max(deviation(apart) if apart.size else 0.0, MIN_SPREAD_OF_STRETCHES)
     # Nearly always some rank is late: of many, noise has dozens as late as a short delay.
     worst = stays.max(axis=1)
-    far = worst[worst > max(LEAST_OF_STEP, CLEAR * spread)]
+    far = worst[worst > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)]
     if not far.size:
         return None
     level = float(np.median(far))
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
         gains = np.minimum(values, level + spread) - level / 2
-        late = best_runs(gains, _SHORTEST * level / 4)
+        late = best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
         if not _migrates(late):
             return None
         level = float(np.median(values[late]))
-    chance = min(float(student_tail(level / spread, MOST_FREEDOM)) * stays.size, 1.0)
-    if chance > FALSE_RATE:
+    chance = min(float(student_tail(level / spread, FREEDOM_OF_STRETCHES)) * stays.size, 1.0)
+    if chance > MAX_P_VALUE_OF_MIGRATING_DELAY:
         return None
     visited = np.flatnonzero(late.any(axis=0))
     effect = np.zeros_like(excess)
@@ -293,13 +330,13 @@ def _migrates(late: Flags) -> bool:
     """Return whether nearly always one rank is late, and each time another one."""
     counts, busy = late.sum(axis=0), late.any(axis=1)
     return bool(
-        np.count_nonzero(counts) >= FEW
-        and busy.mean() >= MAJORITY
-        and counts.max() <= MAJORITY * counts.sum()
-        and np.mean(late[busy].sum(axis=1) == 1) >= MAJORITY
+        np.count_nonzero(counts) >= MIN_RANKS_VISITED
+        and busy.mean() >= MIN_SHARE_OF_STEPS_WITH_LATE_RANK
+        and counts.max() <= MAX_SHARE_OF_STRETCHES_OF_ONE_RANK * counts.sum()
+        and np.mean(late[busy].sum(axis=1) == 1) >= MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK
     )
 
 
 def _edges(steps: int) -> Ints:
     """Return where stays as short as one can be begin, and the end."""
-    return np.append(np.arange(0, steps - _SHORTEST, _SHORTEST), steps)
+    return np.append(np.arange(0, steps - MIN_STEPS_OF_STRETCH, MIN_STEPS_OF_STRETCH), steps)

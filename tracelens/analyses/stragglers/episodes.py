@@ -24,15 +24,6 @@ from tracelens.memory import give_back
 from tracelens.model.findings import TWO_SIDED
 from tracelens.replay.counterfactual import Price, as_work_varies, price
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.stats.constants import (
-    CONSISTENT,
-    ENOUGH,
-    FALSE_RATE,
-    FEW,
-    MAJORITY,
-    NOTICEABLE,
-    WORTH_WITH_PEERS,
-)
 from tracelens.stats.null_model import Noise
 from tracelens.stats.robust import block_edges, block_levels, medians
 from tracelens.stats.window_scan import peer_residuals
@@ -42,6 +33,27 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.replay.counterfactual import Episode
     from tracelens.replay.windows import WindowedReplay
+
+
+# share of the steps of both: episodes that have as many in common have one cause [chosen]
+MIN_OVERLAP_OF_ONE_CAUSE: Final = 0.5
+MIN_HOSTS_TO_COMPARE: Final = 3  # hosts: no host of fewer is judged [chosen]
+# probability: a host is not reported if chance is likelier, over all hosts [chosen]
+MAX_P_VALUE_OF_SLOW_HOST: Final = 0.003
+# share of the fewer steps: a rank's delay that has as many in common with its host's
+# is explained [chosen]
+MIN_OVERLAP_WITH_SLOW_HOST: Final = 0.5
+# share of the median rank's delay: a rank of a slow host that loses less is not slow [chosen]
+MIN_SHARE_OF_DELAY_OF_HOST: Final = 0.5
+# share of a host's ranks: the host is not slow if fewer are [chosen]
+MIN_SHARE_OF_SLOW_RANKS_OF_HOST: Final = 0.75
+# share of steps: fewer outside of a host's delay do not show a rank's usual level [chosen]
+MIN_SHARE_OF_STEPS_WITHOUT_DELAY: Final = 0.25
+# of the job: a straggler among three ranks or more that saves less is not reported, unless it
+# loses much itself [policy]
+MIN_SAVING_AMONG_PEERS: Final = 0.003
+# of the job: a straggler of two ranks that saves less is not reported [policy]
+MIN_SAVING_OF_PAIR: Final = 0.03
 
 
 def group_episodes(own: ComputeTime, found: list[Episode]) -> list[Episode]:
@@ -92,7 +104,7 @@ def _one_cause(one: Episode, other: Episode) -> bool:
 
 def _alike(one: Episode, other: Episode) -> bool:
     both = len(np.intersect1d(one.touched, other.touched))
-    return both >= MAJORITY * len(np.union1d(one.touched, other.touched))
+    return both >= MIN_OVERLAP_OF_ONE_CAUSE * len(np.union1d(one.touched, other.touched))
 
 
 _NOT_LASTING: Final = ("sparse", "migrating")
@@ -111,11 +123,11 @@ def find_slow_hosts(own: ComputeTime) -> list[Episode]:
     ranks = [*ranks_of_hosts(own.hosts).values()]
     usual = float(np.median([len(each) for each in ranks])) if ranks else 0.0
     alike = [each for each in ranks if len(each) >= max(usual, 2)]
-    if len(alike) < FEW:
+    if len(alike) < MIN_HOSTS_TO_COMPARE:
         return []
     hosts = _as_ranks(own, alike)
     lasting = [late for late in detection.find_episodes(hosts) if late.pattern not in _NOT_LASTING]
-    sure = [late for late in lasting if late.p * len(alike) <= FALSE_RATE]
+    sure = [late for late in lasting if late.p * len(alike) <= MAX_P_VALUE_OF_SLOW_HOST]
     found = (_with_ranks(own, late, alike[late.ranks[0]]) for late in sure)
     return [late for late in found if late is not None]
 
@@ -126,7 +138,7 @@ def explained_by_host(late: Episode, hosts: list[Episode]) -> bool:
         set(late.ranks) <= set(host.ranks)
         and {late.phase, *late.also} & {host.phase, *host.also}
         and len(np.intersect1d(late.touched, host.touched))
-        >= MAJORITY * min(len(late.touched), len(host.touched))
+        >= MIN_OVERLAP_WITH_SLOW_HOST * min(len(late.touched), len(host.touched))
         for host in hosts
     )
 
@@ -158,8 +170,8 @@ def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | 
     """Return which ranks a host's lateness is one of, and what each loses; null if only of some."""
     levels, error = _levels(own, late, ranks)
     usual = float(np.sort(levels)[len(levels) // 2])
-    slow = np.asarray(levels > max(MAJORITY * usual, 0.0))
-    if slow.mean() < CONSISTENT:
+    slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * usual, 0.0))
+    if slow.mean() < MIN_SHARE_OF_SLOW_RANKS_OF_HOST:
         return None
     height = float(late.effect[late.touched].max(axis=1).mean()) / own.step_ns
     apart = levels[slow] - levels[slow].mean()
@@ -180,7 +192,7 @@ def _levels(own: ComputeTime, late: Episode, ranks: list[int]) -> tuple[Floats, 
     edges = block_edges(int(inside.sum()))
     blocks = block_levels(values[inside], edges)
     levels = blocks.mean(axis=0)
-    if np.count_nonzero(~inside) >= ENOUGH * len(rows):
+    if np.count_nonzero(~inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
         levels = levels - np.median(values[~inside], axis=0)
     return levels, float(np.sqrt(Noise.of(blocks).variance(len(blocks))))
 
@@ -272,5 +284,5 @@ def _least_saving(own: ComputeTime, late: Episode) -> float:
             late.effect.sum(axis=0).max()
             >= compute_time.LEAST_LOSS * own.length.shape[0] * own.step_ns
         )
-        return 0.0 if loses else WORTH_WITH_PEERS
-    return NOTICEABLE
+        return 0.0 if loses else MIN_SAVING_AMONG_PEERS
+    return MIN_SAVING_OF_PAIR

@@ -20,17 +20,6 @@ import numpy as np
 
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import greatest_run
-from tracelens.stats.constants import (
-    BLOCK,
-    CONSISTENT,
-    FALSE_RATE,
-    FAR_OUT,
-    FEW,
-    LARGE_DELAY,
-    LEAST_DELAY,
-    MAJORITY,
-    MANY,
-)
 from tracelens.stats.robust import medians
 from tracelens.stats.tails import binomial_tail
 
@@ -43,6 +32,33 @@ if TYPE_CHECKING:
 
 _ONE_SIGMA: Final = NormalDist().cdf(1.0)
 _OFF: Final = range(2)  # steps by which stalls may miss their period: none, or one
+
+
+# probability: stalls of any rank of a healthy run are reported with half of it [calibrate]
+MAX_P_VALUE_OF_STALLS: Final = 0.003
+# ranks for each late rank: among more, the late ones hardly move what is normal [calibrate]
+MAX_RANKS_PER_LATE_RANK: Final = 16
+MIN_RANKS_LEFT: Final = 3  # ranks: fewer that are not late do not show what is normal [calibrate]
+# share of ranks: fewer that are not late do not show what is normal [calibrate]
+MIN_SHARE_OF_RANKS_LEFT: Final = 0.5
+# probability: any rank of a healthy run of three ranks or more is reported with it [calibrate]
+MAX_P_VALUE_AMONG_MANY_RANKS: Final = 0.003
+# probability: one of two ranks is not reported if chance is likelier [calibrate]
+MAX_P_VALUE_OF_PAIR: Final = 0.003
+MIN_LENGTH_OF_STALL: Final = 0.10  # of a step: a shorter delay is no stall [calibrate]
+# standard deviations: a step that is less far out is no stall [calibrate]
+MIN_Z_SCORE_OF_STALL: Final = 6.0
+# stalls of a rank: as few are no evidence [calibrate; one decision in find_stalls, _stalling,
+# _most_striking]
+MAX_STALLS_BY_CHANCE: Final = 3
+# steps: a stall that begins sooner after another one belongs to it [calibrate]
+MIN_STEPS_BETWEEN_STALLS: Final = 4
+# share of peers: as many stall no more often than is usual [calibrate]
+QUANTILE_OF_USUAL_STALLS: Final = 0.75
+# stalls: no more beyond the usual number are counted of a peer [calibrate]
+MAX_STALLS_COUNTED_BEYOND_USUAL: Final = 3
+# of a step: equal ranks lose as much to stalls, on average, before any is seen [calibrate]
+LOSS_OF_EQUAL_RANKS_TO_STALLS: Final = 0.015
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,10 +81,11 @@ def find_evidence(residuals: list[Floats], steps: Indices) -> list[Evidence]:
 
     `steps` are their numbers: of those between, nothing is known.
     """
+    rate = MAX_P_VALUE_OF_STALLS / 2 / len(residuals)
     stalls = [
         Evidence(one.rank, series, one.rows, one.p, stalls=True)
         for series, values in enumerate(residuals)
-        for one in find_stalls(values, steps, FALSE_RATE / 2 / len(residuals), residuals[-1] != 0)
+        for one in find_stalls(values, steps, rate, residuals[-1] != 0)
     ]
     return [*_windows(residuals), *stalls]
 
@@ -106,7 +123,8 @@ def _among_many(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
 def _worth_again(known: Flags) -> bool:
     """Return whether it matters, and those who are not late still tell what is normal."""
     late, left = np.count_nonzero(known), np.count_nonzero(~known)
-    return bool(late * MANY >= len(known) and left >= max(FEW, MAJORITY * len(known)))
+    matters = late * MAX_RANKS_PER_LATE_RANK >= len(known)
+    return bool(matters and left >= max(MIN_RANKS_LEFT, MIN_SHARE_OF_RANKS_LEFT * len(known)))
 
 
 def _judged(excess: list[Floats], known: Flags) -> tuple[list[Scan], Floats, Flags]:
@@ -115,7 +133,7 @@ def _judged(excess: list[Floats], known: Flags) -> tuple[list[Scan], Floats, Fla
     p = np.minimum(np.stack([scan.p for scan in scans]) * _tried(len(scans)), 1.0)
     large = np.stack([scan.mean for scan in scans]) >= window_scan.least_effect(p.shape[1])
     worst = np.where(large, p, 1.0).min(axis=0)
-    late = window_scan.discoveries(worst, FALSE_RATE)
+    late = window_scan.discoveries(worst, MAX_P_VALUE_AMONG_MANY_RANKS)
     return scans, p, large & late & (p <= worst[late].max(initial=0.0))
 
 
@@ -130,8 +148,8 @@ def _of_two(excess: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks: as `_among_many`."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in excess]
     chance = np.minimum(np.stack([scan.p for scan in scans]) * len(scans), 1.0)
-    large = np.stack([scan.mean for scan in scans]) >= LARGE_DELAY
-    return scans, chance, (chance < FALSE_RATE) & large
+    large = np.stack([scan.mean for scan in scans]) >= window_scan.least_effect(2)
+    return scans, chance, (chance < MAX_P_VALUE_OF_PAIR) & large
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +182,9 @@ def find_stalls(
     there = excess != 0 if there is None else there
     apart_by = excess - medians(excess, axis=0)
     above = float(np.quantile(apart_by[there], _ONE_SIGMA)) if there.any() else 0.0
-    least = max(LARGE_DELAY, FAR_OUT * above)
+    least = max(MIN_LENGTH_OF_STALL, MIN_Z_SCORE_OF_STALL * above)
     likeliest: dict[int, RankStalls] = {}
-    while (stalled := excess > least).sum(axis=0).max() > FEW:
+    while (stalled := excess > least).sum(axis=0).max() > MAX_STALLS_BY_CHANCE:
         for one in _stalling(stalled, steps, rate, least):
             known = likeliest.get(one.rank)
             if known is None or one.p < known.p:
@@ -182,9 +200,9 @@ def _stalling(stalled: Flags, numbers: Indices, rate: float, length: float) -> I
     counts = apart.sum(axis=0)
     usual = _usual(counts)
     scattered = stalled.sum(axis=0) < steps / 2
-    often = (counts > np.maximum(FEW, usual)) & scattered
+    often = (counts > np.maximum(MAX_STALLS_BY_CHANCE, usual)) & scattered
     p = _chances(counts, usual, steps, often, length)
-    for rank in np.flatnonzero(counts > FEW).tolist():
+    for rank in np.flatnonzero(counts > MAX_STALLS_BY_CHANCE).tolist():
         rows, begins = np.flatnonzero(stalled[:, rank]), np.flatnonzero(apart[:, rank])
         chance = _with_period(float(p[rank]), numbers[begins]) if often[rank] else 1.0
         if chance * ranks >= rate:
@@ -209,9 +227,9 @@ def _with_period(p: float, begins: Indices) -> float:
 def _apart(stalled: Flags) -> Flags:
     """Keep stalls that are four steps or more apart: one disturbance may last longer than a step."""
     kept = np.zeros_like(stalled)
-    last = np.full(stalled.shape[1], -BLOCK)
+    last = np.full(stalled.shape[1], -MIN_STEPS_BETWEEN_STALLS)
     for row in np.flatnonzero(stalled.any(axis=1)):
-        kept[row] = stalled[row] & (row - last >= BLOCK)
+        kept[row] = stalled[row] & (row - last >= MIN_STEPS_BETWEEN_STALLS)
         last[kept[row]] = row
     return kept
 
@@ -222,7 +240,7 @@ def _most_striking(starts: Ints, usual: float, steps: int) -> _Stretch:
     Of each number of stalls the shortest stretch is tried that begins and ends with one, at the rate of
     the peers or of the rank at other times. Chernoff's bound says quickly which is the most striking.
     """
-    numbers = np.arange(FEW + 1, len(starts) + 1)
+    numbers = np.arange(MAX_STALLS_BY_CHANCE + 1, len(starts) + 1)
     if not len(numbers):
         return _Stretch()
     tried = [starts[number - 1 :] - starts[: len(starts) - number + 1] for number in numbers]
@@ -261,7 +279,7 @@ def _stalls_within(rows: Ints, seen: _Stretch) -> Ints:
 def _usual(counts: Ints) -> Floats:
     """Return for each rank how many stalls are usual: its peers' upper quartile."""
     ordered = np.sort(counts)
-    place = np.ceil(CONSISTENT * (len(counts) - 2)).astype(int)
+    place = np.ceil(QUANTILE_OF_USUAL_STALLS * (len(counts) - 2)).astype(int)
     # Without itself, a rank at or below that place has the next one there.
     usual = np.where(counts <= ordered[place], ordered[place + 1], ordered[place])
     return np.asarray(usual, np.float64)
@@ -281,10 +299,10 @@ def _chances(counts: Ints, usual: Floats, steps: int, often: Flags, length: floa
     if not often.any():
         return p
     peers, own, usual = len(counts) - 1, counts[often], usual[often]
-    most = usual + FEW
+    most = usual + MAX_STALLS_COUNTED_BEYOND_USUAL
     sums = {limit: np.minimum(counts, limit).sum() for limit in set(most.tolist())}
     total = np.array([sums[limit] for limit in most.tolist()]) - np.minimum(own, most)
-    unseen = length / (LEAST_DELAY * steps)
+    unseen = length / (LOSS_OF_EQUAL_RANKS_TO_STALLS * steps)
     rate = np.maximum(usual / steps, (total + 1) / ((peers + unseen) * steps + 2))
     by_rate = binomial_tail(own, steps, rate)
     by_part = binomial_tail(own, own + total, 1 / (1 + peers + unseen))

@@ -37,17 +37,6 @@ from tracelens.analyses.stragglers.location import parts_of, place_of
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
-from tracelens.stats.constants import (
-    CLEAR,
-    CONSISTENT,
-    CUT,
-    ENOUGH,
-    FAULT_OF_A_PAIR,
-    FEW,
-    FEWEST_STEPS,
-    MAJORITY,
-    NEARLY_ALL,
-)
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -60,6 +49,28 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.replay.counterfactual import Episode, Price
 
+
+# late ranks for each other rank: with more, the median rank is no reliable baseline [chosen]
+MAX_LATE_RANKS_PER_OTHER: Final = 0.75
+MIN_STEPS_FOR_STRAGGLER_TEST: Final = 30  # steps: fewer are not judged [chosen]
+# times the uncertainty of clocks: if a step loses less, arrivals cannot tell [chosen]
+MIN_LOSS_IN_CLOCK_UNCERTAINTIES: Final = 3
+# share of a loss: ranks for which others waited less are no stragglers [chosen]
+MIN_SHARE_OF_LOSS_AWAITED: Final = 0.25
+# standard deviations: waits for ranks at collectives may be as much longer than measured [chosen]
+Z_SCORE_OF_WAIT_AT_CALLS: Final = 2.0
+# standard deviations: waits for ranks in messages may be as much longer than measured [chosen]
+Z_SCORE_OF_WAIT_FOR_MESSAGES: Final = 2.0
+# of a step: a smaller delay of one of two ranks is an opportunity; of 20 healthy runs of two
+# equal processes on one quiet machine, two differed by 10 and 13 % throughout [policy]
+MIN_DELAY_OF_PAIR_IF_FAULT: Final = 0.15
+# share of a host's ranks: if fewer are late, ranks are named instead of the host [chosen]
+MIN_SHARE_OF_LATE_RANKS_OF_HOST: Final = 0.75
+MIN_PARTS_TO_NAME_LAYERS: Final = 3  # parts of a phase: of fewer none is named [policy]
+# share of a delay: if less is between the same neighbours, they are not named [policy]
+MIN_SHARE_OF_DELAY_AT_PLACE: Final = 0.5
+# share of a delay: if reductions in flight absorb less, that gets no sentence [policy]
+MIN_SHARE_ABSORBED_TO_REPORT: Final = 0.1
 
 _KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
 
@@ -82,7 +93,8 @@ def run(facts: Facts) -> Stragglers:
     job = job_ns(trace)
     worth = priced(own, job, facts.replay)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
-    majority = len(own.ranks) > 2 and len(late) > CONSISTENT * (len(own.ranks) - len(late))
+    others = len(own.ranks) - len(late)
+    majority = len(own.ranks) > 2 and len(late) > MAX_LATE_RANKS_PER_OTHER * others
     given = measure_workload(phases, own) if worth else {}
     findings = [
         _finding(trace, own, found, _clues(trace, phases, own, found, given))
@@ -98,11 +110,12 @@ def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
     if len(own.ranks) < 2:
         return f"{len(own.ranks) or 'No'} worker rank: straggler tests compare ranks, so none was made."
     more = ". Choose more with --steps or --time" if chosen else ""
-    if len(own.steps) < FEWEST_STEPS:
+    if len(own.steps) < MIN_STEPS_FOR_STRAGGLER_TEST:
         hint = more or ". Mark steps with tl.step(i)"
         found = fmt.count(len(own.steps), "step")
-        return f"Only {found} found; straggler tests need {FEWEST_STEPS}{hint}."
-    least, settled = FEWEST_STEPS - compute_time.WARM_UP, int(np.count_nonzero(own.settled))
+        return f"Only {found} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
+    least = MIN_STEPS_FOR_STRAGGLER_TEST - compute_time.WARM_UP
+    settled = int(np.count_nonzero(own.settled))
     if settled < least:
         return (
             f"Only {settled} of {len(own.steps)} steps can be compared: not the first "
@@ -125,18 +138,19 @@ def _corroborated(facts: Facts, late: Episode, *, lost_ns: float) -> bool:
     ranks = tuple(own.ranks[rank] for rank in late.ranks)
     if own.work_left_to_others(late.ranks):
         return True
-    if late.pattern == "migrating" or lost_ns < CLEAR * trace.uncertainty_ns * len(rows):
+    clear_ns = MIN_LOSS_IN_CLOCK_UNCERTAINTIES * trace.uncertainty_ns * len(rows)
+    if late.pattern == "migrating" or lost_ns < clear_ns:
         return True
     messages = facts.awaited_messages.filter(pl.col("step").is_in(own.steps[rows]))
     if messages.height:
         peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
         caused = dict(wait_caused_alone(messages, facts.phases).iter_rows())
-        if _beyond(caused, ranks, peers) >= ENOUGH * lost_ns:
+        if _beyond(caused, ranks, peers) >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
             return True
     held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)
     if held is None:
         return not messages.height
-    return held[0] + CUT * held[1] >= ENOUGH * lost_ns
+    return held[0] + Z_SCORE_OF_WAIT_AT_CALLS * held[1] >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns
 
 
 def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]) -> float:
@@ -146,7 +160,8 @@ def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ..
     if not len(theirs):
         return float(mine)
     typical = float(np.median(theirs))
-    return mine - len(ranks) * typical + CUT * deviation(theirs - typical)
+    margin = Z_SCORE_OF_WAIT_FOR_MESSAGES * deviation(theirs - typical)
+    return mine - len(ranks) * typical + margin
 
 
 def _straggler(own: ComputeTime, late: Episode, cost: Price, *, majority: bool) -> Straggler:
@@ -232,7 +247,7 @@ def _evidence(trace: Trace, own: ComputeTime, found: Straggler) -> dict[str, Any
 
 def _category(own: ComputeTime, found: Straggler, clues: Clues) -> Literal["fault", "opportunity"]:
     """Return whether something is wrong, or merely could be better."""
-    alike = len(own.ranks) == 2 and found.share < FAULT_OF_A_PAIR
+    alike = len(own.ranks) == 2 and found.share < MIN_DELAY_OF_PAIR_IF_FAULT
     chance = clues.core is not None and clues.core.is_common
     return "opportunity" if alike or chance or found.late.phase == "checkpoint" else "fault"
 
@@ -248,7 +263,8 @@ def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
     hosts = tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks))
     whole = all(
         len(members[host]) > 1
-        and len(set(members[host]) & set(late.ranks)) >= CONSISTENT * len(members[host])
+        and len(set(members[host]) & set(late.ranks))
+        >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(members[host])
         for host in hosts
     )
     return hosts if whole and len(members) > len(hosts) else ()
@@ -377,7 +393,7 @@ def _at_best(found: Straggler) -> dict[str, str]:
 
 def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
     """Return which layers it is in, or that all are slower alike, where there are layers to tell."""
-    if parts is None or phase not in LAYERED or len(parts.rows) < FEW:
+    if parts is None or phase not in LAYERED or len(parts.rows) < MIN_PARTS_TO_NAME_LAYERS:
         return []
     where, share = parts.most
     if where:
@@ -388,13 +404,13 @@ def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
 
 def place_sentences(place: Place | None, seen: Culprit | None) -> list[str]:
     """Return that no span covers it, between what it is, and how to learn more of it."""
-    where = f", {place.text}" if place and place.share >= MAJORITY else ""
+    where = f", {place.text}" if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else ""
     how = "" if seen else ": wrap it in a span (tl.span), or record with --sample to see the code"
     return [f"No span covers it{where}{how}."]
 
 
 def _absorbed(cost: Price) -> str:
-    if cost.in_flight < 1 - NEARLY_ALL:
+    if cost.in_flight < MIN_SHARE_ABSORBED_TO_REPORT:
         return ""
     return f"; reductions in flight absorb {fmt.percent(cost.in_flight)} of the delay"
 

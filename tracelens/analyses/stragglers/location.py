@@ -15,7 +15,6 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, NOTHING, TRANSFER, UNINSTRUMENTED
 from tracelens.caching import cached_property
 from tracelens.model import fmt
-from tracelens.stats.constants import CONSISTENT, ENOUGH, FEW, MAJORITY, MANY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,19 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Ints
 
-__all__ = ["MAJORITY", "Parts", "Place", "parts_of", "place_of"]
+__all__ = ["Parts", "Place", "parts_of", "place_of"]
+
+
+# share of a delay: the part with the most is not named if it has less [policy]
+MIN_SHARE_OF_SLOWEST_PART: Final = 0.5
+MAX_PARTS_NAMED: Final = 3  # parts: no more are named as where the delay is [policy]
+# share of a delay: parts that have less together are not named [policy]
+MIN_SHARE_OF_DELAY_IN_PARTS: Final = 0.75
+# share of a phase's usual time: parts that take more are no few ones, and not named [policy]
+MAX_SHARE_OF_USUAL_TIME_IN_PARTS: Final = 0.5
+# share of a delay: all parts are slower alike if no more would have to be moved [policy]
+MAX_SHARE_ELSEWHERE_IF_ALIKE: Final = 0.25
+MAX_PARTS_LISTED: Final = 16  # parts: the evidence of a finding lists no more [policy]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,15 +50,16 @@ class Parts:
     def slowest(self) -> str | None:
         """The one part in which most of the delay is."""
         name, share = self.rows["name"][0], self._shares[0]
-        return str(name) if name is not None and share >= MAJORITY else None
+        return str(name) if name is not None and share >= MIN_SHARE_OF_SLOWEST_PART else None
 
     @property
     def most(self) -> tuple[tuple[str, ...], float]:
         """The few parts that hold nearly all of it, though little of the usual time, and their share."""
-        for count in range(1, FEW + 1):
+        for count in range(1, MAX_PARTS_NAMED + 1):
             first = self.rows.head(count)
             share, usual = float(self._shares[:count].sum()), float(first["usual"].sum())
-            if share >= CONSISTENT and usual <= MAJORITY * float(self.rows["usual"].sum()):
+            most_usual = MAX_SHARE_OF_USUAL_TIME_IN_PARTS * float(self.rows["usual"].sum())
+            if share >= MIN_SHARE_OF_DELAY_IN_PARTS and usual <= most_usual:
                 named = first["name"].drop_nulls().cast(pl.String).to_list()
                 return (tuple(named), min(share, 1.0)) if len(named) == count else ((), 0.0)
         return (), 0.0
@@ -56,7 +68,7 @@ class Parts:
     def alike(self) -> bool:
         """Whether all parts are slower by about the same share, as on a slow device."""
         expected = self.rows["usual"] / self.rows["usual"].sum()
-        return float((self._shares - expected).abs().sum()) / 2 <= ENOUGH
+        return float((self._shares - expected).abs().sum()) / 2 <= MAX_SHARE_ELSEWHERE_IF_ALIKE
 
     @cached_property
     def _shares(self) -> pl.Series:
@@ -64,7 +76,9 @@ class Parts:
 
     def evidence(self) -> list[dict[str, Any]]:
         """The parts with the greatest extra time, for a finding."""
-        top = self.rows.head(MANY).with_columns(share=self._shares.head(MANY))
+        top = self.rows.head(MAX_PARTS_LISTED).with_columns(
+            share=self._shares.head(MAX_PARTS_LISTED)
+        )
         return top.select(
             pl.col("name").cast(pl.String),
             "share",

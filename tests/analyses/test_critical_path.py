@@ -16,7 +16,6 @@ from tracelens.analyses import critical_path
 from tracelens.load import prepare
 from tracelens.replay.path import Lanes, walk_path
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns, random_clocks
-from tracelens.stats.constants import MOST_STEPS
 
 if TYPE_CHECKING:
     from tracelens.analyses.critical_path import CriticalPath
@@ -136,7 +135,7 @@ def test_the_longest_pieces_are_the_planted_ones() -> None:
 
 def test_neighbouring_steps_of_a_long_run_share_a_cell() -> None:
     """Nothing gets lost: the sum stays, and each cell says how many steps it stands for."""
-    count = MOST_STEPS + 501
+    count = critical_path.MAX_STEPS_OF_CELLS + 501
     rows = [(0, step, "forward", None, 10 * step, 10 * step + 7) for step in range(count)]
     segments = pl.DataFrame(rows, schema=critical_path.PATH_SEGMENT_COLUMNS, orient="row")
     cells = critical_path.path_cells(segments)

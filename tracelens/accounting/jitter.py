@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.stats.constants import CUT, MANY
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -24,6 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ALONE_COLUMNS", "Waits", "in_few_steps"]
 
+# steps: at most one of as many outweighs the others; more are not few [chosen]
+STEPS_PER_OUTLIER: Final = 16
+# share of the other steps' waits: a step that outweighs them has more [chosen]
+MIN_SHARE_OF_OTHER_WAITS_OF_OUTLIER: Final = 1 / 16
+# times the others' mean wait: a step that outweighs them has more [chosen]
+MIN_RATIO_OF_WAIT_OF_OUTLIER: Final = 16
+# standard deviations: a rank that others wait for longer counts as one that far off [chosen]
+Z_SCORE_TO_CLIP_WAITS_CAUSED: Final = 2.0
 ALONE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "step": pl.Int32(),
@@ -88,14 +95,17 @@ class Waits:
 def in_few_steps(waited_ns: Floats) -> Flags:
     """Return in which few steps so much was waited that each outweighs many of the others.
 
-    In such a step more was waited than in `MANY` of those that are left, and than in one of `MANY` parts
-    of all of them. At most one of `MANY` steps is such a step: more are no few. A run that is one step
-    has all in it.
+    Such a step has many times the mean wait of the others, and as much as a share of all their waits.
+    At most a small share of all steps are such steps: more are not few. Of a single step, all is in it.
     """
     few = np.zeros(len(waited_ns), np.bool_)
-    for step in np.argsort(-waited_ns, kind="stable")[: max(len(waited_ns) // MANY, 1)].tolist():
+    most = max(len(waited_ns) // STEPS_PER_OUTLIER, 1)
+    for step in np.argsort(-waited_ns, kind="stable")[:most].tolist():
         rest = np.delete(waited_ns, np.append(np.flatnonzero(few), step))
-        if len(rest) and waited_ns[step] <= max(rest.sum() / MANY, MANY * rest.mean()):
+        if len(rest) and waited_ns[step] <= max(
+            MIN_SHARE_OF_OTHER_WAITS_OF_OUTLIER * rest.sum(),
+            MIN_RATIO_OF_WAIT_OF_OUTLIER * rest.mean(),
+        ):
             break
         few[step] = True
     return few
@@ -108,4 +118,5 @@ def _in_turns(alone: Floats, by_chance_ns: float) -> float:
     alone = np.sort(alone)
     usual = alone[(len(alone) - 1) // 2]
     apart = deviation(alone - np.median(alone)) if len(alone) > 2 else 0.0
-    return float(np.minimum(alone, usual + CUT * max(apart, by_chance_ns)).sum())
+    limit_ns = usual + Z_SCORE_TO_CLIP_WAITS_CAUSED * max(apart, by_chance_ns)
+    return float(np.minimum(alone, limit_ns).sum())

@@ -23,7 +23,6 @@ import polars as pl
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.accounting.pieces import spent_before
-from tracelens.stats.constants import ENOUGH, FEW, LEAST_SEEN_NS, MAJORITY, SHOWN_PARTS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -48,6 +47,19 @@ __all__ = [
     "with_code",
 ]
 
+MAX_CALLERS_SHOWN: Final = 8  # calls: no more that led to the path are in a report [policy]
+# functions: a sentence has the first one of a path, and no more of the last ones [policy]
+MAX_LAST_FUNCTIONS_SHOWN: Final = 3
+# share of a delay: a path that explains less is not named [chosen]
+MIN_SHARE_OF_DELAY_IN_SAMPLES: Final = 0.5
+# ns: samples of less time of a phase on a rank say nothing [policy]
+MIN_TIME_SAMPLED_NS: Final = 10**8
+# informedness: if no call has as much, the path is the innermost call alone [chosen]
+MIN_INFORMEDNESS_TO_LEAVE_CALLERS: Final = 0.25
+# ratio: the path begins at the first call with as much of the best one's informedness [chosen]
+MIN_RATIO_OF_INFORMEDNESS: Final = 0.5
+# share of the residual: a call that holds more is followed [chosen]
+MIN_SHARE_OF_RESIDUAL_TO_FOLLOW: Final = 0.5
 RECORDER: Final = " (tracelens_instrument/"  # in the frames of its calls
 
 Stack: TypeAlias = "tuple[str, ...]"
@@ -73,7 +85,7 @@ class Culprit:
     def evidence(self) -> dict[str, object]:
         """The numbers behind it, for a finding."""
         return {
-            "stack": [*self.callers[-SHOWN_PARTS:], *self.path],
+            "stack": [*self.callers[-MAX_CALLERS_SHOWN:], *self.path],
             "path": list(self.path),
             "extra_ns": round(self.extra_ns),
         }
@@ -90,8 +102,8 @@ def code_sentences(seen: Culprit | None) -> list[str]:
 def path_text(path: Sequence[str]) -> str:
     """Return the functions of a path and where the last was, without repetition or, if long, middle."""
     names = [name for name, _ in groupby(_named(frame).function for frame in path)]
-    if len(names) > FEW + 1:
-        names = [names[0], "…", *names[-FEW:]]
+    if len(names) > 1 + MAX_LAST_FUNCTIONS_SHOWN:
+        names = [names[0], "…", *names[-MAX_LAST_FUNCTIONS_SHOWN:]]
     return f"{' > '.join(names)} ({_place(path[-1])})"
 
 
@@ -232,7 +244,8 @@ def _by_shard(trace: Trace, inside: pl.DataFrame, steps: int) -> dict[int, dict[
 
 
 def _enough(found: Culprit | None, extra_ns: float) -> Culprit | None:
-    return found if found and found.extra_ns >= MAJORITY * extra_ns else None
+    least_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
+    return found if found and found.extra_ns >= least_ns else None
 
 
 def _sampled(trace: Trace, steps: Ints) -> bool:
@@ -261,7 +274,7 @@ def by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
         inside, samples["start_ns"].to_numpy()
     )
     total = float((inside["end_ns"] - inside["start_ns"]).sum())
-    if seen.sum() < LEAST_SEEN_NS:
+    if seen.sum() < MIN_TIME_SAMPLED_NS:
         return {(): total}
     scale = total / seen.sum()
     summed = samples.select("frames", time=pl.Series(seen * scale)).filter(pl.col("time") > 0)
@@ -304,8 +317,9 @@ def differing_path(
     functions = tuple(frame for frame in chain[-1] if not _named(frame).line)
     innermost = len(functions) - 1
     begin = innermost
-    if max(informed) >= ENOUGH:
-        first = next(at for at, one in enumerate(informed) if one >= MAJORITY * max(informed))
+    if max(informed) >= MIN_INFORMEDNESS_TO_LEAVE_CALLERS:
+        least_informedness = MIN_RATIO_OF_INFORMEDNESS * max(informed)
+        first = next(at for at, one in enumerate(informed) if one >= least_informedness)
         begin = min(first, innermost)
     frames = _lines(functions, slow, usual)
     return Culprit(frames[begin:], frames[:begin], residual[chain[-1]])
@@ -335,7 +349,7 @@ def _chain(residual: Spent) -> list[Stack]:
     chain: list[Stack] = [()]
     while below[chain[-1]]:
         worst = max(below[chain[-1]], key=residual.__getitem__)
-        if residual[worst] <= MAJORITY * residual[()]:
+        if residual[worst] <= MIN_SHARE_OF_RESIDUAL_TO_FOLLOW * residual[()]:
             break
         chain.append(worst)
     return chain[1:]

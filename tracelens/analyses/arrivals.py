@@ -2,7 +2,7 @@
 
 Skew of a call = last arrival - first. Chance alone makes each of n ranks the last once in n calls, and
 as the calls of a step follow each other, whoever is delayed is last in all of them: a rank is last more
-often than chance explains only beyond what n ranks, drawn anew in every step, reach once in twenty
+often than chance explains only beyond what n ranks, drawn anew in every step, reach in 0.3 % of
 runs. What is shorter than three times the clocks' uncertainty is none: no clock can show that a rank
 waited.
 The wait that a rank caused alone is measured in `accounting/communication/awaited_ranks.py`.
@@ -26,7 +26,6 @@ from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
 from tracelens.model.shown import Shown
 from tracelens.schema.vocabulary import COLLECTIVES
-from tracelens.stats.constants import CLEAR, FALSE_RATE
 from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
@@ -43,6 +42,10 @@ __all__ = [
     "run",
 ]
 
+# times the uncertainty of clocks: what is shorter is no skew [chosen]
+CLOCK_UNCERTAINTIES_OF_SKEW: Final = 3
+# probability: chance makes some rank last more often than the bound as rarely [chosen]
+MAX_P_VALUE_IF_LAST_BY_CHANCE: Final = 0.003
 
 _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
@@ -99,7 +102,7 @@ class Arrivals(Shown):
 def run(facts: Facts) -> Arrivals:
     """Look at the calls to which all their ranks arrived, on clocks that are tied together."""
     trace, phases = facts.trace, facts.phases
-    uncertain = CLEAR * trace.uncertainty_ns
+    uncertain = CLOCK_UNCERTAINTIES_OF_SKEW * trace.uncertainty_ns
     seen = [one for grid in trace.calls if (one := _Seen.of(grid, uncertain)) is not None]
     calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])
     seen_calls, messages = _seen_gaps(calls, uncertain), facts.awaited_messages
@@ -297,7 +300,8 @@ def _last(took: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.D
         pl.col("first_ns", "over_ns").get(longest),
         last=pl.len(),
     )
-    deviations = NormalDist().inv_cdf(1 - FALSE_RATE / max(took.height, 1))
+    p_value_of_rank = MAX_P_VALUE_IF_LAST_BY_CHANCE / max(took.height, 1)
+    deviations = NormalDist().inv_cdf(1 - p_value_of_rank)
     wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
     counted = [name for name, kind in took.schema.items() if kind != took.schema["rank"]]
     table = (

@@ -23,7 +23,6 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import JoinFix
 from tracelens.replay.pricing import price_joined_calls
-from tracelens.stats.constants import MANY, NEARLY_ALL, NOTICEABLE, ROUNDING, SIZE_CLASS
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -41,8 +40,17 @@ __all__ = [
 ]
 
 
+# times: a class of sizes reaches to as many times its smallest [policy]
+RATIO_OF_SIZE_CLASSES: Final = 4
+# classes: a size so close below the next class is in it, since logarithms are rounded [policy]
+ROUNDING_OF_SIZE_CLASSES: Final = 1e-9
+# calls: fewer of a size class do not tell the best bandwidth [calibrate]
+MIN_CALLS_FOR_BEST_BANDWIDTH: Final = 16
+# share of calls: the best bandwidth is this quantile [calibrate]
+QUANTILE_OF_BEST_BANDWIDTH: Final = 0.9
+# of the job: joining messages that saves less is not reported [policy]
+MIN_SAVING_TO_REPORT_SMALL_MESSAGES: Final = 0.03
 _BY: Final = (*call_costs.BY, "from_bytes")
-
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
     "ranks": pl.Int32(),
@@ -119,10 +127,10 @@ def _classed(calls: pl.DataFrame) -> pl.DataFrame:
     factors = [
         transfers.bus_factor(op, ranks) for op, ranks in calls.select("op", "ranks").iter_rows()
     ]
-    power = (pl.col("bytes").log(SIZE_CLASS) + ROUNDING).floor()
+    power = (pl.col("bytes").log(RATIO_OF_SIZE_CLASSES) + ROUNDING_OF_SIZE_CLASSES).floor()
     bus = pl.col("algorithm_bandwidth") * pl.col("factor")
     return calls.with_columns(
-        from_bytes=(SIZE_CLASS**power).round().cast(pl.Int64),
+        from_bytes=(RATIO_OF_SIZE_CLASSES**power).round().cast(pl.Int64),
         algorithm_bandwidth=pl.col("bytes") / pl.col("wire_ns"),
         factor=pl.Series(factors, dtype=pl.Float64),
     ).with_columns(bus_bandwidth=bus)
@@ -130,14 +138,15 @@ def _classed(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
     """Summarise calls by operation, number of ranks and size."""
+    best_bandwidth = pl.col("bus_bandwidth").quantile(QUANTILE_OF_BEST_BANDWIDTH)
     table = each.group_by(_BY).agg(
         pl.col("bytes", "wire_ns", "algorithm_bandwidth", "bus_bandwidth").median(),
         calls=pl.len().cast(pl.Int64),
-        best=pl.when(pl.len() >= MANY).then(pl.col("bus_bandwidth").quantile(NEARLY_ALL)),
+        best=pl.when(pl.len() >= MIN_CALLS_FOR_BEST_BANDWIDTH).then(best_bandwidth),
     )
-    best = pl.col("best").max().over("ranks")
+    best_of_ranks = pl.col("best").max().over("ranks")
     return (
-        table.with_columns(of_best=(pl.col("bus_bandwidth") / best).clip(upper_bound=1.0))
+        table.with_columns(of_best=(pl.col("bus_bandwidth") / best_of_ranks).clip(upper_bound=1.0))
         .select(pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items())
         .sort("ranks", "op", "algorithm", "from_bytes")
     )
@@ -172,14 +181,14 @@ def _table(calls: pl.DataFrame, lines: Costs) -> pl.DataFrame:
 
 def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) -> list[Finding]:
     """Report each communicator whose messages are worth joining."""
-    found = []
+    found, least_ns = [], MIN_SAVING_TO_REPORT_SMALL_MESSAGES * job
     for part in calls.partition_by("communicator", "op", "algorithm", maintain_order=True):
         line = lines.get((part["op"][0], part["ranks"][0], part["algorithm"][0]))
         if line is None or line.latency_interval[0] <= 0 or part["step"].min() == -1:
             continue
         # Joined, all calls of a step but one cost less by a latency.
         most_ns = line.latency_ns * (part.height - part["step"].n_unique())
-        if most_ns < NOTICEABLE * job:
+        if most_ns < least_ns:
             continue
         name = str(part["communicator"][0])
         op, cost = str(part["op"][0]), _through_usual_call(line, part)
@@ -187,7 +196,7 @@ def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) 
         has_one_algorithm = alike["algorithm"].n_unique() == 1
         steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
         joined = price_joined_calls(replay, name, op, cost, steps=steps)
-        if joined and joined.saved_ns.sum() * joined.scale >= NOTICEABLE * job:
+        if joined and joined.saved_ns.sum() * joined.scale >= least_ns:
             fix = JoinFix(name, op, joined.nbytes, joined.cost, steps)
             found.append(_finding(part, line, joined, job, fix))
     return found

@@ -24,7 +24,6 @@ from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.shown import Shown
 from tracelens.replay.path import PATH_COLUMNS, Lanes, walk_path
 from tracelens.replay.slack import measure_slack
-from tracelens.stats.constants import MOST_OF_A_KIND, MOST_STEPS, MOST_STRETCHES, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CELL_COLUMNS",
-    "MOST_STRETCHES",
     "PATH_COLUMNS",
     "PATH_SEGMENT_COLUMNS",
     "SHARE_COLUMNS",
@@ -49,6 +47,13 @@ __all__ = [
     "stretches_within",
 ]
 
+MAX_PARTS_SHOWN: Final = 64  # rows: a report has no more parts of the path [policy]
+MAX_RANKS_SHOWN: Final = 64  # rows: a report has the slack of no more ranks [policy]
+# pieces: no more of the longest ones on the path are in the result [policy]
+MAX_LONGEST_PIECES: Final = 256
+MAX_STEPS_OF_CELLS: Final = 2000  # steps: one of a longer run stands for some neighbours [policy]
+# stretches: a path with more is drawn by equal parts of time [policy]
+MAX_STRETCHES_DRAWN: Final = 1 << 16
 
 SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -79,8 +84,8 @@ class CriticalPath(Shown):
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows: of ranks those that can spare least."""
         return {
-            "critical_path": self.shares.head(SHOWN_ROWS),
-            "slack": self.slack.sort("slack_ns", "rank").head(SHOWN_ROWS),
+            "critical_path": self.shares.head(MAX_PARTS_SHOWN),
+            "slack": self.slack.sort("slack_ns", "rank").head(MAX_RANKS_SHOWN),
         }
 
 
@@ -99,7 +104,7 @@ def run(facts: Facts) -> CriticalPath:
         shares=_shares(path, pieces, phases.pieces, trace),
         slack=measure_slack(models, length_ns if isinstance(length_ns, float) else 0.0),
         cells=path_cells(along),
-        longest=along.top_k(MOST_OF_A_KIND, by=lasted).sort(lasted, descending=True),
+        longest=along.top_k(MAX_LONGEST_PIECES, by=lasted).sort(lasted, descending=True),
         stretches=path_stretches(path),
     )
 
@@ -220,7 +225,7 @@ def _first_longest(length: Ints, first: Ints) -> Ints:
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
     """Add the path up by step, rank and category, in `CELL_COLUMNS`."""
     known = segments["step"].unique().sort()
-    block = -(-max(known.len(), 1) // MOST_STEPS)
+    block = -(-max(known.len(), 1) // MAX_STEPS_OF_CELLS)
     first = known.gather_every(block)
     place = first.search_sorted(segments["step"], side="right") - 1
     sizes = pl.DataFrame({"step": first}).with_columns(
@@ -265,7 +270,7 @@ def path_stretches(path: pl.DataFrame) -> pl.DataFrame:
         return path
     ordered = path.sort("start_ns")
     return stretches_within(
-        ordered, int(ordered["start_ns"][0]), int(ordered["end_ns"][-1]), MOST_STRETCHES
+        ordered, int(ordered["start_ns"][0]), int(ordered["end_ns"][-1]), MAX_STRETCHES_DRAWN
     )
 
 

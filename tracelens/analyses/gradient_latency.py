@@ -22,7 +22,6 @@ from tracelens.accounting.weight_updates import followed
 from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.shown import Shown
-from tracelens.stats.constants import SHOWN_ROWS
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -40,6 +39,7 @@ __all__ = [
     "run",
 ]
 
+MAX_CHAINS_SHOWN: Final = 64  # rows: a report has no more chains of gradients [policy]
 
 CHAIN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "of": pl.String(),  # bucket or shard
@@ -73,7 +73,7 @@ class GradientLatency(Shown):
         return {
             "chains": self.chains.select(*CHAIN_COLUMNS)
             .sort("whole_ns", descending=True, nulls_last=True)
-            .head(SHOWN_ROWS),
+            .head(MAX_CHAINS_SHOWN),
         }
 
 

@@ -27,7 +27,6 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_edits
-from tracelens.stats.constants import BOUND, MAJORITY, NEARLY_ALL, WORTH_ADVICE
 from tracelens.stats.histogram import log_histogram
 from tracelens.stats.robust import bootstrap_interval
 
@@ -49,6 +48,16 @@ __all__ = [
 ]
 
 
+# of the job: overlap that saves less is not reported [policy]
+MIN_SAVING_TO_REPORT_OVERLAP: Final = 0.05
+# of the job: transfers that no computation can hide and that take less are not reported [policy]
+MIN_SHARE_TO_REPORT_SLOW_TRANSFERS: Final = 0.2
+# share of the transfer: with as much latency, fewer bytes hardly help [calibrate]
+MIN_LATENCY_SHARE_IF_FEWER_BYTES_USELESS: Final = 0.5
+# of the job: gaps between updates that cost less are not reported [policy]
+MIN_SAVING_TO_REPORT_UPDATE_GAPS: Final = 0.05
+# share of gaps: a report shows this quantile beside the median [policy]
+QUANTILE_OF_LONG_GAPS: Final = 0.9
 WITHIN: Final = "within a step"
 BETWEEN: Final = "from step to step"
 OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -144,10 +153,10 @@ def _overlap(phases: Phases) -> pl.DataFrame:
 def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     """Report what could be overlapped, or, if that is little, that more than that is exposed."""
     share = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
-    if share < WORTH_ADVICE:
+    if share < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
     price = price_edits(facts.replay, "overlap=on")
-    if price.saving is None or price.saving < WORTH_ADVICE:
+    if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
         has_backprop = overlap["backprop_ns"].sum() > 0
         return _bound(facts, job) if has_backprop else []
     mean = overlap["overlap"].mean()
@@ -170,7 +179,8 @@ def _bound(facts: Facts, job: int) -> list[Finding]:
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / job
-    if share < BOUND or not (trace.calls or trace.shards.height):
+    is_slow = share >= MIN_SHARE_TO_REPORT_SLOW_TRANSFERS
+    if not is_slow or not (trace.calls or trace.shards.height):
         return []
     identifiable = not trace.calls or bool((trace.messages["op"] == "send").any())
     unknown = (
@@ -210,7 +220,7 @@ def _remedy(latency: float | None) -> str:
             "fewer calls, fewer bytes or faster links (latency and bandwidth cannot be separated: "
             "sizes are equal or were not recorded)"
         )
-    if latency >= MAJORITY:
+    if latency >= MIN_LATENCY_SHARE_IF_FEWER_BYTES_USELESS:
         return f"fewer calls or lower latency (latency is {fmt.percent(latency)} of the transfer)"
     return "fewer bytes or faster links"
 
@@ -227,15 +237,17 @@ def _between_updates(facts: Facts, updates: WeightUpdates, job: int) -> list[Fin
         return []
     within = pl.concat(some.filter("within") for some in updates.some_gaps())
     host_ns = _host_time_in_gaps(trace, phases, within, steps)
-    if float(host_ns.max(axis=1, initial=0.0).sum()) < WORTH_ADVICE * job:
+    least_saving = MIN_SAVING_TO_REPORT_UPDATE_GAPS
+    if float(host_ns.max(axis=1, initial=0.0).sum()) < least_saving * job:
         return []
     savings = facts.replay.measure_savings(("uninstrumented",), host_ns, steps)
     if savings is None:
         return []
     saved_ns = np.maximum(savings.saved, 0.0)
     saving = float(saved_ns.sum()) / job
-    typical, long = within["gap_ns"].median(), within["gap_ns"].quantile(NEARLY_ALL)
-    if saving < WORTH_ADVICE or not isinstance(typical, float) or not isinstance(long, float):
+    gaps_ns = within["gap_ns"]
+    typical, long = gaps_ns.median(), gaps_ns.quantile(QUANTILE_OF_LONG_GAPS)
+    if saving < least_saving or not isinstance(typical, float) or not isinstance(long, float):
         return []
     return [
         Finding.of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from tracelens.replay.edits.fixes import EditFix
 from tracelens.replay.edits.read import edited
 from tracelens.replay.trust import Ambiguity
 from tracelens.schema.vocabulary import COLLECTIVES
-from tracelens.stats.constants import NEGLIGIBLE
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -43,6 +42,9 @@ __all__ = [
     "price_joined_calls",
     "price_less_work",
 ]
+
+# share of the loss: it is scaled up from what was replayed, as if that were no less [policy]
+MIN_SHARE_REPLAYED: Final = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +221,7 @@ def price_edits(
     if lost is not None:
         is_replayed = np.isin(lost[0], model.steps)
         share_replayed = float(lost[1][is_replayed].sum()) / max(float(lost[1].sum()), 1.0)
-        scale = 1 / max(share_replayed * _scale(model, replay.phases), NEGLIGIBLE)
+        scale = 1 / max(share_replayed * _scale(model, replay.phases), MIN_SHARE_REPLAYED)
     replayed_ns = float(model.lengths(model.recorded).sum())
 
     def measure_savings_ns(other: Model) -> Floats:

@@ -7,7 +7,7 @@ waited for a variable, forward came to it; between two such places this is inter
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,6 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.service import sum_work_until
 from tracelens.replay.threads import Blocked
-from tracelens.stats.constants import NEARLY_ALL
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
 
 __all__ = ["find_needs", "measure_unknown_needs"]
+
+# share of a pull: a worker that is blocked for as much needs it when it ends [chosen]
+MIN_SHARE_OF_PULL_BLOCKED: Final = 0.9
 
 
 def find_needs(
@@ -80,7 +82,8 @@ def measure_unknown_needs(asked: pl.DataFrame, needs: Ints, blocked: Blocked) ->
         rows = unknown[worker[unknown] == number]
         blocked_until = sum_work_until(begin, over)
         blocked_ns = blocked_until(end[rows]) - blocked_until(start[rows])
-        beside += int((blocked_ns < NEARLY_ALL * (end - start)[rows]).sum())
+        least_ns = MIN_SHARE_OF_PULL_BLOCKED * (end - start)[rows]
+        beside += int((blocked_ns < least_ns).sum())
     return beside / max(len(pulls), 1)
 
 

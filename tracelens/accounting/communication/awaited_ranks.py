@@ -16,7 +16,6 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.model.calls import NEVER
-from tracelens.stats.constants import CLEAR
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -36,13 +35,16 @@ __all__ = [
     "wait_caused_alone",
 ]
 
+# times the uncertainty of clocks: a wait for a message that is no longer is left out [chosen]
+CLOCK_UNCERTAINTIES_OF_WAIT: Final = 3
 _IS_WAIT: Final = np.array(CATEGORIES) == "wait"
 
 
 def awaited_messages(trace: Trace) -> pl.DataFrame:
     """Return the waits in messages that the clocks can tell, each of one rank for another alone."""
     lasted = pl.col("end_ns") - pl.col("start_ns")
-    return trace.awaited.filter(lasted > CLEAR * trace.uncertainty_ns).select(
+    least_ns = CLOCK_UNCERTAINTIES_OF_WAIT * trace.uncertainty_ns
+    return trace.awaited.filter(lasted > least_ns).select(
         step="step", last_rank="rank", last_ns="end_ns", alone_ns=lasted
     )
 

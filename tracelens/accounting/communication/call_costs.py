@@ -17,12 +17,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.communication import transfers
-from tracelens.stats.constants import (
-    MAJORITY,
-    MANY,
-    NEARLY_ALL,
-    SLOWEST_NETWORK,
-)
 from tracelens.stats.cost_line import CostModel, fit_cost_model
 
 if TYPE_CHECKING:
@@ -40,6 +34,17 @@ __all__ = [
     "measure_call_costs",
 ]
 
+# share of messages: the best bandwidth of a link is this quantile [calibrate]
+QUANTILE_OF_BEST_LINK: Final = 0.9
+MIN_CALLS_TO_BOUND_LATENCY: Final = 16  # calls: fewer do not bound the latency [calibrate]
+# share of calls: as many take longer than what the least latency is taken from [calibrate]
+SHARE_OF_CALLS_ABOVE_LEAST: Final = 0.9
+# share of the best link's bandwidth: a collective of many bytes reaches as much [calibrate]
+MIN_SHARE_OF_BEST_BANDWIDTH: Final = 0.5
+# bytes / ns: training uses no network that carries less, which is 1 MB/s [policy]
+MIN_BANDWIDTH_OF_NETWORK: Final = 0.001
+# share of the transfer: the share of latency is not known if that of no more is [calibrate]
+MIN_SHARE_OF_TRANSFER_KNOWN: Final = 0.5
 Key = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
 Costs = dict[Key, "CostModel"]
 BY: Final = ("op", "ranks", "algorithm")
@@ -110,7 +115,7 @@ def bounds(
 def _best_link(messages: pl.DataFrame) -> float:
     """Return the best bandwidth of messages between ranks, bytes / ns; 0 without any."""
     hops = messages.filter(pl.col("ns") > 0)
-    best = (hops["bytes"] / hops["ns"]).quantile(NEARLY_ALL)
+    best = (hops["bytes"] / hops["ns"]).quantile(QUANTILE_OF_BEST_LINK)
     return best or 0.0
 
 
@@ -122,10 +127,11 @@ def bounded(carried: Floats, ns: Ints, best: float) -> CostModel | None:
         ns: What each call took.
         best: The best bandwidth of a link that was seen, bytes / ns; 0 = none was.
     """
-    if len(ns) < MANY:
+    if len(ns) < MIN_CALLS_TO_BOUND_LATENCY:
         return None
     size, usual = float(np.median(carried)), float(np.median(ns))
-    least = float(np.quantile(ns, 1 - NEARLY_ALL)) - size / max(MAJORITY * best, SLOWEST_NETWORK)
+    short_ns = float(np.quantile(ns, 1 - SHARE_OF_CALLS_ABOVE_LEAST))
+    least = short_ns - size / max(MIN_SHARE_OF_BEST_BANDWIDTH * best, MIN_BANDWIDTH_OF_NETWORK)
     if least <= 0:
         return None
     most = usual - (size / best if best else 0.0)
@@ -148,7 +154,7 @@ def _latency_share(sized: pl.DataFrame, costs: Costs, wire_ns: float) -> float |
             wire = part["wire_ns"].to_numpy()
             known += float(wire.sum())
             latency += float(np.minimum(wire, costs[key].latency_ns).sum())
-    return latency / known if known > MAJORITY * wire_ns else None
+    return latency / known if known > MIN_SHARE_OF_TRANSFER_KNOWN * wire_ns else None
 
 
 CHOICE_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -26,7 +26,6 @@ from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import COLLECTIVES
-from tracelens.stats.constants import CLEAR, ONE_CALL_NS
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Int32s, Ints
@@ -43,6 +42,12 @@ __all__ = [
     "with_algorithms",
 ]
 
+# ns: a call that goes on so soon after a message may have waited for it [chosen]
+MIN_UNCERTAINTY_OF_ENDS_NS: Final = 10_000
+# times the uncertainty of clocks: ends that are closer may be at the same time [chosen]
+CLOCK_UNCERTAINTIES_OF_ENDS: Final = 3
+# ns: messages of a rank that end within it end with one call [chosen]
+MAX_GAP_OF_ONE_CALL_NS: Final = 10_000
 
 CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.Categorical(),
@@ -179,7 +184,7 @@ def _plausible(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
     """Leave out long messages that another one of the same call may have kept from ending."""
     if hops.is_empty():  # sends and receives were recorded, but no two of one message
         return hops
-    uncertain = max(ONE_CALL_NS, CLEAR * uncertainty_ns)
+    uncertain = max(MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * uncertainty_ns)
     sure = np.zeros(hops.height, np.bool_)
     ranks = hops["sender"].to_numpy(), hops["receiver"].to_numpy()
     ends = hops["end_ns"].to_numpy(), hops["end_ns_there"].to_numpy()
@@ -200,10 +205,10 @@ def _only_reason(
 ) -> Flags:
     """Return of each end of a message whether the call there can have ended so late for it only.
 
-    What is less than `unsure` apart, ns, may be at the same time.
+    What is less than `uncertain` apart, ns, may be at the same time.
     """
     order = np.lexsort((end, rank))
-    apart = (np.diff(end[order]) > ONE_CALL_NS) | (np.diff(rank[order]) != 0)
+    apart = (np.diff(end[order]) > MAX_GAP_OF_ONE_CALL_NS) | (np.diff(rank[order]) != 0)
     call = np.concatenate([[0], np.cumsum(apart)])
     by_call = np.lexsort((through[order], call))  # within a call the latest last
     last = np.flatnonzero(np.append(np.diff(call[by_call]), 1))

@@ -10,7 +10,7 @@ from one to the next.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -24,17 +24,6 @@ from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run
-from tracelens.stats.constants import (
-    CLEARLY_SLOWER,
-    CONSISTENT,
-    ENOUGH,
-    FAR_OUT,
-    FEW,
-    MANY,
-    NEARLY_ALL,
-    PERSISTENT,
-    WORTH,
-)
 from tracelens.stats.robust import bootstrap_interval, deviation
 
 if TYPE_CHECKING:
@@ -48,6 +37,37 @@ if TYPE_CHECKING:
     from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["findings"]
+
+# of the job: congestion that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_CONGESTION: Final = 0.01
+# times: a communicator is slow if its calls take as many times as long as outside [calibrate]
+MIN_RATIO_OF_SLOW_COMMUNICATOR: Final = 1.5
+# calls: those of a rarer size are compared with calls of about that size [calibrate]
+MIN_CALLS_OF_SIZE: Final = 16
+# steps: fewer have no room for an episode and for what is usual [calibrate]
+MIN_STEPS_TO_SEARCH_EPISODES: Final = 32
+# times: steps of an episode take as many times as long as usual [calibrate]
+MIN_RATIO_OF_EPISODE: Final = 1.5
+# standard deviations: an episode is as far beyond what is usual [calibrate]
+MIN_Z_SCORE_OF_EPISODE: Final = 6.0
+# steps: fewer outside of episodes do not tell what is usual [calibrate]
+MIN_STEPS_OUTSIDE_EPISODES: Final = 16
+# share: nothing is reported if fewer steps outside of episodes are usual [calibrate]
+MIN_SHARE_OF_USUAL_STEPS_OUTSIDE: Final = 0.9
+# steps: as many neighbours count as one, since they are correlated [calibrate]
+CORRELATED_STEPS_OUTSIDE_EPISODES: Final = 3
+MIN_STEPS_OF_LOWEST_LEVEL: Final = 16  # steps: the lowest level lasts as long [calibrate]
+MIN_RATIO_OF_LEVELS: Final = 1.5  # times: levels whose ratio is smaller are one [calibrate]
+# share: two levels that explain less of the variance are one [calibrate]
+MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS: Final = 0.75
+# share: as many steps of an episode are slow [calibrate]
+MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE: Final = 0.9
+MIN_STEPS_OF_EPISODE: Final = 16  # steps: what is slow for fewer is no episode [calibrate]
+# share of the transfers' slowdown: the machine is slow, not
+# the network, if computation slows down by more [calibrate]
+MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE: Final = 0.25
+# share: congestion in fewer steps is transient [calibrate]
+MIN_SHARE_OF_STEPS_IF_LASTING: Final = 0.6
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +112,7 @@ def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Findi
         for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
     saving = float(lost.sum()) / job
-    if saving < WORTH:
+    if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
     limits = [float(limit.sum()) / job for limit in (less, more)]
     interval = _joined(saving, bootstrap_interval(lost, job), limits)
@@ -124,7 +144,7 @@ def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Flo
         ratio = np.full(len(steps), np.nan)
         ratio[np.searchsorted(steps, part["step"])] = part["wire_ns"] / part["usual"]
         usual, level = (_middle(ratio[rows]) for rows in (~slow.inside, slow.inside))
-        if level >= CLEARLY_SLOWER * usual:
+        if level >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual:
             found[str(uid)] = np.nan_to_num(ratio[slow.inside] / usual, nan=1.0)
     return found
 
@@ -153,7 +173,7 @@ def _beside_usual(calls: pl.DataFrame) -> pl.DataFrame:
     Calls of a size that is rare are compared with those of about its size, within a factor of 1.4.
     """
     of = ("communicator", "op")
-    rare = pl.len().over(*of, "bytes") < MANY
+    rare = pl.len().over(*of, "bytes") < MIN_CALLS_OF_SIZE
     size = pl.col("bytes").fill_null(-1)
     about = -2 - (pl.col("bytes") + 1).log(2).mul(2).round().cast(pl.Int64)
     usual = calls.with_columns(size=pl.when(rare & (size >= 0)).then(about).otherwise(size))
@@ -167,10 +187,10 @@ def _beside_usual(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _find(ratio: Floats) -> _Slow | None:
     """Look for episodes beyond what is usual."""
-    if len(ratio) < 2 * MANY + WARM_UP:
+    if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
     usual, spread = _lowest_level(ratio[WARM_UP:])
-    beyond = max((CLEARLY_SLOWER - 1) * usual, FAR_OUT * spread)
+    beyond = max((MIN_RATIO_OF_EPISODE - 1) * usual, MIN_Z_SCORE_OF_EPISODE * spread)
     slow = ratio > usual + beyond / 2
     slow[:WARM_UP] = False
     episodes = _episodes(slow)
@@ -179,31 +199,37 @@ def _find(ratio: Floats) -> _Slow | None:
         inside[first : last + 1] = True
     outside = ~inside
     outside[:WARM_UP] = False
-    if not episodes or outside.sum() < MANY or np.mean(slow[outside]) > 1 - NEARLY_ALL:
+    if not episodes or outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
+        return None
+    if np.mean(slow[outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE:
         return None
     if np.median(ratio[inside]) < usual + beyond:
         return None
     usual = float(np.median(ratio[outside]))
     level = float(np.median(ratio[inside])) / usual
-    uncertainty = deviation(ratio[outside] - usual) / usual / np.sqrt(outside.sum() / FEW)
+    independent_steps = outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
+    uncertainty = deviation(ratio[outside] - usual) / usual / np.sqrt(independent_steps)
     return _Slow(inside, level, episodes, float(uncertainty))
 
 
 def _lowest_level(ratio: Floats) -> tuple[float, float]:
-    """Return the lowest level that lasts for `MANY` steps, and how far its steps deviate.
+    """Return the lowest level that lasts, and how far its steps deviate.
 
     Steps are divided in two where logarithms differ most (N. Otsu, A threshold selection method from
     gray-level histograms, 1979), and the lower ones again, as long as there are two levels.
     """
     ordered = np.sort(np.log(ratio))
-    while len(ordered) > MANY:
+    while len(ordered) > MIN_STEPS_OF_LOWEST_LEVEL:
         count = np.arange(1, len(ordered))
         below = np.cumsum(ordered)[:-1]
         apart = below / count - (ordered.sum() - below) / count[::-1]
         between = count * count[::-1] * apart**2 / len(ordered) ** 2
         lower = int(between.argmax()) + 1
-        far = np.median(ordered[lower:]) - np.median(ordered[:lower]) >= np.log(CLEARLY_SLOWER)
-        if lower < MANY or not far or between.max() < CONSISTENT * np.var(ordered):
+        log_ratio = np.median(ordered[lower:]) - np.median(ordered[:lower])
+        is_apart = log_ratio >= np.log(MIN_RATIO_OF_LEVELS)
+        if lower < MIN_STEPS_OF_LOWEST_LEVEL or not is_apart:
+            break
+        if between.max() < MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS * np.var(ordered):
             break
         ordered = ordered[:lower]
     values = np.exp(ordered)
@@ -213,14 +239,15 @@ def _lowest_level(ratio: Floats) -> tuple[float, float]:
 
 def _episodes(slow: Flags) -> tuple[tuple[int, int], ...]:
     """Return runs of rows, the most of which are slow, in order."""
-    gains = np.where(slow, 1 - NEARLY_ALL, -NEARLY_ALL)
+    cost = MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE
+    gains = np.where(slow, 1 - cost, -cost)
     found: list[tuple[int, int]] = []
     while True:
         first, last = greatest_run(gains)
-        if last - first + 1 < MANY or not slow[first]:
+        if last - first + 1 < MIN_STEPS_OF_EPISODE or not slow[first]:
             return tuple(sorted(found))
         found.append((first, last))
-        gains[first : last + 1] = -NEARLY_ALL
+        gains[first : last + 1] = -cost
 
 
 def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
@@ -237,7 +264,7 @@ def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
     if np.isnan(computed[slow.inside]).all() or np.isnan(computed[~slow.inside]).all():
         return False
     growth = np.nanmedian(computed[slow.inside]) / np.nanmedian(computed[~slow.inside])
-    return bool(growth - 1 > ENOUGH * (slow.level - 1))
+    return bool(growth - 1 > MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE * (slow.level - 1))
 
 
 def _ranks_of(trace: Trace, groups: Iterable[str]) -> tuple[int, ...]:
@@ -250,7 +277,8 @@ def _finding(steps: Ints, slow: _Slow, cost: _Cost, *, recorded: bool) -> Findin
     hit = steps[slow.inside]
     first, last = int(hit[0]), int(hit[-1])
     episodes = [[int(steps[row]) for row in edges] for edges in slow.episodes]
-    lasting: Pattern = "persistent" if len(hit) >= PERSISTENT * len(steps) else "transient"
+    is_lasting = len(hit) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
+    lasting: Pattern = "persistent" if is_lasting else "transient"
     when = fmt.steps(first, last)
     if len(episodes) > 1:
         when = f"{len(hit)} of {when} (in {len(episodes)} episodes)"

@@ -33,20 +33,6 @@ from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
-from tracelens.stats.constants import (
-    CLEAR,
-    CLEARLY_SLOWER,
-    ENOUGH,
-    FALSE_RATE,
-    FEWEST_STEPS,
-    LARGE_DELAY,
-    LEAST_DELAY,
-    MAJORITY,
-    NEARLY_ALL,
-    ROUNDING,
-    SHOWN_ROWS,
-    WORTH,
-)
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
@@ -60,6 +46,32 @@ if TYPE_CHECKING:
 
 __all__ = ["LINK_COLUMNS", "Links", "SlowLink", "find_slow_links", "run"]
 
+MAX_LINKS_SHOWN: Final = 64  # rows: a report has no more links [policy]
+# of the job: a slow link that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_LINK: Final = 0.01
+# ratio: keeps a link that is no slower than others from a division by 0 [definition]
+ROUNDING_OF_RATIO: Final = 1e-9
+# share of the collectives' transfer: a link's messages that take as long make them up [calibrate]
+MIN_SHARE_OF_COLLECTIVES_ON_LINK: Final = 0.5
+MIN_STEPS_TO_JUDGE_LINKS: Final = 30  # steps: links are not judged by fewer [calibrate]
+# probability: chance accuses a link of a healthy run as often [calibrate]
+MAX_ERROR_RATE_OF_LINKS: Final = 0.003
+# of a step: a link that is delayed less beyond the median one is not slow [calibrate]
+MIN_DELAY_OF_LINK: Final = 0.015
+# times: a rank is slow, not the link, if another link
+# of the rank takes as many times as long [calibrate]
+MIN_RATIO_OF_OTHER_LINKS_IF_RANK_SLOW: Final = 1.5
+# share of others' computation: a rank is slow, not
+# the link, if it computes as much longer [calibrate]
+MIN_MORE_COMPUTE_IF_RANK_SLOW: Final = 0.10
+# share of the median link's messages: a link with fewer is not judged in that step [calibrate]
+MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP: Final = 0.25
+# ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
+MAX_DEVIATION_RATIO_IF_LINK_DRIFTS: Final = 0.9
+# times: messages of a slow link take as many times as long as others [calibrate]
+MIN_RATIO_OF_SLOW_LINK: Final = 1.5
+# times the uncertainty of clocks: a link is not slow if a message loses no more [calibrate]
+CLOCK_UNCERTAINTIES_OF_LOSS: Final = 3
 
 LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "sender": pl.Int32(),
@@ -83,7 +95,7 @@ class Links(Shown):
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """What a report shows."""
-        return {"links": self.links.head(SHOWN_ROWS)}
+        return {"links": self.links.head(MAX_LINKS_SHOWN)}
 
 
 def run(facts: Facts) -> Links:
@@ -96,7 +108,8 @@ def run(facts: Facts) -> Links:
     calls = facts.calls.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
     slow = find_slow_links(trace, hops, phases)
     found = [_finding(facts, calls, hops, group) for group in _by_rank(slow)]
-    reported = [finding for finding in found if (finding.saving or 0.0) >= WORTH]
+    least_saving = MIN_SAVING_TO_REPORT_LINK
+    reported = [finding for finding in found if (finding.saving or 0.0) >= least_saving]
     if not reported:
         reported = congestion.findings(facts, calls, recorded=not hops.is_empty())
     return Links(_table(trace, hops), tuple(reported))
@@ -186,9 +199,9 @@ def _lost(facts: Facts, calls: pl.DataFrame, slow: SlowLink) -> tuple[Floats, Tr
     whole = transfers.wire_of_steps(calls, slow.steps)
     if not whole.any():
         return np.minimum(slow.residual_ns, exposed_transfer(facts.phases, slow.steps)), None
-    own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, ROUNDING)
+    own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, ROUNDING_OF_RATIO)
     takes = 1 / np.maximum(slow.ratio, 1)
-    if np.median(own / np.maximum(whole, 1)) < MAJORITY:
+    if np.median(own / np.maximum(whole, 1)) < MIN_SHARE_OF_COLLECTIVES_ON_LINK:
         takes = np.maximum(takes, 1 - slow.residual_ns / np.maximum(whole, 1))
     every = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), takes)
     fix = TransferFix(slow.steps, every)
@@ -252,14 +265,15 @@ def find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[Sl
 def _slow_of(sheet: _LinkTimes, length_ns: float, uncertainty_ns: int) -> list[SlowLink]:
     """Search links that are alike."""
     steps, links = sheet.taken.shape
-    if steps < FEWEST_STEPS + WARM_UP or links < 2:
+    if steps < MIN_STEPS_TO_JUDGE_LINKS + WARM_UP or links < 2:
         return []
     residual = sheet.residual / max(length_ns, 1.0)
     if links == 2:
         scan = window_scan.scan_pair((residual[WARM_UP:, 1] - residual[WARM_UP:, 0]) / 2)
     else:
         scan = window_scan.scan_ranks(residual[WARM_UP:])
-    holds = window_scan.discoveries(scan.p, FALSE_RATE) & (scan.mean >= LEAST_DELAY)
+    holds = window_scan.discoveries(scan.p, MAX_ERROR_RATE_OF_LINKS)
+    holds &= scan.mean >= MIN_DELAY_OF_LINK
     found = []
     for link in np.flatnonzero(holds):
         window = int(scan.first[link]), int(scan.last[link])
@@ -288,16 +302,17 @@ class _Ranks:
             for ends, ratio in sheet.ratios_in(link.steps)
             if rank in ends and ends != (link.sender, link.receiver)
         ]
-        return (
-            not others or max(others) >= CLEARLY_SLOWER or self._computes_longer(rank, link.steps)
-        )
+        if not others or max(others) >= MIN_RATIO_OF_OTHER_LINKS_IF_RANK_SLOW:
+            return True
+        return self._computes_longer(rank, link.steps)
 
     def _computes_longer(self, rank: int, steps: Ints) -> bool:
         computed = self.phases.of(*USEFUL_KINDS)
         ranks = self.phases.pieces.steps["rank"].to_numpy()
         among = self.phases.there & np.isin(self.phases.steps[self.phases.step_places], steps)
         mine, others = computed[among & (ranks == rank)], computed[among & (ranks != rank)]
-        return bool(len(mine) and np.median(mine) > (1 + LARGE_DELAY) * np.median(others))
+        least_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
+        return bool(len(mine) and np.median(mine) > least_ratio * np.median(others))
 
 
 @dataclass(frozen=True, eq=False)
@@ -327,8 +342,9 @@ class _LinkTimes:
     @property
     def ratio(self) -> Floats:
         """How many times as long as usual each link takes; nan where too little is known of it."""
-        enough = ENOUGH * np.median(self.messages, axis=1, keepdims=True)
-        sent = (self.expected > 0) & (self.messages >= enough)
+        typical_messages = np.median(self.messages, axis=1, keepdims=True)
+        least_messages = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * typical_messages
+        sent = (self.expected > 0) & (self.messages >= least_messages)
         return np.where(sent, self.taken / np.where(sent, self.expected, 1), np.nan)
 
     @property
@@ -354,14 +370,14 @@ def _followed(
     sheet: _LinkTimes, residual: Floats, link: int, window: tuple[int, int], p: float
 ) -> SlowLink | None:
     """Follow a link from edge to edge."""
-    shape = course(residual[WARM_UP:, link], *window, better=NEARLY_ALL)
+    shape = course(residual[WARM_UP:, link], *window, better=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS)
     first, last = shape.first + WARM_UP, shape.last + WARM_UP
     if shape.first == 0 and np.median(residual[:WARM_UP, link]) > shape.level / 2:
         first = 0
     rows = slice(first, last + 1)
     others = np.delete(sheet.ratio[rows], link, axis=1)
     ratio = sheet.ratio[rows, link] / medians(others, axis=1)
-    if np.nanmedian(ratio) < CLEARLY_SLOWER:
+    if np.nanmedian(ratio) < MIN_RATIO_OF_SLOW_LINK:
         return None
     lost = np.maximum(sheet.residual[rows, link], 0)
     numbers = sheet.links[link]
@@ -373,4 +389,5 @@ def _followed(
 def _visible(sheet: _LinkTimes, link: int, slow: SlowLink, uncertainty_ns: int) -> bool:
     """Return whether what a message loses is more than clocks may be wrong by."""
     messages = sheet.messages[np.isin(sheet.steps, slow.steps), link].sum()
-    return bool(slow.residual_ns.sum() / max(messages, 1) > CLEAR * uncertainty_ns)
+    loss_ns = slow.residual_ns.sum() / max(messages, 1)
+    return bool(loss_ns > CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns)

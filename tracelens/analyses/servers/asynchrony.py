@@ -19,7 +19,6 @@ from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.stats.constants import CLEARLY_SLOWER, FEW, NEARLY_ALL, PARTS_OF_RUN, WORTH_ADVICE
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -28,12 +27,19 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
 
-WORTH_REPORTING: Final = WORTH_ADVICE  # share of job time
-STALE: Final = CLEARLY_SLOWER  # times the mean staleness of the others
-VERSIONS: Final = FEW  # and at least so many versions more
-BLOCKS: Final = PARTS_OF_RUN  # in all of which it must be so: by chance once in 256
-FEWEST: Final = FEW  # updates in a block
-OWN_UPDATES: Final = NEARLY_ALL  # of all contributions have an update of their own: asynchronous
+# of the job: waiting for turns that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_TURNS: Final = 0.05
+# times: a stale worker has as many times the others' mean staleness [calibrate]
+MIN_RATIO_OF_STALENESS: Final = 1.5
+# versions: a stale worker is as many behind the others, in the mean [calibrate]
+MIN_MORE_VERSIONS_IF_STALE: Final = 3
+# blocks: a worker is stale if it is so in each; by chance it
+# is once in 256 [calibrate; one decision in _stale, _lasting]
+BLOCKS_OF_UPDATES: Final = 8
+MIN_UPDATES_OF_BLOCK: Final = 3  # updates: a worker with fewer in a block is not judged [calibrate]
+# share of contributions: training is asynchronous
+# if as many make an update of their own [calibrate]
+MIN_SHARE_OF_OWN_UPDATES: Final = 0.9
 WORKER_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "updates": pl.Int64(),  # while all workers train
@@ -107,7 +113,7 @@ def _updates(trace: Trace) -> pl.DataFrame:
     joined = made.drop("rank").join(
         sent.select("request", "rank", seen="version").unique("request"), on="request"
     )
-    if joined.height < OWN_UPDATES * sent.height:
+    if joined.height < MIN_SHARE_OF_OWN_UPDATES * sent.height:
         joined = joined.clear()
     staleness = (pl.col("version") - 1 - pl.col("seen")).clip(lower_bound=0)
     until = joined.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
@@ -133,7 +139,7 @@ def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
         return []
     least = _number(waiting["turn_ns"].min())
     saving = min(least, max(job - _server_ns(trace), 0)) / job
-    if saving < WORTH_REPORTING:
+    if saving < MIN_SAVING_TO_REPORT_TURNS:
         return []
     share = _number(waiting["turn_share"].mean())
     return [
@@ -177,20 +183,23 @@ def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> list[_Stale]:
     """Look for workers whose contributions are far older than those of the others, all the time."""
     found = []
     sums = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
-    for row in table.filter(pl.col("updates") >= BLOCKS * FEWEST).iter_rows(named=True):
+    least_updates = BLOCKS_OF_UPDATES * MIN_UPDATES_OF_BLOCK
+    for row in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
         mean, number = row["staleness"], row["updates"]
         if number == sums[1]:
             continue
         usual = (sums[0] - mean * number) / (sums[1] - number)
         own = updates.filter(pl.col("rank") == row["rank"])["staleness"]
-        if mean >= max(STALE * usual, usual + VERSIONS) and _lasting(own, usual):
+        least_staleness = max(MIN_RATIO_OF_STALENESS * usual, usual + MIN_MORE_VERSIONS_IF_STALE)
+        if mean >= least_staleness and _lasting(own, usual):
             found.append(_Stale(row["rank"], mean, usual, row["rate"]))
     return found
 
 
 def _lasting(own: pl.Series, usual: float) -> bool:
-    edges = [len(own) * block // BLOCKS for block in range(BLOCKS + 1)]
-    blocks = [own[edges[block] : edges[block + 1]] for block in range(BLOCKS)]
+    count = BLOCKS_OF_UPDATES
+    edges = [len(own) * block // count for block in range(count + 1)]
+    blocks = [own[edges[block] : edges[block + 1]] for block in range(count)]
     return all(_number(block.mean()) > usual for block in blocks)
 
 

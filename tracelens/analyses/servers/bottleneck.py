@@ -2,9 +2,9 @@
 
 Where workers are queued or transfer for a tenth of their time, each shard's windows are looked at
 (`utilisation.py`). It is bound by its **processor** if that is at work for 80 % of the push window, by
-the **network** if its link is for 80 % of both windows and the processor for less than a fifth, by
+the **network** if its link is for 80 % of both windows and the processor for less than a quarter, by
 **incast** if a third of the goodput that its link reaches with fewer messages is lost with many. A
-shard that takes twice as long per byte as the others is a fault, as is incast; servers that are all
+shard that takes 1.5 times as long per byte as the others is a fault, as is incast; servers that are all
 alike are an opportunity, priced as if each had twice the processor, or bandwidth. What fixing it saves
 is what the matching edit of the replay saves; where that has no answer, it is null, and says why.
 """
@@ -20,17 +20,6 @@ from tracelens.analyses.servers import small_messages
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.pricing import EditPrice, price_edits
-from tracelens.stats.constants import (
-    BUSY,
-    CLEARLY_SLOWER,
-    CONSISTENT,
-    ENOUGH,
-    FEW,
-    FEWEST_ROUNDS,
-    MAJORITY,
-    NOTICEABLE,
-    WORTH_ADVICE,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,17 +34,30 @@ if TYPE_CHECKING:
 __all__ = ["Bound", "classify", "findings"]
 Bound = Literal["cpu", "network", "incast"]
 
-FEWEST_STEPS: Final = FEWEST_ROUNDS
-SATURATED: Final = BUSY
-IDLE: Final = ENOUGH
-COLLAPSED: Final = CLEARLY_SLOWER
-RECEIVING: Final = MAJORITY  # of the push window, or the incoming link is not what holds it up
-SLOWER: Final = CLEARLY_SLOWER  # times as long per byte as the other shards
-STEADY: Final = CONSISTENT  # of the steps show it, half as clearly
-FEWEST_PAUSES: Final = FEW  # steps, where fewer do; without the longest it must be so, too
-FAULT: Final = NOTICEABLE  # of the job
-CHANCE: Final = NOTICEABLE
-CLEAR: Final = WORTH_ADVICE  # of the job, where only the gain speaks for it
+# share of the window: a processor, or a link, that is at work as
+# long binds its shard [calibrate; one decision in classify, _how]
+MIN_BUSY_SHARE_IF_BOUND: Final = 0.8
+# share of the push window: the link binds only if the processor is at work for less [calibrate]
+MAX_BUSY_SHARE_OF_CPU_IF_NETWORK_BOUND: Final = 0.25
+# times: the link's best goodput is as much better than its usual one if pushes collide [calibrate]
+MIN_COLLAPSE_IF_INCAST: Final = 1.5
+# share of the push window: a link that receives for less does not bind [calibrate]
+MIN_RECEIVING_SHARE_IF_INCAST: Final = 0.5
+MIN_STEPS_TO_JUDGE_SERVERS: Final = 20  # steps: servers are not judged by fewer [calibrate]
+# of the job: where nothing binds, what would save less is not reported [policy]
+MIN_SAVING_IF_NOTHING_BINDS: Final = 0.05
+# times: a slow shard takes as many times as long per byte as the others [calibrate]
+MIN_RATIO_OF_TIME_PER_BYTE: Final = 1.5
+# share: a shard is slow for the whole run if as many steps show it, half as clearly [calibrate]
+MIN_SHARE_OF_STEPS_IF_SHARD_ALWAYS_SLOW: Final = 0.75
+MIN_SLOW_STEPS_OF_SHARD: Final = 3  # steps: fewer slow ones say nothing of a shard [calibrate]
+# share of the steps from the first to the last slow one: fewer slow ones are sparse [calibrate]
+MIN_SHARE_OF_STEPS_IF_TRANSIENT: Final = 0.75
+# of the job: faster servers that save less are not reported [policy]
+MIN_SAVING_TO_REPORT_UPGRADE: Final = 0.03
+# of the job: a fault of servers that costs less is not reported [policy]
+MIN_SAVING_TO_REPORT_SERVER_FAULT: Final = 0.03
+FEWEST_STEPS: Final = 20  # steps: of verdicts/ledger.py, until that has its own [chosen]
 _KINDS: Final[dict[Bound, str]] = {
     "cpu": "ps_cpu_bound",
     "network": "ps_network_bound",
@@ -98,12 +100,15 @@ def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound
         link = goodput.get(shard)
         # What messages cost by themselves is lost however few share the link.
         lost = link.collapse * (1 - exchange.message_share) if link else 1.0
-        collapsed = link is not None and link.falls and lost >= COLLAPSED
-        if collapsed and receiving[column] >= RECEIVING:
+        collapsed = link is not None and link.falls and lost >= MIN_COLLAPSE_IF_INCAST
+        if collapsed and receiving[column] >= MIN_RECEIVING_SHARE_IF_INCAST:
             found[column] = "incast"
-        elif cpu[column] >= SATURATED:
+        elif cpu[column] >= MIN_BUSY_SHARE_IF_BOUND:
             found[column] = "cpu"
-        elif wire[column] >= SATURATED and cpu[column] < IDLE:
+        elif (
+            wire[column] >= MIN_BUSY_SHARE_IF_BOUND
+            and cpu[column] < MAX_BUSY_SHARE_OF_CPU_IF_NETWORK_BOUND
+        ):
             found[column] = "network"
     return found
 
@@ -138,7 +143,7 @@ def _what_binds(
     goodput: dict[int, Goodput],
     explained: frozenset[int],
 ) -> list[Finding]:
-    if len(exchange.exposed) < FEWEST_STEPS:
+    if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_SERVERS:
         return []
     found = []
     order: tuple[Bound, ...] = ("incast", "cpu", "network")
@@ -177,7 +182,7 @@ def _by_gain(
     prices = {kind: _price_faster(replay, exchange, everywhere, kind) for kind in kinds}
     gains = {kind: price.saving for kind, price in prices.items() if price.saving is not None}
     best = max(gains.values(), default=0.0)
-    if best < CLEAR:
+    if best < MIN_SAVING_IF_NOTHING_BINDS:
         return []
     helping = [kind for kind in kinds if gains.get(kind, 0.0) > best / 2]
     return [one for kind in helping for one in _all_alike(exchange, everywhere, kind, prices[kind])]
@@ -287,16 +292,18 @@ def _slower(
 
 def _pattern(mine: Floats, others: Floats) -> Pattern | None:
     """Return when a shard takes longer than the others, [step]; None where by chance or not at all."""
-    if mine.sum() < SLOWER * others.sum() or not mine.any():
+    ratio = MIN_RATIO_OF_TIME_PER_BYTE
+    if mine.sum() < ratio * others.sum() or not mine.any():
         return None
-    if np.mean(mine > (1 + SLOWER) / 2 * others) >= STEADY:
+    if np.mean(mine > (1 + ratio) / 2 * others) >= MIN_SHARE_OF_STEPS_IF_SHARD_ALWAYS_SLOW:
         return "persistent"
-    slow = np.flatnonzero(mine > SLOWER * others)
+    slow = np.flatnonzero(mine > ratio * others)
     longest = int(np.argmax(mine - others))
-    rest = np.delete(mine, longest).sum() >= SLOWER * np.delete(others, longest).sum()
-    if len(slow) < FEWEST_PAUSES or not rest:
+    rest = np.delete(mine, longest).sum() >= ratio * np.delete(others, longest).sum()
+    if len(slow) < MIN_SLOW_STEPS_OF_SHARD or not rest:
         return None
-    return "transient" if len(slow) >= STEADY * (slow[-1] - slow[0] + 1) else "sparse"
+    extent = slow[-1] - slow[0] + 1
+    return "transient" if len(slow) >= MIN_SHARE_OF_STEPS_IF_TRANSIENT * extent else "sparse"
 
 
 def _all_alike(
@@ -315,7 +322,7 @@ def _all_alike(
 
 def _how(share: float) -> str:
     """Return the case of the sentence for a share of the window: no part that idles is bound."""
-    return "" if share >= SATURATED else "at times"
+    return "" if share >= MIN_BUSY_SHARE_IF_BOUND else "at times"
 
 
 def _share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
@@ -336,7 +343,8 @@ def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
     """Make the finding, if it saves enough; one with a slowdown is a fault."""
     price = case.price
     worth = case.at_most if price.saving is None else price.saving
-    if worth < (CHANCE if case.slowdown is None else FAULT):
+    is_fault = case.slowdown is not None
+    if worth < (MIN_SAVING_TO_REPORT_SERVER_FAULT if is_fault else MIN_SAVING_TO_REPORT_UPGRADE):
         return []
     is_known = price.saving is not None
     fields = {name: text for name, text in case.fields.items() if is_known or name != "more"}
@@ -345,7 +353,7 @@ def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
         _KINDS[case.kind],
         fields if is_known else {**fields, "refusal": price.refusal},
         case=name if is_known else f"{name} not priced".strip(),
-        category="opportunity" if case.slowdown is None else "fault",
+        category="fault" if is_fault else "opportunity",
         shards=tuple(exchange.shards[column] for column in case.columns),
         hosts=exchange.hosts_of(case.columns),
         phase="ps",

@@ -18,7 +18,6 @@ from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.jitter import ALONE_COLUMNS
 from tracelens.accounting.server_queues import server_queues
 from tracelens.accounting.service import sum_work_until
-from tracelens.analyses.servers.bottleneck import CHANCE, FEWEST_STEPS
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 
@@ -32,6 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NO_QUEUES", "Queues", "held_requests", "measure_queues"]
 
+# of the job: requests held for less are not reported [policy]
+MIN_SAVING_TO_REPORT_HELD_REQUESTS: Final = 0.03
+# steps: held requests are not judged by fewer [chosen]
+MIN_STEPS_TO_JUDGE_HELD_REQUESTS: Final = 20
 IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
 _SAME: Final = ("shard", "step", "key")
 
@@ -164,7 +167,9 @@ def held_requests(exchange: Exchange, held_ns: Mapping[int, float], workers: int
     share = held / (workers * exchange.job_ns)
     columns = np.flatnonzero(share > share.mean() / 2).tolist()
     saving = float(share[columns].sum())
-    if saving < CHANCE or len(exchange.exposed) < FEWEST_STEPS:
+    if saving < MIN_SAVING_TO_REPORT_HELD_REQUESTS:
+        return []
+    if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_HELD_REQUESTS:
         return []
     shards = [exchange.shards[column] for column in columns]
     one = len(shards) == 1

@@ -37,7 +37,6 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.pricing import price_edits
-from tracelens.stats.constants import ENOUGH, NEARLY_ALL, NOTICEABLE
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -50,12 +49,18 @@ if TYPE_CHECKING:
 
 __all__ = ["SHARD_COLUMNS", "Shards", "run"]
 
-HOT: Final = 1 + ENOUGH  # times the mean bytes; these are exact, only a gain is in doubt
-WORTH_REPORTING: Final = NOTICEABLE  # of job time
-QUEUED: Final = (
-    ENOUGH  # of the push/pull window: who is at work for less keeps hardly any request waiting
-)
-EXPOSED: Final = 1 - NEARLY_ALL  # of the workers' time: below, the servers are hidden and harmless
+# share of the mean bytes: a hot shard has as many more;
+# bytes are exact, only a gain is in doubt [calibrate]
+MIN_MORE_BYTES_OF_HOT_SHARD: Final = 0.25
+# of the job: a hot shard that costs less is not reported
+# [policy; one decision in _may_hold_up, _hot_shard]
+MIN_SAVING_TO_REPORT_HOT_SHARD: Final = 0.03
+# share of the push/pull window: a shard that is at work
+# for less keeps hardly any request waiting [calibrate]
+MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = 0.25
+# share of the workers' time: servers are hidden, and
+# not judged, if more goes on without them [calibrate]
+MAX_SHARE_OF_TIME_WITHOUT_SERVERS: Final = 0.9
 SERVICE: Final = ("aggregate", "apply", "reply")
 
 SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -150,7 +155,8 @@ def run(facts: Facts) -> Shards:
     one_way, turns = variable_placement.one_way_requests(asked)
     advice = _advice(replay, one_way, turns, loads) if sized else None
     found: list[Finding] = []
-    if exchange.exposed.sum() >= EXPOSED * exchange.job_ns:
+    least_exposed_ns = (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns
+    if exchange.exposed.sum() >= least_exposed_ns:
         hot = [] if advice is None else _hot_shard(loads, exchange, advice)
         messages = small_messages.Messages.of(asked)
         named = frozenset(shard for finding in hot for shard in finding.shards)
@@ -328,12 +334,13 @@ def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> b
     It must be at work for so long that requests are queued for it, and no more can be saved than what it
     works for its surplus of bytes, if it recorded when it received them.
     """
-    if (hottest["busy_share"] or 0.0) < QUEUED:
+    if (hottest["busy_share"] or 0.0) < MIN_BUSY_SHARE_IF_REQUESTS_QUEUED:
         return False
     column = exchange.shards.index(hottest["shard"])
     work_ns = float((exchange.cpu + exchange.wire)[:, column].sum())
     saved_at_most = work_ns * (1 - 1 / ratio) / exchange.job_ns
-    return not exchange.received[:, column].any() or saved_at_most >= WORTH_REPORTING
+    records_receives = exchange.received[:, column].any()
+    return not records_receives or saved_at_most >= MIN_SAVING_TO_REPORT_HOT_SHARD
 
 
 def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
@@ -346,12 +353,12 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
         return []
     hottest = loads.sort("bytes", descending=True).row(0, named=True)
     ratio = hottest["bytes"] / mean
-    if ratio < HOT and hottest["bytes_share"] <= 2 / loads.height:
+    if ratio < 1 + MIN_MORE_BYTES_OF_HOT_SHARD and hottest["bytes_share"] <= 2 / loads.height:
         return []
     price = advice.price
     if price.saving is None and not _may_hold_up(hottest, ratio, exchange):
         return []
-    if price.saving is not None and price.saving < WORTH_REPORTING:
+    if price.saving is not None and price.saving < MIN_SAVING_TO_REPORT_HOT_SHARD:
         return []
     exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [

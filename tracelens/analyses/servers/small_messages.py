@@ -17,7 +17,6 @@ from tracelens.accounting.service import measure_link_time
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.pricing import price_edits
-from tracelens.stats.constants import FEWEST_ROUNDS, MAJORITY, NOTICEABLE
 from tracelens.stats.cost_line import fit_cost_model
 
 if TYPE_CHECKING:
@@ -26,9 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Messages", "find", "message_costs"]
 
-FEWEST_STEPS: Final = FEWEST_ROUNDS
-MOSTLY: Final = MAJORITY  # of the links' work is for messages, however few their bytes
-CHANCE: Final = NOTICEABLE  # of the job
+# share: links work as long for messages, however few their bytes [calibrate]
+MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES: Final = 0.5
+MIN_STEPS_TO_JUDGE_MESSAGES: Final = 20  # steps: messages are not judged by fewer [calibrate]
+# of the job: fewer messages that save less are not reported [policy]
+MIN_SAVING_TO_REPORT_MESSAGES: Final = 0.03
 
 
 def message_costs(served: pl.DataFrame) -> tuple[tuple[float, float], float]:
@@ -85,10 +86,12 @@ class Messages:
 
 def find(replay: WindowedReplay, exchange: Exchange, messages: Messages) -> list[Finding]:
     """Report messages that cost the links more than their bytes do."""
-    if exchange.message_share < MOSTLY or len(exchange.exposed) < FEWEST_STEPS:
+    if exchange.message_share < MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES:
+        return []
+    if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_MESSAGES:
         return []
     price = price_edits(replay, f"messages/{1 / messages.fused:g}")
-    if price.saving is None or price.saving < CHANCE:
+    if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_MESSAGES:
         return []
     cost = float(np.mean(exchange.message_ns))
     fields = {

@@ -23,7 +23,6 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.service import PROCESSOR_OPS
-from tracelens.stats.constants import FEWEST_MESSAGES, MAJORITY, PARTS_OF_RUN, ROUNDS_OF_RATES, SEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +49,17 @@ SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
     "push_window": pl.Int64(),
     "pull_window": pl.Int64(),
 }
+# share: pushes of steps interleave if more begin before an earlier step is added up [calibrate]
+MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5
+MIN_MESSAGES_FOR_GOODPUT: Final = 64  # messages: fewer do not tell how fast a link is [calibrate]
+# parts: the best goodputs of as many tell how certain that of the run is [calibrate]
+PARTS_OF_RUN_FOR_DOUBT: Final = 8
+# messages: parts of a run with fewer do not tell how certain it is [calibrate]
+MIN_MESSAGES_OF_PART: Final = 64
+# share of the time on the link: a number of messages
+# has a goodput if they shared it as long [calibrate]
+MIN_SHARE_OF_LINK_TIME_OF_COUNT: Final = 0.02
+ROUNDS_OF_GOODPUT_FIT: Final = 500  # rounds: goodputs are fitted as often [policy]
 _GROUP: Final = ("shard", "step")
 
 
@@ -119,7 +129,7 @@ def _pushes_interleave(served: pl.DataFrame) -> bool:
     )
     reached = pl.col("end_ns").cum_max().shift(1).over("shard")
     begins_early = windows.select(pl.col("start_ns") < reached).to_series()
-    return int(begins_early.sum()) > MAJORITY * windows.height
+    return int(begins_early.sum()) > MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE * windows.height
 
 
 def _open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
@@ -135,11 +145,6 @@ def _open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
         )
         sums = sums.drop("asked")
     return sums
-
-
-ENOUGH: Final = SEEN  # of the time on the link, for a number of messages to have a goodput
-_ROUNDS: Final = ROUNDS_OF_RATES
-_PARTS: Final = PARTS_OF_RUN  # of a run
 
 
 @dataclass(frozen=True)
@@ -196,15 +201,15 @@ def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> 
 
 
 def _of_enough(messages: pl.DataFrame) -> Goodput | None:
-    return _of_link(messages) if messages.height >= FEWEST_MESSAGES else None
+    return _of_link(messages) if messages.height >= MIN_MESSAGES_FOR_GOODPUT else None
 
 
 def _doubt(messages: pl.DataFrame) -> float:
     """Return the relative standard error of the best goodput, from parts of the run."""
-    size = messages.height // _PARTS
-    parts = (messages.slice(row * size, size) for row in range(_PARTS))
+    size = messages.height // PARTS_OF_RUN_FOR_DOUBT
+    parts = (messages.slice(row * size, size) for row in range(PARTS_OF_RUN_FOR_DOUBT))
     best = [link.best for part in parts if (link := _of_link(part)) is not None]
-    if size < FEWEST_MESSAGES or len(best) < 2:
+    if size < MIN_MESSAGES_OF_PART or len(best) < 2:
         return 0.0
     return float(np.std(best, ddof=1) / np.mean(best) / np.sqrt(len(best)))
 
@@ -226,7 +231,7 @@ def _of_link(part: pl.DataFrame) -> Goodput | None:
     shares, lasted = _shares(begin, end)
     combined = lasted @ np.exp2(np.arange(len(lasted)))
     whole = lasted.sum()
-    known = np.flatnonzero(lasted >= ENOUGH * whole)
+    known = np.flatnonzero(lasted >= MIN_SHARE_OF_LINK_TIME_OF_COUNT * whole)
     if whole <= 0 or not len(known):
         return None
     rates = _positive(shares[:, known], nbytes)
@@ -260,7 +265,7 @@ def _positive(parts: Floats, nbytes: Floats) -> Floats:
     left = parts * scale[:, None]
     normal, right = left.T @ left, left.T @ (nbytes * scale)
     rates = np.full(len(right), float(nbytes.sum() / parts.sum()))
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS_OF_GOODPUT_FIT):
         for row in _rows(normal):
             rest = right[row] - normal[row] @ rates + normal[row, row] * rates[row]
             rates[row] = max(rest / normal[row, row], 0.0)

@@ -15,7 +15,6 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, loads
-from tracelens.stats.constants import LARGE_DELAY, SHOWN_ROWS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +42,10 @@ PLACEMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
     "saving": pl.Float64(),  # share of the job, null where rounds cannot be replayed
 }
 ADVISED: Final = ("greedy", "largest_first", "chunked")
-WORTH_SPLITTING: Final = 1 + LARGE_DELAY  # times the load that whole variables could have at best
+# times: variables are split if whole ones load the fullest shard as many times as much [chosen]
+MIN_RATIO_OF_LOADS_IF_SPLIT: Final = 1.1
+# tensors: no more of a shard, the largest, are in the result [policy]
+MAX_TENSORS_SHOWN: Final = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +119,8 @@ def _advise(
         if known[whole] > 0
         else "Placing variables otherwise would save nothing"
     )
-    if loaded["chunked"] * WORTH_SPLITTING > loaded[whole] or known["chunked"] <= known[whole]:
+    least_load = loaded["chunked"] * MIN_RATIO_OF_LOADS_IF_SPLIT
+    if loaded[whole] < least_load or known["chunked"] <= known[whole]:
         return f"{whole_ones}.", whole
     return (
         f"{whole_ones}; no more is possible while {key} ({fmt.size(largest)}) is whole: partitioning "
@@ -125,7 +128,6 @@ def _advise(
     ), "chunked"
 
 
-MOST_TENSORS: Final = SHOWN_ROWS  # of a shard: the largest
 TENSOR_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
     "tensor": pl.String(),
@@ -184,6 +186,6 @@ def largest_tensors(asked: pl.DataFrame, moving: pl.DataFrame, turns: int) -> pl
     share = pl.col("bytes") / pl.col("bytes").sum().over("shard").clip(lower_bound=1)
     table = each.join(once, on=["shard", "tensor"], how="left").with_columns(share=share)
     ordered = table.sort("shard", "bytes", "tensor", descending=[False, True, False])
-    kept = ordered.group_by("shard", maintain_order=True).head(MOST_TENSORS)
+    kept = ordered.group_by("shard", maintain_order=True).head(MAX_TENSORS_SHOWN)
     columns = [pl.col(name).cast(kind) for name, kind in TENSOR_COLUMNS.items()]
     return kept.with_columns(pl.col("step_bytes").fill_null(0).round()).select(columns)

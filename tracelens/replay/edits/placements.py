@@ -18,7 +18,6 @@ from tracelens.model import fmt
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, chunked
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.resources import Tasks
-from tracelens.stats.constants import NEGLIGIBLE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Layout", "arrange", "check_received", "held", "place", "place_by", "spread"]
 
+# share of all bytes: shards hold the same before and after if no load differs more [policy]
+MAX_DIFFERENCE_OF_EQUAL_LOADS: Final = 1e-3
 # share of pulls: edits are refused if it is unknown for more when workers need them [chosen]
 MAX_SHARE_OF_NEEDS_UNKNOWN: Final = 0.05
 # share of the time of pushes: edits are refused if no server is known to receive
@@ -193,7 +194,9 @@ def place_by(changed: Changed, layout: Layout) -> None:
     moves_any = len(now) != len(shares) or (len(now) > 1 and bool(model.served_variables))
     if not moves_any:
         held_bytes = np.array([*now.values()])
-        if np.allclose(shares, held_bytes / held_bytes.sum(), rtol=0, atol=NEGLIGIBLE):
+        if np.allclose(
+            shares, held_bytes / held_bytes.sum(), rtol=0, atol=MAX_DIFFERENCE_OF_EQUAL_LOADS
+        ):
             return
     if model.requests.unknown_needs > MAX_SHARE_OF_NEEDS_UNKNOWN:
         raise InvalidArgument(

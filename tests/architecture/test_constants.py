@@ -20,11 +20,6 @@ from support.constants import (
 )
 from support.layout import ROOT, Module, modules
 
-# Packages that have a constant for each use; the others share tracelens/stats/constants.py.
-CONVERTED: Final = ("accounting", "comparison", "model", "replay", "scaling", "stats", "studies")
-TO_BE_DELETED: Final = {
-    "tracelens.stats.constants",
-}
 REFERENCE: Final = re.compile(r"[A-Z].* \d{4}(, .+)?")  # authors, year, where to look
 EXAMPLE: Final = """
 # steps: fewer are not
@@ -52,17 +47,6 @@ class Table:
 def every() -> list[Constant]:
     """Return the constants of all packages."""
     return read_all()
-
-
-@cache
-def converted() -> list[Constant]:
-    """Return the constants of all packages that are converted."""
-    rooms = tuple(f"tracelens.{package}" for package in CONVERTED)
-    return [
-        constant
-        for constant in every()
-        if constant.module.name.startswith(rooms) and constant.module.name not in TO_BE_DELETED
-    ]
 
 
 def is_source(source: str) -> bool:
@@ -103,17 +87,17 @@ def names_taken(module: Module) -> dict[str, set[str]]:
 
 
 def test_each_says_unit_decision_and_source() -> None:
-    assert [constant.label for constant in converted() if not constant.source] == []
+    assert [constant.label for constant in every() if not constant.source] == []
 
 
 def test_each_source_exists() -> None:
-    found = [constant for constant in converted() if constant.source]
+    found = [constant for constant in every() if constant.source]
     assert [one.label for one in found if not is_source(one.source)] == []
 
 
 def test_each_serves_one_decision() -> None:
     """One function reads it, or its comment names all functions that do."""
-    decisions = [constant for constant in converted() if constant.source != "definition"]
+    decisions = [constant for constant in every() if constant.source != "definition"]
     assert [
         f"{one.label} is read in {', '.join(one.readers)}"
         for one in decisions
@@ -123,7 +107,7 @@ def test_each_serves_one_decision() -> None:
 
 def calibrated() -> list[Constant]:
     """Return the constants that the bench tunes."""
-    return [constant for constant in converted() if constant.source == "calibrate"]
+    return [constant for constant in every() if constant.source == "calibrate"]
 
 
 def test_no_module_imports_what_is_calibrated() -> None:

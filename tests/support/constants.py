@@ -38,6 +38,7 @@ PACKAGES: Final = (
     "tracelens.scaling",
     "tracelens.stats",
     "tracelens.studies",
+    "tracelens.verdicts",
 )
 COMMENT: Final = re.compile(r"([^:]+): (.+) \[([^\[\];]+)(?:; one decision in ([^\[\];]+))?\]")
 WHEN_IMPORTED: Final = "module"  # the reader where no function is: when the module is imported
@@ -46,7 +47,7 @@ INTRODUCTION: Final = """\
 
 Every number that was chosen: its unit, the test that it decides, and what set it. A constant stands in
 the module that uses it, and no other test uses it. `make constants` writes this page from the comments
-of the modules. Constants of `tracelens/analyses` are still shared (`tracelens/stats/constants.py`).
+of the modules.
 
 *Set by* is one of:
 

@@ -57,7 +57,6 @@ MIN_SHARE_OF_STEPS_IF_TRANSIENT: Final = 0.75
 MIN_SAVING_TO_REPORT_UPGRADE: Final = 0.03
 # of the job: a fault of servers that costs less is not reported [policy]
 MIN_SAVING_TO_REPORT_SERVER_FAULT: Final = 0.03
-FEWEST_STEPS: Final = 20  # steps: of verdicts/ledger.py, until that has its own [chosen]
 _KINDS: Final[dict[Bound, str]] = {
     "cpu": "ps_cpu_bound",
     "network": "ps_network_bound",

@@ -44,9 +44,9 @@ __all__ = [
 RATIO_OF_SIZE_CLASSES: Final = 4
 # classes: a size so close below the next class is in it, since logarithms are rounded [policy]
 ROUNDING_OF_SIZE_CLASSES: Final = 1e-9
-# calls: fewer of a size class do not tell the best bandwidth [calibrate]
+# calls: fewer of a size class do not tell the best bandwidth [policy]
 MIN_CALLS_FOR_BEST_BANDWIDTH: Final = 16
-# share of calls: the best bandwidth is this quantile [calibrate]
+# share of calls: the best bandwidth is this quantile [policy]
 QUANTILE_OF_BEST_BANDWIDTH: Final = 0.9
 # of the job: joining messages that saves less is not reported [policy]
 MIN_SAVING_TO_REPORT_SMALL_MESSAGES: Final = 0.03

@@ -52,7 +52,7 @@ __all__ = [
 MIN_SAVING_TO_REPORT_OVERLAP: Final = 0.05
 # of the job: transfers that no computation can hide and that take less are not reported [policy]
 MIN_SHARE_TO_REPORT_SLOW_TRANSFERS: Final = 0.2
-# share of the transfer: with as much latency, fewer bytes hardly help [calibrate]
+# share of the transfer: with as much latency, fewer bytes hardly help [chosen]
 MIN_LATENCY_SHARE_IF_FEWER_BYTES_USELESS: Final = 0.5
 # of the job: gaps between updates that cost less are not reported [policy]
 MIN_SAVING_TO_REPORT_UPDATE_GAPS: Final = 0.05

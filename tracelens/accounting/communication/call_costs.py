@@ -43,7 +43,7 @@ SHARE_OF_CALLS_ABOVE_LEAST: Final = 0.9
 MIN_SHARE_OF_BEST_BANDWIDTH: Final = 0.5
 # bytes / ns: training uses no network that carries less, which is 1 MB/s [policy]
 MIN_BANDWIDTH_OF_NETWORK: Final = 0.001
-# share of the transfer: the share of latency is not known if that of no more is [calibrate]
+# share of the transfer: the share of latency is not known if that of no more is [chosen]
 MIN_SHARE_OF_TRANSFER_KNOWN: Final = 0.5
 Key = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
 Costs = dict[Key, "CostModel"]

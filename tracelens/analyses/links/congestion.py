@@ -54,7 +54,7 @@ MIN_Z_SCORE_OF_EPISODE: Final = 6.0
 MIN_STEPS_OUTSIDE_EPISODES: Final = 16
 # share: nothing is reported if fewer steps outside of episodes are usual [calibrate]
 MIN_SHARE_OF_USUAL_STEPS_OUTSIDE: Final = 0.9
-# steps: as many neighbours count as one, since they are correlated [calibrate]
+# steps: as many neighbours count as one, since they are correlated [chosen]
 CORRELATED_STEPS_OUTSIDE_EPISODES: Final = 3
 MIN_STEPS_OF_LOWEST_LEVEL: Final = 16  # steps: the lowest level lasts as long [calibrate]
 MIN_RATIO_OF_LEVELS: Final = 1.5  # times: levels whose ratio is smaller are one [calibrate]
@@ -66,7 +66,7 @@ MIN_STEPS_OF_EPISODE: Final = 16  # steps: what is slow for fewer is no episode 
 # share of the transfers' slowdown: the machine is slow, not
 # the network, if computation slows down by more [calibrate]
 MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE: Final = 0.25
-# share: congestion in fewer steps is transient [calibrate]
+# share: congestion in fewer steps is transient [chosen]
 MIN_SHARE_OF_STEPS_IF_LASTING: Final = 0.6
 
 

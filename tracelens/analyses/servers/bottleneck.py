@@ -51,7 +51,7 @@ MIN_RATIO_OF_TIME_PER_BYTE: Final = 1.5
 # share: a shard is slow for the whole run if as many steps show it, half as clearly [calibrate]
 MIN_SHARE_OF_STEPS_IF_SHARD_ALWAYS_SLOW: Final = 0.75
 MIN_SLOW_STEPS_OF_SHARD: Final = 3  # steps: fewer slow ones say nothing of a shard [calibrate]
-# share of the steps from the first to the last slow one: fewer slow ones are sparse [calibrate]
+# share of the steps from the first to the last slow one: fewer slow ones are sparse [chosen]
 MIN_SHARE_OF_STEPS_IF_TRANSIENT: Final = 0.75
 # of the job: faster servers that save less are not reported [policy]
 MIN_SAVING_TO_REPORT_UPGRADE: Final = 0.03

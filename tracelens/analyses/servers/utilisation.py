@@ -52,9 +52,9 @@ SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
 # share: pushes of steps interleave if more begin before an earlier step is added up [calibrate]
 MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5
 MIN_MESSAGES_FOR_GOODPUT: Final = 64  # messages: fewer do not tell how fast a link is [calibrate]
-# parts: the best goodputs of as many tell how certain that of the run is [calibrate]
+# parts: the best goodputs of as many tell how certain that of the run is [chosen]
 PARTS_OF_RUN_FOR_DOUBT: Final = 8
-# messages: parts of a run with fewer do not tell how certain it is [calibrate]
+# messages: parts of a run with fewer do not tell how certain it is [chosen]
 MIN_MESSAGES_OF_PART: Final = 64
 # share of the time on the link: a number of messages
 # has a goodput if they shared it as long [calibrate]

@@ -17,7 +17,7 @@ from tracelens.accounting.compute_time import WARM_UP
 from tracelens.analyses.stragglers import detection
 
 if TYPE_CHECKING:
-    from tracelens.replay.counterfactual import Episode
+    from tracelens.analyses.stragglers.detection import Episode
 
 PLANTED = (0.05, 0.1, 0.3)  # of a step, in 40 % of the steps, in the last phase
 

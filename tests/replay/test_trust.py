@@ -36,9 +36,16 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
     identity = Identity.of(model)
     assert identity.whole == pytest.approx(0.0, abs=1e-3)
     assert identity.rigid == pytest.approx(wait_ms / step_ms, abs=0.01)
-    assert identity.reliable == (wait_ms == 1)
+    assert identity.reliable == (wait_ms < 10)
     said = "Not reliable: " in whatif(trace, "phase:backprop/2").trust
-    assert said == (wait_ms > 1)
+    assert said == (wait_ms == 10)
+
+
+def test_the_interval_holds_what_rigid_time_may_save() -> None:
+    """Waits without a known reason may get shorter as the rest does, up to where it is refused."""
+    identity = Identity(whole=0.0, median_step=0.0, kept=0.2, rigid=0.2)
+    assert identity.widen((0.4, 0.6)) == pytest.approx((0.4, 0.75))
+    assert identity.widen((-0.4, 0.6)) == pytest.approx((-0.5, 0.75))
 
 
 def test_a_run_whose_waits_have_reasons_is_not_rigid() -> None:

@@ -150,7 +150,8 @@ def _code() -> str:
 
 def save_report(report: Report, file: Path) -> None:
     """Write a report; numbers that JSON lacks are written as Python reads them."""
-    row = asdict(replace(report, results={}))
+    row = asdict(replace(report, findings=(), results={}))
+    row["findings"] = [finding.to_dict() for finding in report.findings]
     if report.summary.selected is None:  # an index is of a whole run, and holds what it always did
         del row["summary"]["selected"]
     file.write_text(json.dumps(row, default=_plain))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from math import hypot
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
@@ -124,6 +124,12 @@ class Finding:
             given.setdefault("saving", fmt.saving(saving, details.get("interval")))
         sentence = " ".join([entry.message(case, given), *more])
         return cls(kind=kind, category=chosen, sentence=sentence, **details)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields but `fix`, as reports store them."""
+        values = asdict(replace(self, fix=None))
+        del values["fix"]
+        return values
 
     def __repr__(self) -> str:
         """Return the kind, the category and the sentence in one line."""

@@ -233,7 +233,7 @@ def price_edits(
     except (InvalidArgument, ValueError) as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
     saving = float(saved_ns.sum()) / replayed_ns
-    low, high = bootstrap_interval(saved_ns, replayed_ns)
+    low, high = replay.identity_of(model).widen(bootstrap_interval(saved_ns, replayed_ns))
     ambiguity = Ambiguity.find(
         model, saving, lambda other: float(measure_savings_ns(other).sum()) / replayed_ns
     )

@@ -25,7 +25,7 @@ __all__ = ["Ambiguity", "Identity"]
 # is not reliable [chosen]
 MAX_IDENTITY_ERROR_IF_RELIABLE: Final = 0.03
 # share of the critical path: a replay is not reliable if more has no known reason [chosen]
-MAX_RIGID_SHARE_IF_RELIABLE: Final = 0.1
+MAX_RIGID_SHARE_IF_RELIABLE: Final = 0.25
 # share of all known lengths: a probe shortens them by so little that the critical
 # path stays [chosen]
 SHARE_TO_SHORTEN_LENGTHS: Final = 0.01
@@ -104,6 +104,15 @@ class Identity:
             kept=model.kept_share,
             rigid=min(max(1.0 - response, 0.0), 1.0),
         )
+
+    def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
+        """Return an interval of a saving that also holds what rigid time may save.
+
+        Waits for an unknown reason may get shorter by the same share as the rest of the critical path.
+        """
+        low, high = interval
+        known = max(1.0 - self.rigid, 1.0 - MAX_RIGID_SHARE_IF_RELIABLE)
+        return min(low, low / known), max(high, high / known)
 
     @property
     def reliable(self) -> bool:

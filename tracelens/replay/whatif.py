@@ -189,7 +189,7 @@ class Replay:
         recorded = model.lengths(model.recorded)
         whole, count = float(recorded.sum()), len(recorded)
         share = float(saved.sum() / whole)
-        low, high = predicted(share, bootstrap_interval(saved, whole))
+        low, high = predicted(share, self.identity.widen(bootstrap_interval(saved, whole)))
         ambiguity = Ambiguity.find(model, share, lambda other: self._saving(other, edits))
         if ambiguity is not None:
             low, high = low + ambiguity.low - share, high + ambiguity.high - share

@@ -42,12 +42,13 @@ class Savings:
     """By how much shorter each step is, ns, [step].
 
     `in_flight` says whether reductions run beside the training threads, `inferred` whether ranks meet in
-    collectives that no span shows.
+    collectives that no span shows. `identity` is that of the least reliable replay.
     """
 
     saved: Floats
     in_flight: bool
     inferred: bool
+    identity: Identity
 
 
 @dataclass(eq=False)
@@ -90,7 +91,11 @@ class WindowedReplay:
             inside = rows[first > 0 : len(rows) - (stop < len(steps))]
             is_replayed[inside] = True
         share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
-        return Savings(np.where(is_replayed, saved, late * share), in_flight, inferred)
+        worst = max(self._identities.values(), key=lambda identity: identity.rigid, default=None)
+        if worst is None:
+            return None
+        saved = np.where(is_replayed, saved, late * share)
+        return Savings(saved, in_flight, inferred, worst)
 
     def build_whole(self) -> Model | None:
         """Return the model of all steps, however many there are; None if no replay is reliable."""
@@ -159,10 +164,14 @@ class WindowedReplay:
         share = min(self.max_pieces / max(pieces, 1), self.max_services / max(services, 1))
         return int(len(self._steps) * share)
 
-    def _is_reliable(self, model: Model) -> bool:
+    def identity_of(self, model: Model) -> Identity:
+        """Return how reliable the replay of a window is."""
         if model not in self._identities:
             self._identities[model] = Identity.of(model)
-        return self._identities[model].reliable
+        return self._identities[model]
+
+    def _is_reliable(self, model: Model) -> bool:
+        return self.identity_of(model).reliable
 
     def _model_of(self, first: int, last: int) -> Model | None:
         if (first, last) not in self._models:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tracelens.model.result import REPORT_FORMAT
@@ -107,9 +107,7 @@ def _ledger(ledger: Ledger | None) -> dict[str, Any] | None:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    fields = asdict(replace(finding, fix=None))
-    del fields["fix"]
-    return {name: _plain(value) for name, value in fields.items()}
+    return {name: _plain(value) for name, value in finding.to_dict().items()}
 
 
 def _plain(value: Any) -> Any:

@@ -175,9 +175,10 @@ def to_steps(store: Store, path: str, finding: Finding) -> str | None:
 
 def fix_of(store: Store, finding: Finding) -> tuple[str, ...]:
     """Return the edit that replays the fix of a finding; empty where its saving is no fault's."""
-    if finding.category != "fault" or not finding.saving:
+    findings = store.report.findings
+    if finding.category != "fault" or not finding.saving or finding not in findings:
         return ()
-    return (f"fix:{store.report.findings.index(finding) + 1}",)
+    return (f"fix:{findings.index(finding) + 1}",)
 
 
 def to_shard(store: Store, finding: Finding) -> str:

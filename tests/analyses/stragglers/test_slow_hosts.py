@@ -19,7 +19,7 @@ from tracelens.analyses.stragglers import detection, episodes
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.replay.counterfactual import Episode
+    from tracelens.analyses.stragglers.detection import Episode
 
 STEPS, LATE = 120, slice(40, 110)
 sizes = pytest.mark.parametrize(

@@ -11,7 +11,7 @@ reported by `bottleneck.py`, where variables should lie by `variable_placement.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import polars as pl
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.servers.variable_placement import Advice
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
+    from tracelens.replay.pricing import EditPrice
     from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["SHARD_COLUMNS", "Shards", "run"]
@@ -58,6 +59,8 @@ MIN_SAVING_TO_REPORT_HOT_SHARD: Final = 0.03
 # share of the push/pull window: a shard that is at work
 # for less keeps hardly any request waiting [calibrate]
 MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = 0.25
+# times the others' busy share: a hot shard of unknown cost is a fault if it is as busy [chosen]
+MIN_RATIO_OF_BUSY_SHARES_IF_FAULT: Final = 1.5
 # share of the workers' time: servers are hidden, and
 # not judged, if more goes on without them [calibrate]
 MAX_SHARE_OF_TIME_WITHOUT_SERVERS: Final = 0.9
@@ -343,6 +346,21 @@ def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> b
     return not records_receives or saved_at_most >= MIN_SAVING_TO_REPORT_HOT_SHARD
 
 
+def _category(
+    loads: pl.DataFrame, hottest: dict[str, Any], price: EditPrice
+) -> Literal["fault", "opportunity"]:
+    """Return "opportunity" if it is not known whether the job would be shorter without a hot shard.
+
+    It is a fault all the same if that shard is at work for clearly longer than the others.
+    """
+    if price.saving is not None:
+        return "fault"
+    others = loads.filter(pl.col("shard") != hottest["shard"])["busy_share"].median()
+    usual = others if isinstance(others, float) else 0.0
+    is_busier = (hottest["busy_share"] or 0.0) >= MIN_RATIO_OF_BUSY_SHARES_IF_FAULT * usual
+    return "fault" if is_busier else "opportunity"
+
+
 def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
     """Look for a shard with far more bytes than the mean that the job would be shorter without.
 
@@ -373,8 +391,7 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
                 "exposed": f"{100 * exposed:.0f} %",
             },
             more=[advice.sentence],
-            # Whether the job is shorter without it is not certain then.
-            category="opportunity" if price.saving is None else "fault",
+            category=_category(loads, hottest, price),
             shards=(hottest["shard"],),
             hosts=(hottest["host"],),
             phase="ps",

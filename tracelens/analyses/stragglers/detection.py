@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.analyses.stragglers.evidence import find_evidence
-from tracelens.replay.counterfactual import Episode
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import Course, best_runs, courses
 from tracelens.stats.robust import block_edges, block_medians, deviation, medians
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.analyses.stragglers.evidence import Evidence
     from tracelens.arrays import Flags, Floats, Indices, Ints
+    from tracelens.model.findings import Pattern
 
 
 # share of the fewer steps: evidence that has as many in common is of one delay [calibrate]
@@ -76,6 +76,31 @@ MIN_SHARE_OF_STEPS_WITH_LATE_RANK: Final = 0.5
 MAX_SHARE_OF_STRETCHES_OF_ONE_RANK: Final = 0.5
 # share of steps with a late rank: a delay migrates if only one is late in as many [calibrate]
 MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK: Final = 0.5
+
+
+@dataclass(frozen=True, eq=False)
+class Episode:
+    """Ranks that are late in a phase in the same steps; numbers are columns and rows of `ComputeTime`.
+
+    `effect` is the lateness in nanoseconds, [step, rank], 0 outside; `also` names further phases of the
+    same ranks whose lateness is part of it; `unsure` is the standard error of `effect`, as a share.
+    """
+
+    ranks: tuple[int, ...]
+    phase: str
+    first: int
+    last: int
+    effect: Floats
+    pattern: Pattern
+    p: float
+    unsure: float = 0.0
+    period: int | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def touched(self) -> Indices:
+        """Rows in which it happens."""
+        return np.flatnonzero(self.effect.any(axis=1))
 
 
 def find_episodes(own: ComputeTime) -> list[Episode]:

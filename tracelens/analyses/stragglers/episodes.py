@@ -22,16 +22,16 @@ from tracelens.accounting import compute_time
 from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
 from tracelens.model.findings import TWO_SIDED
-from tracelens.replay.counterfactual import Price, as_work_varies, price
 from tracelens.replay.edits.fixes import WorkFix
+from tracelens.replay.lateness import Price, price_lateness
 from tracelens.stats.null_model import Noise
 from tracelens.stats.robust import block_edges, block_levels, medians
 from tracelens.stats.window_scan import peer_residuals
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.analyses.stragglers.detection import Episode
     from tracelens.arrays import Floats
-    from tracelens.replay.counterfactual import Episode
     from tracelens.replay.windows import WindowedReplay
 
 
@@ -219,23 +219,41 @@ def _corrected(entry: Episode, hidden_ns: float) -> Episode:
 
 
 def priced(
-    own: ComputeTime, job_ns: float, replay: WindowedReplay | None = None
+    own: ComputeTime,
+    job_ns: float,
+    replay: WindowedReplay | None = None,
+    *,
+    has_devices: bool = False,
 ) -> list[tuple[Episode, Price]]:
-    """Return who is late by own time, and what that costs, where it is worth a sentence."""
+    """Return who is late by own time, and what that costs, where it is worth a sentence.
+
+    Args:
+        own: Compute time of all workers.
+        job_ns: How long the job took.
+        replay: Of the run; None if it cannot be replayed.
+        has_devices: Ranks compute on devices, and share no processors of their host.
+    """
     level = own.levelled
     found = against_unaffected_ranks(level, group_episodes(level, detection.find_episodes(level)))
     give_back()  # what each phase's search left is as large as what pricing takes
-    costs = [(entry, _price_of(own, entry, job_ns, replay)) for entry in found]
+    costs = [
+        (entry, _price_of(own, entry, job_ns, replay, has_devices=has_devices)) for entry in found
+    ]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
 
 
 def _price_of(
-    own: ComputeTime, late: Episode, job_ns: float, replay: WindowedReplay | None
+    own: ComputeTime,
+    late: Episode,
+    job_ns: float,
+    replay: WindowedReplay | None,
+    *,
+    has_devices: bool,
 ) -> Price:
     if own.work_left_to_others(late.ranks):
         return _price_of_pace(own, late)
     ((names, effect),) = fix_of(own, late).changes
-    return price(
+    return price_lateness(
         _time_to_meeting(own, late),
         effect,
         own.wait,
@@ -244,7 +262,29 @@ def _price_of(
         waits_known=not own.parted,
         length=own.length,
         replay=None if replay is None else partial(replay.measure_savings, names, steps=own.steps),
+        shares_processors=not has_devices and _shares_host(own, late),
     )
+
+
+def _shares_host(own: ComputeTime, late: Episode) -> bool:
+    """Return True if a late rank has its host in common with another rank."""
+    return any(own.hosts.count(own.hosts[rank]) > 1 for rank in late.ranks)
+
+
+def spread_by_work(values: Floats, effect: Floats) -> Floats:
+    """Return a lasting lateness of each step if what slows a rank slows all that it does there.
+
+    A step with more work, or with a disturbance, is longer by more. Both are [step, rank]; `values` is
+    what ranks took for what is late, and `effect` what they usually lose.
+    """
+    values, late = np.nan_to_num(values, nan=0.0), effect > 0
+    fixed = np.where(late, values - effect, np.nan)
+    ranks = np.flatnonzero(late.any(axis=0))
+    usual = np.maximum(medians(fixed[:, ranks], axis=0), 0.0)
+    each = np.zeros_like(effect)
+    whole = np.maximum(usual + effect[:, ranks], 1.0)
+    each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole
+    return each
 
 
 def _price_of_pace(own: ComputeTime, late: Episode) -> Price:
@@ -265,7 +305,7 @@ def fix_of(own: ComputeTime, late: Episode) -> WorkFix:
     names, effect = (late.phase, *late.also), late.effect
     if late.pattern not in _NOT_LASTING:
         values = own.own[[name in names for name in own.phases]].sum(axis=0)
-        effect = as_work_varies(values, effect)
+        effect = spread_by_work(values, effect)
     return WorkFix(own.steps, ((names, effect),))
 
 

@@ -44,10 +44,11 @@ if TYPE_CHECKING:
     from tracelens.accounting.core_waits import CoreWait
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.sampled_code import Culprit
+    from tracelens.analyses.stragglers.detection import Episode
     from tracelens.analyses.stragglers.location import Parts, Place
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
-    from tracelens.replay.counterfactual import Episode, Price
+    from tracelens.replay.lateness import Price
 
 
 # late ranks for each other rank: with more, the median rank is no reliable baseline [chosen]
@@ -91,7 +92,8 @@ def run(facts: Facts) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    worth = priced(own, job, facts.replay)
+    has_devices = bool(trace.device_clocks.height or trace.threads["device"].is_not_null().any())
+    worth = priced(own, job, facts.replay, has_devices=has_devices)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     others = len(own.ranks) - len(late)
     majority = len(own.ranks) > 2 and len(late) > MAX_LATE_RANKS_PER_OTHER * others

@@ -1,4 +1,4 @@
-"""What a straggler episode costs: the same run again, without it.
+"""Price late ranks: the same run again, without their delay.
 
 Taking a delay away shortens the run by what its replay says (`model.py`). Some runs cannot be replayed:
 those of which ranks were left out, and those whose waits have no recorded reason. There ranks are taken
@@ -15,49 +15,23 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.model.findings import TWO_SIDED
-from tracelens.stats.robust import bootstrap_interval, medians
+from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
-    from tracelens.arrays import Flags, Floats, Indices
-    from tracelens.model.findings import Pattern
+    from tracelens.arrays import Flags, Floats
     from tracelens.replay.windows import Savings
 
     _Savings: TypeAlias = Callable[[Floats], Savings | None]  # of an effect, [step, rank]
 
 
-ALL_PHASES: Final = ""  # stands for all phases together
-
-
-@dataclass(frozen=True, eq=False)
-class Episode:
-    """Ranks that are late in a phase in the same steps; numbers are columns and rows of `OwnTime`.
-
-    `effect` is the lateness in nanoseconds, [step, rank], 0 outside; `also` names further phases of the
-    same ranks whose lateness is part of it; `unsure` is the standard error of `effect`, as a share.
-    """
-
-    ranks: tuple[int, ...]
-    phase: str
-    first: int
-    last: int
-    effect: Floats
-    pattern: Pattern
-    p: float
-    unsure: float = 0.0
-    period: int | None = None
-    also: tuple[str, ...] = ()
-
-    @property
-    def touched(self) -> Indices:
-        """Rows in which it happens."""
-        return np.flatnonzero(self.effect.any(axis=1))
-
-
 # share of a delay: peers wait as long where ranks meet in every step [chosen]
 MIN_SHARE_OF_DELAY_IN_WAITS: Final = 0.2
+# share of a saving, standard deviation: beyond what is predicted, ranks that share processors save
+# because they also slow each other down [tests/benchmarks/interventions.py]
+FURTHER_SAVING_IF_PROCESSORS_ARE_SHARED: Final = 0.17
 # share of a delay: transfers take so much longer; less may be their own variation [chosen]
 MIN_SHARE_OF_DELAY_IN_TRANSFERS: Final = 0.5
 
@@ -83,7 +57,7 @@ class Price:
     is_replayed: bool = False
 
 
-def price(
+def price_lateness(
     total: Floats,
     effect: Floats,
     wait: Floats,
@@ -93,6 +67,7 @@ def price(
     waits_known: bool = True,
     length: Floats | None = None,
     replay: _Savings | None = None,
+    shares_processors: bool = False,
 ) -> Price:
     """Price `effect` (nanoseconds that a fix takes away), [step, rank] like `total` and `wait`.
 
@@ -100,7 +75,9 @@ def price(
     step of the run is without an effect; where it does not, that is what the slowest rank takes less.
     Then ranks must be seen to wait, or only the end of the run moves. Without `waits_known`, ranks are
     taken to meet in every step, and the saving is one at best: ranks that are not here may be as late.
-    `length` is how long each rank's steps were; without it, as long as it computed.
+    `length` is how long each rank's steps were; without it, as long as it computed. If a late rank
+    `shares_processors` with others, more may be saved than the replay says: where delays were really
+    removed, ranks of one host also computed faster, for they did not disturb each other any more.
     """
     total = np.nan_to_num(total, nan=0.0)
     side_by_side = _measure_side_by_side(total, effect)
@@ -130,6 +107,12 @@ def price(
             lost, limits = lost * counts, [limit * counts for limit in limits]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
     low, high = _joined(lost, drawn, [limit / job_ns for limit in limits], job_ns)
+    if replayed is not None:
+        low, high = replayed.identity.widen((low, high))
+    if shares_processors:
+        saving = float(lost.sum()) / job_ns
+        further = TWO_SIDED * FURTHER_SAVING_IF_PROCESSORS_ARE_SHARED * saving
+        high = saving + float(np.hypot(high - saving, further))
     absorbed, in_flight = _absorbed(lost, effect), 0.0
     if replayed is not None and replayed.in_flight:
         in_flight = max(absorbed - _absorbed(side_by_side, effect), 0.0)
@@ -150,22 +133,6 @@ def _absorbed(lost: Floats, effect: Floats) -> float:
     """Return what share of the lateness was not lost (Li et al. 2019 call it mitigation)."""
     late = float(effect.max(axis=1).sum())
     return min(max(1 - float(lost.sum()) / late, 0.0), 1.0) if late > 0 else 0.0
-
-
-def as_work_varies(values: Floats, effect: Floats) -> Floats:
-    """Return a lasting lateness of each step if what slows a rank slows all that it does there.
-
-    A step with more work, or with a disturbance, is longer by more. Both are [step, rank]; `values` is
-    what ranks took for what is late, and `effect` what they usually lose.
-    """
-    values, late = np.nan_to_num(values, nan=0.0), effect > 0
-    fixed = np.where(late, values - effect, np.nan)
-    ranks = np.flatnonzero(late.any(axis=0))
-    usual = np.maximum(medians(fixed[:, ranks], axis=0), 0.0)
-    each = np.zeros_like(effect)
-    whole = np.maximum(usual + effect[:, ranks], 1.0)
-    each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole
-    return each
 
 
 def _drawn(lost: Floats, effect: Floats, job_ns: float) -> tuple[float, float]:

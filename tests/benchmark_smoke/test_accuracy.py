@@ -74,7 +74,7 @@ def test_every_kind_can_be_made(kind: Kind) -> None:
 
 
 @pytest.mark.slow
-def test_lateness_that_others_hide_is_told() -> None:
+def test_delays_that_others_hide_is_told() -> None:
     """Among 512 ranks in harsh noise a slow loader costs nothing, and is slow all the same."""
     (kind,) = (index for index, kind in enumerate(KINDS) if kind.name == "slow loader")
     outcome = perform((kind, 512, "harsh", "lognormal", 2001))

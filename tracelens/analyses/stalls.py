@@ -21,8 +21,8 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
+from tracelens.replay.delays import price_delay
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.replay.lateness import price_lateness
 from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.robust import bootstrap_interval, deviation, medians
@@ -302,7 +302,7 @@ def pause_findings(
         return []
     paused = np.nan_to_num(own.own[own.phases.index("gc")], nan=0.0)
     by_rank = paused.sum(axis=0)
-    cost = price_lateness(
+    cost = price_delay(
         own.total,
         paused,
         own.wait,

@@ -24,7 +24,8 @@ __all__ = ["Ambiguity", "Identity"]
 # share of the run, or of the usual step: a replay without edits that is further off
 # is not reliable [chosen]
 MAX_IDENTITY_ERROR_IF_RELIABLE: Final = 0.03
-# share of the critical path: a replay is not reliable if more has no known reason [chosen]
+# share of the critical path: a replay is not reliable if more has no known reason [chosen; one
+# decision in Identity.widen, Identity.doubt]
 MAX_RIGID_SHARE_IF_RELIABLE: Final = 0.25
 # share of all known lengths: a probe shortens them by so little that the critical
 # path stays [chosen]

@@ -36,7 +36,7 @@ def test_a_rank_late_in_every_phase_is_alone(runs: int) -> None:
         assert named == {5}, f"seed {seed}"
 
 
-def test_lateness_wanders_among_spikes() -> None:
+def test_delays_wanders_among_spikes() -> None:
     """Others' spikes are last in many steps; what wanders is told all the same, of visited ranks."""
     matrices = healthy(3, 64, 120)
     draw = np.random.default_rng(7)

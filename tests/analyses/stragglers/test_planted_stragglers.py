@@ -33,7 +33,7 @@ def planted(
     ("ranks", "steps", "extra"),
     [(2, 100, 0.3), (3, 100, 0.2), (4, 100, 0.15), (8, 100, 0.1), (64, 100, 0.1), (8, 500, 0.06)],
 )
-def test_lateness_is_found_where_it_is(
+def test_delays_is_found_where_it_is(
     seed: int, ranks: int, steps: int, extra: float, *, spiky: bool
 ) -> None:
     """One entry: the rank, the phase, the size to a third, the edges to a block (three with spikes)."""

@@ -99,7 +99,7 @@ def test_two_phases_of_a_rank_are_one_finding() -> None:
     assert found.evidence["also_late_in"] == ["forward"]
 
 
-def test_lateness_that_wanders_is_one_finding() -> None:
+def test_delays_that_wanders_is_one_finding() -> None:
     """A slowness that moves from rank to rank blames none of them alone."""
     hops = tuple(
         Fault("forward", (rank,), steps=(20 * rank + 10, 20 * rank + 29), factor=2)

@@ -59,8 +59,8 @@ MIN_SAVING_TO_REPORT_HOT_SHARD: Final = 0.03
 # share of the push/pull window: a shard that is at work
 # for less keeps hardly any request waiting [calibrate]
 MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = 0.25
-# times the others' busy share: a hot shard of unknown cost is a fault if it is as busy [chosen]
-MIN_RATIO_OF_BUSY_SHARES_IF_FAULT: Final = 1.5
+# times the others' service time: a hot shard of unknown cost is a fault if it serves as long [chosen]
+MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT: Final = 1.5
 # share of the workers' time: servers are hidden, and
 # not judged, if more goes on without them [calibrate]
 MAX_SHARE_OF_TIME_WITHOUT_SERVERS: Final = 0.9
@@ -355,9 +355,9 @@ def _category(
     """
     if price.saving is not None:
         return "fault"
-    others = loads.filter(pl.col("shard") != hottest["shard"])["busy_share"].median()
-    usual = others if isinstance(others, float) else 0.0
-    is_busier = (hottest["busy_share"] or 0.0) >= MIN_RATIO_OF_BUSY_SHARES_IF_FAULT * usual
+    others = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
+    usual_ns = others if isinstance(others, float) else 0.0
+    is_busier = hottest["service_ns"] >= MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT * usual_ns
     return "fault" if is_busier else "opportunity"
 
 

@@ -22,8 +22,8 @@ from tracelens.accounting import compute_time
 from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
 from tracelens.model.findings import TWO_SIDED
+from tracelens.replay.delays import Price, price_delay
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.replay.lateness import Price, price_lateness
 from tracelens.stats.null_model import Noise
 from tracelens.stats.robust import block_edges, block_levels, medians
 from tracelens.stats.window_scan import peer_residuals
@@ -167,7 +167,7 @@ def _median_rank(values: Floats) -> Floats:
 
 
 def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | None:
-    """Return which ranks a host's lateness is one of, and what each loses; null if only of some."""
+    """Return which ranks a host's delay is one of, and what each loses; null if only of some."""
     levels, error = _levels(own, late, ranks)
     usual = float(np.sort(levels)[len(levels) // 2])
     slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * usual, 0.0))
@@ -214,7 +214,7 @@ def against_unaffected_ranks(own: ComputeTime, found: list[Episode]) -> list[Epi
 
 
 def _corrected(entry: Episode, hidden_ns: float) -> Episode:
-    """Add to an entry's lateness, where it is late, what the median hides."""
+    """Add to an entry's delay, where it is late, what the median hides."""
     return replace(entry, effect=entry.effect + hidden_ns * (entry.effect > 0))
 
 
@@ -253,7 +253,7 @@ def _price_of(
     if own.work_left_to_others(late.ranks):
         return _price_of_pace(own, late)
     ((names, effect),) = fix_of(own, late).changes
-    return price_lateness(
+    return price_delay(
         _time_to_meeting(own, late),
         effect,
         own.wait,
@@ -272,7 +272,7 @@ def _shares_host(own: ComputeTime, late: Episode) -> bool:
 
 
 def spread_by_work(values: Floats, effect: Floats) -> Floats:
-    """Return a lasting lateness of each step if what slows a rank slows all that it does there.
+    """Return a lasting delay of each step if what slows a rank slows all that it does there.
 
     A step with more work, or with a disturbance, is longer by more. Both are [step, rank]; `values` is
     what ranks took for what is late, and `effect` what they usually lose.

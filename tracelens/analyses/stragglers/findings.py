@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tracelens.analyses.stragglers.location import Parts, Place
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
-    from tracelens.replay.lateness import Price
+    from tracelens.replay.delays import Price
 
 
 # late ranks for each other rank: with more, the median rank is no reliable baseline [chosen]

@@ -9,7 +9,7 @@ import pytest
 from support.runs.analysed import faults, report
 from support.tiers import mark_slow
 
-from tracelens.replay.lateness import price_lateness
+from tracelens.replay.delays import price_delay
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 
 FAULTS = {
@@ -99,9 +99,9 @@ def test_without_waiting_only_the_end_moves() -> None:
     total = np.full((50, 3), 10.0)
     effect = np.zeros_like(total)
     effect[10:20, 1] = 4.0
-    apart = price_lateness(total + effect, effect, np.zeros_like(total), 540.0)
+    apart = price_delay(total + effect, effect, np.zeros_like(total), 540.0)
     assert apart.saving == pytest.approx(40 / 540)
-    ahead = price_lateness(
+    ahead = price_delay(
         total + effect - 2 * effect.any(axis=0), effect, np.zeros_like(total), 540.0
     )
     assert ahead.saving == 0.0
@@ -115,7 +115,7 @@ def test_cost_is_what_the_others_waited() -> None:
     effect[10:20, 1] = 4.0
     wait = (total + effect).max(axis=1, keepdims=True) - (total + effect)
     wait[:, 3] = 0.0
-    found = price_lateness(total + effect, effect, wait, 540.0)
+    found = price_delay(total + effect, effect, wait, 540.0)
     assert found.saving == pytest.approx(40 / 540)
     assert found.waiting == 2
     assert found.cost == pytest.approx(2 * 40 / (4 * 540))
@@ -128,7 +128,7 @@ def test_what_cost_nothing_may_still_cost_something() -> None:
     total[:, 3] = 20.0
     effect = np.zeros_like(total)
     effect[:, 1] = 4.0
-    found = price_lateness(total + effect, effect, 20.0 - total, 2000.0)
+    found = price_delay(total + effect, effect, 20.0 - total, 2000.0)
     assert found.saving == found.interval[0] == 0.0
     assert found.interval[1] == pytest.approx(3 * 4.0 / 2000.0)
 
@@ -141,6 +141,6 @@ def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited
     wait = np.zeros_like(total)
     wait[10:20, [0, 2]] = 4.0
     wait[20, 1] = 40.0
-    found = price_lateness(total + effect, effect, wait, 540.0)
+    found = price_delay(total + effect, effect, wait, 540.0)
     assert found.waiting == 2
     assert found.cost == pytest.approx(2 * 40 / (3 * 540))

@@ -57,7 +57,7 @@ class Price:
     is_replayed: bool = False
 
 
-def price_lateness(
+def price_delay(
     total: Floats,
     effect: Floats,
     wait: Floats,

@@ -12,11 +12,11 @@ import pytest
 from support.launch.patience import PATIENCE_S
 from support.runs.indexes import SLOW, explained, recorded
 
-from tracelens import analyses
 from tracelens.cli import main
 from tracelens.distil import kept_report
 from tracelens.lod import index, opening
 from tracelens.model.events import Source
+from tracelens.verdicts import report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,7 +105,7 @@ def test_flagged_steps_after_a_report(
     out = tmp_path / "first", tmp_path / "second"
     assert main([*verb, str(out[0])]) == 0
     assert main(["analyze", str(trace)]) == 0
-    monkeypatch.setattr(analyses, "analyze", None)
+    monkeypatch.setattr(report, "analyze", None)
     assert main([*verb, str(out[1])]) == 0
     first, second = (contents(folder) for folder in out)
     assert {name for name in first if name.endswith(".arrow")} == {

@@ -21,7 +21,6 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.edits.fixes import JoinFix
 from tracelens.replay.pricing import price_joined_calls
 from tracelens.stats.robust import bootstrap_interval
 
@@ -197,8 +196,7 @@ def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) 
         steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
         joined = price_joined_calls(replay, name, op, cost, steps=steps)
         if joined and joined.saved_ns.sum() * joined.scale >= least_ns:
-            fix = JoinFix(name, op, joined.nbytes, joined.cost, steps)
-            found.append(_finding(part, line, joined, job, fix))
+            found.append(_finding(part, line, joined, job))
     return found
 
 
@@ -225,9 +223,7 @@ def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, fl
     return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
 
 
-def _finding(
-    part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int, fix: JoinFix
-) -> Finding:
+def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int) -> Finding:
     wire = int(part["wire_ns"].sum())
     share = min(line.latency_ns * part.height / max(wire, 1), 1.0)
     size = float(part["bytes"].to_numpy().mean())
@@ -245,12 +241,12 @@ def _finding(
         pattern="persistent",
         saving=float(joined.saved_ns.sum()) * joined.scale / job,
         interval=_interval(joined, line, job),
-        fix=fix,
+        fix=joined.fix,
         evidence={
             "op": op,
             "calls_per_step": joined.calls,
             "messages_per_step": joined.messages,
-            "bucket_bytes": joined.nbytes,
+            "bucket_bytes": joined.fix.nbytes,
             "mean_bytes": size,
             "latency_ns": line.latency_ns,
             "latency_share": share,

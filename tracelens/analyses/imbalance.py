@@ -31,7 +31,7 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
-from tracelens.stats.robust import bootstrap_interval, deviation
+from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -118,25 +118,20 @@ def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> 
     is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and width > MIN_WIDTH_OF_RANKS
     if imbalance_share <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
         return []
-    even = balanced(own, rows)
-    side_by_side = np.zeros(len(own.steps))
-    side_by_side[rows] = total.max(axis=1) - even.max(axis=1)
     less_ns = np.zeros(own.total.shape)
-    less_ns[rows] = total - even
+    less_ns[rows] = total - balanced(own, rows)
     fix = WorkFix(own.steps, ((_varying_phases(own), less_ns),))
-    saved_ns, fix_replayed = price_less_work(facts.replay, fix, side_by_side)
-    job = job_ns(facts.trace)
-    saving = float(saved_ns.sum()) / job
-    if saving < MIN_SAVING_OF_BALANCE:
+    price = price_less_work(facts.replay, fix, job_ns(facts.trace), own.total)
+    if price.saving < MIN_SAVING_OF_BALANCE:
         return []
     reason = explained_by_workload(measure_workload(facts.phases, own), own)
     return [
         Finding.of(
             "load_imbalance",
             {"excess": f"{100 * imbalance_share:.0f} %", "why": _why(reason)},
-            saving=saving,
-            interval=bootstrap_interval(saved_ns, job),
-            fix=fix_replayed,
+            saving=price.saving,
+            interval=price.interval,
+            fix=price.fix,
             pattern="migrating",
             evidence={
                 "excess": imbalance_share,

@@ -26,9 +26,8 @@ from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.replay.pricing import price_edits
+from tracelens.replay.pricing import price_edits, price_less_work
 from tracelens.stats.histogram import log_histogram
-from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -240,22 +239,19 @@ def _between_updates(facts: Facts, updates: WeightUpdates, job: int) -> list[Fin
     least_saving = MIN_SAVING_TO_REPORT_UPDATE_GAPS
     if float(host_ns.max(axis=1, initial=0.0).sum()) < least_saving * job:
         return []
-    savings = facts.replay.measure_savings(("uninstrumented",), host_ns, steps)
-    if savings is None:
-        return []
-    saved_ns = np.maximum(savings.saved, 0.0)
-    saving = float(saved_ns.sum()) / job
+    fix = WorkFix(steps, ((("uninstrumented",), host_ns),))
+    price = price_less_work(facts.replay, fix, job)
     gaps_ns = within["gap_ns"]
     typical, long = gaps_ns.median(), gaps_ns.quantile(QUANTILE_OF_LONG_GAPS)
-    if saving < least_saving or not isinstance(typical, float) or not isinstance(long, float):
+    if price.saving < least_saving or not isinstance(typical, float) or not isinstance(long, float):
         return []
     return [
         Finding.of(
             "update_gap",
             {"median": fmt.duration(typical), "long": fmt.duration(long)},
-            saving=saving,
-            interval=bootstrap_interval(saved_ns, job),
-            fix=WorkFix(steps, ((("uninstrumented",), host_ns),)),
+            saving=price.saving,
+            interval=price.interval,
+            fix=price.fix,
             phase="update",
             evidence={"median_gap_ns": typical, "p90_gap_ns": long, "gaps": within.height},
         )

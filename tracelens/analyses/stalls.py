@@ -23,9 +23,9 @@ from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.delays import price_delay
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.replay.pricing import price_less_work
+from tracelens.replay.pricing import WorkPrice, price_less_work
 from tracelens.stats.changepoint import course, greatest_run
-from tracelens.stats.robust import bootstrap_interval, deviation, medians
+from tracelens.stats.robust import deviation, medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -168,29 +168,15 @@ class _Slow:
     pattern: Pattern
 
 
-@dataclass(frozen=True)
-class _Saving:
-    """What a fix saves as a share of the job, with its 95 % interval; `fix` is what was replayed."""
-
-    share: float
-    interval: tuple[float, float]
-    fix: WorkFix | None
-
-
 def _price(
     own: ComputeTime,
     phases: tuple[str, ...],
     less_ns: Floats,
     job: int,
     replay: WindowedReplay | None,
-) -> _Saving:
+) -> WorkPrice:
     """Price work that all ranks do in some phases, ns, [step, rank]."""
-    fix = WorkFix(own.steps, ((phases, less_ns),))
-    total = np.nan_to_num(own.total, nan=0.0)
-    side_by_side = total.max(axis=1) - (total - less_ns).max(axis=1)
-    saved_ns, replayed = price_less_work(replay, fix, side_by_side)
-    saved_ns = np.maximum(saved_ns, 0.0)
-    return _Saving(float(saved_ns.sum()) / job, bootstrap_interval(saved_ns, job), replayed)
+    return price_less_work(replay, WorkFix(own.steps, ((phases, less_ns),)), job, own.total)
 
 
 def _slow(
@@ -213,11 +199,11 @@ def _slow(
         return []
     less_ns = np.zeros(own.total.shape)
     less_ns[slow.rows] = overrun_ns[:, None]
-    saving = _price(own, (phase,), less_ns, job, replay)
-    if saving.share < MIN_SAVING_OF_STALL:
+    price = _price(own, (phase,), less_ns, job, replay)
+    if price.saving < MIN_SAVING_OF_STALL:
         return []
     extra = float(slow.residual.mean()) * own.step_ns
-    return [_Found(_finding(own, phase, slow, saving), slow.rows, extra)]
+    return [_Found(_finding(own, phase, slow, price), slow.rows, extra)]
 
 
 def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
@@ -230,7 +216,7 @@ def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     return (steps, shape.pattern) if lasts and shape.level >= level else None
 
 
-def _finding(own: ComputeTime, phase: str, slow: _Slow, saving: _Saving) -> Finding:
+def _finding(own: ComputeTime, phase: str, slow: _Slow, price: WorkPrice) -> Finding:
     steps = (int(own.steps[slow.rows[0]]), int(own.steps[slow.rows[-1]]))
     when = fmt.steps(*steps)
     if slow.pattern == "sparse":
@@ -249,9 +235,9 @@ def _finding(own: ComputeTime, phase: str, slow: _Slow, saving: _Saving) -> Find
         fields,
         case="phase",
         category="opportunity" if _is_usual(own, phase, slow) else "fault",
-        saving=saving.share,
-        interval=saving.interval,
-        fix=saving.fix,
+        saving=price.saving,
+        interval=price.interval,
+        fix=price.fix,
         cost=0.0,
         ranks=own.ranks,
         phase=phase,
@@ -275,16 +261,16 @@ def _loading(
     usual = float(np.median(least))
     if usual * len(least) < MIN_SHARE_OF_JOB_LOADING * job:
         return []
-    saving = _price(own, ("data",), np.full(own.total.shape, usual), job, replay)
-    if saving.share < MIN_SHARE_OF_JOB_LOADING:
+    price = _price(own, ("data",), np.full(own.total.shape, usual), job, replay)
+    if price.saving < MIN_SHARE_OF_JOB_LOADING:
         return []
     finding = Finding.of(
         "data_stall",
         {"share": fmt.percent(usual / own.step_ns)},
         category="opportunity",
-        saving=saving.share,
-        interval=saving.interval,
-        fix=saving.fix,
+        saving=price.saving,
+        interval=price.interval,
+        fix=price.fix,
         ranks=own.ranks,
         phase="data",
         pattern="persistent",
@@ -425,11 +411,11 @@ def slowdown_findings(
         _price_speed(own, slow, slow.share + by * slow.uncertain, job_ns, replay)
         for by in (-TWO_SIDED, 0.0, TWO_SIDED)
     )
-    if middle.share < MIN_SAVING_OF_SLOWDOWN:
+    if middle.saving < MIN_SAVING_OF_SLOWDOWN:
         return []
     rows = np.arange(slow.first, slow.last + 1)
-    saving = replace(middle, interval=(low.share, high.share))
-    finding = _slowdown_finding(own, slow, saving)
+    price = replace(middle, interval=(low.saving, high.saving))
+    finding = _slowdown_finding(own, slow, price)
     return [_Found(finding, rows, slow.level * own.step_ns)]
 
 
@@ -440,7 +426,7 @@ def warms_up(first: int, last: int, steps: int) -> bool:
 
 def _price_speed(
     own: ComputeTime, slow: Slowdown, share: float, job: int, replay: WindowedReplay | None
-) -> _Saving:
+) -> WorkPrice:
     """Price that all ranks compute by a share less in some steps."""
     rows = slice(slow.first, slow.last + 1)
     less_ns = np.zeros(own.total.shape)
@@ -471,7 +457,7 @@ def _grown_most(own: ComputeTime, slow: Slowdown) -> str:
     return own.phases[int(np.argmax(grown))]
 
 
-def _slowdown_finding(own: ComputeTime, slow: Slowdown, saving: _Saving) -> Finding:
+def _slowdown_finding(own: ComputeTime, slow: Slowdown, price: WorkPrice) -> Finding:
     steps = (int(own.steps[slow.first]), int(own.steps[slow.last]))
     share = (slow.last - slow.first + 1) / len(own.steps)
     pattern: Pattern = "persistent" if share >= MIN_SHARE_OF_STEPS_IF_PERSISTENT else "transient"
@@ -492,9 +478,9 @@ def _slowdown_finding(own: ComputeTime, slow: Slowdown, saving: _Saving) -> Find
         "slow_all",
         fields,
         category="opportunity" if warming else "fault",
-        saving=saving.share,
-        interval=saving.interval,
-        fix=saving.fix,
+        saving=price.saving,
+        interval=price.interval,
+        fix=price.fix,
         cost=0.0,
         ranks=own.ranks,
         phase=phase,

@@ -63,6 +63,11 @@ class Calls:
         """How many there are."""
         return len(self.on_wire)
 
+    def can_be_joined(self, communicator: str, op: str) -> bool:
+        """Return True if these are calls of a communicator and operation that have no root."""
+        is_named = self.uid == communicator and self.op == COLLECTIVES.index(op)
+        return is_named and not self.is_rooted
+
     @property
     def line(self) -> Line:
         """What takes alike."""

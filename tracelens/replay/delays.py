@@ -80,7 +80,7 @@ def price_delay(
     removed, ranks of one host also computed faster, for they did not disturb each other any more.
     """
     total = np.nan_to_num(total, nan=0.0)
-    side_by_side = _measure_side_by_side(total, effect)
+    side_by_side = measure_side_by_side(total, effect)
     replayed = None if replay is None else replay(effect)
     lost = side_by_side if replayed is None else replayed.saved
     touched = np.asarray(effect.any(axis=1))
@@ -91,12 +91,7 @@ def price_delay(
     caused = np.minimum(waited, max(lost.sum(), 0.0))
     cost = float(caused.sum() / (total.shape[1] * job_ns))
     waiting = int(np.count_nonzero(caused > MIN_SHARE_OF_DELAY_IN_WAITS * lost.sum()))
-    limits = []
-    for swing in (-TWO_SIDED * unsure, TWO_SIDED * unsure):
-        swung = effect * (1 + swing)
-        savings = replay(swung) if replay is not None else None
-        measured = _measure_side_by_side(total, swung) if savings is None else savings.saved
-        limits.append(float(measured.sum()))
+    limits = _measure_limits(total, effect, unsure, replay)
     communicating = 0
     if replayed is None and waits_known and not waiting and lost.any():
         whole = total if length is None else np.nan_to_num(length, nan=0.0)
@@ -106,18 +101,16 @@ def price_delay(
             counts = _at_the_end(whole, effect) / lost.sum()
             lost, limits = lost * counts, [limit * counts for limit in limits]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
-    low, high = _joined(lost, drawn, [limit / job_ns for limit in limits], job_ns)
+    interval = _joined(lost, drawn, [limit / job_ns for limit in limits], job_ns)
     if replayed is not None:
-        low, high = replayed.identity.widen((low, high))
-    if shares_processors:
-        saving = float(lost.sum()) / job_ns
-        further = TWO_SIDED * FURTHER_SAVING_IF_PROCESSORS_ARE_SHARED * saving
-        high = saving + float(np.hypot(high - saving, further))
+        interval = replayed.identity.widen(interval)
+    saving = float(lost.sum()) / job_ns
+    low, high = _add_shared_processors(saving, interval) if shares_processors else interval
     absorbed, in_flight = _absorbed(lost, effect), 0.0
     if replayed is not None and replayed.in_flight:
         in_flight = max(absorbed - _absorbed(side_by_side, effect), 0.0)
     return Price(
-        saving=max(float(lost.sum()) / job_ns, 0.0),
+        saving=max(saving, 0.0),
         interval=(low if waits_known else 0.0, max(high, 0.0)),
         cost=cost,
         waiting=waiting,
@@ -127,6 +120,25 @@ def price_delay(
         inferred=replayed is not None and replayed.inferred and not waiting,
         is_replayed=replayed is not None,
     )
+
+
+def _measure_limits(
+    total: Floats, effect: Floats, unsure: float, replay: _Savings | None
+) -> list[float]:
+    """Return what is saved at least and at most, ns, if the delay is smaller or larger: 95 %."""
+    limits = []
+    for factor in (1 - TWO_SIDED * unsure, 1 + TWO_SIDED * unsure):
+        savings = None if replay is None else replay(effect * factor)
+        saved_ns = savings.saved if savings else measure_side_by_side(total, effect * factor)
+        limits.append(float(saved_ns.sum()))
+    return limits
+
+
+def _add_shared_processors(saving: float, interval: tuple[float, float]) -> tuple[float, float]:
+    """Return the interval of a saving that is larger if ranks disturb each other less."""
+    low, high = interval
+    further = TWO_SIDED * FURTHER_SAVING_IF_PROCESSORS_ARE_SHARED * saving
+    return low, saving + float(np.hypot(high - saving, further))
 
 
 def _absorbed(lost: Floats, effect: Floats) -> float:
@@ -157,7 +169,7 @@ def _joined(
     return max(saving - float(below), 0.0), saving + float(above)
 
 
-def _measure_side_by_side(total: Floats, effect: Floats) -> Floats:
+def measure_side_by_side(total: Floats, effect: Floats) -> Floats:
     """Return by how much each step is shorter without `effect`, if ranks work side by side and meet."""
     return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
 

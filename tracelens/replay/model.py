@@ -57,8 +57,6 @@ MAX_SERVICES_IN_ARRIVAL_ORDER: Final = 500_000
 # share of the run, or of the usual step: servers keep the recorded order if a replay without edits
 # is further off [chosen; one decision in Model.of, Model.alternatives]
 MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01
-# share of blocked time: waits are not explained if nothing recorded ends more [chosen]
-MAX_SHARE_OF_WAITS_UNMATCHED: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -481,7 +479,7 @@ class Model:
         after[links.target[rows]] = factors[rows]
         return factors * after[links.source]
 
-    def transfer_factors(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
+    def measure_transfer_factors(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
         """Return how many times its lag each link takes if collectives take less time.
 
         Args:

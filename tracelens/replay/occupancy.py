@@ -89,7 +89,8 @@ class Occupancy:
         replies = kind == _OUT
         sender = _find_sender(kind, replies, (begin, end), (server, request))
         unknown = (_NOTHING, *[_UNKNOWN_LINKS] * (len(choices) - 1))
-        unknown += (_UNKNOWN_SENDER,) * (bool(choices) and sender is None)
+        if choices and sender is None:
+            unknown += (_UNKNOWN_SENDER,)
         chosen = choices[alternative if alternative < len(choices) else 0] if choices else None
         for number, discipline in zip(used, chosen or (), strict=chosen is not None):
             rows = on_link & (kind == number)

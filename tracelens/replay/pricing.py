@@ -14,13 +14,13 @@ import numpy as np
 
 from tracelens.accounting.phases import exposed_transfer
 from tracelens.errors import InvalidArgument
+from tracelens.replay.delays import measure_side_by_side
 from tracelens.replay.edits.algorithms import join_calls
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
-from tracelens.replay.edits.fixes import EditFix
+from tracelens.replay.edits.fixes import EditFix, JoinFix
 from tracelens.replay.edits.read import edited
 from tracelens.replay.trust import Ambiguity
-from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "EditPrice",
     "JoinedCalls",
+    "WorkPrice",
     "price_edits",
     "price_faster_calls",
     "price_joined_calls",
@@ -49,33 +50,50 @@ MIN_SHARE_REPLAYED: Final = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class JoinedCalls:
-    """What joining the calls of a communicator up to `nbytes` saves.
+    """What joining the calls of a communicator saves, by a fix that joins them.
 
     `saved_ns` is of each replayed step with such calls; the run has `scale` times as many. A usual step
-    has `messages` then, instead of `calls`. `cost` is what a call takes by its bytes.
+    has `messages` then, instead of `calls`.
     """
 
     saved_ns: Floats
-    nbytes: int
+    fix: JoinFix
     messages: int
     calls: int
-    cost: CostModel
     scale: float = 1.0
 
 
+@dataclass(frozen=True)
+class WorkPrice:
+    """What less work saves: a share of the job, with its 95 % interval; `fix` is what was replayed."""
+
+    saving: float
+    interval: tuple[float, float]
+    fix: WorkFix | None
+
+
 def price_less_work(
-    replay: WindowedReplay | None, fix: WorkFix, lost_ns: Floats
-) -> tuple[Floats, WorkFix | None]:
-    """Return what each step of a fix saves, ns, and the fix; None where no replay is reliable.
+    replay: WindowedReplay | None, fix: WorkFix, job_ns: float, total: Floats | None = None
+) -> WorkPrice:
+    """Price less work of the workers in some phases.
 
     Args:
         replay: Of the run; None if it cannot be replayed.
         fix: One change of the workers' work.
-        lost_ns: What each step is shorter by if ranks work side by side and meet, for want of a replay.
+        job_ns: How long the job took.
+        total: Compute time, ns, [step, worker]. Without a reliable replay ranks are taken to work side
+            by side and to meet in each step; None = nothing is saved then.
     """
     ((names, effect),) = fix.changes
     savings = None if replay is None else replay.measure_savings(names, effect, fix.steps)
-    return (lost_ns, None) if savings is None else (savings.saved, fix)
+    if savings is not None:
+        saved_ns = np.maximum(savings.saved, 0.0)
+        interval = savings.identity.widen(bootstrap_interval(saved_ns, job_ns))
+        return WorkPrice(float(saved_ns.sum()) / job_ns, interval, fix)
+    saved_ns = np.zeros(len(effect))
+    if total is not None:
+        saved_ns = measure_side_by_side(np.nan_to_num(total, nan=0.0), effect)
+    return WorkPrice(float(saved_ns.sum()) / job_ns, bootstrap_interval(saved_ns, job_ns), None)
 
 
 def price_faster_calls(
@@ -94,8 +112,7 @@ def price_faster_calls(
         return np.minimum(lost_ns, exposed_transfer(replay.phases, steps)), None
     changed = Changed(model, model.links.lag.copy())
     fix.apply(changed)
-    saved_ns = model.lengths(model.usual) - model.lengths(changed.replayed())
-    saved_ns = _attribute(saved_ns, model, steps)
+    saved_ns = _attribute(changed.measure_savings_ns(), model, steps)
     is_replayed = np.isin(steps, model.steps)
     saved_share = float(saved_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     priced_ns: Floats = lost_ns * saved_share
@@ -135,25 +152,24 @@ def price_joined_calls(
     model = replay.build_around(replay.phases.steps)
     if model is None:
         return None
-    costs, number = Costs(model.links), COLLECTIVES.index(op)
+    costs = Costs(model.links)
     best = None
     for calls, moment in zip(model.calls, model.calls_at, strict=True):
-        if calls.uid != communicator or calls.op != number or calls.is_rooted:
+        if not calls.can_be_joined(communicator, op):
             continue
         line = cost
         if steps is None:
             line = costs.models.get(model.links.lines.index(calls.line), cost)
-        chosen = calls.step if steps is None else np.intersect1d(calls.step, steps)
-        for joined in _try_joins(model, calls, moment, line, np.unique(chosen)):
+        fix = JoinFix(communicator, op, 0, line, steps)
+        for joined in _try_joins(model, calls, moment, fix):
             if best is None or joined.saved_ns.sum() > best.saved_ns.sum():
                 best = joined
     return best and dataclasses.replace(best, scale=_scale(model, replay.phases))
 
 
-def _try_joins(
-    model: Model, calls: Calls, moment: int, cost: CostModel, steps: Ints
-) -> Iterator[JoinedCalls]:
-    """Yield what joining the calls of some steps into fewer and fewer messages saves."""
+def _try_joins(model: Model, calls: Calls, moment: int, fix: JoinFix) -> Iterator[JoinedCalls]:
+    """Yield what joining calls into fewer and fewer messages saves: fixes with more and more bytes."""
+    steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
     is_joined = np.isin(calls.step, steps)
     if not is_joined.any():
         return
@@ -163,15 +179,13 @@ def _try_joins(
     for parts in _part_counts(usual_calls):
         nbytes = int(np.ceil(np.median(sizes) / parts))
         changed = Changed(model, model.links.lag.copy())
-        joined = join_calls(changed, cost, calls, moment, nbytes, steps=steps)
-        saved_ns = model.lengths(model.usual) - model.lengths(changed.replayed())
+        joined = join_calls(changed, fix.cost, calls, moment, nbytes, steps=steps)
         messages = (len(joined) - np.count_nonzero(~is_joined)) / len(steps)
         yield JoinedCalls(
-            saved_ns=_attribute(saved_ns, model, steps),
-            nbytes=nbytes,
+            saved_ns=_attribute(changed.measure_savings_ns(), model, steps),
+            fix=dataclasses.replace(fix, nbytes=nbytes),
             messages=max(round(messages), 1),
             calls=usual_calls,
-            cost=cost,
         )
 
 
@@ -224,18 +238,16 @@ def price_edits(
         scale = 1 / max(share_replayed * _scale(model, replay.phases), MIN_SHARE_REPLAYED)
     replayed_ns = float(model.lengths(model.recorded).sum())
 
-    def measure_savings_ns(other: Model) -> Floats:
-        times = edited(other, edits).replayed()
-        return (other.lengths(other.usual) - other.lengths(times)) * scale
-
     try:
-        saved_ns = measure_savings_ns(model)
+        saved_ns = edited(model, edits).measure_savings_ns() * scale
     except (InvalidArgument, ValueError) as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
     saving = float(saved_ns.sum()) / replayed_ns
     low, high = replay.identity_of(model).widen(bootstrap_interval(saved_ns, replayed_ns))
     ambiguity = Ambiguity.find(
-        model, saving, lambda other: float(measure_savings_ns(other).sum()) / replayed_ns
+        model,
+        saving,
+        lambda other: float(edited(other, edits).measure_savings_ns().sum()) * scale / replayed_ns,
     )
     if ambiguity is not None:
         low, high = low + ambiguity.low - saving, high + ambiguity.high - saving

@@ -172,9 +172,8 @@ class Replay:
         Raises:
             InvalidArgument: as `asked` does.
         """
-        model = self.model
-        changed = edited(model, edits, self.fixes)
-        return model.lengths(model.usual) - model.lengths(_replayed(changed, edits))
+        changed = edited(self.model, edits, self.fixes)
+        return self.model.lengths(self.model.usual) - self.model.lengths(_replayed(changed, edits))
 
     @cached_property
     def identity(self) -> Identity:
@@ -212,10 +211,8 @@ class Replay:
 
     def _saving(self, model: Model, edits: Sequence[str]) -> float:
         """Return what edits save of another model of the run."""
-        saved = model.lengths(model.usual) - model.lengths(
-            edited(model, edits, self.fixes).replayed()
-        )
-        return float(saved.sum() / model.lengths(model.recorded).sum())
+        saved_ns = edited(model, edits, self.fixes).measure_savings_ns()
+        return float(saved_ns.sum() / model.lengths(model.recorded).sum())
 
     def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
         steps = len(self.model.steps)

@@ -65,8 +65,8 @@ class WindowedReplay:
     def measure_savings(self, names: Sequence[str], effect: Floats, steps: Ints) -> Savings | None:
         """Return by how much shorter each step is if workers work less in some phases.
 
-        None where ranks were left out, where the run cannot be replayed, or where most of its waits have
-        no recorded reason.
+        None where ranks were left out, where the run cannot be replayed reliably, or where nothing is
+        taken off.
 
         Args:
             names: The phases.
@@ -79,10 +79,12 @@ class WindowedReplay:
         windows = self._choose_windows(np.flatnonzero(late), len(steps))
         saved, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
         in_flight = inferred = False
+        identities: list[Identity] = []
         for first, stop in windows:
             model = self._model_of(int(steps[first]), int(steps[stop - 1]))
             if model is None or not self._is_reliable(model):
                 return None
+            identities.append(self.identity_of(model))
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
             rows = np.arange(first, stop)
@@ -90,11 +92,11 @@ class WindowedReplay:
             # Calls that a window cuts through are not replayed.
             inside = rows[first > 0 : len(rows) - (stop < len(steps))]
             is_replayed[inside] = True
-        share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
-        worst = max(self._identities.values(), key=lambda identity: identity.rigid, default=None)
-        if worst is None:
+        if not identities:
             return None
+        share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
         saved = np.where(is_replayed, saved, late * share)
+        worst = max(identities, key=lambda identity: identity.rigid)
         return Savings(saved, in_flight, inferred, worst)
 
     def build_whole(self) -> Model | None:

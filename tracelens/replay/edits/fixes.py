@@ -13,7 +13,6 @@ import numpy as np
 
 from tracelens.errors import InvalidArgument
 from tracelens.replay.edits.algorithms import join_calls
-from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +56,7 @@ class TransferFix:
 
     def apply(self, changed: Changed) -> None:
         """Shorten the collectives of a run."""
-        changed.lag = changed.lag * changed.model.transfer_factors(self.takes, self.steps)
+        changed.lag = changed.lag * changed.model.measure_transfer_factors(self.takes, self.steps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +77,7 @@ class JoinFix:
         """
         model, joined = changed.model, 0
         for calls, moment in zip(model.calls, model.calls_at, strict=True):
-            is_named = calls.uid == self.communicator and calls.op == COLLECTIVES.index(self.op)
-            if not is_named or calls.is_rooted:
+            if not calls.can_be_joined(self.communicator, self.op):
                 continue
             if self.steps is None or np.isin(calls.step, self.steps).any():
                 join_calls(changed, self.cost, calls, moment, self.nbytes, steps=self.steps)

@@ -1,4 +1,4 @@
-"""EditFix: what a run is replayed with instead. Each is read from text, such as ``rank:3=median``."""
+"""Edits: what a run is replayed with instead. Each is read from text, such as ``rank:3=median``."""
 
 from __future__ import annotations
 

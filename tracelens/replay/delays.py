@@ -160,12 +160,12 @@ def _drawn(lost: Floats, effect: Floats, job_ns: float) -> tuple[float, float]:
 
 
 def _joined(
-    lost: Floats, drawn: tuple[float, float], swings: list[float], job_ns: float
+    lost: Floats, drawn: tuple[float, float], limits: list[float], job_ns: float
 ) -> tuple[float, float]:
     """Join the doubt about single steps with that about the lateness itself."""
     saving = float(lost.sum() / job_ns)
-    below = np.hypot(saving - drawn[0], saving - swings[0])
-    above = np.hypot(drawn[1] - saving, swings[1] - saving)
+    below = np.hypot(saving - drawn[0], saving - limits[0])
+    above = np.hypot(drawn[1] - saving, limits[1] - saving)
     return max(saving - float(below), 0.0), saving + float(above)
 
 

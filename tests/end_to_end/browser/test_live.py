@@ -148,5 +148,5 @@ def test_cards_of_other_pages_are_renewed(
         expect(page.locator("#page-body")).to_contain_text("Communication overlap")
         expect(page.locator(".chart-card")).to_have_count(0)
         more(process, 60)
-        expect(page.locator(".chart-card")).to_have_count(5, timeout=60_000)
+        expect(page.locator(".chart-card")).to_have_count(4, timeout=60_000)
         expect(page.get_by_text("Gaps between optimizer updates").first).to_be_visible()

@@ -20,7 +20,7 @@ def test_controls_change_the_answer(browser: Browser, slow_rank_url: str) -> Non
     with opened(browser, slow_rank_url + "what-if", "light") as page:
         verdict, command = page.locator("#verdict"), page.locator("code")
         expect(verdict).to_contain_text("shorter")
-        expect(command).to_contain_text("rank:2,phase:backprop=median")
+        expect(command).to_contain_text("fix:1")
         more = page.get_by_label("More edits")
         more.fill("")
         more.blur()

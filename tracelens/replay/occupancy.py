@@ -12,6 +12,7 @@ from tracelens.replay.resources import (
     Intervals,
     Tasks,
     find_disciplines,
+    measure_deviation,
     measure_work,
 )
 
@@ -22,11 +23,12 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Floats, Ints
 
-__all__ = ["INCOMING", "OUTGOING", "Occupancy"]
+__all__ = ["INCOMING", "OUTGOING", "Occupancy", "find_buffered"]
 
 INCOMING: Final = ("receive", "weights_up")
 OUTGOING: Final = ("reply", "weights_down")
 _IN, _OUT, _PROCESSOR, _KINDS = range(4)
+_SHARED: Final = Discipline(0.0)
 _NOTHING: Final = ""
 _UNKNOWN_LINKS: Final = "how messages that come at once share a server's link"
 _UNKNOWN_SENDER: Final = "whether servers do other work while they send replies"
@@ -182,6 +184,51 @@ def _find_sender(
     if not delayed.any() and not beside.any():
         return None
     return bool(delayed.sum() > beside.sum())
+
+
+def find_buffered(served: pl.DataFrame, worker: Ints, received: Ints) -> Ints:
+    """Return when each service was over on the link, ns: a reply may leave its server's buffer later.
+
+    A server may put a reply into a buffer, and note that as its end, before the link has carried most
+    of it. Replies last until they are received, less the way of the quickest, if most of that time is
+    after their end, and if all that servers send and receive goes by bytes more exactly then.
+
+    Args:
+        served: Services by server and begin, as in `Requests`.
+        worker: For whom each is; -1 = for none.
+        received: When its request had its answer, ns; -1 = not known.
+    """
+    begin, end, nbytes = (
+        served[name].fill_null(0).to_numpy().astype(np.float64)
+        for name in ("start_ns", "end_ns", "bytes")
+    )
+    noted = Intervals(begin, end, nbytes, served["server"].to_numpy().astype(np.int64), worker)
+    incoming = served["op"].is_in(INCOMING).to_numpy() & (nbytes > 0)
+    outgoing = served["op"].is_in(OUTGOING).to_numpy() & (nbytes > 0)
+    known = np.flatnonzero(outgoing & (received >= 0))
+    until = np.array(served["end_ns"].to_numpy(), np.int64)
+    if not len(known) or not incoming.any():
+        return until
+    ns_per_byte = measure_work(_SHARED, noted.take(incoming)).sum() / nbytes[incoming].sum()
+    sent = noted.take(known)._replace(end=received[known].astype(np.float64))
+    candidates = []
+    for took in (sent.end - sent.begin, measure_work(_SHARED, sent)):
+        # What the quickest takes beyond its bytes is the way to its worker, which occupies no link.
+        way = np.full(int(worker.max()) + 1, np.inf)
+        np.minimum.at(way, sent.worker, took - sent.nbytes * ns_per_byte)
+        carried = end.copy()
+        carried[known] = np.maximum(end[known], sent.end - np.maximum(way[sent.worker], 0.0))
+        if (carried - end).sum() > (end - begin)[known].sum():
+            candidates.append(carried)
+    if not candidates:
+        return until
+    best = min(
+        (end, *candidates),
+        key=lambda over: measure_deviation(
+            [noted._replace(end=over).take(kind) for kind in (incoming, outgoing)]
+        ),
+    )
+    return np.where(best > end, best.astype(np.int64), until)
 
 
 def is_in_turn(begin: Ints, end: Ints) -> bool:

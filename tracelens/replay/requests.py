@@ -17,7 +17,7 @@ import polars as pl
 from tracelens.accounting.service import sum_work_until
 from tracelens.caching import cached_property
 from tracelens.replay.links import KEPT, Bond, Line
-from tracelens.replay.occupancy import INCOMING, OUTGOING, Occupancy
+from tracelens.replay.occupancy import INCOMING, OUTGOING, Occupancy, find_buffered
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import EXCHANGE_KINDS
 
@@ -86,7 +86,16 @@ class Requests:
             .sort("server", "start_ns", "end_ns")
         )
         ranks = servers["server"].unique().sort().to_numpy().astype(np.int64)
-        return cls(asked, served, ranks)
+        return cls(asked, served, ranks).extend_replies()
+
+    def extend_replies(self) -> Requests:
+        """Return them with replies that last until links have carried them."""
+        if not self.asked.height or not self.served.height:
+            return self
+        received = np.append(self.asked["end_ns"].to_numpy(), -1)
+        received = received[self.served["asked"].to_numpy()]
+        until = find_buffered(self.served, self.worker_of_services, received)
+        return replace(self, served=self.served.with_columns(end_ns=pl.Series(until)))
 
     @property
     def sides(self) -> Sides:

@@ -27,6 +27,7 @@ __all__ = [
     "Intervals",
     "Tasks",
     "find_disciplines",
+    "measure_deviation",
     "measure_work",
     "replay_events",
 ]
@@ -36,6 +37,8 @@ __all__ = [
 CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 # ratio: a discipline with so much of another one's deviation is clearly better [chosen]
 MAX_RATIO_OF_DEVIATIONS_IF_BETTER: Final = 0.9
+# share of all work: paces that are a factor of e apart count as so much deviation [chosen]
+WEIGHT_OF_PACE_DIFFERENCE: Final = 0.25
 # share of all work: a smaller deviation tells no discipline apart [chosen]
 NEGLIGIBLE_DEVIATION: Final = 1e-3
 # share of a task: it waited for another task if it began as soon after that one [chosen]
@@ -165,18 +168,23 @@ def find_disciplines(kinds: Sequence[Intervals]) -> list[tuple[Discipline, ...]]
     left the simplest comes first; the others explain the recording as well (`_choose_different`). Empty
     where work of some kind does not go by bytes at all.
     """
-    choices = [_rank_disciplines(kind.first(MAX_INTERVALS_OF_FIT)) for kind in kinds]
-    if not choices:
+    if not kinds:
         return [()]
-    if not all(choices):
-        return []
-    ranked = sorted((_pace_difference(combined), combined) for combined in product(*choices))
+    explanations = _explain(kinds)
     closest = [
-        tuple(discipline for discipline, _ in combined)
-        for (tenths, _), combined in ranked
-        if tenths == ranked[0][0][0]
+        tuple(_DISCIPLINES[place] for place in one.places)
+        for one in explanations
+        if one.pace_tenths == explanations[0].pace_tenths
     ]
-    return _choose_different(closest)
+    return _choose_different(closest) if closest else []
+
+
+def measure_deviation(kinds: Sequence[Intervals]) -> float:
+    """Return how far the disciplines that explain kinds best are from doing so, as a share of all work.
+
+    Infinite where work of some kind does not go by bytes.
+    """
+    return min((one.deviation for one in _explain(kinds)), default=np.inf)
 
 
 def _choose_different(combined: Sequence[tuple[Discipline, ...]]) -> list[tuple[Discipline, ...]]:
@@ -195,19 +203,51 @@ def _choose_different(combined: Sequence[tuple[Discipline, ...]]) -> list[tuple[
     return chosen if crowded in chosen else [*chosen, crowded]
 
 
-def _rank_disciplines(kind: Intervals) -> list[tuple[Discipline, float]]:
-    """Return the disciplines that explain a kind about as well as the best one, with their paces."""
+class _Explanation(NamedTuple):
+    """How closely disciplines of all kinds explain the recording.
+
+    `deviation` is a share of all work, `pace_tenths` how many tenths of a factor paces are apart; the
+    disciplines are `places` in `_DISCIPLINES`, the simplest first.
+    """
+
+    deviation: float
+    pace_tenths: int
+    places: tuple[int, ...]
+
+
+def _explain(kinds: Sequence[Intervals]) -> list[_Explanation]:
+    """Return what explains kinds about as well as the best, those with the most equal paces first.
+
+    Links carry bytes about as quickly to a server as from it. Different paces count as deviation, too.
+    """
+    choices = [_measure_disciplines(kind.first(MAX_INTERVALS_OF_FIT)) for kind in kinds]
+    explanations = []
+    for combined in product(*(choice.items() for choice in choices)):
+        places = tuple(place for place, _ in combined)
+        deviations, paces = zip(*(measured for _, measured in combined), strict=True)
+        apart = float(np.log(max(paces) / min(paces)))
+        deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * apart
+        explanations.append(_Explanation(deviation, round(10 * apart), places))
+    best = min((one.deviation for one in explanations), default=0.0)
+    limit = best / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
+    close = [one for one in explanations if one.deviation <= limit]
+    return sorted(close, key=lambda one: (one.pace_tenths, one.places))
+
+
+def _measure_disciplines(kind: Intervals) -> dict[int, tuple[float, float]]:
+    """Return the deviation from bytes and the pace, ns per byte, under each discipline, by its place.
+
+    Empty where work does not go by bytes at all.
+    """
     works = [measure_work(discipline, kind) for discipline in _DISCIPLINES]
-    deviations = np.array([_deviation(work, kind) for work in works])
-    if deviations.min() > MAX_DEVIATION_FROM_BYTES:
-        return []
-    if _wait_for_each_other(kind):
-        deviations[1:] = np.inf
-    close = np.flatnonzero(
-        deviations <= deviations.min() / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
-    )
     total = max(float(kind.nbytes.sum()), 1.0)
-    return [(_DISCIPLINES[row], float(works[row].sum()) / total) for row in close.tolist()]
+    measured = {
+        place: (_deviation(work, kind), max(float(work.sum()) / total, 1e-12))
+        for place, work in enumerate(works)
+    }
+    if min(deviation for deviation, _ in measured.values()) > MAX_DEVIATION_FROM_BYTES:
+        return {}
+    return {0: measured[0]} if _wait_for_each_other(kind) else measured
 
 
 def _wait_for_each_other(kind: Intervals) -> bool:
@@ -220,13 +260,6 @@ def _wait_for_each_other(kind: Intervals) -> bool:
         return False
     at_once = (gap <= MAX_GAP_IN_LINE * length) & (worker[1:] != worker[:-1])[same]
     return bool(at_once.sum() > MIN_SHARE_IN_LINE * len(gap))
-
-
-def _pace_difference(choices: tuple[tuple[Discipline, float], ...]) -> tuple[float, list[int]]:
-    """Return how many tenths of a factor paces are apart, then how simple the disciplines are."""
-    paces = [max(pace, 1e-12) for _, pace in choices]
-    tenths = round(10 * float(np.log(max(paces) / min(paces))))
-    return tenths, [_DISCIPLINES.index(discipline) for discipline, _ in choices]
 
 
 def measure_work(discipline: Discipline, kind: Intervals) -> Floats:

@@ -94,9 +94,10 @@ def test_servers_need_not_know_steps() -> None:
 
 
 @pytest.mark.parametrize("link", mark_slow([2.0, 0.5], quick=[0.5]))
-def test_what_servers_do_not_see_of_pulls_is_saved_as_well(link: float) -> None:
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_servers_do_not_see_of_pulls_is_saved_as_well(link: float, ranks: int) -> None:
     """Servers hand a reply to the network, and are done: the same run has the same saving."""
-    scenario = replace(HOT, ranks=1, link_gbytes_per_s=link)
+    scenario = replace(HOT, ranks=ranks, link_gbytes_per_s=link, shared_links=True)
     (known,) = faults(report(scenario))
     run = trace(scenario)
     handed = pl.when(pl.col("op") == "reply").then(pl.col("start_ns") + 10_000)

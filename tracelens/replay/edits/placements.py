@@ -8,7 +8,7 @@ as loaded as each of so many would be.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -227,72 +227,86 @@ def place_by(changed: Changed, layout: Layout) -> None:
     is_fixed = np.ones(len(links.lag), np.bool_)
     is_fixed[tasks.link[moves]] = False
     changed.lag = np.where(is_fixed, loaded, changed.lag)
+    rows = np.flatnonzero(moves)
     if model.served_variables:
-        changed.tasks = _moved(changed, layout, np.flatnonzero(moves), costs)
+        parts = _cut(changed, layout, rows)
         _update_after_all(changed)
     else:
-        changed.tasks = _scaled(changed, more[inside], np.flatnonzero(moves), costs)
+        moved = tasks.link[rows]
+        nbytes = links.nbytes[moved] * more[inside[moved]]
+        parts = _Parts(np.arange(len(rows)), tasks.place[rows], nbytes, np.ones(len(rows)))
+    changed.tasks = _replace(changed, rows, parts, costs)
 
 
-def _scaled(changed: Changed, times: Floats, rows: Indices, costs: Costs) -> Tasks:
-    """Return the tasks with some of them for other bytes; `times` is by link."""
-    links, tasks = changed.model.links, changed.model.tasks
-    line, nbytes = links.line[tasks.link[rows]], links.nbytes[tasks.link[rows]]
-    then = costs.predict_all(line, nbytes * times[tasks.link[rows]])
-    share = tasks.share.copy()
-    share[rows] *= then / costs.predict_all(line, nbytes)
-    return replace(tasks, share=share)
+class _Parts(NamedTuple):
+    """What tasks are cut into: a row each of the row of its task, its server, bytes and messages."""
+
+    task: Ints
+    place: Ints
+    nbytes: Floats
+    messages: Floats
 
 
-def _moved(changed: Changed, layout: Layout, rows: Indices, costs: Costs) -> Tasks:
-    """Return the tasks with some of them, for workers' requests, where a layout has their bytes."""
+def _cut(changed: Changed, layout: Layout, rows: Indices) -> _Parts:
+    """Return the parts of some tasks, for workers' requests, where a layout has their bytes."""
     model, links, tasks = changed.model, changed.model.links, changed.model.tasks
     service = (links.source[tasks.link[rows]] - model.requests_at) // 2
     variable = layout.rows(model.requests.keys[service])
     part, place = np.nonzero(layout.shares[variable] > 0)
-    of_part = rows[part]
-    nbytes = links.nbytes[tasks.link[rows]]
-    predicted = costs.predict_all(links.line[tasks.link[rows]], nbytes)
-    then = costs.predict_all(
-        links.line[tasks.link[of_part]], nbytes[part] * layout.shares[variable[part], place]
-    )
+    nbytes = links.nbytes[tasks.link[rows[part]]] * layout.shares[variable[part], place]
+    pieces = layout.pieces[variable[part], place]
+    return _Parts(part, place, nbytes, np.where(tasks.stream[rows[part]] < 0, pieces, 1.0))
+
+
+def _replace(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) -> Tasks:
+    """Return the tasks with parts of some of them instead of these."""
+    model, links, tasks = changed.model, changed.model.links, changed.model.tasks
+    line, lag = links.line[tasks.link[rows]], changed.lag[tasks.link[rows]]
+    now = costs.predict_all(line, links.nbytes[tasks.link[rows]])
+    then = costs.predict_all(line[parts.task], parts.nbytes)
     step = np.searchsorted(model.steps, links.step[tasks.link[rows]])
-    group = tasks.kind[rows] * (len(model.steps) + 1) + step
-    pace = _Paces(group, tasks.place[rows], changed.lag[tasks.link[rows]], predicted)
-    share = then / predicted[part]
-    # A server without recorded tasks is as fast as the one that they are taken from.
-    share *= np.nan_to_num(
-        pace.at(group[part], place) / pace.at(group[part], tasks.place[of_part]), nan=1.0
+    kind, place, part = tasks.kind[rows], tasks.place[rows], parts.task
+    shape = (
+        int(kind.max(initial=0)) + 1,
+        len(model.steps) + 1,
+        1 + max(int(place.max(initial=0)), int(parts.place.max(initial=0))),
     )
+    worked, predicted, predicted_then = np.zeros((3, *shape))
+    np.add.at(worked, (kind, step, place), lag)
+    np.add.at(predicted, (kind, step, place), now)
+    np.add.at(predicted_then, (kind[part], step[part], parts.place), then)
+    pace = np.divide(worked, predicted, out=np.full(shape, np.nan), where=predicted > 0)
+    usual = _find_usual_paces(pace)
+    # What a server took beyond that does not grow with its bytes, but shrinks with them, as queues do.
+    beyond = worked - usual * predicted
+    shrinks = np.divide(predicted_then, predicted, out=np.ones(shape), where=predicted > 0)
+    work_then = usual * predicted_then + beyond * np.minimum(shrinks, 1.0)
+    pace_then = np.divide(work_then, predicted_then, out=usual, where=predicted_then > 0)
+    at_server, at_other = (
+        (kind[part], step[part], place[part]),
+        (kind[part], step[part], parts.place),
+    )
+    moved = tasks.take(rows[part])
+    share = moved.share * then / now[part] * pace_then[at_other] / pace[at_server]
+    moved = replace(moved, place=parts.place, share=share, messages=moved.messages * parts.messages)
     others = np.setdiff1d(np.arange(len(tasks.link)), rows)
-    moved = tasks.take(of_part)
-    pieces = np.where(moved.stream < 0, layout.pieces[variable[part], place], 1.0)
-    return Tasks.concatenate(
-        [
-            tasks.take(others),
-            replace(
-                moved, place=place, share=moved.share * share, messages=moved.messages * pieces
-            ),
-        ]
-    )
+    return Tasks.concatenate([tasks.take(others), moved])
 
 
-class _Paces:
-    """How many times as long as predicted servers took for the tasks of a group, each in all."""
+def _find_usual_paces(pace: Floats) -> Floats:
+    """Return the usual pace of each server in each kind: that of all for one without any tasks.
 
-    def __init__(self, group: Ints, place: Ints, work: Floats, predicted: Floats) -> None:
-        shape = int(group.max(initial=0)) + 1, int(place.max(initial=0)) + 1
-        worked, expected = np.zeros(shape), np.zeros(shape)
-        np.add.at(worked, (group, place), work)
-        np.add.at(expected, (group, place), predicted)
-        known = (worked > 0) & (expected > 0)
-        self._pace = np.divide(worked, expected, out=np.full(shape, np.nan), where=known)
-
-    def at(self, group: Ints, place: Ints) -> Floats:
-        """Return the pace of servers; nan for those without recorded tasks."""
-        added = max(int(place.max(initial=0)) + 1 - self._pace.shape[1], 0)
-        pace = np.pad(self._pace, ((0, 0), (0, added)), constant_values=np.nan)
-        return np.asarray(pace[group, place])
+    Args:
+        pace: How many times as long as predicted tasks took, [kind, step, server]; nan = no tasks.
+    """
+    usual = np.ones(pace.shape)
+    for kind, paces in enumerate(pace):
+        known = ~np.isnan(paces)
+        if known.any():
+            usual[kind] = np.median(paces[known])
+        for server in np.flatnonzero(known.any(axis=0)).tolist():
+            usual[kind, :, server] = np.median(paces[known[:, server], server])
+    return usual
 
 
 def _update_after_all(changed: Changed) -> None:

@@ -15,7 +15,7 @@ from tracelens.errors import TraceLensError
 from tracelens.model.inert import clean
 from tracelens.simulator.algorithms import ALGORITHMS
 from tracelens_dashboard import text
-from tracelens_dashboard.components import chart, heading
+from tracelens_dashboard.components import chart, finding_card, heading
 from tracelens_dashboard.figures import replayed_steps
 from tracelens_dashboard.figures.drawing import empty
 from tracelens_dashboard.ids import aria
@@ -45,7 +45,7 @@ BOTH: Final = "what-if-both"
 EVERY: Final = "what-if-every"
 TRY: Final = "what-if-try"
 CONTROL: Final = "edit"  # the key of a control's id, whose value says what it changes
-RANKS, MORE, PHASE = "ranks", "more", "phase:"
+RANKS, MORE, PHASE, FIX = "ranks", "more", "phase:", "fix:"
 EVERY_EDIT: Final = "all"
 AS_RECORDED: Final = "as recorded"
 MOST_SPANS: Final = 2_000_000  # a replay of them takes some ten seconds to make
@@ -289,11 +289,22 @@ def _answered(store: Store, edits: tuple[str, ...]) -> list[Component]:
         return [html.P(clean(str(error)), className="summary", id="what-if-refused")]
     (answer,) = found.answers
     asked = " ".join(f"--what '{edit}'" for edit in edits)
-    lines = [found.trust, *answer.remarks]
+    lines = [*_named_fixes(store, edits), found.trust, *answer.remarks]
     return [
         dmc.Title(text.tied(sentence(answer)), order=2, id="verdict"),
         *(html.P(line, className="summary") for line in lines),
         html.Code(f"tracelens whatif {text.shown(store.name)} {asked}", className="summary"),
+    ]
+
+
+def _named_fixes(store: Store, edits: Sequence[str]) -> list[str]:
+    """Return a line for each fix among the edits, which says what finding it is of."""
+    named = dict(enumerate(store.report.findings, 1))
+    numbers = [int(edit.removeprefix(FIX)) for edit in edits if re.fullmatch(FIX + r"\d+", edit)]
+    return [
+        f"{FIX}{number} fixes finding {number}: {finding_card.title(named[number])}."
+        for number in numbers
+        if number in named
     ]
 
 

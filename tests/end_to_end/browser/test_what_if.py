@@ -21,6 +21,7 @@ def test_controls_change_the_answer(browser: Browser, slow_rank_url: str) -> Non
         verdict, command = page.locator("#verdict"), page.locator("code")
         expect(verdict).to_contain_text("shorter")
         expect(command).to_contain_text("fix:1")
+        expect(page.get_by_text("fix:1 fixes finding 1: Straggler: rank 2")).to_be_visible()
         more = page.get_by_label("More edits")
         more.fill("")
         more.blur()

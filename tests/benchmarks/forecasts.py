@@ -19,6 +19,7 @@ from benchmarks.published import publish, table
 from benchmarks.quick import parse_quick
 
 from tracelens.load import prepare
+from tracelens.replay.whatif import Replay
 from tracelens.scaling import Point, curves
 from tracelens.simulator import synthetic
 from tracelens.simulator.scenario_file import scenario
@@ -27,6 +28,7 @@ from tracelens.verdicts.report import analyze
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tracelens.model.trace import Trace
     from tracelens.scaling.curves import Kind
 
 SCRIPT: Final = "tests/benchmarks/forecasts.py"
@@ -61,8 +63,8 @@ class Sizes(NamedTuple):
     asked: tuple[int, ...] = (64, 128)
 
 
-def measured(system: str, noise: float, seed: int, workers: int, speedup: float) -> Point:
-    """Simulate a run of a size, whose workers compute so many times faster, and measure it."""
+def simulated(system: str, noise: float, seed: int, workers: int, speedup: float) -> Trace:
+    """Simulate a run of a size, whose workers compute so many times faster."""
     made = scenario(
         {
             "run": {"workers": workers, "steps": STEPS, "seed": 1000 * seed + workers},
@@ -71,8 +73,7 @@ def measured(system: str, noise: float, seed: int, workers: int, speedup: float)
             **SYSTEMS[system],
         }
     )
-    trace = prepare(synthetic.generate(made))
-    return Point.of_trace(trace, analyze(trace), f"{workers} workers")
+    return prepare(synthetic.generate(made))
 
 
 def outcomes(
@@ -80,11 +81,19 @@ def outcomes(
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield what became of the forecast for each size that was asked."""
 
-    def run(workers: int) -> Point:
+    def simulate(workers: int) -> Trace:
         speedup = workers / sizes.known[0] if kind == "strong" else 1.0
-        return measured(system, noise, seed, workers, speedup)
+        return simulated(system, noise, seed, workers, speedup)
 
-    (curve,) = curves([*map(run, sizes.known)], kind=kind, at=sizes.asked).curves
+    def run(workers: int) -> Point:
+        trace = simulate(workers)
+        return Point.of_trace(trace, analyze(trace), f"{workers} workers")
+
+    def replay(point: Point) -> Replay:
+        return Replay.of(simulate(point.workers))
+
+    points = [*map(run, sizes.known)]
+    (curve,) = curves(points, kind=kind, at=sizes.asked, replay=replay).curves
     for one in curve.forecasts:
         true = run(one.ranks).step_ns
         low, high = one.interval

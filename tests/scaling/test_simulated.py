@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.tiers import few_or_many, mark_slow
 
+from tracelens import load
 from tracelens.cli import main
 from tracelens.load import prepare
 from tracelens.lod.run_data import Run
@@ -17,6 +18,7 @@ from tracelens.simulator import synthetic
 from tracelens.simulator.scenario_file import scenario
 from tracelens.simulator.synthetic import duration_ns
 from tracelens.verdicts.report import analyze
+from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,3 +75,24 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "expected runs of one system" in capsys.readouterr().err
     assert main(["scaling", f"{tmp_path}/run-*", "--forecast", "64"]) == 2
     assert "4 numbers of workers" in capsys.readouterr().err
+
+
+def test_servers_are_forecast_as_the_replay_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two sizes are enough; the number is that of whatif, and of a run of that size."""
+    servers = {"shards": 3, "variables": [3_000_000] * 6}
+    changes = {"servers": servers, "compute": {"noise": 0.02}}
+    for workers in (2, 4):
+        run = scenario(of_size("servers", workers) | changes)
+        synthetic.write(run, tmp_path / f"run-{workers}")
+    command = ["scaling", f"{tmp_path}/run-*", "--forecast", "16", "--format", "json"]
+    assert main(command) == 0
+    (curve,) = json.loads(capsys.readouterr().out)["curves"]
+    (one,) = curve["forecasts"]
+    assert one["method"] == "replay"
+    (answer,) = whatif(load.open(tmp_path / "run-4"), "ranks=16").answers
+    usual = curve["sizes"][-1]["step_ns"] / answer.before_ns
+    assert one["step_ns"] == pytest.approx(usual * answer.after_ns, rel=1e-6)
+    larger = scenario(of_size("servers", 16) | changes)
+    assert one["step_ns"] == pytest.approx(duration_ns(larger) / larger.steps, rel=0.03)

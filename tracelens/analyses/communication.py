@@ -220,7 +220,8 @@ def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, fl
             bootstrap_interval(saved_ns, job), line.latency_interval, strict=True
         )
     )
-    return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
+    low, high = joined.identity.widen((saving - float(below), saving + float(above)))
+    return max(low, 0.0), min(high, 1.0)
 
 
 def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int) -> Finding:

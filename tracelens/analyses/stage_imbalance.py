@@ -86,7 +86,7 @@ def run(facts: Facts) -> StageImbalance:
     table = _table(own, stages, usual)
     if replay is None:
         return StageImbalance(table)
-    found = _finding(job_ns(trace), replay, own, stages, usual)
+    found = _finding(facts, replay, own, stages, usual)
     alike = replay.reduce_lags(*_alike(own, stages), steps=own.steps)
     bubble = replay.measure_waits_ns(alike)
     return StageImbalance(table, bubble, () if found is None else (found,))
@@ -121,7 +121,7 @@ def _table(own: ComputeTime, stages: Stages, usual: Floats) -> pl.DataFrame:
 
 
 def _finding(
-    job: int, replay: Model, own: ComputeTime, stages: Stages, usual: Floats
+    facts: Facts, replay: Model, own: ComputeTime, stages: Stages, usual: Floats
 ) -> Finding | None:
     """Return what is said of the stage that takes longest, if it takes clearly longer for good."""
     middle = np.median(usual, axis=0)
@@ -133,7 +133,8 @@ def _finding(
         return None
     fix = WorkFix(own.steps, tuple(_even(own, stages)))
     lost = np.maximum(replay.measure_savings(*fix.changes, steps=fix.steps), 0.0)
-    saving = float(lost.sum()) / max(job, 1)
+    job = max(job_ns(facts.trace), 1)
+    saving = float(lost.sum()) / job
     if saving < MIN_SAVING_OF_EVEN_STAGES:
         return None
     members = stages.members[slowest]
@@ -153,7 +154,7 @@ def _finding(
         pattern="persistent",
         slowdown=float(middle[slowest] / max(float(middle.mean()), 1.0)),
         saving=saving,
-        interval=bootstrap_interval(lost, job),
+        interval=facts.replay.identity_of(replay).widen(bootstrap_interval(lost, job)),
         fix=fix,
         evidence={
             "stage": slowest,

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Final
 
-from tracelens.cli.opening import add_limit, import_libraries, matched, measured, named
+from tracelens.cli.opening import add_limit, import_libraries, matched, measured, named, open_path
 from tracelens.errors import InvalidArgument
 from tracelens.remote.address import place
 
@@ -66,6 +66,7 @@ def _workers(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Measure each run, compare and print."""
     import_libraries()
+    from tracelens.replay.whatif import Replay
     from tracelens.scaling import Point, curves, scaling_format
 
     places = matched(arguments.traces)
@@ -73,6 +74,12 @@ def run(arguments: argparse.Namespace) -> int:
         given = ", ".join(map(named, places))
         raise InvalidArgument(f"Found one run, {given}: expected runs of at least two sizes.")
     points = [Point.of(measured(path, arguments), named(path)) for path in places]
-    found = curves(points, by=arguments.by, kind=arguments.kind, at=arguments.forecast)
+    folders = {named(path): path for path in places}
+
+    def replay(point: Point) -> Replay:
+        return Replay.of(open_path(arguments, folders[point.name], lambda _done, _total: None))
+
+    asked = arguments.forecast
+    found = curves(points, by=arguments.by, kind=arguments.kind, at=asked, replay=replay)
     sys.stdout.write(scaling_format(arguments.format).render(found))
     return 0

@@ -31,12 +31,14 @@ if TYPE_CHECKING:
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.fixes import TransferFix, WorkFix
     from tracelens.replay.model import Model
+    from tracelens.replay.trust import Identity
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
 
 __all__ = [
     "EditPrice",
     "JoinedCalls",
+    "TransferPrice",
     "WorkPrice",
     "price_edits",
     "price_faster_calls",
@@ -49,17 +51,35 @@ MIN_SHARE_REPLAYED: Final = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
+class TransferPrice:
+    """What faster collectives save: `saved_ns` is of each step that they are faster in.
+
+    `fix` and `identity` are those of the replay, None where none is reliable.
+    """
+
+    saved_ns: Floats
+    fix: TransferFix | None = None
+    identity: Identity | None = None
+
+    def measure_interval(self, job_ns: float) -> tuple[float, float]:
+        """Return the 95 % interval of the saving, as shares of the job."""
+        interval = bootstrap_interval(self.saved_ns, job_ns)
+        return self.identity.widen(interval) if self.identity else interval
+
+
+@dataclass(frozen=True, eq=False)
 class JoinedCalls:
     """What joining the calls of a communicator saves, by a fix that joins them.
 
     `saved_ns` is of each replayed step with such calls; the run has `scale` times as many. A usual step
-    has `messages` then, instead of `calls`.
+    has `messages` then, instead of `calls`. `identity` is that of the replay.
     """
 
     saved_ns: Floats
     fix: JoinFix
     messages: int
     calls: int
+    identity: Identity
     scale: float = 1.0
 
 
@@ -96,10 +116,8 @@ def price_less_work(
     return WorkPrice(float(saved_ns.sum()) / job_ns, bootstrap_interval(saved_ns, job_ns), None)
 
 
-def price_faster_calls(
-    replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
-) -> tuple[Floats, TransferFix | None]:
-    """Return what each step of a fix saves, ns, and the fix; None where no replay is reliable.
+def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats) -> TransferPrice:
+    """Price collectives that take less time.
 
     Args:
         replay: Of the run whose collectives these are.
@@ -109,7 +127,7 @@ def price_faster_calls(
     steps = fix.steps
     model = replay.build_around(steps)
     if model is None:
-        return np.minimum(lost_ns, exposed_transfer(replay.phases, steps)), None
+        return TransferPrice(np.minimum(lost_ns, exposed_transfer(replay.phases, steps)))
     changed = Changed(model, model.links.lag.copy())
     fix.apply(changed)
     saved_ns = _attribute(changed.measure_savings_ns(), model, steps)
@@ -117,7 +135,7 @@ def price_faster_calls(
     saved_share = float(saved_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     priced_ns: Floats = lost_ns * saved_share
     priced_ns[is_replayed] = saved_ns
-    return priced_ns, fix
+    return TransferPrice(priced_ns, fix, replay.identity_of(model))
 
 
 def _attribute(saved_ns: Floats, model: Model, steps: Ints) -> Floats:
@@ -161,13 +179,15 @@ def price_joined_calls(
         if steps is None:
             line = costs.models.get(model.links.lines.index(calls.line), cost)
         fix = JoinFix(communicator, op, 0, line, steps)
-        for joined in _try_joins(model, calls, moment, fix):
+        for joined in _try_joins(model, calls, moment, fix, replay.identity_of(model)):
             if best is None or joined.saved_ns.sum() > best.saved_ns.sum():
                 best = joined
     return best and dataclasses.replace(best, scale=_scale(model, replay.phases))
 
 
-def _try_joins(model: Model, calls: Calls, moment: int, fix: JoinFix) -> Iterator[JoinedCalls]:
+def _try_joins(
+    model: Model, calls: Calls, moment: int, fix: JoinFix, identity: Identity
+) -> Iterator[JoinedCalls]:
     """Yield what joining calls into fewer and fewer messages saves: fixes with more and more bytes."""
     steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
     is_joined = np.isin(calls.step, steps)
@@ -186,6 +206,7 @@ def _try_joins(model: Model, calls: Calls, moment: int, fix: JoinFix) -> Iterato
             fix=dataclasses.replace(fix, nbytes=nbytes),
             messages=max(round(messages), 1),
             calls=usual_calls,
+            identity=identity,
         )
 
 

@@ -19,11 +19,13 @@ import numpy as np
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
-from tracelens.scaling.forecast import Forecast, Sizes, forecast
+from tracelens.scaling.forecast import Forecast, Sizes, forecast, forecast_by_replay
 from tracelens.scaling.points import FACTORS, Point
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from tracelens.replay.whatif import Replay
 
 __all__ = ["By", "Curve", "Kind", "Row", "Scaling", "curves"]
 
@@ -106,6 +108,7 @@ def curves(
     by: By | None = None,
     kind: Kind | None = None,
     at: Iterable[int] = (),
+    replay: Callable[[Point], Replay] | None = None,
 ) -> Scaling:
     """Put runs into curves.
 
@@ -114,6 +117,8 @@ def curves(
         by: What they differ in; None = workers, unless all have as many.
         kind: Weak or strong scaling; None = as a rank's work grows.
         at: Numbers of workers to forecast.
+        replay: Returns the replay of a run, by which runs with servers are forecast; None = by the
+            sizes that are known.
 
     Raises:
         InvalidArgument: no system has two sizes, or a forecast is asked for that cannot be made.
@@ -129,7 +134,7 @@ def curves(
     found = [_curve(group, by, kind, shards) for (_, shards), group in groups]
     asked = sorted(set(at))
     if asked:
-        found = [_with_forecasts(curve, asked) for curve in found]
+        found = [_with_forecasts(curve, asked, replay) for curve in found]
         _check(found, asked)
     return Scaling(tuple(sorted(found, key=lambda curve: -len(curve.rows))))
 
@@ -198,15 +203,24 @@ def _row(size: int, one: Point, runs: Sequence[Point], first: Point, kind: Kind)
     )
 
 
-def _with_forecasts(curve: Curve, at: Sequence[int]) -> Curve:
+def _with_forecasts(
+    curve: Curve, at: Sequence[int], replay: Callable[[Point], Replay] | None
+) -> Curve:
     if curve.by != "workers":
         return curve
     points = [row.point for row in curve.rows]
+    largest = points[-1]
     known = Sizes(
         *(np.array([float(getattr(one, name)) for one in points]) for name in _OF_FORECAST)
     )
-    found = (forecast(known, size, strong=curve.kind == "strong") for size in at)
-    return replace(curve, forecasts=tuple(one for one in found if one))
+    is_replayed = replay is not None and largest.shards > 0 and curve.kind == "weak"
+    again = replay(largest) if replay and is_replayed else None
+    forecasts = [
+        (again and forecast_by_replay(again, largest.workers, largest.step_ns, size))
+        or forecast(known, size, strong=curve.kind == "strong")
+        for size in at
+    ]
+    return replace(curve, forecasts=tuple(one for one in forecasts if one))
 
 
 def _check(found: Sequence[Curve], asked: Sequence[int]) -> None:

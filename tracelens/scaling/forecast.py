@@ -8,6 +8,9 @@ long as backprop lasts for it. The rest of a step grows in one of these ways, to
 constant. Sums of growths are fitted by non-negative least squares, and count as much as they would have
 predicted the sizes that are known from the smaller ones. One curve for the whole step predicts worse,
 and its resampled interval misses the truth (docs/scaling.md).
+
+Servers that workers share are busy at some size, and no curve through smaller sizes tells which: so a
+run with servers is replayed with more workers, as `tracelens whatif --what ranks=N` does.
 """
 
 from __future__ import annotations
@@ -15,19 +18,30 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from itertools import combinations, product
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
+
+from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens.arrays import Floats
+    from tracelens.replay.whatif import Replay
 
-__all__ = ["MAX_FACTOR_VALIDATED", "MIN_SIZES_TO_FORECAST", "Forecast", "Sizes", "forecast"]
+__all__ = [
+    "MAX_FACTOR_VALIDATED",
+    "MIN_SIZES_TO_FORECAST",
+    "Forecast",
+    "Sizes",
+    "forecast",
+    "forecast_by_replay",
+]
 
 MIN_SIZES_TO_FORECAST: Final = 4  # sizes: fewer fit any curve [chosen]
-# times the largest size: forecasts of larger runs were not validated [chosen]
+# times the largest size: forecasts of larger runs were not validated [chosen; one decision in
+# forecast, forecast_by_replay]
 MAX_FACTOR_VALIDATED: Final = 4
 MIN_ERROR_OF_FORECAST: Final = 0.01  # of a step: no forecast is better [chosen]
 # sizes: the first forecast of a known size is fitted to as many [chosen]
@@ -68,13 +82,17 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Forecast:
-    """A step on so many `ranks`, ns, with its 95 % interval; `slowest_ns` of it is work."""
+    """A step on so many `ranks`, ns, with its 95 % interval, by fitted `sizes` or a `replay`.
+
+    `slowest_ns` of it is work; None where it was replayed.
+    """
 
     ranks: int
     step_ns: float
     interval: tuple[float, float]
-    slowest_ns: float
+    slowest_ns: float | None
     validated: bool
+    method: Literal["sizes", "replay"] = "sizes"
 
 
 def forecast(known: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
@@ -106,6 +124,33 @@ def forecast(known: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
         ),
         slowest,
         validated=ranks <= MAX_FACTOR_VALIDATED * known.ranks[-1],
+    )
+
+
+def forecast_by_replay(run: Replay, workers: int, step_ns: float, ranks: int) -> Forecast | None:
+    """Forecast a step by replaying a run with more ranks; None where that is not reliable.
+
+    Args:
+        run: The largest run that is known.
+        workers: How many it has.
+        step_ns: How long its mean step took.
+        ranks: At what size.
+    """
+    try:
+        (answer,) = run.asked(f"ranks={ranks}").answers
+    except InvalidArgument:
+        return None
+    if answer.doubt or run.identity.doubt or answer.before_ns <= 0:
+        return None
+    longer = step_ns / answer.before_ns
+    low, high = sorted(answer.after_interval_ns)
+    return Forecast(
+        ranks,
+        answer.after_ns * longer,
+        (low * longer, high * longer),
+        None,
+        validated=ranks <= MAX_FACTOR_VALIDATED * workers,
+        method="replay",
     )
 
 

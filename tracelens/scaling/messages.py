@@ -102,6 +102,11 @@ def cautions(found: Scaling) -> list[str]:
                 f"Of several runs of a size the one with the median step is shown; they differ by up to "
                 f"{fmt.percent(most)}."
             )
+        if any(one.method == "replay" for one in curve.forecasts):
+            sentences.append(
+                f"{fmt.capital(title(curve))}: forecasts replay the largest run with more workers, as "
+                "tracelens whatif --what ranks=N does."
+            )
         if any(not one.validated for one in curve.forecasts):
             sentences.append(
                 f"Forecasts beyond {MAX_FACTOR_VALIDATED} times the largest run were never validated."

@@ -45,6 +45,7 @@ def _curve(curve: Curve) -> dict[str, Any]:
                 "interval_ns": list(one.interval),
                 "slowest_ns": one.slowest_ns,
                 "validated": one.validated,
+                "method": one.method,
             }
             for one in curve.forecasts
         ],

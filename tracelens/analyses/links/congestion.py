@@ -24,7 +24,7 @@ from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run
-from tracelens.stats.robust import bootstrap_interval, deviation
+from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
+    from tracelens.replay.pricing import TransferPrice
     from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["findings"]
@@ -107,29 +108,30 @@ def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Findi
     if slow is None or not groups or _compute_slowdown(phases, steps, slow):
         return []
     hit = steps[slow.inside]
-    (lost, fix), (less, _), (more, _) = (
+    price, *limits = (
         _price(facts.replay, calls, TransferFix(hit, _takes(groups, usual)))
         for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
-    saving = float(lost.sum()) / job
+    saving = float(price.saved_ns.sum()) / job
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
-    limits = [float(limit.sum()) / job for limit in (less, more)]
-    interval = _joined(saving, bootstrap_interval(lost, job), limits)
+    interval = _joined(
+        saving,
+        price.measure_interval(job),
+        [float(limit.saved_ns.sum()) / job for limit in limits],
+    )
     cost = _Cost(
         ranks=_ranks_of(trace, groups),
         level=float(np.median(np.concatenate([*groups.values()]))),
         saving=saving,
         interval=interval,
-        fix=fix,
+        fix=price.fix,
     )
     return [_finding(steps, slow, cost, recorded=recorded)]
 
 
-def _price(
-    replay: WindowedReplay, calls: pl.DataFrame, fix: TransferFix
-) -> tuple[Floats, TransferFix | None]:
-    """Return what each step saves if the calls of slow communicators take less time, ns."""
+def _price(replay: WindowedReplay, calls: pl.DataFrame, fix: TransferFix) -> TransferPrice:
+    """Price calls of slow communicators that take less time."""
     lost_ns = np.zeros(len(fix.steps))
     for communicator, share in fix.takes.items():
         mine = calls.filter(pl.col("communicator").cast(pl.String) == communicator)

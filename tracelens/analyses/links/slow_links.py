@@ -29,11 +29,11 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import TransferFix
-from tracelens.replay.pricing import price_faster_calls
+from tracelens.replay.pricing import TransferPrice, price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import course
-from tracelens.stats.robust import bootstrap_interval, medians
+from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,7 +151,7 @@ def _finding(
 ) -> Finding:
     trace = facts.trace
     main = max(group, key=lambda one: float(one.residual_ns.sum()))
-    lost, fix = _lost(facts, calls, main)
+    price = _price(facts, calls, main)
     job = job_ns(trace)
     steps = int(main.steps[0]), int(main.steps[-1])
     inside = hops.filter(pl.col("step").is_between(*steps))
@@ -160,7 +160,7 @@ def _finding(
     shared = set.intersection(*({one.sender, one.receiver} for one in group))
     ranks = sorted(shared) if len(group) > 1 and shared else [main.sender, main.receiver]
     hosts = dict(trace.workers.select("rank", "host").iter_rows())
-    saving, slowdown = float(lost.sum()) / job, float(np.median(main.ratio))
+    saving, slowdown = float(price.saved_ns.sum()) / job, float(np.median(main.ratio))
     return Finding.of(
         "slow_link",
         {
@@ -176,9 +176,9 @@ def _finding(
         steps=steps,
         slowdown=slowdown,
         saving=saving,
-        interval=bootstrap_interval(lost, job),
+        interval=price.measure_interval(job),
         confidence=1 - main.p,
-        fix=fix,
+        fix=price.fix,
         evidence={
             "sender": main.sender,
             "receiver": main.receiver,
@@ -190,15 +190,16 @@ def _finding(
     )
 
 
-def _lost(facts: Facts, calls: pl.DataFrame, slow: SlowLink) -> tuple[Floats, TransferFix | None]:
-    """Return what the slow link costs each of its steps, ns, and the fix that was replayed.
+def _price(facts: Facts, calls: pl.DataFrame, slow: SlowLink) -> TransferPrice:
+    """Price a slow link.
 
     Where its messages make up the collectives' transfer, these take as many times less as it would;
     else they lose at most what the link's messages lose.
     """
     whole = transfers.wire_of_steps(calls, slow.steps)
     if not whole.any():
-        return np.minimum(slow.residual_ns, exposed_transfer(facts.phases, slow.steps)), None
+        exposed_ns = exposed_transfer(facts.phases, slow.steps)
+        return TransferPrice(np.minimum(slow.residual_ns, exposed_ns))
     own = slow.residual_ns * slow.ratio / np.maximum(slow.ratio - 1, ROUNDING_OF_RATIO)
     takes = 1 / np.maximum(slow.ratio, 1)
     if np.median(own / np.maximum(whole, 1)) < MIN_SHARE_OF_COLLECTIVES_ON_LINK:

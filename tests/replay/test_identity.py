@@ -34,7 +34,7 @@ def test_identity(name: str) -> None:
     most = OTHERS if any(word in name for word in AT_THEIR_OWN_PACE) else SYNCHRONOUS
     assert np.median(error) <= most
     assert abs(replayed.sum() / recorded.sum() - 1) <= most
-    own = sum(len(thread.moments) for thread in model.threads)
+    own = model.threads.moment_count
     follows = np.unique(model.links.target[model.links.target < own])
     assert len(follows) == own - len(model.threads), "a moment within a run follows nothing"
 
@@ -45,8 +45,7 @@ def test_blocked_time_is_replayed_from_its_causes() -> None:
     model = Model.of(trace, phases.run(trace))
     assert model is not None
     late = model.ranks.index(2)
-    begin = sum(len(thread.moments) - 1 for thread in model.threads[:late])
-    mine = slice(begin, begin + len(model.threads[late].moments) - 1)
+    mine = np.flatnonzero(model.threads.owners == late)
     lag = model.links.lag.copy()
     lag[mine] /= 2
     before = model.waited(model.usual, model.links.lag)

@@ -81,4 +81,4 @@ def test_calls_with_recorded_readiness_are_left_alone(*, overlap: bool) -> None:
     trace = run(replace(BASE, overlap=overlap))
     first, last = (trace.steps[name].to_numpy() for name in ("start_ns", "end_ns"))
     bounds = np.full(4, first.min()), np.full(4, last.max())
-    assert not len(Queue.from_calls([*complete_calls(trace, *bounds)], 4).row)
+    assert not len(Queue.from_calls([*complete_calls(trace, *bounds)]).row)

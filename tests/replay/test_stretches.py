@@ -29,12 +29,10 @@ def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
     rows = [
         Stretches.of(model, model.usual, model.links.lag, row) for row in range(len(model.steps))
     ]
-    first = links = 0
-    for rank, thread, of_steps in zip(model.ranks, model.threads, model.rows, strict=True):
-        moments = model.usual[first : first + len(thread.moments)]
-        inside = np.flatnonzero(of_steps >= 0)
-        lasts = np.diff(moments)[inside]
-        worked = np.minimum(model.links.lag[links : links + len(of_steps)][inside], lasts)
+    for worker, rank in enumerate(model.ranks):
+        inside = np.flatnonzero((model.rows >= 0) & (model.threads.owners == worker))
+        lasts = np.diff(model.usual)[model.threads.sources[inside]]
+        worked = np.minimum(model.links.lag[inside], lasts)
         mine = [(row.rank == rank) for row in rows]
         spent = sum(
             float((row.end - row.begin)[at].sum()) for row, at in zip(rows, mine, strict=True)
@@ -45,7 +43,6 @@ def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
         )
         assert spent == pytest.approx(lasts.sum(), rel=1e-6, abs=2 * len(lasts))
         assert works == pytest.approx(worked.sum(), rel=1e-6, abs=2 * len(lasts))
-        first, links = first + len(thread.moments), links + len(of_steps)
 
 
 def test_a_step_ends_when_its_last_rank_does() -> None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
     from tracelens.replay.links import Links
-    from tracelens.replay.threads import Blocked, Numbers
+    from tracelens.replay.threads import Threads
+    from tracelens.replay.timeline import Timeline
 
 __all__ = ["IMPLICIT", "Calls", "complete_calls"]
 
@@ -94,28 +95,28 @@ class Calls:
         everyone = np.broadcast_to(self.worker, self.start.shape).ravel()
         return Sides(everyone, self.start.ravel(), self.end.ravel(), self.stops.ravel())
 
-    def noticed(self, blocked: Blocked) -> Calls:
+    def noticed(self, timeline: Timeline) -> Calls:
         """Return them with ends when training threads noticed them, or could have.
 
         Of a call that was through long before its rank waited for it, that rank's end says only when it
         looked: it was over when it was through.
         """
         sides = self.sides
-        end = sides.noticed(blocked).end
+        end = sides.noticed(timeline).end
         through = np.maximum(end.reshape(self.end.shape).min(axis=1), self.on_wire)
         if not self.is_rooted:
             over = np.repeat(through, len(self.worker))
-            late = ~sides.stops & blocked.looked_late(sides.worker, over, end)
+            late = ~sides.stops & timeline.looked_late(sides.worker, over, end)
             end = np.where(late, over, end)
         return replace(self, end=end.reshape(self.end.shape), through=through)
 
-    def add_links(self, links: Links, numbers: Numbers, first: int) -> None:
+    def add_links(self, links: Links, threads: Threads, first: int) -> None:
         """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""
         sides, shape = self.sides, self.start.shape
         begin, end = (
-            numbers.of(sides.worker, at).reshape(shape) for at in (sides.begin, sides.end)
+            threads.find(sides.worker, at).reshape(shape) for at in (sides.begin, sides.end)
         )
-        needed = numbers.needed(sides.worker, sides.end).reshape(shape)
+        needed = threads.find_needed(sides.worker, sides.end).reshape(shape)
         end = np.where(end < 0, needed, end)
         if self.is_rooted:
             self._with_root(links, begin, end)

@@ -18,15 +18,14 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
 from tracelens.model.columns import FOREVER
 from tracelens.replay.calls import IMPLICIT, Calls
-from tracelens.replay.threads import rows_by_worker
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens.accounting.pieces import WorkerPieces
-    from tracelens.arrays import Flags, Ints
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.replay.threads import Sides
+    from tracelens.replay.timeline import Timeline
 
 __all__ = ["find_implicit_calls"]
 
@@ -46,6 +45,7 @@ MARGIN_OF_SAME_END: Final = 0.05
 CLOCK_UNCERTAINTIES_BETWEEN_BEGINS: Final = 3.0
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
+_IS_SPAN: Final = np.arange(len(CATEGORIES)) != UNINSTRUMENTED
 _NOT_OWN: Final = -1  # code: the category of a span of communication [definition]
 _COLUMNS: Final = ("step", "place", "occurrence", "occurrences", "begin", "end", "worker")
 _KEY: Final = (
@@ -56,7 +56,7 @@ _KEY: Final = (
 
 
 def find_implicit_calls(
-    pieces: Sequence[WorkerPieces],
+    timeline: Timeline,
     step_numbers: Sequence[Ints],
     communication: Sequence[Sides],
     groups: Sequence[tuple[int, ...]],
@@ -65,16 +65,15 @@ def find_implicit_calls(
     """Yield the collectives that stretches of the training threads imply.
 
     Args:
-        pieces: The partition of each worker's time.
+        timeline: The pieces of all workers' time.
         step_numbers: The number of each step window, by worker.
         communication: Recorded messages, collectives and requests.
         groups: Places of workers that may meet: those of each communicator, and all.
         uncertainty_ns: How far apart the clocks of two workers may be.
     """
-    stretches = _collect_stretches(pieces, step_numbers, communication)
-    step_ns = [
-        np.ptp(one.bounds) / len(steps) for one, steps in zip(pieces, step_numbers, strict=True)
-    ]
+    worker_ns = np.array([one.bounds[-1] - one.bounds[0] for one in timeline.pieces])
+    stretches = _collect_stretches(timeline, step_numbers, communication, int(worker_ns.sum()))
+    step_ns = worker_ns / [*map(len, step_numbers)]
     min_spread_ns = max(
         MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)),
         CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns,
@@ -89,59 +88,68 @@ def find_implicit_calls(
 
 
 def _collect_stretches(
-    pieces: Sequence[WorkerPieces], step_numbers: Sequence[Ints], communication: Sequence[Sides]
+    timeline: Timeline,
+    step_numbers: Sequence[Ints],
+    communication: Sequence[Sides],
+    total_ns: int,
 ) -> pl.DataFrame:
-    """Return those stretches that take long enough in all: a row per stretch, worker and step."""
-    sides = [rows_by_worker(side.worker, len(pieces)) for side in communication]
-    parts = []
-    for worker, (one, steps) in enumerate(zip(pieces, step_numbers, strict=True)):
-        stretches = _list_stretches(one, steps)
-        of_worker = [
-            side.taken(rows[worker]) for side, rows in zip(communication, sides, strict=True)
-        ]
-        is_alone = ~_may_end_by_communication(stretches[-2], stretches[-1], of_worker)
-        rows = [column[is_alone] for column in stretches]
-        parts.append([*rows, np.full(len(rows[0]), worker)])
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    alone = pl.DataFrame(dict(zip(_COLUMNS, columns, strict=True)))
-    total_ns = sum(int(np.ptp(one.bounds)) for one in pieces)
+    """Return those stretches that take long enough in all: a row per stretch, worker and step.
+
+    Begins and ends are those of `_list_stretches`, and `total_ns` is how long all workers' time is.
+    """
+    step, place, begin, end = _list_stretches(timeline, step_numbers)
+    worker = timeline.workers_at(begin)
+    occurrence, occurrences = _count_occurrences(worker, step, place)
+    is_alone = ~_may_end_by_communication(begin, end, communication, timeline)
+    moments = (timeline.moments_at(at) for at in (begin, end))
+    columns = (step, place, occurrence, occurrences, *moments, worker)
+    alone = pl.DataFrame(
+        {name: values[is_alone] for name, values in zip(_COLUMNS, columns, strict=True)}
+    )
     min_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * total_ns
     totals = alone.group_by(_KEY).agg((pl.col("end") - pl.col("begin")).sum().alias("ns"))
     return alone.join(totals.filter(pl.col("ns") >= min_ns), on=_KEY, maintain_order="left")
 
 
-def _list_stretches(pieces: WorkerPieces, step_numbers: Ints) -> tuple[Ints, ...]:
-    """Return a worker's spans of own work, and its gaps before spans: step, `_KEY`, begin and end."""
-    begin, end, name = pieces.bounds[:-1], pieces.bounds[1:], pieces.name.astype(np.int64)
-    step = step_numbers[pieces.step]
-    is_own = _IS_OWN[pieces.category]
-    category = np.where(is_own, pieces.category, _NOT_OWN)
-    spans = np.flatnonzero(pieces.category != UNINSTRUMENTED)
+def _list_stretches(timeline: Timeline, step_numbers: Sequence[Ints]) -> tuple[Ints, ...]:
+    """Return the spans of own work, and the gaps before spans: step, place, begin and end on the line.
+
+    They are worker by worker.
+    """
+    begin, end = timeline.bounds, np.append(timeline.bounds[1:], 0)
+    name = timeline.name.astype(np.int64)
+    # Behind a worker's last piece is none, which is of no step.
+    step = np.append(np.concatenate(step_numbers), -1)[timeline.window]
+    is_own = _take_flags(_IS_OWN, timeline.category)
+    category = np.where(is_own, timeline.category, _NOT_OWN)
+    spans = np.flatnonzero(_take_flags(_IS_SPAN, timeline.category))
     before, after = spans[:-1], spans[1:]
     # A span of communication may be several pieces: waiting, then transfer.
     is_same_span = ~is_own[after] & (name[before] == name[after]) & (end[before] == begin[after])
     follows = (step[before] == step[after]) & ~is_same_span
+    follows &= timeline.workers_at(begin[before]) == timeline.workers_at(begin[after])
     before, after, work = before[follows], after[follows], spans[is_own[spans]]
     rows = np.concatenate([after, work])
     is_gap = np.arange(len(rows)) < len(after)
     place = (name[rows] * len(CATEGORIES) + category[rows] - _NOT_OWN) * 2 + is_gap
-    occurrence, occurrences = _count_occurrences(step[rows], place)
     begins = np.concatenate([end[before], begin[work]])
-    return (
-        step[rows],
-        place,
-        occurrence,
-        occurrences,
-        begins,
-        np.concatenate([begin[after], end[work]]),
-    )
+    ends = np.concatenate([begin[after], end[work]])
+    order = np.argsort(timeline.workers_at(begins), kind="stable")
+    return step[rows][order], place[order], begins[order], ends[order]
 
 
-def _count_occurrences(step: Ints, place: Ints) -> tuple[Ints, Ints]:
+def _take_flags(flags: Flags, category: Array) -> Flags:
+    """Return the flag of each piece's category; False behind a worker's last piece."""
+    return np.append(flags, False)[category]
+
+
+def _count_occurrences(worker: Ints, step: Ints, place: Ints) -> tuple[Ints, Ints]:
     """Return of each row how many of its place came before it in its step, and how many there are."""
-    order = np.lexsort((place, step))
-    is_first = np.append(True, (np.diff(step[order]) != 0) | (np.diff(place[order]) != 0))
-    heads = np.flatnonzero(is_first[: len(order)])
+    order = np.lexsort((place, step, worker))
+    is_first = np.zeros(len(order), np.bool_)
+    for column in (worker, step, place):
+        is_first |= np.diff(column[order], prepend=-1) != 0
+    heads = np.flatnonzero(is_first)
     counts = np.diff(np.append(heads, len(order)))
     occurrence, occurrences = np.empty((2, len(order)), np.int64)
     occurrence[order] = np.arange(len(order)) - np.repeat(heads, counts)
@@ -150,22 +158,25 @@ def _count_occurrences(step: Ints, place: Ints) -> tuple[Ints, Ints]:
 
 
 def _may_end_by_communication(
-    stretch_begin: Ints, stretch_end: Ints, communication: Sequence[Sides]
+    stretch_begin: Ints, stretch_end: Ints, communication: Sequence[Sides], timeline: Timeline
 ) -> Flags:
     """Return True for stretches near whose end some communication ends that was under way before.
 
-    All are of one worker, times in ns.
+    Begins and ends of stretches are on the line.
     """
-    begin_ns, end_ns = (
-        np.concatenate([getattr(side, name) for side in communication]) for name in ("begin", "end")
+    worker, begin, end = (
+        np.concatenate([getattr(side, name) for side in communication])
+        for name in ("worker", "begin", "end")
     )
-    order = np.argsort(end_ns, kind="stable")
-    begin_ns, end_ns = np.append(begin_ns[order], FOREVER), end_ns[order]
-    margin_ns = MARGIN_OF_SAME_END * (stretch_end - stretch_begin)
-    first_row = np.searchsorted(end_ns, stretch_end - margin_ns)
-    stop_row = np.searchsorted(end_ns, stretch_end + margin_ns, side="right")
+    begin, end = timeline.locate(worker, begin), timeline.locate(worker, end)
+    order = np.argsort(end, kind="stable")
+    begin, end = np.append(begin[order], FOREVER), end[order]
+    margin_ns = (MARGIN_OF_SAME_END * (stretch_end - stretch_begin)).astype(np.int64)
+    last = (timeline.workers_at(stretch_begin) + 1) * timeline.period_ns - 1
+    first_row = np.searchsorted(end, stretch_end - margin_ns)
+    stop_row = np.searchsorted(end, np.minimum(stretch_end + margin_ns, last), side="right")
     rows = np.stack([first_row, stop_row], axis=1).ravel()
-    earliest_begin = np.minimum.reduceat(begin_ns, rows)[::2] if len(rows) else begin_ns[:0]
+    earliest_begin = np.minimum.reduceat(begin, rows)[::2] if len(rows) else begin[:0]
     return np.asarray((first_row < stop_row) & (earliest_begin < stretch_end))
 
 

@@ -129,7 +129,7 @@ class Links:
     def __len__(self) -> int:
         return len(self._parts)
 
-    def table(self, recorded: Floats) -> LinkTable:
+    def table(self, recorded: Ints) -> LinkTable:
         """Return all of them, in the order in which they were added.
 
         What came before what it would follow, by clocks that are not sure, does not follow it.

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.replay.threads import Blocked, Sides, rows_by_worker, waits_since
+from tracelens.replay.threads import Sides
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Array, Flags, Ints
     from tracelens.model.trace import Trace
-    from tracelens.replay.threads import Edges, Numbers, Thread
+    from tracelens.replay.threads import Edges, Threads
+    from tracelens.replay.timeline import Timeline
 
 __all__ = ["known_edges", "message_edges", "messages_of"]
 
@@ -27,9 +25,7 @@ MAX_GAP_OF_ONE_CALL: Final = 0.05
 MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
 
 
-def messages_of(
-    trace: Trace, pieces: Sequence[WorkerPieces], first: Ints, last: Ints
-) -> tuple[Sides, Sides]:
+def messages_of(trace: Trace, timeline: Timeline, first: Ints, last: Ints) -> tuple[Sides, Sides]:
     """Return both sides of all messages that lie in the steps of both workers.
 
     Messages in flight end when the training thread noticed it.
@@ -50,25 +46,24 @@ def messages_of(
         for suffix in ("", "_there")
     )
     kept = sent.within(first, last) & received.within(first, last)
-    blocked = Blocked(pieces)
-    sent, received = _noted_at_once(sent.taken(kept), received.taken(kept), pieces)
-    return sent.noticed(blocked), received.noticed(blocked)
+    sent, received = _noted_at_once(sent.taken(kept), received.taken(kept), timeline)
+    return sent.noticed(timeline), received.noticed(timeline)
 
 
-def _noted_at_once(
-    sent: Sides, received: Sides, pieces: Sequence[WorkerPieces]
-) -> tuple[Sides, Sides]:
+def _noted_at_once(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Sides, Sides]:
     """Return those in flight that a thread noted as over in one call with the end of the last one."""
     worker, end, stops = _of_both(sent, received, "worker", "end", "stops")
-    end = end.copy()
-    for number, rows in enumerate(rows_by_worker(worker, len(pieces))):
-        mine = rows[~stops[rows]]
-        order = mine[np.argsort(end[mine], kind="stable")]
-        at = end[order]
-        waited = at - waits_since(pieces[number], at)
-        apart = np.diff(at) > np.maximum(MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited[1:])
-        last = np.flatnonzero(np.append(apart, True))[: len(order)]
-        end[order] = np.repeat(at[last], np.diff(last, prepend=-1))
+    end, position = end.copy(), timeline.locate(worker, end)
+    in_flight = np.flatnonzero(~stops)
+    order = in_flight[np.argsort(position[in_flight], kind="stable")]
+    position = position[order]
+    waited_ns = position - timeline.blocked_since(position)
+    apart = np.diff(position) > np.maximum(
+        MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited_ns[1:]
+    )
+    apart |= np.diff(worker[order]) != 0
+    last = np.flatnonzero(np.append(apart, True))[: len(order)]
+    end[order] = np.repeat(end[order][last], np.diff(last, prepend=-1))
     ends = np.split(end, [len(sent.end)])
     return replace(sent, end=ends[0]), replace(received, end=ends[1])
 
@@ -77,40 +72,35 @@ def _of_both(sent: Sides, received: Sides, *names: str) -> list[Array]:
     return [np.concatenate([getattr(side, name) for side in (sent, received)]) for name in names]
 
 
-def _waits_since(side: Sides, threads: Sequence[Thread]) -> Ints:
+def _waits_since(side: Sides, timeline: Timeline) -> Ints:
     """Return since when threads waited for messages; those in flight were begun before."""
-    since = side.begin.copy()
-    for worker, thread in enumerate(threads):
-        rows = np.flatnonzero((side.worker == worker) & ~side.stops)
-        since[rows] = waits_since(thread.pieces, side.end[rows])
-    return since
+    since = timeline.blocked_since(timeline.locate(side.worker, side.end))
+    return np.where(side.stops, side.begin, timeline.moments_at(since))
 
 
-def message_edges(
-    sent: Sides, received: Sides, threads: Sequence[Thread], numbers: Numbers
-) -> list[Edges]:
+def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Edges]:
     """Return what ends of sends and receives follow.
 
     A message that is there before one waits for it came sooner than the receive shows: as soon as those
     between the same workers for which one waited; so with sends. Those for which one call waits take no
     longer than the last begun.
     """
-    send, sent_by = numbers.of(sent.worker, sent.begin), numbers.of(sent.worker, sent.end)
-    receive, got = (numbers.of(received.worker, at) for at in (received.begin, received.end))
+    send, sent_by = (threads.find(sent.worker, at) for at in (sent.begin, sent.end))
+    receive, got = (threads.find(received.worker, at) for at in (received.begin, received.end))
     way = received.end - sent.begin
     rest_of_send, rest = _since_last_of_call(sent, received)
     rest = np.minimum(rest, way)
     pair = sent.worker, received.worker
-    since = _waits_since(received, threads)
+    since = _waits_since(received, threads.timeline)
     usual = _usual(*pair, rest, sent.begin >= since)
     awaited = (way > 0) & (sent.begin + usual >= since)
     takes = np.where(awaited, 0, received.end - received.begin)
     # What is sent and received in one call lasts as long as its receive.
-    once = _in_one_call(sent, received)
+    once = _in_one_call(sent, received, threads.timeline)
     blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
     lasts = np.where(blocked | once, 0, sent.end - sent.begin)
     rest_of_send = np.minimum(rest_of_send, sent.end - received.begin)
-    since = _waits_since(sent, threads)
+    since = _waits_since(sent, threads.timeline)
     usual_rest = _usual(*pair, rest_of_send, blocked & (received.begin >= since))
     before = received.begin + usual_rest < since
     rest_of_send = np.where(before, np.minimum(usual_rest, rest_of_send), rest_of_send)
@@ -138,15 +128,15 @@ def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
     return np.split(rest, [len(sent.end)])
 
 
-def _in_one_call(sent: Sides, received: Sides) -> Flags:
+def _in_one_call(sent: Sides, received: Sides, timeline: Timeline) -> Flags:
     """Return which sends overlap a receive on their thread."""
-    found = np.zeros(len(sent.worker), np.bool_)
-    for worker in np.unique(sent.worker):
-        mine, others = sent.worker == worker, (received.worker == worker) & received.stops
-        begins, ends = np.sort(received.begin[others]), np.sort(received.end[others])
-        begun = np.searchsorted(begins, sent.end[mine])
-        found[mine] = begun > np.searchsorted(ends, sent.begin[mine], side="right")
-    return found & sent.stops
+    on_thread = received.taken(received.stops)
+    begins, ends = (
+        np.sort(timeline.locate(on_thread.worker, at)) for at in (on_thread.begin, on_thread.end)
+    )
+    begun = np.searchsorted(begins, timeline.locate(sent.worker, sent.end))
+    over = np.searchsorted(ends, timeline.locate(sent.worker, sent.begin), side="right")
+    return (begun > over) & sent.stops
 
 
 def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:

@@ -29,16 +29,8 @@ from tracelens.replay.pull_needs import find_needs, measure_unknown_needs
 from tracelens.replay.readiness import Queue, estimate_ready_calls
 from tracelens.replay.requests import Requests
 from tracelens.replay.resources import Tasks, replay_events
-from tracelens.replay.threads import (
-    IS_BLOCKED,
-    Blocked,
-    Numbers,
-    Sides,
-    Thread,
-    first_updates,
-    rows_of,
-    threads_of,
-)
+from tracelens.replay.threads import Sides, Threads
+from tracelens.replay.timeline import IS_BLOCKED, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -48,7 +40,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Model", "spread_over_moments"]
+__all__ = ["Model"]
 
 # steps: no stretch has a usual time if fewer have as many stretches [chosen]
 MIN_STEPS_OF_USUAL_STRETCH: Final = 8
@@ -65,7 +57,7 @@ class Model:
 
     The first links are those of `threads`, in their order. `ends` are moments at which steps end,
     [step, worker], -1 where a worker lacks one, `begin_ns` is when the first of them began; `rows` are
-    the steps of the first links, by thread, -1 for none. `calls` are on the wire from moment `calls_at`
+    the steps of the first links, -1 for none. `calls` are on the wire from moment `calls_at`
     on, two moments a call; services of `requests` are from moment `requests_at` on, two each.
     `variables` are the bytes of each that workers push, by key; `algorithms` how collectives were
     carried out, by their number of ranks. `build` makes another model of the same steps.
@@ -73,8 +65,8 @@ class Model:
 
     steps: Ints
     begin_ns: int
-    threads: tuple[Thread, ...]
-    rows: tuple[Ints, ...]
+    threads: Threads
+    rows: Ints
     ends: Ints
     links: LinkTable
     recorded: Floats
@@ -124,17 +116,16 @@ class Model:
             return None
         first = np.array([window["start_ns"][0] for window in windows])
         last = np.array([window["end_ns"][-1] for window in windows])
-        pieces = _take_pieces(phases, windows)
-        sent, received = messages_of(trace, pieces, first, last)
-        blocked = Blocked(pieces)
+        timeline = Timeline.from_pieces(_take_pieces(phases, windows))
+        sent, received = messages_of(trace, timeline, first, last)
         as_recorded = [*complete_calls(trace, first, last)]
-        queue = Queue.from_calls(as_recorded, len(pieces))
+        queue = Queue.from_calls(as_recorded)
         recorded_calls = estimate_ready_calls(
-            [call.noticed(blocked) for call in as_recorded], queue, pieces, windows
+            [call.noticed(timeline) for call in as_recorded], queue, timeline.pieces, windows
         )
-        requests = Requests.of(trace, first, last).noticed(blocked)
-        needs = find_needs(requests.asked, pieces, windows)
-        unknown_needs = measure_unknown_needs(requests.asked, needs, blocked)
+        requests = Requests.of(trace, first, last).noticed(timeline)
+        needs = find_needs(requests.asked, timeline, windows)
+        unknown_needs = measure_unknown_needs(requests.asked, needs, timeline)
         in_recorded_order |= requests.served.height > MAX_SERVICES_IN_ARRIVAL_ORDER
         requests = replace(
             requests,
@@ -145,17 +136,16 @@ class Model:
         )
         asked = requests.sides
         sides = [sent, received, *(call.sides for call in recorded_calls), asked]
-        implicit = [*_implicit_calls(trace, pieces, windows, sides)]
+        implicit = [*_implicit_calls(trace, timeline, windows, sides)]
         calls = (*recorded_calls, *implicit)
         sides += [call.sides for call in implicit]
-        released = requests.released(blocked, sides)
+        released = requests.released(timeline, sides)
         exchanged = [requests.needed if side is asked else side for side in sides]
-        exchanged += [released, requests.needs_apart, _updates(pieces)]
-        threads = threads_of(pieces, windows, exchanged)
-        numbers = Numbers(threads)
+        exchanged += [released, requests.needs_apart, _find_updates(timeline)]
+        threads = Threads.from_sides(timeline, windows, exchanged)
         links = Links()
-        recorded = [np.concatenate([thread.moments for thread in threads])]
-        places, count = [], numbers.count
+        recorded = [threads.moments]
+        places, count = [], threads.moment_count
         for call in calls:
             places.append(count)
             count += 2 * call.height
@@ -163,23 +153,23 @@ class Model:
         recorded.append(requests.moments)
         times = np.concatenate(recorded)
         for call, place in zip(calls, places, strict=True):
-            call.add_links(links, numbers, place)
+            call.add_links(links, threads, place)
         queue.add_links(links, calls, places)
         if requests.asked.height:
-            requests.add_links(links, numbers, count, times, released)
+            requests.add_links(links, threads, count, times, released)
         caused = [links.targets]
-        for source, target, lag in message_edges(sent, received, threads, numbers):
+        for source, target, lag in message_edges(sent, received, threads):
             links.add(source, target, lag)
             # A message that had come earlier did not end the wait.
             caused.append(target[times[source] + lag >= times[target]])
-        links.add_first(*numbers.in_order(np.unique(np.concatenate(caused))))
+        links.add_first(*threads.order(np.concatenate(caused)))
         step_numbers = np.unique(pl.concat(windows)["step"].to_numpy()).astype(np.int64)
         return cls(
             steps=step_numbers,
             begin_ns=int(first.min()),
-            threads=tuple(threads),
-            rows=tuple(rows_of(thread, step_numbers) for thread in threads),
-            ends=numbers.ends(step_numbers),
+            threads=threads,
+            rows=threads.find_rows(step_numbers),
+            ends=threads.find_ends(step_numbers),
             links=links.table(times),
             recorded=times.astype(np.float64),
             calls=calls,
@@ -308,9 +298,7 @@ class Model:
         moments, recorded_ranks = len(self.recorded), len(self.ranks)
         owner = np.concatenate(
             [
-                np.repeat(
-                    np.arange(recorded_ranks), [len(thread.moments) for thread in self.threads]
-                ),
+                self.threads.find_owners(np.arange(self.threads.moment_count)),
                 np.full(2 * sum(call.height for call in self.calls), -1),
                 np.repeat(self.requests.worker_of_services, 2),
             ]
@@ -357,14 +345,10 @@ class Model:
 
     def waited(self, times: Floats, lag: Floats) -> Floats:
         """Return how long each worker was blocked, or in communication, ns, [worker]."""
-        first, begin, found = 0, 0, []
-        for thread in self.threads:
-            count = len(thread.moments)
-            worked = lag[begin : begin + count - 1].sum()
-            last, begun = times[first + count - 1], times[first]
-            found.append(last - begun - worked if np.isfinite(last) else 0.0)
-            first, begin = first + count, begin + count - 1
-        return np.array(found)
+        begins = self.threads.begins
+        begun, last = times[begins[:-1]], times[begins[1:] - 1]
+        worked = self.threads.sum_by_thread(lag[: len(self.rows)])
+        return np.where(np.isfinite(last), last - begun - worked, 0.0)
 
     def measure_waits_ns(self, lag: Floats) -> float:
         """Return for how long workers wait for messages and last arrivals, with other lags, in all.
@@ -373,9 +357,8 @@ class Model:
         follows a moment elsewhere, too. A collective is waited for until it goes.
         """
         times = self.replayed(lag)
-        counts = [len(thread.moments) for thread in self.threads]
-        in_order, threads_end = sum(counts) - len(counts), sum(counts)
-        owner = np.searchsorted(np.cumsum(counts), np.arange(len(times)), side="right")
+        in_order, threads_end = len(self.threads.sources), self.threads.moment_count
+        owner = self.threads.find_owners(np.arange(len(times)))
         source, target = self.links.source[in_order:], self.links.target[in_order:]
         from_others = (owner[source] != owner[target]) & (target < threads_end)
         source, target = source[from_others], target[from_others]
@@ -399,16 +382,16 @@ class Model:
         over = np.where(self.ends >= 0, times[self.ends], -np.inf).max(axis=1)
         return np.diff(np.maximum.accumulate(over), prepend=float(self.begin_ns))
 
-    def worked(self, names: Sequence[str]) -> list[Floats]:
-        """Return how long each thread was in some phases between its moments, ns."""
-        counts = np.isin(CATEGORIES, list(names))
-        return [np.where(thread.stopped, 0.0, thread.spent(counts)) for thread in self.threads]
+    def worked(self, names: Sequence[str]) -> Floats:
+        """Return how long threads were in some phases between their moments, ns, [first link]."""
+        spent = self.threads.measure_spent(np.isin(CATEGORIES, list(names)))
+        return np.where(self.threads.stopped, 0.0, spent)
 
     @property
     def kept_share(self) -> float:
         """What share of workers' time they are blocked by what is not known: it stays as recorded."""
-        whole = sum(float(thread.moments[-1] - thread.moments[0]) for thread in self.threads)
-        return self._kept_ns / max(whole, 1.0)
+        lasted_ns = np.diff(self.threads.positions)[self.threads.sources]
+        return self._kept_ns / max(float(lasted_ns.sum()), 1.0)
 
     @cached_property
     def known_lags(self) -> Floats:
@@ -416,7 +399,7 @@ class Model:
         links, known = self.links, self.links.lag.copy()
         if KEPT in links.lines:
             known[links.line == links.lines.index(KEPT)] = 0.0
-        worked = np.concatenate([thread.passed for thread in self.threads])
+        worked = self.threads.passed
         known[: len(worked)] = np.minimum(known[: len(worked)], worked)
         return known
 
@@ -426,25 +409,23 @@ class Model:
         alone = np.zeros(len(self.recorded), np.bool_)
         if KEPT in self.links.lines:
             alone[self.links.target[self.links.line == self.links.lines.index(KEPT)]] = True
-        first = begin = 0
-        kept = 0.0
-        for thread in self.threads:
-            count = len(thread.moments)
-            blocked, lag = thread.spent(IS_BLOCKED), self.links.lag[begin : begin + count - 1]
-            known = np.minimum(np.maximum(lag - thread.passed, 0), blocked)
-            unpartnered = alone[first + 1 : first + count]
-            mine = np.where(thread.stopped, 0.0, known)
-            kept += float(np.where(unpartnered, blocked, mine).sum())
-            first, begin = first + count, begin + count - 1
-        return kept
+        threads = self.threads
+        blocked = threads.measure_spent(IS_BLOCKED)
+        beyond_work = np.maximum(self.links.lag[: len(blocked)] - threads.passed, 0.0)
+        known = np.where(threads.stopped, 0.0, np.minimum(beyond_work, blocked))
+        return float(np.where(alone[threads.sources + 1], blocked, known).sum())
 
-    def sum_by_step(self, worked: Sequence[Floats]) -> Floats:
+    @cached_property
+    def cells(self) -> Ints:
+        """The place of each first link in a table [worker, step]; -1 of no step."""
+        return np.where(self.rows < 0, -1, self.threads.owners * len(self.steps) + self.rows)
+
+    def sum_by_step(self, worked: Floats) -> Floats:
         """Add what `worked` returns up by step, ns, [step, worker]."""
-        columns = [
-            np.bincount(rows[rows >= 0], spent[rows >= 0], minlength=len(self.steps))
-            for rows, spent in zip(self.rows, worked, strict=True)
-        ]
-        return np.stack(columns, axis=1)
+        is_known = self.cells >= 0
+        shape = len(self.threads), len(self.steps)
+        sums = np.bincount(self.cells[is_known], worked[is_known], minlength=shape[0] * shape[1])
+        return sums.astype(np.float64).reshape(shape).T
 
     def reduce_lags(
         self, *changes: tuple[Sequence[str], Floats], steps: Ints, lag: Floats | None = None
@@ -462,10 +443,34 @@ class Model:
         for names, effect in changes:
             each = np.zeros((len(self.steps), len(self.threads)))
             each[rows] = effect[is_replayed]
-            parts = zip(each.T, self.rows, self.worked(names), strict=True)
-            less = np.concatenate([spread_over_moments(*part) for part in parts])
+            less = self.spread_over_links(each, self.worked(names))
             lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
         return lag
+
+    def spread_over_links(self, effect: Floats, worked: Floats) -> Floats:
+        """Spread workers' effects in each step over the first links; return what is taken off each.
+
+        What links take beyond their usual time goes first, for there the worker was late. What is left
+        of the effect is shared out as the work is.
+
+        Args:
+            effect: What is taken off workers' work, ns, [step, worker]; below 0 it is added.
+            worked: How long the worker worked in each link, ns. A step without work gets nothing.
+        """
+        effect = effect.T.ravel()
+        links = np.flatnonzero((self.cells >= 0) & (worked > 0))
+        cell, work = self.cells[links], worked[links]
+        overrun = _measure_overrun(cell, work, len(self.steps))
+        whole = np.bincount(cell, overrun, minlength=len(effect))
+        share = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
+        beyond = overrun * np.clip(share, 0.0, 1.0)[cell]
+        left = effect - np.bincount(cell, beyond, minlength=len(effect))
+        work = work - beyond
+        whole = np.bincount(cell, work, minlength=len(effect))
+        rate = np.divide(left, whole, out=np.zeros_like(effect), where=whole > 0)
+        less = np.zeros(len(worked))
+        less[links] = beyond + rate[cell] * work
+        return less
 
     def extend_to_departures(self, factors: Floats) -> Floats:
         """Return factors of links with that of each collective also on what follows it.
@@ -473,7 +478,7 @@ class Model:
         Ranks leave a slow collective one after the other, as its last messages come.
         """
         links = self.links
-        threads_end = sum(len(thread.moments) for thread in self.threads)
+        threads_end = self.threads.moment_count
         rows = np.flatnonzero((links.communicator >= 0) & (links.source >= threads_end))
         after = np.ones(len(self.recorded))
         after[links.target[rows]] = factors[rows]
@@ -502,50 +507,32 @@ class Model:
         return np.asarray(saved[np.searchsorted(self.steps, steps)])
 
 
-def spread_over_moments(effect: Floats, rows: Ints, spent: Floats) -> Floats:
-    """Spread a worker's effect in each step over the stretches between its moments.
-
-    What stretches take beyond their usual time goes first, for there the worker was late. What is left
-    of the effect is shared out as the work is.
-
-    Args:
-        effect: What is taken off the worker's work, ns, [step]; below 0 it is added.
-        rows: The step of each stretch, as its place in `effect`; -1 for none.
-        spent: How long the worker worked in each stretch, ns. A step without work gets nothing.
-    """
-    known = np.flatnonzero((rows >= 0) & (spent > 0))
-    row, work = rows[known], spent[known]
-    overrun = _measure_overrun(row, work)
-    whole = np.bincount(row, overrun, minlength=len(effect))
-    share = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
-    taken = overrun * np.clip(share, 0.0, 1.0)[row]
-    left = effect - np.bincount(row, taken, minlength=len(effect))
-    work = work - taken
-    whole = np.bincount(row, work, minlength=len(effect))
-    rate = np.divide(left, whole, out=np.zeros_like(effect), where=whole > 0)
-    less = np.zeros(len(spent))
-    less[known] = taken + rate[row] * work
-    return less
-
-
-def _measure_overrun(row: Ints, spent: Floats) -> Floats:
+def _measure_overrun(cell: Ints, spent: Floats, steps: int) -> Floats:
     """Return what each stretch takes beyond its usual time, ns.
 
-    The usual time is the median over the steps with as many stretches. Of fewer than
+    The usual time is the median over its worker's steps with as many stretches. Of fewer than
     `MIN_STEPS_OF_USUAL_STRETCH` nothing is usual.
 
     Args:
-        row: The step of each stretch, ascending.
+        cell: `worker * steps + step` of each stretch, ascending.
         spent: How long the worker worked in it, ns.
+        steps: How many steps there are.
     """
-    _, first, count = np.unique(row, return_index=True, return_counts=True)
+    cells, first, count = np.unique(cell, return_index=True, return_counts=True)
     overrun = np.zeros(len(spent))
-    for number in np.unique(count).tolist():
-        alike = first[count == number]
-        if len(alike) >= MIN_STEPS_OF_USUAL_STRETCH:
-            places = alike[:, None] + np.arange(number)
-            usual = np.median(spent[places], axis=0)
-            overrun[places] = np.maximum(spent[places] - usual, 0.0)
+    worker = cells // steps
+    order = np.lexsort((worker, count))
+    first, worker, count = first[order], worker[order], count[order]
+    is_new = (np.diff(worker, prepend=-1) != 0) | (np.diff(count, prepend=-1) != 0)
+    heads = np.flatnonzero(is_new)
+    steps_alike = np.diff(np.append(heads, len(order)))
+    is_usual = steps_alike >= MIN_STEPS_OF_USUAL_STRETCH
+    shapes = np.stack([steps_alike, count[heads]], axis=1)
+    for shape in np.unique(shapes[is_usual], axis=0).tolist():
+        alike = heads[(shapes == shape).all(axis=1)]
+        places = first[alike[:, None] + np.arange(shape[0])][:, :, None] + np.arange(shape[1])
+        usual = np.median(spent[places], axis=1, keepdims=True)
+        overrun[places] = np.maximum(spent[places] - usual, 0.0)
     return overrun
 
 
@@ -578,7 +565,7 @@ def _take_pieces(phases: Phases, windows: Sequence[pl.DataFrame]) -> list[Worker
 
 def _implicit_calls(
     trace: Trace,
-    pieces: Sequence[WorkerPieces],
+    timeline: Timeline,
     windows: Sequence[pl.DataFrame],
     communication: Sequence[Sides],
 ) -> Iterator[Calls]:
@@ -592,7 +579,7 @@ def _implicit_calls(
         if len(group) > 1 and place.keys() >= set(group)
     ]
     steps = [part["step"].to_numpy().astype(np.int64) for part in windows]
-    return find_implicit_calls(pieces, steps, communication, groups, trace.uncertainty_ns)
+    return find_implicit_calls(timeline, steps, communication, groups, trace.uncertainty_ns)
 
 
 def _algorithms(trace: Trace) -> dict[int, frozenset[str]]:
@@ -605,9 +592,9 @@ def _algorithms(trace: Trace) -> dict[int, frozenset[str]]:
     return found
 
 
-def _updates(pieces: Sequence[WorkerPieces]) -> Sides:
+def _find_updates(timeline: Timeline) -> Sides:
     """Return when workers began to update weights, as moments without length."""
-    begins = [first_updates(one) for one in pieces]
-    worker = np.repeat(np.arange(len(pieces)), [len(begin) for begin in begins])
-    moments = np.concatenate(begins)
+    updates = timeline.first_updates()
+    moments = timeline.moments_at(updates)
+    worker = timeline.workers_at(updates)
     return Sides(worker, moments, moments, np.zeros(len(moments), np.bool_))

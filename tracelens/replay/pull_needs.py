@@ -14,13 +14,13 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.service import sum_work_until
-from tracelens.replay.threads import Blocked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.replay.timeline import Timeline
 
 __all__ = ["find_needs", "measure_unknown_needs"]
 
@@ -28,14 +28,12 @@ __all__ = ["find_needs", "measure_unknown_needs"]
 MIN_SHARE_OF_PULL_BLOCKED: Final = 0.9
 
 
-def find_needs(
-    asked: pl.DataFrame, pieces: Sequence[WorkerPieces], steps: Sequence[pl.DataFrame]
-) -> Ints:
+def find_needs(asked: pl.DataFrame, timeline: Timeline, steps: Sequence[pl.DataFrame]) -> Ints:
     """Return from when on the worker needs each pull, [request]; -1 where that is not known.
 
     Args:
         asked: Requests of workers, in order of time.
-        pieces: What each worker did.
+        timeline: What each worker did.
         steps: The steps of each worker.
     """
     needs = np.full(asked.height, -1, np.int64)
@@ -44,6 +42,7 @@ def find_needs(
     if sent["key"].null_count() or sent.is_empty():
         return needs
     by_worker = sent.select("place", "op", *columns).partition_by("worker", as_dict=True)
+    pieces, blocked = timeline.pieces, timeline.blocked_moments
     shares = _measure_shares(by_worker, pieces, steps)
     for (worker,), requests in by_worker.items():
         pulls = requests.filter(op == "pull")
@@ -51,8 +50,7 @@ def find_needs(
             steps[worker]["start_ns"].to_numpy(), pulls["start_ns"].to_numpy(), "right"
         )
         bounds, done = _forward_done(pieces[worker])
-        ends = Blocked([pieces[worker]]).stretches[0][1]
-        waited = np.isin(pulls["end_ns"].to_numpy(), ends)
+        waited = np.isin(pulls["end_ns"].to_numpy(), blocked[worker][1])
         cuts = np.flatnonzero(np.diff(window)) + 1
         firsts, lasts = np.append(0, cuts), np.append(cuts, len(window))
         place, key, end = (pulls[name].to_numpy() for name in ("place", "key", "end_ns"))
@@ -68,7 +66,7 @@ def find_needs(
     return needs
 
 
-def measure_unknown_needs(asked: pl.DataFrame, needs: Ints, blocked: Blocked) -> float:
+def measure_unknown_needs(asked: pl.DataFrame, needs: Ints, timeline: Timeline) -> float:
     """Return the share of pulls of which it is not known when the worker needed them.
 
     The worker computed while they were open, and nothing tells how far it would come without them.
@@ -78,9 +76,9 @@ def measure_unknown_needs(asked: pl.DataFrame, needs: Ints, blocked: Blocked) ->
     unknown = pulls[~asked["stops"].to_numpy()[pulls] & (needs[pulls] < 0)]
     worker, start, end = (asked[name].to_numpy() for name in ("worker", "start_ns", "end_ns"))
     beside = 0
-    for number, (begin, over) in enumerate(blocked.stretches):
+    for number in np.unique(worker[unknown]).tolist():
         rows = unknown[worker[unknown] == number]
-        blocked_until = sum_work_until(begin, over)
+        blocked_until = sum_work_until(*timeline.blocked_moments[number])
         blocked_ns = blocked_until(end[rows]) - blocked_until(start[rows])
         least_ns = MIN_SHARE_OF_PULL_BLOCKED * (end - start)[rows]
         beside += int((blocked_ns < least_ns).sum())

@@ -57,11 +57,9 @@ class Queue:
     begin_ns: Ints
 
     @classmethod
-    def from_calls(cls, calls: Sequence[Calls], workers: int) -> Self:
+    def from_calls(cls, calls: Sequence[Calls]) -> Self:
         """Find those reductions that begin when the call before leaves their stream."""
-        found = [part for worker in range(workers) for part in _find_queued(calls, worker)]
-        empty = np.zeros((6, 0), np.int64)
-        return cls(*np.concatenate([empty, *found], axis=1))
+        return cls(*_find_queued(calls))
 
     def mark(self, group: int, shape: tuple[int, int]) -> Flags:
         """Return True for the cells of some `Calls` that queued, [call, rank]."""
@@ -89,33 +87,30 @@ class Queue:
                 links.add(source, target, lag_ns[order][is_last])
 
 
-def _find_queued(calls: Sequence[Calls], worker: int) -> list[Ints]:
-    """Return the columns of `Queue` for the calls of a worker."""
-    parts = []
+def _find_queued(calls: Sequence[Calls]) -> Sequence[Ints]:
+    """Return the columns of `Queue`, worker by worker."""
+    parts = [np.zeros((7, 0), np.int64)]
     for group, call in enumerate(calls):
-        for column in np.flatnonzero(call.worker == worker).tolist():
-            row = np.flatnonzero(~call.stops[:, column])
-            where = np.full(len(row), group), row, np.full(len(row), column)
-            times = (values[row, column] for values in (call.thread, call.start, call.end))
-            parts.append(np.stack([*where, *times]))
-    if not parts:
-        return []
+        column, row = np.nonzero(~call.stops.T)
+        times = (values[row, column] for values in (call.thread, call.start, call.end))
+        parts.append(np.stack([np.full(len(row), group), row, column, call.worker[column], *times]))
     cells = np.concatenate(parts, axis=1)
-    cells = cells[:, np.lexsort((cells[4], cells[3]))]
-    group, row, column, thread, begin, end = cells
+    if not cells.size:
+        return [*cells[:6]]
+    group, row, column, worker, thread, begin, end = cells[:, np.lexsort(cells[[5, 4, 3]])]
     gap_ns = begin[1:] - end[:-1]
-    same_thread = thread[1:] == thread[:-1]
+    same_thread = (worker[1:] == worker[:-1]) & (thread[1:] == thread[:-1])
     overlaps = same_thread & (gap_ns < -MAX_QUEUE_GAP_NS)
-    threads, of_thread = np.unique(thread, return_inverse=True)
-    overlap_count = np.bincount(of_thread[1:], overlaps, minlength=len(threads))
+    of_thread = np.append(0, np.cumsum(~same_thread))
+    overlap_count = np.bincount(of_thread[1:], overlaps, minlength=int(of_thread[-1]) + 1)
     is_stream = overlap_count <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * np.bincount(of_thread)
     is_reduction = np.array([call.line.what in _REDUCTIONS for call in calls])
     holds_wire = np.array([not call.is_rooted for call in calls])
     queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
     queued &= is_reduction[group[1:]] & holds_wire[group[:-1]]
     after = np.flatnonzero(queued) + 1
-    columns = (group[after], row[after], column[after], group[after - 1], row[after - 1])
-    return [np.stack([*columns, begin[after]])]
+    before = after - 1
+    return group[after], row[after], column[after], group[before], row[before], begin[after]
 
 
 def estimate_ready_calls(

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Indices, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.links import Links
-    from tracelens.replay.threads import Blocked, Numbers
+    from tracelens.replay.threads import Threads
+    from tracelens.replay.timeline import Timeline
 
 __all__ = ["Requests"]
 
@@ -206,10 +207,10 @@ class Requests:
         """The services after which a barrier opens, or a turn passes on, with their places."""
         return self.served.with_row_index("place").filter(pl.col("op").is_in(_UPDATES))
 
-    def noticed(self, blocked: Blocked) -> Requests:
+    def noticed(self, timeline: Timeline) -> Requests:
         """Return them with answers when training threads noticed them, not before servers were done."""
         sides = self.sides
-        noticed = sides.noticed(blocked).end
+        noticed = sides.noticed(timeline).end
         done = np.zeros(self.asked.height, np.int64)
         asked, over = (self.served[name].to_numpy() for name in ("asked", "end_ns"))
         answered = (asked >= 0) & (over <= np.append(sides.end, 0)[asked])
@@ -217,7 +218,7 @@ class Requests:
         end = np.where(done > noticed, sides.end, noticed)
         return replace(self, asked=self.asked.with_columns(end_ns=pl.Series(end, dtype=pl.Int64)))
 
-    def released(self, blocked: Blocked, others: Sequence[Sides]) -> Sides:
+    def released(self, timeline: Timeline, others: Sequence[Sides]) -> Sides:
         """Return when workers went on because of an update, and nothing else.
 
         That is the update's end, if nothing came for the worker after it. If something did, but the
@@ -225,7 +226,7 @@ class Requests:
         """
         updates = np.sort(self._updates["end_ns"].to_numpy())
         rows: list[tuple[Ints, ...]] = []
-        for worker, (begin, end) in enumerate(blocked.stretches if len(updates) else ()):
+        for worker, (begin, end) in enumerate(timeline.blocked_moments if len(updates) else ()):
             arrivals = [side.end[side.worker == worker] for side in others]
             arrived = np.sort(np.concatenate([np.zeros(0, np.int64), *arrivals]))
             latest, update = (
@@ -249,15 +250,15 @@ class Requests:
         return Sides(released, moments, moments, np.zeros(len(moments), np.bool_))
 
     def add_links(
-        self, links: Links, numbers: Numbers, first: int, recorded: Ints, released: Sides
+        self, links: Links, threads: Threads, first: int, recorded: Ints, released: Sides
     ) -> None:
         """Add what services and answers follow; service i begins at moment `first` + 2 i, ends after."""
         sides, rows = self.sides, np.arange(self.served.height)
         asks, gets = (
-            numbers.of(sides.worker, sides.begin),
-            numbers.of(sides.worker, self.needed.end),
+            threads.find(sides.worker, sides.begin),
+            threads.find(sides.worker, self.needed.end),
         )
-        needed = numbers.needed(sides.worker, sides.end)
+        needed = threads.find_needed(sides.worker, sides.end)
         gets = np.where(gets < 0, needed, gets)
         begin, end = first + 2 * rows, first + 2 * rows + 1
         self._add_services(links, begin, end)
@@ -266,7 +267,7 @@ class Requests:
         self._add_turns(links, begin, end)
         links.settle(settled, recorded.astype(np.float64))
         self._add_answers(links, (asks, gets), begin, recorded)
-        goes_on = numbers.of(released.worker, released.end)
+        goes_on = threads.find(released.worker, released.end)
         updates = self._updates.sort("end_ns")
         ends = np.append(0, updates["end_ns"].to_numpy())
         delay = released.end - ends[np.searchsorted(ends[1:], released.end, side="right")]

@@ -55,20 +55,16 @@ def measure_slack(models: Sequence[Model], step_ns: float) -> pl.DataFrame:
 
 def _measure_by_step(model: Model) -> Floats:
     """Return the slack of each rank where it first meets others, ns, [step, rank]; nan where nowhere."""
-    counts = [len(thread.moments) for thread in model.threads]
-    first_moment = np.cumsum([0, *counts])
-    lasts = first_moment[1:] - 1
+    threads = model.threads
+    lasts = threads.begins[1:] - 1
     usual = model.usual
     latest = np.full(len(usual), np.inf)
     latest[lasts] = usual[lasts].max()
     spare = model.graph.play_backwards(latest, model.links.lag) - usual
-    in_order = sum(counts) - len(counts)
-    sources = np.unique(model.links.source[in_order:])
-    sources = sources[sources < first_moment[-1]]
-    slack = np.full((len(model.steps), len(counts)), np.nan)
-    for worker, (begin, rows) in enumerate(zip(first_moment.tolist(), model.rows, strict=False)):
-        mine = sources[(sources >= begin) & (sources - begin < len(rows))]
-        row, first = np.unique(rows[mine - begin], return_index=True)
-        is_step = row >= 0
-        slack[row[is_step], worker] = np.maximum(spare[mine[first[is_step]]], 0.0)
-    return np.where(np.isfinite(slack), slack, np.nan)
+    meets = np.isin(threads.sources, model.links.source[len(threads.sources) :])
+    meets &= model.rows >= 0
+    cell, first = np.unique(model.cells[meets], return_index=True)
+    slack = np.full(len(threads) * len(model.steps), np.nan)
+    slack[cell] = np.maximum(spare[threads.sources[meets][first]], 0.0)
+    slack[~np.isfinite(slack)] = np.nan
+    return slack.reshape(len(threads), -1).T

@@ -34,24 +34,21 @@ class Stretches:
         """Find those of a step, a place in `Model.steps`, in a replay with some lags."""
         over = model.lengths(times).cumsum() + model.begin_ns
         origin = over[row - 1] if row else float(model.begin_ns)
-        first = links = 0
-        parts = []
-        for rank, thread, rows in zip(model.ranks, model.threads, model.rows, strict=True):
-            mine = np.flatnonzero(rows == row)
-            begin, end = times[first + mine], times[first + mine + 1]
-            worked = np.clip(begin + lag[links + mine], begin, end)
-            edges = np.stack([begin, worked, end], axis=1) - origin
-            parts.append(_joined(rank, edges))
-            first, links = first + len(thread.moments), links + len(rows)
-        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        links = np.flatnonzero(model.rows == row)
+        moment = model.threads.sources[links]
+        begin, end = times[moment], times[moment + 1]
+        worked = np.clip(begin + lag[links], begin, end)
+        edges = np.stack([begin, worked, end], axis=1) - origin
+        return cls(*_join(np.array(model.ranks)[model.threads.owners[links]], edges))
 
 
-def _joined(rank: int, edges: Floats) -> tuple[Ints, Floats, Floats, Flags]:
-    """Return a rank's stretches; `edges` are begin of work, its end, and the next begin, [row, 3]."""
+def _join(rank: Ints, edges: Floats) -> tuple[Ints, Floats, Floats, Flags]:
+    """Return stretches; `edges` are begin of work, its end, and the next begin, [row, 3]."""
     begin, end = edges[:, :2].ravel(), edges[:, 1:].ravel()
-    works = np.tile([True, False], len(edges))
-    there = end - begin > MIN_STRETCH_NS
-    begin, end, works = begin[there], end[there], works[there]
-    heads = np.flatnonzero(np.append(True, works[1:] != works[:-1])[: len(works)])
+    works, rank = np.tile([True, False], len(edges)), np.repeat(rank, 2)
+    is_long = end - begin > MIN_STRETCH_NS
+    begin, end, works, rank = begin[is_long], end[is_long], works[is_long], rank[is_long]
+    is_head = (works[1:] != works[:-1]) | (rank[1:] != rank[:-1])
+    heads = np.flatnonzero(np.append(True, is_head)[: len(works)])
     tails = np.append(heads[1:], len(works))[: len(heads)] - 1
-    return np.full(len(heads), rank), begin[heads], end[tails], works[heads]
+    return rank[heads], begin[heads], end[tails], works[heads]

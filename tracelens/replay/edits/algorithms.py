@@ -72,7 +72,7 @@ def with_ranks(changed: Changed, count: str) -> None:
         _resize(changed, None, ranks)
     _serve_workers(changed, served, ranks)
     later = _slowest_of(model, ranks)
-    from_ranks = model.links.source < sum(len(thread.moments) for thread in model.threads)
+    from_ranks = model.links.source < model.threads.moment_count
     for call, at in zip(model.calls, model.calls_at, strict=True):
         if len(call.worker) == now and not call.is_rooted:
             last = np.append(np.flatnonzero(np.diff(call.step)), call.height - 1)
@@ -236,7 +236,7 @@ def join_calls(
     # Ranks meet, and leave, once in a joined call, and its stream goes on at once within it.
     within = np.isin(links.source, at + 1 + 2 * np.flatnonzero(~is_last))
     changed.lag[within] = 0.0
-    threads_end = sum(len(thread.moments) for thread in changed.model.threads)
+    threads_end = changed.model.threads.moment_count
     changed.release(np.flatnonzero(within & (links.target < threads_end)))
     return total.astype(np.int64)
 
@@ -262,8 +262,7 @@ def _find_needed_calls(model: Model, call: Calls, at: int) -> Flags:
     enters, leaves = find_rank_links(model, call, at)
     arrived, left = model.links.source[enters[1:]], model.links.target[leaves[:-1]]
     is_known = (enters[1:] >= 0) & (leaves[:-1] >= 0) & ~call.stops[:-1]
-    before = [np.append(0.0, np.cumsum(part)) for part in model.worked(phases)]
-    computed_ns = np.concatenate(before)
+    computed_ns = np.cumsum(model.threads.add_after_moments(model.worked(phases)))
     is_needed = is_known & (left <= arrived) & (computed_ns[arrived] > computed_ns[left])
     return np.append(is_needed.any(axis=1), False)
 

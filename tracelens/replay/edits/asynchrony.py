@@ -98,9 +98,8 @@ def _await_own(changed: Changed, barriers: Indices) -> None:
 
 def _waiting(model: Model, barriers: Indices) -> pl.DataFrame:
     """Return the moments at which workers go on that waited for an update, which is when they come."""
-    first = np.cumsum([0, *(len(thread.moments) for thread in model.threads)])
     goes_on = np.unique(model.links.target[barriers])
-    return _by_worker(model, np.searchsorted(first, goes_on, side="right") - 1, goes_on)
+    return _by_worker(model, model.threads.find_owners(goes_on), goes_on)
 
 
 def _by_worker(model: Model, worker: Ints, moment: Ints) -> pl.DataFrame:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
-    from tracelens.replay.threads import Thread
+    from tracelens.replay.threads import Threads
 
 __all__ = ["beside_backprop", "no_overlap", "write_in_background"]
 
@@ -40,8 +40,7 @@ def no_overlap(changed: Changed) -> None:
         InvalidArgument: no step has several.
     """
     model, links = changed.model, changed.model.links
-    moments = sum(len(thread.moments) for thread in model.threads)
-    begins = links.source < moments
+    begins = links.source < model.threads.moment_count
     found = 0
     for call, at in zip(model.calls, model.calls_at, strict=True):
         goes = {
@@ -88,7 +87,7 @@ def _explain_refusal(model: Model) -> str:
     reductions = [call for call in model.calls if call.line.what in _REDUCTIONS]
     if not reductions:
         return "this trace has no all-reduce or reduce-scatter that all ranks came to and left"
-    if not any(float(part.sum()) for part in model.worked(("backprop",))):
+    if not model.worked(("backprop",)).any():
         return "this trace has no span of backprop"
     if all(call.in_flight.all() for call in reductions):
         return "all of its reductions are in flight already"
@@ -157,10 +156,10 @@ class _Blocking:
         enters, leaves = find_rank_links(model, call, at)
         begin = np.where(enters >= 0, model.links.source[enters], -1)
         backprop, other = (
-            np.concatenate([np.append(0.0, part) for part in model.worked(names)])
+            model.threads.add_after_moments(model.worked(names))
             for names in (("backprop",), ("update", "forward", "data"))
         )
-        ready = np.concatenate([_since_backprop(thread) for thread in model.threads])
+        ready = _since_backprop(model.threads)
         return cls(call, at, begin, enters, leaves, ready, backprop, other)
 
     @property
@@ -201,12 +200,13 @@ class _Blocking:
         return len(rows)
 
 
-def _since_backprop(thread: Thread) -> Floats:
-    """Return how long before each moment of a thread the last backprop was over, ns."""
-    pieces = thread.pieces
-    over = pieces.bounds[1:][pieces.category == _BACKPROP]
-    latest = np.searchsorted(over, thread.moments, side="right") - 1
-    return np.where(latest >= 0, thread.moments - np.append(over, 0)[latest], 0).astype(np.float64)
+def _since_backprop(threads: Threads) -> Floats:
+    """Return how long before each moment the last backprop of its thread was over, ns."""
+    timeline, positions = threads.timeline, threads.positions
+    over = np.append(timeline.bounds[1:][timeline.category[:-1] == _BACKPROP], -1)
+    latest = over[np.searchsorted(over[:-1], positions, side="right") - 1]
+    is_same = timeline.workers_at(latest) == timeline.workers_at(positions)
+    return np.where(is_same, positions - latest, 0).astype(np.float64)
 
 
 def _runs(call: Calls, rows: Indices) -> list[tuple[int, int]]:

@@ -20,7 +20,6 @@ def find_rank_links(model: Model, call: Calls, at: int) -> tuple[Indices, Indice
     Number i of the calls goes at moment `at` + 2 i, and is through one later.
     """
     links = model.links
-    thread_begins = np.cumsum([0, *(len(thread.moments) for thread in model.threads)])
     column_of = np.full(len(model.threads), -1)
     column_of[call.worker] = np.arange(len(call.worker))
     enters, leaves = (np.full(call.start.shape, -1, np.int64) for _ in range(2))
@@ -28,7 +27,7 @@ def find_rank_links(model: Model, call: Calls, at: int) -> tuple[Indices, Indice
     for odd, (matrix, of_rank, of_wire) in enumerate(directions):
         position = of_wire - at
         is_own = (position >= 0) & (position < 2 * call.height) & (position % 2 == odd)
-        rows = np.flatnonzero((of_rank < thread_begins[-1]) & is_own)
-        column = column_of[np.searchsorted(thread_begins, of_rank[rows], side="right") - 1]
+        rows = np.flatnonzero((of_rank < model.threads.moment_count) & is_own)
+        column = column_of[model.threads.find_owners(of_rank[rows])]
         matrix[position[rows] // 2, column] = rows
     return enters, leaves

@@ -114,11 +114,7 @@ def _known(text: str) -> tuple[Callable[..., None], dict[str, str]]:
 def known_edits(model: Model) -> list[str]:
     """Return the single edits that are worth trying with a run; not all need have an answer."""
     ranks = [f"rank:{rank}=median" for rank in model.ranks] if len(model.ranks) > 1 else []
-    phases = [
-        f"phase:{name}=0"
-        for name in OWN_CATEGORIES
-        if any(float(part.sum()) for part in model.worked((name,)))
-    ]
+    phases = [f"phase:{name}=0" for name in OWN_CATEGORIES if model.worked((name,)).any()]
     sizes = [call.nbytes.max() for call in model.calls if call.height > len(model.steps)]
     largest = 4 * max(map(int, sizes), default=0)
     buckets = [f"buckets={largest}B"] if largest > 0 else []

@@ -8,7 +8,6 @@ import numpy as np
 
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
-from tracelens.replay.model import spread_over_moments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,15 +42,14 @@ def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None
     chosen = range(len(model.ranks)) if rank is None else [model.ranks.index(int(rank))]
     for name in OWN_CATEGORIES if phase is None else (phase,):
         worked = model.worked((name,))
-        if not any(float(part.sum()) for part in worked):
+        if not worked.any():
             continue
         each = model.sum_by_step(worked)
-        first = np.cumsum([0, *map(len, worked)])
+        relieved_ns = np.zeros_like(each)
         for worker in chosen:
             target = _choose_target(each, worker, to, changed.balanced_ranks, model.ranks)
-            relieved_ns = each[:, worker] - target
-            less = spread_over_moments(relieved_ns, model.rows[worker], worked[worker])
-            changed.lag[first[worker] : first[worker + 1]] -= less
+            relieved_ns[:, worker] = each[:, worker] - target
+        changed.lag[: len(worked)] -= model.spread_over_links(relieved_ns, worked)
     np.maximum(changed.lag, 0.0, out=changed.lag)
 
 

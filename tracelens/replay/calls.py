@@ -20,7 +20,7 @@ from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tracelens.arrays import Array, Flags, Indices, Ints
     from tracelens.model.calls import CallGrid
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tracelens.replay.threads import Threads
     from tracelens.replay.timeline import Timeline
 
-__all__ = ["IMPLICIT", "Calls", "complete_calls"]
+__all__ = ["IMPLICIT", "Calls", "complete_calls", "end_waits"]
 
 IMPLICIT: Final = "implicit"  # communicator of calls that no span shows
 _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
@@ -109,6 +109,19 @@ class Calls:
             late = ~sides.stops & timeline.looked_late(sides.worker, over, end)
             end = np.where(late, over, end)
         return replace(self, end=end.reshape(self.end.shape), through=through)
+
+    def ending_at(self, end: Ints) -> Calls:
+        """Return them with other ends, a row's ranks one after the other; through with the first one."""
+        end = end.reshape(self.end.shape)
+        return replace(
+            self,
+            end=end,
+            through=np.where(
+                end.min(axis=1) < self.through,
+                np.maximum(end.min(axis=1), self.on_wire),
+                self.through,
+            ),
+        )
 
     def add_links(self, links: Links, threads: Threads, first: int) -> None:
         """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""
@@ -230,3 +243,41 @@ def _roots(grid: CallGrid, rows: Indices) -> Ints:
     for column, rank in enumerate(grid.ranks.tolist()):
         found[peer == rank] = column
     return found
+
+
+def end_waits(calls: Sequence[Calls], timeline: Timeline, messages: Sequence[Sides]) -> list[Calls]:
+    """Return calls with ends when ranks went on after waits in which nothing else ended.
+
+    A rank that waits in a span for a call in flight goes on when the call is over. Where another thread
+    noted that later, as it got no processor, the end of the wait tells it. Of several calls that were
+    noted later the first one ended the wait.
+    """
+    sides = [call.sides for call in calls]
+    if not sides:
+        return []
+    worker, end, stops = (
+        np.concatenate([getattr(side, name) for side in sides])
+        for name in ("worker", "end", "stops")
+    )
+    since = np.concatenate(
+        [np.maximum(call.start, call.on_wire[:, None]).ravel() for call in calls]
+    )
+    rooted = np.repeat([call.is_rooted for call in calls], [len(side.end) for side in sides])
+    noted = timeline.locate(worker, end)
+    known = [noted, *(timeline.locate(side.worker, side.end) for side in messages)]
+    ended = np.sort(np.concatenate(known))
+    begins, ends = timeline.wait_edges[::2], timeline.wait_edges[1::2]
+    over_before, over_after = (
+        np.searchsorted(ended, at, side="right") for at in (begins, timeline.blocked_until(ends))
+    )
+    has_reason = over_after > over_before
+    row = np.searchsorted(ends, noted) - 1
+    is_late = (row >= 0) & ~stops & ~rooted
+    is_late[is_late] &= ~has_reason[row[is_late]]
+    is_late[is_late] &= ends[row[is_late]] > timeline.locate(worker, since)[is_late]
+    late = np.flatnonzero(is_late)
+    first = late[np.lexsort((noted[late], row[late]))]
+    first = first[np.diff(row[first], prepend=-1) != 0]
+    end[first] -= noted[first] - ends[row[first]]
+    parts = np.split(end, np.cumsum([len(side.end) for side in sides])[:-1])
+    return [call.ending_at(part) for call, part in zip(calls, parts, strict=True)]

@@ -20,7 +20,7 @@ import polars as pl
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.caching import cached_property
-from tracelens.replay.calls import Calls, complete_calls
+from tracelens.replay.calls import Calls, complete_calls, end_waits
 from tracelens.replay.graph import Graph
 from tracelens.replay.implicit import find_implicit_calls
 from tracelens.replay.links import KEPT, Bond, Links, LinkTable
@@ -120,9 +120,9 @@ class Model:
         sent, received = messages_of(trace, timeline, first, last)
         as_recorded = [*complete_calls(trace, first, last)]
         queue = Queue.from_calls(as_recorded)
-        recorded_calls = estimate_ready_calls(
-            [call.noticed(timeline) for call in as_recorded], queue, timeline.pieces, windows
-        )
+        noticed = [call.noticed(timeline) for call in as_recorded]
+        noticed = end_waits(noticed, timeline, (sent, received))
+        recorded_calls = estimate_ready_calls(noticed, queue, timeline.pieces, windows)
         requests = Requests.of(trace, first, last).noticed(timeline)
         needs = find_needs(requests.asked, timeline, windows)
         unknown_needs = measure_unknown_needs(requests.asked, needs, timeline)

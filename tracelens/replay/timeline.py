@@ -107,6 +107,12 @@ class Timeline:
         return self.find_edges(IS_BLOCKED)
 
     @cached_property
+    def wait_edges(self) -> Ints:
+        """Begins and ends, in turn, of the stretches in which threads were blocked in a span."""
+        inside = np.append(IS_BLOCKED, False)[self.category] & (self.name >= 0)
+        return self.bounds[np.flatnonzero(np.diff(inside, prepend=False))]
+
+    @cached_property
     def blocked_moments(self) -> list[tuple[Ints, Ints]]:
         """When each worker's thread was blocked: begins and ends of its stretches, ns."""
         edges = self.blocked_edges
@@ -132,6 +138,15 @@ class Timeline:
         )  # odd after the begin of a stretch, up to its end
         since = np.append(edges, 0)[number - 1]
         return np.asarray(np.where(number % 2 == 1, since, positions))
+
+    def blocked_until(self, positions: Ints) -> Ints:
+        """Return until when a thread was blocked from some positions on; these where it was not."""
+        edges = self.blocked_edges
+        number = np.searchsorted(
+            edges, positions, side="right"
+        )  # odd from the begin of a stretch on
+        until = np.append(edges, 0)[np.minimum(number, len(edges))]
+        return np.asarray(np.where(number % 2 == 1, until, positions))
 
     def notice(self, worker: Ints, begun: Ints, end: Ints) -> Ints:
         """Return when threads noticed that something was over, which another thread noted later.

@@ -1,4 +1,4 @@
-"""Messages on streams of their own are replayed like messages on the training thread."""
+"""What goes on beside the training thread is replayed like what it does itself."""
 
 from __future__ import annotations
 
@@ -54,3 +54,34 @@ def test_a_faster_stage_shortens_the_steps(thread: str, noted_later_ns: int) -> 
     assert found.identity.reliable
     saved = found.answers[0].saving * STEP
     assert saved == pytest.approx((FORWARD + BACKPROP) / 2, rel=0.02)
+
+
+LATE = 20 * MS
+
+
+def two_ranks(noted_later_ns: int) -> Iterator[dict[str, Any]]:
+    """Reduce gradients beside the training threads, which then wait; backprop of rank 1 is late.
+
+    In every third step the end of rank 0's reduction is noted so much after the thread went on.
+    """
+    for step in range(STEPS):
+        begin = step * STEP
+        over = begin + BACKPROP + LATE + MS
+        shared = {"kind": "reduction", "op": "allreduce", "communicator": "all", "seq": step}
+        for rank in (0, 1):
+            computed = begin + BACKPROP + rank * LATE
+            noted = over + (noted_later_ns if rank == 0 and step % 3 == 1 else 0)
+            yield span(rank, begin, over + 2 * MS, kind="step", step=step, thread="main")
+            yield span(rank, begin, computed, kind="backprop", thread="main")
+            yield span(rank, computed, noted, thread="reductions", **shared)
+            yield span(rank, computed + 1000, over, kind="wait", thread="main")
+            yield span(rank, over + 300_000, over + 2 * MS, kind="update", thread="main")
+
+
+@pytest.mark.parametrize("noted_later_ns", [0, 1000, 3 * MS])
+def test_a_late_callback_holds_nobody_up(noted_later_ns: int) -> None:
+    """The wait ended when the call was over, though another thread noted that later."""
+    rows = pl.DataFrame(list(two_ranks(noted_later_ns)), infer_schema_length=None)
+    found = whatif(Trace.from_table(rows, one_clock=True), "rank:1=median")
+    (answer,) = found.answers
+    assert answer.before_ns - answer.after_ns == pytest.approx(LATE, rel=0.02)

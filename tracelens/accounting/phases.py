@@ -63,6 +63,7 @@ __all__ = [
     "Segments",
     "after_steps",
     "exposed_transfer",
+    "in_process_order",
     "job_ns",
     "run",
 ]
@@ -198,7 +199,7 @@ def run(
         executor: Where workers are accounted for; None = in threads of this process.
         memory: How many bytes of pieces may be held, others are in a temporary file; None = all.
     """
-    steps = _in_order(trace.steps)
+    steps = in_process_order(trace.steps)
     words = _words(trace, steps)
     outlines, workers = outlined(trace), steps["process"].unique().to_list()
     brief = sum(outlines[process].rows for process in workers) < MIN_ROWS_FOR_THREADS * len(workers)
@@ -212,7 +213,7 @@ def run(
     return _gathered(found, PieceStore(memory), steps, words)
 
 
-def _in_order(steps: pl.DataFrame) -> pl.DataFrame:
+def in_process_order(steps: pl.DataFrame) -> pl.DataFrame:
     """Return steps by process and time; those that alignment made are, and need no copy."""
     process, start = (steps[name].to_numpy() for name in ("process", "start_ns"))
     later = (process[1:] == process[:-1]) & (start[1:] >= start[:-1])

@@ -7,6 +7,7 @@ when its time is accounted for: to the gaps between them, and, of every n-th ste
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Self
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens.arrays import Array, Indices
+    from tracelens.memory import BoundedCache
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
 
@@ -72,18 +74,26 @@ class Updates:
 
     @classmethod
     def of(
-        cls, columns: Columns, updates: Indices, forward: Indices, passes: Indices, *, every: int
+        cls,
+        columns: Columns,
+        updates: Indices,
+        forward: Indices,
+        passes: Indices,
+        *,
+        every: int,
+        cache: BoundedCache,
     ) -> Self:
         """Take the rows of a worker's updates, its forward passes, and of forward and backprop.
 
-        Updates are those of the training thread, and so are `passes`.
+        Updates are those of the training thread, and so are `passes`. `cache` is that of the pass over
+        all workers, most of which update in the same order.
         """
         open_ = columns.number("end_ns")[updates] == FOREVER
         updates = updates[~open_] if open_.any() else updates
         return cls(
             _gaps(columns, updates, passes),
-            _by_bucket(columns, updates, every),
-            _used(columns, forward, every),
+            _by_bucket(columns, updates, every, cache),
+            _used(columns, forward, every, cache),
         )
 
 
@@ -115,10 +125,17 @@ def _holds_pass(columns: Columns, passes: Indices, begin: Array, end: Array) -> 
     return np.asarray((before > 0) & (until[before - 1] > begin))
 
 
-def _by_bucket(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
+def _by_bucket(
+    columns: Columns, rows: Indices, every: int, cache: BoundedCache
+) -> tuple[Array, ...]:
     """Return when each step's weights are updated, by bucket where updates carry one."""
     steps, buckets = columns.number("step"), columns.number("bucket")
-    step, bucket, rows, new = _ordered(rows, steps, buckets, every)
+    step, bucket, rows, new = cache.get_or_make(
+        "order of updates",
+        (rows, steps, buckets),
+        partial(_ordered, rows, steps, buckets, every),
+        every,
+    )
     start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
     if not len(new):
         return step, bucket, start, end
@@ -136,10 +153,12 @@ def _ordered(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[A
     return step[new], bucket[new], rows, new
 
 
-def _used(columns: Columns, rows: Indices, every: int) -> tuple[Array, ...]:
+def _used(columns: Columns, rows: Indices, every: int, cache: BoundedCache) -> tuple[Array, ...]:
     """Return when the weights that a step leaves are first used."""
     steps = columns.number("step")
-    step, first = _first(rows, steps, every)
+    step, first = cache.get_or_make(
+        "first use of weights", (rows, steps), partial(_first, rows, steps, every), every
+    )
     return step, columns.number("start_ns")[first]
 
 

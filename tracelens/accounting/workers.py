@@ -6,6 +6,7 @@ Small ones go several at a time (`joined.py`).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -99,7 +100,7 @@ def _accounted_alone(task: Task, columns: Columns, cache: BoundedCache) -> Accou
     found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
     found = replace(found, name=_names(columns, task.words)[found.name])
     spans = int(np.count_nonzero(columns.is_span))
-    return _accounted(task, columns, found, _rows_of(activity), spans)
+    return _accounted(task, columns, found, _rows_of(activity), spans, cache=cache)
 
 
 def _accounted_joined(
@@ -123,7 +124,7 @@ def _accounted_joined(
     names = _names(joined, tasks[0].words)
     every = zip(tasks, columns, apart, _shared_rows(places, activity), spans, strict=True)
     return [
-        _accounted(task, one, replace(pieces, name=names[pieces.name]), rows, count)
+        _accounted(task, one, replace(pieces, name=names[pieces.name]), rows, count, cache=cache)
         for task, one, pieces, rows, count in every
     ]
 
@@ -165,6 +166,8 @@ def _accounted(
     found: Pieces,
     rows: tuple[Indices, ...],
     spans: int,
+    *,
+    cache: BoundedCache,
 ) -> Accounted:
     """Put together what a worker's time came to; pieces have names as all workers number them."""
     occurring = np.flatnonzero(found.spent.any(axis=0))
@@ -176,8 +179,8 @@ def _accounted(
         occurring,
         spent.astype(small),
         found.hidden.astype(small),
-        Updates.of(columns, *rows, every=task.every),
-        _amounts(columns),
+        Updates.of(columns, *rows, every=task.every, cache=cache),
+        _amounts(columns, cache),
         spans,
     )
 
@@ -192,10 +195,21 @@ def _names(columns: Columns, words: Sequence[str]) -> Int32s:
 _READ: Final = (*ACTIVITY_COLUMNS, "step", "bucket", "value")
 
 
-def _amounts(columns: Columns) -> dict[str, Amounts]:
+def _amounts(columns: Columns, cache: BoundedCache) -> dict[str, Amounts]:
     """Return how much work each step had, by the counters that say so."""
     if "value" not in columns:
         return {}
+    words = [columns.word(name) for name in ("type", "kind", "name")]
+    found: dict[str, Amounts] = cache.get_or_make(
+        "amounts of work",
+        [*(word.codes for word in words), columns.number("step"), columns.values["value"]],
+        partial(_sum_amounts, columns),
+        *(word.known for word in words),
+    )
+    return found
+
+
+def _sum_amounts(columns: Columns) -> dict[str, Amounts]:
     name, value = columns.word("name"), columns.values["value"]
     counters = np.flatnonzero(columns.word("type").among(("counter",)))
     of_steps = columns.word("kind").taken(counters).among(("step",))

@@ -19,7 +19,7 @@ import polars as pl
 
 from tracelens.accounting.communication.awaited_ranks import (
     measure_caused_waits,
-    wait_caused_alone,
+    sum_by_rank,
 )
 from tracelens.accounting.jitter import ALONE_COLUMNS
 from tracelens.model.calls import NEVER, alone_ns, is_uniform
@@ -29,7 +29,6 @@ from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats, Int32s, Ints
     from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
@@ -107,25 +106,27 @@ def run(facts: Facts) -> Arrivals:
     calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])
     seen_calls, messages = _seen_gaps(calls, uncertain), facts.awaited_messages
     alone = pl.concat([seen_calls.select(messages.columns), messages])
+    caused = measure_caused_waits(alone, phases)
     return Arrivals(
         by_step=_by_step(seen, seen_calls, trace.workers.height),
-        last=_last(_by_rank(seen), seen_calls, wait_caused_alone(alone, phases)),
+        last=_last(_by_rank(seen), seen_calls, sum_by_rank(caused)),
         spread=log_histogram([calls], "skew_ns", "op", _WHERE),
-        alone=_by_step_and_rank(alone, phases, trace.workers.height),
+        alone=_by_step_and_rank(alone, caused, trace.workers.height),
     )
 
 
-def _by_step_and_rank(calls: pl.DataFrame, phases: Phases, ranks: int) -> pl.DataFrame:
-    """Return `ALONE_COLUMNS`: what others waited for each rank alone in each step."""
+def _by_step_and_rank(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    """Return `ALONE_COLUMNS`: what others waited for each rank alone in each step.
+
+    `caused` is what `measure_caused_waits` returns of the calls.
+    """
     fair = 1 / max(ranks, 1)
     square = pl.col("alone_ns").cast(pl.Float64) ** 2
     by_chance = calls.group_by("step", rank="last_rank").agg(
         variance=(square * fair * (1 - fair)).sum()
     )
-    caused = (
-        measure_caused_waits(calls, phases).group_by("rank", "step").agg(pl.col("alone_ns").sum())
-    )
-    table = by_chance.join(caused, on=("rank", "step"), how="left").sort("rank", "step")
+    by_step = caused.group_by("rank", "step").agg(pl.col("alone_ns").sum())
+    table = by_chance.join(by_step, on=("rank", "step"), how="left").sort("rank", "step")
     return table.select(
         pl.col(name).cast(kind).fill_null(0.0) for name, kind in ALONE_COLUMNS.items()
     )

@@ -19,6 +19,7 @@ import polars as pl
 
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.accounting.phases import in_process_order
 from tracelens.caching import cached_property
 from tracelens.replay.calls import Calls, complete_calls, end_waits
 from tracelens.replay.graph import Graph
@@ -541,16 +542,19 @@ def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.Data
 
     `window` is the place of each step among all of its worker.
     """
-    chosen = trace.steps.sort("start_ns").with_columns(
-        window=pl.int_range(pl.len()).over("process")
-    )
-    if steps is not None:
-        chosen = chosen.filter(pl.col("step").is_between(*steps))
-    by_process = chosen.partition_by("process", as_dict=True)
-    processes = trace.workers["process"].to_list()
-    if not all((process,) in by_process for process in processes):
+    ordered = in_process_order(trace.steps)
+    if ordered.is_empty():
         return []
-    return [by_process[process,] for process in processes]
+    process, number = (ordered[name].to_numpy() for name in ("process", "step"))
+    first, last = (number.min(), number.max()) if steps is None else steps
+    rows = np.flatnonzero((number >= first) & (number <= last))
+    firsts = np.searchsorted(process, process[rows])
+    chosen = ordered[rows].with_columns(window=pl.Series(rows - firsts))
+    workers = trace.workers["process"].to_numpy()
+    begins, ends = (np.searchsorted(process[rows], workers, side) for side in ("left", "right"))
+    if (begins == ends).any():
+        return []
+    return [chosen[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def _take_pieces(phases: Phases, windows: Sequence[pl.DataFrame]) -> list[WorkerPieces]:

@@ -32,7 +32,7 @@ __all__ = [
     "complete_calls",
     "last_share",
     "measure_caused_waits",
-    "wait_caused_alone",
+    "sum_by_rank",
 ]
 
 # times the uncertainty of clocks: a wait for a message that is no longer is left out [chosen]
@@ -49,14 +49,9 @@ def awaited_messages(trace: Trace) -> pl.DataFrame:
     )
 
 
-def wait_caused_alone(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
-    """Sum up by `rank` how long it was waited for alone (`alone_ns`).
-
-    Args:
-        calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
-        phases: Where ranks themselves waited.
-    """
-    found = measure_caused_waits(calls, phases).group_by("rank").agg(pl.col("alone_ns").sum())
+def sum_by_rank(caused: pl.DataFrame) -> pl.DataFrame:
+    """Sum what `measure_caused_waits` returns up by `rank` (`alone_ns`)."""
+    found = caused.group_by("rank").agg(pl.col("alone_ns").sum())
     return found.with_columns(pl.col("alone_ns").round().cast(pl.Int64))
 
 
@@ -64,22 +59,23 @@ def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     """Return the times in which a rank was waited for alone: `rank`, `step`, `alone_ns`.
 
     Of each what the rank waited itself meanwhile is left out.
+
+    Args:
+        calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
+        phases: Where ranks themselves waited.
     """
-    moments = _once(calls).partition_by("rank", as_dict=True, maintain_order=True)
-    rank_of = dict(phases.pieces.steps.select("process", "rank").unique().iter_rows())
-    place = {rank_of[process]: at for at, process in enumerate(phases.pieces.processes)}
-    parts = [pl.DataFrame(schema=_CAUSED)]
-    for (rank,), mine in moments.items():
-        times = mine.select("start_ns", "end_ns").to_numpy()
-        alone = np.diff(times, axis=1)[:, 0].astype(np.float64)
+    caused = _once(calls)
+    times = caused.select("start_ns", "end_ns").to_numpy()
+    alone_ns = np.diff(times, axis=1)[:, 0].astype(np.float64)
+    place = {rank: at for at, rank in enumerate(phases.pieces.ranks)}
+    ranks, firsts = np.unique(caused["rank"].to_numpy(), return_index=True)
+    stops = np.append(firsts, len(times))[1:]
+    for rank, first, stop in zip(ranks.tolist(), firsts, stops, strict=True):
         if rank in place:
-            waited = phases.pieces.of_worker(place[rank]).spent_before(_IS_WAIT, times)
-            alone -= np.diff(waited, axis=1)[:, 0]
-        parts.append(mine.select("rank", "step", alone_ns=pl.Series(alone)))
-    return pl.concat(parts)
-
-
-_CAUSED: Final = {"rank": pl.Int32(), "step": pl.Int32(), "alone_ns": pl.Float64()}
+            pieces = phases.pieces.of_worker(place[rank])
+            waited_ns = pieces.spent_before(_IS_WAIT, times[first:stop])
+            alone_ns[first:stop] -= np.diff(waited_ns, axis=1)[:, 0]
+    return caused.select("rank", "step", alone_ns=pl.Series(alone_ns))
 
 
 def _once(calls: pl.DataFrame) -> pl.DataFrame:

@@ -21,7 +21,8 @@ from tracelens.accounting.communication.awaited_ranks import (
     blocked_by,
     complete_calls,
     last_share,
-    wait_caused_alone,
+    measure_caused_waits,
+    sum_by_rank,
 )
 from tracelens.accounting.compute_time import (
     Workload,
@@ -146,7 +147,7 @@ def _corroborated(facts: Facts, late: Episode, *, lost_ns: float) -> bool:
     messages = facts.awaited_messages.filter(pl.col("step").is_in(own.steps[rows]))
     if messages.height:
         peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
-        caused = dict(wait_caused_alone(messages, facts.phases).iter_rows())
+        caused = dict(sum_by_rank(measure_caused_waits(messages, facts.phases)).iter_rows())
         if _beyond(caused, ranks, peers) >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
             return True
     held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)

@@ -160,6 +160,14 @@ def end_of(content: pa.Buffer) -> FileEnd | None:
     Raises:
         UnusableInput: it is whole, but its side tables are not ours.
     """
+    schema = last_schema(content)
+    if schema is None:
+        return None
+    return FileEnd(schema, SideTables.from_metadata(schema.metadata, is_checked=True))
+
+
+def last_schema(content: pa.Buffer) -> pa.Schema | None:
+    """Return the schema at a file's end, whose metadata are intact; None where that is not so."""
     if bytes(memoryview(content)[-len(MAGIC) :]) != MAGIC:
         return None
     try:
@@ -167,10 +175,7 @@ def end_of(content: pa.Buffer) -> FileEnd | None:
             schema = reader.schema
     except (pa.ArrowException, OSError, ValueError):
         return None
-    metadata = schema.metadata
-    if not is_intact(metadata):
-        return None
-    return FileEnd(schema, SideTables.from_metadata(metadata, is_checked=True))
+    return schema if is_intact(schema.metadata) else None
 
 
 def checked_footer(content: pa.Buffer) -> Footer | None:

@@ -149,7 +149,7 @@ class RecordedPart:
         if self.table is not None:
             return usable(Recording(self.table, self.side)).columns
         with _still_there(self.path):
-            return read_usable(self.path, wanted, cache, self.window).columns
+            return read_usable(self.path, wanted, cache, self.window, self.side).columns
 
     def frame(self) -> pl.DataFrame:
         """Read all columns.

@@ -22,11 +22,12 @@ import pyarrow as pa
 from tracelens.conversion.layout import STORED, ZSTD, dictionary_ids, dictionary_of, layout_of
 from tracelens.conversion.messages import header_in
 from tracelens.model.columns import FOREVER, MISSING, NULL, WORDS, Columns, Words, filled
-from tracelens.readers.native.arrow_file import checked_footer, content_of, end_of, read_arrow
+from tracelens.readers.native.arrow_file import checked_footer, content_of, last_schema, read_arrow
 from tracelens.readers.native.checks import held_to_range, repaired_columns, usable_columns
 from tracelens.readers.native.side_checks import check_side
 from tracelens.readers.native.soundness import ALWAYS_SET, KNOWN_WORDS, are_sane
 from tracelens.schema.arrow import EVENT_SCHEMA, FILE_SCHEMA
+from tracelens.schema.side import SideTables
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from tracelens.conversion.messages import Footer
     from tracelens.memory import BoundedCache
     from tracelens.readers.native.arrow_file import Recording
-    from tracelens.schema.side import SideTables
 
 __all__ = ["Usable", "read_usable", "usable"]
 
@@ -78,6 +78,7 @@ def read_usable(
     names: Collection[str],
     cache: BoundedCache,
     window: tuple[int, int] | None = None,
+    side: SideTables | None = None,
 ) -> Usable:
     """Read columns of one file.
 
@@ -86,6 +87,7 @@ def read_usable(
         names: Columns of `EVENT_SCHEMA`, all of `ALWAYS_READ` among them.
         cache: Of the pass over all files: a column that an earlier file has, too, is not decoded again.
         window: A time on the clock of the file: events that are outside need not be there.
+        side: The file's side tables, if it was read before.
 
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
@@ -93,7 +95,7 @@ def read_usable(
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
     if window is None:
-        found = _read(path, names, cache)
+        found = _read(path, names, cache, side)
         if found is not None:
             return found
     return usable(read_arrow(path, names, window))
@@ -110,11 +112,13 @@ def usable(recording: Recording) -> Usable:
     return Usable(columns, recording.side, lost, recording.cut)
 
 
-def _read(path: Path, names: Collection[str], cache: BoundedCache) -> Usable | None:
+def _read(
+    path: Path, names: Collection[str], cache: BoundedCache, side: SideTables | None
+) -> Usable | None:
     """Read a file that is whole, as recorders write it, and all of whose rows are usable; else None."""
     content = content_of(path)
-    end = end_of(content)
-    if end is None or not end.schema.equals(FILE_SCHEMA):
+    schema = last_schema(content)
+    if schema is None or not schema.equals(FILE_SCHEMA):
         return None
     footer = checked_footer(content)
     if footer is None:
@@ -125,9 +129,11 @@ def _read(path: Path, names: Collection[str], cache: BoundedCache) -> Usable | N
         return None
     if columns is None:
         return None
-    check_side(end.side)
-    uids = {group.index: group.uid for group in end.side.communicators}
-    return Usable(repaired_columns(columns, uids, cache).in_order(), end.side, {})
+    if side is None:
+        side = SideTables.from_metadata(schema.metadata, is_checked=True)
+        check_side(side)
+    uids = {group.index: group.uid for group in side.communicators}
+    return Usable(repaired_columns(columns, uids, cache).in_order(), side, {})
 
 
 def _columns(

@@ -28,7 +28,7 @@ MAX_DELAY_OF_NOTICE: Final = 0.05
 # was over [chosen]
 MAX_WAIT_IF_ALREADY_OVER: Final = 0.05
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
-_NO_PIECE: Final = -1  # category and name behind the last piece of a worker [definition]
+_NO_PIECE: Final = -1  # code: what stands behind the last piece of a worker [definition]
 _UPDATE: Final = CATEGORIES.index("update")
 
 

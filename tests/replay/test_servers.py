@@ -140,7 +140,8 @@ def test_no_placement_saves_more_than_its_bytes_allow(seed: int) -> None:
         fewer = max(scenario.bytes_of_shards) - max(after.bytes_of_shards)
         (answer,) = replay.asked(f"placement={strategy}").answers
         most = max(fewer, 0) * ns_per_byte / answer.before_ns
-        assert answer.saving <= most * (1 + CLOSE) + OTHER_ORDER
+        at_least = answer.saving if answer.doubt is None else min(answer.interval)
+        assert at_least <= most * (1 + CLOSE) + OTHER_ORDER
 
 
 def test_incast_is_not_told_from_the_pace_of_links_if_all_always_push_at_once() -> None:

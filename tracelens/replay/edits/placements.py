@@ -37,6 +37,9 @@ MAX_SHARE_OF_NEEDS_UNKNOWN: Final = 0.05
 # for longer [chosen]
 MAX_SHARE_OF_PUSHES_UNRECEIVED: Final = 0.05
 
+# steps: the median pace of as many is the usual one in the middle of them [chosen]
+STEPS_OF_USUAL_PACE: Final = 5
+
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
     """Place the variables of all shards by a strategy.
@@ -294,18 +297,24 @@ def _replace(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) -> Ta
 
 
 def _find_usual_paces(pace: Floats) -> Floats:
-    """Return the usual pace of each server in each kind: that of all for one without any tasks.
+    """Return the usual pace of each server in each kind and step: the median of the steps around it.
+
+    A slow spell is usual then, a stall of single steps is not. Without tasks it is that of all servers.
 
     Args:
         pace: How many times as long as predicted tasks took, [kind, step, server]; nan = no tasks.
     """
     usual = np.ones(pace.shape)
+    around = STEPS_OF_USUAL_PACE // 2
     for kind, paces in enumerate(pace):
         known = ~np.isnan(paces)
         if known.any():
             usual[kind] = np.median(paces[known])
         for server in np.flatnonzero(known.any(axis=0)).tolist():
-            usual[kind, :, server] = np.median(paces[known[:, server], server])
+            steps = np.flatnonzero(known[:, server])
+            padded = np.pad(paces[steps, server], around, mode="edge")
+            windows = np.lib.stride_tricks.sliding_window_view(padded, STEPS_OF_USUAL_PACE)
+            usual[kind, steps, server] = np.median(windows, axis=1)
     return usual
 
 

@@ -110,11 +110,13 @@ def run(facts: Facts) -> Communication:
     sized, lines = costs.sized, costs.fitted
     job = job_ns(facts.trace)
     small = _small(facts.replay, sized, costs.costs, job) if job else []
-    each = _classed(sized)
+    classes = _bandwidths(_classed(sized))
     return Communication(
         calls=facts.calls,
-        bandwidths=_bandwidths(each),
-        slowest=_slowest(each),
+        bandwidths=classes.select(
+            pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items()
+        ),
+        slowest=classes.select(*_BY, ready_ns="slowest_ready_ns", wire_ns="slowest_wire_ns"),
         lines=_table(sized, lines),
         choices=call_costs.choices(lines),
         findings=tuple(small),
@@ -136,28 +138,17 @@ def _classed(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
-    """Summarise calls by operation, number of ranks and size."""
+    """Summarise calls by operation, number of ranks and size, with the slowest call of each class."""
     best_bandwidth = pl.col("bus_bandwidth").quantile(QUANTILE_OF_BEST_BANDWIDTH)
+    slowest = pl.col("algorithm_bandwidth").arg_min()
     table = each.group_by(_BY).agg(
         pl.col("bytes", "wire_ns", "algorithm_bandwidth", "bus_bandwidth").median(),
+        pl.col("ready_ns", "wire_ns").get(slowest).name.prefix("slowest_"),
         calls=pl.len().cast(pl.Int64),
         best=pl.when(pl.len() >= MIN_CALLS_FOR_BEST_BANDWIDTH).then(best_bandwidth),
     )
-    best_of_ranks = pl.col("best").max().over("ranks")
-    return (
-        table.with_columns(of_best=(pl.col("bus_bandwidth") / best_of_ranks).clip(upper_bound=1.0))
-        .select(pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items())
-        .sort("ranks", "op", "algorithm", "from_bytes")
-    )
-
-
-def _slowest(each: pl.DataFrame) -> pl.DataFrame:
-    slowest = pl.col("algorithm_bandwidth").arg_min()
-    return (
-        each.group_by(_BY)
-        .agg(pl.col("ready_ns", "wire_ns").get(slowest))
-        .sort("ranks", "op", "algorithm", "from_bytes")
-    )
+    of_best = (pl.col("bus_bandwidth") / pl.col("best").max().over("ranks")).clip(upper_bound=1.0)
+    return table.with_columns(of_best=of_best).sort("ranks", "op", "algorithm", "from_bytes")
 
 
 def _table(calls: pl.DataFrame, lines: Costs) -> pl.DataFrame:

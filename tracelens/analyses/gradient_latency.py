@@ -108,18 +108,6 @@ def run(facts: Facts) -> GradientLatency:
 # In order; each begins where the one before ends.
 STAGES: Final = ("waiting_ns", "reducing_ns", "until_update_ns", "updating_ns", "until_use_ns")
 _AT: Final = ("process", "step")
-_ROW: Final[dict[str, pl.DataType]] = {
-    "of": pl.Enum(("bucket", "shard")),
-    "number": pl.Int32(),
-    "process": pl.Int32(),
-    "step": pl.Int32(),
-    "ready": pl.Int64(),  # when the gradient was ready
-    **dict.fromkeys(STAGES[:-1], pl.Int64()),
-    "updated": pl.Int64(),  # when the update ended
-    "back": pl.Int64(),  # when a server's new weights were with the worker
-}
-
-
 # A reduction is over when the update begins that needs it, though its end may have been noticed later;
 # an update that began before the reduction did (around other work) takes it up when it is reduced.
 _DONE: Final = (
@@ -133,8 +121,7 @@ _TAKEN_UP: Final = pl.when(pl.col("end") >= _DONE).then(pl.max_horizontal("begin
 def follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
     parts = (_buckets(trace, phases.updates.updates, followed(trace)), _shards(trace))
-    columns = [pl.col(name).cast(kind) for name, kind in _ROW.items()]
-    rows = pl.concat([part.select(columns) for part in parts])
+    rows = pl.concat(parts, how="vertical_relaxed")
     used = pl.max_horizontal("used", "back")
     return (
         rows.join(phases.updates.used, on=_AT, how="left")
@@ -154,18 +141,23 @@ def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
     joined = calls.sort("process", maintain_order=True).join(
         numbered if own else whole, on=[*_AT, *(["bucket"] if own else [])], how="left"
     )
-    return joined.select(
-        *_AT,
-        of=pl.lit("bucket"),
-        number="bucket",
-        ready="ready",
-        waiting_ns=pl.col("begun") - pl.col("ready"),
-        reducing_ns=_DONE - pl.col("begun"),
-        until_update_ns=_TAKEN_UP - _DONE,
-        updating_ns=pl.col("end") - _TAKEN_UP,
-        updated="end",
-        back=None,
-    )
+    return joined.select(*_stages("bucket", ready="ready"), back=None)
+
+
+def _stages(of: str, ready: str) -> list[pl.Expr]:
+    """Return the stages of buckets or shards that were `ready`, and when their update ended."""
+    return [
+        *map(pl.col, _AT),
+        pl.lit(of).alias("of"),
+        pl.col(of).alias("number"),
+        pl.col(ready).alias("ready"),
+        # Nothing comes before it was sent: what clocks are apart by is no time.
+        (pl.col("begun") - pl.col(ready)).clip(lower_bound=0).alias("waiting_ns"),
+        (_DONE - pl.col("begun")).alias("reducing_ns"),
+        (_TAKEN_UP - _DONE).alias("until_update_ns"),
+        (pl.col("end") - _TAKEN_UP).alias("updating_ns"),
+        pl.col("end").alias("updated"),
+    ]
 
 
 _NO_CALLS: Final = pl.DataFrame(
@@ -214,19 +206,7 @@ def _shards(trace: Trace) -> pl.DataFrame:
     return (
         _with_updates(followed_pushes, spans.filter(op == "apply"))
         .pipe(_with_return, spans.filter(op == "reply"), asked.filter(op == "pull"))
-        .select(
-            *_AT,
-            of=pl.lit("shard"),
-            number="shard",
-            ready="start_ns",
-            # Nothing comes before it was sent: what clocks are apart by is no time.
-            waiting_ns=(pl.col("begun") - pl.col("start_ns")).clip(lower_bound=0),
-            reducing_ns=_DONE - pl.col("begun"),
-            until_update_ns=_TAKEN_UP - _DONE,
-            updating_ns=pl.col("end") - _TAKEN_UP,
-            updated="end",
-            back="back",
-        )
+        .select(*_stages("shard", ready="start_ns"), "back")
         .collect()
     )
 

@@ -173,10 +173,7 @@ def balanced(own: ComputeTime, rows: Flags) -> Floats:
     phases = {name: values[rows] for name, values in zip(own.phases, own.own, strict=True)}
     if _varying_phases(own) == own.phases:
         return flat
-    forward, backprop = (
-        _clipped_deviation(phases["forward"]),
-        _clipped_deviation(phases["backprop"]),
-    )
+    forward, backprop = (_clipped_deviation(phases[name]) for name in ("forward", "backprop"))
     common = float(np.mean(forward * backprop))
     if common <= MIN_CORRELATION_OF_WORK * np.sqrt(np.var(forward) * np.var(backprop)):
         return flat
@@ -209,13 +206,9 @@ def _noise(phases: dict[str, Floats], forward: Floats, backprop: Floats) -> floa
     return single + float(np.mean((forward + backprop) / 2 * _clipped_deviation(phases["update"])))
 
 
-def _middle(values: Floats) -> Floats:
-    return np.asarray(np.median(values, axis=1, keepdims=True))
-
-
 def _relative(values: Floats) -> Floats:
     """Return each rank's time as a multiple of the step's median; 1 where that is nothing."""
-    middle = _middle(values)
+    middle = np.median(values, axis=1, keepdims=True)
     return np.divide(values, middle, out=np.ones_like(values), where=middle > 0)
 
 

@@ -118,13 +118,19 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     ).sort("role", "rank", descending=[True, False])
     after = [waiting.clause() for waiting in missed]
     if others.height:
-        after.append(_listed([_name(o) for o in others.iter_rows(named=True)]))
+        after.append(f"{_some([_name(o) for o in others.iter_rows(named=True)])} ended after it")
     if trace.choice.ranks is not None:
         after.append("ranks that were left out may have ended before it")
+    elsewhere = ", or still running on its host" if row["file"].endswith(SEGMENTS_SUFFIX) else ""
     return [
         Finding.of(
             "truncated_trace",
-            {"where": _where(span, step)} | _aftermath(row, after),
+            {
+                "who": fmt.capital(_name(row)),
+                "where": _where(span, step),
+                "elsewhere": elsewhere,
+                "after": "".join(f"; {text}" for text in after),
+            },
             ranks=(row["rank"],) if worker else (),
             shards=() if worker or row["shard"] is None else (row["shard"],),
             hosts=(row["host"],),
@@ -183,24 +189,10 @@ def _where(span: dict[str, Any] | None, step: int | None) -> str:
     return f"{where}, inside {span['kind']}{named}"
 
 
-def _aftermath(row: dict[str, Any], after: list[str]) -> dict[str, str]:
-    """Return who ended first, whether it may still run, and what became of the others."""
-    elsewhere = ", or still running on its host" if row["file"].endswith(SEGMENTS_SUFFIX) else ""
-    return {
-        "who": fmt.capital(_name(row)),
-        "elsewhere": elsewhere,
-        "after": "".join(f"; {text}" for text in after),
-    }
-
-
 def _some(names: list[str]) -> str:
     """Name a few of many."""
     more = " and more" if len(names) > MAX_NAMES_LISTED else ""
     return ", ".join(names[:MAX_NAMES_LISTED]) + more
-
-
-def _listed(others: list[str]) -> str:
-    return _some(others) + " ended after it"
 
 
 def _missing(trace: Trace) -> list[Finding]:

@@ -14,7 +14,7 @@ and, by stages that end early, at the collective that ends the step.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -87,7 +87,7 @@ def run(facts: Facts) -> StageImbalance:
     if replay is None:
         return StageImbalance(table)
     found = _finding(facts, replay, own, stages, usual)
-    alike = replay.reduce_lags(*_alike(own, stages), steps=own.steps)
+    alike = replay.reduce_lags(*_changes(own, stages, alike=True), steps=own.steps)
     bubble = replay.measure_waits_ns(alike)
     return StageImbalance(table, bubble, () if found is None else (found,))
 
@@ -108,16 +108,14 @@ def _by_stage(own: ComputeTime, stages: Stages, values: Floats) -> Floats:
 
 def _table(own: ComputeTime, stages: Stages, usual: Floats) -> pl.DataFrame:
     middle = np.median(usual, axis=0)
-    columns: dict[str, Any] = {
+    columns = {
         "stage": np.arange(len(middle)),
         "ranks": [len(members) for members in stages.members],
         "first_rank": [own.ranks[members[0]] for members in stages.members],
         "own_ns": middle,
         "over_mean": middle / max(float(middle.mean()), 1.0) - 1,
     }
-    return pl.DataFrame(
-        [pl.Series(name, columns[name]).cast(kind) for name, kind in STAGE_COLUMNS.items()]
-    )
+    return pl.DataFrame(columns, schema=STAGE_COLUMNS)
 
 
 def _finding(
@@ -131,7 +129,7 @@ def _finding(
     few = len(beyond) < MIN_STEPS_FOR_STAGE_TEST
     if few or is_long.mean() < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
-    fix = WorkFix(own.steps, tuple(_even(own, stages)))
+    fix = WorkFix(own.steps, _changes(own, stages, alike=False))
     lost = np.maximum(replay.measure_savings(*fix.changes, steps=fix.steps), 0.0)
     job = max(job_ns(facts.trace), 1)
     saving = float(lost.sum()) / job
@@ -168,25 +166,25 @@ ALONE: Final = (
 )
 
 
-def _even(own: ComputeTime, stages: Stages) -> list[tuple[tuple[str, ...], Floats]]:
-    """Return what is to be taken off each phase so that all stages have as much work, ns."""
-    changes: list[tuple[tuple[str, ...], Floats]] = []
+def _changes(
+    own: ComputeTime, stages: Stages, *, alike: bool
+) -> tuple[tuple[tuple[str, ...], Floats], ...]:
+    """Return what is to be taken off each phase so that all stages have as much work, ns.
+
+    If they are to be `alike`, all ranks and steps are, too.
+    """
+    changes = []
     for name, values in zip(own.phases, own.own, strict=True):
         usual = np.median(_by_stage(own, stages, values), axis=0)
         # What one stage alone does (data loading, say) is nothing that could be spread.
-        beyond = 1 - usual.mean() / usual if usual.all() else np.zeros(len(usual))
-        changes.append(((name,), np.nan_to_num(values * beyond[stages.stage])))
-    return changes
-
-
-def _alike(own: ComputeTime, stages: Stages) -> list[tuple[tuple[str, ...], Floats]]:
-    """Return what is to be taken off each phase so that all ranks and steps are alike, too, ns."""
-    changes: list[tuple[tuple[str, ...], Floats]] = []
-    for name, values in zip(own.phases, own.own, strict=True):
-        usual = np.median(_by_stage(own, stages, values), axis=0)
         level = np.full(len(usual), usual.mean()) if usual.all() else usual
-        changes.append(((name,), np.nan_to_num(values - level[stages.stage])))
-    return changes
+        if alike:
+            less_ns = values - level[stages.stage]
+        else:
+            beyond = 1 - usual.mean() / usual if usual.all() else np.zeros(len(usual))
+            less_ns = values * beyond[stages.stage]
+        changes.append(((name,), np.nan_to_num(less_ns)))
+    return tuple(changes)
 
 
 def _phase(own: ComputeTime, stages: Stages, slowest: int) -> str:

@@ -121,3 +121,12 @@ def bootstrap_interval(lost: Floats, job_ns: float, seed: int = 0) -> tuple[floa
     ]
     low, high = np.quantile(lost[rows].sum(axis=1) / job_ns, [0.025, 0.975])
     return float(low), float(high)
+
+
+def join_intervals(
+    saving: float, one: tuple[float, float], other: tuple[float, float]
+) -> tuple[float, float]:
+    """Return the interval of a share of the job, of two that come from doubts of different kinds."""
+    below = np.hypot(saving - one[0], saving - other[0])
+    above = np.hypot(one[1] - saving, other[1] - saving)
+    return max(saving - float(below), 0.0), min(saving + float(above), 1.0)

@@ -24,7 +24,7 @@ from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats.changepoint import greatest_run
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import deviation, join_intervals, medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -85,58 +85,71 @@ class _Slow:
     uncertainty: float
 
 
-@dataclass(frozen=True)
-class _Cost:
-    """Whose transfers are slow (no ranks: all of them), how many times as long, and what that costs."""
-
-    ranks: tuple[int, ...]
-    level: float
-    saving: float
-    interval: tuple[float, float]
-    fix: TransferFix | None
-
-
 def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Finding]:
     """Search the run for congestion; `recorded` says whether messages between ranks were."""
-    trace, phases = facts.trace, facts.phases
+    trace = facts.trace
     job = job_ns(trace)
     taken = _beside_usual(calls)
     relative = taken.group_by("step").agg(pl.col("wire_ns", "usual").sum()).sort("step")
     steps = relative["step"].to_numpy().astype(np.int64)
     slow = _find((relative["wire_ns"] / relative["usual"]).to_numpy())
     groups = _slow_groups(taken, steps, slow) if slow else {}
-    if slow is None or not groups or _compute_slowdown(phases, steps, slow):
+    if slow is None or not groups or _compute_slowdown(facts.phases, steps, slow):
         return []
     hit = steps[slow.inside]
-    price, *limits = (
-        _price(facts.replay, calls, TransferFix(hit, _takes(groups, usual)))
+    price, *others = (
+        _price(facts.replay, calls, hit, groups, usual)
         for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
     )
     saving = float(price.saved_ns.sum()) / job
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
-    interval = _joined(
-        saving,
-        price.measure_interval(job),
-        [float(limit.saved_ns.sum()) / job for limit in limits],
-    )
-    cost = _Cost(
-        ranks=_ranks_of(trace, groups),
-        level=float(np.median(np.concatenate([*groups.values()]))),
-        saving=saving,
-        interval=interval,
-        fix=price.fix,
-    )
-    return [_finding(steps, slow, cost, recorded=recorded)]
+    less, more = (float(other.saved_ns.sum()) / job for other in others)
+    ranks, level = _ranks_of(trace, groups), float(np.median(np.concatenate([*groups.values()])))
+    when, pattern = _describe_steps(steps, slow)
+    return [
+        Finding.of(
+            "congestion",
+            {
+                "who": fmt.listing("rank", ranks) if ranks else "all ranks",
+                "steps": when,
+                "ratio": f"{level:.1f}",
+                "link": "no single link is the cause"
+                if recorded
+                else "collectives do not tell which link",
+            },
+            phase="reduction",
+            pattern=pattern,
+            steps=(int(hit[0]), int(hit[-1])),
+            ranks=ranks,
+            slowdown=level,
+            saving=saving,
+            interval=join_intervals(saving, price.measure_interval(job), (less, more)),
+            fix=price.fix,
+            evidence={
+                "times_as_long": level,
+                "steps_slow": len(hit),
+                "episodes": [[int(steps[row]) for row in edges] for edges in slow.episodes],
+                "link_identifiable": False,
+            },
+        )
+    ]
 
 
-def _price(replay: WindowedReplay, calls: pl.DataFrame, fix: TransferFix) -> TransferPrice:
-    """Price calls of slow communicators that take less time."""
-    lost_ns = np.zeros(len(fix.steps))
-    for communicator, share in fix.takes.items():
+def _price(
+    replay: WindowedReplay,
+    calls: pl.DataFrame,
+    steps: Ints,
+    groups: dict[str, Floats],
+    usual: float,
+) -> TransferPrice:
+    """Price slow calls that take `usual` times what is usual."""
+    takes = {uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in groups.items()}
+    lost_ns = np.zeros(len(steps))
+    for communicator, share in takes.items():
         mine = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.wire_of_steps(mine, fix.steps) * (1 - share)
-    return price_faster_calls(replay, fix, lost_ns)
+        lost_ns += transfers.wire_of_steps(mine, steps) * (1 - share)
+    return price_faster_calls(replay, TransferFix(steps, takes), lost_ns)
 
 
 def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Floats]:
@@ -145,28 +158,10 @@ def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Flo
     for (uid,), part in taken.partition_by("communicator", as_dict=True).items():
         ratio = np.full(len(steps), np.nan)
         ratio[np.searchsorted(steps, part["step"])] = part["wire_ns"] / part["usual"]
-        usual, level = (_middle(ratio[rows]) for rows in (~slow.inside, slow.inside))
+        usual, level = (float(medians(ratio[rows], 0)) for rows in (~slow.inside, slow.inside))
         if level >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual:
             found[str(uid)] = np.nan_to_num(ratio[slow.inside] / usual, nan=1.0)
     return found
-
-
-def _middle(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else np.nan
-
-
-def _takes(groups: dict[str, Floats], usual: float) -> dict[str, Floats]:
-    """Return what share of its time each slow call takes, if `usual` times what is usual were so."""
-    return {uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in groups.items()}
-
-
-def _joined(saving: float, drawn: tuple[float, float], limits: list[float]) -> tuple[float, float]:
-    """Join the doubt about single steps with that about what is usual."""
-    below, above = (
-        np.hypot(one - saving, two - saving) for one, two in zip(drawn, limits, strict=True)
-    )
-    return max(saving - float(below), 0.0), min(saving + float(above), 1.0)
 
 
 def _beside_usual(calls: pl.DataFrame) -> pl.DataFrame:
@@ -275,36 +270,11 @@ def _ranks_of(trace: Trace, groups: Iterable[str]) -> tuple[int, ...]:
     return () if len(slow) == trace.workers.height else tuple(sorted(slow))
 
 
-def _finding(steps: Ints, slow: _Slow, cost: _Cost, *, recorded: bool) -> Finding:
+def _describe_steps(steps: Ints, slow: _Slow) -> tuple[str, Pattern]:
+    """Return which steps are slow, in words, and in which pattern."""
     hit = steps[slow.inside]
-    first, last = int(hit[0]), int(hit[-1])
-    episodes = [[int(steps[row]) for row in edges] for edges in slow.episodes]
+    when = fmt.steps(int(hit[0]), int(hit[-1]))
+    if len(slow.episodes) > 1:
+        return f"{len(hit)} of {when} (in {len(slow.episodes)} episodes)", "sparse"
     is_lasting = len(hit) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
-    lasting: Pattern = "persistent" if is_lasting else "transient"
-    when = fmt.steps(first, last)
-    if len(episodes) > 1:
-        when = f"{len(hit)} of {when} (in {len(episodes)} episodes)"
-    fields = {
-        "who": fmt.listing("rank", cost.ranks) if cost.ranks else "all ranks",
-        "steps": when,
-        "ratio": f"{cost.level:.1f}",
-        "link": "no single link is the cause" if recorded else "collectives do not tell which link",
-    }
-    return Finding.of(
-        "congestion",
-        fields,
-        phase="reduction",
-        pattern="sparse" if len(episodes) > 1 else lasting,
-        steps=(first, last),
-        ranks=cost.ranks,
-        slowdown=cost.level,
-        saving=cost.saving,
-        interval=cost.interval,
-        fix=cost.fix,
-        evidence={
-            "times_as_long": cost.level,
-            "steps_slow": len(hit),
-            "episodes": episodes,
-            "link_identifiable": False,
-        },
-    )
+    return when, "persistent" if is_lasting else "transient"

@@ -136,14 +136,13 @@ def _by_rank(slow: list[SlowLink]) -> list[list[SlowLink]]:
     """Put links together that end in the same rank: they are slow for one reason."""
     groups: list[list[SlowLink]] = []
     for link in sorted(slow, key=lambda one: -float(one.residual_ns.sum())):
-        near = [group for group in groups if any(_touch(link, other) for other in group)]
+        ends = {link.sender, link.receiver}
+        near = [
+            group for group in groups if any(ends & {one.sender, one.receiver} for one in group)
+        ]
         groups = [group for group in groups if group not in near]
         groups.append([*(other for group in near for other in group), link])
     return groups
-
-
-def _touch(one: SlowLink, other: SlowLink) -> bool:
-    return bool({one.sender, one.receiver} & {other.sender, other.receiver})
 
 
 def _finding(
@@ -229,8 +228,8 @@ _LINK: Final = ("sender", "receiver")
 class SlowLink:
     """A link, the steps (numbers, ascending) in which it is slow, and by what in each of them.
 
-    `ratio` is how many times as long as others its messages take, `excess_ns` what it loses, `p` the
-    chance that it is none.
+    `ratio` is how many times as long as others its messages take, `residual_ns` what it loses, and
+    `loss_ns` what a message does; `p` is the chance that it is none.
     """
 
     sender: int
@@ -238,6 +237,7 @@ class SlowLink:
     steps: Ints
     ratio: Floats
     residual_ns: Floats
+    loss_ns: float
     pattern: Pattern
     p: float
 
@@ -255,11 +255,12 @@ def find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[Sl
     parts = [ends.filter(where) for where in (apart, ~apart)]
     sheets = [_LinkTimes.of(part) for part in parts if not part.is_empty()]
     found = [link for one in sheets for link in _slow_of(one, length, trace.uncertainty_ns)]
-    host_of, ranks = dict(host.iter_rows()), _Ranks(phases, tuple(sheets))
+    host_of = dict(host.iter_rows())
     return [
         link
         for link in found
-        if host_of[link.sender] != host_of[link.receiver] or not ranks.explain(link)
+        if host_of[link.sender] != host_of[link.receiver]
+        or not any(_is_slow(rank, link, sheets, phases) for rank in (link.sender, link.receiver))
     ]
 
 
@@ -279,41 +280,28 @@ def _slow_of(sheet: _LinkTimes, length_ns: float, uncertainty_ns: int) -> list[S
     for link in np.flatnonzero(holds):
         window = int(scan.first[link]), int(scan.last[link])
         slow = _followed(sheet, residual, int(link), window, float(scan.p[link]))
-        if slow and _visible(sheet, int(link), slow, uncertainty_ns):
+        # What a message loses must be more than clocks may be wrong by.
+        if slow and slow.loss_ns > CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns:
             found.append(slow)
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Ranks:
-    """What ranks do beside a link inside their host: they compute, and use other links."""
-
-    phases: Phases
-    sheets: tuple[_LinkTimes, ...]
-
-    def explain(self, link: SlowLink) -> bool:
-        """Return whether what is slow may be a rank at one of its ends, and not the link."""
-        return any(self._is_slow(rank, link) for rank in (link.sender, link.receiver))
-
-    def _is_slow(self, rank: int, link: SlowLink) -> bool:
-        """Return whether a rank is slow otherwise, or nothing says that it is not."""
-        others = [
-            ratio
-            for sheet in self.sheets
-            for ends, ratio in sheet.ratios_in(link.steps)
-            if rank in ends and ends != (link.sender, link.receiver)
-        ]
-        if not others or max(others) >= MIN_RATIO_OF_OTHER_LINKS_IF_RANK_SLOW:
-            return True
-        return self._computes_longer(rank, link.steps)
-
-    def _computes_longer(self, rank: int, steps: Ints) -> bool:
-        computed = self.phases.of(*USEFUL_KINDS)
-        ranks = self.phases.pieces.steps["rank"].to_numpy()
-        among = self.phases.there & np.isin(self.phases.steps[self.phases.step_places], steps)
-        mine, others = computed[among & (ranks == rank)], computed[among & (ranks != rank)]
-        least_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
-        return bool(len(mine) and np.median(mine) > least_ratio * np.median(others))
+def _is_slow(rank: int, link: SlowLink, sheets: list[_LinkTimes], phases: Phases) -> bool:
+    """Return whether a rank of a link computes longer, or its other links are slow or not known."""
+    others = [
+        ratio
+        for sheet in sheets
+        for ends, ratio in sheet.ratios_in(link.steps)
+        if rank in ends and ends != (link.sender, link.receiver)
+    ]
+    if not others or max(others) >= MIN_RATIO_OF_OTHER_LINKS_IF_RANK_SLOW:
+        return True
+    computed = phases.of(*USEFUL_KINDS)
+    ranks = phases.pieces.steps["rank"].to_numpy()
+    among = phases.there & np.isin(phases.steps[phases.step_places], link.steps)
+    mine, others_ns = computed[among & (ranks == rank)], computed[among & (ranks != rank)]
+    least_ratio = 1 + MIN_MORE_COMPUTE_IF_RANK_SLOW
+    return bool(len(mine) and np.median(mine) > least_ratio * np.median(others_ns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,11 +321,10 @@ class _LinkTimes:
         sums = usual.group_by("step", *_LINK).agg(pl.col("ns", "usual").sum(), messages=pl.len())
         steps = sums["step"].unique().sort()
         links = sums.select(_LINK).unique().sort(_LINK)
-        places = sums.join(links.with_row_index("column"), on=_LINK)
-        cells = steps.search_sorted(places["step"]).to_numpy(), places["column"].to_numpy()
-        matrices = np.zeros((3, len(steps), links.height))
-        for matrix, name in zip(matrices, ("ns", "usual", "messages"), strict=True):
-            matrix[cells] = places[name].to_numpy()
+        cells = steps.to_frame().join(links, how="cross")
+        sums = cells.join(sums, on=cells.columns, how="left", maintain_order="left")
+        filled = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
+        matrices = filled.to_numpy().T.reshape(3, len(steps), links.height)
         return cls(steps.to_numpy().astype(np.int64), list(links.iter_rows()), *matrices)
 
     @property
@@ -381,14 +368,13 @@ def _followed(
     if np.nanmedian(ratio) < MIN_RATIO_OF_SLOW_LINK:
         return None
     lost = np.maximum(sheet.residual[rows, link], 0)
-    numbers = sheet.links[link]
+    loss_ns = float(lost.sum() / max(sheet.messages[rows, link].sum(), 1))
     return SlowLink(
-        *numbers, sheet.steps[rows], np.nan_to_num(ratio, nan=1.0), lost, shape.pattern, p
+        *sheet.links[link],
+        steps=sheet.steps[rows],
+        ratio=np.nan_to_num(ratio, nan=1.0),
+        residual_ns=lost,
+        loss_ns=loss_ns,
+        pattern=shape.pattern,
+        p=p,
     )
-
-
-def _visible(sheet: _LinkTimes, link: int, slow: SlowLink, uncertainty_ns: int) -> bool:
-    """Return whether what a message loses is more than clocks may be wrong by."""
-    messages = sheet.messages[np.isin(sheet.steps, slow.steps), link].sum()
-    loss_ns = slow.residual_ns.sum() / max(messages, 1)
-    return bool(loss_ns > CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns)

@@ -11,7 +11,7 @@ Waiting for a turn is the cost of a server that serves one worker at a time (You
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -21,6 +21,8 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.accounting.phases import Phases
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
@@ -89,7 +91,7 @@ def run(facts: Facts) -> Asynchrony:
     )
     findings = [
         *_serialised(table, trace, job),
-        *(_finding(one, trace, phases) for one in _stale(updates, table)),
+        *(_finding(row, usual, trace, phases) for row, usual in _stale(updates, table)),
     ]
     return Asynchrony(table, tuple(findings))
 
@@ -169,31 +171,19 @@ def _server_ns(trace: Trace) -> int:
     return int(_number(busy.item()))
 
 
-@dataclass(frozen=True)
-class _Stale:
-    """A stale worker: mean staleness of its updates, and of the others'."""
-
-    rank: int
-    staleness: float
-    others: float
-    rate: float
-
-
-def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> list[_Stale]:
-    """Look for workers whose contributions are far older than those of the others, all the time."""
-    found = []
-    sums = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
+def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> Iterator[tuple[dict[str, Any], float]]:
+    """Yield workers whose contributions are far older all the time, and the others' mean staleness."""
+    total, number = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
     least_updates = BLOCKS_OF_UPDATES * MIN_UPDATES_OF_BLOCK
     for row in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
-        mean, number = row["staleness"], row["updates"]
-        if number == sums[1]:
+        mean, others = row["staleness"], number - row["updates"]
+        if not others:
             continue
-        usual = (sums[0] - mean * number) / (sums[1] - number)
+        usual = (total - mean * row["updates"]) / others
         own = updates.filter(pl.col("rank") == row["rank"])["staleness"]
         least_staleness = max(MIN_RATIO_OF_STALENESS * usual, usual + MIN_MORE_VERSIONS_IF_STALE)
         if mean >= least_staleness and _lasting(own, usual):
-            found.append(_Stale(row["rank"], mean, usual, row["rate"]))
-    return found
+            yield row, usual
 
 
 def _lasting(own: pl.Series, usual: float) -> bool:
@@ -203,9 +193,9 @@ def _lasting(own: pl.Series, usual: float) -> bool:
     return all(_number(block.mean()) > usual for block in blocks)
 
 
-def _finding(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
+def _finding(row: dict[str, Any], usual: float, trace: Trace, phases: Phases) -> Finding:
     """Report who is stale, why, and by how much the job ends later for it."""
-    process = int(trace.workers.filter(pl.col("rank") == stale.rank)["process"][0])
+    process = int(trace.workers.filter(pl.col("rank") == row["rank"])["process"][0])
     ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
     own = pl.col("process") == process
     last, others = (_number(ends.filter(subject)["end_ns"].max()) for subject in (own, ~own))
@@ -218,19 +208,19 @@ def _finding(stale: _Stale, trace: Trace, phases: Phases) -> Finding:
     return Finding.of(
         "stale_worker",
         {
-            "rank": str(stale.rank),
-            "staleness": f"{stale.staleness:.1f}",
-            "others": f"{stale.others:.1f}",
-            "rate": f"{stale.rate:.1f}",
+            "rank": str(row["rank"]),
+            "staleness": f"{row['staleness']:.1f}",
+            "others": f"{usual:.1f}",
+            "rate": f"{row['rate']:.1f}",
             "why": why,
             "cost": cost,
         },
         saving=saving,
-        ranks=(stale.rank,),
+        ranks=(row["rank"],),
         phase=phase,
         pattern="persistent",
         slowdown=slowdown,
-        evidence={"staleness": stale.staleness, "others": stale.others, "rate": stale.rate},
+        evidence={"staleness": row["staleness"], "others": usual, "rate": row["rate"]},
     )
 
 

@@ -11,7 +11,7 @@ is what the matching edit of the replay saves; where that has no answer, it is n
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -20,22 +20,19 @@ from tracelens.analyses.servers import small_messages
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.pricing import EditPrice, price_edits
+from tracelens.stats.robust import join_intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tracelens.analyses.servers.exchange import Exchange
     from tracelens.analyses.servers.small_messages import Messages
-    from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.arrays import Floats
     from tracelens.model.findings import Pattern
-    from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["Bound", "classify", "findings"]
 Bound = Literal["cpu", "network", "incast"]
 
 # share of the window: a processor, or a link, that is at work as
-# long binds its shard [calibrate; one decision in classify, _how]
+# long binds its shard [calibrate; one decision in classify, _case]
 MIN_BUSY_SHARE_IF_BOUND: Final = 0.8
 # share of the push window: the link binds only if the processor is at work for less [calibrate]
 MAX_BUSY_SHARE_OF_CPU_IF_NETWORK_BOUND: Final = 0.25
@@ -58,47 +55,28 @@ MIN_SAVING_TO_REPORT_UPGRADE: Final = 0.03
 # of the job: a fault of servers that costs less is not reported [policy]
 MIN_SAVING_TO_REPORT_SERVER_FAULT: Final = 0.03
 _KINDS: Final[dict[Bound, str]] = {
+    "incast": "ps_incast",
     "cpu": "ps_cpu_bound",
     "network": "ps_network_bound",
-    "incast": "ps_incast",
 }
-_PARTS: Final[dict[Bound, str]] = {"cpu": "cpu", "network": "wire"}
-_EDITED_PARTS: Final[dict[Bound, str]] = {"cpu": "processor", "network": "link"}
+_PARTS: Final[dict[Bound, str]] = {"cpu": "processor", "network": "link"}
 _BUSY: Final[dict[Bound, dict[str, str]]] = {
-    "cpu": {"bound": "CPU", "part": "processor", "window": "push"},
-    "network": {"bound": "network", "part": "link", "window": "push/pull"},
+    "cpu": {"bound": "CPU", "window": "push"},
+    "network": {"bound": "network", "window": "push/pull"},
 }
 
 
-@dataclass(frozen=True, eq=False)
-class _Case:
-    """What is reported of some shards, and what fixing them saves.
+def classify(exchange: Exchange, message_share: float) -> dict[int, Bound]:
+    """Return what binds each shard (by its column), where it is clear.
 
-    `at_most` is a share of the job that nothing exceeds, by which it is judged where no price is known.
+    `message_share` is what messages cost links however few their bytes, as a share of the links' work.
     """
-
-    columns: list[int]
-    kind: Bound
-    price: EditPrice
-    at_most: float
-    fields: Mapping[str, str]  # of the sentence
-    evidence: Mapping[str, Any]
-    slowdown: float | None = None
-    how: str = ""  # that workers wait though it is not at work all the time
-    pattern: Pattern = "persistent"
-
-
-def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound]:
-    """Return what binds each shard (by its column), where it is clear."""
     found: dict[int, Bound] = {}
-    push = np.maximum(exchange.push_window.sum(axis=0), 1)
-    both = np.maximum(push + exchange.pull_window.sum(axis=0), 1)
-    cpu, wire = exchange.cpu.sum(axis=0) / push, exchange.wire.sum(axis=0) / both
-    receiving = exchange.received.sum(axis=0) / push
-    for column, shard in enumerate(exchange.shards):
-        link = goodput.get(shard)
+    cpu, wire = exchange.busy_shares()
+    receiving = exchange.received.sum(axis=0) / np.maximum(exchange.push_window.sum(axis=0), 1)
+    for column, link in enumerate(exchange.links):
         # What messages cost by themselves is lost however few share the link.
-        lost = link.collapse * (1 - exchange.message_share) if link else 1.0
+        lost = link.collapse * (1 - message_share) if link else 1.0
         collapsed = link is not None and link.falls and lost >= MIN_COLLAPSE_IF_INCAST
         if collapsed and receiving[column] >= MIN_RECEIVING_SHARE_IF_INCAST:
             found[column] = "incast"
@@ -113,88 +91,72 @@ def classify(exchange: Exchange, goodput: dict[int, Goodput]) -> dict[int, Bound
 
 
 def findings(
-    replay: WindowedReplay,
-    exchange: Exchange,
-    bound: dict[int, Bound],
-    goodput: dict[int, Goodput],
-    messages: Messages,
-    *,
-    explained: frozenset[int] = frozenset(),
+    exchange: Exchange, bound: dict[int, Bound], messages: Messages, explained: frozenset[int]
 ) -> list[Finding]:
     """Report what binds, each kind once; of a kind, shards slower than others first.
 
     Instead of more bandwidth, fewer messages are advised where they save more. Nothing is reported of
     shards that are `explained` by what they hold.
     """
-    found = _what_binds(replay, exchange, bound, goodput, explained)
+    found = _what_binds(exchange, bound, explained)
     alike = [one for one in found if one.kind != _KINDS["network"] or one.category == "fault"]
     if explained or (found and len(alike) == len(found)):
         return found
-    fused = small_messages.find(replay, exchange, messages)
+    fused = small_messages.find(exchange, messages)
     best = max((one.saving or 0.0 for one in found), default=0.0)
     return [*alike, *fused] if fused and (fused[0].saving or 0.0) > best else found
 
 
 def _what_binds(
-    replay: WindowedReplay,
-    exchange: Exchange,
-    bound: dict[int, Bound],
-    goodput: dict[int, Goodput],
-    explained: frozenset[int],
+    exchange: Exchange, bound: dict[int, Bound], explained: frozenset[int]
 ) -> list[Finding]:
     if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_SERVERS:
         return []
     found = []
-    order: tuple[Bound, ...] = ("incast", "cpu", "network")
-    for kind in order:
+    for kind in _KINDS:
         columns = [column for column, what in bound.items() if what == kind]
         others = [column for column in columns if exchange.shards[column] not in explained]
-        slower = [] if kind == "incast" else _slower(replay, exchange, others, kind)
+        slower = [] if kind == "incast" else _slower(exchange, others, kind)
         found += slower
         if slower or not columns or others != columns:
             continue
         if kind == "incast":
-            incast = _incast(replay, exchange, columns, goodput)
+            incast = _incast(exchange, columns)
             # Where the replay sees none, a link that is slow at times may look like it.
             is_priced = any(one.saving is not None for one in incast)
-            slower = [] if is_priced else _slower(replay, exchange, columns, "network")
+            slower = [] if is_priced else _slower(exchange, columns, "network")
             found += slower or incast
         else:
-            price = _price_faster(replay, exchange, columns, kind)
+            price = _price_faster(exchange, columns, kind)
             found += _all_alike(exchange, columns, kind, price)
-    return found or _by_gain(replay, exchange, explained)
+    return found or _by_gain(exchange, explained)
 
 
-def _by_gain(
-    replay: WindowedReplay, exchange: Exchange, explained: frozenset[int]
-) -> list[Finding]:
+def _by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
     """Report shards that are slow per byte, where pushes are too far apart to fill a window.
 
     If all are alike, report which of both would help more, or both if they help about as much.
     """
     everywhere = list(range(len(exchange.shards)))
     others = [column for column in everywhere if exchange.shards[column] not in explained]
-    kinds: tuple[Bound, ...] = ("cpu", "network")
-    slower = [one for kind in kinds for one in _slower(replay, exchange, others, kind)]
+    slower = [one for kind in _PARTS for one in _slower(exchange, others, kind)]
     if slower or explained:
         return slower
-    prices = {kind: _price_faster(replay, exchange, everywhere, kind) for kind in kinds}
+    prices = {kind: _price_faster(exchange, everywhere, kind) for kind in _PARTS}
     gains = {kind: price.saving for kind, price in prices.items() if price.saving is not None}
     best = max(gains.values(), default=0.0)
     if best < MIN_SAVING_IF_NOTHING_BINDS:
         return []
-    helping = [kind for kind in kinds if gains.get(kind, 0.0) > best / 2]
+    helping = [kind for kind in _PARTS if gains.get(kind, 0.0) > best / 2]
     return [one for kind in helping for one in _all_alike(exchange, everywhere, kind, prices[kind])]
 
 
-def _price_faster(
-    replay: WindowedReplay, exchange: Exchange, columns: list[int], kind: Bound
-) -> EditPrice:
+def _price_faster(exchange: Exchange, columns: list[int], kind: Bound) -> EditPrice:
     """Return what processors, or links, of some shards save if they are twice as fast.
 
     Where all messages have about one size, all that links take counts as for bytes.
     """
-    part = _EDITED_PARTS[kind]
+    part, replay = _PARTS[kind], exchange.replay
     if len(columns) < len(exchange.shards):
         return price_edits(replay, *(f"shard:{exchange.shards[one]},{part}*2" for one in columns))
     if kind == "network":
@@ -204,66 +166,54 @@ def _price_faster(
     return price_edits(replay, f"{part}*2")
 
 
-def _incast(
-    replay: WindowedReplay,
-    exchange: Exchange,
-    columns: list[int],
-    goodput: dict[int, Goodput],
-) -> list[Finding]:
-    links = [goodput[exchange.shards[column]] for column in columns]
-    worst = max(links, key=lambda link: link.collapse)
-    fields = {
-        "who": f"{_subject(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'}",
-        "usual": fmt.bandwidth(worst.usual),
-        "pushes": f"{worst.crowd:.0f}",
-        "best": f"{fmt.bandwidth(worst.best)} {'in replies' if worst.sent else 'when fewer do'}",
-    }
-    evidence = {
-        "goodput": worst.usual,
-        "best_goodput": worst.best,
-        "pushes_at_once": worst.crowd,
-        "sent_goodput": worst.sent,
-        "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
-    }
+def _incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
+    links = {column: link for column in columns if (link := exchange.links[column])}
+    worst = max(links.values(), key=lambda link: link.collapse)
+    price = price_edits(exchange.replay, "incast=off")
     lost_ns = sum(
         exchange.received[:, column].sum() * (1 - link.usual / link.best)
-        for column, link in zip(columns, links, strict=True)
+        for column, link in links.items()
     )
-    price = price_edits(replay, "incast=off")
-    case = _Case(
-        columns, "incast", price, lost_ns / exchange.job_ns, fields, evidence, worst.collapse
+    found = _report(
+        exchange,
+        columns,
+        "incast",
+        price,
+        at_most=lost_ns / exchange.job_ns,
+        fields={
+            "who": f"{_subject(exchange, columns)} {'receives' if len(columns) == 1 else 'receive'}",
+            "usual": fmt.bandwidth(worst.usual),
+            "pushes": f"{worst.crowd:.0f}",
+            "best": f"{fmt.bandwidth(worst.best)} {'in replies' if worst.sent else 'when fewer do'}",
+        },
+        evidence={
+            "goodput": worst.usual,
+            "best_goodput": worst.best,
+            "pushes_at_once": worst.crowd,
+            "sent_goodput": worst.sent,
+            "goodput_by_pushes": dict(zip(map(str, worst.counts), worst.rates, strict=True)),
+        },
+        slowdown=worst.collapse,
     )
-    found = _reported(exchange, case)
-    if price.saving is None or not found:
+    if not found or price.saving is None:
         return found
     # The best goodput is in doubt, too: links would be so much slower, or faster.
-    doubt = TWO_SIDED * max(link.doubt for link in links)
-    doubtful = [
-        price_edits(replay, "incast=off", f"link*{pace:.6f}").saving or 0.0
+    doubt = TWO_SIDED * max(link.doubt for link in links.values())
+    least, most = (
+        price_edits(exchange.replay, "incast=off", f"link*{pace:.6f}").saving or 0.0
         for pace in (1 / (1 + doubt), 1 + doubt)
-    ]
-    return [_widened(found[0], *doubtful)]
-
-
-def _widened(found: Finding, least: float, most: float) -> Finding:
-    """Join the doubt about single rounds with that about the goodput."""
-    saving, (low, high) = found.saving or 0.0, found.interval or (0.0, 0.0)
-    below, above = np.hypot(saving - low, saving - least), np.hypot(high - saving, most - saving)
-    return replace(
-        found, interval=(max(saving - float(below), 0.0), min(saving + float(above), 1.0))
     )
+    drawn = found[0].interval or (0.0, 0.0)
+    return [replace(found[0], interval=join_intervals(price.saving, drawn, (least, most)))]
 
 
-def _slower(
-    replay: WindowedReplay, exchange: Exchange, columns: list[int], kind: Bound
-) -> list[Finding]:
+def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
     """Report shards that take longer per byte than the others."""
-    work: Floats = getattr(exchange, _PARTS[kind])
     if len(exchange.shards) < 2 or exchange.moved is None:
         return []
-    per_byte = work / np.maximum(exchange.moved, 1)
+    per_byte = _work(exchange, kind) / np.maximum(exchange.moved, 1)
     usual, patterns = np.ones(len(exchange.shards)), {}
-    lost_ns = np.zeros(len(work))
+    lost_ns = np.zeros(len(per_byte))
     for column in columns:
         others = np.median(np.delete(per_byte, column, axis=1), axis=1)
         pattern = _pattern(per_byte[:, column], others)
@@ -278,15 +228,20 @@ def _slower(
     ratio = float(usual[slow].max())
     pattern = patterns[int(np.argmax(usual))]
     share = _share(exchange, slow, kind)
-    fields = _busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"}
-    evidence = {"share_of_window": share, "times_per_byte": ratio}
-    edits = [f"shard:{exchange.shards[column]},{_EDITED_PARTS[kind]}=median" for column in slow]
+    edits = [f"shard:{exchange.shards[column]},{_PARTS[kind]}=median" for column in slow]
     lost = None if pattern == "persistent" else (exchange.steps, lost_ns)
-    price = price_edits(replay, *edits, lost=lost)
-    at_most = float(lost_ns.sum()) / exchange.job_ns
-    how = _how(share if pattern == "persistent" else 0.0)
-    case = _Case(slow, kind, price, at_most, fields, evidence, ratio, how, pattern)
-    return _reported(exchange, case)
+    return _report(
+        exchange,
+        slow,
+        kind,
+        price_edits(exchange.replay, *edits, lost=lost),
+        at_most=float(lost_ns.sum()) / exchange.job_ns,
+        fields=_busy(exchange, slow, kind, share) | {"ratio": f"{ratio:.1f}"},
+        evidence={"share_of_window": share, "times_per_byte": ratio},
+        case=f"slower {_case(share if pattern == 'persistent' else 0.0)}".rstrip(),
+        slowdown=ratio,
+        pattern=pattern,
+    )
 
 
 def _pattern(mine: Floats, others: Floats) -> Pattern | None:
@@ -310,58 +265,75 @@ def _all_alike(
 ) -> list[Finding]:
     """Report what twice the processors, or the bandwidth, would save."""
     share = _share(exchange, columns, kind)
-    more = {"cpu": "twice the processors", "network": "twice the bandwidth"}[kind]
-    fields = _busy(exchange, columns, kind, share) | {"more": more}
-    work: Floats = getattr(exchange, _PARTS[kind])
-    at_most = float(work[:, columns].max(axis=1).sum()) / 2 / exchange.job_ns
-    evidence = {"share_of_window": share}
-    case = _Case(columns, kind, price, at_most, fields, evidence, how=_how(share))
-    return _reported(exchange, case)
+    twice = {"more": f"twice the {'processors' if kind == 'cpu' else 'bandwidth'}"}
+    return _report(
+        exchange,
+        columns,
+        kind,
+        price,
+        at_most=float(_work(exchange, kind)[:, columns].max(axis=1).sum()) / 2 / exchange.job_ns,
+        fields=_busy(exchange, columns, kind, share) | ({} if price.saving is None else twice),
+        evidence={"share_of_window": share},
+        case=_case(share),
+    )
 
 
-def _how(share: float) -> str:
+def _case(share: float) -> str:
     """Return the case of the sentence for a share of the window: no part that idles is bound."""
     return "" if share >= MIN_BUSY_SHARE_IF_BOUND else "at times"
 
 
+def _work(exchange: Exchange, kind: Bound) -> Floats:
+    return exchange.cpu if kind == "cpu" else exchange.wire
+
+
 def _share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
     window = exchange.push_window + (exchange.pull_window if kind == "network" else 0)
-    work: Floats = getattr(exchange, _PARTS[kind])
-    return float(work[:, columns].sum() / max(window[:, columns].sum(), 1))
+    return float(_work(exchange, kind)[:, columns].sum() / max(window[:, columns].sum(), 1))
 
 
 def _busy(exchange: Exchange, columns: list[int], kind: Bound, share: float) -> dict[str, str]:
     """Return who is bound by what, and how busy that is."""
-    verb = "is" if len(columns) == 1 else "are"
-    return {"who": f"{_subject(exchange, columns)} {verb}", "busy": fmt.percent(share)} | _BUSY[
-        kind
-    ]
+    subject = f"{_subject(exchange, columns)} {'is' if len(columns) == 1 else 'are'}"
+    return {"who": subject, "busy": fmt.percent(share), "part": _PARTS[kind]} | _BUSY[kind]
 
 
-def _reported(exchange: Exchange, case: _Case) -> list[Finding]:
-    """Make the finding, if it saves enough; one with a slowdown is a fault."""
-    price = case.price
-    worth = case.at_most if price.saving is None else price.saving
-    is_fault = case.slowdown is not None
+def _report(
+    exchange: Exchange,
+    columns: list[int],
+    kind: Bound,
+    price: EditPrice,
+    *,
+    at_most: float,
+    fields: dict[str, str],
+    evidence: dict[str, Any],
+    case: str = "",
+    slowdown: float | None = None,
+    pattern: Pattern = "persistent",
+) -> list[Finding]:
+    """Report some shards, if fixing them saves enough; with a slowdown that is a fault.
+
+    `at_most` is a share of the job that nothing exceeds, by which it is judged where no price is known.
+    """
+    worth = at_most if price.saving is None else price.saving
+    is_fault = slowdown is not None
     if worth < (MIN_SAVING_TO_REPORT_SERVER_FAULT if is_fault else MIN_SAVING_TO_REPORT_UPGRADE):
         return []
     is_known = price.saving is not None
-    fields = {name: text for name, text in case.fields.items() if is_known or name != "more"}
-    name = " ".join(filter(None, ("slower" * ("ratio" in fields), case.how)))
     finding = Finding.of(
-        _KINDS[case.kind],
+        _KINDS[kind],
         fields if is_known else {**fields, "refusal": price.refusal},
-        case=name if is_known else f"{name} not priced".strip(),
+        case=case if is_known else f"{case} not priced".lstrip(),
         category="fault" if is_fault else "opportunity",
-        shards=tuple(exchange.shards[column] for column in case.columns),
-        hosts=exchange.hosts_of(case.columns),
+        shards=tuple(exchange.shards[column] for column in columns),
+        hosts=exchange.hosts_of(columns),
         phase="ps",
-        pattern=case.pattern,
+        pattern=pattern,
         saving=price.saving,
         interval=price.interval,
         fix=price.fix,
-        slowdown=case.slowdown,
-        evidence={**case.evidence, "edits": price.edits},
+        slowdown=slowdown,
+        evidence={**evidence, "edits": price.edits},
     )
     return [finding]
 

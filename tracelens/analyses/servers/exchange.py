@@ -9,7 +9,11 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.arrays import Floats, Ints
+    from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["Exchange"]
 
@@ -21,8 +25,8 @@ class Exchange:
     """What shards did, ns, [step, shard]; `exposed` is what a worker gave them, [step].
 
     `moved` are the bytes of all workers by shard, None where requests do not tell; `hosts` are the
-    shards' machines. `message_ns` is what a push, and a reply, takes however few its bytes, and
-    `message_share` what that is of the links' work.
+    shards' machines, `links` the goodputs of their links, None where too little was received. The
+    `replay` of the run prices changes of them.
     """
 
     shards: tuple[int, ...]
@@ -36,8 +40,8 @@ class Exchange:
     exposed: Floats
     moved: Floats | None
     job_ns: float
-    message_ns: tuple[float, float] = (0.0, 0.0)
-    message_share: float = 0.0
+    links: tuple[Goodput | None, ...]
+    replay: WindowedReplay
 
     @classmethod
     def from_sums(
@@ -45,34 +49,37 @@ class Exchange:
         sums: pl.DataFrame,
         exposed: pl.DataFrame,
         loads: pl.DataFrame,
+        *,
         job_ns: float,
-        message_costs: tuple[tuple[float, float], float],
+        goodput: Mapping[int, Goodput],
+        replay: WindowedReplay,
     ) -> Exchange:
-        """Put sums by shard and step into matrices; `exposed` is by step."""
-        steps, shards = exposed["step"].sort(), loads["shard"]
-        known = pl.col("step").is_in(steps.implode()) & pl.col("shard").is_in(shards.implode())
-        sums = sums.filter(known)
-        cells = (
-            steps.search_sorted(sums["step"]).to_numpy(),
-            shards.search_sorted(sums["shard"]).to_numpy(),
+        """Put sums by shard and step into matrices; `exposed` is by step, in order."""
+        steps, shards, moved = exposed["step"], loads["shard"], loads["bytes"]
+        cells = exposed.select("step").join(loads.select("shard"), how="cross")
+        sums = cells.join(sums, on=["step", "shard"], how="left", maintain_order="left")
+        filled = sums.select(pl.col(_TIMES).fill_null(0).cast(pl.Float64)).to_numpy()
+        matrices: dict[str, Any] = dict(
+            zip(_TIMES, filled.T.reshape(-1, len(steps), len(shards)), strict=True)
         )
-        matrices: dict[str, Any] = {name: np.zeros((len(steps), len(shards))) for name in _TIMES}
-        for name, matrix in matrices.items():
-            matrix[cells] = sums[name].to_numpy()
         return cls(
             shards=tuple(shards.to_list()),
             hosts=tuple(loads["host"].fill_null("").to_list()),
             steps=steps.to_numpy().astype(np.int64),
-            exposed=exposed.sort("step")["exposed"].to_numpy().astype(np.float64),
-            moved=None
-            if loads["bytes"].null_count()
-            else loads["bytes"].to_numpy().astype(np.float64),
+            exposed=exposed["exposed"].to_numpy().astype(np.float64),
+            moved=None if moved.null_count() else moved.to_numpy().astype(np.float64),
             job_ns=job_ns or 1.0,
-            message_ns=message_costs[0],
-            message_share=message_costs[1],
+            links=tuple(map(goodput.get, shards)),
+            replay=replay,
             **matrices,
         )
 
     def hosts_of(self, columns: list[int]) -> tuple[str, ...]:
         """Return the machines of some shards, by their columns, each once."""
         return tuple(dict.fromkeys(self.hosts[column] for column in columns))
+
+    def busy_shares(self) -> tuple[Floats, Floats]:
+        """Return in what share of their windows processors, and links, are at work, [shard]."""
+        push = np.maximum(self.push_window.sum(axis=0), 1)
+        both = push + self.pull_window.sum(axis=0)
+        return self.cpu.sum(axis=0) / push, self.wire.sum(axis=0) / both

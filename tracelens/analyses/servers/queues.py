@@ -36,7 +36,6 @@ MIN_SAVING_TO_REPORT_HELD_REQUESTS: Final = 0.03
 # steps: held requests are not judged by fewer [chosen]
 MIN_STEPS_TO_JUDGE_HELD_REQUESTS: Final = 20
 IS_QUEUE: Final = np.array(CATEGORIES) == "ps_queue"
-_SAME: Final = ("shard", "step", "key")
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +45,6 @@ class Queues:
     A shard that is not at work holds them in code that no span covers.
     `alone` says for how long the push of each of `ranks` was the only one that was missing, by step
     (`accounting/jitter.py`).
-    `at_barriers` says that workers wait for updates without a request, before they go on.
     """
 
     at_work_ns: Mapping[int, float]
@@ -54,7 +52,6 @@ class Queues:
     missing_ns: float
     ranks: tuple[int, ...]
     alone: pl.DataFrame
-    at_barriers: bool = False
 
 
 NO_QUEUES: Final = Queues({}, {}, 0.0, (), pl.DataFrame(schema=ALONE_COLUMNS))
@@ -74,7 +71,8 @@ def measure_queues(
     queued = server_queues(trace)
     if queued.is_empty():
         return NO_QUEUES
-    pushes = _sent(asked, served)
+    arrived = served.filter(pl.col("op").is_in(["receive", "aggregate"]))
+    pushes = asked.filter(pl.col("op") == "push").join(arrived, on="request", how="semi")
     spent = _spent(queued, phases)
     share = _share_at_work(queued, served)
     missing, rest = spent[:, 0], spent[:, 1]
@@ -85,32 +83,11 @@ def measure_queues(
         missing_ns=float(missing.sum()),
         ranks=tuple(pushes["rank"].unique().sort().to_list()),
         alone=_alone(pushes),
-        at_barriers=_wait_at_barriers(queued, phases),
     )
 
 
 def _by_shard(shard: Ints, values: Floats) -> dict[int, float]:
     return {one: float(ns) for one, ns in enumerate(np.bincount(shard, values)) if ns > 0}
-
-
-def _wait_at_barriers(queued: pl.DataFrame, phases: Phases) -> bool:
-    """Return whether most of the time until updates is waited for; else workers do something else."""
-    pending = queued.filter("for_update").sort("process", "start_ns")
-    whole = (pending["end_ns"] - pending["start_ns"]).sum()
-    return bool(_spent(pending, phases).sum() > whole / 2)
-
-
-def _sent(asked: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
-    """Return who sent each push when, and when its shard had it."""
-    got = (
-        served.filter(pl.col("op").is_in(["receive", "aggregate"]))
-        .group_by("request")
-        .agg(got=pl.col("end_ns").min())
-    )
-    pushes = asked.filter(pl.col("op") == "push").join(got, on="request", how="inner")
-    return pushes.select(*_SAME, "rank", "got", sent="start_ns").with_columns(
-        pl.col("key").fill_null(-1)
-    )
 
 
 def _spent(queued: pl.DataFrame, phases: Phases) -> Floats:
@@ -143,7 +120,8 @@ def _share_at_work(queued: pl.DataFrame, served: pl.DataFrame) -> Floats:
 
 def _alone(pushes: pl.DataFrame) -> pl.DataFrame:
     """Return who sent last in each step, and how much later than the others (`ALONE_COLUMNS`)."""
-    ready = pushes.group_by("step", "rank").agg(pl.col("sent").max()).sort("sent", "rank")
+    sent = pl.col("start_ns").max().alias("sent")
+    ready = pushes.group_by("step", "rank").agg(sent).sort("sent", "rank")
     ends = ready.group_by("step", maintain_order=True).agg(
         pl.col("rank").last(),
         alone_ns=pl.col("sent").last() - pl.col("sent").slice(-2, 1).first(),

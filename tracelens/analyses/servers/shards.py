@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
 import polars as pl
 
 from tracelens.accounting import sampled_code
@@ -36,17 +35,14 @@ from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TEN
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.pricing import price_edits
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.servers.bottleneck import Bound
-    from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.analyses.servers.variable_placement import Advice
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
     from tracelens.replay.pricing import EditPrice
-    from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["SHARD_COLUMNS", "Shards", "run"]
 
@@ -126,10 +122,8 @@ NOTHING: Final = Shards(
 
 def run(facts: Facts) -> Shards:
     """Measure the shards' load, and look for a hot one and for what else holds servers up."""
-    trace, phases, replay = facts.trace, facts.phases, facts.replay
-    served = utilisation.served_requests(trace).with_columns(
-        ns=pl.col("end_ns") - pl.col("start_ns")
-    )
+    trace, phases = facts.trace, facts.phases
+    served = utilisation.served_requests(trace)
     every = _asked(trace, served)
     asked = every.filter(pl.col("shard").is_not_null())
     sized = _sized(every)
@@ -143,37 +137,34 @@ def run(facts: Facts) -> Shards:
         loads = loads.with_columns(
             bytes=pl.lit(None, pl.Int64), bytes_share=pl.lit(None, pl.Float64)
         )
-    job = float(job_ns(trace))
     queues = measure_queues(trace, phases, asked, served)
     exchange = Exchange.from_sums(
         utilisation.utilisation_by_step(served, asked),
         _exposed(phases),
         loads,
-        job,
-        small_messages.message_costs(served),
+        job_ns=float(job_ns(trace)),
+        goodput=utilisation.measure_goodput(served, None if trace.alignment.unaligned else asked),
+        replay=facts.replay,
     )
-    known = None if trace.alignment.unaligned else asked
-    goodput = utilisation.measure_goodput(served, known)
-    bound = classify(exchange, goodput)
-    one_way, turns = variable_placement.one_way_requests(asked)
-    advice = _advice(replay, one_way, turns, loads) if sized else None
+    messages = small_messages.Messages.of(asked, served)
+    bound = classify(exchange, messages.share)
+    advice = variable_placement.advise(facts.replay, asked, loads) if sized else None
     found: list[Finding] = []
     least_exposed_ns = (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns
     if exchange.exposed.sum() >= least_exposed_ns:
         hot = [] if advice is None else _hot_shard(loads, exchange, advice)
-        messages = small_messages.Messages.of(asked)
         named = frozenset(shard for finding in hot for shard in finding.shards)
-        found = [*hot, *findings(replay, exchange, bound, goodput, messages, explained=named)]
+        found = [*hot, *findings(exchange, bound, messages, named)]
         found += held_requests(exchange, queues.held_ns, trace.workers.height)
     found = [
         sampled_code.with_code(_with_work(one, served), sampled_code.of_shards(trace, one.shards))
         for one in found
     ]
     return Shards(
-        _with_bounds(loads, exchange, bound, goodput),
+        _with_bounds(loads, exchange, bound),
         traffic,
         NOTHING.placements if advice is None else advice.table,
-        variable_placement.largest_tensors(asked, one_way, turns),
+        variable_placement.largest_tensors(asked),
         tuple(found),
         queues,
     )
@@ -185,10 +176,9 @@ def _traffic(asked: pl.DataFrame) -> pl.DataFrame:
         asked.group_by("rank", "shard", "op")
         .agg(
             _known_sum("bytes"),
+            pl.col("start_ns", "end_ns").get(pl.col("ns").arg_max()).name.prefix("longest_"),
             requests=pl.len().cast(pl.Int64),
             ns=pl.col("ns").sum(),
-            longest_start_ns=pl.col("start_ns").get(pl.col("ns").arg_max()),
-            longest_end_ns=pl.col("end_ns").get(pl.col("ns").arg_max()),
         )
         .select(*TRAFFIC_COLUMNS)
         .sort("rank", "shard", "op")
@@ -227,17 +217,6 @@ def _known_sum(name: str) -> pl.Expr:
     return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
 
 
-def _advice(
-    replay: WindowedReplay, one_way: pl.DataFrame, turns: int, loads: pl.DataFrame
-) -> Advice:
-    """Try other placements, as edits of the replay."""
-    return variable_placement.advise(
-        _placed(one_way, turns, loads),
-        variable_placement.tensor_sizes(one_way, turns),
-        lambda name: price_edits(replay, f"placement={name}"),
-    )
-
-
 def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
     """Return the requests as the workers recorded them; their shard also as shards did."""
     spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
@@ -253,40 +232,24 @@ def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_bounds(
-    loads: pl.DataFrame, exchange: Exchange, bound: dict[int, Bound], goodput: dict[int, Goodput]
-) -> pl.DataFrame:
-    links = [goodput.get(shard) for shard in exchange.shards]
+def _with_bounds(loads: pl.DataFrame, exchange: Exchange, bound: dict[int, Bound]) -> pl.DataFrame:
+    links = exchange.links
     best = [max(link.best, link.usual) if link else None for link in links]
-    push = np.maximum(exchange.push_window.sum(axis=0), 1)
-    both = np.maximum(push + exchange.pull_window.sum(axis=0), 1)
+    cpu_share, wire_share = exchange.busy_shares()
     return loads.with_columns(
-        cpu_share=pl.Series(exchange.cpu.sum(axis=0) / push),
-        wire_share=pl.Series(exchange.wire.sum(axis=0) / both),
+        cpu_share=pl.Series(cpu_share),
+        wire_share=pl.Series(wire_share),
         goodput=pl.Series([link.usual if link else None for link in links], dtype=pl.Float64),
         best_goodput=pl.Series(best, dtype=pl.Float64),
         bound=pl.Series([bound.get(row) for row in range(len(links))], dtype=pl.String),
     ).select(*SHARD_COLUMNS)
 
 
-def _placed(one_way: pl.DataFrame, turns: int, loads: pl.DataFrame) -> list[int]:
-    """Return what a worker moves one way in a step, bytes by shard."""
-    moved = one_way.group_by("shard").agg(pl.col("bytes").sum() / turns)
-    shards = loads.select("shard").join(moved, on="shard", how="left", maintain_order="left")
-    return [max(round(size), 1) for size in shards["bytes"].fill_null(0).to_list()]
-
-
 def _exposed(phases: Phases) -> pl.DataFrame:
-    """Return what a worker's step takes, and what of it goes to the servers, nanoseconds."""
+    """Return what of a worker's step goes to the servers, nanoseconds."""
     served = pl.col("category").cast(pl.String).is_in(["ps_queue", "transfer"])
-    workers = pl.col("process").n_unique()
-    return (
-        phases.times.group_by("step")
-        .agg(
-            total=pl.col("ns").sum() / workers, exposed=pl.col("ns").filter(served).sum() / workers
-        )
-        .sort("step")
-    )
+    exposed = pl.col("ns").filter(served).sum() / pl.col("process").n_unique()
+    return phases.times.group_by("step").agg(exposed=exposed).sort("step")
 
 
 def _loads(
@@ -353,12 +316,12 @@ def _category(
 
     It is a fault all the same if that shard is at work for clearly longer than the others.
     """
-    if price.saving is not None:
-        return "fault"
-    others = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
-    usual_ns = others if isinstance(others, float) else 0.0
-    is_busier = hottest["service_ns"] >= MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT * usual_ns
-    return "fault" if is_busier else "opportunity"
+    usual_ns = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
+    least_ns = MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT * (
+        usual_ns if isinstance(usual_ns, float) else 0.0
+    )
+    is_fault = price.saving is not None or hottest["service_ns"] >= least_ns
+    return "fault" if is_fault else "opportunity"
 
 
 def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:

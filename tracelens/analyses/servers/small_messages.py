@@ -21,9 +21,8 @@ from tracelens.stats.cost_line import fit_cost_model
 
 if TYPE_CHECKING:
     from tracelens.analyses.servers.exchange import Exchange
-    from tracelens.replay.windows import WindowedReplay
 
-__all__ = ["Messages", "find", "message_costs"]
+__all__ = ["Messages", "find"]
 
 # share: links work as long for messages, however few their bytes [calibrate]
 MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES: Final = 0.5
@@ -32,38 +31,23 @@ MIN_STEPS_TO_JUDGE_MESSAGES: Final = 20  # steps: messages are not judged by few
 MIN_SAVING_TO_REPORT_MESSAGES: Final = 0.03
 
 
-def message_costs(served: pl.DataFrame) -> tuple[tuple[float, float], float]:
-    """Return what a push, and a reply, costs a link however few its bytes, and what share that is.
-
-    0 where sizes do not tell, or where it may be none.
-    """
-    costs, fixed, whole = [], 0.0, 0.0
-    for op in ("receive", "reply"):
-        messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
-        parts = [
-            measure_link_time(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
-            for part in messages.partition_by("shard", maintain_order=True)
-        ]
-        ns = np.concatenate([np.zeros(0), *parts])
-        nbytes = pl.concat([messages.head(0), *messages.partition_by("shard", maintain_order=True)])
-        model = fit_cost_model(nbytes["bytes"].to_numpy(), ns) if len(ns) else None
-        cost = model.latency_ns if model and model.latency_interval[0] > 0 else 0.0
-        costs.append(cost)
-        fixed, whole = fixed + float(np.minimum(ns, cost).sum()), whole + float(ns.sum())
-    return (costs[0], costs[1]), fixed / max(whole, 1.0)
-
-
 @dataclass(frozen=True)
 class Messages:
-    """How many a worker exchanges with servers in a step, with how many shards, and their mean bytes."""
+    """How many a worker exchanges with servers in a step, with how many shards, and their mean bytes.
+
+    `cost_ns` is what one takes of a link however few its bytes, the mean of a push and a reply, and
+    `share` what that is of the links' work; 0 where sizes do not tell, or where it may be none.
+    """
 
     per_step: float
     shards: int
     mean_bytes: float
+    cost_ns: float
+    share: float
 
     @classmethod
-    def of(cls, asked: pl.DataFrame) -> Self:
-        """Count requests that move bytes."""
+    def of(cls, asked: pl.DataFrame, served: pl.DataFrame) -> Self:
+        """Count workers' requests that move bytes, and measure what they cost the shards."""
         moving = asked.filter(pl.col("bytes") > 0)
         turns = max(moving.select("rank", "step").n_unique(), 1)
         mean = moving["bytes"].mean()
@@ -71,42 +55,60 @@ class Messages:
             moving.height / turns,
             moving["shard"].n_unique(),
             float(mean) if isinstance(mean, float) else 0.0,
+            *_message_costs(served),
         )
 
     @property
     def fused(self) -> float:
         """How many times as many if each shard got one each way; if it does, every other step."""
-        return min(2 * self.shards / max(self.per_step, 1.0), 1.0) if self.several else 0.5
-
-    @property
-    def several(self) -> bool:
-        """Whether some shard has more than one message a step, each way."""
-        return self.per_step > 2 * self.shards
+        needed = 2 * self.shards
+        return min(needed / max(self.per_step, 1.0), 1.0) if self.per_step > needed else 0.5
 
 
-def find(replay: WindowedReplay, exchange: Exchange, messages: Messages) -> list[Finding]:
+def _message_costs(served: pl.DataFrame) -> tuple[float, float]:
+    """Return what a message costs a link however few its bytes, and what share that is of all."""
+    costs, fixed, whole = [], 0.0, 0.0
+    for op in ("receive", "reply"):
+        messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
+        parts = messages.partition_by("shard", maintain_order=True)
+        if not parts:
+            costs.append(0.0)
+            continue
+        ns = np.concatenate(
+            [
+                measure_link_time(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
+                for part in parts
+            ]
+        )
+        model = fit_cost_model(pl.concat(parts)["bytes"].to_numpy(), ns)
+        cost = model.latency_ns if model and model.latency_interval[0] > 0 else 0.0
+        costs.append(cost)
+        fixed, whole = fixed + float(np.minimum(ns, cost).sum()), whole + float(ns.sum())
+    return float(np.mean(costs)), fixed / max(whole, 1.0)
+
+
+def find(exchange: Exchange, messages: Messages) -> list[Finding]:
     """Report messages that cost the links more than their bytes do."""
-    if exchange.message_share < MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES:
+    if messages.share < MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES:
         return []
     if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_MESSAGES:
         return []
-    price = price_edits(replay, f"messages/{1 / messages.fused:g}")
+    price = price_edits(exchange.replay, f"messages/{1 / messages.fused:g}")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_MESSAGES:
         return []
-    cost = float(np.mean(exchange.message_ns))
     fields = {
         "calls": fmt.count(round(messages.per_step), "push or pull", "pushes and pulls"),
         "size": fmt.size(messages.mean_bytes),
-        "latency": fmt.duration(cost),
-        "share": fmt.percent(exchange.message_share),
+        "latency": fmt.duration(messages.cost_ns),
+        "share": fmt.percent(messages.share),
         "messages": fmt.count(max(round(messages.per_step * messages.fused), 1), "message"),
     }
     evidence = {
         "calls_per_step": messages.per_step,
         "messages_per_step": messages.per_step * messages.fused,
         "mean_bytes": messages.mean_bytes,
-        "latency_ns": cost,
-        "latency_share": exchange.message_share,
+        "latency_ns": messages.cost_ns,
+        "latency_share": messages.share,
         "edits": price.edits,
     }
     return [

@@ -25,30 +25,16 @@ import polars as pl
 from tracelens.accounting.service import PROCESSOR_OPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
 
 __all__ = [
-    "SERVED_COLUMNS",
     "Goodput",
-    "busy_time",
     "measure_goodput",
     "served_requests",
     "utilisation_by_step",
 ]
 
-SERVED_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "shard": pl.Int32(),
-    "step": pl.Int32(),
-    "busy": pl.Int64(),  # at work with anything
-    "cpu": pl.Int64(),
-    "wire": pl.Int64(),
-    "received": pl.Int64(),  # the part of wire that pushes take
-    "push_window": pl.Int64(),
-    "pull_window": pl.Int64(),
-}
 # share: pushes of steps interleave if more begin before an earlier step is added up [calibrate]
 MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5
 MIN_MESSAGES_FOR_GOODPUT: Final = 64  # messages: fewer do not tell how fast a link is [calibrate]
@@ -83,6 +69,7 @@ def served_requests(trace: Trace) -> pl.DataFrame:
         .with_columns(before=pl.col("known").forward_fill().over("shard", order_by="start_ns"))
         .select(
             "bytes", "key", "request", "peer", "queue_depth", "start_ns", "end_ns", "shard",
+            ns=pl.col("end_ns") - pl.col("start_ns"),
             step=pl.coalesce("known", pl.when(unasked).then("before"), "step"),
             op=pl.col("op").cast(pl.String),
         )
@@ -92,37 +79,40 @@ def served_requests(trace: Trace) -> pl.DataFrame:
 
 
 def utilisation_by_step(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Sum up each shard's steps; `asked` are the workers' requests."""
+    """Sum up what each shard was at work with in each step, ns; `asked` are the workers' requests.
+
+    `wire` is all that the link is at work with, `received` what pushes take of it.
+    """
     op, moved = pl.col("op"), pl.col("bytes").fill_null(0) > 0
     received = (op == "receive") & moved
-    wire = received | (op == "reply")
     cpu = op.is_in(PROCESSOR_OPS)
-    whole = busy_time(served, pl.lit(value=True), "busy")
-    for part, name in ((cpu, "cpu"), (wire, "wire"), (received, "received")):
-        whole = whole.join(busy_time(served, part, name), on=_GROUP, how="left")
-    for part, name in ((cpu | received, "push_window"), (op == "reply", "pull_window")):
-        extent = served.filter(part).group_by(_GROUP)
-        window = extent.agg((pl.col("end_ns").max() - pl.col("start_ns").min()).alias(name))
-        whole = whole.join(window, on=_GROUP, how="left")
-    columns = [pl.col(name).fill_null(0).cast(kind) for name, kind in SERVED_COLUMNS.items()]
-    by_step = whole.select(columns).sort(_GROUP)
+    by_step = served.group_by(_GROUP).agg(
+        cpu=_busy_ns(cpu),
+        wire=_busy_ns(received | (op == "reply")),
+        received=_busy_ns(received),
+        push_window=_window_ns(cpu | received),
+        pull_window=_window_ns(op == "reply"),
+    )
+    by_step = by_step.with_columns(pl.exclude(_GROUP).fill_null(0)).sort(_GROUP)
     return _open_windows(by_step, asked) if _pushes_interleave(served) else by_step
 
 
-def busy_time(spans: pl.DataFrame, part: pl.Expr, name: str) -> pl.DataFrame:
-    """Return how long any of a part of the spans lasted, by shard and step; sorted by start."""
-    reached = pl.col("end_ns").cum_max().shift(1).over(_GROUP).fill_null(0)
-    added = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
-    return (
-        spans.filter(part).with_columns(added.alias(name)).group_by(_GROUP).agg(pl.col(name).sum())
-    )
+def _busy_ns(part: pl.Expr) -> pl.Expr:
+    """Sum up how long any of a part of a group's spans lasts; they are sorted by start."""
+    start, end = pl.col("start_ns").filter(part), pl.col("end_ns").filter(part)
+    reached = end.cum_max().shift(1, fill_value=0)
+    return (end - pl.max_horizontal(start, reached)).clip(lower_bound=0).sum()
+
+
+def _window_ns(part: pl.Expr) -> pl.Expr:
+    """Return the time from the first begin to the last end of a part of a group's spans."""
+    return pl.col("end_ns").filter(part).max() - pl.col("start_ns").filter(part).min()
 
 
 def _pushes_interleave(served: pl.DataFrame) -> bool:
     """Return whether shards add up a push of most steps before they have added up an earlier step's."""
-    adds = pl.col("op") == "aggregate"
     windows = (
-        served.filter(adds)
+        served.filter(pl.col("op") == "aggregate")
         .group_by(_GROUP)
         .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
         .sort("shard", "start_ns")
@@ -134,16 +124,16 @@ def _pushes_interleave(served: pl.DataFrame) -> bool:
 
 def _open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     """Make the windows of each shard as long together as any worker has a request open with it."""
-    reached = pl.col("end_ns").cum_max().shift(1).over("shard").fill_null(0)
-    lasting = (pl.col("end_ns") - pl.max_horizontal("start_ns", reached)).clip(lower_bound=0)
     for op in ("push", "pull"):
-        open_ = asked.filter(pl.col("op") == op).sort("start_ns").select("shard", ns=lasting)
-        whole, now = pl.col("ns").sum().alias("asked"), f"{op}_window"
-        scale = pl.col("asked") / pl.col(now).sum().over("shard").clip(lower_bound=1)
-        sums = sums.join(open_.group_by("shard").agg(whole), on="shard", how="left").with_columns(
-            (pl.col(now) * scale.fill_null(1)).round().cast(pl.Int64).alias(now)
+        requests = asked.filter(pl.col("op") == op).sort("start_ns")
+        open_ns = requests.group_by("shard").agg(open_ns=_busy_ns(pl.lit(value=True)))
+        window = pl.col(f"{op}_window")
+        scale = pl.col("open_ns") / window.sum().over("shard").clip(lower_bound=1)
+        sums = (
+            sums.join(open_ns, on="shard", how="left", maintain_order="left")
+            .with_columns((window * scale.fill_null(1)).round().cast(pl.Int64))
+            .drop("open_ns")
         )
-        sums = sums.drop("asked")
     return sums
 
 
@@ -189,14 +179,15 @@ def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> 
     incoming = served.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
     found = {}
     for (shard,), part in incoming.partition_by("shard", as_dict=True).items():
-        goodput = _of_enough(part)
-        if goodput and goodput.always_crowded and asked is not None:
-            replies = _replies(served.filter(shard=int(shard)), asked)
-            link = _of_enough(replies)
-            sent, doubt = (link.usual, _doubt(replies)) if link else (None, 0.0)
-            found[int(shard)] = replace(goodput, sent=sent, doubt=doubt)
-        elif goodput:
-            found[int(shard)] = replace(goodput, doubt=_doubt(part))
+        goodput = link = _of_enough(part)
+        measured = part
+        if goodput is None:
+            continue
+        if goodput.always_crowded and asked is not None:
+            measured = _replies(served.filter(shard=int(shard)), asked)
+            link = _of_enough(measured)
+            goodput = replace(goodput, sent=link.usual if link else None)
+        found[int(shard)] = replace(goodput, doubt=_doubt(measured) if link else 0.0)
     return found
 
 
@@ -265,12 +256,9 @@ def _positive(parts: Floats, nbytes: Floats) -> Floats:
     left = parts * scale[:, None]
     normal, right = left.T @ left, left.T @ (nbytes * scale)
     rates = np.full(len(right), float(nbytes.sum() / parts.sum()))
+    rows = np.flatnonzero(np.diag(normal) > 0)
     for _ in range(ROUNDS_OF_GOODPUT_FIT):
-        for row in _rows(normal):
+        for row in rows:
             rest = right[row] - normal[row] @ rates + normal[row, row] * rates[row]
             rates[row] = max(rest / normal[row, row], 0.0)
     return rates
-
-
-def _rows(normal: Floats) -> Iterator[int]:
-    return (row for row in range(len(normal)) if normal[row, row] > 0)

@@ -15,11 +15,13 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, loads
+from tracelens.replay.pricing import price_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from tracelens.replay.pricing import EditPrice
+    from tracelens.replay.windows import WindowedReplay
 
 __all__ = [
     "PLACEMENT_COLUMNS",
@@ -28,7 +30,6 @@ __all__ = [
     "advise",
     "label_tensors",
     "largest_tensors",
-    "one_way_requests",
     "tensor_sizes",
 ]
 
@@ -62,37 +63,34 @@ class Advice:
     price: EditPrice
 
 
-def advise(
-    now: Sequence[int], sizes: Mapping[str, int], price: Callable[[str], EditPrice]
-) -> Advice:
-    """Try the placements.
+def advise(replay: WindowedReplay, asked: pl.DataFrame, of_shards: pl.DataFrame) -> Advice:
+    """Try the placements, as edits of the replay.
 
     Args:
-        now: What a worker moves to each shard in a step, bytes in one direction.
-        sizes: Bytes of each variable in order of creation, by name; empty where they are unknown.
-        price: Says what a placement saves.
+        replay: Of the run; it prices the placements.
+        asked: The workers' requests with their shards, tensors and bytes.
+        of_shards: A row a shard.
     """
-    shards, total, most = len(now), sum(now), max(now)
-    largest = max(sizes.values(), default=0)
+    one_way, turns = _one_way_requests(asked)
+    sizes = tensor_sizes(one_way, turns)
+    by_shard = one_way.group_by("shard").agg(pl.col("bytes").sum() / turns)
+    moved = of_shards.select("shard").join(by_shard, on="shard", how="left", maintain_order="left")
+    now = [max(round(nbytes), 1) for nbytes in moved["bytes"].fill_null(0).to_list()]
+    total, mean, largest = sum(now), sum(now) // len(now), max(sizes.values(), default=0)
+    names = ADVISED if sizes else ("chunked",)
+    prices = {name: price_edits(replay, f"placement={name}") for name in names}
     rows: list[tuple[str, int, int, float, int, float | None]] = [
-        ("now", most, total // shards, _balance(total, most), max(total // shards, largest), 0.0)
+        ("now", max(now), mean, total / max(now), max(mean, largest), 0.0)
     ]
-    prices = {name: price(name) for name in (ADVISED if sizes else ("chunked",))}
-    for name, priced in prices.items():
-        then = loads(STRATEGIES[name](list(sizes.values()) or [total], shards), shards)
-        placed = max(then)
-        least = total // shards if name == "chunked" else max(total // shards, largest)
-        balance = _balance(total, placed)
-        rows.append((name, placed, total // shards, balance, least, priced.saving))
+    for name, price in prices.items():
+        most = max(loads(STRATEGIES[name](list(sizes.values()) or [total], len(now)), len(now)))
+        balance = total / most if most else 1.0
+        least = mean if name == "chunked" else max(mean, largest)
+        rows.append((name, most, mean, balance, least, price.saving))
     table = pl.DataFrame(rows, schema=PLACEMENT_COLUMNS, orient="row")
-    key = max(sizes, key=lambda one: sizes[one]) if sizes else None
+    key = max(sizes, key=sizes.__getitem__, default=None)
     sentence, advised = _advise(table, prices, key, largest)
     return Advice(table, key, largest or None, sentence, prices[advised])
-
-
-def _balance(total: int, most: int) -> float:
-    """Return the effective number of shards; one where no bytes are known."""
-    return total / most if most else 1.0
 
 
 def _advise(
@@ -150,7 +148,7 @@ def label_tensors(asked: pl.DataFrame) -> pl.DataFrame:
     return asked.with_columns(tensor=known.otherwise(named))
 
 
-def one_way_requests(asked: pl.DataFrame) -> tuple[pl.DataFrame, int]:
+def _one_way_requests(asked: pl.DataFrame) -> tuple[pl.DataFrame, int]:
     """Return the requests that move variables one way, and how often a worker moved all of them."""
     pushes = asked.filter(pl.col("op") == "push")
     moving = pushes if pushes["bytes"].sum() else asked
@@ -171,16 +169,16 @@ def tensor_sizes(moving: pl.DataFrame, turns: int) -> Mapping[str, int]:
     return {tensor: round(size) for tensor, size in rows}
 
 
-def largest_tensors(asked: pl.DataFrame, moving: pl.DataFrame, turns: int) -> pl.DataFrame:
+def largest_tensors(asked: pl.DataFrame) -> pl.DataFrame:
     """Return the largest tensors of each shard, the largest first."""
+    moving, turns = _one_way_requests(asked)
     known = asked.drop_nulls("tensor")
     at = pl.col("ns").arg_max()
     each = known.group_by("shard", "tensor").agg(
         pl.col("bytes").sum(),
         pl.col("rank").get(at),
+        pl.col("start_ns", "end_ns").get(at).name.prefix("longest_"),
         requests=pl.len(),
-        longest_start_ns=pl.col("start_ns").get(at),
-        longest_end_ns=pl.col("end_ns").get(at),
     )
     once = moving.group_by("shard", "tensor").agg(step_bytes=pl.col("bytes").sum() / turns)
     share = pl.col("bytes") / pl.col("bytes").sum().over("shard").clip(lower_bound=1)

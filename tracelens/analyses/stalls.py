@@ -109,10 +109,9 @@ def run(facts: Facts) -> Stalls:
     job = job_ns(trace)
     found: list[_Found] = []
     for phase, name in enumerate(own.phases):
-        least = np.nan_to_num(np.fmin.reduce(own.own[phase], axis=1), nan=0.0)
-        found += _slow(own, name, least, job, facts.replay)
+        found += _slow(own, name, own.own[phase], job, facts.replay)
         if name == "data":
-            found += _loading(own, least, job, facts.replay)
+            found += _loading(own, own.own[phase], job, facts.replay)
     known = [one.finding for one in found]
     found += slowdown_findings(own, job, known, facts.replay)
     explained = (_with_code(trace, phases, own, one) for one in found)
@@ -179,10 +178,20 @@ def _price(
     return price_less_work(replay, WorkFix(own.steps, ((phases, less_ns),)), job, own.total)
 
 
+def _find_least(spent: Floats) -> Floats:
+    """Return what the rank with the least of a phase spent in it, ns, [step]; 0 where none was there."""
+    return np.asarray(np.nan_to_num(np.fmin.reduce(spent, axis=1), nan=0.0))
+
+
 def _slow(
-    own: ComputeTime, phase: str, least: Floats, job: int, replay: WindowedReplay | None
+    own: ComputeTime, phase: str, spent: Floats, job: int, replay: WindowedReplay | None
 ) -> list[_Found]:
-    """Return an interval, or scattered steps, in which the phase takes all ranks longer."""
+    """Return an interval, or scattered steps, in which the phase takes all ranks longer.
+
+    That is seen from the rank with the least of it in each step. What is `spent`, ns, [step, rank],
+    beyond a rank's median in the other steps would be saved.
+    """
+    least = _find_least(spent)
     rows = np.arange(compute_time.WARM_UP, len(least))
     values = least[rows] / own.step_ns
     residual = values - np.median(values)
@@ -198,7 +207,9 @@ def _slow(
     if not is_stall or overrun_ns.sum() < MIN_SAVING_OF_STALL * job:
         return []
     less_ns = np.zeros(own.total.shape)
-    less_ns[slow.rows] = overrun_ns[:, None]
+    others = np.setdiff1d(rows, slow.rows)
+    whole = np.nan_to_num(spent, nan=0.0)
+    less_ns[slow.rows] = np.maximum(whole[slow.rows] - np.median(whole[others], axis=0), 0.0)
     price = _price(own, (phase,), less_ns, job, replay)
     if price.saving < MIN_SAVING_OF_STALL:
         return []
@@ -255,13 +266,17 @@ def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
 
 
 def _loading(
-    own: ComputeTime, least: Floats, job: int, replay: WindowedReplay | None
+    own: ComputeTime, spent: Floats, job: int, replay: WindowedReplay | None
 ) -> list[_Found]:
-    """Return the opportunity of loading data ahead, where every rank always waits for it."""
+    """Return the opportunity of loading data ahead, where every rank always waits for it.
+
+    All that ranks have `spent`, ns, [step, rank], would be saved.
+    """
+    least = _find_least(spent)
     usual = float(np.median(least))
     if usual * len(least) < MIN_SHARE_OF_JOB_LOADING * job:
         return []
-    price = _price(own, ("data",), np.full(own.total.shape, usual), job, replay)
+    price = _price(own, ("data",), np.nan_to_num(spent, nan=0.0), job, replay)
     if price.saving < MIN_SHARE_OF_JOB_LOADING:
         return []
     finding = Finding.of(

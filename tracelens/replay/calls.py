@@ -110,18 +110,11 @@ class Calls:
             end = np.where(late, over, end)
         return replace(self, end=end.reshape(self.end.shape), through=through)
 
-    def ending_at(self, end: Ints) -> Calls:
-        """Return them with other ends, a row's ranks one after the other; through with the first one."""
+    def end_earlier(self, end: Ints) -> Calls:
+        """Return them with earlier ends, given call by call; each was through with its first one."""
         end = end.reshape(self.end.shape)
-        return replace(
-            self,
-            end=end,
-            through=np.where(
-                end.min(axis=1) < self.through,
-                np.maximum(end.min(axis=1), self.on_wire),
-                self.through,
-            ),
-        )
+        through = np.maximum(np.minimum(self.through, end.min(axis=1)), self.on_wire)
+        return replace(self, end=end, through=through)
 
     def add_links(self, links: Links, threads: Threads, first: int) -> None:
         """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""
@@ -259,25 +252,28 @@ def end_waits(calls: Sequence[Calls], timeline: Timeline, messages: Sequence[Sid
         np.concatenate([getattr(side, name) for side in sides])
         for name in ("worker", "end", "stops")
     )
-    since = np.concatenate(
-        [np.maximum(call.start, call.on_wire[:, None]).ravel() for call in calls]
+    all_arrived = [np.maximum(call.start, call.on_wire[:, None]).ravel() for call in calls]
+    is_rooted = np.repeat([call.is_rooted for call in calls], [len(side.end) for side in sides])
+    # All positions are on the line of the workers.
+    arrived, noted = (
+        timeline.locate(worker, np.concatenate(all_arrived)),
+        timeline.locate(worker, end),
     )
-    rooted = np.repeat([call.is_rooted for call in calls], [len(side.end) for side in sides])
-    noted = timeline.locate(worker, end)
-    known = [noted, *(timeline.locate(side.worker, side.end) for side in messages)]
-    ended = np.sort(np.concatenate(known))
-    begins, ends = timeline.wait_edges[::2], timeline.wait_edges[1::2]
-    over_before, over_after = (
-        np.searchsorted(ended, at, side="right") for at in (begins, timeline.blocked_until(ends))
+    message_ends = [timeline.locate(side.worker, side.end) for side in messages]
+    known_ends = np.sort(np.concatenate([noted, *message_ends]))
+    wait_begins, wait_ends = timeline.wait_edges[::2], timeline.wait_edges[1::2]
+    ended_before, ended_after = (
+        np.searchsorted(known_ends, positions, side="right")
+        for positions in (wait_begins, timeline.blocked_until(wait_ends))
     )
-    has_reason = over_after > over_before
-    row = np.searchsorted(ends, noted) - 1
-    is_late = (row >= 0) & ~stops & ~rooted
-    is_late[is_late] &= ~has_reason[row[is_late]]
-    is_late[is_late] &= ends[row[is_late]] > timeline.locate(worker, since)[is_late]
+    is_explained = ended_after > ended_before
+    wait = np.searchsorted(wait_ends, noted) - 1
+    is_late = (wait >= 0) & ~stops & ~is_rooted
+    is_late[is_late] &= ~is_explained[wait[is_late]]
+    is_late[is_late] &= wait_ends[wait[is_late]] > arrived[is_late]
     late = np.flatnonzero(is_late)
-    first = late[np.lexsort((noted[late], row[late]))]
-    first = first[np.diff(row[first], prepend=-1) != 0]
-    end[first] -= noted[first] - ends[row[first]]
-    parts = np.split(end, np.cumsum([len(side.end) for side in sides])[:-1])
-    return [call.ending_at(part) for call, part in zip(calls, parts, strict=True)]
+    by_wait = late[np.lexsort((noted[late], wait[late]))]
+    first_noted = by_wait[np.diff(wait[by_wait], prepend=-1) != 0]
+    end[first_noted] -= noted[first_noted] - wait_ends[wait[first_noted]]
+    ends = np.split(end, np.cumsum([len(side.end) for side in sides])[:-1])
+    return [call.end_earlier(of_call) for call, of_call in zip(calls, ends, strict=True)]

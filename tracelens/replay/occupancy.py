@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Flags, Floats, Ints
 
-__all__ = ["INCOMING", "OUTGOING", "Occupancy", "find_buffered"]
+__all__ = ["INCOMING", "OUTGOING", "Occupancy", "find_ends_on_links"]
 
 INCOMING: Final = ("receive", "weights_up")
 OUTGOING: Final = ("reply", "weights_down")
@@ -186,7 +186,7 @@ def _find_sender(
     return bool(delayed.sum() > beside.sum())
 
 
-def find_buffered(served: pl.DataFrame, worker: Ints, received: Ints) -> Ints:
+def find_ends_on_links(served: pl.DataFrame, worker: Ints, received: Ints) -> Ints:
     """Return when each service was over on the link, ns: a reply may leave its server's buffer later.
 
     A server may put a reply into a buffer, and note that as its end, before the link has carried most

@@ -17,7 +17,7 @@ import polars as pl
 from tracelens.accounting.service import sum_work_until
 from tracelens.caching import cached_property
 from tracelens.replay.links import KEPT, Bond, Line
-from tracelens.replay.occupancy import INCOMING, OUTGOING, Occupancy, find_buffered
+from tracelens.replay.occupancy import INCOMING, OUTGOING, Occupancy, find_ends_on_links
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import EXCHANGE_KINDS
 
@@ -95,7 +95,7 @@ class Requests:
             return self
         received = np.append(self.asked["end_ns"].to_numpy(), -1)
         received = received[self.served["asked"].to_numpy()]
-        until = find_buffered(self.served, self.worker_of_services, received)
+        until = find_ends_on_links(self.served, self.worker_of_services, received)
         return replace(self, served=self.served.with_columns(end_ns=pl.Series(until)))
 
     @property

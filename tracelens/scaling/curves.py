@@ -213,10 +213,9 @@ def _with_forecasts(
     known = Sizes(
         *(np.array([float(getattr(one, name)) for one in points]) for name in _OF_FORECAST)
     )
-    is_replayed = replay is not None and largest.shards > 0 and curve.kind == "weak"
-    again = replay(largest) if replay and is_replayed else None
+    run = replay(largest) if replay and largest.shards and curve.kind == "weak" else None
     forecasts = [
-        (again and forecast_by_replay(again, largest.workers, largest.step_ns, size))
+        (run and forecast_by_replay(run, largest.workers, largest.step_ns, size))
         or forecast(known, size, strong=curve.kind == "strong")
         for size in at
     ]

@@ -232,13 +232,13 @@ def place_by(changed: Changed, layout: Layout) -> None:
     changed.lag = np.where(is_fixed, loaded, changed.lag)
     rows = np.flatnonzero(moves)
     if model.served_variables:
-        parts = _cut(changed, layout, rows)
+        parts = _cut_tasks(changed, layout, rows)
         _update_after_all(changed)
     else:
         moved = tasks.link[rows]
         nbytes = links.nbytes[moved] * more[inside[moved]]
         parts = _Parts(np.arange(len(rows)), tasks.place[rows], nbytes, np.ones(len(rows)))
-    changed.tasks = _replace(changed, rows, parts, costs)
+    changed.tasks = _move_tasks(changed, rows, parts, costs)
 
 
 class _Parts(NamedTuple):
@@ -250,7 +250,7 @@ class _Parts(NamedTuple):
     messages: Floats
 
 
-def _cut(changed: Changed, layout: Layout, rows: Indices) -> _Parts:
+def _cut_tasks(changed: Changed, layout: Layout, rows: Indices) -> _Parts:
     """Return the parts of some tasks, for workers' requests, where a layout has their bytes."""
     model, links, tasks = changed.model, changed.model.links, changed.model.tasks
     service = (links.source[tasks.link[rows]] - model.requests_at) // 2
@@ -261,12 +261,12 @@ def _cut(changed: Changed, layout: Layout, rows: Indices) -> _Parts:
     return _Parts(part, place, nbytes, np.where(tasks.stream[rows[part]] < 0, pieces, 1.0))
 
 
-def _replace(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) -> Tasks:
+def _move_tasks(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) -> Tasks:
     """Return the tasks with parts of some of them instead of these."""
     model, links, tasks = changed.model, changed.model.links, changed.model.tasks
     line, lag = links.line[tasks.link[rows]], changed.lag[tasks.link[rows]]
-    now = costs.predict_all(line, links.nbytes[tasks.link[rows]])
-    then = costs.predict_all(line[parts.task], parts.nbytes)
+    predicted_of_task = costs.predict_all(line, links.nbytes[tasks.link[rows]])
+    predicted_of_part = costs.predict_all(line[parts.task], parts.nbytes)
     step = np.searchsorted(model.steps, links.step[tasks.link[rows]])
     kind, place, part = tasks.kind[rows], tasks.place[rows], parts.task
     shape = (
@@ -276,21 +276,27 @@ def _replace(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) -> Ta
     )
     worked, predicted, predicted_then = np.zeros((3, *shape))
     np.add.at(worked, (kind, step, place), lag)
-    np.add.at(predicted, (kind, step, place), now)
-    np.add.at(predicted_then, (kind[part], step[part], parts.place), then)
+    np.add.at(predicted, (kind, step, place), predicted_of_task)
+    np.add.at(predicted_then, (kind[part], step[part], parts.place), predicted_of_part)
     pace = np.divide(worked, predicted, out=np.full(shape, np.nan), where=predicted > 0)
     usual = _find_usual_paces(pace)
     # What a server took beyond that does not grow with its bytes, but shrinks with them, as queues do.
     beyond = worked - usual * predicted
-    shrinks = np.divide(predicted_then, predicted, out=np.ones(shape), where=predicted > 0)
-    work_then = usual * predicted_then + beyond * np.minimum(shrinks, 1.0)
+    ratio = np.divide(predicted_then, predicted, out=np.ones(shape), where=predicted > 0)
+    work_then = usual * predicted_then + beyond * np.minimum(ratio, 1.0)
     pace_then = np.divide(work_then, predicted_then, out=usual, where=predicted_then > 0)
     at_server, at_other = (
         (kind[part], step[part], place[part]),
         (kind[part], step[part], parts.place),
     )
     moved = tasks.take(rows[part])
-    share = moved.share * then / now[part] * pace_then[at_other] / pace[at_server]
+    share = (
+        moved.share
+        * predicted_of_part
+        / predicted_of_task[part]
+        * pace_then[at_other]
+        / pace[at_server]
+    )
     moved = replace(moved, place=parts.place, share=share, messages=moved.messages * parts.messages)
     others = np.setdiff1d(np.arange(len(tasks.link)), rows)
     return Tasks.concatenate([tasks.take(others), moved])

@@ -61,6 +61,8 @@ def test_a_finding_saves_what_its_fix_does(name: str) -> None:
         if finding.fix is not None:
             (answer,) = replay.asked(f"fix:{number}").answers
             assert finding.saving == pytest.approx(answer.saving, rel=1e-3)
+            if finding.interval is not None:
+                assert finding.interval == pytest.approx(answer.interval, rel=1e-3)
 
 
 def test_fixes_are_replayed_together() -> None:

@@ -15,6 +15,7 @@ from support.tiers import mark_slow
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.load import prepare
+from tracelens.replay.edits.changed import Changed
 from tracelens.replay.graph import Graph
 from tracelens.replay.model import Model
 
@@ -52,9 +53,9 @@ def test_the_unchanged_replay_is_the_run() -> None:
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
     found, total = played(trace)
     assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
-    assert not found.measure_savings(
-        (("forward", "backprop"), np.zeros_like(total)), steps=found.steps
-    ).any()
+    unchanged = Changed(found)
+    unchanged.reduce_work(("forward", "backprop"), np.zeros_like(total))
+    assert not unchanged.measure_savings_ns().any()
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(3), quick=[0]))
@@ -144,8 +145,9 @@ def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
     effect = np.zeros_like(total)
     effect[:, 1] = 30 * MS
-    lost = found.measure_savings((("backprop",), effect), steps=found.steps)
-    assert lost == pytest.approx(30 * MS, abs=0.1 * MS)
+    changed = Changed(found)
+    changed.reduce_work(("backprop",), effect)
+    assert changed.measure_savings_ns() == pytest.approx(30 * MS, abs=0.1 * MS)
 
 
 def noted_late() -> Trace:
@@ -175,6 +177,7 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
     found, total = played(noted_late())
     effect = np.zeros_like(total)
     effect[0, 2] = 20 * MS
-    lag = found.reduce_lags((("backprop",), effect), steps=found.steps)
-    ends = found.graph.play(lag)[found.ends[0]]
+    changed = Changed(found)
+    changed.reduce_work(("backprop",), effect)
+    ends = changed.replayed()[found.ends[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)

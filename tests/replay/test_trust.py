@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.runs.analysed import trace as run
-from support.runs.traces import span, trace_of
+from support.runs.traces import call, span, trace_of
 
 from tracelens.accounting import phases
 from tracelens.load import prepare
@@ -39,6 +39,24 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
     assert identity.reliable == (wait_ms < 10)
     said = "Not reliable: " in whatif(trace, "phase:backprop/2").trust
     assert said == (wait_ms == 10)
+
+
+def test_an_edit_after_which_unknown_waits_are_critical_is_doubted() -> None:
+    """Rank 0 works while rank 1 is blocked by what nothing tells; then both meet."""
+    rows = []
+    for step in range(30):
+        begin, end = 30 * step * MS, (30 * step + 22) * MS
+        for rank, (kind, lasts_ms) in enumerate((("backprop", 20), ("wait", 15))):
+            over = begin + lasts_ms * MS
+            rows += [
+                span(rank, "step", begin, end, step=step),
+                span(rank, kind, begin, over, step=step, depth=1),
+                call(rank, step, over, end, step=step, depth=1, thread=0),
+            ]
+    rows.sort(key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
+    found = whatif(prepare(trace_of(rows, ranks=2)), "phase:backprop=0")
+    assert found.identity.reliable
+    assert found.answers[0].doubt is not None
 
 
 def test_the_interval_holds_what_rigid_time_may_save() -> None:

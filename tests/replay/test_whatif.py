@@ -73,6 +73,11 @@ CASES = {
     "latency": (BLOCKING, replace(BLOCKING, message_ms=0.15), ("latency/2",)),
     "no overlap": (BASE, BLOCKING, ("overlap=off",)),
     "overlap": (BLOCKING, BASE, ("overlap=on",)),
+    "overlap with half the backprop": (
+        BLOCKING,
+        replace(BASE, backprop_ms=BASE.backprop_ms / 2),
+        ("phase:backprop/2", "overlap=on"),
+    ),
     "overlap of long transfers, with a straggler": (
         faulty(replace(BLOCKING, transfer_ms=3), "forward", factor=1.6),
         faulty(replace(BASE, transfer_ms=3), "forward", factor=1.6),
@@ -184,7 +189,7 @@ def test_all_ranks_single_edits() -> None:
         ("placement=best", "none of round_robin, greedy"),
         ("ranks=1", "expected at least two"),
         ("algorithm=star", "none of ring, tree"),
-        ("overlap=on", "all of its reductions are in flight already"),
+        ("overlap=on", "all of its reductions are in flight beside backprop already"),
         ("background=many", "no number of bytes"),
         ("async=on", "servers that join the gradients"),
         ("arrangement=central", "needs parameter servers"),
@@ -224,24 +229,56 @@ def test_a_loss_that_is_averaged_first_stays_where_it_is() -> None:
     assert answer.saving * 100 == pytest.approx(10, abs=1)
 
 
-def test_reductions_between_parts_of_backprop_go_as_well() -> None:
-    """Gradients are reduced one after the other, with backprop between them: two in each step."""
+def reduced_steps(*reductions_ms: tuple[int, int, int], thread: str) -> Trace:
+    """Return 12 steps of 100 ms on two ranks, with two reductions each.
+
+    Args:
+        reductions_ms: When some backprop, and the reduction behind it, begins and when that ends; the
+            update begins behind the last one.
+        thread: The thread of the reductions.
+    """
     rows = []
     for step in range(12):
+        begin = step * 100 * MS
+        over_ms = max(end_ms for _, _, end_ms in reductions_ms)
         for rank in range(2):
             of_rank: dict[str, Any] = {"rank": rank, "thread": "main"}
-            begin = step * 100 * MS
-            rows.append(of_rank | {"kind": "step", "step": step} | between(begin, 0, 90))
-            for number, first_ms in enumerate((5, 45)):
+            rows.append(of_rank | {"kind": "step", "step": step} | between(begin, 0, 98))
+            rows.append(of_rank | {"kind": "update"} | between(begin, over_ms, 98))
+            for number, (first_ms, begin_ms, end_ms) in enumerate(reductions_ms):
+                if first_ms < begin_ms:
+                    work = {"kind": "backprop"} | between(begin, first_ms, begin_ms)
+                    rows.append(of_rank | work)
                 sized = {"communicator": "world", "seq": 2 * step + number, "bytes": 1 << 20}
-                rows.append(
-                    of_rank | {"kind": "backprop"} | between(begin, first_ms, first_ms + 30)
-                )
-                reduction = {"kind": "reduction", "op": "allreduce"} | sized
-                rows.append(of_rank | reduction | between(begin, first_ms + 30, first_ms + 40))
-    trace = tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
+                reduction = {"kind": "reduction", "op": "allreduce", "thread": thread} | sized
+                rows.append(of_rank | reduction | between(begin, begin_ms, end_ms))
+    return tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
+
+
+def test_reductions_between_parts_of_backprop_go_as_well() -> None:
+    """Of two blocking reductions, each behind its part of backprop, the first one is hidden."""
+    trace = reduced_steps((5, 35, 45), (45, 75, 85), thread="main")
     (answer,) = whatif(trace, "overlap=on").answers
     assert answer.notes[0].startswith("24 reductions")
+    assert answer.saving * 100 == pytest.approx(10, abs=0.5)
+
+
+def test_reductions_in_flight_after_backprop_go_beside_it() -> None:
+    """Both are begun when backprop is over: half of the gradients were there 30 ms earlier."""
+    trace = reduced_steps((5, 65, 75), (66, 66, 85), thread="communication")
+    (answer,) = whatif(trace, "overlap=on").answers
+    assert answer.notes[0].startswith("24 reductions")
+    assert answer.saving * 100 == pytest.approx(10, abs=0.5)
+
+
+@pytest.mark.parametrize("edits", [("phase:data=0",), ("phase:data/2", "phase:data=0", "rank:2=0")])
+def test_work_is_taken_off_once(edits: tuple[str, ...]) -> None:
+    """What one edit took off another one does not take off again."""
+    trace = run(faulty(BASE, "data", extra_ms=30, every=10))
+    alone = whatif(trace, edits[-1]).answers[0].saving
+    (twice,) = whatif(trace, *edits, edits[-1]).answers
+    assert twice.saving == pytest.approx(whatif(trace, *edits).answers[0].saving)
+    assert twice.saving >= alone
 
 
 def test_a_refusal_says_what_is_in_the_way() -> None:

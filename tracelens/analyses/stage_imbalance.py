@@ -23,6 +23,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
+from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.stats.robust import bootstrap_interval, medians
 
@@ -87,8 +88,9 @@ def run(facts: Facts) -> StageImbalance:
     if replay is None:
         return StageImbalance(table)
     found = _finding(facts, replay, own, stages, usual)
-    alike = replay.reduce_lags(*_changes(own, stages, alike=True), steps=own.steps)
-    bubble = replay.measure_waits_ns(alike)
+    alike = Changed(replay)
+    WorkFix(own.steps, _changes(own, stages, alike=True)).apply(alike)
+    bubble = replay.measure_waits_ns(alike.lag)
     return StageImbalance(table, bubble, () if found is None else (found,))
 
 
@@ -130,7 +132,10 @@ def _finding(
     if few or is_long.mean() < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
     fix = WorkFix(own.steps, _changes(own, stages, alike=False))
-    lost = np.maximum(replay.measure_savings(*fix.changes, steps=fix.steps), 0.0)
+    changed = Changed(replay)
+    fix.apply(changed)
+    saved_ns = changed.measure_savings_ns()[np.searchsorted(replay.steps, fix.steps)]
+    lost = np.maximum(saved_ns, 0.0)
     job = max(job_ns(facts.trace), 1)
     saving = float(lost.sum()) / job
     if saving < MIN_SAVING_OF_EVEN_STAGES:

@@ -82,6 +82,8 @@ def price_delay(
     total = np.nan_to_num(total, nan=0.0)
     side_by_side = measure_side_by_side(total, effect)
     replayed = None if replay is None else replay(effect)
+    if replayed is None or not replayed.identity.reliable:
+        replayed = replay = None
     lost = side_by_side if replayed is None else replayed.saved
     touched = np.asarray(effect.any(axis=1))
     late = effect > 0

@@ -428,26 +428,6 @@ class Model:
         sums = np.bincount(self.cells[is_known], worked[is_known], minlength=shape[0] * shape[1])
         return sums.astype(np.float64).reshape(shape).T
 
-    def reduce_lags(
-        self, *changes: tuple[Sequence[str], Floats], steps: Ints, lag: Floats | None = None
-    ) -> Floats:
-        """Return the lags if workers work for less in some phases.
-
-        Args:
-            changes: Names of phases, and what is taken off them (below 0: added), ns, [step, worker].
-            steps: The step of each row of these; other steps than those of the model do not count.
-            lag: What the lags are before, ns; None = as recorded.
-        """
-        lag = (self.links.lag if lag is None else lag).copy()
-        is_replayed = np.isin(steps, self.steps)
-        rows = np.searchsorted(self.steps, steps[is_replayed])
-        for names, effect in changes:
-            each = np.zeros((len(self.steps), len(self.threads)))
-            each[rows] = effect[is_replayed]
-            less = self.spread_over_links(each, self.worked(names))
-            lag[: len(less)] = np.maximum(lag[: len(less)] - less, 0.0)
-        return lag
-
     def spread_over_links(self, effect: Floats, worked: Floats) -> Floats:
         """Spread workers' effects in each step over the first links; return what is taken off each.
 
@@ -500,12 +480,6 @@ class Model:
                 rows = np.flatnonzero(is_changed & (links.communicator == number))
                 factors[rows] = takes[communicator][place[rows]]
         return self.extend_to_departures(factors)
-
-    def measure_savings(self, *changes: tuple[Sequence[str], Floats], steps: Ints) -> Floats:
-        """Return by how much shorter each step is with such changes, ns, [step]; see `reduce_lags`."""
-        times = self.replayed(self.reduce_lags(*changes, steps=steps))
-        saved = self.lengths(self.usual) - self.lengths(times)
-        return np.asarray(saved[np.searchsorted(self.steps, steps)])
 
 
 def _measure_overrun(cell: Ints, spent: Floats, steps: int) -> Floats:

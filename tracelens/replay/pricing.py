@@ -106,7 +106,7 @@ def price_less_work(
     """
     ((names, effect),) = fix.changes
     savings = None if replay is None else replay.measure_savings(names, effect, fix.steps)
-    if savings is not None:
+    if savings is not None and savings.identity.reliable:
         saved_ns = np.maximum(savings.saved, 0.0)
         interval = savings.identity.widen(bootstrap_interval(saved_ns, job_ns))
         return WorkPrice(float(saved_ns.sum()) / job_ns, interval, fix)
@@ -128,7 +128,7 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
     model = replay.build_around(steps)
     if model is None:
         return TransferPrice(np.minimum(lost_ns, exposed_transfer(replay.phases, steps)))
-    changed = Changed(model, model.links.lag.copy())
+    changed = Changed(model)
     fix.apply(changed)
     saved_ns = _attribute(changed.measure_savings_ns(), model, steps)
     is_replayed = np.isin(steps, model.steps)
@@ -198,7 +198,7 @@ def _try_joins(
     sizes = np.bincount(of_step, np.maximum(calls.nbytes[is_joined], 0))
     for parts in _part_counts(usual_calls):
         nbytes = int(np.ceil(np.median(sizes) / parts))
-        changed = Changed(model, model.links.lag.copy())
+        changed = Changed(model)
         joined = join_calls(changed, fix.cost, calls, moment, nbytes, steps=steps)
         messages = (len(joined) - np.count_nonzero(~is_joined)) / len(steps)
         yield JoinedCalls(

@@ -8,15 +8,17 @@ which every length is known gets shorter by the same share; a rigid one by less.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import percent
+from tracelens.replay.edits.changed import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tracelens.arrays import Floats
     from tracelens.replay.model import Model
 
 __all__ = ["Ambiguity", "Identity"]
@@ -80,8 +82,8 @@ class Identity:
     """How far the replay without edits is from the recorded run, and how rigid it is, as shares.
 
     `whole` is of the run's length, `median_step` that of the usual step. `kept` is the share of workers'
-    time in which they were blocked by what the trace does not tell: no edit changes it. `rigid` is the
-    share of such time on the critical path of the replay.
+    time in which they were blocked by what the trace does not tell: no edit changes it. `rigid` is such
+    time on the critical path of the replay, as a share of the run.
     """
 
     whole: float
@@ -92,19 +94,22 @@ class Identity:
     @classmethod
     def of(cls, model: Model) -> Self:
         """Replay a run without edits, and with all known lengths shorter."""
-        usual = model.lengths(model.usual)
-        shorter = model.lengths(
-            model.replayed(model.links.lag - SHARE_TO_SHORTEN_LENGTHS * model.known_lags)
-        )
-        replayed_ns = max(float(usual.sum()), 1.0)
-        response = float((usual - shorter).sum()) / (SHARE_TO_SHORTEN_LENGTHS * replayed_ns)
         whole, median_step = model.errors
-        return cls(
-            whole=whole,
-            median_step=median_step,
-            kept=model.kept_share,
-            rigid=min(max(1.0 - response, 0.0), 1.0),
-        )
+        return cls(whole, median_step, model.kept_share, 0.0).after(Changed(model), model.usual)
+
+    def after(self, changed: Changed, times: Floats) -> Self:
+        """Return it with the rigid time after edits, if that is more: another path may be critical then.
+
+        Args:
+            changed: The run with edits.
+            times: When its moments come, ns.
+        """
+        lengths = changed.model.lengths
+        replayed_ns = float(lengths(times).sum())
+        shorter_ns = float(lengths(changed.replayed(SHARE_TO_SHORTEN_LENGTHS)).sum())
+        rigid_ns = replayed_ns - (replayed_ns - shorter_ns) / SHARE_TO_SHORTEN_LENGTHS
+        rigid = min(rigid_ns / max(float(lengths(changed.model.usual).sum()), 1.0), 1.0)
+        return replace(self, rigid=max(self.rigid, rigid))
 
     def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of a saving that also holds what rigid time may save.

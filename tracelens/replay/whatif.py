@@ -19,7 +19,7 @@ from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.findings import predicted
 from tracelens.model.fmt import percent
-from tracelens.replay.edits.read import edited, known_edits
+from tracelens.replay.edits.read import edited, fix_number, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
 from tracelens.replay.trust import Ambiguity, Identity
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats
+    from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.edits.fixes import Fix
@@ -107,22 +108,22 @@ class WhatIf:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A run that answers again and again; `fixes` are those of its findings, for ``fix:N``."""
+    """A run that answers again and again; `findings` are those of its report, for ``fix:N``."""
 
     trace: str
     model: Model
-    fixes: Sequence[Fix | None] = ()
+    findings: Sequence[Finding] = ()
 
     @classmethod
     def of(
-        cls, trace: Trace, phases: Phases | None = None, fixes: Sequence[Fix | None] = ()
+        cls, trace: Trace, phases: Phases | None = None, findings: Sequence[Finding] = ()
     ) -> Self:
         """Make it of a trace.
 
         Args:
             trace: As `tracelens.open` returns it.
             phases: The partition of its time, if that was made before.
-            fixes: The fix of each finding of its report, in the order of the report.
+            findings: Those of its report, in the order of the report.
 
         Raises:
             InvalidArgument: it has no steps.
@@ -132,7 +133,12 @@ class Replay:
             raise InvalidArgument(
                 "The run has no steps on all its workers: there is nothing to replay."
             )
-        return cls(trace.path.name if trace.path else "", model, fixes)
+        return cls(trace.path.name if trace.path else "", model, findings)
+
+    @property
+    def fixes(self) -> tuple[Fix | None, ...]:
+        """The fix of each finding; None where its saving is no replay's."""
+        return tuple(finding.fix for finding in self.findings)
 
     def asked(self, *edits: str) -> WhatIf:
         """Answer edits that are made together; with ``all``, every single one that is known.
@@ -188,10 +194,14 @@ class Replay:
         recorded = model.lengths(model.recorded)
         whole, count = float(recorded.sum()), len(recorded)
         share = float(saved.sum() / whole)
-        low, high = predicted(share, self.identity.widen(bootstrap_interval(saved, whole)))
+        identity = self.identity.after(changed, times)
+        doubt = identity.doubt if self.identity.reliable else None
+        low, high = predicted(share, identity.widen(bootstrap_interval(saved, whole)))
         ambiguity = Ambiguity.find(model, share, lambda other: self._saving(other, edits))
         if ambiguity is not None:
             low, high = low + ambiguity.low - share, high + ambiguity.high - share
+            doubt = ambiguity.doubt
+        low, high = self._interval_of_finding(edits, share) or (low, high)
         before = whole / count
         waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
         return Answer(
@@ -206,8 +216,23 @@ class Replay:
                 for rank, was, then in zip(model.ranks, *waits, strict=True)
             },
             notes=tuple(changed.notes),
-            doubt=None if ambiguity is None else ambiguity.doubt,
+            doubt=doubt,
         )
+
+    def _interval_of_finding(
+        self, edits: Sequence[str], share: float
+    ) -> tuple[float, float] | None:
+        """Return the interval that the report gives for what the fix of one finding saves.
+
+        It knows more than the replay does: in which steps the loss is, and how sure its size is.
+        """
+        if len(edits) != 1 or (number := fix_number(edits[0])) is None:
+            return None
+        finding = self.findings[number - 1]
+        if not finding.saving or finding.interval is None:
+            return None
+        low, high = finding.interval
+        return low * share / finding.saving, high * share / finding.saving
 
     def _saving(self, model: Model, edits: Sequence[str]) -> float:
         """Return what edits save of another model of the run."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.caching import cached_property
+from tracelens.replay.edits.changed import Changed
 from tracelens.replay.model import Model
 from tracelens.replay.trust import Identity
 
@@ -42,13 +43,20 @@ class Savings:
     """By how much shorter each step is, ns, [step].
 
     `in_flight` says whether reductions run beside the training threads, `inferred` whether ranks meet in
-    collectives that no span shows. `identity` is that of the least reliable replay.
+    collectives that no span shows. `replays` are those of windows: how far each is from the run without
+    the effect, the window with it, and when its moments come then, ns.
     """
 
     saved: Floats
     in_flight: bool
     inferred: bool
-    identity: Identity
+    replays: tuple[tuple[Identity, Changed, Floats], ...]
+
+    @cached_property
+    def identity(self) -> Identity:
+        """That of the least reliable replay."""
+        after = (identity.after(changed, times) for identity, changed, times in self.replays)
+        return max(after, key=lambda identity: identity.rigid)
 
 
 @dataclass(eq=False)
@@ -79,25 +87,28 @@ class WindowedReplay:
         windows = self._choose_windows(np.flatnonzero(late), len(steps))
         saved, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
         in_flight = inferred = False
-        identities: list[Identity] = []
+        replays: list[tuple[Identity, Changed, Floats]] = []
         for first, stop in windows:
             model = self._model_of(int(steps[first]), int(steps[stop - 1]))
             if model is None or not self._is_reliable(model):
                 return None
-            identities.append(self.identity_of(model))
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
             rows = np.arange(first, stop)
-            saved[rows] = model.measure_savings((names, effect[rows]), steps=steps[rows])
+            changed = Changed(model)
+            changed.reduce_work(names, effect[rows], steps[rows])
+            times = changed.replayed()
+            replays.append((self.identity_of(model), changed, times))
+            saved_ns = model.lengths(model.usual) - model.lengths(times)
+            saved[rows] = saved_ns[np.searchsorted(model.steps, steps[rows])]
             # Calls that a window cuts through are not replayed.
             inside = rows[first > 0 : len(rows) - (stop < len(steps))]
             is_replayed[inside] = True
-        if not identities:
+        if not replays:
             return None
         share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
         saved = np.where(is_replayed, saved, late * share)
-        worst = max(identities, key=lambda identity: identity.rigid)
-        return Savings(saved, in_flight, inferred, worst)
+        return Savings(saved, in_flight, inferred, tuple(replays))
 
     def build_whole(self) -> Model | None:
         """Return the model of all steps, however many there are; None if no replay is reliable."""

@@ -42,4 +42,4 @@ def replay_with_fixes(trace: Trace) -> Replay:
     report = analyze(trace)
     phases = report.results["phases"]
     assert isinstance(phases, Phases)
-    return Replay.of(trace, phases, tuple(finding.fix for finding in report.findings))
+    return Replay.of(trace, phases, report.findings)

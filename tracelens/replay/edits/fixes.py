@@ -44,7 +44,8 @@ class WorkFix:
 
     def apply(self, changed: Changed) -> None:
         """Shorten the work of a run."""
-        changed.lag = changed.model.reduce_lags(*self.changes, steps=self.steps, lag=changed.lag)
+        for names, effect in self.changes:
+            changed.reduce_work(names, effect, self.steps)
 
 
 @dataclass(frozen=True, eq=False)

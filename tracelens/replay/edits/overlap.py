@@ -21,7 +21,9 @@ from tracelens.replay.edits.rank_links import find_rank_links
 from tracelens.simulator.algorithms import transfer
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Indices, Ints
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
@@ -57,27 +59,27 @@ def no_overlap(changed: Changed) -> None:
 
 
 def beside_backprop(changed: Changed) -> None:
-    """Let reductions that stop their ranks after backprop go while it runs.
+    """Let reductions go while backprop runs, where their ranks begin them after it or wait in them.
 
     Each goes when all ranks have its gradients and the one before is through; ranks wait for all of them
     where they waited for the last.
 
     Raises:
-        InvalidArgument: no reduction stops its ranks right after backprop.
+        InvalidArgument: no reduction is begun right after backprop.
     """
     model = changed.model
-    found = 0
+    count = 0
     for call, at in zip(model.calls, model.calls_at, strict=True):
         if call.line.what in _REDUCTIONS:
-            blocking = _Blocking.of(model, call, at)
-            found += sum(blocking.overlap(changed, run) for run in blocking.runs)
-    if not found:
-        reason = _explain_refusal(model)
+            reductions = _Reductions.of(changed, call, at)
+            count += sum(reductions.overlap(changed, chain) for chain in reductions.chains)
+    if not count:
         raise InvalidArgument(
-            f"this needs reductions that stop their ranks right after backprop; {reason}."
+            "this needs reductions that their ranks begin after backprop; "
+            f"{_explain_refusal(model)}."
         )
     changed.notes.append(
-        f"{fmt.count(found, 'reduction')} would go beside backprop, each when its share of the step's "
+        f"{fmt.count(count, 'reduction')} would go beside backprop, each when its share of the step's "
         "bytes is done of it; what they take from compute is not in it."
     )
 
@@ -90,7 +92,7 @@ def _explain_refusal(model: Model) -> str:
     if not model.worked(("backprop",)).any():
         return "this trace has no span of backprop"
     if all(call.in_flight.all() for call in reductions):
-        return "all of its reductions are in flight already"
+        return "all of its reductions are in flight beside backprop already"
     return "before each of its blocking reductions ranks do something else"
 
 
@@ -132,13 +134,13 @@ def write_in_background(changed: Changed, nbytes: str) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class _Blocking:
-    """Reductions of a communicator that stop their ranks; number i goes at moment `at` + 2 i.
+class _Reductions:
+    """Reductions of a communicator; number i goes at moment `at` + 2 i.
 
-    [call, worker]: `begin` are the moments at which ranks come to them, -1 where it is none; `enters`
-    and `leaves` the links to the wire, and from it. [moment]: `ready` is how long before it backprop was
-    over, `backprop` how much of it lies between the moment and the one before, `other` of updates,
-    forward and data.
+    [call, worker]: `begin` are the moments at which ranks begin them, -1 where it is none; `enters` and
+    `leaves` the links to the wire, and from it. [moment]: `since_backprop` is how long before it
+    backprop was over, `backprop` how much of it lies between the moment and the one before, `other` of
+    updates, forward and data; all ns.
     """
 
     call: Calls
@@ -146,56 +148,75 @@ class _Blocking:
     begin: Ints
     enters: Indices
     leaves: Indices
-    ready: Floats
+    since_backprop: Floats
     backprop: Floats
     other: Floats
 
     @classmethod
-    def of(cls, model: Model, call: Calls, at: int) -> Self:
+    def of(cls, changed: Changed, call: Calls, at: int) -> Self:
         """Find them in a run."""
+        model = changed.model
         enters, leaves = find_rank_links(model, call, at)
         begin = np.where(enters >= 0, model.links.source[enters], -1)
         backprop, other = (
-            model.threads.add_after_moments(model.worked(names))
+            model.threads.add_after_moments(changed.worked(names))
             for names in (("backprop",), ("update", "forward", "data"))
         )
-        ready = _since_backprop(model.threads)
-        return cls(call, at, begin, enters, leaves, ready, backprop, other)
+        since_backprop = _since_backprop(model.threads)
+        return cls(call, at, begin, enters, leaves, since_backprop, backprop, other)
 
     @property
-    def runs(self) -> list[tuple[int, int]]:
-        """The first and the last call of each stretch after backprop, in which ranks do little else."""
-        whole = self.call.stops.all(axis=1) & (self.begin >= 0).all(axis=1)
-        goes_on = self.other[self.begin].max(axis=1) <= 0
-        found: list[tuple[int, int]] = []
-        follows_backprop = whole & (self.backprop[self.begin].min(axis=1) > 0)
-        for begin, last in _runs(self.call, np.flatnonzero(whole)):
-            # Calls before backprop, of a loss for instance, stay where they are.
-            for first in (begin + np.flatnonzero(follows_backprop[begin : last + 1])).tolist():
-                if found and first <= found[-1][1]:
-                    continue
-                later = np.arange(first + 1, last + 1)
-                stop = later[~(whole & goes_on)[later]]
-                found.append((first, int(stop[0]) - 1 if len(stop) else last))
-        return found
+    def chains(self) -> list[list[list[int]]]:
+        """The calls that can go earlier: of each update, those after each part of backprop.
 
-    def overlap(self, changed: Changed, run: tuple[int, int]) -> int:
-        """Let the calls of a step go beside backprop; return how many there are."""
-        first, last = run
-        rows = np.arange(first, last + 1)
-        sizes = np.maximum(self.call.nbytes[rows], 1).astype(np.float64)
-        left = 1 - np.cumsum(sizes) / sizes.sum()
-        begin, wire = self.begin[first], self.at + 2 * rows
-        edge = (
-            begin - 1 - self.call.worker
-        )  # a thread has a moment more than links from one to the next
-        since = self.ready[begin] + left[:, None] * self.backprop[begin]
-        lag = np.maximum(changed.lag[edge] - since, 0.0)
-        target = np.broadcast_to(wire[:, None], lag.shape)
+        Ranks do nothing but backprop between them. Calls in flight can go earlier only if all of them
+        are begun when backprop is over.
+        """
+        is_begun = (self.begin >= 0).all(axis=1)
+        blocking = self._find_chains(is_begun & np.asarray(self.call.stops.all(axis=1)))
+        flying = self._find_chains(is_begun & self.call.in_flight)
+        return blocking + [chain for chain in flying if len(chain) == 1 and len(chain[0]) > 1]
+
+    def _find_chains(self, is_usable: Flags) -> list[list[list[int]]]:
+        """Return the chains of some calls."""
+        rows = np.flatnonzero(is_usable)
+        follows_backprop = self.backprop[self.begin[rows]].min(axis=1) > 0
+        continues = self.other[self.begin[rows]].max(axis=1) <= 0
+        continues &= (np.diff(rows, prepend=-2) == 1) & (
+            np.diff(self.call.step[rows], prepend=-1) == 0
+        )
+        chains: list[list[list[int]]] = []
+        chain: list[list[int]] = []
+        for row, is_new_part, is_next in zip(
+            rows.tolist(), follows_backprop.tolist(), continues.tolist(), strict=True
+        ):
+            if not is_next:
+                chain = []
+            if is_new_part:
+                chain.append([row])
+                if len(chain) == 1:
+                    chains.append(chain)
+            elif chain:
+                chain[-1].append(row)
+        return chains
+
+    def overlap(self, changed: Changed, chain: Sequence[Sequence[int]]) -> int:
+        """Let the calls of a chain go beside backprop; return how many there are."""
+        for part in chain:
+            sizes = np.maximum(self.call.nbytes[part], 1).astype(np.float64)
+            left = 1 - np.cumsum(sizes) / sizes.sum()
+            begin = self.begin[part[0]]
+            # A thread has a moment more than links from one to the next.
+            edge = begin - 1 - self.call.worker
+            since = self.since_backprop[begin] + left[:, None] * self.backprop[begin]
+            lag = np.maximum(changed.lag[edge] - since, 0.0)
+            source, target = np.broadcast_arrays(begin - 1, (self.at + 2 * np.array(part))[:, None])
+            changed.follow(source.ravel(), target.ravel(), lag.ravel())
+        rows = np.concatenate(chain)
+        wire = self.at + 2 * rows
         changed.release(self.enters[rows].ravel())
-        changed.follow(np.broadcast_to(begin - 1, lag.shape).ravel(), target.ravel(), lag.ravel())
         changed.follow(wire[:-1] + 1, wire[1:])
-        leaves = self.leaves[rows[:-1]]
+        leaves = self.leaves[rows[:-1]][self.call.stops[rows[:-1]]]
         changed.release(leaves[leaves >= 0])
         return len(rows)
 

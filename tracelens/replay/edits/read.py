@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens.replay.edits.fixes import Fix
     from tracelens.replay.model import Model
 
-__all__ = ["FORMS", "edited", "known_edits"]
+__all__ = ["FORMS", "edited", "fix_number", "known_edits"]
 
 FORMS: Final = (
     "fix:N, rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
@@ -52,7 +52,7 @@ def edited(model: Model, edits: Sequence[str], fixes: Sequence[Fix | None] = ())
     balanced_ranks = frozenset(
         change.balanced_rank for change in changes if change.balanced_rank is not None
     )
-    changed = Changed(model, model.links.lag.copy(), balanced_ranks)
+    changed = Changed(model, balanced_ranks)
     for change in sorted(changes, key=lambda change: not change.is_work):
         try:
             change.apply(changed)
@@ -84,12 +84,17 @@ def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
         yield _Change(text, partial(change, **how), change is work, balanced_rank)
 
 
+def fix_number(edit: str) -> int | None:
+    """Return the number of the finding whose fix an edit is; None for other edits."""
+    match = _FIX.fullmatch(edit.strip())
+    return None if match is None else int(match["number"])
+
+
 def _find_fix(edit: str, fixes: Sequence[Fix | None]) -> Fix | None:
     """Return the fix that an edit names; None for other edits."""
-    match = _FIX.fullmatch(edit.strip())
-    if match is None:
+    number = fix_number(edit)
+    if number is None:
         return None
-    number = int(match["number"])
     if not fixes:
         raise InvalidArgument(f"{edit}: the report of this run has no findings.")
     if not 1 <= number <= len(fixes):

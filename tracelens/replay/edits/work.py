@@ -41,7 +41,7 @@ def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None
         raise InvalidArgument("the median of the others needs at least two ranks.")
     chosen = range(len(model.ranks)) if rank is None else [model.ranks.index(int(rank))]
     for name in OWN_CATEGORIES if phase is None else (phase,):
-        worked = model.worked((name,))
+        worked = changed.worked((name,))
         if not worked.any():
             continue
         each = model.sum_by_step(worked)
@@ -49,8 +49,7 @@ def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None
         for worker in chosen:
             target = _choose_target(each, worker, to, changed.balanced_ranks, model.ranks)
             relieved_ns[:, worker] = each[:, worker] - target
-        changed.lag[: len(worked)] -= model.spread_over_links(relieved_ns, worked)
-    np.maximum(changed.lag, 0.0, out=changed.lag)
+        changed.reduce_work((name,), relieved_ns)
 
 
 def _shown(ranks: Sequence[int]) -> str:

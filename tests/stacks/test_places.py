@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tracelens_instrument.stacks.timeline import path_shortener
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
 
@@ -17,12 +21,20 @@ FOLDERS = ["/home/ann/run", "/opt/py/lib", "/opt/py/lib/site-packages", "", "/"]
         ("/opt/py/lib/site-packages/torch/nn/functional.py", "torch/nn/functional.py"),
         ("/opt/py/lib/threading.py", "threading.py"),
         ("/home/ann/run/data/load.py", "data/load.py"),
-        ("/home/ann/runner.py", "/home/ann/runner.py"),
+        ("/home/ann/runner.py", "runner.py"),
         ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
     ],
 )
 def test_the_innermost_folder_counts(file: str, short: str) -> None:
     assert path_shortener(FOLDERS)(file) == short
+
+
+def test_a_file_that_is_nowhere_imported_from_is_named_from_its_package(tmp_path: Path) -> None:
+    package = tmp_path / "package" / "inner"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    assert path_shortener(FOLDERS)(str(package / "module.py")) == "package/inner/module.py"
 
 
 def test_modules_and_the_training_are_found_without_being_told() -> None:

@@ -34,7 +34,8 @@ def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]
     """Return what names files from the innermost of these folders in which they lie.
 
     So a frame reads ``torch/nn/modules/linear.py`` rather than where this machine keeps PyTorch, reads
-    the same on all hosts, and tells no user's home.
+    the same on all hosts, and tells no user's home. A file in none of the folders is named from its
+    package on, or by its name alone.
 
     Args:
         folders: Default: the working directory and what modules are imported from.
@@ -48,7 +49,11 @@ def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]
         for prefix in longest_first:
             if file.startswith(prefix):
                 return file[len(prefix) :]
-        return file
+        path = Path(file)
+        if not path.is_absolute():
+            return file
+        outside = (folder for folder in path.parents if not (folder / "__init__.py").is_file())
+        return str(path.relative_to(next(outside, path.anchor)))
 
     return short
 

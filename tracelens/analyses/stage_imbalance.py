@@ -47,7 +47,7 @@ STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 # of a step: a stage that is beyond the mean of all by less is not too long [calibrate]
 MIN_RESIDUAL_OF_LONG_STAGE: Final = 0.05
-MIN_STEPS_FOR_STAGE_TEST: Final = 30  # steps: fewer are not judged [calibrate]
+MIN_STEPS_FOR_STAGE_TEST: Final = 10  # steps: fewer are not judged [calibrate]
 # share of steps: a stage is not reported if it is too long in fewer [calibrate]
 MIN_SHARE_OF_STEPS_OF_LONG_STAGE: Final = 0.75
 MIN_SAVING_OF_EVEN_STAGES: Final = 0.01  # of the job: an imbalance of less is not reported [policy]

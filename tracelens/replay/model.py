@@ -115,26 +115,13 @@ class Model:
         windows = _choose_windows(trace, steps)
         if not windows:
             return None
-        first = np.array([window["start_ns"][0] for window in windows])
-        last = np.array([window["end_ns"][-1] for window in windows])
         timeline = Timeline.from_pieces(_take_pieces(phases, windows))
+        first, last = _find_ends(windows)
         sent, received = messages_of(trace, timeline, first, last)
-        as_recorded = [*complete_calls(trace, first, last)]
-        queue = Queue.from_calls(as_recorded)
-        noticed = [call.noticed(timeline) for call in as_recorded]
-        noticed = end_waits(noticed, timeline, (sent, received))
-        recorded_calls = estimate_ready_calls(noticed, queue, timeline.pieces, windows)
-        requests = Requests.of(trace, first, last).noticed(timeline)
-        needs = find_needs(requests.asked, timeline, windows)
-        unknown_needs = measure_unknown_needs(requests.asked, needs, timeline)
+        recorded_calls, queue = _read_calls(trace, timeline, windows, (sent, received))
+        requests = _read_requests(trace, timeline, windows)
         in_recorded_order |= requests.served.height > MAX_SERVICES_IN_ARRIVAL_ORDER
-        requests = replace(
-            requests,
-            in_recorded_order=in_recorded_order,
-            alternative=alternative,
-            needs=needs,
-            unknown_needs=unknown_needs,
-        )
+        requests = replace(requests, in_recorded_order=in_recorded_order, alternative=alternative)
         asked = requests.sides
         sides = [sent, received, *(call.sides for call in recorded_calls), asked]
         implicit = [*_implicit_calls(trace, timeline, windows, sides)]
@@ -539,6 +526,33 @@ def _take_pieces(phases: Phases, windows: Sequence[pl.DataFrame]) -> list[Worker
         )
         for window in windows
     ]
+
+
+def _find_ends(windows: Sequence[pl.DataFrame]) -> tuple[Ints, Ints]:
+    """Return when the first step of each worker begins, and when its last one ends, ns."""
+    begins_ns = np.array([window["start_ns"][0] for window in windows])
+    return begins_ns, np.array([window["end_ns"][-1] for window in windows])
+
+
+def _read_calls(
+    trace: Trace,
+    timeline: Timeline,
+    windows: Sequence[pl.DataFrame],
+    messages: tuple[Sides, Sides],
+) -> tuple[list[Calls], Queue]:
+    """Return the collectives that spans show, from when their data was ready, and who waits for whom."""
+    recorded = [*complete_calls(trace, *_find_ends(windows))]
+    queue = Queue.from_calls(recorded)
+    noticed = end_waits([call.noticed(timeline) for call in recorded], timeline, messages)
+    return [*estimate_ready_calls(noticed, queue, timeline.pieces, windows)], queue
+
+
+def _read_requests(trace: Trace, timeline: Timeline, windows: Sequence[pl.DataFrame]) -> Requests:
+    """Return what workers ask of servers, and when they need it."""
+    requests = Requests.of(trace, *_find_ends(windows)).noticed(timeline)
+    needs = find_needs(requests.asked, timeline, windows)
+    unknown_needs = measure_unknown_needs(requests.asked, needs, timeline)
+    return replace(requests, needs=needs, unknown_needs=unknown_needs)
 
 
 def _implicit_calls(

@@ -58,7 +58,7 @@ def first_come(changed: Changed) -> None:
 def _apply_each(changed: Changed, joined: Indices) -> None:
     """Make updates that joined all workers' gradients once after each of these, as long each time."""
     model, served = changed.model, changed.model.requests.served
-    wires = model.wires[model.requests_at + 2 * np.arange(served.height)]
+    wires = model.service_links
     services = served.select("server", "step", "op", key=pl.col("key").fill_null(-1)).with_columns(
         row=pl.Series(np.arange(served.height)),
         ns=pl.Series(changed.lag[wires]),

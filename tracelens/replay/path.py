@@ -109,12 +109,8 @@ class Lanes:
 
 def _waits(bounds: Ints, category: Array) -> tuple[Ints, Ints]:
     """Return ends and begins of what stands waiting, neighbours joined."""
-    waiting = np.concatenate([[False], np.asarray(category) == WAIT, [False]])
-    begins, ends = (
-        np.flatnonzero(~waiting[:-1] & waiting[1:]),
-        np.flatnonzero(waiting[:-1] & ~waiting[1:]),
-    )
-    return bounds[ends], bounds[begins]
+    edges = bounds[np.flatnonzero(np.diff(category == WAIT, prepend=False, append=False))]
+    return edges[1::2], edges[::2]
 
 
 def walk_path(lanes: Lanes) -> pl.DataFrame:

@@ -59,7 +59,30 @@ class Queue:
     @classmethod
     def from_calls(cls, calls: Sequence[Calls]) -> Self:
         """Find those reductions that begin when the call before leaves their stream."""
-        return cls(*_find_queued(calls))
+        parts = [np.zeros((7, 0), np.int64)]
+        for number, call in enumerate(calls):
+            column, row = np.nonzero(~call.stops.T)
+            times = (values[row, column] for values in (call.thread, call.start, call.end))
+            ids = np.full(len(row), number), row, column, call.worker[column]
+            parts.append(np.stack([*ids, *times]))
+        cells = np.concatenate(parts, axis=1)
+        # Worker by worker, and stream by stream.
+        group, row, column, worker, thread, begin, end = cells[:, np.lexsort(cells[[5, 4, 3]])]
+        gap_ns = begin[1:] - end[:-1]
+        same_thread = (worker[1:] == worker[:-1]) & (thread[1:] == thread[:-1])
+        overlaps = same_thread & (gap_ns < -MAX_QUEUE_GAP_NS)
+        of_thread = np.append(0, np.cumsum(~same_thread))
+        overlap_count = np.bincount(of_thread[1:], overlaps, minlength=int(of_thread[-1]) + 1)
+        is_stream = overlap_count <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * np.bincount(of_thread)
+        is_reduction = np.array([call.line.what in _REDUCTIONS for call in calls], np.bool_)
+        holds_wire = np.array([not call.is_rooted for call in calls], np.bool_)
+        queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
+        queued &= is_reduction[group[1:]] & holds_wire[group[:-1]]
+        after = np.flatnonzero(queued) + 1
+        before = after - 1
+        return cls(
+            group[after], row[after], column[after], group[before], row[before], begin[after]
+        )
 
     def mark(self, group: int, shape: tuple[int, int]) -> Flags:
         """Return True for the cells of some `Calls` that queued, [call, rank]."""
@@ -85,32 +108,6 @@ class Queue:
                 row, before_row = pair[:, is_last]
                 source, target = places[before] + 2 * before_row + 1, places[group] + 2 * row
                 links.add(source, target, lag_ns[order][is_last])
-
-
-def _find_queued(calls: Sequence[Calls]) -> Sequence[Ints]:
-    """Return the columns of `Queue`, worker by worker."""
-    parts = [np.zeros((7, 0), np.int64)]
-    for group, call in enumerate(calls):
-        column, row = np.nonzero(~call.stops.T)
-        times = (values[row, column] for values in (call.thread, call.start, call.end))
-        parts.append(np.stack([np.full(len(row), group), row, column, call.worker[column], *times]))
-    cells = np.concatenate(parts, axis=1)
-    if not cells.size:
-        return [*cells[:6]]
-    group, row, column, worker, thread, begin, end = cells[:, np.lexsort(cells[[5, 4, 3]])]
-    gap_ns = begin[1:] - end[:-1]
-    same_thread = (worker[1:] == worker[:-1]) & (thread[1:] == thread[:-1])
-    overlaps = same_thread & (gap_ns < -MAX_QUEUE_GAP_NS)
-    of_thread = np.append(0, np.cumsum(~same_thread))
-    overlap_count = np.bincount(of_thread[1:], overlaps, minlength=int(of_thread[-1]) + 1)
-    is_stream = overlap_count <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * np.bincount(of_thread)
-    is_reduction = np.array([call.line.what in _REDUCTIONS for call in calls])
-    holds_wire = np.array([not call.is_rooted for call in calls])
-    queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
-    queued &= is_reduction[group[1:]] & holds_wire[group[:-1]]
-    after = np.flatnonzero(queued) + 1
-    before = after - 1
-    return group[after], row[after], column[after], group[before], row[before], begin[after]
 
 
 def estimate_ready_calls(

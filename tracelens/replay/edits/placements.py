@@ -8,7 +8,7 @@ as loaded as each of so many would be.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import polars as pl
@@ -188,12 +188,9 @@ def place_by(changed: Changed, layout: Layout) -> None:
     model, links, costs = changed.model, changed.model.links, Costs(changed.model.links)
     now, shares = held(model), layout.loads(model.variables)
     moves_any = len(now) != len(shares) or (len(now) > 1 and bool(model.served_variables))
-    if not moves_any:
-        held_bytes = np.array([*now.values()])
-        if np.allclose(
-            shares, held_bytes / held_bytes.sum(), rtol=0, atol=MAX_DIFFERENCE_OF_EQUAL_LOADS
-        ):
-            return
+    held_shares = np.array([*now.values()]) / sum(now.values())
+    if not moves_any and np.abs(shares - held_shares).max() <= MAX_DIFFERENCE_OF_EQUAL_LOADS:
+        return
     if model.requests.unknown_needs > MAX_SHARE_OF_NEEDS_UNKNOWN:
         raise InvalidArgument(
             f"not recorded: the variables (key) of requests, so that of "
@@ -218,44 +215,38 @@ def place_by(changed: Changed, layout: Layout) -> None:
     rows = np.flatnonzero(moves)
     loaded[tasks.link[rows]] = changed.lag[tasks.link[rows]]
     changed.lag = loaded
+    part, after = np.arange(len(rows)), tasks.take(rows)
+    nbytes = links.nbytes[after.link] * more[inside[after.link]]
     if model.served_variables:
-        parts = _cut_tasks(changed, layout, rows)
+        part, after, nbytes = _cut_tasks(changed, layout, after)
         _update_after_all(changed)
-    else:
-        moved = tasks.link[rows]
-        nbytes = links.nbytes[moved] * more[inside[moved]]
-        parts = _Parts(np.arange(len(rows)), tasks.place[rows], nbytes, np.ones(len(rows)))
-    changed.tasks = _move_tasks(changed, rows, parts, costs)
+    changed.tasks = _move_tasks(changed, rows, (part, after, nbytes), costs)
 
 
-class _Parts(NamedTuple):
-    """What tasks are cut into: a row each of the row of its task, its server, bytes and messages."""
+def _cut_tasks(changed: Changed, layout: Layout, tasks: Tasks) -> tuple[Indices, Tasks, Floats]:
+    """Return the parts of tasks, for workers' requests, where a layout has their bytes.
 
-    task: Ints
-    place: Ints
-    nbytes: Floats
-    messages: Floats
-
-
-def _cut_tasks(changed: Changed, layout: Layout, rows: Indices) -> _Parts:
-    """Return the parts of some tasks, for workers' requests, where a layout has their bytes."""
-    model, links, tasks = changed.model, changed.model.links, changed.model.tasks
-    service = (links.source[tasks.link[rows]] - model.requests_at) // 2
+    These are the row of each one's task, the parts as tasks, and their bytes.
+    """
+    model, links = changed.model, changed.model.links
+    service = (links.source[tasks.link] - model.requests_at) // 2
     variable = np.searchsorted(layout.keys, model.requests.keys[service])
     part, place = np.nonzero(layout.shares[variable] > 0)
-    nbytes = links.nbytes[tasks.link[rows[part]]] * layout.shares[variable[part], place]
-    pieces = layout.pieces[variable[part], place]
-    return _Parts(part, place, nbytes, np.where(tasks.stream[rows[part]] < 0, pieces, 1.0))
+    parts = tasks.take(part)
+    nbytes = links.nbytes[parts.link] * layout.shares[variable[part], place]
+    pieces = np.where(parts.stream < 0, layout.pieces[variable[part], place], 1.0)
+    return part, replace(parts, place=place, messages=parts.messages * pieces), nbytes
 
 
-def _move_tasks(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) -> Tasks:
-    """Return the tasks with parts of some of them instead of these."""
-    model, links, part = changed.model, changed.model.links, parts.task
+def _move_tasks(
+    changed: Changed, rows: Indices, parts: tuple[Indices, Tasks, Floats], costs: Costs
+) -> Tasks:
+    """Return the tasks with parts of some of them, as of `_cut_tasks`, instead of these."""
+    model, links, (part, after, nbytes) = changed.model, changed.model.links, parts
     before = model.tasks.take(rows)
-    after = replace(before.take(part), place=parts.place)
     line = links.line[before.link]
     predicted_of_task = costs.predict(line, links.nbytes[before.link])
-    predicted_of_part = costs.predict(line[part], parts.nbytes)
+    predicted_of_part = costs.predict(line[part], nbytes)
     step = np.searchsorted(model.steps, links.step[before.link])
     at_server, at_other = (before.kind, step, before.place), (after.kind, step[part], after.place)
     shape = [
@@ -274,9 +265,8 @@ def _move_tasks(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) ->
     pace_then = np.divide(work_then, predicted_then, out=usual, where=predicted_then > 0)
     share = after.share * predicted_of_part / predicted_of_task[part]
     share = share * pace_then[at_other] / pace[at_server][part]
-    moved = replace(after, share=share, messages=after.messages * parts.messages)
     others = np.setdiff1d(np.arange(len(model.tasks.link)), rows)
-    return Tasks.concatenate([model.tasks.take(others), moved])
+    return Tasks.concatenate([model.tasks.take(others), replace(after, share=share)])
 
 
 def _find_usual_paces(pace: Floats) -> Floats:

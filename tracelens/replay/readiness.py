@@ -126,7 +126,7 @@ def estimate_ready_calls(
     """
     if not len(queue.row):
         return [*calls]
-    backprops = [*map(_Backprop.from_pieces, pieces, windows)]
+    backprops = [*map(_Backprop, pieces, windows)]
     return [
         _estimate_group(call, queue.mark(group, call.start.shape), backprops)
         for group, call in enumerate(calls)
@@ -209,32 +209,20 @@ def _interpolate(bytes_done: Floats, shares: Floats) -> Floats:
     return np.where(np.isfinite(shares), shares, np.interp(bytes_done, anchors, levels))
 
 
-@dataclass(frozen=True, eq=False)
 class _Backprop:
-    """How much backprop a worker has done, by time: `done_ns` at `bounds`.
+    """How much backprop a worker has done, by time, and when it had done how much."""
 
-    `first_ns` and `last_ns` are what was done when each of `steps` began and ended.
-    """
-
-    bounds: Ints
-    done_ns: Floats
-    steps: Ints
-    first_ns: Floats
-    last_ns: Floats
-
-    @classmethod
-    def from_pieces(cls, pieces: WorkerPieces, windows: pl.DataFrame) -> Self:
-        """Take it from the partition of a worker's time."""
+    def __init__(self, pieces: WorkerPieces, windows: pl.DataFrame) -> None:
+        self._bounds, self._steps = pieces.bounds, windows["step"].to_numpy()
         edges = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
-        first_ns, last_ns = (pieces.spent_before(_IS_BACKPROP, moments) for moments in edges)
-        bounds = pieces.bounds
-        done_ns = pieces.spent_before(_IS_BACKPROP, bounds)
-        return cls(bounds, done_ns, windows["step"].to_numpy(), first_ns, last_ns)
+        self._done_ns, self._first_ns, self._last_ns = (
+            pieces.spent_before(_IS_BACKPROP, moments) for moments in (pieces.bounds, *edges)
+        )
 
     def share_at(self, step: Ints, moments: Ints) -> Floats:
         """Return which share of its step's backprop is done at each moment; nan of no backprop."""
         first_ns, length_ns = self._of_steps(step)
-        done_ns = np.interp(moments, self.bounds, self.done_ns)
+        done_ns = np.interp(moments, self._bounds, self._done_ns)
         return np.clip((done_ns - first_ns) / length_ns, 0.0, 1.0)
 
     def moment_of(self, step: Ints, share: Floats) -> Floats:
@@ -242,14 +230,14 @@ class _Backprop:
         first_ns, length_ns = self._of_steps(step)
         wanted_ns = np.nan_to_num(first_ns + share * length_ns)
         # Half a nanosecond: sums of shares differ from the whole by less.
-        place = np.searchsorted(self.done_ns, wanted_ns - 0.5)
-        place = np.minimum(place, len(self.bounds) - 1)
-        moment = self.bounds[place] - (self.done_ns[place] - wanted_ns)
+        place = np.searchsorted(self._done_ns, wanted_ns - 0.5)
+        place = np.minimum(place, len(self._bounds) - 1)
+        moment = self._bounds[place] - (self._done_ns[place] - wanted_ns)
         return np.where(np.isfinite(share * length_ns), moment, np.nan)
 
     def _of_steps(self, step: Ints) -> tuple[Floats, Floats]:
         """Return what was done before each step, and how long its backprop is; nan of none."""
-        place = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
-        length_ns = self.last_ns[place] - self.first_ns[place]
-        is_known = (self.steps[place] == step) & (length_ns > 0)
-        return self.first_ns[place], np.where(is_known, length_ns, np.nan)
+        place = np.minimum(np.searchsorted(self._steps, step), len(self._steps) - 1)
+        length_ns = self._last_ns[place] - self._first_ns[place]
+        is_known = (self._steps[place] == step) & (length_ns > 0)
+        return self._first_ns[place], np.where(is_known, length_ns, np.nan)

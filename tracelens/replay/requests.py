@@ -200,8 +200,7 @@ class Requests:
     @property
     def moments(self) -> Ints:
         """When services began and ended, in turns."""
-        times = np.stack([self.served[name].to_numpy() for name in ("start_ns", "end_ns")], axis=1)
-        return times.ravel().astype(np.int64)
+        return self.served.select("start_ns", "end_ns").to_numpy().ravel().astype(np.int64)
 
     @property
     def _updates(self) -> pl.DataFrame:

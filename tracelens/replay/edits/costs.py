@@ -50,20 +50,16 @@ class Costs:
         Raises:
             InvalidArgument: sizes do not tell latency from bandwidth, or there are none.
         """
-        found = {
-            number: model
-            for number, model in self.models.items()
-            if self.links.lines[number].network == network
-        }
+        lines = [line for line in self.models if self.links.lines[line].network == network]
         part = "latency_ns" if latency != 1 else "ns_per_byte"
-        if not found:
+        if not lines:
             raise InvalidArgument(self.lacks(network=network))
-        if not any(getattr(model, part) > 0 for model in found.values()):
+        if not any(getattr(self.models[line], part) > 0 for line in lines):
             paid = "does not go by bytes" if latency == 1 else "goes by bytes alone"
             raise InvalidArgument(
                 f"what {_KINDS[network]} take {paid}, so there is nothing to change."
             )
-        return self.factors(found, self.links.nbytes, latency, pace)
+        return self.factors(lines, self.links.nbytes, latency, pace)
 
     def factors(
         self, lines: Collection[int], then: Floats, latency: float = 1.0, pace: float = 1.0
@@ -75,7 +71,7 @@ class Costs:
         links, factors = self.links, np.ones(len(self.links.lag))
         rows = np.flatnonzero(np.isin(links.line, [*lines]) & (links.nbytes > 0))
         now = self.predict(links.line[rows], links.nbytes[rows])
-        latency_ns, ns_per_byte = (of_line[links.line[rows]] for of_line in self._fitted)
+        latency_ns, ns_per_byte = self._fitted[:, links.line[rows]]
         factors[rows] = (latency_ns * latency + then[rows] * ns_per_byte * pace) / now
         return factors
 
@@ -91,20 +87,17 @@ class Costs:
         return np.asarray(lag * np.minimum(factors, 1.0) + grows)
 
     @cached_property
-    def _fitted(self) -> tuple[Floats, Floats]:
+    def _fitted(self) -> Floats:
         """Latency and pace of each line: 0, and 1 ns per byte, where none was fitted, or of no line."""
-        latency_ns, ns_per_byte = (
-            np.zeros(len(self.links.lines) + 1),
-            np.ones(len(self.links.lines) + 1),
-        )
+        fitted = np.tile([0.0, 1.0], (len(self.links.lines) + 1, 1))
         for number, model in self.models.items():
-            latency_ns[number], ns_per_byte[number] = model.latency_ns, model.ns_per_byte
-        return latency_ns, ns_per_byte
+            fitted[number] = model.latency_ns, model.ns_per_byte
+        return fitted.T
 
     def predict(self, line: Ints, nbytes: Floats) -> Floats:
         """Return what links take by their lines, relative to each other where a line is not known."""
-        latency_ns, ns_per_byte = (of_line[line] for of_line in self._fitted)
-        return np.maximum(latency_ns + nbytes * ns_per_byte, 1e-9)
+        latency_ns, ns_per_byte = self._fitted[:, line]
+        return np.asarray(np.maximum(latency_ns + nbytes * ns_per_byte, 1e-9))
 
     def lacks(self, *, network: bool) -> str:
         """Return what is missing for a line of messages, or of servers' own work."""

@@ -77,28 +77,26 @@ class WindowedReplay:
         late = effect.max(axis=1)
         windows = self._choose_windows(np.flatnonzero(late), len(steps))
         saved, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
-        models: list[Model] = []
+        in_flight = inferred = False
+        identities: list[Identity] = []
         for first, stop in windows:
             model = self._build_reliable(steps[first:stop])
             if model is None:
                 return None
-            models.append(model)
+            identities.append(self.identity_of(model))
+            in_flight |= any(call.in_flight.any() for call in model.calls)
+            inferred |= any(call.is_implicit for call in model.calls)
             rows = np.arange(first, stop)
             saved[rows] = model.measure_savings((names, effect[rows]), steps=steps[rows])
             # Calls that a window cuts through are not replayed.
             inside = rows[first > 0 : len(rows) - (stop < len(steps))]
             is_replayed[inside] = True
-        if not models:
+        if not identities:
             return None
         share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
         saved = np.where(is_replayed, saved, late * share)
-        calls = [call for model in models for call in model.calls]
-        return Savings(
-            saved,
-            in_flight=any(call.in_flight.any() for call in calls),
-            inferred=any(call.is_implicit for call in calls),
-            identity=max(map(self.identity_of, models), key=lambda identity: identity.rigid),
-        )
+        worst = max(identities, key=lambda identity: identity.rigid)
+        return Savings(saved, in_flight, inferred, worst)
 
     def build_whole(self) -> Model | None:
         """Return the model of all steps, however many there are; None if no replay is reliable."""

@@ -22,7 +22,7 @@ from tracelens.schema.vocabulary import COLLECTIVES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens.arrays import Array, Flags, Indices, Ints
+    from tracelens.arrays import Flags, Indices, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
     from tracelens.replay.links import Links
@@ -47,7 +47,6 @@ class Calls:
     uid: str
     op: int
     worker: Ints
-    ranks: Ints
     start: Ints
     end: Ints
     stops: Flags
@@ -119,67 +118,53 @@ class Calls:
     def add_links(self, links: Links, threads: Threads, first: int) -> None:
         """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""
         sides, shape = self.sides, self.start.shape
-        begin, end = (
-            threads.find(sides.worker, at).reshape(shape) for at in (sides.begin, sides.end)
-        )
-        needed = threads.find_needed(sides.worker, sides.end).reshape(shape)
-        end = np.where(end < 0, needed, end)
+        begin, end = threads.find_both(sides)
+        end = np.where(end < 0, threads.find_needed(sides.worker, sides.end), end)
         if self.is_rooted:
-            self._with_root(links, begin, end)
+            self._add_rooted(links, begin.reshape(shape), end.reshape(shape))
             return
         on_wire = first + 2 * np.arange(self.height)
-        everyone = np.broadcast_to(on_wire[:, None], shape).ravel()
-        links.add(begin.ravel(), everyone, np.zeros(everyone.shape))
+        everyone = np.repeat(on_wire, len(self.worker))
+        links.add(begin, everyone, np.zeros(len(everyone)))
         links.add(on_wire[:-1] + 1, on_wire[1:], np.zeros(self.height - 1), self.follows[1:])
         wire = self.through - self.on_wire
-        links.add(
-            on_wire,
-            on_wire + 1,
-            wire,
-            line=self.line,
-            nbytes=self.nbytes,
-            step=self.step,
-            communicator=self.uid,
-        )
+        self._add_sized(links, on_wire, on_wire + 1, wire, np.ones(self.height, np.bool_))
         leaves = self.end - self.through[:, None]
         # Who came last to an implicit call may have been there for no time at all.
-        links.add(everyone + 1, end.ravel(), leaves.ravel(), (begin != end).ravel())
+        links.add(everyone + 1, end, leaves.ravel(), begin != end)
 
-    def _with_root(self, links: Links, begin: Ints, end: Ints) -> None:
-        """Add that ranks wait for the root, or the root for all."""
-        rows = np.arange(self.height)
-        root = np.maximum(self.root, 0)
-        come = np.broadcast_to(self.start[rows, root][:, None], self.start.shape)
-        if self.op in TO_ROOT:
-            come = np.broadcast_to(self.start.max(axis=1)[:, None], self.start.shape)
-        is_root = root[:, None] == np.arange(len(self.worker))
-        waits = (is_root if self.op in TO_ROOT else ~is_root) & (come <= self.end)
-        waits &= (self.root >= 0)[:, None]
-        lag = self.end - np.where(waits, np.maximum(come, self.start), self.start)
+    def _add_rooted(self, links: Links, begin: Ints, end: Ints) -> None:
+        """Add that ranks wait for the root, or the root for all, by moments, [call, rank]."""
+        root = np.maximum(self.root, 0)[:, None]
+        to_root = self.op in TO_ROOT
+        last_ns = self.start.max(axis=1, keepdims=True)
+        come_ns = last_ns if to_root else np.take_along_axis(self.start, root, axis=1)
+        is_root = root == np.arange(len(self.worker))
+        waits = (is_root == to_root) & (come_ns <= self.end) & (self.root >= 0)[:, None]
+        lag = self.end - np.where(waits, np.maximum(come_ns, self.start), self.start)
+        self._add_sized(links, begin, end, lag, np.ones_like(waits))
+        if to_root:
+            end, lag, waits = (np.take_along_axis(of, root, axis=1) for of in (end, lag, waits))
+        else:
+            begin = np.take_along_axis(begin, root, axis=1)
+        self._add_sized(links, begin, end, lag, waits)
+
+    def _add_sized(self, links: Links, source: Ints, target: Ints, lag: Ints, there: Flags) -> None:
+        """Add links between moments that go by the bytes of calls, [call] or [call, rank]."""
+        source, target, lag, there = (
+            column.ravel() for column in np.broadcast_arrays(source, target, lag, there)
+        )
+        nbytes, step = (np.repeat(of, len(lag) // self.height) for of in (self.nbytes, self.step))
         links.add(
-            begin.ravel(),
-            end.ravel(),
-            lag.ravel(),
+            source,
+            target,
+            lag,
+            there,
             line=self.line,
-            nbytes=np.repeat(self.nbytes, len(self.worker)),
-            step=np.repeat(self.step, len(self.worker)),
+            nbytes=nbytes,
+            step=step,
             communicator=self.uid,
         )
-        for column in range(len(self.worker)):
-            by = begin[rows, root] if self.op in FROM_ROOT else begin[:, column]
-            of = end[:, column] if self.op in FROM_ROOT else end[rows, root]
-            there = waits[:, column] if self.op in FROM_ROOT else waits[rows, root]
-            after = lag[:, column] if self.op in FROM_ROOT else lag[rows, root]
-            links.add(
-                by,
-                of,
-                after,
-                there,
-                line=self.line,
-                nbytes=self.nbytes,
-                step=self.step,
-                communicator=self.uid,
-            )
 
 
 def complete_calls(trace: Trace, first: Ints, last: Ints) -> Iterator[Calls]:
@@ -215,7 +200,6 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
         uid=grid.uid,
         op=int(grid.first("op")[rows[0]]),
         worker=worker,
-        ranks=grid.ranks,
         start=start,
         end=end,
         stops=stops,
@@ -231,11 +215,8 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
 
 def _roots(grid: CallGrid, rows: Indices) -> Ints:
     """Return the column of each call's root; -1 where it is not known."""
-    peer: Array = grid.first("peer")[rows]
-    found = np.full(len(rows), -1, np.int64)
-    for column, rank in enumerate(grid.ranks.tolist()):
-        found[peer == rank] = column
-    return found
+    is_root = grid.first("peer")[rows][:, None] == grid.ranks
+    return np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1)
 
 
 def end_waits(calls: Sequence[Calls], timeline: Timeline, messages: Sequence[Sides]) -> list[Calls]:
@@ -245,35 +226,30 @@ def end_waits(calls: Sequence[Calls], timeline: Timeline, messages: Sequence[Sid
     noted that later, as it got no processor, the end of the wait tells it. Of several calls that were
     noted later the first one ended the wait.
     """
-    sides = [call.sides for call in calls]
-    if not sides:
+    if not calls:
         return []
-    worker, end, stops = (
-        np.concatenate([getattr(side, name) for side in sides])
-        for name in ("worker", "end", "stops")
-    )
+    sides = Sides.join(call.sides for call in calls)
     all_arrived = [np.maximum(call.start, call.on_wire[:, None]).ravel() for call in calls]
-    is_rooted = np.repeat([call.is_rooted for call in calls], [len(side.end) for side in sides])
+    counts = [call.start.size for call in calls]
+    is_rooted = np.repeat([call.is_rooted for call in calls], counts)
     # All positions are on the line of the workers.
-    arrived, noted = (
-        timeline.locate(worker, np.concatenate(all_arrived)),
-        timeline.locate(worker, end),
-    )
+    arrived = timeline.locate(sides.worker, np.concatenate(all_arrived))
+    noted = timeline.locate(sides.worker, sides.end)
     message_ends = [timeline.locate(side.worker, side.end) for side in messages]
     known_ends = np.sort(np.concatenate([noted, *message_ends]))
-    wait_begins, wait_ends = timeline.wait_edges[::2], timeline.wait_edges[1::2]
+    wait_begins, wait_ends = timeline.waits
     ended_before, ended_after = (
         np.searchsorted(known_ends, positions, side="right")
         for positions in (wait_begins, timeline.blocked_until(wait_ends))
     )
     is_explained = ended_after > ended_before
     wait = np.searchsorted(wait_ends, noted) - 1
-    is_late = (wait >= 0) & ~stops & ~is_rooted
+    is_late = (wait >= 0) & ~sides.stops & ~is_rooted
     is_late[is_late] &= ~is_explained[wait[is_late]]
     is_late[is_late] &= wait_ends[wait[is_late]] > arrived[is_late]
     late = np.flatnonzero(is_late)
     by_wait = late[np.lexsort((noted[late], wait[late]))]
     first_noted = by_wait[np.diff(wait[by_wait], prepend=-1) != 0]
-    end[first_noted] -= noted[first_noted] - wait_ends[wait[first_noted]]
-    ends = np.split(end, np.cumsum([len(side.end) for side in sides])[:-1])
+    sides.end[first_noted] -= noted[first_noted] - wait_ends[wait[first_noted]]
+    ends = np.split(sides.end, np.cumsum(counts)[:-1])
     return [call.end_earlier(of_call) for call, of_call in zip(calls, ends, strict=True)]

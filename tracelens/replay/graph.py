@@ -47,24 +47,20 @@ class Graph:
         """Return when all moments come with other lags; those that follow nothing come as they did."""
         time = self.recorded.copy()
         source, lag = self.source[self.order], lag[self.order]
-        heads, bounds = self._heads
+        heads, targets, bounds = self._heads
         layers = zip(pairwise(self.layers.tolist()), pairwise(bounds), strict=True)
         for (begin, end), (first, stop) in layers:
             moved = time[source[begin:end]] + lag[begin:end]
             own = heads[first:stop]
-            time[self._head_targets[first:stop]] = np.maximum.reduceat(moved, own - begin)
+            time[targets[first:stop]] = np.maximum.reduceat(moved, own - begin)
         return time
 
     @cached_property
-    def _heads(self) -> tuple[Indices, list[int]]:
-        """Where the edges to each moment begin in `order`, and where those of each layer begin there."""
+    def _heads(self) -> tuple[Indices, Indices, list[int]]:
+        """Where the edges to each moment begin in `order`, that moment, and where each layer begins."""
         target = self.target[self.order]
-        heads = np.flatnonzero(np.append(True, np.diff(target) != 0)[: len(target)])
-        return heads, np.searchsorted(heads, self.layers).tolist()
-
-    @cached_property
-    def _head_targets(self) -> Indices:
-        return self.target[self.order][self._heads[0]]
+        heads = np.flatnonzero(np.diff(target, prepend=-1) != 0)
+        return heads, target[heads], np.searchsorted(heads, self.layers).tolist()
 
     def play_backwards(self, latest: Floats, lag: Floats) -> Floats:
         """Return by when all moments must come at the latest, if some must come by `latest`.

@@ -18,13 +18,13 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, OWN_CATEGORIES, UNINSTRUMENTED
 from tracelens.model.columns import FOREVER
 from tracelens.replay.calls import IMPLICIT, Calls
+from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens.arrays import Array, Flags, Ints
-    from tracelens.replay.threads import Sides
+    from tracelens.arrays import Flags, Ints
     from tracelens.replay.timeline import Timeline
 
 __all__ = ["find_implicit_calls"]
@@ -47,12 +47,9 @@ _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _IS_SPAN: Final = np.arange(len(CATEGORIES)) != UNINSTRUMENTED
 _NOT_OWN: Final = -1  # code: the category of a span of communication [definition]
-_COLUMNS: Final = ("step", "place", "occurrence", "occurrences", "begin", "end", "worker")
-_KEY: Final = (
-    "place",
-    "occurrence",
-    "occurrences",
-)  # a place is a span's name, or the gap before it
+_COLUMNS: Final = ("step", "place", "begin", "end", "worker")
+# A place is a span's name, or the gap before it; it may occur several times in a step of a worker.
+_KEY: Final = ("place", "occurrence", "occurrences")
 
 
 def find_implicit_calls(
@@ -99,13 +96,14 @@ def _collect_stretches(
     """
     step, place, begin, end = _list_stretches(timeline, step_numbers)
     worker = timeline.workers_at(begin)
-    occurrence, occurrences = _count_occurrences(worker, step, place)
-    is_alone = ~_may_end_by_communication(begin, end, communication, timeline)
     moments = (timeline.moments_at(at) for at in (begin, end))
-    columns = (step, place, occurrence, occurrences, *moments, worker)
-    alone = pl.DataFrame(
-        {name: values[is_alone] for name, values in zip(_COLUMNS, columns, strict=True)}
+    columns = dict(zip(_COLUMNS, (step, place, *moments, worker), strict=True))
+    of_place = ("worker", "step", "place")
+    stretches = pl.DataFrame(columns).with_columns(
+        occurrence=pl.int_range(pl.len()).over(of_place),
+        occurrences=pl.len().over(of_place),
     )
+    alone = stretches.filter(~_may_end_by_communication(begin, end, communication, timeline))
     min_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * total_ns
     totals = alone.group_by(_KEY).agg((pl.col("end") - pl.col("begin")).sum().alias("ns"))
     return alone.join(totals.filter(pl.col("ns") >= min_ns), on=_KEY, maintain_order="left")
@@ -120,9 +118,9 @@ def _list_stretches(timeline: Timeline, step_numbers: Sequence[Ints]) -> tuple[I
     name = timeline.name.astype(np.int64)
     # Behind a worker's last piece is none, which is of no step.
     step = np.append(np.concatenate(step_numbers), -1)[timeline.window]
-    is_own = _take_flags(_IS_OWN, timeline.category)
+    is_own = timeline.is_in(_IS_OWN)
     category = np.where(is_own, timeline.category, _NOT_OWN)
-    spans = np.flatnonzero(_take_flags(_IS_SPAN, timeline.category))
+    spans = np.flatnonzero(timeline.is_in(_IS_SPAN))
     before, after = spans[:-1], spans[1:]
     # A span of communication may be several pieces: waiting, then transfer.
     is_same_span = ~is_own[after] & (name[before] == name[after]) & (end[before] == begin[after])
@@ -138,25 +136,6 @@ def _list_stretches(timeline: Timeline, step_numbers: Sequence[Ints]) -> tuple[I
     return step[rows][order], place[order], begins[order], ends[order]
 
 
-def _take_flags(flags: Flags, category: Array) -> Flags:
-    """Return the flag of each piece's category; False behind a worker's last piece."""
-    return np.append(flags, False)[category]
-
-
-def _count_occurrences(worker: Ints, step: Ints, place: Ints) -> tuple[Ints, Ints]:
-    """Return of each row how many of its place came before it in its step, and how many there are."""
-    order = np.lexsort((place, step, worker))
-    is_first = np.zeros(len(order), np.bool_)
-    for column in (worker, step, place):
-        is_first |= np.diff(column[order], prepend=-1) != 0
-    heads = np.flatnonzero(is_first)
-    counts = np.diff(np.append(heads, len(order)))
-    occurrence, occurrences = np.empty((2, len(order)), np.int64)
-    occurrence[order] = np.arange(len(order)) - np.repeat(heads, counts)
-    occurrences[order] = np.repeat(counts, counts)
-    return occurrence, occurrences
-
-
 def _may_end_by_communication(
     stretch_begin: Ints, stretch_end: Ints, communication: Sequence[Sides], timeline: Timeline
 ) -> Flags:
@@ -164,11 +143,7 @@ def _may_end_by_communication(
 
     Begins and ends of stretches are on the line.
     """
-    worker, begin, end = (
-        np.concatenate([getattr(side, name) for side in communication])
-        for name in ("worker", "begin", "end")
-    )
-    begin, end = timeline.locate(worker, begin), timeline.locate(worker, end)
+    begin, end = Sides.join(communication).locate(timeline)
     order = np.argsort(end, kind="stable")
     begin, end = np.append(begin[order], FOREVER), end[order]
     margin_ns = (MARGIN_OF_SAME_END * (stretch_end - stretch_begin)).astype(np.int64)
@@ -211,7 +186,6 @@ def _infer_calls(
         uid=IMPLICIT,
         op=_BARRIER,
         worker=workers,
-        ranks=workers,
         start=begin_ns[waits],
         end=end_ns[waits],
         stops=np.ones((count, len(group)), np.bool_),

@@ -90,23 +90,24 @@ class Links:
         none = np.full(len(rows), -1, np.int64)
         number = -1 if line is None else _index_in(self.lines, line)
         group = -1 if communicator is None else _index_in(self.communicators, communicator)
-        of_rows = [none if values is None else values[rows] for values in (nbytes, step, shard)]
+        sizes, steps, shards = (
+            none if values is None else values[rows] for values in (nbytes, step, shard)
+        )
         ends = (source[rows], target[rows], np.asarray(lag[rows], np.float64))
         lines, bonds, groups = (np.full(len(rows), value) for value in (number, bond, group))
-        self._parts.append((*ends, lines, *of_rows, bonds, groups))
+        self._parts.append((*ends, lines, sizes.astype(np.float64), steps, shards, bonds, groups))
 
     def add_first(self, source: Ints, target: Ints, lag: Ints) -> None:
         """Add links, all of them, before all others."""
-        none = np.full((4, len(source)), -1, np.int64)
-        free = np.zeros(len(source), np.int64)
-        self._parts.insert(0, (source, target, lag.astype(np.float64), *none, free, none[0]))
+        others, self._parts = self._parts, []
+        self.add(source, target, lag)
+        self._parts += others
 
     @property
     def targets(self) -> Ints:
         """Return the moments that follow others."""
-        return np.unique(
-            np.concatenate([np.zeros(0, np.int64), *(part[1] for part in self._parts)])
-        )
+        parts = [part[1] for part in self._parts]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *parts]))
 
     def settle(self, first: int, recorded: Floats) -> None:
         """Make the targets of all parts since the `first` come when they did.
@@ -136,21 +137,9 @@ class Links:
         """
         columns = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
         forward = recorded[columns[0]] <= recorded[columns[1]]
-        columns = [column[forward] for column in columns]
-        source, target, lag, line, nbytes, step, shard, bond, communicator = columns
-        return LinkTable(
-            source=source,
-            target=target,
-            lag=lag,
-            line=line,
-            nbytes=nbytes.astype(np.float64),
-            step=step,
-            shard=shard,
-            bond=bond,
-            communicator=communicator,
-            lines=tuple(self.lines),
-            communicators=tuple(self.communicators),
-        )
+        of_links = (column[forward] for column in columns)
+        fields: list[Any] = [*of_links, tuple(self.lines), tuple(self.communicators)]
+        return LinkTable(*fields)
 
 
 def _index_in(known: list[Any], value: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -11,12 +10,12 @@ import polars as pl
 from tracelens.replay.threads import Sides
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Array, Flags, Ints
+    from tracelens.arrays import Flags, Ints
     from tracelens.model.trace import Trace
     from tracelens.replay.threads import Edges, Threads
     from tracelens.replay.timeline import Timeline
 
-__all__ = ["known_edges", "message_edges", "messages_of"]
+__all__ = ["message_edges", "messages_of"]
 
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000  # ns: messages that end within it end with one call [chosen]
 # share of the wait before: messages that end within it end with one call [chosen]
@@ -46,30 +45,26 @@ def messages_of(trace: Trace, timeline: Timeline, first: Ints, last: Ints) -> tu
         for suffix in ("", "_there")
     )
     kept = sent.within(first, last) & received.within(first, last)
-    sent, received = _noted_at_once(sent.taken(kept), received.taken(kept), timeline)
+    sent, received = _noted_at_once(sent.take(kept), received.take(kept), timeline)
     return sent.noticed(timeline), received.noticed(timeline)
 
 
 def _noted_at_once(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Sides, Sides]:
     """Return those in flight that a thread noted as over in one call with the end of the last one."""
-    worker, end, stops = _of_both(sent, received, "worker", "end", "stops")
-    end, position = end.copy(), timeline.locate(worker, end)
-    in_flight = np.flatnonzero(~stops)
+    both = Sides.join((sent, received))
+    end, position = both.end, timeline.locate(both.worker, both.end)
+    in_flight = np.flatnonzero(~both.stops)
     order = in_flight[np.argsort(position[in_flight], kind="stable")]
     position = position[order]
     waited_ns = position - timeline.blocked_since(position)
     apart = np.diff(position) > np.maximum(
         MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited_ns[1:]
     )
-    apart |= np.diff(worker[order]) != 0
+    apart |= np.diff(both.worker[order]) != 0
     last = np.flatnonzero(np.append(apart, True))[: len(order)]
     end[order] = np.repeat(end[order][last], np.diff(last, prepend=-1))
     ends = np.split(end, [len(sent.end)])
-    return replace(sent, end=ends[0]), replace(received, end=ends[1])
-
-
-def _of_both(sent: Sides, received: Sides, *names: str) -> list[Array]:
-    return [np.concatenate([getattr(side, name) for side in (sent, received)]) for name in names]
+    return sent._replace(end=ends[0]), received._replace(end=ends[1])
 
 
 def _waits_since(side: Sides, timeline: Timeline) -> Ints:
@@ -85,8 +80,8 @@ def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Edges]
     between the same workers for which one waited; so with sends. Those for which one call waits take no
     longer than the last begun.
     """
-    send, sent_by = (threads.find(sent.worker, at) for at in (sent.begin, sent.end))
-    receive, got = (threads.find(received.worker, at) for at in (received.begin, received.end))
+    send, sent_by = threads.find_both(sent)
+    receive, got = threads.find_both(received)
     way = received.end - sent.begin
     rest_of_send, rest = _since_last_of_call(sent, received)
     rest = np.minimum(rest, way)
@@ -104,13 +99,12 @@ def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Edges]
     usual_rest = _usual(*pair, rest_of_send, blocked & (received.begin >= since))
     before = received.begin + usual_rest < since
     rest_of_send = np.where(before, np.minimum(usual_rest, rest_of_send), rest_of_send)
-    edges = [
-        (send, got, np.where(awaited, rest, np.minimum(usual, way)), way > 0),
-        (receive, got, takes, received.stops),
-        (receive, sent_by, rest_of_send, blocked),
-        (send, sent_by, lasts, sent.stops),
+    return [
+        _known_edges(send, got, np.where(awaited, rest, np.minimum(usual, way)), way > 0),
+        _known_edges(receive, got, takes, received.stops),
+        _known_edges(receive, sent_by, rest_of_send, blocked),
+        _known_edges(send, sent_by, lasts, sent.stops),
     ]
-    return [known_edges(source, target, lag, there) for source, target, lag, there in edges]
 
 
 def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
@@ -118,10 +112,9 @@ def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
 
     Which of them were over before, and when, no recorder sees. What stops its thread is a call alone.
     """
-    worker, end, stops = _of_both(sent, received, "worker", "end", "stops")
-    (there,) = _of_both(received, sent, "begin")
-    call = np.where(stops, np.arange(len(stops)), -1)
-    table = pl.DataFrame({"worker": worker, "end": end, "there": there, "call": call})
+    both, there = Sides.join((sent, received)), np.append(received.begin, sent.begin)
+    call = np.where(both.stops, np.arange(len(there)), -1)
+    table = pl.DataFrame({"worker": both.worker, "end": both.end, "there": there, "call": call})
     began = pl.col("there").filter(pl.col("there") < pl.col("end"))
     last = began.max().over("worker", "end", "call")
     rest = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
@@ -130,12 +123,10 @@ def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
 
 def _in_one_call(sent: Sides, received: Sides, timeline: Timeline) -> Flags:
     """Return which sends overlap a receive on their thread."""
-    on_thread = received.taken(received.stops)
-    begins, ends = (
-        np.sort(timeline.locate(on_thread.worker, at)) for at in (on_thread.begin, on_thread.end)
-    )
-    begun = np.searchsorted(begins, timeline.locate(sent.worker, sent.end))
-    over = np.searchsorted(ends, timeline.locate(sent.worker, sent.begin), side="right")
+    begins, ends = received.take(received.stops).locate(timeline)
+    sent_from, sent_until = sent.locate(timeline)
+    begun = np.searchsorted(np.sort(begins), sent_until)
+    over = np.searchsorted(np.sort(ends), sent_from, side="right")
     return (begun > over) & sent.stops
 
 
@@ -151,7 +142,7 @@ def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
     return found.to_series().cast(pl.Int64).to_numpy()
 
 
-def known_edges(source: Ints, target: Ints, lag: Ints, there: Flags) -> Edges:
+def _known_edges(source: Ints, target: Ints, lag: Ints, there: Flags) -> Edges:
     """Return the edges between known moments, of which one is not the other."""
     rows = there & (source >= 0) & (target >= 0) & (source != target)
     return source[rows], target[rows], lag[rows]

@@ -88,8 +88,7 @@ class Occupancy:
         choices: list[tuple[Discipline, ...]] = []
         if not in_recorded_order:
             choices = find_disciplines([intervals.take(on_link & (kind == one)) for one in used])
-        replies = kind == _OUT
-        sender = _find_sender(kind, replies, (begin, end), (server, request))
+        sender = _find_sender(kind, (begin, end), (server, request))
         unknown = (_NOTHING, *[_UNKNOWN_LINKS] * (len(choices) - 1))
         if choices and sender is None:
             unknown += (_UNKNOWN_SENDER,)
@@ -100,7 +99,7 @@ class Occupancy:
             alone[rows] = measure_work(discipline, intervals.take(rows))
             occupies[rows] = True
         if chosen is None or sender or (sender is None and alternative < len(choices)):
-            kind[replies] = _PROCESSOR
+            kind[kind == _OUT] = _PROCESSOR
         for number in np.unique(server):
             services = np.flatnonzero(server == number)
             processor = services[kind[services] == _PROCESSOR]
@@ -114,11 +113,9 @@ class Occupancy:
 
     def queues(self) -> Iterator[tuple[Ints, bool]]:
         """Yield services that take turns, in order, and whether they do because of a resource."""
-        lane = np.zeros(len(self.kind), np.int64)
-        for number, discipline in enumerate(self.disciplines):
-            if discipline.per_worker or discipline.streams:
-                lane[self.kind == number] = self.worker[self.kind == number] + 1
-        takes_turns = np.array([one.takes_turns for one in self.disciplines])[self.kind]
+        has_lane = self._of_services("per_worker") | self._of_services("streams")
+        lane = np.where(has_lane, self.worker + 1, 0)
+        takes_turns = self._of_services("takes_turns")
         takes_turns &= self.occupies | (self.kind == _PROCESSOR)
         group = (self.server * (int(lane.max(initial=0)) + 1) + lane) * _KINDS + self.kind
         for number in np.unique(group[takes_turns]):
@@ -127,10 +124,6 @@ class Occupancy:
 
     def tasks(self, links: Ints) -> Tasks:
         """Return the tasks of services; `links` are theirs in the event graph."""
-        per_worker, streams = (
-            np.array([getattr(one, name) for one in self.disciplines])[self.kind]
-            for name in ("per_worker", "streams")
-        )
         unit, leads = self._units()
         rows = np.flatnonzero(self.occupies & (links >= 0))
         crowding = [np.nan if one.crowding is None else one.crowding for one in self.disciplines]
@@ -138,14 +131,18 @@ class Occupancy:
             link=links[rows],
             place=self.server[rows],
             kind=self.kind[rows],
-            lane=np.where(per_worker, self.worker + 1, 0)[rows],
-            stream=np.where(streams, self.worker, -1)[rows],
+            lane=np.where(self._of_services("per_worker"), self.worker + 1, 0)[rows],
+            stream=np.where(self._of_services("streams"), self.worker, -1)[rows],
             share=np.ones(len(rows)),
             messages=np.ones(len(rows)),
             unit=unit[rows],
             leads=leads[rows],
             crowding=np.array(crowding),
         )
+
+    def _of_services(self, name: str) -> Flags:
+        """Return a flag of `Discipline` for the kind of each service."""
+        return np.array([getattr(one, name) for one in self.disciplines], np.bool_)[self.kind]
 
     def _units(self) -> tuple[Ints, Flags]:
         """Number what a processor does without a break for one request; return what begins that."""
@@ -158,15 +155,12 @@ class Occupancy:
         return unit, leads
 
 
-def _find_sender(
-    kind: Ints, replies: Flags, times: tuple[Ints, Ints], places: tuple[Ints, Ints]
-) -> bool | None:
+def _find_sender(kind: Ints, times: tuple[Ints, Ints], places: tuple[Ints, Ints]) -> bool | None:
     """Return whether processors send replies, so that what else they do waits for these.
 
     None if nothing was ever ready while a reply was sent.
     """
-    begin, end = times
-    server, request = places
+    (begin, end), (server, request), replies = times, places, kind == _OUT
     rows = np.flatnonzero(kind != _IN)
     before, after = rows[:-1], rows[1:]
     same = server[before] == server[after]

@@ -19,7 +19,7 @@ from tracelens.model.calls import NEVER
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
-    from tracelens.arrays import Array, Int32s, Ints
+    from tracelens.arrays import Int32s, Ints
     from tracelens.model.trace import Trace
 
 __all__ = ["PATH_COLUMNS", "Lane", "Lanes", "walk_path"]
@@ -77,15 +77,14 @@ class Lanes:
     def _make(self, process: int) -> Lane:
         pieces = self._all.of_worker(self._place[process])
         moment, last = self._awaited(process)
-        ends, begins = _waits(pieces.bounds, pieces.category)
-        begin, end = int(pieces.bounds[0]), int(pieces.bounds[-1])
-        if not len(moment):
-            return Lane(begin, end, ends[:0], ends[:0])
+        # Of what stands waiting, neighbours are one wait.
+        is_wait = pieces.category == WAIT
+        edges = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
+        begins, ends = edges[::2], edges[1::2]
         row = np.searchsorted(moment, ends, side="right") - 1
-        known = (row >= 0) & (moment[np.maximum(row, 0)] > begins)
-        to = np.where(known, self._of_rank(last[np.maximum(row, 0)]), -1)
+        to = np.where(moment[row] > begins, self._of_rank(last[row]), -1)
         kept = (to >= 0) & (to != process)
-        return Lane(begin, end, ends[kept], to[kept])
+        return Lane(int(pieces.bounds[0]), int(pieces.bounds[-1]), ends[kept], to[kept])
 
     def _of_rank(self, ranks: Int32s) -> Ints:
         """Return the processes of ranks; -1 for one that is none."""
@@ -93,9 +92,10 @@ class Lanes:
         return np.where(self._ranks[at] == ranks, self._processes[at], -1)
 
     def _awaited(self, process: int) -> tuple[Ints, Int32s]:
-        """Return when others came for whom a process waited, in order, and their ranks."""
+        """Return when others came for whom a process waited, in order after `NEVER`, and their ranks."""
         messages = self._messages.filter(process=process)
-        moments, ranks = [messages["end_ns"].to_numpy()], [messages["rank"].to_numpy()]
+        moments = [np.array([NEVER]), messages["end_ns"].to_numpy()]
+        ranks = [np.array([-1]), messages["rank"].to_numpy()]
         for grid in self._calls:
             for column in np.flatnonzero(grid.processes == process).tolist():
                 there = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
@@ -105,16 +105,6 @@ class Lanes:
         moment = np.concatenate(moments)
         order = np.argsort(moment, kind="stable")
         return moment[order], np.concatenate(ranks)[order]
-
-
-def _waits(bounds: Ints, category: Array) -> tuple[Ints, Ints]:
-    """Return ends and begins of what stands waiting, neighbours joined."""
-    waiting = np.concatenate([[False], np.asarray(category) == WAIT, [False]])
-    begins, ends = (
-        np.flatnonzero(~waiting[:-1] & waiting[1:]),
-        np.flatnonzero(waiting[:-1] & ~waiting[1:]),
-    )
-    return bounds[ends], bounds[begins]
 
 
 def walk_path(lanes: Lanes) -> pl.DataFrame:

@@ -13,19 +13,20 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
-from tracelens.accounting.service import sum_work_until
+from tracelens.replay.timeline import IS_BLOCKED, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Flags, Floats, Ints
-    from tracelens.replay.timeline import Timeline
 
 __all__ = ["find_needs", "measure_unknown_needs"]
 
 # share of a pull: a worker that is blocked for as much needs it when it ends [chosen]
 MIN_SHARE_OF_PULL_BLOCKED: Final = 0.9
+_IS_FORWARD: Final = np.isin(CATEGORIES, ("forward",))
+_IS_BACKPROP: Final = np.isin(CATEGORIES, ("backprop",))
 
 
 def find_needs(asked: pl.DataFrame, timeline: Timeline, steps: Sequence[pl.DataFrame]) -> Ints:
@@ -42,27 +43,22 @@ def find_needs(asked: pl.DataFrame, timeline: Timeline, steps: Sequence[pl.DataF
     if sent["key"].null_count() or sent.is_empty():
         return needs
     by_worker = sent.select("place", "op", *columns).partition_by("worker", as_dict=True)
-    pieces, blocked = timeline.pieces, timeline.blocked_moments
-    shares = _measure_shares(by_worker, pieces, steps)
+    shares = _measure_shares(by_worker, timeline.pieces, steps)
     for (worker,), requests in by_worker.items():
         pulls = requests.filter(op == "pull")
-        window = np.searchsorted(
-            steps[worker]["start_ns"].to_numpy(), pulls["start_ns"].to_numpy(), "right"
+        place, key, start, end = (
+            pulls[name].to_numpy() for name in ("place", "key", "start_ns", "end_ns")
         )
-        bounds, done = _forward_done(pieces[worker])
-        waited = np.isin(pulls["end_ns"].to_numpy(), blocked[worker][1])
-        cuts = np.flatnonzero(np.diff(window)) + 1
-        firsts, lasts = np.append(0, cuts), np.append(cuts, len(window))
-        place, key, end = (pulls[name].to_numpy() for name in ("place", "key", "end_ns"))
         windows = steps[worker].select("start_ns", "end_ns").to_numpy()
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            rows = slice(first, last)
-            if last - first < 2 or not window[first]:
-                continue
-            begin_ns, end_ns = windows[window[first] - 1].tolist()
-            needs[place[rows]] = _needs_of_step(
-                (key[rows], end[rows], waited[rows]), (bounds, done), (begin_ns, end_ns), shares
-            )
+        window = np.searchsorted(windows[:, 0], start, "right")
+        bounds = timeline.pieces[worker].bounds
+        forward = bounds, timeline.pieces[worker].spent_before(_IS_FORWARD, bounds)
+        waited = np.isin(timeline.locate(worker, end), timeline.blocked[1])
+        for number in np.unique(window[window > 0]).tolist():
+            rows = np.flatnonzero(window == number)
+            if len(rows) > 1:
+                pulled = key[rows], end[rows], waited[rows]
+                needs[place[rows]] = _needs_of_step(pulled, forward, windows[number - 1], shares)
     return needs
 
 
@@ -74,21 +70,20 @@ def measure_unknown_needs(asked: pl.DataFrame, needs: Ints, timeline: Timeline) 
     is_pull = ((asked["op"] == "pull") & (asked["bytes"] > 0)).fill_null(value=False).to_numpy()
     pulls = np.flatnonzero(is_pull)
     unknown = pulls[~asked["stops"].to_numpy()[pulls] & (needs[pulls] < 0)]
-    worker, start, end = (asked[name].to_numpy() for name in ("worker", "start_ns", "end_ns"))
-    beside = 0
-    for number in np.unique(worker[unknown]).tolist():
-        rows = unknown[worker[unknown] == number]
-        blocked_until = sum_work_until(*timeline.blocked_moments[number])
-        blocked_ns = blocked_until(end[rows]) - blocked_until(start[rows])
-        least_ns = MIN_SHARE_OF_PULL_BLOCKED * (end - start)[rows]
-        beside += int((blocked_ns < least_ns).sum())
-    return beside / max(len(pulls), 1)
+    worker, start, end = (
+        asked[name].to_numpy()[unknown] for name in ("worker", "start_ns", "end_ns")
+    )
+    before_end, before_start = (
+        timeline.spent_before(IS_BLOCKED, timeline.locate(worker, at)) for at in (end, start)
+    )
+    beside = before_end - before_start < MIN_SHARE_OF_PULL_BLOCKED * (end - start)
+    return int(beside.sum()) / max(len(pulls), 1)
 
 
 def _needs_of_step(
     pulls: tuple[Ints, Ints, Flags],
     forward: tuple[Ints, Floats],
-    step: tuple[int, int],
+    step: Ints,
     shares: dict[int, float],
 ) -> Ints:
     """Return from when on forward of a step needs what was pulled; where it waited, since that ended.
@@ -126,12 +121,6 @@ def _needs_of_step(
     return needs[row]
 
 
-def _forward_done(pieces: WorkerPieces) -> tuple[Ints, Floats]:
-    """Return a worker's bounds of pieces, and how much of forward it has done at each, ns."""
-    is_forward = np.isin(CATEGORIES, ("forward",))
-    return pieces.bounds, pieces.spent_before(is_forward, pieces.bounds)
-
-
 def _measure_shares(
     by_worker: dict[tuple[object, ...], pl.DataFrame],
     pieces: Sequence[WorkerPieces],
@@ -139,19 +128,17 @@ def _measure_shares(
 ) -> dict[int, float]:
     """Return how much of backprop precedes each variable's push, by key; empty if that tells nothing."""
     spent: dict[int, float] = {}
-    backprop = np.isin(CATEGORIES, ("backprop",))
     for (worker,), requests in by_worker.items():
         assert isinstance(worker, int)
         pushes = requests.filter(pl.col("op") == "push").sort("start_ns")
         sent = pushes["start_ns"].to_numpy()
         starts = steps[worker]["start_ns"].to_numpy()
         window = np.searchsorted(starts, sent, "right")
-        done = pieces[worker].spent_before(backprop, sent)
-        since = pieces[worker].spent_before(backprop, starts)[np.maximum(window - 1, 0)]
-        same = np.append(False, window[1:] == window[:-1])[: len(window)]
-        before = np.where(same, np.append(0.0, done[:-1])[: len(done)], since)
-        table = pl.DataFrame({"key": pushes["key"], "ns": done - before})
-        for key, ns in table.group_by("key").agg(pl.col("ns").sum()).iter_rows():
+        done = pieces[worker].spent_before(_IS_BACKPROP, sent)
+        since = pieces[worker].spent_before(_IS_BACKPROP, starts)[np.maximum(window - 1, 0)]
+        is_same = np.diff(window, prepend=-1) == 0
+        before = np.where(is_same, np.append(0.0, done)[:-1], since)
+        for key, ns in zip(pushes["key"].to_list(), (done - before).tolist(), strict=True):
             spent[key] = spent.get(key, 0.0) + ns
     values = np.array(list(spent.values()))
     if len(values) < 2 or np.sort(values)[-2] <= 0:

@@ -59,7 +59,30 @@ class Queue:
     @classmethod
     def from_calls(cls, calls: Sequence[Calls]) -> Self:
         """Find those reductions that begin when the call before leaves their stream."""
-        return cls(*_find_queued(calls))
+        parts = [np.zeros((7, 0), np.int64)]
+        for number, call in enumerate(calls):
+            column, row = np.nonzero(~call.stops.T)
+            times = (values[row, column] for values in (call.thread, call.start, call.end))
+            ids = np.full(len(row), number), row, column, call.worker[column]
+            parts.append(np.stack([*ids, *times]))
+        cells = np.concatenate(parts, axis=1)
+        # Worker by worker, and stream by stream.
+        group, row, column, worker, thread, begin, end = cells[:, np.lexsort(cells[[5, 4, 3]])]
+        gap_ns = begin[1:] - end[:-1]
+        same_thread = (worker[1:] == worker[:-1]) & (thread[1:] == thread[:-1])
+        overlaps = same_thread & (gap_ns < -MAX_QUEUE_GAP_NS)
+        of_thread = np.append(0, np.cumsum(~same_thread))
+        overlap_count = np.bincount(of_thread[1:], overlaps, minlength=int(of_thread[-1]) + 1)
+        is_stream = overlap_count <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * np.bincount(of_thread)
+        is_reduction = np.array([call.line.what in _REDUCTIONS for call in calls], np.bool_)
+        holds_wire = np.array([not call.is_rooted for call in calls], np.bool_)
+        queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
+        queued &= is_reduction[group[1:]] & holds_wire[group[:-1]]
+        after = np.flatnonzero(queued) + 1
+        before = after - 1
+        return cls(
+            group[after], row[after], column[after], group[before], row[before], begin[after]
+        )
 
     def mark(self, group: int, shape: tuple[int, int]) -> Flags:
         """Return True for the cells of some `Calls` that queued, [call, rank]."""
@@ -87,32 +110,6 @@ class Queue:
                 links.add(source, target, lag_ns[order][is_last])
 
 
-def _find_queued(calls: Sequence[Calls]) -> Sequence[Ints]:
-    """Return the columns of `Queue`, worker by worker."""
-    parts = [np.zeros((7, 0), np.int64)]
-    for group, call in enumerate(calls):
-        column, row = np.nonzero(~call.stops.T)
-        times = (values[row, column] for values in (call.thread, call.start, call.end))
-        parts.append(np.stack([np.full(len(row), group), row, column, call.worker[column], *times]))
-    cells = np.concatenate(parts, axis=1)
-    if not cells.size:
-        return [*cells[:6]]
-    group, row, column, worker, thread, begin, end = cells[:, np.lexsort(cells[[5, 4, 3]])]
-    gap_ns = begin[1:] - end[:-1]
-    same_thread = (worker[1:] == worker[:-1]) & (thread[1:] == thread[:-1])
-    overlaps = same_thread & (gap_ns < -MAX_QUEUE_GAP_NS)
-    of_thread = np.append(0, np.cumsum(~same_thread))
-    overlap_count = np.bincount(of_thread[1:], overlaps, minlength=int(of_thread[-1]) + 1)
-    is_stream = overlap_count <= MAX_SHARE_OF_OVERLAPS_OF_STREAM * np.bincount(of_thread)
-    is_reduction = np.array([call.line.what in _REDUCTIONS for call in calls])
-    holds_wire = np.array([not call.is_rooted for call in calls])
-    queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
-    queued &= is_reduction[group[1:]] & holds_wire[group[:-1]]
-    after = np.flatnonzero(queued) + 1
-    before = after - 1
-    return group[after], row[after], column[after], group[before], row[before], begin[after]
-
-
 def estimate_ready_calls(
     calls: Sequence[Calls],
     queue: Queue,
@@ -129,7 +126,7 @@ def estimate_ready_calls(
     """
     if not len(queue.row):
         return [*calls]
-    backprops = [*map(_Backprop.from_pieces, pieces, windows)]
+    backprops = [*map(_Backprop, pieces, windows)]
     return [
         _estimate_group(call, queue.mark(group, call.start.shape), backprops)
         for group, call in enumerate(calls)
@@ -212,32 +209,20 @@ def _interpolate(bytes_done: Floats, shares: Floats) -> Floats:
     return np.where(np.isfinite(shares), shares, np.interp(bytes_done, anchors, levels))
 
 
-@dataclass(frozen=True, eq=False)
 class _Backprop:
-    """How much backprop a worker has done, by time: `done_ns` at `bounds`.
+    """How much backprop a worker has done, by time, and when it had done how much."""
 
-    `first_ns` and `last_ns` are what was done when each of `steps` began and ended.
-    """
-
-    bounds: Ints
-    done_ns: Floats
-    steps: Ints
-    first_ns: Floats
-    last_ns: Floats
-
-    @classmethod
-    def from_pieces(cls, pieces: WorkerPieces, windows: pl.DataFrame) -> Self:
-        """Take it from the partition of a worker's time."""
+    def __init__(self, pieces: WorkerPieces, windows: pl.DataFrame) -> None:
+        self._bounds, self._steps = pieces.bounds, windows["step"].to_numpy()
         edges = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
-        first_ns, last_ns = (pieces.spent_before(_IS_BACKPROP, moments) for moments in edges)
-        bounds = pieces.bounds
-        done_ns = pieces.spent_before(_IS_BACKPROP, bounds)
-        return cls(bounds, done_ns, windows["step"].to_numpy(), first_ns, last_ns)
+        self._done_ns, self._first_ns, self._last_ns = (
+            pieces.spent_before(_IS_BACKPROP, moments) for moments in (pieces.bounds, *edges)
+        )
 
     def share_at(self, step: Ints, moments: Ints) -> Floats:
         """Return which share of its step's backprop is done at each moment; nan of no backprop."""
         first_ns, length_ns = self._of_steps(step)
-        done_ns = np.interp(moments, self.bounds, self.done_ns)
+        done_ns = np.interp(moments, self._bounds, self._done_ns)
         return np.clip((done_ns - first_ns) / length_ns, 0.0, 1.0)
 
     def moment_of(self, step: Ints, share: Floats) -> Floats:
@@ -245,14 +230,14 @@ class _Backprop:
         first_ns, length_ns = self._of_steps(step)
         wanted_ns = np.nan_to_num(first_ns + share * length_ns)
         # Half a nanosecond: sums of shares differ from the whole by less.
-        place = np.searchsorted(self.done_ns, wanted_ns - 0.5)
-        place = np.minimum(place, len(self.bounds) - 1)
-        moment = self.bounds[place] - (self.done_ns[place] - wanted_ns)
+        place = np.searchsorted(self._done_ns, wanted_ns - 0.5)
+        place = np.minimum(place, len(self._bounds) - 1)
+        moment = self._bounds[place] - (self._done_ns[place] - wanted_ns)
         return np.where(np.isfinite(share * length_ns), moment, np.nan)
 
     def _of_steps(self, step: Ints) -> tuple[Floats, Floats]:
         """Return what was done before each step, and how long its backprop is; nan of none."""
-        place = np.minimum(np.searchsorted(self.steps, step), len(self.steps) - 1)
-        length_ns = self.last_ns[place] - self.first_ns[place]
-        is_known = (self.steps[place] == step) & (length_ns > 0)
-        return self.first_ns[place], np.where(is_known, length_ns, np.nan)
+        place = np.minimum(np.searchsorted(self._steps, step), len(self._steps) - 1)
+        length_ns = self._last_ns[place] - self._first_ns[place]
+        is_known = (self._steps[place] == step) & (length_ns > 0)
+        return self._first_ns[place], np.where(is_known, length_ns, np.nan)

@@ -93,9 +93,9 @@ class Requests:
         """Return them with replies that last until links have carried them."""
         if not self.asked.height or not self.served.height:
             return self
-        received = np.append(self.asked["end_ns"].to_numpy(), -1)
-        received = received[self.served["asked"].to_numpy()]
-        until = find_ends_on_links(self.served, self.worker_of_services, received)
+        until = find_ends_on_links(
+            self.served, self.worker_of_services, self._of_services("end_ns")
+        )
         return replace(self, served=self.served.with_columns(end_ns=pl.Series(until)))
 
     @property
@@ -110,7 +110,7 @@ class Requests:
         """What workers asked for, with ends when they need what came earlier than that."""
         sides = self.sides
         return (
-            sides if self.needs is None else replace(sides, end=np.maximum(sides.end, self.needs))
+            sides if self.needs is None else sides._replace(end=np.maximum(sides.end, self.needs))
         )
 
     @property
@@ -118,8 +118,7 @@ class Requests:
         """When workers need what came earlier, as moments without length."""
         sides, needed = self.sides, self.needed
         early = np.flatnonzero(needed.end > sides.end)
-        moments = needed.end[early]
-        return Sides(sides.worker[early], moments, moments, np.ones(len(early), np.bool_))
+        return Sides.at(sides.worker[early], needed.end[early], stops=True)
 
     @cached_property
     def hidden_transfer_share(self) -> float:
@@ -153,8 +152,12 @@ class Requests:
     @cached_property
     def keys(self) -> Ints:
         """The variable that each service is for, by the key of its request; -1 for none."""
-        keys = np.append(self.asked["key"].fill_null(-1).to_numpy(), -1)
-        return np.array(keys[self.served["asked"].to_numpy()], np.int64)
+        return self._of_services("key")
+
+    def _of_services(self, name: str) -> Ints:
+        """Return a column of `asked` for the request of each service; -1 for none."""
+        of_requests = np.append(self.asked[name].fill_null(-1).to_numpy(), -1)
+        return np.array(of_requests[self.served["asked"].to_numpy()], np.int64)
 
     @cached_property
     def step_of_services(self) -> Ints:
@@ -162,9 +165,8 @@ class Requests:
 
         That is its request's, for servers may not know it; else that of what was served before.
         """
-        asked = np.append(self.asked["step"].fill_null(-1).to_numpy(), -1)
-        rows = self.served.select("server", own=pl.col("step")).with_columns(
-            asked=pl.Series(asked[self.served["asked"].to_numpy()])
+        rows = self.served.select(
+            "server", own=pl.col("step"), asked=pl.Series(self._of_services("step"))
         )
         known = [pl.when(pl.col(name) >= 0).then(name) for name in ("own", "asked")]
         step = rows.select(pl.coalesce(known).forward_fill().over("server").fill_null(-1))
@@ -181,8 +183,7 @@ class Requests:
     @property
     def worker_of_services(self) -> Ints:
         """The worker whose request each service is for, -1 for none."""
-        worker = np.append(self.asked["worker"].to_numpy(), -1)
-        return np.array(worker[self.served["asked"].to_numpy()], np.int64)
+        return self._of_services("worker")
 
     @cached_property
     def occupancy(self) -> Occupancy:
@@ -199,8 +200,7 @@ class Requests:
     @property
     def moments(self) -> Ints:
         """When services began and ended, in turns."""
-        times = np.stack([self.served[name].to_numpy() for name in ("start_ns", "end_ns")], axis=1)
-        return times.ravel().astype(np.int64)
+        return self.served.select("start_ns", "end_ns").to_numpy().ravel().astype(np.int64)
 
     @property
     def _updates(self) -> pl.DataFrame:
@@ -213,7 +213,7 @@ class Requests:
         noticed = sides.noticed(timeline).end
         done = np.zeros(self.asked.height, np.int64)
         asked, over = (self.served[name].to_numpy() for name in ("asked", "end_ns"))
-        answered = (asked >= 0) & (over <= np.append(sides.end, 0)[asked])
+        answered = (asked >= 0) & (over <= self._of_services("end_ns"))
         np.maximum.at(done, asked[answered], over[answered])
         end = np.where(done > noticed, sides.end, noticed)
         return replace(self, asked=self.asked.with_columns(end_ns=pl.Series(end, dtype=pl.Int64)))
@@ -225,41 +225,28 @@ class Requests:
         worker waited on, until as long after the update as usual, it is when the wait ended.
         """
         updates = np.sort(self._updates["end_ns"].to_numpy())
-        rows: list[tuple[Ints, ...]] = []
-        for worker, (begin, end) in enumerate(timeline.blocked_moments if len(updates) else ()):
-            arrivals = [side.end[side.worker == worker] for side in others]
-            arrived = np.sort(np.concatenate([np.zeros(0, np.int64), *arrivals]))
-            latest, update = (
-                np.append(-1, moments)[np.searchsorted(moments, end, "right")]
-                for moments in (arrived, updates)
-            )
-            inside = (update > begin) & (latest < end)
-            columns = (np.full(len(end), worker), update, latest, end)
-            rows.append(tuple(column[inside] for column in columns))
-        if not rows:
-            none = np.zeros(0, np.int64)
-            return Sides(none, none, none, np.zeros(0, np.bool_))
-        workers, update, latest, end = (
-            np.concatenate(column) for column in zip(*rows, strict=True)
-        )
-        by_update = update > latest
+        begins, ends = timeline.blocked
+        worker = timeline.workers_at(ends)
+        begin, end = timeline.moments_at(begins), timeline.moments_at(ends)
+        arrivals = Sides.join(others)
+        arrived = np.sort(timeline.locate(arrivals.worker, arrivals.end))
+        latest = np.append(-1, arrived)[np.searchsorted(arrived, ends, "right")]
+        latest = np.where(timeline.workers_at(latest) == worker, timeline.moments_at(latest), -1)
+        update = np.append(-1, updates)[np.searchsorted(updates, end, "right")]
+        by_update = (update > np.maximum(begin, latest)) & (latest < end)
         usual = np.median((end - update)[by_update]) if by_update.any() else 0.0
-        is_token = ~by_update & (end - update <= MAX_RATIO_OF_TOKEN_DELAY * usual)
-        moments = np.where(by_update, update, end)[by_update | is_token]
-        released = workers[by_update | is_token]
-        return Sides(released, moments, moments, np.zeros(len(moments), np.bool_))
+        is_token = (update > begin) & (update <= latest) & (latest < end)
+        is_token &= end - update <= MAX_RATIO_OF_TOKEN_DELAY * usual
+        rows = np.flatnonzero(by_update | is_token)
+        return Sides.at(worker[rows], np.where(by_update, update, end)[rows])
 
     def add_links(
         self, links: Links, threads: Threads, first: int, recorded: Ints, released: Sides
     ) -> None:
         """Add what services and answers follow; service i begins at moment `first` + 2 i, ends after."""
         sides, rows = self.sides, np.arange(self.served.height)
-        asks, gets = (
-            threads.find(sides.worker, sides.begin),
-            threads.find(sides.worker, self.needed.end),
-        )
-        needed = threads.find_needed(sides.worker, sides.end)
-        gets = np.where(gets < 0, needed, gets)
+        asks, gets = threads.find_both(self.needed)
+        gets = np.where(gets < 0, threads.find_needed(sides.worker, sides.end), gets)
         begin, end = first + 2 * rows, first + 2 * rows + 1
         self._add_services(links, begin, end)
         settled = len(links)
@@ -293,20 +280,15 @@ class Requests:
     def _add_ways(self, links: Links, asks: Ints, begin: Ints) -> None:
         """Add when requests come to their server: after what such ways take where no request waits."""
         asked = self.served["asked"].to_numpy()
-        head = np.zeros(len(asked), np.bool_)
-        _, first = np.unique(asked, return_index=True)
-        head[first] = True
-        head &= asked >= 0
-        row = np.maximum(asked, 0)
-        sent = self.asked["start_ns"].to_numpy()[row] if self.asked.height else np.zeros(len(asked))
-        way = np.maximum(self.served["start_ns"].to_numpy() - sent, 0)
-        usual = pl.DataFrame({"op": self.served["op"], "server": self.served["server"], "way": way})
-        least = usual.with_columns(head=head).select(
+        head = self.served["asked"].is_first_distinct().to_numpy() & (asked >= 0)
+        way = np.maximum(self.served["start_ns"].to_numpy() - self._of_services("start_ns"), 0)
+        ways = self.served.select("op", "server", way=pl.Series(way), head=pl.Series(head))
+        least = ways.select(
             pl.col("way").filter("head").quantile(0.25).over("op", "server").fill_null(0)
         )
         lag = np.minimum(least["way"].to_numpy(), way)
-        source = asks[row] if len(asks) else np.full(len(asked), -1)
-        self._add_loaded(links, "push", (source, begin, lag), row, head)
+        ends = np.append(asks, -1)[asked], begin, lag
+        self._add_loaded(links, "push", ends, np.maximum(asked, 0), head)
 
     def _add_loaded(
         self, links: Links, loaded: str, ends: tuple[Ints, Ints, Ints], row: Ints, there: Flags
@@ -330,9 +312,12 @@ class Requests:
         """Add what services follow at their server."""
         table = self.served
         start, over = (table[name].to_numpy() for name in ("start_ns", "end_ns"))
+        sent, single = self._of_services("start_ns"), self.occupancy.single
         for order, by_resource in self.occupancy.queues():
             one, two = order[:-1], order[1:]
-            turn = (over[one] <= start[two]) & self._waited(one, two)
+            # A server that does one thing at a time takes in no request meanwhile.
+            had_been_sent = single[two] | (sent[two] < over[one])
+            turn = (over[one] <= start[two]) & had_been_sent
             bond = Bond.QUEUE if by_resource else Bond.TURN
             links.add(end[one], begin[two], np.zeros(len(one)), turn, bond=bond)
         asked = table["asked"].to_numpy()
@@ -342,73 +327,47 @@ class Requests:
         free = over[one] <= start[two]
         links.add(end[one], begin[two], np.zeros(len(one)), same & free)
         links.add(begin[one], begin[two], start[two] - start[one], same & ~free)
-        op = table["op"]
-        of_all = ((op == "apply") & table["key"].is_null()).to_numpy()
-        for before, after, bond in (
-            ("aggregate", "apply", Bond.NONE),
-            ("apply", "reply", Bond.TURN),
-        ):
-            for unkeyed in (False, True):
-                key = pl.lit(-1) if unkeyed else pl.col("key").fill_null(-1)
-                group = table.select(pl.struct("server", "step", key))["server"].rank("dense")
-                mine = (op != "apply").to_numpy() | (of_all == unkeyed)
-                one, two = (
-                    np.flatnonzero((op == name).to_numpy() & mine) for name in (before, after)
-                )
-                if len(one) and len(two):
-                    self._add_joins(links, (one, two), group.to_numpy(), (begin, end), bond)
+        self._add_joins(links, begin, end)
 
-    def _add_joins(
-        self,
-        links: Links,
-        services: tuple[Ints, Ints],
-        group: Ints,
-        moments: tuple[Ints, Ints],
-        bond: Bond,
-    ) -> None:
-        """Add that services of a group follow all others in it that joined them."""
-        before, after = services
-        start, over = (self.served[name].to_numpy() for name in ("start_ns", "end_ns"))
-        done = pl.DataFrame({"group": group[before], "at": over[before], "row": before}).sort("at")
-        begun = pl.DataFrame({"group": group[after], "at": start[after], "to": after}).sort("at")
-        nearest: dict[str, Any] = {"on": "at", "by": "group", "check_sortedness": False}
-        joined = begun.join_asof(done, **nearest)
-        if bond is Bond.NONE:
-            joined = done.join_asof(begun, strategy="forward", **nearest)
-        joined = joined.drop_nulls()
-        one, two = joined["row"].to_numpy(), joined["to"].to_numpy()
-        begin, end = moments
-        links.add(end[one], begin[two], np.zeros(len(one)), bond=bond)
-
-    def _waited(self, before: Ints, after: Ints) -> Flags:
-        """Return whether services had been asked for before others ended, so that they waited for these.
-
-        A server that does one thing at a time takes in no request meanwhile.
-        """
-        sent = np.append(self.asked["start_ns"].to_numpy(), 0)
-        asked = sent[self.served["asked"].to_numpy()[after]]
-        earlier = asked < self.served["end_ns"].to_numpy()[before]
-        return np.asarray(self.occupancy.single[after] | earlier)
+    def _add_joins(self, links: Links, begin: Ints, end: Ints) -> None:
+        """Add that updates follow what they join, and replies the last update before them."""
+        op, columns = pl.col("op"), ("op", "server", "start_ns", "end_ns")
+        services = self.served.with_row_index("row").select(
+            "row", *columns, pl.col("step", "key").fill_null(-1)
+        )
+        for group in (["server", "step", "key"], ["server", "step"]):
+            is_apply, is_of_all = op == "apply", pl.col("key") < 0
+            applies = services.filter(is_apply & (is_of_all == ("key" not in group)))
+            joins, replies = (services.filter(op == name) for name in ("aggregate", "reply"))
+            nearest: dict[str, Any] = {"on": "at", "by": group, "check_sortedness": False}
+            for before, after, bond in (
+                (joins, applies, Bond.NONE),
+                (applies, replies, Bond.TURN),
+            ):
+                done = before.select(*group, at="end_ns", before="row").sort("at")
+                begun = after.select(*group, at="start_ns", after="row").sort("at")
+                joined = begun.join_asof(done, **nearest)
+                if bond is Bond.NONE:
+                    joined = done.join_asof(begun, strategy="forward", **nearest)
+                joined = joined.drop_nulls()
+                one, two = joined["before"].to_numpy(), joined["after"].to_numpy()
+                links.add(end[one], begin[two], np.zeros(len(one)), bond=bond)
 
     def _add_answers(
         self, links: Links, asking: tuple[Ints, Ints], begin: Ints, recorded: Ints
     ) -> None:
         """Add that requests end after their last service, or as long after they began as they did."""
         asks, gets = asking
-        table = pl.DataFrame({"asked": self.served["asked"], "row": np.arange(len(begin))})
-        over = self.served["end_ns"].to_numpy()
-        asked = self.served["asked"].to_numpy()
+        names = ("asked", "start_ns", "end_ns")
+        asked, begun, over = (self.served[name].to_numpy() for name in names)
         got = self.asked["end_ns"].to_numpy()
-        begun = self.served["start_ns"].to_numpy()
-        inside = (asked >= 0) & (begun <= np.append(got, 0)[asked])
-        last = table.filter(pl.Series(inside)).group_by("asked").agg(pl.col("row").max())
-        row, service = (last[name].to_numpy() for name in ("asked", "row"))
-        within = over[service] <= got[row]
-        source = begin[service] + within
+        inside = np.flatnonzero((asked >= 0) & (begun <= self._of_services("end_ns")))
+        last = np.full(len(got), -1)
+        np.maximum.at(last, asked[inside], inside)
+        row = np.flatnonzero(last >= 0)
+        service = last[row]
+        source = begin[service] + (over[service] <= got[row])
         lag = np.maximum(got[row] - recorded[source], 0)
-        every = np.ones(len(row), np.bool_)
-        self._add_loaded(links, "pull", (source, gets[row], lag), row, every)
-        alone = np.ones(len(got), np.bool_)
-        alone[row] = False
+        self._add_loaded(links, "pull", (source, gets[row], lag), row, np.ones(len(row), np.bool_))
         length = got - self.asked["start_ns"].to_numpy()
-        links.add(asks, gets, length, alone, line=KEPT)
+        links.add(asks, gets, length, last < 0, line=KEPT)

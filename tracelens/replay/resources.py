@@ -374,9 +374,7 @@ def replay_events(
     Raises:
         ValueError: events follow each other in a circle.
     """
-    awaited = np.bincount(edges[1], minlength=len(recorded))
-    awaited += np.bincount(occupations[1], minlength=len(recorded))
-    run = _Run(awaited, edges, occupations, priority)
+    run = _Run(edges, occupations, priority)
     replayed = run.replay(recorded)
     if replayed < len(recorded):
         raise ValueError(f"{len(recorded) - replayed} events follow each other in a circle")
@@ -388,17 +386,17 @@ class _Run:
 
     def __init__(
         self,
-        awaited: Ints,
         edges: tuple[Ints, Ints, Floats],
         occupations: tuple[Ints, Ints, Tasks, Floats],
         priority: Ints,
     ) -> None:
         source, target, lag = edges
         starts, ends, tasks, work = occupations
-        order, first = _sort_by_source(source, len(awaited))
+        count = len(priority)
+        order, first = _sort_by_source(source, count)
         self._targets, self._lags = target[order].tolist(), lag[order].tolist()
         self._first_edge = first.tolist()
-        order, first = _sort_by_source(starts, len(awaited))
+        order, first = _sort_by_source(starts, count)
         self._tasks, self._first_task = order.tolist(), first.tolist()
         resources, crowding = tasks.resources()
         self._ends, self._resources = ends.tolist(), resources.tolist()
@@ -410,8 +408,8 @@ class _Run:
             number: _SharedResource(float(crowding[number]))
             for number in np.flatnonzero(~np.isnan(crowding)).tolist()
         }
-        self._awaited, self._priority = awaited.tolist(), priority.tolist()
-        self.times = [-np.inf] * len(awaited)
+        self._awaited = np.bincount(np.append(target, ends), minlength=count).tolist()
+        self._priority, self.times = priority.tolist(), [-np.inf] * count
         # Ends of tasks that share a resource have a number below 0, and precede events of their time.
         self._agenda: list[tuple[float, int, int, int]] = []
 

@@ -5,8 +5,8 @@ A moment is a begin or an end of what a thread exchanges with others, or the end
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from tracelens.caching import cached_property
 from tracelens.replay.timeline import IS_BLOCKED
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.replay.timeline import Timeline
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Sides", "Threads"]
 
 
-@dataclass(frozen=True, eq=False)
-class Sides:
+class Sides(NamedTuple):
     """Messages on one side, or ranks in collectives: of which worker, from when until when.
 
     `stops` says whether its training thread was in it.
@@ -37,14 +36,28 @@ class Sides:
     end: Ints
     stops: Flags
 
-    def taken(self, rows: Indices | Flags) -> Sides:
+    @classmethod
+    def at(cls, worker: Ints, moments: Ints, *, stops: bool = False) -> Sides:
+        """Make moments of workers, without length."""
+        return cls(worker, moments, moments, np.full(len(moments), stops))
+
+    @classmethod
+    def join(cls, parts: Iterable[Sides]) -> Sides:
+        """Put some one after the other."""
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
+
+    def take(self, rows: Indices | Flags) -> Sides:
         """Return some of them."""
         return Sides(self.worker[rows], self.begin[rows], self.end[rows], self.stops[rows])
+
+    def locate(self, timeline: Timeline) -> tuple[Ints, Ints]:
+        """Return where begins and ends are on the line of the workers."""
+        return timeline.locate(self.worker, self.begin), timeline.locate(self.worker, self.end)
 
     def noticed(self, timeline: Timeline) -> Sides:
         """Return them with ends in flight when training threads noticed them."""
         end = timeline.notice(self.worker, self.begin, self.end)
-        return replace(self, end=np.where(self.stops, self.end, end))
+        return self._replace(end=np.where(self.stops, self.end, end))
 
     def within(self, first: Ints, last: Ints) -> Flags:
         """Return which lie in the steps of their worker."""
@@ -74,11 +87,8 @@ class Threads:
         cls, timeline: Timeline, steps: Sequence[pl.DataFrame], sides: Sequence[Sides]
     ) -> Self:
         """Find the moments among the steps of each worker and what it exchanged."""
-        worker, begin, end, stops = (
-            np.concatenate([getattr(side, name) for side in sides])
-            for name in ("worker", "begin", "end", "stops")
-        )
-        begin, end = timeline.locate(worker, begin), timeline.locate(worker, end)
+        joined = Sides.join(sides)
+        (begin, end), stops = joined.locate(timeline), joined.stops
         counts = [part.height for part in steps]
         table, owner = pl.concat(steps), np.repeat(np.arange(len(steps)), counts)
         starts, ends = (
@@ -163,6 +173,10 @@ class Threads:
         lag = np.where(is_open, self.measure_spent(~IS_BLOCKED), lasted_ns)
         return self.sources, self.sources + 1, np.where(self.stopped, 0, lag).astype(np.int64)
 
+    def find_both(self, sides: Sides) -> tuple[Ints, Ints]:
+        """Return the numbers of the moments at which each begins and ends; see `find`."""
+        return self.find(sides.worker, sides.begin), self.find(sides.worker, sides.end)
+
     def find(self, worker: Ints, moment: Ints) -> Ints:
         """Return the number of a moment of each of some workers; -1 where it is none of its thread."""
         position = self.timeline.locate(worker, moment)
@@ -193,9 +207,8 @@ class Threads:
         numbers = np.full((len(steps), len(self)), -1, np.int64)
         owner = self.timeline.workers_at(self.ends)
         is_known = row >= 0
-        numbers[row[is_known], owner[is_known]] = np.searchsorted(self.positions, self.ends)[
-            is_known
-        ]
+        ends = np.searchsorted(self.positions, self.ends)
+        numbers[row[is_known], owner[is_known]] = ends[is_known]
         return numbers
 
     def find_rows(self, steps: Ints) -> Ints:

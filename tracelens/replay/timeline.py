@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES
+from tracelens.accounting.pieces import covered_before
 from tracelens.caching import cached_property
 from tracelens.model.columns import FOREVER
 
@@ -96,57 +97,46 @@ class Timeline:
         joined[is_piece] = values
         return joined
 
-    def find_edges(self, counts: Flags) -> Ints:
-        """Return the begins and ends, in turn, of what threads were in some categories (flags)."""
-        inside = np.append(counts, False)[self.category]
-        return self.bounds[np.flatnonzero(np.diff(inside, prepend=False))]
+    def is_in(self, counts: Flags) -> Flags:
+        """Return which pieces are in some categories (flags); none behind a worker's last one is."""
+        return np.append(counts, False)[self.category]
+
+    def find_stretches(self, inside: Flags) -> tuple[Ints, Ints]:
+        """Return begins and ends of the stretches of some pieces (flags)."""
+        edges = self.bounds[np.flatnonzero(np.diff(inside, prepend=False))]
+        return edges[::2], edges[1::2]
 
     @cached_property
-    def blocked_edges(self) -> Ints:
-        """Begins and ends, in turn, of the stretches in which threads were blocked."""
-        return self.find_edges(IS_BLOCKED)
+    def waits(self) -> tuple[Ints, Ints]:
+        """Begins and ends of the stretches in which threads were blocked in a span."""
+        return self.find_stretches(self.is_in(IS_BLOCKED) & (self.name >= 0))
 
     @cached_property
-    def wait_edges(self) -> Ints:
-        """Begins and ends, in turn, of the stretches in which threads were blocked in a span."""
-        inside = np.append(IS_BLOCKED, False)[self.category] & (self.name >= 0)
-        return self.bounds[np.flatnonzero(np.diff(inside, prepend=False))]
+    def blocked(self) -> tuple[Ints, Ints]:
+        """Begins and ends of the stretches in which threads were blocked."""
+        return self.find_stretches(self.is_in(IS_BLOCKED))
 
     @cached_property
-    def blocked_moments(self) -> list[tuple[Ints, Ints]]:
-        """When each worker's thread was blocked: begins and ends of its stretches, ns."""
-        edges = self.blocked_edges
-        cuts = np.searchsorted(edges, np.arange(1, len(self.pieces)) * self.period_ns)
-        parts = np.split(self.moments_at(edges), cuts)
-        return [(part[::2], part[1::2]) for part in parts]
+    def _blocked(self) -> tuple[Ints, Ints]:
+        """The same stretches, after one before the line: each position has one that began before."""
+        begins, ends = self.blocked
+        return np.append(-2, begins), np.append(-1, ends)
 
     def spent_before(self, counts: Flags, positions: Ints) -> Floats:
         """Return how much of some categories (flags) had passed at positions, of all workers before."""
-        edges = self.find_edges(counts)
-        done_ns = np.append(0, np.cumsum(edges[1::2] - edges[::2]))
-        number = np.searchsorted(
-            edges, positions
-        )  # odd after the begin of a stretch, up to its end
-        since = np.where(number % 2 == 1, positions - np.append(edges, 0)[number - 1], 0)
-        return (done_ns[number // 2] + since).astype(np.float64)
+        return covered_before(*self.find_stretches(self.is_in(counts)), positions)
 
     def blocked_since(self, positions: Ints) -> Ints:
         """Return since when a thread was blocked until some positions; these where it was not."""
-        edges = self.blocked_edges
-        number = np.searchsorted(
-            edges, positions
-        )  # odd after the begin of a stretch, up to its end
-        since = np.append(edges, 0)[number - 1]
-        return np.asarray(np.where(number % 2 == 1, since, positions))
+        begins, ends = self._blocked
+        row = np.searchsorted(begins, positions) - 1
+        return np.where(positions <= ends[row], begins[row], positions)
 
     def blocked_until(self, positions: Ints) -> Ints:
         """Return until when a thread was blocked from some positions on; these where it was not."""
-        edges = self.blocked_edges
-        number = np.searchsorted(
-            edges, positions, side="right"
-        )  # odd from the begin of a stretch on
-        until = np.append(edges, 0)[np.minimum(number, len(edges))]
-        return np.asarray(np.where(number % 2 == 1, until, positions))
+        begins, ends = self._blocked
+        row = np.searchsorted(begins, positions, side="right") - 1
+        return np.maximum(positions, ends[row])
 
     def notice(self, worker: Ints, begun: Ints, end: Ints) -> Ints:
         """Return when threads noticed that something was over, which another thread noted later.
@@ -154,13 +144,11 @@ class Timeline:
         That is the end of the stretch in which they were blocked until just before, as seen from its
         length; else it is when it was noted.
         """
-        begins, ends = self.blocked_edges[::2], self.blocked_edges[1::2]
-        if not len(begins):
-            return end
+        begins, ends = self._blocked
         noted = self.locate(worker, end)
         row = np.searchsorted(ends, noted) - 1
         late_ns = noted - ends[row]
-        is_noticed = (row >= 0) & (late_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row])
+        is_noticed = late_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row]
         is_noticed &= noted <= np.append(begins, FOREVER)[row + 1]
         is_noticed &= ends[row] > self.locate(worker, begun)
         return np.where(is_noticed, end - late_ns, end)
@@ -170,12 +158,10 @@ class Timeline:
 
         That is seen from how short they had waited by its `end`, beside how long it was `over`.
         """
-        begins, ends = self.blocked_edges[::2], self.blocked_edges[1::2]
-        if not len(begins):
-            return np.zeros(len(worker), np.bool_)
+        begins, ends = self._blocked
         noted = self.locate(worker, end)
         row = np.searchsorted(begins, noted) - 1
-        is_blocked = (row >= 0) & (noted <= ends[row]) & (begins[row] > self.locate(worker, over))
+        is_blocked = (noted <= ends[row]) & (begins[row] > self.locate(worker, over))
         waited_ns = noted - begins[row]
         return np.asarray(is_blocked & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end - over)))
 

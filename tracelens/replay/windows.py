@@ -66,7 +66,6 @@ class WindowedReplay:
     trace: Trace
     phases: Phases
     max_pieces: int = MAX_PIECES_REPLAYED
-    max_services: int = MAX_SERVICES_REPLAYED
     _models: dict[tuple[int, int], Model | None] = field(default_factory=dict)
     _identities: dict[Model, Identity] = field(default_factory=dict)
 
@@ -89,8 +88,8 @@ class WindowedReplay:
         in_flight = inferred = False
         replays: list[tuple[Identity, Changed, Floats]] = []
         for first, stop in windows:
-            model = self._model_of(int(steps[first]), int(steps[stop - 1]))
-            if model is None or not self._is_reliable(model):
+            model = self._build_reliable(steps[first:stop])
+            if model is None:
                 return None
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
@@ -112,9 +111,7 @@ class WindowedReplay:
 
     def build_whole(self) -> Model | None:
         """Return the model of all steps, however many there are; None if no replay is reliable."""
-        steps = self._steps
-        model = self._model_of(int(steps[0]), int(steps[-1])) if len(steps) else None
-        return model if model is not None and self._is_reliable(model) else None
+        return self._build_reliable(self._steps)
 
     def build_around(self, steps: Ints) -> Model | None:
         """Return the model of the run, or of a window in the middle of some steps if it is long.
@@ -122,16 +119,12 @@ class WindowedReplay:
         None if the run cannot be replayed reliably.
         """
         every = self._steps
-        if not len(every):
-            return None
         length = max(self._replayed_steps, MIN_STEPS_OF_WINDOW)
-        first, last = 0, len(every) - 1
-        if length < len(every):
-            middle = int(np.searchsorted(every, steps[len(steps) // 2]))
-            first = min(max(middle - length // 2, 0), len(every) - length)
-            last = first + length - 1
-        model = self._model_of(int(every[first]), int(every[last]))
-        return model if model is not None and self._is_reliable(model) else None
+        if length >= len(every):
+            return self._build_reliable(every)
+        middle = int(np.searchsorted(every, steps[len(steps) // 2]))
+        first = min(max(middle - length // 2, 0), len(every) - length)
+        return self._build_reliable(every[first : first + length])
 
     @property
     def doubt(self) -> str:
@@ -147,7 +140,7 @@ class WindowedReplay:
         steps = self._steps
         if not self._models and len(steps) and not self.trace.parted:
             for first, stop in self._choose_windows(np.arange(len(steps)), len(steps)):
-                self._model_of(int(steps[first]), int(steps[stop - 1]))
+                self._build(steps[first:stop])
         return [model for model in self._models.values() if model is not None]
 
     def _choose_windows(self, touched: Indices, steps: int) -> list[tuple[int, int]]:
@@ -174,7 +167,7 @@ class WindowedReplay:
         pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
         servers = self.trace.shards["process"].implode()
         services = int(self.trace.requests["process"].is_in(servers).sum())
-        share = min(self.max_pieces / max(pieces, 1), self.max_services / max(services, 1))
+        share = min(self.max_pieces / max(pieces, 1), MAX_SERVICES_REPLAYED / max(services, 1))
         return int(len(self._steps) * share)
 
     def identity_of(self, model: Model) -> Identity:
@@ -183,10 +176,13 @@ class WindowedReplay:
             self._identities[model] = Identity.of(model)
         return self._identities[model]
 
-    def _is_reliable(self, model: Model) -> bool:
-        return self.identity_of(model).reliable
+    def _build_reliable(self, steps: Ints) -> Model | None:
+        """Return the model of neighbouring steps; None without any, or if it is not reliable."""
+        model = self._build(steps) if len(steps) else None
+        return model if model is not None and self.identity_of(model).reliable else None
 
-    def _model_of(self, first: int, last: int) -> Model | None:
-        if (first, last) not in self._models:
-            self._models[first, last] = Model.of(self.trace, self.phases, (first, last))
-        return self._models[first, last]
+    def _build(self, steps: Ints) -> Model | None:
+        bounds = int(steps[0]), int(steps[-1])
+        if bounds not in self._models:
+            self._models[bounds] = Model.of(self.trace, self.phases, bounds)
+        return self._models[bounds]

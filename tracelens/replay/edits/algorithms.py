@@ -112,7 +112,7 @@ def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:
     factors = np.ones(len(links.lag))
     assumed = False
     found = 0
-    for number, cost in costs.models.items():
+    for number in costs.models:
         line = links.lines[number]
         if line.what != "allreduce" or line.ranks < MIN_RANKS_OF_ALLREDUCE:
             continue
@@ -129,7 +129,9 @@ def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:
                 f"what '{now}' sends is not known; known are {', '.join(ALGORITHMS)}."
             )
         then = line.ranks if ranks is None or line.ranks < len(model.ranks) else ranks
-        factors *= _factors(costs, number, cost, (now, line.ranks), (algorithm or now, then))
+        messages, payloads = transfer(now, line.ranks)
+        more, larger = transfer(algorithm or now, then)
+        factors *= costs.factors([number], links.nbytes, more / messages, larger / payloads)
         found += 1
     if not found:
         raise InvalidArgument(costs.lacks(network=True))
@@ -138,15 +140,6 @@ def _resize(changed: Changed, algorithm: str | None, ranks: int | None) -> None:
         changed.notes.append(
             f"How allreduces were carried out was not recorded: taken for a {_ASSUMED}."
         )
-
-
-def _factors(
-    costs: Costs, number: int, cost: CostModel, now: tuple[str, int], then: tuple[str, int]
-) -> Floats:
-    (messages, payloads), (more, larger) = transfer(*now), transfer(*then)
-    return costs.factors(
-        {number: cost}, costs.links.nbytes, latency=more / messages, pace=larger / payloads
-    )
 
 
 def _slowest_of(model: Model, ranks: int) -> float:

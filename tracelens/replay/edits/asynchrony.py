@@ -16,7 +16,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.replay.links import Bond
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Indices, Ints
+    from tracelens.arrays import Indices, Ints
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
 
@@ -33,10 +33,9 @@ def first_come(changed: Changed) -> None:
         InvalidArgument: no server joins gradients of several workers, or takes workers in turn.
     """
     model, links = changed.model, changed.model.links
-    joined, barriers = model.requests.joined, np.flatnonzero(links.bond == Bond.BARRIER)
-    in_turn = len(np.unique(links.target[barriers])) > MIN_SHARE_OF_PULLS_IN_TURN * len(
-        model.steps
-    ) * len(model.ranks)
+    joined, goes_on = model.requests.joined, np.unique(links.target[links.bond == Bond.BARRIER])
+    rounds = len(model.steps) * len(model.ranks)
+    in_turn = len(goes_on) > MIN_SHARE_OF_PULLS_IN_TURN * rounds
     if len(model.ranks) < 2 or not (len(joined) or in_turn):
         raise InvalidArgument(
             "this needs servers that join the gradients of several workers, or take workers in turn; "
@@ -45,9 +44,18 @@ def first_come(changed: Changed) -> None:
     _apply_each(changed, joined)
     bound = links.bond == Bond.NONE
     others = np.bincount(links.target[bound], minlength=len(model.recorded)) > 0
+    begin = model.requests_at + 2 * np.arange(model.requests.served.height)
+    worker = model.requests.worker_of_services
+    # Workers go on here that waited for an update: without barriers, that is when they come.
+    waiting = _by_worker(model, model.threads.find_owners(goes_on), goes_on)
     if in_turn:
-        others[_serve_waiting(changed, barriers, others)] = True
-    _await_own(changed, barriers)
+        # What a server began by itself follows when its worker waits.
+        alone = ~others[begin] & (worker >= 0)
+        waits, begins = _latest(_by_worker(model, worker[alone], begin[alone]), waiting)
+        changed.follow(waits, begins)
+        others[begins] = True
+    # Who went on after an update of all goes on after the last service of its own.
+    changed.follow(*_latest(waiting, _by_worker(model, worker, begin + 1)))
     changed.release(np.flatnonzero(~bound & others[links.target]))
     changed.notes.append(
         "Every worker makes as many steps as it did; what gradients of older weights do to the training "
@@ -58,7 +66,7 @@ def first_come(changed: Changed) -> None:
 def _apply_each(changed: Changed, joined: Indices) -> None:
     """Make updates that joined all workers' gradients once after each of these, as long each time."""
     model, served = changed.model, changed.model.requests.served
-    wires = model.wires[model.requests_at + 2 * np.arange(served.height)]
+    wires = model.service_links
     services = served.select("server", "step", "op", key=pl.col("key").fill_null(-1)).with_columns(
         row=pl.Series(np.arange(served.height)),
         ns=pl.Series(changed.lag[wires]),
@@ -74,32 +82,6 @@ def _apply_each(changed: Changed, joined: Indices) -> None:
         more = last.join(takes, on=group, nulls_equal=True)
         changed.lag[wires[more["row"].to_numpy()]] += more["ns"].to_numpy()
     changed.lag[wires[joined]] = 0.0
-
-
-def _serve_waiting(changed: Changed, barriers: Indices, others: Flags) -> Indices:
-    """Let services that a server began by itself follow when their workers wait; return their begins."""
-    model = changed.model
-    begin = model.requests_at + 2 * np.arange(model.requests.served.height)
-    worker = model.requests.worker_of_services
-    alone = ~others[begin] & (worker >= 0)
-    services = _by_worker(model, worker[alone], begin[alone])
-    waits, begins = _latest(services, _waiting(model, barriers))
-    changed.follow(waits, begins)
-    return begins
-
-
-def _await_own(changed: Changed, barriers: Indices) -> None:
-    """Let workers that went on after an update of all go on after the last service of their own."""
-    model = changed.model
-    end = model.requests_at + 2 * np.arange(model.requests.served.height) + 1
-    services = _by_worker(model, model.requests.worker_of_services, end)
-    changed.follow(*_latest(_waiting(model, barriers), services))
-
-
-def _waiting(model: Model, barriers: Indices) -> pl.DataFrame:
-    """Return the moments at which workers go on that waited for an update, which is when they come."""
-    goes_on = np.unique(model.links.target[barriers])
-    return _by_worker(model, model.threads.find_owners(goes_on), goes_on)
 
 
 def _by_worker(model: Model, worker: Ints, moment: Ints) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -12,11 +12,15 @@ from tracelens.errors import InvalidArgument
 from tracelens.stats.cost_line import fit_cost_model
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.links import LinkTable
     from tracelens.stats.cost_line import CostModel
 
 __all__ = ["Costs"]
+
+_KINDS: Final = {True: "messages", False: "services of parameter servers"}  # on the network, or not
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,16 +32,10 @@ class Costs:
     @cached_property
     def models(self) -> dict[int, CostModel]:
         """The lines that could be fitted, by their place in `LinkTable.lines`."""
-        found = {}
-        for number in range(len(self.links.lines)):
-            rows = np.flatnonzero(self._sized & (self.links.line == number))
-            if not len(rows):
-                continue
-            nbytes = self.links.nbytes[rows].astype(np.int64)
-            model = fit_cost_model(nbytes, self.links.lag[rows].astype(np.int64))
-            if model:
-                found[number] = model
-        return found
+        nbytes, lag = self.links.nbytes.astype(np.int64), self.links.lag.astype(np.int64)
+        of_lines = (self._sized & (self.links.line == at) for at in range(len(self.links.lines)))
+        fitted = (fit_cost_model(nbytes[rows], lag[rows]) for rows in of_lines)
+        return {number: model for number, model in enumerate(fitted) if model}
 
     @property
     def _sized(self) -> Flags:
@@ -52,60 +50,60 @@ class Costs:
         Raises:
             InvalidArgument: sizes do not tell latency from bandwidth, or there are none.
         """
-        found = {
-            number: model
-            for number, model in self.models.items()
-            if self.links.lines[number].network == network
-        }
+        lines = [line for line in self.models if self.links.lines[line].network == network]
         part = "latency_ns" if latency != 1 else "ns_per_byte"
-        if not found:
+        if not lines:
             raise InvalidArgument(self.lacks(network=network))
-        if not any(getattr(model, part) > 0 for model in found.values()):
+        if not any(getattr(self.models[line], part) > 0 for line in lines):
             paid = "does not go by bytes" if latency == 1 else "goes by bytes alone"
-            what = "messages" if network else "services of parameter servers"
-            raise InvalidArgument(f"what {what} take {paid}, so there is nothing to change.")
-        return self.factors(found, self.links.nbytes, latency, pace)
+            raise InvalidArgument(
+                f"what {_KINDS[network]} take {paid}, so there is nothing to change."
+            )
+        return self.factors(lines, self.links.nbytes, latency, pace)
 
     def factors(
-        self, models: dict[int, CostModel], then: Floats, latency: float = 1.0, pace: float = 1.0
+        self, lines: Collection[int], then: Floats, latency: float = 1.0, pace: float = 1.0
     ) -> Floats:
-        """Return how many times as long each link takes with `then` bytes, and another line; else 1."""
-        factor = np.ones(len(self.links.lag))
-        for number, model in models.items():
-            rows = np.flatnonzero((self.links.line == number) & (self.links.nbytes > 0))
-            now = np.maximum(model.latency_ns + self.links.nbytes[rows] * model.ns_per_byte, 1e-9)
-            other = model.latency_ns * latency + then[rows] * model.ns_per_byte * pace
-            factor[rows] = other / now
-        return factor
+        """Return how many times as long each link takes with `then` bytes, and another line; else 1.
 
-    def loaded(self, lag: Floats, models: dict[int, CostModel], then: Floats) -> Floats:
-        """Return lags with `then` bytes.
+        So do links of some fitted `lines`, by their numbers.
+        """
+        links, factors = self.links, np.ones(len(self.links.lag))
+        rows = np.flatnonzero(np.isin(links.line, [*lines]) & (links.nbytes > 0))
+        now = self.predict(links.line[rows], links.nbytes[rows])
+        latency_ns, ns_per_byte = self._fitted[:, links.line[rows]]
+        factors[rows] = (latency_ns * latency + then[rows] * ns_per_byte * pace) / now
+        return factors
+
+    def load(self, lag: Floats, lines: Collection[int], then: Floats) -> Floats:
+        """Return lags with `then` bytes on links of some fitted `lines`.
 
         With fewer bytes, what a link took beyond its line shrinks with the rest, as queues do; with
         more, it stays.
         """
-        changed = lag.copy()
-        for number, model in models.items():
-            rows = np.flatnonzero((self.links.line == number) & (self.links.nbytes > 0))
-            now = np.maximum(model.latency_ns + self.links.nbytes[rows] * model.ns_per_byte, 1e-9)
-            other = model.latency_ns + then[rows] * model.ns_per_byte
-            grows = np.minimum(lag[rows], now) * np.maximum(other / now - 1, 0.0)
-            changed[rows] = lag[rows] * np.minimum(other / now, 1.0) + grows
-        return changed
+        factors = self.factors(lines, then)
+        predicted = self.predict(self.links.line, self.links.nbytes)
+        grows = np.minimum(lag, predicted) * np.maximum(factors - 1, 0.0)
+        return np.asarray(lag * np.minimum(factors, 1.0) + grows)
 
-    def predict_all(self, line: Ints, nbytes: Floats) -> Floats:
-        """Return what links take by their lines, relative to each other where a line is not known."""
-        fixed, pace = np.zeros(len(self.links.lines) + 1), np.ones(len(self.links.lines) + 1)
+    @cached_property
+    def _fitted(self) -> Floats:
+        """Latency and pace of each line: 0, and 1 ns per byte, where none was fitted, or of no line."""
+        fitted = np.tile([0.0, 1.0], (len(self.links.lines) + 1, 1))
         for number, model in self.models.items():
-            fixed[number], pace[number] = model.latency_ns, model.ns_per_byte
-        return np.maximum(fixed[line] + nbytes * pace[line], 1e-9)
+            fitted[number] = model.latency_ns, model.ns_per_byte
+        return fitted.T
+
+    def predict(self, line: Ints, nbytes: Floats) -> Floats:
+        """Return what links take by their lines, relative to each other where a line is not known."""
+        latency_ns, ns_per_byte = self._fitted[:, line]
+        return np.asarray(np.maximum(latency_ns + nbytes * ns_per_byte, 1e-9))
 
     def lacks(self, *, network: bool) -> str:
         """Return what is missing for a line of messages, or of servers' own work."""
         kinds = [line.network == network for line in self.links.lines]
         mine = np.array([*kinds, False])[self.links.line]
-        sizes = np.unique(self.links.nbytes[mine & self._sized])
-        what = "messages" if network else "services of parameter servers"
+        sizes, what = np.unique(self.links.nbytes[mine & self._sized]), _KINDS[network]
         if not len(sizes):
             return f"this needs {what} whose bytes were recorded; this trace has none."
         return (

@@ -8,7 +8,7 @@ as loaded as each of so many would be.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 import polars as pl
@@ -87,7 +87,7 @@ def spread(changed: Changed, count: str) -> None:
         raise InvalidArgument("expected at least one shard.")
     each = sum(now.values()) / int(count)
     shards, variables = int(count), changed.model.served_variables
-    layout = Layout.from_loads(np.ones(shards))
+    layout = Layout(np.zeros(0, np.int64), np.full((1, shards), 1 / shards), np.ones((1, shards)))
     if variables:
         layout = Layout.from_pieces(chunked([*variables.values()], shards), [*variables], shards)
     place_by(changed, layout)
@@ -101,8 +101,13 @@ def arrange(changed: Changed, form: str) -> None:
     """Let one server hold all bytes (central), or deal them out to a server for each worker (sharded).
 
     Raises:
-        InvalidArgument: there are no servers.
+        InvalidArgument: there are no servers, or it is another form.
     """
+    if form not in ("central", "sharded"):
+        raise InvalidArgument(
+            "a replay of this trace cannot answer that: which links a worker and a server on its "
+            "machine would share is not recorded; arrangement=central and arrangement=sharded can be."
+        )
     spread(changed, "1" if form == "central" else str(len(changed.model.ranks)))
 
 
@@ -167,22 +172,10 @@ class Layout:
         shares = nbytes / np.maximum(nbytes.sum(axis=1, keepdims=True), 1.0)
         return cls(np.array(keys, np.int64), shares, count)
 
-    @classmethod
-    def from_loads(cls, loads: Floats) -> Self:
-        """Let every variable lie on all shards, as their loads are."""
-        shares = loads[None] / max(float(loads.sum()), 1e-12)
-        return cls(np.zeros(0, np.int64), shares, (shares > 0).astype(np.float64))
-
     def loads(self, variables: dict[int, int]) -> Floats:
         """Return what share of all bytes lies on each shard."""
         sizes = np.array([variables[key] for key in self.keys.tolist()] or [1], np.float64)
         return np.asarray(sizes @ self.shares / max(float(sizes.sum()), 1.0))
-
-    def rows(self, keys: Ints) -> Ints:
-        """Return the row of each of some keys."""
-        if not len(self.keys):
-            return np.zeros(len(keys), np.int64)
-        return np.searchsorted(self.keys, keys)
 
 
 def place_by(changed: Changed, layout: Layout) -> None:
@@ -195,89 +188,74 @@ def place_by(changed: Changed, layout: Layout) -> None:
     model, links, costs = changed.model, changed.model.links, Costs(changed.model.links)
     now, shares = held(model), layout.loads(model.variables)
     moves_any = len(now) != len(shares) or (len(now) > 1 and bool(model.served_variables))
-    if not moves_any:
-        held_bytes = np.array([*now.values()])
-        if np.allclose(
-            shares, held_bytes / held_bytes.sum(), rtol=0, atol=MAX_DIFFERENCE_OF_EQUAL_LOADS
-        ):
-            return
+    held_shares = np.array([*now.values()]) / sum(now.values())
+    if not moves_any and np.abs(shares - held_shares).max() <= MAX_DIFFERENCE_OF_EQUAL_LOADS:
+        return
     if model.requests.unknown_needs > MAX_SHARE_OF_NEEDS_UNKNOWN:
         raise InvalidArgument(
             f"not recorded: the variables (key) of requests, so that of "
             f"{fmt.percent(model.requests.unknown_needs)} of the pulls it is not known when workers "
             "need them."
         )
-    served = {
-        number: cost
-        for number, cost in costs.models.items()
-        if (links.shard[links.line == number] >= 0).all()
-    }
+    served = [line for line in costs.models if (links.shard[links.line == line] >= 0).all()]
     if not served:
         raise InvalidArgument(costs.lacks(network=False))
     tasks = model.tasks
-    if not model.served_variables:
-        layout = Layout.from_loads(shares)
-        shares = shares if len(shares) == len(now) else np.full(len(now), 1 / len(shares))
+    if not model.served_variables and len(shares) != len(now):
+        shares = np.full(len(now), 1 / len(shares))
     then = np.pad(shares, (0, len(now)))[: len(now)] * sum(now.values())
     more = np.ones(max(now) + 2)
     more[[*now]] = then / np.maximum([*now.values()], 1.0)
     inside = np.where((links.shard >= 0) & (links.shard <= max(now)), links.shard, len(more) - 1)
     # What has no resource takes as long as its server's bytes say; so do updates of all variables.
-    loaded = costs.loaded(changed.lag, served, links.nbytes * more[inside])
+    loaded = costs.load(changed.lag, served, links.nbytes * more[inside])
     service = (links.source[tasks.link] - model.requests_at) // 2
     of_worker = model.requests.worker_of_services[service] >= 0
     moves = of_worker & (links.nbytes[tasks.link] > 0)
-    is_fixed = np.ones(len(links.lag), np.bool_)
-    is_fixed[tasks.link[moves]] = False
-    changed.lag = np.where(is_fixed, loaded, changed.lag)
     rows = np.flatnonzero(moves)
+    loaded[tasks.link[rows]] = changed.lag[tasks.link[rows]]
+    changed.lag = loaded
+    part, after = np.arange(len(rows)), tasks.take(rows)
+    nbytes = links.nbytes[after.link] * more[inside[after.link]]
     if model.served_variables:
-        parts = _cut_tasks(changed, layout, rows)
+        part, after, nbytes = _cut_tasks(changed, layout, after)
         _update_after_all(changed)
-    else:
-        moved = tasks.link[rows]
-        nbytes = links.nbytes[moved] * more[inside[moved]]
-        parts = _Parts(np.arange(len(rows)), tasks.place[rows], nbytes, np.ones(len(rows)))
-    changed.tasks = _move_tasks(changed, rows, parts, costs)
+    changed.tasks = _move_tasks(changed, rows, (part, after, nbytes), costs)
 
 
-class _Parts(NamedTuple):
-    """What tasks are cut into: a row each of the row of its task, its server, bytes and messages."""
+def _cut_tasks(changed: Changed, layout: Layout, tasks: Tasks) -> tuple[Indices, Tasks, Floats]:
+    """Return the parts of tasks, for workers' requests, where a layout has their bytes.
 
-    task: Ints
-    place: Ints
-    nbytes: Floats
-    messages: Floats
-
-
-def _cut_tasks(changed: Changed, layout: Layout, rows: Indices) -> _Parts:
-    """Return the parts of some tasks, for workers' requests, where a layout has their bytes."""
-    model, links, tasks = changed.model, changed.model.links, changed.model.tasks
-    service = (links.source[tasks.link[rows]] - model.requests_at) // 2
-    variable = layout.rows(model.requests.keys[service])
+    These are the row of each one's task, the parts as tasks, and their bytes.
+    """
+    model, links = changed.model, changed.model.links
+    service = (links.source[tasks.link] - model.requests_at) // 2
+    variable = np.searchsorted(layout.keys, model.requests.keys[service])
     part, place = np.nonzero(layout.shares[variable] > 0)
-    nbytes = links.nbytes[tasks.link[rows[part]]] * layout.shares[variable[part], place]
-    pieces = layout.pieces[variable[part], place]
-    return _Parts(part, place, nbytes, np.where(tasks.stream[rows[part]] < 0, pieces, 1.0))
+    parts = tasks.take(part)
+    nbytes = links.nbytes[parts.link] * layout.shares[variable[part], place]
+    pieces = np.where(parts.stream < 0, layout.pieces[variable[part], place], 1.0)
+    return part, replace(parts, place=place, messages=parts.messages * pieces), nbytes
 
 
-def _move_tasks(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) -> Tasks:
-    """Return the tasks with parts of some of them instead of these."""
-    model, links, tasks = changed.model, changed.model.links, changed.model.tasks
-    line, lag = links.line[tasks.link[rows]], changed.lag[tasks.link[rows]]
-    predicted_of_task = costs.predict_all(line, links.nbytes[tasks.link[rows]])
-    predicted_of_part = costs.predict_all(line[parts.task], parts.nbytes)
-    step = np.searchsorted(model.steps, links.step[tasks.link[rows]])
-    kind, place, part = tasks.kind[rows], tasks.place[rows], parts.task
-    shape = (
-        int(kind.max(initial=0)) + 1,
-        len(model.steps) + 1,
-        1 + max(int(place.max(initial=0)), int(parts.place.max(initial=0))),
-    )
+def _move_tasks(
+    changed: Changed, rows: Indices, parts: tuple[Indices, Tasks, Floats], costs: Costs
+) -> Tasks:
+    """Return the tasks with parts of some of them, as of `_cut_tasks`, instead of these."""
+    model, links, (part, after, nbytes) = changed.model, changed.model.links, parts
+    before = model.tasks.take(rows)
+    line = links.line[before.link]
+    predicted_of_task = costs.predict(line, links.nbytes[before.link])
+    predicted_of_part = costs.predict(line[part], nbytes)
+    step = np.searchsorted(model.steps, links.step[before.link])
+    at_server, at_other = (before.kind, step, before.place), (after.kind, step[part], after.place)
+    shape = [
+        1 + int(np.append(*cells).max(initial=0)) for cells in zip(at_server, at_other, strict=True)
+    ]
     worked, predicted, predicted_then = np.zeros((3, *shape))
-    np.add.at(worked, (kind, step, place), lag)
-    np.add.at(predicted, (kind, step, place), predicted_of_task)
-    np.add.at(predicted_then, (kind[part], step[part], parts.place), predicted_of_part)
+    np.add.at(worked, at_server, changed.lag[before.link])
+    np.add.at(predicted, at_server, predicted_of_task)
+    np.add.at(predicted_then, at_other, predicted_of_part)
     pace = np.divide(worked, predicted, out=np.full(shape, np.nan), where=predicted > 0)
     usual = _find_usual_paces(pace)
     # What a server took beyond that does not grow with its bytes, but shrinks with them, as queues do.
@@ -285,21 +263,10 @@ def _move_tasks(changed: Changed, rows: Indices, parts: _Parts, costs: Costs) ->
     ratio = np.divide(predicted_then, predicted, out=np.ones(shape), where=predicted > 0)
     work_then = usual * predicted_then + beyond * np.minimum(ratio, 1.0)
     pace_then = np.divide(work_then, predicted_then, out=usual, where=predicted_then > 0)
-    at_server, at_other = (
-        (kind[part], step[part], place[part]),
-        (kind[part], step[part], parts.place),
-    )
-    moved = tasks.take(rows[part])
-    share = (
-        moved.share
-        * predicted_of_part
-        / predicted_of_task[part]
-        * pace_then[at_other]
-        / pace[at_server]
-    )
-    moved = replace(moved, place=parts.place, share=share, messages=moved.messages * parts.messages)
-    others = np.setdiff1d(np.arange(len(tasks.link)), rows)
-    return Tasks.concatenate([tasks.take(others), moved])
+    share = after.share * predicted_of_part / predicted_of_task[part]
+    share = share * pace_then[at_other] / pace[at_server][part]
+    others = np.setdiff1d(np.arange(len(model.tasks.link)), rows)
+    return Tasks.concatenate([model.tasks.take(others), replace(after, share=share)])
 
 
 def _find_usual_paces(pace: Floats) -> Floats:

@@ -133,34 +133,16 @@ def known_edits(model: Model) -> list[str]:
     return [*ranks, *phases, *messages, *servers]
 
 
-def _bandwidth(changed: Changed, sign: str, number: str) -> None:
-    check_received(changed.model)
-    _scale_costs(changed, network=True, pace=1 / factor(sign, number))
-
-
-def _latency(changed: Changed, sign: str, number: str) -> None:
-    check_received(changed.model)
-    _scale_costs(changed, network=True, latency=factor(sign, number))
-
-
-def _message_cost(changed: Changed, sign: str, number: str) -> None:
-    _scale_costs(changed, network=False, latency=factor(sign, number))
-
-
-def _scale_costs(
-    changed: Changed, *, network: bool, latency: float = 1.0, pace: float = 1.0
-) -> None:
-    """Let latency, or bytes, take so many times as long."""
+def _scale_costs(changed: Changed, part: str, sign: str, number: str) -> None:
+    """Let bytes of messages (bandwidth), or what does not go by bytes, take so many times as long."""
+    is_of_network = part != "message_cost"
+    if is_of_network:
+        check_received(changed.model)
+    times = factor(sign, number)
+    latency, pace = (1.0, 1 / times) if part == "bandwidth" else (times, 1.0)
     costs = Costs(changed.model.links)
-    factors = costs.scale_factors(network=network, latency=latency, pace=pace)
+    factors = costs.scale_factors(network=is_of_network, latency=latency, pace=pace)
     changed.lag = changed.lag * changed.model.extend_to_departures(factors)
-
-
-def _refusal(needs: str) -> Callable[..., None]:
-    def refuse(_changed: Changed, **_found: str) -> None:
-        raise InvalidArgument(f"a replay of this trace cannot answer that: {needs}")
-
-    return refuse
 
 
 _FIX: Final = re.compile(r"fix:(?P<number>\d{1,9})")
@@ -172,9 +154,7 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
     for pattern, change in (
         (rf"rank:(?P<rank>\d+)(?:,phase:(?P<phase>\w+))?{_TO}", work),
         (rf"(?P<rank>(?!))?phase:(?P<phase>\w+){_TO}", work),
-        (rf"bandwidth{_FACTOR}", _bandwidth),
-        (rf"latency{_FACTOR}", _latency),
-        (rf"message_cost{_FACTOR}", _message_cost),
+        (rf"(?P<part>bandwidth|latency|message_cost){_FACTOR}", _scale_costs),
         (r"buckets=(?P<nbytes>.+)", join),
         (r"overlap=off", no_overlap),
         (r"overlap=on", beside_backprop),
@@ -187,13 +167,6 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (r"incast=off", remove_incast),
         (rf"messages{_FACTOR}", send_fewer),
         (r"async=on", first_come),
-        (r"arrangement=(?P<form>central|sharded)", arrange),
-        (
-            r"arrangement=.*",
-            _refusal(
-                "which links a worker and a server on its machine would share is not recorded; "
-                "arrangement=central and arrangement=sharded can be."
-            ),
-        ),
+        (r"arrangement=(?P<form>.*)", arrange),
     )
 )

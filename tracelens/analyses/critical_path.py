@@ -34,18 +34,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
-__all__ = [
-    "CELL_COLUMNS",
-    "PATH_COLUMNS",
-    "PATH_SEGMENT_COLUMNS",
-    "SHARE_COLUMNS",
-    "CriticalPath",
-    "path_cells",
-    "path_segments",
-    "path_stretches",
-    "run",
-    "stretches_within",
-]
+__all__ = ["CriticalPath", "path_cells", "path_stretches", "run", "stretches_within"]
 
 MAX_PARTS_SHOWN: Final = 64  # rows: a report has no more parts of the path [policy]
 MAX_RANKS_SHOWN: Final = 64  # rows: a report has the slack of no more ranks [policy]
@@ -95,7 +84,7 @@ def run(facts: Facts) -> CriticalPath:
     parted = bool(trace.parted)
     path = pl.DataFrame(schema=PATH_COLUMNS) if parted else walk_path(Lanes(trace, phases))
     on_path = _on_path(path, phases.pieces)
-    along = path_segments(on_path)
+    along = _path_segments(on_path)
     models = facts.replay.build_models()
     length_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     return CriticalPath(
@@ -118,10 +107,9 @@ def _shares(path: pl.DataFrame, on_path: pl.DataFrame, trace: Trace) -> pl.DataF
     outside = job - int(table["ns"].sum())
     if outside > 0 and not path.is_empty():
         ranks = dict(trace.workers.select("process", "rank").iter_rows())
-        rest = pl.DataFrame(
-            [(ranks.get(path["process"][-1]), "outside", outside)], table.schema, orient="row"
-        )
-        table = table.vstack(rest)
+        row = (ranks.get(path["process"][-1]), "outside", outside)
+        rest = pl.DataFrame([row], schema=table.schema, orient="row")
+        table = pl.concat([table, rest], rechunk=True)  # else polars rounds the last row otherwise
     share = pl.col("ns") / pl.lit(max(job, 1))
     return (
         table.filter(pl.col("ns") != 0)
@@ -183,7 +171,7 @@ def _on_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
     )
 
 
-def path_segments(on_path: pl.DataFrame) -> pl.DataFrame:
+def _path_segments(on_path: pl.DataFrame) -> pl.DataFrame:
     """Join neighbours of a rank, step and category, in `PATH_SEGMENT_COLUMNS`."""
     return (
         on_path.group_by(pl.struct(_CELL).rle_id().alias("run"), maintain_order=True)

@@ -36,12 +36,7 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
 
-__all__ = [
-    "LAST_COLUMNS",
-    "STEP_COLUMNS",
-    "Arrivals",
-    "run",
-]
+__all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run"]
 
 # times the uncertainty of clocks: what is shorter is no skew [chosen]
 CLOCK_UNCERTAINTIES_OF_SKEW: Final = 3

@@ -41,13 +41,7 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
-__all__ = [
-    "BUCKET_COLUMNS",
-    "OVERLAP_COLUMNS",
-    "Interleaving",
-    "overlap_of_buckets",
-    "run",
-]
+__all__ = ["BUCKET_COLUMNS", "OVERLAP_COLUMNS", "Interleaving", "overlap_of_buckets", "run"]
 
 
 # of the job: overlap that saves less is not reported [policy]
@@ -182,31 +176,28 @@ def _bound(facts: Facts, job: int) -> list[Finding]:
     if not is_slow or not (trace.calls or trace.shards.height):
         return []
     identifiable = not trace.calls or bool((trace.messages["op"] == "send").any())
-    unknown = (
-        ""
-        if identifiable
-        else (
-            " If one link is slow, collectives alone do not tell which; messages between ranks would."
-        )
+    link = (
+        " If one link is slow, collectives alone do not tell which; messages between ranks would."
     )
     latency = facts.call_costs.latency_share
-    finding = Finding.of(
-        "exposed_communication",
-        {
-            "exposed": fmt.percent(share),
-            "remedy": _remedy(latency) if trace.calls else _OF_SERVERS,
-            "link": unknown,
-        },
-        case="bound",
-        saving=share,
-        phase="reduction",
-        evidence={
-            "exposed_transfer": share,
-            "latency_share": latency,
-            "link_identifiable": identifiable,
-        },
-    )
-    return [finding]
+    return [
+        Finding.of(
+            "exposed_communication",
+            {
+                "exposed": fmt.percent(share),
+                "remedy": _remedy(latency) if trace.calls else _OF_SERVERS,
+                "link": "" if identifiable else link,
+            },
+            case="bound",
+            saving=share,
+            phase="reduction",
+            evidence={
+                "exposed_transfer": share,
+                "latency_share": latency,
+                "link_identifiable": identifiable,
+            },
+        )
+    ]
 
 
 _OF_SERVERS: Final = "fewer and larger messages, fewer bytes or faster links"

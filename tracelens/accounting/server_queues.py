@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
+from tracelens.accounting.service import SERVICE_OPS
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["server_queues"]
 
-_SERVICE: Final = ("aggregate", "apply", "reply")
 _SAME: Final = ("shard", "step", "key")
 _ABOUT: Final = ("process", *_SAME)
 # One row a stretch of a request's queue.
@@ -67,7 +67,7 @@ def _joined(asked: pl.DataFrame, served: pl.DataFrame, *, parted: bool) -> pl.Da
         .group_by("request")
         .agg(
             received=pl.col("end_ns").filter(of_op["receive"]).min(),
-            begun=pl.col("start_ns").filter(pl.col("op").is_in(_SERVICE)).min(),
+            begun=pl.col("start_ns").filter(pl.col("op").is_in(SERVICE_OPS)).min(),
             added=pl.col("end_ns").filter(of_op["aggregate"]).max(),
             got=pl.col("end_ns").filter(of_op["receive"] | of_op["aggregate"]).min(),
             replied=pl.col("start_ns").filter(of_op["reply"]).min(),

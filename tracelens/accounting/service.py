@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats, Ints
 
-__all__ = ["PROCESSOR_OPS", "measure_link_time", "sum_work_until"]
+__all__ = ["PROCESSOR_OPS", "SERVICE_OPS", "measure_link_time", "sum_work_until"]
 
 PROCESSOR_OPS: Final = ("aggregate", "apply")
+SERVICE_OPS: Final = (*PROCESSOR_OPS, "reply")
 
 
 def measure_link_time(begin: Ints | Floats, end: Ints | Floats, crowding: float = 0.0) -> Floats:

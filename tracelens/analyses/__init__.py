@@ -69,17 +69,9 @@ ANALYSES: Final = (
         "stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, needs=_BOTH
     ),
     Analysis(
-        "shards",
-        "Which PS shards are overloaded, and what binds them?",
-        shards.run,
-        needs=_REPLAY,
+        "shards", "Which PS shards are overloaded, and what binds them?", shards.run, needs=_REPLAY
     ),
-    Analysis(
-        "imbalance",
-        "Is the work spread evenly over ranks?",
-        imbalance.run,
-        needs=_BOTH,
-    ),
+    Analysis("imbalance", "Is the work spread evenly over ranks?", imbalance.run, needs=_BOTH),
     Analysis(
         "interleaving",
         "Does communication overlap with compute, and what gaps are there?",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -29,17 +29,14 @@ from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats, Int32s, Ints
+    from collections.abc import Iterator
+
+    from tracelens.arrays import Flags, Int32s, Ints
     from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.findings import Finding
 
-__all__ = [
-    "LAST_COLUMNS",
-    "STEP_COLUMNS",
-    "Arrivals",
-    "run",
-]
+__all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run"]
 
 # times the uncertainty of clocks: what is shorter is no skew [chosen]
 CLOCK_UNCERTAINTIES_OF_SKEW: Final = 3
@@ -58,6 +55,23 @@ _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "last_ns": pl.Int64(),  # the last arrival
     "last_rank": pl.Int32(),
 }
+_SPENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "step": pl.Int32(),
+    "wait_ns": pl.Int64(),
+    "transfer_ns": pl.Int64(),
+}
+_RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "wait_ns": pl.Int64(),
+    "transfer_ns": pl.Int64(),
+    "calls": pl.Int64(),
+    "expected": pl.Float64(),
+    "variance": pl.Float64(),
+    "step": pl.List(pl.Int32()),
+}
+_NOTHING: Final = tuple(
+    pl.DataFrame(schema=columns) for columns in (_CALL_COLUMNS, _SPENT_COLUMNS, _RANK_COLUMNS)
+)
 STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "step": pl.Int32(),
     "calls": pl.Int64(),
@@ -102,14 +116,14 @@ def run(facts: Facts) -> Arrivals:
     """Look at the calls to which all their ranks arrived, on clocks that are tied together."""
     trace, phases = facts.trace, facts.phases
     uncertain = CLOCK_UNCERTAINTIES_OF_SKEW * trace.uncertainty_ns
-    seen = [one for grid in trace.calls if (one := _Seen.of(grid, uncertain)) is not None]
-    calls = pl.concat([pl.DataFrame(schema=_CALL_COLUMNS), *(_calls(one) for one in seen)])
+    blocks = (block for grid in trace.calls for block in _measure(grid, uncertain))
+    calls, spent, ranks = map(pl.concat, zip(_NOTHING, *blocks, strict=True))
     seen_calls, messages = _seen_gaps(calls, uncertain), facts.awaited_messages
     alone = pl.concat([seen_calls.select(messages.columns), messages])
     caused = measure_caused_waits(alone, phases)
     return Arrivals(
-        by_step=_by_step(seen, seen_calls, trace.workers.height),
-        last=_last(_by_rank(seen), seen_calls, sum_by_rank(caused)),
+        by_step=_by_step(spent, seen_calls, trace.workers.height),
+        last=_last(ranks, seen_calls, sum_by_rank(caused)),
         spread=log_histogram([calls], "skew_ns", "op", _WHERE),
         alone=_by_step_and_rank(alone, caused, trace.workers.height),
     )
@@ -132,35 +146,26 @@ def _by_step_and_rank(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> 
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """Calls of a communicator, [call, rank]: who left them, and the waits that the clocks can tell.
+def _measure(
+    whole: CallGrid, uncertain_ns: int
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
+    """Yield some calls at a time to which all came, with waits and transfers by step and by rank.
 
-    Of waits and transfers, nanoseconds, there are sums: by step that ranks were in, and by rank.
+    What clocks cannot tell as wait counts as transfer.
     """
-
-    grid: CallGrid
-    left: Flags
-    by_step: pl.DataFrame
-    by_rank: Ints  # [wait and transfer, rank]
-
-    @classmethod
-    def of(cls, whole: CallGrid, uncertain_ns: int) -> Self | None:
-        """Take the calls to which all came; what clocks cannot tell as wait counts as transfer."""
-        complete = (whole.arrived == whole.expected) & (whole.expected > 1)
-        left = whole.there & (whole.end_ns != FOREVER)
-        chosen = np.flatnonzero(complete & (whole.last_ns != NEVER) & left.any(axis=1))
-        if not len(chosen):
-            return None
-        grid, left = whole.taken(chosen), left[chosen]
-        by_rank, by_step = np.zeros((2, len(grid.ranks)), np.int64), [_NO_SUMS]
-        for calls, some in grid.blocks():
-            wait = some.wait_ns()
-            wait[(wait <= uncertain_ns) | ~left[calls]] = 0
-            transfer = np.where(left[calls], some.end_ns - some.start_ns - wait, 0)
-            by_rank += wait.sum(axis=0), transfer.sum(axis=0)
-            by_step.append(_sums_by_step(some.step, left[calls], wait, transfer))
-        return cls(grid, left, pl.concat(by_step), by_rank)
+    left = whole.there & (whole.end_ns != FOREVER)
+    complete = (whole.arrived == whole.expected) & (whole.expected > 1)
+    chosen = np.flatnonzero(complete & (whole.last_ns != NEVER) & left.any(axis=1))
+    for calls, some in whole.taken(chosen).blocks():
+        was_left = left[chosen[calls]]
+        wait_ns = some.wait_ns()
+        wait_ns[(wait_ns <= uncertain_ns) | ~was_left] = 0
+        transfer_ns = np.where(was_left, some.end_ns - some.start_ns - wait_ns, 0)
+        yield (
+            _calls_of(some, was_left),
+            _sums_by_step(some.step, was_left, wait_ns, transfer_ns),
+            _sums_by_rank(some, was_left, wait_ns, transfer_ns),
+        )
 
 
 def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
@@ -168,12 +173,6 @@ def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
     gaps = ("skew_ns", "alone_ns")
     return calls.with_columns(
         pl.when(pl.col(name) > uncertain_ns).then(name).otherwise(0) for name in gaps
-    )
-
-
-def _calls(seen: _Seen) -> pl.DataFrame:
-    return pl.concat(
-        [_calls_of(some, seen.left[calls]) for calls, some in seen.grid.blocks()], rechunk=True
     )
 
 
@@ -194,12 +193,10 @@ def _calls_of(grid: CallGrid, left: Flags) -> pl.DataFrame:
         "last_ns": last,
         "last_rank": grid.ranks[arrived_ns.argmax(axis=1)],
     }
-    return pl.DataFrame(
-        [pl.Series(name, columns[name]).cast(kind) for name, kind in _CALL_COLUMNS.items()]
-    )
+    return pl.DataFrame(columns, schema=_CALL_COLUMNS)
 
 
-def _by_step(seen: list[_Seen], calls: pl.DataFrame, ranks: int) -> pl.DataFrame:
+def _by_step(spent: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFrame:
     inside = pl.col("step") >= 0
     longest = pl.col("skew_ns").arg_max()
     table = (
@@ -212,15 +209,9 @@ def _by_step(seen: list[_Seen], calls: pl.DataFrame, ranks: int) -> pl.DataFrame
             skew_ns=pl.col("skew_ns").median(),
         )
     )
-    spent = pl.concat([_NO_SUMS, *(one.by_step for one in seen)]).group_by("step")
-    means = spent.agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
+    means = spent.group_by("step").agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
     joined = table.join(means, on="step", how="left").sort("step")
     return joined.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
-
-
-_NO_SUMS: Final = pl.DataFrame(
-    schema={"step": pl.Int32(), "wait_ns": pl.Int64(), "transfer_ns": pl.Int64()}
-)
 
 
 def _sums_by_step(step: Int32s, left: Flags, wait: Ints, transfer: Ints) -> pl.DataFrame:
@@ -229,73 +220,38 @@ def _sums_by_step(step: Int32s, left: Flags, wait: Ints, transfer: Ints) -> pl.D
         columns = (step[:, 0], wait.sum(axis=1), transfer.sum(axis=1))
     else:
         columns = (step[left], wait[left], transfer[left])
-    return pl.DataFrame(
-        [
-            pl.Series(n, part).cast(k)
-            for (n, k), part in zip(_NO_SUMS.schema.items(), columns, strict=True)
-        ]
-    )
+    return pl.DataFrame(dict(zip(_SPENT_COLUMNS, columns, strict=True)), schema=_SPENT_COLUMNS)
 
 
-def _by_rank(seen: list[_Seen]) -> pl.DataFrame:
-    """Return of each rank its waits, transfers and calls, and how often it is last by chance."""
-    parts = [_NO_RANKS]
-    for one in seen:
-        wait, transfer = one.by_rank
-        fair = 1 / one.grid.expected
-        columns = {
-            "rank": one.grid.ranks,
-            "wait_ns": wait,
-            "transfer_ns": transfer,
-            "calls": one.left.sum(axis=0),
-            "fair": _summed(one.left, fair),
-            "variance": _summed(one.left, fair * (1 - fair)),
-            "step": _steps_of(one),
-        }
-        parts.append(
-            pl.DataFrame([pl.Series(n, columns[n]).cast(k) for n, k in _NO_RANKS.schema.items()])
-        )
-    return (
-        pl.concat(parts)
-        .filter(pl.col("calls") > 0)
-        .group_by("rank")
-        .agg(
-            pl.col("wait_ns", "transfer_ns", "calls", "fair", "variance").sum(),
-            steps=pl.col("step").explode().n_unique(),
-        )
-    )
-
-
-def _summed(left: Flags, shares: Floats) -> list[float]:
-    """Sum up the shares of the calls that each rank left, one after the other."""
-    if left.all():
-        return [float(np.cumsum(shares)[-1])] * left.shape[1]
-    return [float(np.cumsum(np.where(mine, shares, 0.0))[-1]) for mine in left.T]
-
-
-def _steps_of(seen: _Seen) -> list[Ints]:
-    """Return the steps in which each rank made calls."""
-    if is_uniform(seen.grid.step) and seen.left.all():
-        return [np.unique(seen.grid.step[:, 0])] * len(seen.grid.ranks)
-    cells = zip(seen.grid.step.T, seen.left.T, strict=True)
-    return [np.unique(step[left]) for step, left in cells]
-
-
-_NO_RANKS: Final = pl.DataFrame(
-    schema={
-        "rank": pl.Int32(),
-        "wait_ns": pl.Int64(),
-        "transfer_ns": pl.Int64(),
-        "calls": pl.Int64(),
-        "fair": pl.Float64(),
-        "variance": pl.Float64(),
-        "step": pl.List(pl.Int32()),
+def _sums_by_rank(grid: CallGrid, left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
+    """Sum up waits, transfers and calls of each rank, and how often it is last by chance."""
+    fair = 1 / grid.expected
+    columns = {
+        "rank": grid.ranks,
+        "wait_ns": wait_ns.sum(axis=0),
+        "transfer_ns": transfer_ns.sum(axis=0),
+        "calls": left.sum(axis=0),
+        "expected": fair @ left,
+        "variance": (fair * (1 - fair)) @ left,
+        "step": pl.Series(_steps_of(grid, left), dtype=_RANK_COLUMNS["step"]),
     }
-)
+    return pl.DataFrame(columns, schema=_RANK_COLUMNS)
 
 
-def _last(took: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
+def _steps_of(grid: CallGrid, left: Flags) -> list[Ints]:
+    """Return the steps in which each rank made calls."""
+    if is_uniform(grid.step) and left.all():
+        return [np.unique(grid.step[:, 0])] * len(grid.ranks)
+    return [np.unique(step[was_left]) for step, was_left in zip(grid.step.T, left.T, strict=True)]
+
+
+def _last(ranks: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
     """Count who arrived last, beside what chance explains, and the wait that it caused."""
+    took = (
+        ranks.filter(pl.col("calls") > 0)
+        .group_by("rank")
+        .agg(pl.exclude("step").sum(), steps=pl.col("step").explode().n_unique())
+    )
     longest = pl.col("alone_ns").arg_max()
     delayed = calls.group_by(rank="last_rank").agg(
         pl.col("first_ns", "over_ns").get(longest),
@@ -304,13 +260,11 @@ def _last(took: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.D
     p_value_of_rank = MAX_P_VALUE_IF_LAST_BY_CHANCE / max(took.height, 1)
     deviations = NormalDist().inv_cdf(1 - p_value_of_rank)
     wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
-    counted = [name for name, kind in took.schema.items() if kind != took.schema["rank"]]
     table = (
         took.join(caused, on="rank", how="full", coalesce=True)
         .join(delayed, on="rank", how="left")
-        .with_columns(pl.col("last", "alone_ns", *counted).fill_null(0))
-        .with_columns(expected="fair")
-        .with_columns(chance=pl.min_horizontal(pl.col("fair") + wide, "calls"))
+        .with_columns(pl.exclude("rank", "first_ns", "over_ns").fill_null(0))
+        .with_columns(chance=pl.min_horizontal(pl.col("expected") + wide, "calls"))
         .sort("rank")
     )
     return table.select(pl.col(name).cast(kind) for name, kind in LAST_COLUMNS.items())

@@ -31,12 +31,7 @@ if TYPE_CHECKING:
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
 
-__all__ = [
-    "BANDWIDTH_COLUMNS",
-    "LINE_COLUMNS",
-    "Communication",
-    "run",
-]
+__all__ = ["BANDWIDTH_COLUMNS", "LINE_COLUMNS", "Communication", "run"]
 
 
 # times: a class of sizes reaches to as many times its smallest [policy]
@@ -153,9 +148,7 @@ def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
 
 def _table(calls: pl.DataFrame, lines: Costs) -> pl.DataFrame:
     rows = []
-    for (op, ranks, algorithm), line in sorted(
-        lines.items(), key=lambda item: (*item[0][:2], item[0][2] or "")
-    ):
+    for (op, ranks, algorithm), line in lines.items():
         factor = transfers.bus_factor(op, ranks)
         slow, fast = line.ns_per_byte_interval[::-1]
         bandwidths = [factor / ns if ns > 0 else None for ns in (line.ns_per_byte, slow, fast)]
@@ -166,7 +159,7 @@ def _table(calls: pl.DataFrame, lines: Costs) -> pl.DataFrame:
         share = min(line.latency_ns * len(wire) / max(int(wire.sum()), 1), 1.0)
         known = half if np.isfinite(half) else None
         rows.append((op, ranks, algorithm, *latency, *bandwidths, known, share, line.deviation))
-    return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row")
+    return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row").sort("op", "ranks", "algorithm")
 
 
 def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) -> list[Finding]:

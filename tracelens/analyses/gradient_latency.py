@@ -30,14 +30,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
-__all__ = [
-    "CHAIN_COLUMNS",
-    "SHOWN_COLUMNS",
-    "STAGES",
-    "GradientLatency",
-    "follow_gradients",
-    "run",
-]
+__all__ = ["SHOWN_COLUMNS", "GradientLatency", "run"]
 
 MAX_CHAINS_SHOWN: Final = 64  # rows: a report has no more chains of gradients [policy]
 
@@ -81,7 +74,7 @@ def run(facts: Facts) -> GradientLatency:
     """Follow all gradients, and take the medians of their stages."""
     trace, phases = facts.trace, facts.phases
     rank = trace.workers.select("process", "rank")
-    rows = follow_gradients(trace, phases).join(
+    rows = _follow_gradients(trace, phases).join(
         rank, on="process", how="left", maintain_order="left"
     )
     first = pl.col("ready").min().over("process", "step", "of")
@@ -118,7 +111,7 @@ _DONE: Final = (
 _TAKEN_UP: Final = pl.when(pl.col("end") >= _DONE).then(pl.max_horizontal("begin", _DONE))
 
 
-def follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
+def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
     parts = (_buckets(trace, phases.updates.updates, followed(trace)), _shards(trace))
     rows = pl.concat(parts, how="vertical_relaxed")
@@ -141,18 +134,18 @@ def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
     joined = calls.sort("process", maintain_order=True).join(
         numbered if own else whole, on=[*_AT, *(["bucket"] if own else [])], how="left"
     )
-    return joined.select(*_stages("bucket", ready="ready"), back=None)
+    return joined.select(*_stages("bucket"), back=None)
 
 
-def _stages(of: str, ready: str) -> list[pl.Expr]:
-    """Return the stages of buckets or shards that were `ready`, and when their update ended."""
+def _stages(of: str) -> list[pl.Expr]:
+    """Return the stages of buckets or shards, and when their update ended."""
     return [
         *map(pl.col, _AT),
         pl.lit(of).alias("of"),
         pl.col(of).alias("number"),
-        pl.col(ready).alias("ready"),
+        pl.col("ready"),
         # Nothing comes before it was sent: what clocks are apart by is no time.
-        (pl.col("begun") - pl.col(ready)).clip(lower_bound=0).alias("waiting_ns"),
+        (pl.col("begun") - pl.col("ready")).clip(lower_bound=0).alias("waiting_ns"),
         (_DONE - pl.col("begun")).alias("reducing_ns"),
         (_TAKEN_UP - _DONE).alias("until_update_ns"),
         (pl.col("end") - _TAKEN_UP).alias("updating_ns"),
@@ -199,14 +192,15 @@ def _shards(trace: Trace) -> pl.DataFrame:
     )
     asked = spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
     pushes = asked.filter(op == "push").with_columns(
-        number=pl.col("start_ns").rank("ordinal").over("process", "shard", "step", "key")
+        ready="start_ns",
+        number=pl.col("start_ns").rank("ordinal").over("process", "shard", "step", "key"),
     )
     served = spans.filter(op == "aggregate").select("request", begun="start_ns", done="end_ns")
     followed_pushes = pushes.join(served, on="request", how="inner")
     return (
         _with_updates(followed_pushes, spans.filter(op == "apply"))
         .pipe(_with_return, spans.filter(op == "reply"), asked.filter(op == "pull"))
-        .select(*_stages("shard", ready="start_ns"), "back")
+        .select(*_stages("shard"), "back")
         .collect()
     )
 

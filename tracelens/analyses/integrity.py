@@ -49,7 +49,7 @@ def run(facts: Facts) -> Integrity:
         *_missing(trace),
         *_dropped(trace),
         *_desync(trace),
-        *hangs(trace),
+        *_hangs(trace),
         *_jumps(trace),
     ]
     return Integrity(spans, tuple(findings))
@@ -110,13 +110,13 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     span = within.row(0, named=True) if within.height else None
     step = _last_step(trace, first, span)
     worker = row["role"] == "worker"
-    missed = [w for w in blocked_at_end(trace) if worker and w.absent == row["rank"]]
-    left_waiting_ranks = {rank for waiting in missed for rank in waiting.ranks}
+    missed = [one for one in _blocked_at_end(trace) if worker and one["absent"] == row["rank"]]
+    left_waiting_ranks = {rank for blocked in missed for rank in blocked["ranks"]}
     others = silent.filter(
         (pl.col("process") != first)
         & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(left_waiting_ranks)))
     ).sort("role", "rank", descending=[True, False])
-    after = [waiting.clause() for waiting in missed]
+    after = [_clause(blocked) for blocked in missed]
     if others.height:
         after.append(f"{_some([_name(o) for o in others.iter_rows(named=True)])} ended after it")
     if trace.choice.ranks is not None:
@@ -257,51 +257,42 @@ def _jumps(trace: Trace) -> list[Finding]:
     ]
 
 
-@dataclass(frozen=True)
-class Blocked:
-    """`ranks` were left in call number `seq` of an `op` in `step`, which `absent` never entered."""
-
-    absent: int
-    ranks: tuple[int, ...]
-    op: str
-    seq: int
-    step: int
-
-    def clause(self) -> str:
-        """Return it as a clause that follows what became of the absent rank."""
-        verb = "was" if len(self.ranks) == 1 else "were"
-        waiting = fmt.listing("rank", self.ranks)
-        return f"{waiting} {verb} blocked, since it never entered {self.op} #{self.seq}"
+def _clause(blocked: dict[str, Any]) -> str:
+    """Return who was blocked as a clause that follows what became of the absent rank."""
+    ranks = blocked["ranks"]
+    verb = "was" if len(ranks) == 1 else "were"
+    waiting = fmt.listing("rank", ranks)
+    return f"{waiting} {verb} blocked, since it never entered {blocked['op']} #{blocked['seq']}"
 
 
-def blocked_at_end(trace: Trace) -> list[Blocked]:
-    """Return one entry for each rank that others were left waiting for, its first missed call."""
-    left = (
+def _blocked_at_end(trace: Trace) -> list[dict[str, Any]]:
+    """Return one entry for each rank that others were left waiting for, its first missed call.
+
+    `ranks` were left in call number `seq` of an `op` in `step`, which the rank `absent` never entered.
+    """
+    return (
         _missed(trace)
         .filter(pl.col("end_ns").is_null() & pl.col("last_rank").is_not_null())
         .sort("seq", "rank")
-        .group_by("last_rank", "communicator", "seq", maintain_order=True)
-        .agg("rank", pl.col("op").cast(pl.String).first(), pl.col("step").max())
-        .unique("last_rank", keep="first", maintain_order=True)
-        .sort("last_rank")
+        .group_by("communicator", "seq", absent="last_rank", maintain_order=True)
+        .agg(ranks="rank", op=pl.col("op").cast(pl.String).first(), step=pl.col("step").max())
+        .unique("absent", keep="first", maintain_order=True)
+        .sort("absent")
+        .to_dicts()
     )
-    return [
-        Blocked(row["last_rank"], tuple(row["rank"]), row["op"], row["seq"], row["step"])
-        for row in left.iter_rows(named=True)
-    ]
 
 
-def hangs(trace: Trace) -> list[Finding]:
+def _hangs(trace: Trace) -> list[Finding]:
     """Report ranks that ended in good order while others waited in a collective without them."""
     ended = set(trace.workers.filter("complete")["rank"])
     return [
         Finding.of(
             "hang",
-            {"rank": str(waiting.absent), "blocked": waiting.clause()},
-            ranks=(waiting.absent,),
-            steps=(waiting.step, waiting.step) if waiting.step >= 0 else None,
-            evidence={"waiting": list(waiting.ranks), "call": waiting.seq},
+            {"rank": str(blocked["absent"]), "blocked": _clause(blocked)},
+            ranks=(blocked["absent"],),
+            steps=(blocked["step"], blocked["step"]) if blocked["step"] >= 0 else None,
+            evidence={"waiting": blocked["ranks"], "call": blocked["seq"]},
         )
-        for waiting in blocked_at_end(trace)
-        if waiting.absent in ended
+        for blocked in _blocked_at_end(trace)
+        if blocked["absent"] in ended
     ]

@@ -58,11 +58,9 @@ def run(facts: Facts) -> Membership:
     """See who was there when."""
     trace = facts.trace
     periods = _presence(trace, facts.roles.server)
-    if periods.is_empty():
-        return Membership(pl.DataFrame(schema=EPOCH_COLUMNS), ())
     epochs = _epochs(periods)
     worlds = _worlds(trace)
-    if epochs.height < 2 and len(worlds) < 2:
+    if periods.is_empty() or (epochs.height < 2 and len(worlds) < 2):
         return Membership(epochs, ())
     return Membership(epochs, (_finding(periods, epochs, worlds),))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.model.findings import TWO_SIDED
-from tracelens.stats.robust import bootstrap_interval
+from tracelens.stats.robust import bootstrap_interval, join_intervals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,10 +103,11 @@ def price_delay(
             counts = _at_the_end(whole, effect) / lost.sum()
             lost, limits = lost * counts, [limit * counts for limit in limits]
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
-    interval = _joined(lost, drawn, [limit / job_ns for limit in limits], job_ns)
+    saving = float(lost.sum()) / job_ns
+    # The doubt about single steps, and that about the lateness itself.
+    interval = join_intervals(saving, drawn, (limits[0] / job_ns, limits[1] / job_ns))
     if replayed is not None:
         interval = replayed.identity.widen(interval)
-    saving = float(lost.sum()) / job_ns
     low, high = _add_shared_processors(saving, interval) if shares_processors else interval
     absorbed, in_flight = _absorbed(lost, effect), 0.0
     if replayed is not None and replayed.in_flight:
@@ -159,16 +160,6 @@ def _drawn(lost: Floats, effect: Floats, job_ns: float) -> tuple[float, float]:
         return 0.0, 0.0
     further = np.append(lost, effect.mean())
     return bootstrap_interval(lost, job_ns)[0], bootstrap_interval(further, job_ns)[1]
-
-
-def _joined(
-    lost: Floats, drawn: tuple[float, float], limits: list[float], job_ns: float
-) -> tuple[float, float]:
-    """Join the doubt about single steps with that about the lateness itself."""
-    saving = float(lost.sum() / job_ns)
-    below = np.hypot(saving - drawn[0], saving - limits[0])
-    above = np.hypot(drawn[1] - saving, limits[1] - saving)
-    return max(saving - float(below), 0.0), saving + float(above)
 
 
 def measure_side_by_side(total: Floats, effect: Floats) -> Floats:

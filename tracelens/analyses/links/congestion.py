@@ -249,18 +249,15 @@ def _episodes(slow: Flags) -> tuple[tuple[int, int], ...]:
 
 def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
     """Return whether computation slows down in the same steps."""
-    own = (
-        phases.times.filter(pl.col("category").cast(pl.String).is_in(USEFUL_KINDS))
-        .group_by("step", "process")
-        .agg(pl.col("ns").sum())
-        .group_by("step")
-        .agg(pl.col("ns").median())
+    computed = phases.pieces.steps.select("step", ns=phases.of(*USEFUL_KINDS))
+    by_step = computed.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
+    inside, outside = (
+        by_step.filter(pl.col("step").is_in(steps[rows]))["ns"].to_numpy()
+        for rows in (slow.inside, ~slow.inside)
     )
-    known = dict(own.iter_rows())
-    computed = np.array([known.get(step, np.nan) for step in steps.tolist()], np.float64)
-    if np.isnan(computed[slow.inside]).all() or np.isnan(computed[~slow.inside]).all():
+    if not len(inside) or not len(outside):
         return False
-    growth = np.nanmedian(computed[slow.inside]) / np.nanmedian(computed[~slow.inside])
+    growth = np.median(inside) / np.median(outside)
     return bool(growth - 1 > MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE * (slow.level - 1))
 
 

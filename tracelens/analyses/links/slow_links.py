@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
+    from tracelens.stats.window_scan import Scan
 
-__all__ = ["LINK_COLUMNS", "Links", "SlowLink", "find_slow_links", "run"]
+__all__ = ["LINK_COLUMNS", "Links", "run"]
 
 MAX_LINKS_SHOWN: Final = 64  # rows: a report has no more links [policy]
 # of the job: a slow link that costs less is not reported [policy]
@@ -106,7 +107,7 @@ def run(facts: Facts) -> Links:
     if not job:
         return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
     calls = facts.calls.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
-    slow = find_slow_links(trace, hops, phases)
+    slow = _find_slow_links(trace, hops, phases)
     found = [_finding(facts, calls, hops, group) for group in _by_rank(slow)]
     least_saving = MIN_SAVING_TO_REPORT_LINK
     reported = [finding for finding in found if (finding.saving or 0.0) >= least_saving]
@@ -132,9 +133,9 @@ def _table(trace: Trace, hops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_rank(slow: list[SlowLink]) -> list[list[SlowLink]]:
+def _by_rank(slow: list[_SlowLink]) -> list[list[_SlowLink]]:
     """Put links together that end in the same rank: they are slow for one reason."""
-    groups: list[list[SlowLink]] = []
+    groups: list[list[_SlowLink]] = []
     for link in sorted(slow, key=lambda one: -float(one.residual_ns.sum())):
         ends = {link.sender, link.receiver}
         near = [
@@ -146,7 +147,7 @@ def _by_rank(slow: list[SlowLink]) -> list[list[SlowLink]]:
 
 
 def _finding(
-    facts: Facts, calls: pl.DataFrame, hops: pl.DataFrame, group: list[SlowLink]
+    facts: Facts, calls: pl.DataFrame, hops: pl.DataFrame, group: list[_SlowLink]
 ) -> Finding:
     trace = facts.trace
     main = max(group, key=lambda one: float(one.residual_ns.sum()))
@@ -189,7 +190,7 @@ def _finding(
     )
 
 
-def _price(facts: Facts, calls: pl.DataFrame, slow: SlowLink) -> TransferPrice:
+def _price(facts: Facts, calls: pl.DataFrame, slow: _SlowLink) -> TransferPrice:
     """Price a slow link.
 
     Where its messages make up the collectives' transfer, these take as many times less as it would;
@@ -213,7 +214,7 @@ def _typical(hops: pl.DataFrame) -> float:
     return median if isinstance(median, float) else 0.0
 
 
-def _subject(group: list[SlowLink], ranks: list[int]) -> str:
+def _subject(group: list[_SlowLink], ranks: list[int]) -> str:
     if len(group) == 1:
         return f"The link from rank {group[0].sender} to rank {group[0].receiver} is"
     if len(ranks) == 1:
@@ -225,11 +226,11 @@ _LINK: Final = ("sender", "receiver")
 
 
 @dataclass(frozen=True, eq=False)
-class SlowLink:
+class _SlowLink:
     """A link, the steps (numbers, ascending) in which it is slow, and by what in each of them.
 
-    `ratio` is how many times as long as others its messages take, `residual_ns` what it loses, and
-    `loss_ns` what a message does; `p` is the chance that it is none.
+    `ratio` is how many times as long as others its messages take, `residual_ns` what it loses; `p` is
+    the chance that it is none.
     """
 
     sender: int
@@ -237,12 +238,11 @@ class SlowLink:
     steps: Ints
     ratio: Floats
     residual_ns: Floats
-    loss_ns: float
     pattern: Pattern
     p: float
 
 
-def find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[SlowLink]:
+def _find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[_SlowLink]:
     """Search all links: those between hosts, then those inside of them."""
     length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     if hops.is_empty() or not isinstance(length, float):
@@ -264,29 +264,26 @@ def find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[Sl
     ]
 
 
-def _slow_of(sheet: _LinkTimes, length_ns: float, uncertainty_ns: int) -> list[SlowLink]:
+def _slow_of(sheet: _LinkTimes, length_ns: float, uncertainty_ns: int) -> list[_SlowLink]:
     """Search links that are alike."""
-    steps, links = sheet.taken.shape
+    steps, links = sheet.ratio.shape
     if steps < MIN_STEPS_TO_JUDGE_LINKS + WARM_UP or links < 2:
         return []
-    residual = sheet.residual / max(length_ns, 1.0)
+    residual = sheet.residual_ns / max(length_ns, 1.0)
     if links == 2:
         scan = window_scan.scan_pair((residual[WARM_UP:, 1] - residual[WARM_UP:, 0]) / 2)
     else:
         scan = window_scan.scan_ranks(residual[WARM_UP:])
     holds = window_scan.discoveries(scan.p, MAX_ERROR_RATE_OF_LINKS)
     holds &= scan.mean >= MIN_DELAY_OF_LINK
-    found = []
-    for link in np.flatnonzero(holds):
-        window = int(scan.first[link]), int(scan.last[link])
-        slow = _followed(sheet, residual, int(link), window, float(scan.p[link]))
-        # What a message loses must be more than clocks may be wrong by.
-        if slow and slow.loss_ns > CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns:
-            found.append(slow)
-    return found
+    found = (
+        _followed(sheet, residual, scan, int(link), uncertainty_ns)
+        for link in np.flatnonzero(holds)
+    )
+    return [slow for slow in found if slow is not None]
 
 
-def _is_slow(rank: int, link: SlowLink, sheets: list[_LinkTimes], phases: Phases) -> bool:
+def _is_slow(rank: int, link: _SlowLink, sheets: list[_LinkTimes], phases: Phases) -> bool:
     """Return whether a rank of a link computes longer, or its other links are slow or not known."""
     others = [
         ratio
@@ -306,13 +303,17 @@ def _is_slow(rank: int, link: SlowLink, sheets: list[_LinkTimes], phases: Phases
 
 @dataclass(frozen=True, eq=False)
 class _LinkTimes:
-    """What links took and should have taken, [step, link], nanoseconds; 0 where nothing was sent."""
+    """Links that are alike: `messages` of each, and how long they take, [step, link].
+
+    `ratio` is how many times as long as usual, nan where too little is known of a link; `residual_ns`
+    what it takes beyond the step's median link, of two beyond the other.
+    """
 
     steps: Ints
     links: list[tuple[int, int]]
-    taken: Floats
-    expected: Floats
     messages: Floats
+    ratio: Floats
+    residual_ns: Floats
 
     @classmethod
     def of(cls, hops: pl.DataFrame) -> _LinkTimes:
@@ -324,26 +325,17 @@ class _LinkTimes:
         cells = steps.to_frame().join(links, how="cross")
         sums = cells.join(sums, on=cells.columns, how="left", maintain_order="left")
         filled = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
-        matrices = filled.to_numpy().T.reshape(3, len(steps), links.height)
-        return cls(steps.to_numpy().astype(np.int64), list(links.iter_rows()), *matrices)
-
-    @property
-    def ratio(self) -> Floats:
-        """How many times as long as usual each link takes; nan where too little is known of it."""
-        typical_messages = np.median(self.messages, axis=1, keepdims=True)
-        least_messages = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * typical_messages
-        sent = (self.expected > 0) & (self.messages >= least_messages)
-        return np.where(sent, self.taken / np.where(sent, self.expected, 1), np.nan)
-
-    @property
-    def residual(self) -> Floats:
-        """What each link takes beyond the step's median link, nanoseconds; of two, beyond the other."""
-        ratio = self.ratio
-        if ratio.shape[1] == 2:
+        taken, expected, messages = filled.to_numpy().T.reshape(3, len(steps), links.height)
+        least = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * np.median(messages, axis=1, keepdims=True)
+        sent = (expected > 0) & (messages >= least)
+        ratio = np.where(sent, taken / np.where(sent, expected, 1), np.nan)
+        if links.height == 2:
             typical = ratio[:, ::-1]
         else:
             typical = np.nan_to_num(medians(ratio, axis=1)[:, None], nan=1.0)
-        return np.nan_to_num((ratio - typical) * self.expected, nan=0.0)
+        residual_ns = np.nan_to_num((ratio - typical) * expected, nan=0.0)
+        numbers = steps.to_numpy().astype(np.int64)
+        return cls(numbers, list(links.iter_rows()), messages, ratio, residual_ns)
 
     def ratios_in(self, steps: Ints) -> Iterator[tuple[tuple[int, int], float]]:
         """Yield links, and how many times as long as the others of some steps their messages take."""
@@ -355,9 +347,10 @@ class _LinkTimes:
 
 
 def _followed(
-    sheet: _LinkTimes, residual: Floats, link: int, window: tuple[int, int], p: float
-) -> SlowLink | None:
-    """Follow a link from edge to edge."""
+    sheet: _LinkTimes, residual: Floats, scan: Scan, link: int, uncertainty_ns: int
+) -> _SlowLink | None:
+    """Follow a link from edge to edge; None if messages lose too little, or less than clocks may err."""
+    window = int(scan.first[link]), int(scan.last[link])
     shape = course(residual[WARM_UP:, link], *window, better=MAX_DEVIATION_RATIO_IF_LINK_DRIFTS)
     first, last = shape.first + WARM_UP, shape.last + WARM_UP
     if shape.first == 0 and np.median(residual[:WARM_UP, link]) > shape.level / 2:
@@ -367,14 +360,15 @@ def _followed(
     ratio = sheet.ratio[rows, link] / medians(others, axis=1)
     if np.nanmedian(ratio) < MIN_RATIO_OF_SLOW_LINK:
         return None
-    lost = np.maximum(sheet.residual[rows, link], 0)
-    loss_ns = float(lost.sum() / max(sheet.messages[rows, link].sum(), 1))
-    return SlowLink(
+    lost_ns = np.maximum(sheet.residual_ns[rows, link], 0)
+    loss_of_message_ns = lost_ns.sum() / max(sheet.messages[rows, link].sum(), 1)
+    if loss_of_message_ns <= CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns:
+        return None
+    return _SlowLink(
         *sheet.links[link],
         steps=sheet.steps[rows],
         ratio=np.nan_to_num(ratio, nan=1.0),
-        residual_ns=lost,
-        loss_ns=loss_ns,
+        residual_ns=lost_ns,
         pattern=shape.pattern,
-        p=p,
+        p=float(scan.p[link]),
     )

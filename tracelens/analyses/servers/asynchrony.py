@@ -11,6 +11,7 @@ Waiting for a turn is the cost of a server that serves one worker at a time (You
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -68,7 +69,7 @@ def run(facts: Facts) -> Asynchrony:
     trace, phases = facts.trace, facts.phases
     job = job_ns(trace)
     updates = _updates(trace)
-    turns = _turns(trace)
+    turns = _sum_ns(trace.requests.lazy().filter(pl.col("op") == "turn_wait"), "rank")
     if not job or (updates.is_empty() and turns.is_empty()):
         return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), ())
     served = (
@@ -85,7 +86,7 @@ def run(facts: Facts) -> Asynchrony:
         .unique()
         .join(served, on="rank", how="left")
         .join(turns, on="rank", how="left")
-        .with_columns(turn_share=pl.col("turn_ns") / job)
+        .with_columns(turn_ns="ns", turn_share=pl.col("ns") / job)
         .select(pl.col(name).cast(kind) for name, kind in WORKER_COLUMNS.items())
         .sort("rank")
     )
@@ -123,15 +124,11 @@ def _updates(trace: Trace) -> pl.DataFrame:
     return combined.with_columns(staleness=staleness).sort("end_ns")
 
 
-def _turns(trace: Trace) -> pl.DataFrame:
-    waited = pl.col("end_ns") - pl.col("start_ns")
-    return (
-        trace.requests.lazy()
-        .filter((pl.col("op") == "turn_wait") & pl.col("end_ns").is_not_null())
-        .group_by("rank")
-        .agg(turn_ns=waited.sum().cast(pl.Int64))
-        .collect()
-    )
+def _sum_ns(spans: pl.LazyFrame, by: str) -> pl.DataFrame:
+    """Sum up how long spans took that were over, ns."""
+    lasted = pl.col("end_ns") - pl.col("start_ns")
+    over = spans.filter(pl.col("end_ns").is_not_null())
+    return over.group_by(by).agg(ns=lasted.sum().cast(pl.Int64)).collect()
 
 
 def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
@@ -159,16 +156,9 @@ def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
 
 def _server_ns(trace: Trace) -> int:
     """Return how long the busiest server transferred and updated: no order of serving is quicker."""
-    busy = (
-        trace.requests.lazy()
-        .join(trace.shards.select("process").lazy(), on="process", how="semi")
-        .filter((pl.col("kind") == "elastic") & pl.col("end_ns").is_not_null())
-        .group_by("process")
-        .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
-        .select(pl.col("ns").max())
-        .collect()
-    )
-    return int(_number(busy.item()))
+    servers = trace.shards.select("process").lazy()
+    served = trace.requests.lazy().join(servers, on="process", how="semi")
+    return int(_number(_sum_ns(served.filter(pl.col("kind") == "elastic"), "process")["ns"].max()))
 
 
 def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> Iterator[tuple[dict[str, Any], float]]:
@@ -187,10 +177,8 @@ def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> Iterator[tuple[dict[st
 
 
 def _lasting(own: pl.Series, usual: float) -> bool:
-    count = BLOCKS_OF_UPDATES
-    edges = [len(own) * block // count for block in range(count + 1)]
-    blocks = [own[edges[block] : edges[block + 1]] for block in range(count)]
-    return all(_number(block.mean()) > usual for block in blocks)
+    edges = [len(own) * block // BLOCKS_OF_UPDATES for block in range(BLOCKS_OF_UPDATES + 1)]
+    return all(own[first:end].to_numpy().mean() > usual for first, end in pairwise(edges))
 
 
 def _finding(row: dict[str, Any], usual: float, trace: Trace, phases: Phases) -> Finding:
@@ -228,8 +216,6 @@ def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
     """Return the category in which a worker's step exceeds the others' most, and how many times."""
     usual = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(OWN_CATEGORIES))
-        .group_by("process", "category", "step")
-        .agg(pl.col("ns").sum())
         .group_by("category")
         .agg(
             own=pl.col("ns").filter(pl.col("process") == process).median(),

@@ -11,6 +11,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tracelens.accounting.phases import Phases
     from tracelens.analyses.servers.utilisation import Goodput
     from tracelens.arrays import Floats, Ints
     from tracelens.replay.windows import WindowedReplay
@@ -47,31 +48,32 @@ class Exchange:
     def from_sums(
         cls,
         sums: pl.DataFrame,
-        exposed: pl.DataFrame,
+        phases: Phases,
         loads: pl.DataFrame,
         *,
         job_ns: float,
         goodput: Mapping[int, Goodput],
         replay: WindowedReplay,
     ) -> Exchange:
-        """Put sums by shard and step into matrices; `exposed` is by step, in order."""
-        steps, shards, moved = exposed["step"], loads["shard"], loads["bytes"]
-        cells = exposed.select("step").join(loads.select("shard"), how="cross")
-        sums = cells.join(sums, on=["step", "shard"], how="left", maintain_order="left")
-        filled = sums.select(pl.col(_TIMES).fill_null(0).cast(pl.Float64)).to_numpy()
-        matrices: dict[str, Any] = dict(
-            zip(_TIMES, filled.T.reshape(-1, len(steps), len(shards)), strict=True)
-        )
+        """Put sums by shard and step into matrices."""
+        workers = phases.by_step(phases.there)
+        there = workers > 0
+        steps, shards, moved = phases.steps[there], loads["shard"], loads["bytes"]
+        known = sums.filter(pl.col("step").is_in(steps))
+        row, column = np.searchsorted(steps, known["step"]), shards.search_sorted(known["shard"])
+        matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
+        matrices[:, row, column] = known.select(_TIMES).to_numpy().T
+        times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
         return cls(
             shards=tuple(shards.to_list()),
             hosts=tuple(loads["host"].fill_null("").to_list()),
-            steps=steps.to_numpy().astype(np.int64),
-            exposed=exposed["exposed"].to_numpy().astype(np.float64),
+            steps=steps,
+            exposed=phases.by_step(phases.of("ps_queue", "transfer"))[there] / workers[there],
             moved=None if moved.null_count() else moved.to_numpy().astype(np.float64),
             job_ns=job_ns or 1.0,
             links=tuple(map(goodput.get, shards)),
             replay=replay,
-            **matrices,
+            **times,
         )
 
     def hosts_of(self, columns: list[int]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import polars as pl
 
 from tracelens.accounting import sampled_code
 from tracelens.accounting.phases import job_ns
-from tracelens.accounting.service import PROCESSOR_OPS
+from tracelens.accounting.service import PROCESSOR_OPS, SERVICE_OPS
 from tracelens.analyses.servers import (
     small_messages,
     utilisation,
@@ -37,7 +37,6 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 
 if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
     from tracelens.analyses.servers.bottleneck import Bound
     from tracelens.analyses.servers.variable_placement import Advice
     from tracelens.facts import Facts
@@ -60,7 +59,6 @@ MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT: Final = 1.5
 # share of the workers' time: servers are hidden, and
 # not judged, if more goes on without them [calibrate]
 MAX_SHARE_OF_TIME_WITHOUT_SERVERS: Final = 0.9
-SERVICE: Final = ("aggregate", "apply", "reply")
 
 SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
@@ -131,16 +129,14 @@ def run(facts: Facts) -> Shards:
         return NOTHING
     traffic = _traffic(asked)
     loads = _loads(trace.shards, traffic, asked, served)
-    if asked.height < every.height:
-        loads = loads.with_columns(requests=pl.lit(None, pl.Int64))
-    if not sized:
-        loads = loads.with_columns(
-            bytes=pl.lit(None, pl.Int64), bytes_share=pl.lit(None, pl.Float64)
-        )
+    unknown = ([] if asked.height == every.height else ["requests"]) + (
+        [] if sized else ["bytes", "bytes_share"]
+    )
+    loads = loads.with_columns(pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown)
     queues = measure_queues(trace, phases, asked, served)
     exchange = Exchange.from_sums(
         utilisation.utilisation_by_step(served, asked),
-        _exposed(phases),
+        phases,
         loads,
         job_ns=float(job_ns(trace)),
         goodput=utilisation.measure_goodput(served, None if trace.alignment.unaligned else asked),
@@ -245,29 +241,32 @@ def _with_bounds(loads: pl.DataFrame, exchange: Exchange, bound: dict[int, Bound
     ).select(*SHARD_COLUMNS)
 
 
-def _exposed(phases: Phases) -> pl.DataFrame:
-    """Return what of a worker's step goes to the servers, nanoseconds."""
-    served = pl.col("category").cast(pl.String).is_in(["ps_queue", "transfer"])
-    exposed = pl.col("ns").filter(served).sum() / pl.col("process").n_unique()
-    return phases.times.group_by("step").agg(exposed=exposed).sort("step")
-
-
 def _loads(
     processes: pl.DataFrame, traffic: pl.DataFrame, asked: pl.DataFrame, served: pl.DataFrame
 ) -> pl.DataFrame:
-    volume = traffic.group_by("shard").agg(pl.col("bytes", "requests").sum())
-    service = (
-        served.filter(pl.col("op").is_in(SERVICE))
-        .group_by("shard")
-        .agg(service_ns=pl.col("ns").sum())
+    is_service = pl.col("op").is_in(SERVICE_OPS)
+    requests = (
+        served.filter(pl.col("request").is_not_null())
+        .group_by("shard", "request")
+        .agg(
+            begun=pl.col("start_ns").filter(is_service).min(),
+            received=pl.col("end_ns").filter(pl.col("op") == "receive").min(),
+        )
+        .with_columns(queued=(pl.col("begun") - pl.col("received")).clip(lower_bound=0))
     )
-    depth = served.group_by("shard").agg(queue_depth=pl.col("queue_depth").mean())
-    window = asked.group_by("shard", "step", "op").agg(
+    windows = asked.group_by("shard", "step", "op").agg(
         window=pl.col("end_ns").max() - pl.col("start_ns").min()
     )
-    windows = window.group_by("shard").agg(pl.col("window").sum())
     joined = processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
-    for part in (volume, service, _queues(served), depth, windows):
+    for part in (
+        traffic.group_by("shard").agg(pl.col("bytes", "requests").sum()),
+        served.group_by("shard").agg(
+            service_ns=pl.col("ns").filter(is_service).sum(),
+            queue_depth=pl.col("queue_depth").mean(),
+        ),
+        requests.group_by("shard").agg(queue_ns=pl.col("queued").sum()),
+        windows.group_by("shard").agg(pl.col("window").sum()),
+    ):
         joined = joined.join(part, on="shard", how="left")
     return (
         joined.with_columns(pl.col("bytes", "requests", "service_ns", "queue_ns").fill_null(0))
@@ -276,21 +275,6 @@ def _loads(
             bytes_share=pl.col("bytes") / pl.col("bytes").sum().clip(lower_bound=1),
         )
         .sort("shard")
-    )
-
-
-def _queues(served: pl.DataFrame) -> pl.DataFrame:
-    """Return how long requests were queued at each shard, summed."""
-    service = pl.col("op").is_in(SERVICE)
-    return (
-        served.filter(pl.col("request").is_not_null())
-        .group_by("shard", "request")
-        .agg(
-            begun=pl.col("start_ns").filter(service).min(),
-            received=pl.col("end_ns").filter(pl.col("op") == "receive").min(),
-        )
-        .group_by("shard")
-        .agg(queue_ns=(pl.col("begun") - pl.col("received")).clip(lower_bound=0).sum())
     )
 
 

@@ -70,20 +70,14 @@ def _message_costs(served: pl.DataFrame) -> tuple[float, float]:
     costs, fixed, whole = [], 0.0, 0.0
     for op in ("receive", "reply"):
         messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
-        parts = messages.partition_by("shard", maintain_order=True)
-        if not parts:
-            costs.append(0.0)
-            continue
-        ns = np.concatenate(
-            [
-                measure_link_time(part["start_ns"].to_numpy(), part["end_ns"].to_numpy())
-                for part in parts
-            ]
+        spans = (
+            part.select("start_ns", "end_ns").to_numpy().T
+            for part in messages.partition_by("shard", maintain_order=True)
         )
-        model = fit_cost_model(pl.concat(parts)["bytes"].to_numpy(), ns)
-        cost = model.latency_ns if model and model.latency_interval[0] > 0 else 0.0
-        costs.append(cost)
-        fixed, whole = fixed + float(np.minimum(ns, cost).sum()), whole + float(ns.sum())
+        ns = np.concatenate([np.zeros(0), *(measure_link_time(*span) for span in spans)])
+        model = fit_cost_model(messages["bytes"].to_numpy(), ns)
+        costs.append(model.latency_ns if model and model.latency_interval[0] > 0 else 0.0)
+        fixed, whole = fixed + float(np.minimum(ns, costs[-1]).sum()), whole + float(ns.sum())
     return float(np.mean(costs)), fixed / max(whole, 1.0)
 
 

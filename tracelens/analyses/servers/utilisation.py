@@ -28,12 +28,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
     from tracelens.model.trace import Trace
 
-__all__ = [
-    "Goodput",
-    "measure_goodput",
-    "served_requests",
-    "utilisation_by_step",
-]
+__all__ = ["Goodput", "measure_goodput", "served_requests", "utilisation_by_step"]
 
 # share: pushes of steps interleave if more begin before an earlier step is added up [calibrate]
 MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5
@@ -159,11 +154,6 @@ class Goodput:
         return max(*self.rates, self.sent or 0.0)
 
     @property
-    def always_crowded(self) -> bool:
-        """Whether neither one message alone nor half as many as usual were seen on the link."""
-        return self.counts[0] > max(self.crowd / 2, 1)
-
-    @property
     def collapse(self) -> float:
         """How many times less gets through than at best."""
         return self.best / self.usual if self.usual > 0 else 1.0
@@ -183,7 +173,9 @@ def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> 
         measured = part
         if goodput is None:
             continue
-        if goodput.always_crowded and asked is not None:
+        # Neither one message alone nor half as many as usual were seen on the link.
+        is_always_crowded = goodput.counts[0] > max(goodput.crowd / 2, 1)
+        if is_always_crowded and asked is not None:
             measured = _replies(served.filter(shard=int(shard)), asked)
             link = _of_enough(measured)
             goodput = replace(goodput, sent=link.usual if link else None)
@@ -238,16 +230,11 @@ def _shares(begin: Ints, end: Ints) -> tuple[Floats, Floats]:
     change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
     there = np.cumsum(change)[:-1]
     length = np.diff(edges).astype(np.float64)
-    classes = np.floor(np.log2(np.maximum(there, 1))).astype(np.int64)
-    columns, lasted = [], []
-    for one in range(int(classes.max(initial=0)) + 1):
-        inside = (classes == one) & (there > 0)
-        part = np.concatenate(
-            [[0.0], np.cumsum(np.where(inside, length / np.maximum(there, 1), 0))]
-        )
-        columns.append(part[last] - part[first])
-        lasted.append(float(length[inside].sum()))
-    return np.stack(columns, axis=1), np.array(lasted)
+    powers = np.floor(np.log2(np.maximum(there, 1))).astype(np.int64)
+    classes = np.arange(int(powers.max(initial=0)) + 1)
+    lasted = ((powers == classes[:, None]) & (there > 0)) * length  # [class, stretch of time]
+    until = np.cumsum(np.insert(lasted / np.maximum(there, 1), 0, 0.0, axis=1), axis=1)
+    return (until[:, last] - until[:, first]).T, lasted.sum(axis=1)
 
 
 def _positive(parts: Floats, nbytes: Floats) -> Floats:

@@ -9,7 +9,7 @@ import pytest
 from support.runs.analysed import RUNS, report
 
 from tracelens.analyses import critical_path
-from tracelens.analyses.critical_path import PATH_COLUMNS
+from tracelens.replay.path import PATH_COLUMNS
 
 if TYPE_CHECKING:
     from tracelens.analyses.critical_path import CriticalPath

@@ -97,6 +97,28 @@ def test_ranks_that_end_apart_do_not_wait() -> None:
     assert implicit_groups(trace) == set()
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_with_less_left_to_do_waits_for_nobody(seed: int) -> None:
+    """Rank 0 has longer forward passes and as much shorter updates: it ends with the others."""
+    random = np.random.default_rng(seed)
+    rows, begin = [], 0.0
+    for step in range(STEPS):
+        forward = random.normal([2.0, 1.0], 0.03) * FORWARD
+        ready = begin + forward + random.normal([0.5, 1.5], 0.03) * FORWARD
+        for rank in range(2):
+            shared = {"kind": "reduction", "op": "allreduce", "communicator": "world", "seq": step}
+            rows += [
+                span(rank, begin, ready.max() + MS, kind="step", step=step),
+                span(rank, begin, begin + forward[rank], kind="forward"),
+                span(rank, begin + forward[rank], ready[rank], kind="backprop"),
+                span(rank, ready[rank], ready.max() + MS, **shared),
+            ]
+        begin = ready.max() + MS
+    trace = read(iter(rows))
+    assert implicit_groups(trace) == set()
+    assert whatif(trace, "rank:0,phase:forward/2").answers[0].saving < 0.05
+
+
 def test_ranks_that_begin_together_tell_nothing() -> None:
     """Equal work ends together without any wait."""
     equal = np.full((STEPS, RANKS), float(FORWARD))

@@ -4,6 +4,9 @@ Ranks that begin a stretch of code at different times and end it together, step 
 other in it. A barrier or an all-reduce was not recorded, such as that of a gradient's norm. The replay
 treats such a stretch like a recorded collective. Otherwise it would keep these waits as work.
 
+Two ranks that end together although neither waits, since one has less left to do, are told apart by what
+varies: who waits ends a stretch no later when it begins it later; who works does.
+
 A stretch is a span of own work, or the time without a span before a span. If a recorded message or
 collective of its rank ends at about the same time, that may be what ends it. Then it is not examined.
 """
@@ -41,8 +44,11 @@ MIN_SHARE_OF_STEPS_IF_WAITING: Final = 0.8
 MIN_STEPS_WITH_SPREAD: Final = 8  # steps: fewer steps with spread begins tell nothing [chosen]
 # share of a stretch: communication that ends within it ends at about the same time [chosen]
 MARGIN_OF_SAME_END: Final = 0.05
-# times the uncertainty of clocks: begins that are closer together tell nothing [chosen]
+# times the uncertainty of clocks: begins that are closer together, or vary less, tell nothing [chosen;
+# one decision in find_implicit_calls, _follows_begin]
 CLOCK_UNCERTAINTIES_BETWEEN_BEGINS: Final = 3.0
+# ratio: ranks do not wait if their ends vary by as much of what their begins vary by [chosen]
+MIN_SLOPE_OF_ENDS_IF_WORKING: Final = 0.5
 _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _IS_SPAN: Final = np.arange(len(CATEGORIES)) != UNINSTRUMENTED
@@ -71,15 +77,15 @@ def find_implicit_calls(
     worker_ns = np.array([one.bounds[-1] - one.bounds[0] for one in timeline.pieces])
     stretches = _collect_stretches(timeline, step_numbers, communication, int(worker_ns.sum()))
     step_ns = worker_ns / [*map(len, step_numbers)]
-    min_spread_ns = max(
-        MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)),
-        CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns,
-    )
+    clock_ns = CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns
+    min_spread_ns = max(MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), clock_ns)
     largest_first = sorted(set(groups), key=lambda group: (-len(group), group))
     for stretch in stretches.partition_by(_KEY, maintain_order=True):
         free = set(stretch["worker"].unique().to_list())
         for group in largest_first:
-            if free.issuperset(group) and (calls := _infer_calls(stretch, group, min_spread_ns)):
+            if free.issuperset(group) and (
+                calls := _infer_calls(stretch, group, min_spread_ns, clock_ns)
+            ):
                 free -= set(group)
                 yield calls
 
@@ -156,9 +162,12 @@ def _may_end_by_communication(
 
 
 def _infer_calls(
-    stretch: pl.DataFrame, group: tuple[int, ...], min_spread_ns: float
+    stretch: pl.DataFrame, group: tuple[int, ...], min_spread_ns: float, clock_ns: float
 ) -> Calls | None:
-    """Return what a group does together in a stretch; None if its workers do not end it together."""
+    """Return what a group does together in a stretch; None if its workers do not end it together.
+
+    Begins that are less than `min_spread_ns` apart, or vary by less than `clock_ns`, tell nothing.
+    """
     members = stretch.filter(pl.col("worker").is_in(group))
     complete = members.filter(pl.len().over("step") == len(group)).sort("step", "worker")
     shape = (complete.height // len(group), len(group))
@@ -174,6 +183,8 @@ def _infer_calls(
         np.median(ratio) > MAX_RATIO_OF_SPREADS_IF_WAITING
         or np.mean(ratio < 1) < MIN_SHARE_OF_STEPS_IF_WAITING
     ):
+        return None
+    if _follows_begin(begin_ns[is_spread], end_ns[is_spread], clock_ns):
         return None
     on_wire = begin_ns.max(axis=1)
     # Whoever leaves before the last one has come did not wait for it in this step.
@@ -197,3 +208,21 @@ def _infer_calls(
         through=end_ns[waits].min(axis=1),
         follows=np.zeros(count, np.bool_),
     )
+
+
+def _follows_begin(begin_ns: Ints, end_ns: Ints, clock_ns: float) -> bool:
+    """Return whether a stretch ends later on workers that begin it later than they usually do.
+
+    Args:
+        begin_ns: When workers begin it, [step, worker].
+        end_ns: When they end it.
+        clock_ns: Begins that vary by less tell nothing.
+    """
+    begin, end = (
+        apart - np.median(apart, axis=0)
+        for apart in (at - at.mean(axis=1, keepdims=True) for at in (begin_ns, end_ns))
+    )
+    variance = float(np.mean(begin**2))
+    if variance <= clock_ns**2:
+        return False
+    return float(np.mean(begin * end)) > MIN_SLOPE_OF_ENDS_IF_WORKING * variance

@@ -156,6 +156,8 @@ def _on_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
     met, intervals = [], [path.clear()]
     for (process,), part in path.partition_by("process", as_dict=True).items():
         one = pieces.of_worker(place[process])
+        if not len(one.category):
+            continue
         which, row = _overlapping(one.bounds, *part.select("start_ns", "end_ns").to_numpy().T)
         met.append((one, which))
         intervals.append(part[row])

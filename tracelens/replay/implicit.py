@@ -44,8 +44,7 @@ MIN_SHARE_OF_STEPS_IF_WAITING: Final = 0.8
 MIN_STEPS_WITH_SPREAD: Final = 8  # steps: fewer steps with spread begins tell nothing [chosen]
 # share of a stretch: communication that ends within it ends at about the same time [chosen]
 MARGIN_OF_SAME_END: Final = 0.05
-# times the uncertainty of clocks: begins that are closer together, or vary less, tell nothing [chosen;
-# one decision in find_implicit_calls, _follows_begin]
+# times the uncertainty of clocks: begins that are closer together, or vary less, tell nothing [chosen]
 CLOCK_UNCERTAINTIES_BETWEEN_BEGINS: Final = 3.0
 # ratio: ranks do not wait if their ends vary by as much of what their begins vary by [chosen]
 MIN_SLOPE_OF_ENDS_IF_WORKING: Final = 0.5

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 # share of a delay: peers wait as long where ranks meet in every step [chosen]
 MIN_SHARE_OF_DELAY_IN_WAITS: Final = 0.2
-# share of a saving, standard deviation: beyond what is predicted, ranks that share processors save
-# because they also slow each other down [tests/benchmarks/interventions.py]
-FURTHER_SAVING_IF_PROCESSORS_ARE_SHARED: Final = 0.17
 # share of a delay: transfers take so much longer; less may be their own variation [chosen]
 MIN_SHARE_OF_DELAY_IN_TRANSFERS: Final = 0.5
 
@@ -67,7 +64,6 @@ def price_delay(
     waits_known: bool = True,
     length: Floats | None = None,
     replay: _Savings | None = None,
-    shares_processors: bool = False,
 ) -> Price:
     """Price `effect` (nanoseconds that a fix takes away), [step, rank] like `total` and `wait`.
 
@@ -75,9 +71,7 @@ def price_delay(
     step of the run is without an effect; where it does not, that is what the slowest rank takes less.
     Then ranks must be seen to wait, or only the end of the run moves. Without `waits_known`, ranks are
     taken to meet in every step, and the saving is one at best: ranks that are not here may be as late.
-    `length` is how long each rank's steps were; without it, as long as it computed. If a late rank
-    `shares_processors` with others, more may be saved than the replay says: where delays were really
-    removed, ranks of one host also computed faster, for they did not disturb each other any more.
+    `length` is how long each rank's steps were; without it, as long as it computed.
     """
     total = np.nan_to_num(total, nan=0.0)
     side_by_side = measure_side_by_side(total, effect)
@@ -108,7 +102,7 @@ def price_delay(
     interval = join_intervals(saving, drawn, (limits[0] / job_ns, limits[1] / job_ns))
     if replayed is not None:
         interval = replayed.identity.widen(interval)
-    low, high = _add_shared_processors(saving, interval) if shares_processors else interval
+    low, high = interval
     absorbed, in_flight = _absorbed(lost, effect), 0.0
     if replayed is not None and replayed.in_flight:
         in_flight = max(absorbed - _absorbed(side_by_side, effect), 0.0)
@@ -135,13 +129,6 @@ def _measure_limits(
         saved_ns = savings.saved if savings else measure_side_by_side(total, effect * factor)
         limits.append(float(saved_ns.sum()))
     return limits
-
-
-def _add_shared_processors(saving: float, interval: tuple[float, float]) -> tuple[float, float]:
-    """Return the interval of a saving that is larger if ranks disturb each other less."""
-    low, high = interval
-    further = TWO_SIDED * FURTHER_SAVING_IF_PROCESSORS_ARE_SHARED * saving
-    return low, saving + float(np.hypot(high - saving, further))
 
 
 def _absorbed(lost: Floats, effect: Floats) -> float:

@@ -219,11 +219,7 @@ def _corrected(entry: Episode, hidden_ns: float) -> Episode:
 
 
 def priced(
-    own: ComputeTime,
-    job_ns: float,
-    replay: WindowedReplay | None = None,
-    *,
-    has_devices: bool = False,
+    own: ComputeTime, job_ns: float, replay: WindowedReplay | None = None
 ) -> list[tuple[Episode, Price]]:
     """Return who is late by own time, and what that costs, where it is worth a sentence.
 
@@ -231,24 +227,16 @@ def priced(
         own: Compute time of all workers.
         job_ns: How long the job took.
         replay: Of the run; None if it cannot be replayed.
-        has_devices: Ranks compute on devices, and share no processors of their host.
     """
     level = own.levelled
     found = against_unaffected_ranks(level, group_episodes(level, detection.find_episodes(level)))
     give_back()  # what each phase's search left is as large as what pricing takes
-    costs = [
-        (entry, _price_of(own, entry, job_ns, replay, has_devices=has_devices)) for entry in found
-    ]
+    costs = [(entry, _price_of(own, entry, job_ns, replay)) for entry in found]
     return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
 
 
 def _price_of(
-    own: ComputeTime,
-    late: Episode,
-    job_ns: float,
-    replay: WindowedReplay | None,
-    *,
-    has_devices: bool,
+    own: ComputeTime, late: Episode, job_ns: float, replay: WindowedReplay | None
 ) -> Price:
     if own.work_left_to_others(late.ranks):
         return _price_of_pace(own, late)
@@ -262,13 +250,7 @@ def _price_of(
         waits_known=not own.parted,
         length=own.length,
         replay=None if replay is None else partial(replay.measure_savings, names, steps=own.steps),
-        shares_processors=not has_devices and _shares_host(own, late),
     )
-
-
-def _shares_host(own: ComputeTime, late: Episode) -> bool:
-    """Return True if a late rank has its host in common with another rank."""
-    return any(own.hosts.count(own.hosts[rank]) > 1 for rank in late.ranks)
 
 
 def spread_by_work(values: Floats, effect: Floats) -> Floats:

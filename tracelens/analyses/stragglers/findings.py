@@ -93,8 +93,7 @@ def run(facts: Facts) -> Stragglers:
     if statement:
         return Stragglers(statement=statement)
     job = job_ns(trace)
-    has_devices = bool(trace.device_clocks.height or trace.threads["device"].is_not_null().any())
-    worth = priced(own, job, facts.replay, has_devices=has_devices)
+    worth = priced(own, job, facts.replay)
     late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
     others = len(own.ranks) - len(late)
     majority = len(own.ranks) > 2 and len(late) > MAX_LATE_RANKS_PER_OTHER * others

@@ -13,8 +13,7 @@ with two calls at once counts for both.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -22,7 +21,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER, distinct
+from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
@@ -31,12 +30,10 @@ from tracelens.replay.pricing import price_edits, price_less_work
 from tracelens.stats.histogram import log_histogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import JoinedPieces, Segments
     from tracelens.accounting.weight_updates import WeightUpdates
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.facts import Facts
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
@@ -64,7 +61,6 @@ OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "backprop_ns": pl.Int64(),
     "overlap": pl.Float64(),  # hidden / (hidden + exposed), null without communication
 }
-_SPENT: Final = ("hidden_ns", "wait_ns", "transfer_ns")
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,18 +102,17 @@ def run(facts: Facts) -> Interleaving:
     return replace(measured, findings=tuple(findings))
 
 
-def _spent(phases: Phases) -> dict[str, Ints]:
-    """Return what was hidden, waited and transferred, ns, [step window]."""
-    waits, transfers = phases.of("wait", "ps_queue"), phases.of("transfer")
-    return dict(zip(_SPENT, (phases.hidden_ns, waits, transfers), strict=True))
-
-
 def _by_step(phases: Phases) -> pl.DataFrame:
     """Return the mean rank's communication of each step."""
-    there = (phases.steps >= 0) & (phases.by_step(phases.there) > 0)
+    ranks = phases.by_step(phases.there)
+    there = (phases.steps >= 0) & (ranks > 0)
     windows = phases.by_step(np.ones(len(phases.there)))[there]
-    sums = _spent(phases).items()
-    means = {name: phases.by_step(values)[there] / windows for name, values in sums}
+    sums = {
+        "hidden_ns": phases.hidden_ns,
+        "wait_ns": phases.of("wait", "ps_queue"),
+        "transfer_ns": phases.of("transfer"),
+    }
+    means = {name: phases.by_step(values)[there] / windows for name, values in sums.items()}
     steps = pl.Series(phases.steps[there], dtype=pl.Int32)
     return pl.DataFrame({"step": steps, **means})
 
@@ -129,18 +124,23 @@ def _gap_spread(updates: WeightUpdates) -> pl.DataFrame:
 
 
 def _overlap(phases: Phases) -> pl.DataFrame:
-    communication = pl.sum_horizontal(_SPENT)
+    rank = phases.pieces.steps["rank"].to_numpy()
+    known, place = np.unique(rank, return_inverse=True)
+    there = np.bincount(place, phases.there, minlength=len(known)) > 0
+    sums = {
+        "hidden_ns": phases.hidden_ns,
+        "wait_ns": phases.of("wait", "ps_queue"),
+        "transfer_ns": phases.of("transfer"),
+        "backprop_ns": phases.of("backprop"),
+    }
+    columns = {
+        name: np.bincount(place, values, minlength=len(known)).astype(np.int64)[there]
+        for name, values in sums.items()
+    }
+    communication = pl.sum_horizontal("hidden_ns", "wait_ns", "transfer_ns")
     share = pl.when(communication > 0).then(pl.col("hidden_ns") / communication)
-    windows = phases.pieces.steps.select("rank", there=phases.there)
-    return (
-        windows.with_columns(**_spent(phases), backprop_ns=phases.of("backprop"))
-        .group_by("rank")
-        .agg(pl.col("there").any(), pl.col(*_SPENT, "backprop_ns").cast(pl.Int64).sum())
-        .filter("there")
-        .with_columns(overlap=share)
-        .select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
-        .sort("rank")
-    )
+    table = pl.DataFrame({"rank": known[there], **columns}).with_columns(overlap=share)
+    return table.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
 
 
 def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
@@ -251,13 +251,16 @@ def _between_updates(facts: Facts, updates: WeightUpdates, job: int) -> list[Fin
 
 def _host_time_in_gaps(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
     """Return how long each worker runs unrecorded code between updates, ns, [step, worker]."""
-    sums = gaps.group_by("rank", "step").agg(pl.col("gap_ns").sum())
-    windows = phases.pieces.steps.select("rank", "step")
-    in_window = windows.join(sums, on=("rank", "step"), how="left", maintain_order="left")
-    gap_ns = in_window["gap_ns"].fill_null(0).to_numpy()
-    host_ns = np.minimum(gap_ns, phases.of("uninstrumented"))
+    ranks = trace.workers["rank"].to_numpy()
+    rows = np.searchsorted(steps, gaps["step"].to_numpy())
+    order = np.argsort(ranks)
+    columns = order[np.searchsorted(ranks[order], gaps["rank"].to_numpy())]
+    gap_ns = np.zeros((len(steps), len(ranks)))
+    is_known = np.append(steps, -1)[rows] == gaps["step"].to_numpy()
+    np.add.at(gap_ns, (rows[is_known], columns[is_known]), gaps["gap_ns"].to_numpy()[is_known])
     window = phases.windows_of(trace.workers["process"].to_numpy(), steps[:, None])
-    return np.where(window >= 0, host_ns[window], 0).astype(np.float64)
+    host_ns = np.where(window >= 0, phases.of("uninstrumented")[window], 0)
+    return np.minimum(gap_ns, host_ns)
 
 
 IS_COMPUTE: Final = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES])
@@ -276,58 +279,74 @@ BUCKET_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row a bucket, in order; empty where calls name none."""
-    sums = pl.concat(chain([_NO_CALLS], *(_sum_calls(grid, phases.pieces) for grid in trace.calls)))
-    sizes = pl.col("bytes").repeat_by("calls").explode()
-    means = pl.col(_SPENT).sum() / pl.col("calls").sum()
-    return (
-        sums.sort("process", maintain_order=True)  # of calls as long the one of the first process
-        .group_by("bucket")
-        .agg(
-            pl.col("calls").sum(),
-            means,
-            pl.col(_LONGEST).get(pl.col("exposed_ns").arg_max()),
-            bytes=pl.when(sizes >= 0).then(sizes).median(),
-        )
-        .select(pl.col(name).cast(kind) for name, kind in BUCKET_COLUMNS.items())
-        .sort("bucket")
-    )
+    found: dict[int, _Bucket] = {}
+    for grid in trace.calls:
+        _add(found, grid, phases.pieces)
+    rows = [found[number].row(number) for number in sorted(found)]
+    return pl.DataFrame(rows, schema=BUCKET_COLUMNS, orient="row")
 
 
-_LONGEST: Final = ("rank", "start_ns", "end_ns")
-_ALIKE: Final = ("process", "bucket", "bytes")
-_CALL: Final = (*_ALIKE, *_LONGEST, *_SPENT)
-_NO_CALLS: Final = pl.DataFrame(schema=dict.fromkeys((*_CALL, "calls", "exposed_ns"), pl.Int64()))
+@dataclass(eq=False)
+class _Bucket:
+    """Sums over the calls of a bucket, and the call with most exposed."""
+
+    sizes: list[tuple[Ints, Ints]]  # values, and how often each occurs
+    spent_ns: Ints  # hidden, wait, transfer
+    longest: tuple[int, ...]  # what is exposed of it, less its process, rank, start, end
+
+    def row(self, number: int) -> tuple[Any, ...]:
+        """Return it in `BUCKET_COLUMNS`."""
+        sizes, count = (np.concatenate(part) for part in zip(*self.sizes, strict=True))
+        calls = int(count.sum())
+        known = np.repeat(sizes[sizes >= 0], count[sizes >= 0])
+        nbytes = float(np.median(known)) if len(known) else None
+        means = (ns / calls for ns in self.spent_ns.tolist())
+        return number, calls, nbytes, *means, *self.longest[2:]
 
 
-def _sum_calls(grid: CallGrid, pieces: Segments) -> Iterator[pl.DataFrame]:
-    """Yield sums over the calls of a communicator that name a bucket, and that all came to.
-
-    Calls of one process, bucket and size are one row, with the times of the most exposed one.
-    """
-    place = {process: at for at, process in enumerate(pieces.processes)}
+def _add(found: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
+    """Add the calls of a communicator that name a bucket, and that all came to."""
+    shape, place = grid.start_ns.shape, {name: at for at, name in enumerate(pieces.processes)}
     counted = grid.there & (grid.end_ns != FOREVER) & (grid.last_ns != NEVER)[:, None]
     counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(place))
+    numbers = np.unique(distinct(grid.bucket))
+    bucket = np.broadcast_to(np.searchsorted(numbers, distinct(grid.bucket)), shape)
+    spent = np.zeros((len(numbers), 3), np.int64)
+    longest: list[tuple[int, ...]] = [(-1, 0)] * len(numbers)
     columns = np.flatnonzero(counted.any(axis=0))
-    exposed = pl.col("wait_ns") + pl.col("transfer_ns")
     for some in pieces.joined(place[process] for process in grid.processes[columns].tolist()):
         those, columns = np.split(columns, [len(some.processes)])
         owner, calls = np.nonzero(counted.T[those])
         cells = calls, those[owner]
-        start, end = grid.start_ns[cells], grid.end_ns[cells]
-        process, rank = grid.processes[cells[1]], grid.ranks[cells[1]]
+        start, end, mine = grid.start_ns[cells], grid.end_ns[cells], bucket[cells]
         parts = _parts(some, owner, start, grid.last_ns[calls], end)
-        values = (process, grid.bucket[cells], grid.nbytes[cells], rank, start, end, *parts)
-        each = pl.DataFrame(dict(zip(_CALL, values, strict=True))).cast(pl.Int64)
-        yield (
-            each.with_columns(exposed_ns=exposed)
-            .group_by(_ALIKE, maintain_order=True)
-            .agg(
-                pl.col(_LONGEST).get(pl.col("exposed_ns").arg_max()),
-                pl.col(_SPENT).sum(),
-                calls=pl.len().cast(pl.Int64),
-                exposed_ns=pl.col("exposed_ns").max(),
-            )
-        )
+        spent += np.stack([np.bincount(mine, ns, len(numbers)) for ns in parts], 1).astype(np.int64)
+        exposed = parts[1] + parts[2]
+        most = np.full(len(numbers), -1)
+        np.maximum.at(most, mine, exposed)
+        for at in np.flatnonzero(most > [ns for ns, *_ in longest]).tolist():
+            call = int(np.argmax((mine == at) & (exposed == most[at])))
+            column = cells[1][call]
+            where = int(grid.ranks[column]), int(start[call]), int(end[call])
+            longest[at] = int(most[at]), -int(grid.processes[column]), *where
+    for at, number in enumerate(numbers.tolist()):
+        sizes = _sizes(grid.nbytes, counted & (bucket == at))
+        if len(sizes[0]):
+            one = found.setdefault(number, _Bucket([], np.zeros(3, np.int64), (-1, 0)))
+            one.sizes.append(sizes)
+            one.spent_ns += spent[at]
+            # Of calls as long the one of the first process.
+            one.longest = max(one.longest, longest[at], key=lambda found: found[:2])
+
+
+def _sizes(nbytes: Ints, chosen: Flags) -> tuple[Ints, Ints]:
+    """Return the sizes of some cells, and how often each occurs."""
+    if not is_uniform(nbytes):
+        values, often = np.unique(nbytes[chosen], return_counts=True)
+        return values, often
+    often = np.count_nonzero(chosen, axis=1)
+    calls = np.flatnonzero(often)
+    return nbytes[calls, 0], often[calls]
 
 
 def _parts(

@@ -52,9 +52,9 @@ _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _IS_SPAN: Final = np.arange(len(CATEGORIES)) != UNINSTRUMENTED
 _NOT_OWN: Final = -1  # code: the category of a span of communication [definition]
-_COLUMNS: Final = ("step", "place", "begin", "end", "worker")
 # A place is a span's name, or the gap before it; it may occur several times in a step of a worker.
 _KEY: Final = ("place", "occurrence", "occurrences")
+_COLUMNS: Final = ("step", *_KEY, "begin", "end", "worker")
 
 
 def find_implicit_calls(
@@ -101,14 +101,13 @@ def _collect_stretches(
     """
     step, place, begin, end = _list_stretches(timeline, step_numbers)
     worker = timeline.workers_at(begin)
+    occurrence, occurrences = _count_occurrences(worker, step, place)
+    is_alone = ~_may_end_by_communication(begin, end, communication, timeline)
     moments = (timeline.moments_at(at) for at in (begin, end))
-    columns = dict(zip(_COLUMNS, (step, place, *moments, worker), strict=True))
-    of_place = ("worker", "step", "place")
-    stretches = pl.DataFrame(columns).with_columns(
-        occurrence=pl.int_range(pl.len()).over(of_place),
-        occurrences=pl.len().over(of_place),
+    columns = (step, place, occurrence, occurrences, *moments, worker)
+    alone = pl.DataFrame(
+        {name: values[is_alone] for name, values in zip(_COLUMNS, columns, strict=True)}
     )
-    alone = stretches.filter(~_may_end_by_communication(begin, end, communication, timeline))
     min_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * total_ns
     totals = alone.group_by(_KEY).agg((pl.col("end") - pl.col("begin")).sum().alias("ns"))
     return alone.join(totals.filter(pl.col("ns") >= min_ns), on=_KEY, maintain_order="left")
@@ -139,6 +138,20 @@ def _list_stretches(timeline: Timeline, step_numbers: Sequence[Ints]) -> tuple[I
     ends = np.concatenate([begin[after], end[work]])
     order = np.argsort(timeline.workers_at(begins), kind="stable")
     return step[rows][order], place[order], begins[order], ends[order]
+
+
+def _count_occurrences(worker: Ints, step: Ints, place: Ints) -> tuple[Ints, Ints]:
+    """Return of each row how many of its place came before it in its step, and how many there are."""
+    order = np.lexsort((place, step, worker))
+    is_first = np.zeros(len(order), np.bool_)
+    for column in (worker, step, place):
+        is_first |= np.diff(column[order], prepend=-1) != 0
+    heads = np.flatnonzero(is_first)
+    counts = np.diff(np.append(heads, len(order)))
+    occurrence, occurrences = np.empty((2, len(order)), np.int64)
+    occurrence[order] = np.arange(len(order)) - np.repeat(heads, counts)
+    occurrences[order] = np.repeat(counts, counts)
+    return occurrence, occurrences
 
 
 def _may_end_by_communication(

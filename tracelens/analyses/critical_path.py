@@ -34,7 +34,18 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
-__all__ = ["CriticalPath", "path_cells", "path_stretches", "run", "stretches_within"]
+__all__ = [
+    "CELL_COLUMNS",
+    "PATH_COLUMNS",
+    "PATH_SEGMENT_COLUMNS",
+    "SHARE_COLUMNS",
+    "CriticalPath",
+    "path_cells",
+    "path_segments",
+    "path_stretches",
+    "run",
+    "stretches_within",
+]
 
 MAX_PARTS_SHOWN: Final = 64  # rows: a report has no more parts of the path [policy]
 MAX_RANKS_SHOWN: Final = 64  # rows: a report has the slack of no more ranks [policy]
@@ -84,7 +95,7 @@ def run(facts: Facts) -> CriticalPath:
     parted = bool(trace.parted)
     path = pl.DataFrame(schema=PATH_COLUMNS) if parted else walk_path(Lanes(trace, phases))
     on_path = _on_path(path, phases.pieces)
-    along = _path_segments(on_path)
+    along = path_segments(on_path)
     models = facts.replay.build_models()
     length_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     return CriticalPath(
@@ -107,9 +118,10 @@ def _shares(path: pl.DataFrame, on_path: pl.DataFrame, trace: Trace) -> pl.DataF
     outside = job - int(table["ns"].sum())
     if outside > 0 and not path.is_empty():
         ranks = dict(trace.workers.select("process", "rank").iter_rows())
-        row = (ranks.get(path["process"][-1]), "outside", outside)
-        rest = pl.DataFrame([row], schema=table.schema, orient="row")
-        table = pl.concat([table, rest], rechunk=True)  # else polars rounds the last row otherwise
+        rest = pl.DataFrame(
+            [(ranks.get(path["process"][-1]), "outside", outside)], table.schema, orient="row"
+        )
+        table = table.vstack(rest)
     share = pl.col("ns") / pl.lit(max(job, 1))
     return (
         table.filter(pl.col("ns") != 0)
@@ -173,7 +185,7 @@ def _on_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
     )
 
 
-def _path_segments(on_path: pl.DataFrame) -> pl.DataFrame:
+def path_segments(on_path: pl.DataFrame) -> pl.DataFrame:
     """Join neighbours of a rank, step and category, in `PATH_SEGMENT_COLUMNS`."""
     return (
         on_path.group_by(pl.struct(_CELL).rle_id().alias("run"), maintain_order=True)

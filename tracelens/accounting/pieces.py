@@ -322,14 +322,14 @@ class Segments:
 
     def frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
-        return self.frame_of((one, np.arange(len(one.category))) for one in self)
+        return self._frame((one, np.arange(len(one.category))) for one in self)
 
     def of(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
         """Return the pieces of one category in some steps, of some ranks."""
         wanted, code = self._of_steps(steps), CATEGORIES.index(category)
         chosen = (self.of_worker(at) for at, rank in enumerate(self.ranks) if rank in ranks)
         rows = ((one, np.flatnonzero(one.category == code)) for one in chosen)
-        return self.frame_of((one, mine[wanted[one.step[mine] + one.offset]]) for one, mine in rows)
+        return self._frame((one, mine[wanted[one.step[mine] + one.offset]]) for one, mine in rows)
 
     def by_name(self, category: str, steps: Ints) -> pl.DataFrame:
         """Return how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
@@ -349,8 +349,7 @@ class Segments:
     def _of_steps(self, steps: Ints) -> Flags:
         return self.steps["step"].is_in(steps.tolist()).to_numpy()
 
-    def frame_of(self, picked: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
-        """Return some pieces of some workers, in the order given, in `SEGMENT_COLUMNS`."""
+    def _frame(self, picked: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
         parts = [
             (
                 one.step[rows] + one.offset,

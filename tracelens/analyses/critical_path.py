@@ -20,7 +20,7 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.phases import after_steps, job_ns
-from tracelens.accounting.pieces import covered_before
+from tracelens.accounting.pieces import categories, covered_before
 from tracelens.model.shown import Shown
 from tracelens.replay.path import PATH_COLUMNS, Lanes, walk_path
 from tracelens.replay.slack import measure_slack
@@ -28,24 +28,13 @@ from tracelens.replay.slack import measure_slack
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.accounting.pieces import Segments
-    from tracelens.arrays import Ints
+    from tracelens.accounting.pieces import Segments, WorkerPieces
+    from tracelens.arrays import Array, Flags, Ints
     from tracelens.facts import Facts
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
-__all__ = [
-    "CELL_COLUMNS",
-    "PATH_COLUMNS",
-    "PATH_SEGMENT_COLUMNS",
-    "SHARE_COLUMNS",
-    "CriticalPath",
-    "path_cells",
-    "path_segments",
-    "path_stretches",
-    "run",
-    "stretches_within",
-]
+__all__ = ["CriticalPath", "path_cells", "path_stretches", "run", "stretches_within"]
 
 MAX_PARTS_SHOWN: Final = 64  # rows: a report has no more parts of the path [policy]
 MAX_RANKS_SHOWN: Final = 64  # rows: a report has the slack of no more ranks [policy]
@@ -94,53 +83,56 @@ def run(facts: Facts) -> CriticalPath:
     trace, phases = facts.trace, facts.phases
     parted = bool(trace.parted)
     path = pl.DataFrame(schema=PATH_COLUMNS) if parted else walk_path(Lanes(trace, phases))
-    on_path = _on_path(path, phases.pieces)
-    along = path_segments(on_path)
+    pieces = _on_path(path, phases.pieces)
+    along = path_segments(pieces, phases.pieces)
+    lasted = pl.col("end_ns") - pl.col("start_ns")
     models = facts.replay.build_models()
     length_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     return CriticalPath(
         path=path,
-        shares=_shares(path, on_path, trace),
+        shares=_shares(path, pieces, phases.pieces, trace),
         slack=measure_slack(models, length_ns if isinstance(length_ns, float) else 0.0),
         cells=path_cells(along),
-        longest=along.top_k(MAX_LONGEST_PIECES, by=_LASTED).sort(_LASTED, descending=True),
+        longest=along.top_k(MAX_LONGEST_PIECES, by=lasted).sort(lasted, descending=True),
         stretches=path_stretches(path),
     )
 
 
-def _shares(path: pl.DataFrame, on_path: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+def _shares(path: pl.DataFrame, on_path: _OnPath, pieces: Segments, trace: Trace) -> pl.DataFrame:
     """Add the path up by rank and category, without the time of steps that were left out as asked."""
-    job, uninstrumented = job_ns(trace), CATEGORIES[UNINSTRUMENTED]
-    spent = on_path.select("rank", pl.col("category").cast(pl.String), ns=_LASTED)
-    left_out = [(rank, uninstrumented, -ns) for rank, ns in _left_out(trace.steps, path)]
-    parts = (spent, pl.DataFrame(left_out, schema=spent.schema, orient="row"))
-    table = pl.concat(parts).group_by("rank", "category").agg(pl.col("ns").sum())
-    outside = job - int(table["ns"].sum())
+    ranks, job = dict(trace.workers.select("process", "rank").iter_rows()), job_ns(trace)
+    worker = np.searchsorted(pieces.begins, on_path.row, side="right") - 1
+    cells = worker * len(CATEGORIES) + on_path.category
+    lasted, size = on_path.end_ns - on_path.start_ns, len(pieces) * len(CATEGORIES)
+    total = np.bincount(cells, lasted, minlength=size).astype(np.int64)
+    total = total.reshape(len(pieces), len(CATEGORIES))
+    for process, ns in _left_out(trace.steps, path):
+        total[pieces.processes.index(process), UNINSTRUMENTED] -= ns
+    rows = [
+        (ranks.get(pieces.processes[place]), CATEGORIES[code], int(total[place, code]), 0.0)
+        for place, code in np.argwhere(total).tolist()
+    ]
+    outside = job - sum(ns for _, _, ns, _ in rows)
     if outside > 0 and not path.is_empty():
-        ranks = dict(trace.workers.select("process", "rank").iter_rows())
-        rest = pl.DataFrame(
-            [(ranks.get(path["process"][-1]), "outside", outside)], table.schema, orient="row"
-        )
-        table = table.vstack(rest)
+        rows.append((ranks.get(path["process"][-1]), "outside", outside, 0.0))
+    table = pl.DataFrame(rows, schema=SHARE_COLUMNS, orient="row")
     share = pl.col("ns") / pl.lit(max(job, 1))
-    return (
-        table.filter(pl.col("ns") != 0)
-        .with_columns(share=share)
-        .sort("ns", "rank", "category", descending=[True, False, False])
+    return table.with_columns(share=share).sort(
+        "ns", "rank", "category", descending=[True, False, False]
     )
 
 
 def _left_out(steps: pl.DataFrame, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """Yield how much of each rank's part of the path is between steps that were kept."""
+    """Yield how much of each process's part of the path is between steps that were kept."""
     lasting = steps.with_columns(apart=after_steps(steps)).filter(pl.col("apart") > 0)
-    for (process, rank), gaps in lasting.partition_by("process", "rank", as_dict=True).items():
+    for (process,), gaps in lasting.partition_by("process", as_dict=True).items():
         begins = gaps["end_ns"].to_numpy()
         mine = path.filter(process=process)
         until, since = (
             covered_before(begins, begins + gaps["apart"].to_numpy(), mine[name].to_numpy())
             for name in ("end_ns", "start_ns")
         )
-        yield rank, round(float((until - since).sum()))
+        yield process, round(float((until - since).sum()))
 
 
 PATH_SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -159,59 +151,95 @@ CELL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "ns": pl.Int64(),  # of the path
 }
 _CELL: Final = ("rank", "step", "category")
-_LASTED: Final = pl.col("end_ns") - pl.col("start_ns")
 
 
-def _on_path(path: pl.DataFrame, pieces: Segments) -> pl.DataFrame:
-    """Return the pieces on the path, clipped to it, in order of time, in `SEGMENT_COLUMNS`."""
-    place = {process: at for at, process in enumerate(pieces.processes)}
-    met, intervals = [], [path.clear()]
-    for (process,), part in path.partition_by("process", as_dict=True).items():
-        one = pieces.of_worker(place[process])
-        if not len(one.category):
-            continue
-        which, row = _overlapping(one.bounds, *part.select("start_ns", "end_ns").to_numpy().T)
-        met.append((one, which))
-        intervals.append(part[row])
-    within = pl.concat(intervals)
-    return (
-        pieces.frame_of(met)
-        .with_columns(
-            pl.max_horizontal("start_ns", within["start_ns"]),
-            pl.min_horizontal("end_ns", within["end_ns"]),
-        )
-        .filter(pl.col("start_ns") < pl.col("end_ns"))
-        .sort("start_ns")
-    )
+@dataclass(frozen=True, eq=False)
+class _OnPath:
+    """Pieces on the path, clipped to it: rows of `Segments.steps`, categories, names, and times."""
+
+    row: Ints
+    category: Ints
+    name: Ints
+    start_ns: Ints
+    end_ns: Ints
 
 
-def path_segments(on_path: pl.DataFrame) -> pl.DataFrame:
-    """Join neighbours of a rank, step and category, in `PATH_SEGMENT_COLUMNS`."""
-    return (
-        on_path.group_by(pl.struct(_CELL).rle_id().alias("run"), maintain_order=True)
-        .agg(
-            pl.col(*_CELL, "start_ns").first(),
-            pl.col("end_ns").last(),
-            pl.col("name").get(_LASTED.arg_max()),
-        )
-        .select(pl.col(name).cast(kind) for name, kind in PATH_SEGMENT_COLUMNS.items())
-    )
+def _on_path(path: pl.DataFrame, pieces: Segments) -> _OnPath:
+    """Cut the path by the pieces of those that are on it."""
+    path = path.sort("process", maintain_order=True)
+    process, begins, ends = (path[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
+    met: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
+    for place, owner in enumerate(pieces.processes):
+        first, after = np.searchsorted(process, (owner, owner + 1)).tolist()
+        if first < after and len((one := pieces.of_worker(place)).step):
+            met.append(_on_one(one, begins[first:after], ends[first:after]))
+    return _OnPath(*(np.concatenate(part) for part in zip(*met, strict=True)))
+
+
+def path_segments(on_path: _OnPath, pieces: Segments) -> pl.DataFrame:
+    """Join neighbours of a rank, step and category; in order of time, in `PATH_SEGMENT_COLUMNS`."""
+    order = np.argsort(on_path.start_ns, kind="stable")
+    row, category = on_path.row[order], on_path.category[order]
+    start, end = on_path.start_ns[order], on_path.end_ns[order]
+    rank, step = (pieces.steps[name].to_numpy()[row] for name in ("rank", "step"))
+    first = np.flatnonzero(_changes(rank) | _changes(step) | _changes(category))
+    longest = _first_longest(end - start, first)
+    columns = {
+        "rank": rank[first],
+        "step": step[first],
+        "category": categories(category[first]).cast(pl.String),
+        "name": pieces.names(on_path.name[order][longest]).cast(pl.String),
+        "start_ns": start[first],
+        "end_ns": end[np.append(first[1:], len(end))[: len(first)] - 1],
+    }
+    return pl.DataFrame(columns, schema=PATH_SEGMENT_COLUMNS)
+
+
+def _changes(values: Array) -> Flags:
+    """Return where a value differs from the one before; the first one does."""
+    changes = np.ones(len(values), bool)
+    changes[1:] = values[1:] != values[:-1]
+    return changes
+
+
+def _first_longest(length: Ints, first: Ints) -> Ints:
+    """Return the place of the (first) longest of each run; `first` are where runs begin."""
+    if not len(first):
+        return first
+    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length))))
+    longest = np.flatnonzero(length == np.maximum.reduceat(length, first)[run])
+    return longest[_changes(run[longest])]
 
 
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
     """Add the path up by step, rank and category, in `CELL_COLUMNS`."""
-    steps = segments.select(pl.col("step").unique().sort())
-    block = pl.int_range(pl.len()) // -(-max(steps.height, 1) // MAX_STEPS_OF_CELLS)
-    blocks = steps.with_columns(
-        first=pl.col("step").first().over(block), steps=pl.len().over(block)
+    known = segments["step"].unique().sort()
+    block = -(-max(known.len(), 1) // MAX_STEPS_OF_CELLS)
+    first = known.gather_every(block)
+    place = first.search_sorted(segments["step"], side="right") - 1
+    sizes = pl.DataFrame({"step": first}).with_columns(
+        steps=pl.Series(np.diff([*range(0, known.len(), block), known.len()]), dtype=pl.Int32)
     )
     return (
-        segments.join(blocks, on="step")
-        .group_by("steps", "rank", "category", step="first")
-        .agg(ns=_LASTED.sum())
+        segments.with_columns(step=first.gather(place), ns=pl.col("end_ns") - pl.col("start_ns"))
+        .group_by(*_CELL)
+        .agg(pl.col("ns").sum())
+        .join(sizes, on="step")
         .select(pl.col(name).cast(kind) for name, kind in CELL_COLUMNS.items())
         .sort(*_CELL)
     )
+
+
+def _on_one(pieces: WorkerPieces, begins: Ints, ends: Ints) -> tuple[Ints, ...]:
+    """Return the pieces of one process on the path, clipped: row, category, name, start, end."""
+    which, row = _overlapping(pieces.bounds, begins, ends)
+    start = np.maximum(pieces.bounds[which], begins[row])
+    end = np.minimum(pieces.bounds[which + 1], ends[row])
+    there = end > start
+    which = which[there]
+    row_of_step = pieces.step[which].astype(np.int64) + pieces.offset
+    category, name = pieces.category[which].astype(np.int64), pieces.name[which].astype(np.int64)
+    return row_of_step, category, name, start[there], end[there]
 
 
 def _overlapping(bounds: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
@@ -255,19 +283,27 @@ def _by_bin(stretches: pl.DataFrame, bins: int) -> pl.DataFrame:
     pieces = pl.DataFrame(
         {
             "bin": np.searchsorted(edges, bounds[:-1], side="right") - 1,
-            "process": stretches["process"].to_numpy()[
-                np.searchsorted(starts, bounds[:-1], side="right") - 1
-            ],
+            "process": stretches["process"].to_numpy()[_before(starts, bounds[:-1])],
             "ns": np.diff(bounds),
         }
     )
-    return (
+    most = (
         pieces.group_by("bin", "process")
         .agg(pl.col("ns").sum())
         .sort("bin", "ns", "process", descending=[False, True, False])
         .unique("bin", keep="first", maintain_order=True)
-        .with_columns(start_ns=pl.lit(pl.Series(edges[:-1])).gather(pl.col("bin")))
-        .filter(pl.col("process").ne_missing(pl.col("process").shift()))
-        .with_columns(end_ns=pl.col("start_ns").shift(-1).fill_null(end))
-        .select(pl.col(name).cast(kind) for name, kind in PATH_COLUMNS.items())
     )
+    begins = most.with_columns(start_ns=pl.lit(pl.Series(edges[:-1])).gather(pl.col("bin")))
+    return _joined(begins, end)
+
+
+def _joined(begins: pl.DataFrame, end: int) -> pl.DataFrame:
+    """Join neighbours on the same process."""
+    changed = pl.col("process") != pl.col("process").shift()
+    first = begins.filter(changed.fill_null(value=True))
+    table = first.with_columns(end_ns=pl.col("start_ns").shift(-1).fill_null(end))
+    return table.select(pl.col(name).cast(kind) for name, kind in PATH_COLUMNS.items())
+
+
+def _before(starts: Ints, moments: Ints) -> Ints:
+    return np.searchsorted(starts, moments, side="right") - 1

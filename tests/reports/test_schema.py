@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from benchmarks.labelled import kinds_of_pipelines, kinds_of_ranks
+from benchmarks.labelled.setting import Setting
 from jsonschema import Draft202012Validator
 from support.runs.analysed import RUNS, report
 from support.runs.damage import written
@@ -18,10 +20,12 @@ from support.tiers import mark_slow
 
 from tracelens import Trace, load
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
+from tracelens.load import prepare
 from tracelens.model.finding_kinds import KINDS as FINDING_KINDS
 from tracelens.model.findings import Finding, Pattern
 from tracelens.model.result import REPORT_FORMAT, Report, Summary
 from tracelens.model.trace import HostClock, Note
+from tracelens.model.verdict import Cause
 from tracelens.reports import to_json
 from tracelens.reports.schema import generated, problems, report_schema
 from tracelens.schema.vocabulary import KINDS
@@ -73,6 +77,7 @@ def test_the_words_are_those_of_the_code() -> None:
     assert finding["phase"]["enum"] == [*KINDS, "uninstrumented", None]
     assert list(finding) == [field.name for field in fields(Finding) if field.name != "fix"]
     assert set(SCHEMA["properties"]["trace"]["properties"]) == {f.name for f in fields(Summary)}
+    assert parts["loss"]["properties"]["cause"]["enum"] == list(get_args(Cause))
     bars = [*CAUSES.values(), "outside"]
     bars.insert(bars.index("late_ranks") + 1, SLOW_HOST)
     assert parts["bar"]["properties"]["cause"]["enum"] == bars
@@ -101,6 +106,15 @@ def test_samples_as_tables(name: str) -> None:
 def test_runs(run: str) -> None:
     """Simulated runs of every kind."""
     assert problems(as_printed(report(RUNS[run][0]))) == []
+
+
+def test_a_pipeline() -> None:
+    """Its ledger has a cause of its own, the bubble."""
+    case = kinds_of_pipelines.staged(kinds_of_ranks.nothing)(Setting(8, 40, 2, "mild", "lognormal", 1))
+    found = analyze(prepare(case.recording.trace()))
+    assert found.ledger
+    assert found.ledger.of("bubble") > 0
+    assert problems(as_printed(found)) == []
 
 
 @pytest.mark.parametrize("phase", mark_slow(PHASES, quick=("backprop", "gc", "aggregate")))

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 __all__ = [
     "MOST_UNEXPLAINED",
+    "Cause",
     "Lead",
     "Ledger",
     "Loss",

@@ -16,6 +16,7 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Pattern
 from tracelens.model.result import REPORT_FORMAT
 from tracelens.model.trace import ALIGNMENT_METHODS
+from tracelens.model.verdict import Cause
 
 __all__ = ["generated", "problems", "report_schema"]
 
@@ -36,6 +37,7 @@ def generated() -> str:
     finding = schema["$defs"]["finding"]["properties"]
     finding["kind"]["enum"] = list(KINDS)
     finding["pattern"]["enum"] = [*get_args(Pattern), None]
+    schema["$defs"]["loss"]["properties"]["cause"]["enum"] = list(get_args(Cause))
     schema["properties"]["clock"]["properties"]["method"]["enum"] = list(ALIGNMENT_METHODS)
     return json.dumps(schema, indent=2) + "\n"
 

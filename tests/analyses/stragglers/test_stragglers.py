@@ -26,7 +26,7 @@ def test_everything_is_told() -> None:
     assert found.sentence == (
         "Rank 2 is a straggler in backprop, steps 40\N{EN DASH}69: +11.4 ms per step (62 % of the "
         "median step of 18.4 ms); 3 ranks wait for it. Fixing it would shorten the job by 19 % (95 % CI "
-        "15\N{EN DASH}26)."
+        "15\N{EN DASH}22)."
     )
 
 

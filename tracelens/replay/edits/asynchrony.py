@@ -59,7 +59,7 @@ def first_come(changed: Changed) -> None:
     changed.release(np.flatnonzero(~bound & others[links.target]))
     changed.notes.append(
         "Every worker makes as many steps as it did; what gradients of older weights do to the training "
-        "is not in it."
+        "is not in it. Workers compute at the same time then: where they share cores, less is saved."
     )
 
 

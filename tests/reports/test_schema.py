@@ -110,7 +110,9 @@ def test_runs(run: str) -> None:
 
 def test_a_pipeline() -> None:
     """Its ledger has a cause of its own, the bubble."""
-    case = kinds_of_pipelines.staged(kinds_of_ranks.nothing)(Setting(8, 40, 2, "mild", "lognormal", 1))
+    case = kinds_of_pipelines.staged(kinds_of_ranks.nothing)(
+        Setting(8, 40, 2, "mild", "lognormal", 1)
+    )
     found = analyze(prepare(case.recording.trace()))
     assert found.ledger
     assert found.ledger.of("bubble") > 0

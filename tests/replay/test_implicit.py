@@ -99,7 +99,7 @@ def test_ranks_that_end_apart_do_not_wait() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_rank_with_less_left_to_do_waits_for_nobody(seed: int) -> None:
-    """Rank 0 has longer forward passes and as much shorter updates: it ends with the others."""
+    """Rank 0 has longer forward passes and as much shorter backprop: it ends with the others."""
     random = np.random.default_rng(seed)
     rows, begin = [], 0.0
     for step in range(STEPS):

@@ -65,9 +65,9 @@ class Changed:
             effect = effect_ns
         work_ns = self.worked(names)
         less_ns = np.minimum(model.spread_over_links(effect, work_ns), work_ns)
-        left = 1 - np.divide(less_ns, work_ns, out=np.zeros_like(less_ns), where=work_ns > 0)
+        relieved_share = np.divide(less_ns, work_ns, out=np.zeros_like(less_ns), where=work_ns > 0)
         for name in names:
-            self._work_ns[name] = self._work_ns[name] * left
+            self._work_ns[name] = self._work_ns[name] * (1 - relieved_share)
         links = slice(len(less_ns))
         self.lag[links] = np.maximum(self.lag[links] - less_ns, 0.0)
 

@@ -167,9 +167,10 @@ class _Reductions:
 
     @property
     def chains(self) -> list[list[list[int]]]:
-        """The calls that can go earlier: of each update, those after each part of backprop.
+        """The calls that can go earlier, as rows: chains of parts of calls.
 
-        Ranks do nothing but backprop between them. Calls in flight can go earlier only if all of them
+        A chain is of one step, with nothing but backprop between its calls; a part is the calls that
+        follow the same stretch of backprop. Calls in flight can go earlier only if all of them
         are begun when backprop is over.
         """
         is_begun = (self.begin >= 0).all(axis=1)
@@ -178,7 +179,7 @@ class _Reductions:
         return blocking + [chain for chain in flying if len(chain) == 1 and len(chain[0]) > 1]
 
     def _find_chains(self, is_usable: Flags) -> list[list[list[int]]]:
-        """Return the chains of some calls."""
+        """Return the chains among some calls (flags), as rows: [chain][part][call]."""
         rows = np.flatnonzero(is_usable)
         follows_backprop = self.backprop[self.begin[rows]].min(axis=1) > 0
         continues = self.other[self.begin[rows]].max(axis=1) <= 0

@@ -59,8 +59,9 @@ def at_epoch_borders(setting: Setting) -> Grid:
 
 
 def in_scattered_steps(setting: Setting) -> Grid:
-    """Each tenth step on average, at random."""
-    return mark(setting.random("scattered").random(setting.steps) < 0.1)
+    """A tenth of the steps, at random."""
+    order = setting.random("scattered").permutation(setting.steps)
+    return mark(order < setting.steps // 10)
 
 
 def in_the_middle(setting: Setting) -> Grid:

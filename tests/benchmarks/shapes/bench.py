@@ -39,7 +39,7 @@ STEPS: Final = 100
 STEPS_OF_PIPELINES: Final = 60  # their simulation takes longest
 AIM: Final = 1.03  # planted share / size asked for: just above it, so that bounds are decided
 TOLERANCE: Final = 0.01  # of the share that a loss is solved for, relative
-MAX_AMOUNT: Final = 2000.0  # steps' time; a larger loss is out of reach
+MAX_HALVINGS: Final = 50  # of the interval in which the amount of a loss is
 SEVERITY: Final = ("healthy", "inconclusive", "bottleneck", "fault")
 
 
@@ -75,14 +75,15 @@ def solve_amount(shape: Shape, setting: Setting, share: float) -> float | None:
     low, high = 0.0, 0.1
     while measure_share(shape, setting, high) < share:
         low, high = high, 3 * high
-        if high > MAX_AMOUNT:
+        if high > shape.largest_amount:
             return None
-    while True:
+    for _ in range(MAX_HALVINGS):
         amount = (low + high) / 2
         deviation = measure_share(shape, setting, amount) - share
         if abs(deviation) < TOLERANCE * share:
             return amount
         low, high = (amount, high) if deviation < 0 else (low, amount)
+    return None
 
 
 def analyze_job(job: Job, table: Path) -> dict[str, Any]:

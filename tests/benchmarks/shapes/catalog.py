@@ -42,6 +42,7 @@ class Shape:
     phase: str
     verdicts: frozenset[str] = NOT_HEALTHY
     fewest_ranks: int = 2
+    largest_amount: float = 2000.0  # a larger loss is out of reach
 
     def build(self, setting: Setting, amount: float) -> Job:
         """Return the job with a loss of `amount` steps' time in each step of weight one."""
@@ -65,6 +66,8 @@ class UnevenLengths(Shape):
 
     Without the loss each step's work is spread evenly over the ranks.
     """
+
+    largest_amount: float = 3.0
 
     def draw_lengths(self, setting: Setting, amount: float) -> Grid:
         lengths = setting.random("lengths").standard_normal((setting.ranks, setting.steps))

@@ -160,4 +160,4 @@ def test_what_was_not_read_explains_nothing() -> None:
     for one in (run.with_(clocks=nothing), run.with_(threads=other)):
         found, report = only(one)
         assert (found.category, found.evidence["core_wait"]) == ("fault", None)
-        assert report.verdict.state == "faults"
+        assert report.verdict.state == "fault"

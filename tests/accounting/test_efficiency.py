@@ -35,7 +35,8 @@ def test_waterfall_adds_up_to_one(runs: int) -> None:
     def check(scenario: Scenario, skewed: bool) -> None:  # noqa: FBT001 - drawn
         clocks = random_clocks(scenario.hosts, scenario.seed) if skewed else ()
         trace = prepare(generate(replace(scenario, clocks=clocks)))
-        found = efficiency.measure(trace, phases.run(trace))
+        parts = phases.run(trace)
+        found = efficiency.measure(trace, parts, efficiency.find_useful(parts, serves=False))
         assert found is not None
         shares = [found.achieved, *(bar.share for bar in found.waterfall)]
         assert sum(shares) == pytest.approx(1, abs=1e-12)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from support.runs.matrices import STEP_NS, healthy, own_time
 
-from tracelens.analyses import stalls
+from tracelens.analyses import turns
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
@@ -26,7 +26,7 @@ def _told(length: float, paused: npt.NDArray[np.bool_], *, meet: bool = True) ->
     whole = table.sum(axis=0)
     widest = np.broadcast_to(whole.max(axis=1, keepdims=True), whole.shape) if meet else whole
     own = replace(own, phases=(*own.phases, "gc"), own=table, length=widest, wait=widest - whole)
-    return stalls.pause_findings(own, int(widest[:, 0].sum()))
+    return turns.find_turns(own, int(widest[:, 0].sum()))
 
 
 def test_long_pauses_in_most_steps_are_told() -> None:
@@ -35,7 +35,7 @@ def test_long_pauses_in_most_steps_are_told() -> None:
     (found,) = _told(0.4, everywhere)
     assert found.kind == "gc_stall"
     assert found.saving is not None
-    assert stalls.MIN_SAVING_OF_PLAIN_PAUSES < found.saving < stalls.MIN_SAVING_OF_PAUSES
+    assert turns.MIN_SAVING_OF_PLAIN_PAUSES < found.saving < turns.MIN_SAVING_OF_TURNS
 
 
 def test_few_or_short_pauses_are_not() -> None:

@@ -1,9 +1,8 @@
-"""What a report comes to in four lines: faults, a healthy run, or what is missing to say so."""
+"""What a report comes to in four lines: a fault, a bottleneck, a healthy run, or what is missing."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 from support.runs.analysed import RUNS, report, trace
@@ -13,12 +12,9 @@ from tracelens.accounting import phases
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.model.findings import Finding
-from tracelens.model.verdict import Ledger, Loss, Verdict, lead_of
+from tracelens.model.verdict import Ledger, Loss, Verdict
 from tracelens.verdicts import conclusion
 from tracelens.verdicts.report import analyze
-
-if TYPE_CHECKING:
-    from tracelens.model.verdict import State
 
 MS = 10**6
 
@@ -36,7 +32,7 @@ def concluded(*losses: Loss, useful: float = 0.5, findings: tuple[Finding, ...] 
 def test_a_fault_is_named_with_its_severity() -> None:
     """By kind, rank and phase, beside its peers in milliseconds, with a page of its own."""
     found = report(RUNS["slow rank"][0]).verdict
-    assert (found.state, found.kind) == ("faults", "straggler")
+    assert (found.state, found.kind) == ("fault", "straggler")
     assert found.headline == "STRAGGLER rank 2, forward \N{MIDDLE DOT} moderate"
     assert found.why.startswith("rank 2: 8.0")
     assert "the others: 5.0" in found.why
@@ -50,33 +46,81 @@ def test_a_fault_is_named_with_its_severity() -> None:
         ("idle", "idle time"),
         ("gc", "garbage collection"),
         ("outside", "time outside steps"),
+        ("ps_queue", "parameter servers"),
     ],
 )
-def test_a_run_that_loses_most_of_its_time_says_to_what(category: str, bound: str) -> None:
-    """It has no fault, but is not called healthy; compute does not bind it, though it is the most."""
-    found = concluded(Loss("data", 0.02, "known"), Loss(category, 0.5, "known"), useful=0.48)
-    assert (found.state, found.headline) == (
-        "healthy",
-        f"NO FAULT: 52 % of the time is lost, bound by {bound}",
+@pytest.mark.parametrize("share", [0.5, 0.1])
+def test_a_run_that_loses_a_tenth_to_one_cause_is_bound_by_it(
+    category: str, bound: str, share: float
+) -> None:
+    """It has no fault, but is not called healthy; the line below says what to do."""
+    found = concluded(
+        Loss("data", 0.02, "known"), Loss(category, share, "known"), useful=0.98 - share
     )
-    assert f"% {bound}" in found.why
+    in_all = share + 0.02 * (category == "data")
+    assert found.state == "bottleneck"
+    assert found.headline == f"BOUND BY {bound}: {in_all:.0%} of the time".replace("%", " %")
+    assert found.why.startswith(bound[0].upper() + bound[1:])
+    assert "Nothing to fix" not in found.action
 
 
-def test_a_healthy_run_is_bound_by_compute() -> None:
-    """Which it spends most of its time on; what it loses stands below."""
-    found = concluded(Loss("transfer", 0.3, "known"), Loss("idle", 0.001, "known"), useful=0.699)
-    assert found.headline == "HEALTHY: no fault; bound by compute"
-    assert found.why == "70 % of the time is computation, 30 % communication; 0.0 % unexplained."
+def test_a_run_that_loses_little_to_several_causes_is_bound_by_the_largest() -> None:
+    """Of a healthy run nearly all of the time is useful."""
+    little = [Loss(name, 0.06, "known") for name in ("data", "gc", "checkpoint")]
+    found = concluded(*little, Loss("transfer", 0.07, "known"), useful=0.75)
+    assert found.headline == "BOUND BY communication: 7.0 % of the time"
 
 
-@pytest.mark.parametrize(("saving", "named"), [(0.099, "NO FAULT: "), (0.1, "SMALL MESSAGES")])
-def test_a_headline_names_what_would_help_much(saving: float, named: str) -> None:
-    """What saves little of a large loss is in the line below."""
-    small = Finding(kind="small_messages", category="opportunity", sentence="Many.", saving=saving)
-    found = concluded(Loss("transfer", 0.6, "known"), useful=0.4, findings=(small,))
-    assert found.headline.startswith(named)
-    assert found.headline.endswith("60 % of the time is lost, bound by communication")
-    assert "Small messages: up to" in found.action
+def test_a_healthy_run_says_how_much_is_useful() -> None:
+    """What it loses stands below."""
+    found = concluded(Loss("transfer", 0.08, "known"), Loss("idle", 0.001, "known"), useful=0.919)
+    assert (found.state, found.headline) == ("healthy", "HEALTHY: 92 % of the time is useful")
+    assert found.why.endswith("the largest: 8.0 % exposed communication.")
+    assert "Nothing to fix" in found.action
+
+
+def test_a_bottleneck_names_what_would_help() -> None:
+    """The finding that explains most of it, with what it saves."""
+    small = Finding(kind="small_messages", category="opportunity", sentence="Many.", saving=0.2)
+    found = concluded(Loss("transfer", 0.6, "finding", 0), useful=0.4, findings=(small,))
+    assert found.headline == (
+        "BOUND BY communication: 60 % of the time \N{MIDDLE DOT} small messages, up to 20 % to gain"
+    )
+    assert found.kind == "small_messages"
+
+
+@pytest.mark.parametrize(("saving", "state"), [(0.099, "healthy"), (0.1, "bottleneck")])
+def test_no_run_that_could_be_a_tenth_shorter_is_healthy(saving: float, state: str) -> None:
+    """Whatever its time is called."""
+    gaps = Finding(kind="load_imbalance", category="opportunity", sentence="Uneven.", saving=saving)
+    assert concluded(Loss("wait", 0.01, "jitter"), useful=0.99, findings=(gaps,)).state == state
+
+
+@pytest.mark.parametrize(
+    ("saving", "state"), [(0.009, "healthy"), (0.01, "fault"), (None, "fault")]
+)
+def test_a_fault_without_effect_is_no_headline(saving: float | None, state: str) -> None:
+    """It stays a finding."""
+    late = Finding(
+        kind="straggler", category="fault", sentence="Rank 1.", saving=saving, ranks=(1,)
+    )
+    assert concluded(useful=1.0, findings=(late,)).state == state
+
+
+@pytest.mark.parametrize(("share", "state"), [(0.099, "healthy"), (0.1, "inconclusive")])
+def test_code_that_no_span_covers_is_not_useful(share: float, state: str) -> None:
+    """Where phases are known, a tenth of it keeps a run from being judged."""
+    found = concluded(Loss("uninstrumented", share, "uncovered"), useful=1 - share)
+    assert found.state == state
+    assert ("is uninstrumented" in found.headline) == (state == "inconclusive")
+
+
+def test_a_larger_known_cause_comes_before_what_is_not_known() -> None:
+    """It can be acted on."""
+    found = concluded(
+        Loss("transfer", 0.6, "known"), Loss("wait", 0.06, "unexplained"), useful=0.34
+    )
+    assert found.state == "bottleneck"
 
 
 @pytest.mark.parametrize(("share", "state"), [(0.049, "healthy"), (0.05, "inconclusive")])
@@ -112,20 +156,3 @@ def test_a_run_without_steps_is_not_judged() -> None:
     run = prepare(trace_of(rows, ranks=2))
     found = analyze(replace(run, steps=run.steps.clear(), outlines=None)).verdict
     assert found.headline == "INCONCLUSIVE: no steps"
-
-
-@pytest.mark.parametrize(
-    ("state", "useful", "lead"),
-    [
-        ("faults", 0.9, "fault"),
-        ("healthy", 0.51, "healthy"),
-        ("healthy", 0.5, "opportunity"),
-        ("inconclusive", 0.2, "inconclusive"),
-    ],
-)
-def test_no_run_that_loses_most_of_its_time_looks_healthy(
-    state: State, useful: float, lead: str
-) -> None:
-    """What a verdict names first gives it its colour."""
-    found = Verdict(state, "", "", "", "")
-    assert lead_of(found, Ledger(useful, (Loss("wait", 1 - useful, "known"),))) == lead

@@ -57,6 +57,8 @@ DETECTOR: Final = (
 )
 # What the other modules have to tell.
 VERDICTS: Final = {
+    "analyses.pace": ("slow_all",),
+    "analyses.turns": ("gc_stall", "data_stall"),
     "analyses.stalls": ("slow_all", "data_stall", "gc_stall"),
     "analyses.imbalance": ("load_imbalance",),
     "analyses.stage_imbalance": ("stage_imbalance", "straggler"),

@@ -126,7 +126,7 @@ def test_evaluations_of_one_rank_are_no_jitter(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     report, _ = explained(tmp_path / "t", [sys.executable, str(SPAWNED), "evaluate"], "--sample")
     verdict = report.verdict
-    assert verdict.state in ("faults", "inconclusive")
+    assert verdict.state in ("fault", "inconclusive")
     assert "rank 0" in f"{verdict.headline} {verdict.why}"
     assert "evaluate" in f"{verdict.why} {verdict.action}"
     assert report.ledger

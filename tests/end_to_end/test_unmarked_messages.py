@@ -57,7 +57,7 @@ def test_a_slow_worker_of_a_server_that_nobody_waits_for(fault: str, tmp_path: P
     """Others make the steps that it does not: rank 0 is no peer, and it is no fault of it to wait."""
     report = tl.analyze(recorded(tmp_path / "t", [*launch(MPI, RANKS), "queue", fault]))
     faults = [finding for finding in report.findings if finding.category == "fault"]
-    assert (report.verdict.state == "faults") == (fault == "work")
+    assert (report.verdict.state == "fault") == (fault == "work")
     assert [(one.kind, one.ranks) for one in faults] == (
         [("straggler", (2,))] if fault == "work" else []
     )

@@ -65,7 +65,7 @@ def test_lines_say_what_there_is() -> None:
     found = report(SLOW)
     assert repr(trace(SLOW)).startswith("Trace(in memory: 4 ranks, 80 steps, ")
     assert repr(found) == (
-        f"Report(faults: {found.verdict.headline!r}, 4 ranks, 80 steps, "
+        f"Report(fault: {found.verdict.headline!r}, 4 ranks, 80 steps, "
         f"{len(found.findings)} finding{'s' * (len(found.findings) != 1)})"
     )
     assert repr(found.findings[0]).startswith("Finding(straggler, fault: 'Rank 2 is a straggler")

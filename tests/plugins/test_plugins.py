@@ -151,7 +151,7 @@ def test_a_failing_analysis_is_a_note(code: str | None, reason: str, tmp_path: P
     """The report stands, and says whose analysis is missing."""
     planted(tmp_path, code)
     found = explained(tmp_path, SAMPLE)
-    assert found["verdict"] == "faults"
+    assert found["verdict"] == "fault"
     (note,) = [note for note in found["notes"] if note["kind"] == "plugin"]
     assert "The analysis 'worse' of broken 2.0 failed" in note["sentence"]
     assert reason in note["sentence"]

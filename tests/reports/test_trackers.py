@@ -30,7 +30,7 @@ def test_metrics_are_the_numbers_of_the_report() -> None:
     efficiency = report(SLOW).efficiency
     assert efficiency
     assert found["tracelens/efficiency_ratio"] == efficiency.achieved
-    assert found["tracelens/verdict/state=faults"] == 1
+    assert found["tracelens/verdict/state=fault"] == 1
     lost = sum(value for name, value in found.items() if name.startswith("tracelens/lost_ratio"))
     assert lost + efficiency.achieved == pytest.approx(1)
 
@@ -69,7 +69,7 @@ def test_mlflow(tmp_path: Path) -> None:
     kept = {entry.path for entry in client.list_artifacts(run.info.run_id, "tracelens")}
     assert kept == {"tracelens/report.html", "tracelens/report.json"}
     copied = client.download_artifacts(run.info.run_id, "tracelens/report.json")
-    assert json.loads(Path(copied).read_text())["verdict"] == "faults"
+    assert json.loads(Path(copied).read_text())["verdict"] == "fault"
 
 
 def logged(log: bytes) -> Iterator[bytes]:

@@ -35,6 +35,8 @@ WAIT_CATEGORIES: Final = ("wait", "ps_queue")
 COMPUTING: Final = ("forward", "backprop")
 # share: a rank's samples or tokens beyond its peers' get a sentence from here on [policy]
 MIN_MORE_WORK_TO_REPORT: Final = 0.05
+# ratio: forward and backprop of a step with more work are longer in a proportion as near to 1 [chosen]
+MIN_PROPORTION_OF_MORE_WORK: Final = 0.5
 # share of variance: samples or tokens are the reason for uneven work from here on [chosen]
 EXPLAINS_MOST: Final = 0.5
 # share of variance: samples or tokens are not the reason for uneven work up to here [chosen]
@@ -266,6 +268,23 @@ class Explanation:
 
     amount: str
     share: float
+
+
+def find_more_work(own: ComputeTime) -> Flags:
+    """Return where a rank's forward and backprop are longer in about one proportion, [step, rank].
+
+    So it is where it has more to do, such as longer sequences. A phase that stalls does not keep that
+    proportion, nor does most of what disturbs a machine.
+    """
+    if not {*COMPUTING} <= {*own.phases}:
+        return np.zeros(own.total.shape, np.bool_)
+    longer = []
+    for name in COMPUTING:
+        spent = np.nan_to_num(own.own[own.phases.index(name)], nan=0.0)
+        usual = np.maximum(np.median(spent, axis=0), 1.0)
+        longer.append(spent / usual - 1)
+    less, more = np.minimum(*longer), np.maximum(*longer)
+    return np.asarray((more > 0) & (less >= MIN_PROPORTION_OF_MORE_WORK * more))
 
 
 def measure_workload(phases: Phases, own: ComputeTime) -> Workload:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.arrays import Ints
+    from tracelens.arrays import Indices, Ints
     from tracelens.model.trace import Moved, Trace
 
 __all__ = ["CoreWait", "core_wait_of", "core_wait_of_all", "core_wait_of_run"]
@@ -125,19 +125,21 @@ def core_wait_of(
 
 
 def core_wait_of_all(
-    trace: Trace, own: ComputeTime, rows: slice, extra_ns: float
+    trace: Trace, own: ComputeTime, rows: Indices, extra_ns: float
 ) -> CoreWait | None:
     """Return how long all ranks waited for a core in some steps (rows), beside the whole run.
 
-    In these they take `extra_ns` a step longer. None where it was not read.
+    In these they take `extra_ns` a step longer. None where it was not read. Of steps that are scattered
+    over the run it is not known what was waited in them alone.
     """
-    everywhere = slice(0, len(own.steps))
-    inside, usual = (_waited(trace, own, some) for some in (rows, everywhere))
+    everywhere, span = slice(0, len(own.steps)), slice(int(rows[0]), int(rows[-1]) + 1)
+    inside, usual = (_waited(trace, own, some) for some in (span, everywhere))
     known = [(*inside[column], *usual[column]) for column in sorted(inside.keys() & usual)]
     if not known or extra_ns <= 0:
         return None
     share, _, _, often, work, _ = np.median(np.array(known), axis=0)
-    if not all(one.resolved for one in _readings(trace, own.steps[rows])):
+    is_lasting = span.stop - span.start == len(rows)
+    if not is_lasting or not all(one.resolved for one in _readings(trace, own.steps[span])):
         return CoreWait(float(share), float(often), None, None)
     step = float(np.median(own.length[own.settled_rows]))
     longer = share * (step + extra_ns) - often * step

@@ -1,9 +1,10 @@
 """Where the job's time went: POP efficiencies, and a waterfall from all of the time to the useful part.
 
 Shares are of ranks x job time, the job lasting from the first rank's first step to the last rank's
-last event. Useful is what computes the result (forward, backprop, update and the user's own spans), so
-`achieved` is the parallel efficiency of the POP project (load balance x communication efficiency;
-pop-coe.eu, "POP standard metrics for parallel performance analysis").
+last event. Useful is what computes the result: forward, backprop, update and the user's own spans; code
+that no span covers only where none of these is recorded. So `achieved` is the parallel efficiency of
+the POP project (load balance x communication efficiency; pop-coe.eu, "POP standard metrics for parallel
+performance analysis").
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CAUSES",
     "SLOW_HOST",
+    "find_useful",
     "measure",
     "with_slow_hosts",
 ]
@@ -42,32 +44,44 @@ CAUSES: Final = {
     "ps_queue": "ps_queue",
     "transfer": "exposed_transfer",
     "idle": "idle",
+    CATEGORIES[UNINSTRUMENTED]: "uninstrumented",
 }
 SLOW_HOST: Final = "slow_host"  # what of waiting for late ranks was for those of a slow host
-# What computes the result, and what no span covers: a rank between communication is at work.
-USEFUL: Final = (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
-assert {*CAUSES, *USEFUL} == set(CATEGORIES)
+assert {*CAUSES, *USEFUL_KINDS} == set(CATEGORIES)
 
 
-def measure(trace: Trace, phases: Phases) -> Efficiency | None:
-    """Add up the workers' time; None where no worker recorded a step."""
+def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
+    """Return the categories that compute the result.
+
+    What no span covers is one of them only in a program of which no computation is recorded, such as
+    plain MPI: between communication its ranks are at work. So are they where a rank `serves` the others
+    with tasks.
+    """
+    if phases.of(*USEFUL_KINDS).any() and not serves:
+        return USEFUL_KINDS
+    return (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
+
+
+def measure(trace: Trace, phases: Phases, useful: tuple[str, ...]) -> Efficiency | None:
+    """Add up the workers' time, of which some categories are useful; None without steps."""
     steps = trace.steps
     if steps.is_empty():
         return None
     job = max(job_ns(trace), 1)
     ranks = steps["process"].n_unique()
     spent = dict(zip(CATEGORIES, phases.spent.sum(axis=0).tolist(), strict=True))
-    useful = sum(spent[kind] for kind in USEFUL)
     total = ranks * job
-    bars = [Share(cause, spent[name] / total) for name, cause in CAUSES.items()]
+    bars = [
+        Share(cause, spent[name] / total) for name, cause in CAUSES.items() if name not in useful
+    ]
     outside = (total - sum(spent.values())) / total
     at_most = undivided(trace) >= MOST_UNEXPLAINED or (
         trace.recognition is not None and trace.recognition.hides_waits
     )
     return Efficiency(
-        achieved=useful / total,
+        achieved=sum(spent[name] for name in useful) / total,
         waterfall=(*bars, Share("outside", outside)),
-        pop={} if at_most else _pop(phases, ranks, job, parted=bool(trace.parted)),
+        pop={} if at_most else _pop(phases, useful, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
         uninstrumented=spent[CATEGORIES[UNINSTRUMENTED]] / total,
         at_most=at_most,
@@ -87,14 +101,18 @@ def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficienc
     return replace(found, waterfall=tuple(bars))
 
 
-def _pop(phases: Phases, ranks: int, job: int, *, parted: bool) -> dict[str, float]:
+def _pop(
+    phases: Phases, categories: tuple[str, ...], size: tuple[int, int], *, parted: bool
+) -> dict[str, float]:
     """Split parallel efficiency into POP's factors, of which it is the product.
 
+    `size` is the number of ranks and how long the job took, ns; `categories` are the useful ones.
     Without transfer a step would be shorter by what the rank transferred that came last, which of all
     ranks transferred least; what the ideal network leaves over is serialisation. Where ranks were left
     out (`parted`), transfer holds waits for them, and says neither.
     """
-    useful = phases.by_worker(phases.of(*USEFUL))
+    ranks, job = size
+    useful = phases.by_worker(phases.of(*categories))
     most = int(useful.max(initial=0))
     if most == 0:
         return {}

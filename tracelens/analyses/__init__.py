@@ -21,6 +21,7 @@ from tracelens.analyses import (
     membership,
     stage_imbalance,
     stalls,
+    turns,
 )
 from tracelens.analyses.links import slow_links
 from tracelens.analyses.servers import asynchrony, shards
@@ -64,6 +65,7 @@ ANALYSES: Final = (
         stragglers.run,
         needs=_BOTH | _AWAITED,
     ),
+    Analysis("turns", "Are ranks late in turns, each at another time?", turns.run, needs=_BOTH),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run, needs=_BOTH),
     Analysis(
         "stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, needs=_BOTH

@@ -31,7 +31,7 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import deviation, lower_medians
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
 
 
-# ranks: among as few, which one is slowest says nothing [calibrate]
-MAX_RANKS_WITHOUT_IMBALANCE_TEST: Final = 3
 MIN_STEPS_FOR_IMBALANCE_TEST: Final = 30  # steps: fewer are not judged [calibrate]
 # of a step: work is even if the slowest rank is beyond the median one by less [calibrate]
 MIN_RESIDUAL_OF_SLOWEST_RANK: Final = 0.10
@@ -106,9 +104,10 @@ def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> 
     """Look for work that is uneven in every step, but each time on another rank."""
     total = own.total[rows]
     steps, ranks = total.shape
-    if ranks <= MAX_RANKS_WITHOUT_IMBALANCE_TEST or steps < MIN_STEPS_FOR_IMBALANCE_TEST:
+    if ranks < 2 or steps < MIN_STEPS_FOR_IMBALANCE_TEST:
         return []
-    longest = float((total.max(axis=1) - np.median(total, axis=1)).mean())
+    usual = lower_medians(total) if ranks == 2 else np.median(total, axis=1)
+    longest = float((total.max(axis=1) - usual).mean())
     imbalance_share = longest / max(own.step_ns, 1.0)
     shares = last[last > 0]
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)

@@ -150,8 +150,7 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
         return []
     price = price_edits(facts.replay, "overlap=on")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
-        has_backprop = overlap["backprop_ns"].sum() > 0
-        return _bound(facts, job) if has_backprop else []
+        return _bound(facts, share, job)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
     return [
@@ -167,8 +166,11 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     ]
 
 
-def _bound(facts: Facts, job: int) -> list[Finding]:
-    """Report communication that is too slow for the compute that it could overlap with."""
+def _bound(facts: Facts, exposed: float, job: int) -> list[Finding]:
+    """Report communication that is too slow for the compute that it could overlap with.
+
+    `exposed` is what ranks expose on average, as a share of the job.
+    """
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
     share = float(exposed_transfer(phases, steps).sum()) / job
@@ -184,7 +186,7 @@ def _bound(facts: Facts, job: int) -> list[Finding]:
         Finding.of(
             "exposed_communication",
             {
-                "exposed": fmt.percent(share),
+                "exposed": fmt.percent(exposed),
                 "remedy": _remedy(latency) if trace.calls else _OF_SERVERS,
                 "link": "" if identifiable else link,
             },

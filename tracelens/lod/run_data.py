@@ -29,7 +29,6 @@ from tracelens.lod.step_times import Times, parts
 from tracelens.lod.viewport import Window
 from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
-from tracelens.model.verdict import lead_of
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from tracelens.lod.residuals import Residuals
     from tracelens.model.result import Report
     from tracelens.model.trace import Moved, Trace
-    from tracelens.model.verdict import Lead
+    from tracelens.model.verdict import State
 
 
 MOST_TABLE_ROWS: Final = 1 << 17  # such as steps of a long run; of pairs of ranks, the first
@@ -236,7 +235,7 @@ class Glance:
     efficiency: float | None
     faults: int
     verdict: str
-    lead: Lead
+    state: State
     pace_ns: tuple[int, ...]
 
     @classmethod
@@ -253,7 +252,7 @@ class Glance:
             efficiency=efficiency.achieved if efficiency else None,
             faults=sum(finding.category == "fault" for finding in run.report.findings),
             verdict=run.report.verdict.headline,
-            lead=lead_of(run.report.verdict, run.report.ledger),
+            state=run.report.verdict.state,
             pace_ns=tuple(int(lengths[part].max()) for part in parts(len(lengths), MOST_POINTS)),
         )
 

@@ -62,6 +62,12 @@ class FindingKind:
     names_hosts: bool = False
     needs_all_ranks: bool = False
 
+    @property
+    def name(self) -> str:
+        """Its title as within a sentence; abbreviations stay as they are."""
+        title = self.title
+        return title if title[1].isupper() else title[0].lower() + title[1:]
+
     def template(self, case: str = "") -> str:
         """Return the sentence of a case; without one, the main one."""
         return self.cases[case] if case else self.sentence

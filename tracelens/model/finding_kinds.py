@@ -37,6 +37,11 @@ _ALL_SLOW: Final = (
     "of the median step of {step}), so no single rank is the cause. Fixing it would shorten the "
     "job by {saving}."
 )
+_IN_TURN: Final = (
+    "{who} are late in {phase}, each at another time: in {late} of {steps} steps some rank takes "
+    "{extra} longer than usual, and the others wait for it. Without that the job would be shorter by "
+    "up to {saving}."
+)
 _PS_SLOWER: Final = (
     "{who} {bound}-bound ({part} busy {busy} of {window} time), {ratio}x as long per byte as on "
     "the other shards. At their speed the job would be shorter by {saving}."
@@ -89,6 +94,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         suppressed=Suppression(by=("stale_worker",)),
         action="Look at what these ranks do in that phase, or move them to another host.",
         sentence=_STRAGGLER,
+        cases={"in turn": _IN_TURN},
     ),
     FindingKind(
         kind="slow_host",
@@ -255,8 +261,8 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         ),
         cases={
             "bound": (
-                "Exposed communication takes {exposed} of every rank's time, and little of it "
-                "could start earlier: {remedy} could shorten the job by up to {saving}.{link}"
+                "Exposed communication takes {exposed} of the time, and little of it could start "
+                "earlier: {remedy} could shorten the job by up to {saving}.{link}"
             ),
             "turns": (
                 "Workers spend {share} of the time waiting for their turn, serialized at the "
@@ -289,7 +295,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
             "Every rank spends {share} of each step on data loading. Prefetched while the previous "
             "step computes, it would shorten the job by up to {saving}."
         ),
-        cases={"phase": _ALL_SLOW},
+        cases={"phase": _ALL_SLOW, "in turn": _IN_TURN},
     ),
     FindingKind(
         kind="checkpoint_stall",
@@ -300,7 +306,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         worst_of="checkpoint",
         action="Write checkpoints in the background, or less often.",
         sentence=_STRAGGLER,
-        cases={"phase": _ALL_SLOW},
+        cases={"phase": _ALL_SLOW, "in turn": _IN_TURN},
     ),
     FindingKind(
         kind="gc_stall",
@@ -313,11 +319,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         sentence=_STRAGGLER,
         cases={
             "phase": _ALL_SLOW,
-            "in turn": (
-                "{who} collect garbage at different times: some rank pauses in {paused} of {steps} "
-                "steps, {pause} at a time, and the others wait. Without it, or with all pausing in "
-                "the same few steps, the job would be shorter by up to {saving}."
-            ),
+            "in turn": _IN_TURN,
         },
     ),
     FindingKind(

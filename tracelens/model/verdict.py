@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-__all__ = [
-    "MOST_UNEXPLAINED",
-    "Cause",
-    "Lead",
-    "Ledger",
-    "Loss",
-    "State",
-    "Verdict",
-    "is_mostly_lost",
-    "lead_of",
-]
+__all__ = ["MOST_UNEXPLAINED", "STATES", "Cause", "Ledger", "Loss", "State", "Verdict"]
 
-State = Literal["faults", "healthy", "inconclusive"]
-Lead = Literal["fault", "opportunity", "healthy", "inconclusive"]
-Cause = Literal["finding", "known", "bubble", "jitter", "unexplained"]
+State = Literal["fault", "bottleneck", "healthy", "inconclusive"]
+STATES: Final[tuple[State, ...]] = get_args(State)
+Cause = Literal["finding", "known", "bubble", "jitter", "uncovered", "unexplained"]
 # of ranks x job time: no run with more unexplained time is healthy [policy]
 MOST_UNEXPLAINED: Final = 0.05
-# of ranks x job time: the headline of a run with less useful time reports what is lost [policy]
-MIN_USEFUL_SHARE_IF_HEALTHY: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Loss:
     """A share of ranks x job time that was no useful computation, and why it was lost.
 
-    `category` is one of the partition's, or ``outside``; of uninstrumented time only what ranks have
-    beyond their peers is a loss. `cause` is ``finding`` (of which number in the report, from 0),
-    ``known`` (the category says it all; of ``wait``, that a rank that serves the others waits until they
-    ask), ``bubble`` (stages of a pipeline wait for each other as its schedule makes them, however alike
-    they are), ``jitter`` (ranks wait for each other in turns, as much for one as for another, and in
-    many steps) or ``unexplained``.
+    `category` is one of the partition's, or ``outside``. Of uninstrumented time, where no phase of the
+    program is recorded, only what ranks have beyond their peers is a loss. `cause` is one of:
+
+    - ``finding``: the finding with the number `finding` in the report, from 0;
+    - ``known``: the category says it all; of ``wait``, a rank that serves others waits until they ask;
+    - ``bubble``: stages of a pipeline wait for each other as its schedule makes them;
+    - ``jitter``: ranks wait for each other in turns, as much for one as for another, in many steps;
+    - ``uncovered``: all ranks ran code that no span covers, and of which nothing more is known;
+    - ``unexplained``: nothing that was recorded says why.
     """
 
     category: str
@@ -74,7 +65,9 @@ class Ledger:
 class Verdict:
     """What is to be said first, in four lines.
 
-    `state` is ``healthy`` only if no fault was found and less than `MOST_UNEXPLAINED` is unexplained.
+    `state` is ``fault`` if something is wrong with some rank, link, server, host, or in some steps;
+    ``bottleneck`` if nothing is, and one named cause takes much of the time; ``healthy`` if nearly all
+    of the time was useful; ``inconclusive`` if too much is not known (limits: docs/report.md).
     `headline` names it, `why` shows it in numbers, `action` is what to do next, `scope` what it is about
     and what is not known; `kind` is that of the finding that it rests on, null without one.
     """
@@ -85,15 +78,3 @@ class Verdict:
     action: str
     scope: str
     kind: str | None = None
-
-
-def is_mostly_lost(ledger: Ledger | None) -> bool:
-    """Return whether so little of the time is computed in that the headline says how much is lost."""
-    return ledger is not None and ledger.useful <= MIN_USEFUL_SHARE_IF_HEALTHY
-
-
-def lead_of(verdict: Verdict, ledger: Ledger | None) -> Lead:
-    """Return what the headline names first, which pages give its colour."""
-    if verdict.state == "healthy":
-        return "opportunity" if is_mostly_lost(ledger) else "healthy"
-    return "fault" if verdict.state == "faults" else "inconclusive"

@@ -22,6 +22,7 @@ __all__ = ["CAUSES", "accounted", "cause", "lines_of", "noted", "saving"]
 
 _WORTH_NAMING: Final = 0.005  # of ranks x job time
 _MOST_NAMED: Final = 5
+_MOST_REASONS: Final = 3
 CAUSES: Final = {
     "late_ranks": "wait for other ranks",
     "wait": "wait for other ranks",
@@ -36,7 +37,7 @@ CAUSES: Final = {
     "outside": "outside steps",
     "uninstrumented": "uninstrumented",
 }
-_BY_CAUSE: Final = {"bubble": "pipeline bubble", "jitter": "jitter"}
+_BY_CAUSE: Final = {"bubble": "pipeline bubble", "jitter": "for ranks late in turns"}
 _KNOWN: Final = {"wait": "server that waits for requests"}
 
 
@@ -56,36 +57,50 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
 
 
 def accounted(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = False) -> str:
-    """Return in one line where the time went: useful, lost to whom or what, and unexplained.
+    """Return in one line where the time went, by the categories of the waterfall, and to whom.
 
     `at_most` is that of `Efficiency`.
     """
-    amounts: dict[str, float] = defaultdict(float)
-    for loss in ledger.losses:
-        if loss.cause != "unexplained":
-            amounts[_lost_to(loss, findings)] += loss.share
-    largest = sorted(amounts.items(), key=lambda entry: -entry[1])
-    named = [(label, share) for label, share in largest if share >= _WORTH_NAMING]
     useful = f"{fmt.percent(ledger.useful)} useful"
     parts = [f"at most {useful}, as waits are not recorded" if at_most else useful]
-    parts += [f"{fmt.percent(share)} {label}" for label, share in named[:_MOST_NAMED]]
-    rest = sum(amounts.values()) - sum(share for _, share in named[:_MOST_NAMED])
+    by_category: dict[str, float] = defaultdict(float)
+    for loss in ledger.losses:
+        by_category[loss.category] += loss.share
+    largest = sorted(by_category.items(), key=lambda entry: -entry[1])
+    named = [(name, share) for name, share in largest if share >= _WORTH_NAMING][:_MOST_NAMED]
+    for name, share in named:
+        reasons = _reasons([loss for loss in ledger.losses if loss.category == name], findings)
+        parts.append(f"{fmt.percent(share)} {cause(name)}{reasons}")
+    rest = 1.0 - ledger.useful - sum(share for _, share in named)
     parts += [f"{fmt.percent(rest)} other"] if rest >= _WORTH_NAMING else []
     return "; ".join([*parts, f"{fmt.percent(ledger.unexplained)} unexplained"])
 
 
+def _reasons(losses: Sequence[Loss], findings: Sequence[Finding]) -> str:
+    """Return in brackets to whom or what a category's time was lost, where that is known."""
+    amounts: dict[str, float] = defaultdict(float)
+    for loss in losses:
+        amounts[_lost_to(loss, findings)] += loss.share
+    amounts.pop("", None)
+    largest = sorted(amounts.items(), key=lambda entry: -entry[1])
+    shown = [f"{fmt.percent(share)} {label}" for label, share in largest if share >= _WORTH_NAMING]
+    return f" ({', '.join(shown[:_MOST_REASONS])})" if shown else ""
+
+
 def _lost_to(loss: Loss, findings: Sequence[Finding]) -> str:
+    """Name to whom or what a loss goes; empty where the category says it all, or nothing does."""
     if loss.finding is None:
-        known = _KNOWN.get(loss.category) if loss.cause == "known" else None
-        return known or _BY_CAUSE.get(loss.cause) or cause(loss.category)
+        return _BY_CAUSE.get(loss.cause) or (
+            _KNOWN.get(loss.category, "") if loss.cause == "known" else ""
+        )
     finding = findings[loss.finding]
     culprit = subject(finding)
     if KINDS[finding.kind].group != "ranks" or not culprit:
-        title = KINDS[finding.kind].title
-        return title if title[:2].isupper() else title[:1].lower() + title[1:]
+        name = KINDS[finding.kind].name
+        return "" if name == cause(loss.category) else name
     where = [fmt.phase(finding.phase)] if finding.phase else []
     where += [fmt.steps(*finding.steps)] if finding.steps else []
-    return f"lost to {culprit} ({', '.join(where)})" if where else f"lost to {culprit}"
+    return f"lost to {culprit} in {', '.join(where)}" if where else f"lost to {culprit}"
 
 
 def saving(finding: Finding) -> str:

@@ -60,10 +60,11 @@ def problems(report: Any) -> list[str]:
 
 
 def _to_current_format(report: Any) -> Any:
-    """Return a report of format 2 without the table that format 3 no longer has; others as given."""
+    """Return a report of format 2 with the words and tables of format 3; others as given."""
     match report:
         case {"format": "tracelens.report/2", "tables": {"background": _, **tables}}:
-            return report | {"format": REPORT_FORMAT, "tables": tables}
+            verdict = "fault" if report.get("verdict") == "faults" else report.get("verdict")
+            return report | {"format": REPORT_FORMAT, "tables": tables, "verdict": verdict}
     return report
 
 

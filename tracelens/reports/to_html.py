@@ -12,7 +12,6 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
 from tracelens.model.inert import clean
 from tracelens.model.shown import frames_of
-from tracelens.model.verdict import lead_of
 from tracelens.reports.messages import cause, lines_of, noted, saving
 from tracelens.reports.tables import sections
 
@@ -42,7 +41,7 @@ _STYLE: Final = """
 .tracelens h1{font-size:20px;margin:4px 0}.tracelens h2{font-size:15px;margin:14px 0 4px}
 .tracelens dl{display:grid;grid-template-columns:max-content 1fr;gap:0 12px;margin:4px 0}
 .tracelens dd{margin:0}.tracelens .lead{border-left:4px solid #5c636a;padding-left:12px}
-.tracelens .lead-fault{border-color:#c4473a}.tracelens .lead-opportunity{border-color:#8a6100}
+.tracelens .lead-fault{border-color:#c4473a}.tracelens .lead-bottleneck{border-color:#8a6100}
 .tracelens .lead-healthy{border-color:#1a7f4b}
 .tracelens ul{margin:4px 0;padding-left:20px}.tracelens .fault{color:#c4473a}
 .tracelens .opportunity{color:#8a6100}.tracelens table{border-collapse:collapse;font-size:13px}
@@ -131,7 +130,7 @@ def verdict_section(report: Report) -> str:
     """Return the verdict as a heading, and below it why, what to do next, and what it is about."""
     lines = "".join(f"<dt>{name}</dt><dd>{escaped(line)}</dd>" for name, line in lines_of(report))
     head = f"<h1>{escaped(report.verdict.headline)}</h1><dl>{lines}</dl>"
-    return f'<div class="lead lead-{lead_of(report.verdict, report.ledger)}">{head}</div>'
+    return f'<div class="lead lead-{report.verdict.state}">{head}</div>'
 
 
 def table_sections(known: Mapping[str, pl.DataFrame]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.model.inert import clean
+from tracelens.model.verdict import STATES
 from tracelens.reports.messages import noted
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Gauge", "gauges", "render"]
 
-_STATES: Final = ("faults", "healthy", "inconclusive")
 _HELP: Final = {
     "verdict": "1 for the state that the verdict is in",
     "ranks": "Ranks seen",
@@ -30,7 +30,7 @@ _HELP: Final = {
     "job_seconds": "Length of the job",
     "clock_uncertainty_seconds": "How sure times of different hosts compare, at worst",
     "efficiency_ratio": "POP parallel efficiency: useful computation / (ranks x job time)",
-    "uninstrumented_ratio": "Share of ranks x job time that no span covers, within the efficiency",
+    "uninstrumented_ratio": "Share of ranks x job time that no span covers",
     "lost_ratio": "Share of ranks x job time by cause; with the efficiency it sums to 1",
     "pop_ratio": "Factors of the efficiency",
     "unexplained_ratio": "Share of ranks x job time that no finding and no cause explains",
@@ -67,7 +67,7 @@ def render(report: Report) -> str:
 
 def gauges(report: Report) -> Iterator[Gauge]:
     """Yield the numbers of a report; shares are between 0 and 1, times in seconds."""
-    for state in _STATES:
+    for state in STATES:
         yield Gauge("verdict", float(report.verdict.state == state), (("state", state),))
     summary = report.summary
     yield Gauge("ranks", summary.ranks_seen)

@@ -37,7 +37,8 @@ _WORTH_A_ROW: Final = 0.0005  # of ranks x job time
 _FOR_MORE: Final = 3  # lines, on what was left out
 STYLE: Final = {"fault": "bold red", "opportunity": "yellow"}
 VERDICT_STYLE: Final = {
-    "faults": "bold red",
+    "fault": "bold red",
+    "bottleneck": "bold yellow",
     "healthy": "bold green",
     "inconclusive": "bold yellow",
 }
@@ -115,7 +116,8 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
     table.add_column()
     useful = "useful computation" + ", at most" * efficiency.at_most
     rows = [(useful, efficiency.achieved, "blue")]
-    if efficiency.uninstrumented >= _WORTH_A_ROW:
+    is_useful = all(bar.cause != "uninstrumented" for bar in efficiency.waterfall)
+    if is_useful and efficiency.uninstrumented >= _WORTH_A_ROW:
         rows.append(("  of it uninstrumented", efficiency.uninstrumented, "cyan"))
     rows += [(cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
     for name, share, style in rows:

@@ -1,20 +1,31 @@
 """The verdict on a run, in four lines: what it is, why, what to do next, and what it is about.
 
-A run is healthy only if no fault was found and hardly any loss is left that nothing explains: else the
-verdict is inconclusive, and says who is waited for and what to record to know.
+A run is healthy only if no fault was found and nearly all of its time is useful by what was recorded.
+One named cause that takes much of the time is its bottleneck. If more is not known than a cause takes,
+the verdict is inconclusive, and says where that time is and what to record to know.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
+from tracelens.accounting import sampled_code
+from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.sampled_code import path_text
+from tracelens.analyses.stragglers.location import place_of
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
-from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict, is_mostly_lost
+from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
+from tracelens.verdicts.advice import advise
 from tracelens.verdicts.awaited import awaited_text
+from tracelens.verdicts.causes import (
+    MIN_SHARE_OF_BOTTLENECK,
+    describe_share,
+    find_bottleneck,
+)
 from tracelens.verdicts.recognised import gaps_of
 from tracelens.verdicts.tasks import measure_tasks
 
@@ -35,20 +46,14 @@ __all__ = ["conclude"]
 # share of the time of steps: the machine was busy if ranks wait for cores
 # longer on average [policy]
 MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
-# of the job: the headline of a run without a fault names no smaller saving [policy]
-MIN_SAVING_IN_HEADLINE: Final = 0.1
+# of the job: a fault that costs less is a finding, and no headline [policy]
+MIN_SAVING_OF_FAULT_IN_HEADLINE: Final = 0.01
+# of ranks x job time: with more in code that no span covers, a run is not judged [policy]
+MAX_UNCOVERED_IF_CONCLUSIVE: Final = 0.1
 MIN_SAVING_IF_CRITICAL: Final = 0.1  # of the job: a fault that costs as much is critical [policy]
 MIN_SAVING_IF_MODERATE: Final = 0.02  # of the job: a fault that costs less is minor [policy]
-# of ranks x job time: a smaller part is not listed among what time went into [policy]
-MIN_LOSS_LISTED: Final = 0.01
 
 _STOPS: Final = ("hang", "desync")  # what a job does not go on after
-_IN_PHASE: Final = {
-    "data": "Look at the data loading of {ranks}: storage, number of workers, size of samples.",
-    "gc": KINDS["gc_stall"].action,
-    "checkpoint": KINDS["checkpoint_stall"].action,
-    "uninstrumented": "Wrap that code of {ranks} in a span (tl.span), or record with --sample.",
-}
 _MORE_SPANS: Final = (
     "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step)."
 )
@@ -96,25 +101,26 @@ def conclude(
         return _open(trace, gaps, scope)
     if faults:
         worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
-        return Verdict("faults", _name(worst), _why(worst), _next(worst), scope, worst.kind)
-    undecided = _undecided(facts, summary, ledger, findings)
+        if worst.saving is None or worst.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
+            return Verdict("fault", _name(worst), _why(worst), advise(worst), scope, worst.kind)
+    bottleneck = find_bottleneck(facts, ledger, findings) if ledger else None
+    undecided = _undecided(
+        facts, summary, ledger, bottleneck.share if bottleneck else 0.0, findings
+    )
     if undecided:
         return Verdict("inconclusive", *undecided, scope)
     assert ledger
-    best = max(
-        (one for one in findings if one.saving is not None),
-        key=lambda one: one.saving or 0.0,
-        default=None,
-    )
+    where = summary.part and f" in {summary.part}"
+    if bottleneck:
+        kind = bottleneck.finding.kind if bottleneck.finding else None
+        headline = bottleneck.headline + where
+        return Verdict("bottleneck", headline, bottleneck.why, bottleneck.action, scope, kind)
     return Verdict(
         "healthy",
-        _without_fault(summary, ledger, best),
-        _shares(ledger),
-        f"{KINDS[best.kind].action} ({KINDS[best.kind].title}: up to {fmt.percent(best.saving or 0.0)}.)"
-        if best
-        else "Nothing to fix: compare later runs with this one (tracelens serve A B).",
+        f"HEALTHY{where}: {fmt.percent(ledger.useful)} of the time is useful",
+        _no_cause(ledger),
+        "Nothing to fix: compare later runs with this one (tracelens serve A B).",
         scope,
-        best.kind if best else None,
     )
 
 
@@ -122,9 +128,13 @@ def _undecided(
     facts: Facts,
     summary: Summary,
     ledger: Ledger | None,
+    largest_cause: float,
     findings: Sequence[Finding],
 ) -> tuple[str, str, str] | None:
-    """Return what keeps a run without a fault from being called healthy: headline, why, action."""
+    """Return what keeps a run without a fault from being judged: headline, why, action.
+
+    `largest_cause` is the share of ranks x job time of the largest cause that is known.
+    """
     trace, phases = facts.trace, facts.phases
     if ledger is None:
         return _NO_STEPS
@@ -145,13 +155,43 @@ def _undecided(
             f"{fmt.capital(tasks.text)}.",
             _RECORD_TASKS,
         )
-    if ledger.unexplained < MOST_UNEXPLAINED:
+    return _unknown(facts, ledger, largest_cause, tasks.text if tasks else None)
+
+
+def _unknown(
+    facts: Facts, ledger: Ledger, largest_cause: float, tasks: str | None
+) -> tuple[str, str, str] | None:
+    """Return that too much of the time is not known, unless a known cause takes more."""
+    uncovered, unexplained = ledger.of("uncovered"), ledger.unexplained
+    is_known = unexplained < MOST_UNEXPLAINED and uncovered < MAX_UNCOVERED_IF_CONCLUSIVE
+    if is_known or uncovered + unexplained < largest_cause:
         return None
-    lost = fmt.percent(ledger.unexplained)
+    if uncovered > unexplained:
+        return _uncovered(facts, ledger, uncovered)
     return (
-        f"INCONCLUSIVE: {lost} of the time is lost, and nothing recorded says why",
-        _unexplained(ledger, tasks.text if tasks else awaited_text(facts, ledger)),
+        f"INCONCLUSIVE: {fmt.percent(unexplained)} of the time is lost, and nothing recorded says why",
+        _unexplained(ledger, tasks or awaited_text(facts, ledger)),
         _RECORD_TASKS if tasks else _RECORD[_largest_unexplained(ledger).category],
+    )
+
+
+def _uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
+    """Return that much of the time is in code that no span covers, and between what it lies."""
+    phases = facts.phases
+    place = place_of(phases, tuple(phases.pieces.ranks), (), phases.steps)
+    where = f", {fmt.percent(place.share)} of it {place.text}" if place else ""
+    code = sampled_code.of_always(
+        facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0
+    )
+    seen = f" Most samples there: {path_text(code.path)}." if code else ""
+    between = f" {place.text}" if place else " of all ranks"
+    more = ""
+    if ledger.unexplained >= MOST_UNEXPLAINED:
+        more = f" {_unexplained(ledger, awaited_text(facts, ledger))}"
+    return (
+        f"INCONCLUSIVE: {fmt.percent(share)} of the time is uninstrumented{where}",
+        f"{describe_share(facts, 'Code that no span covers', share)}{more}{seen}",
+        f"Put the code{between} into a span (tl.span), or record with --sample.",
     )
 
 
@@ -182,7 +222,9 @@ def _busy(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
     if waited is None:
         return None
     headline = f"INCONCLUSIVE: the machine was busy: ranks waited for a core {waited} of the time"
-    return headline, _shares(ledger), _RECORD_ALONE
+    awaited = awaited_text(facts, ledger)
+    certain = f" Waits between ranks are as recorded: {awaited}." if awaited else ""
+    return headline, f"What ranks compute says little of them.{certain}", _RECORD_ALONE
 
 
 def _waited_for_cores(facts: Facts) -> str | None:
@@ -203,21 +245,6 @@ def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
         gaps[0].advice,
         scope,
     )
-
-
-def _without_fault(summary: Summary, ledger: Ledger, best: Finding | None) -> str:
-    """Return the headline: a run that computes for less than half of its time is not called healthy.
-
-    Then it names what would help, if that is a good part of it.
-    """
-    where = summary.part and f" in {summary.part}"
-    if not is_mostly_lost(ledger):
-        return f"HEALTHY{where}: no fault; bound by compute"
-    lost = f"{fmt.percent(1 - ledger.useful)} of the time{where} is lost, bound by {_bound(ledger)}"
-    if best is None or (best.saving or 0.0) < MIN_SAVING_IN_HEADLINE:
-        return f"NO FAULT: {lost}"
-    gained = f"up to {fmt.percent(best.saving or 0.0)}"
-    return f"{KINDS[best.kind].title.upper()} \N{MIDDLE DOT} {gained}: {lost}"
 
 
 def _communicates(trace: Trace, phases: Phases) -> bool:
@@ -258,17 +285,6 @@ def _why(finding: Finding) -> str:
     )
 
 
-def _next(finding: Finding) -> str:
-    samples = finding.evidence.get("samples")
-    if samples:
-        return (
-            f"Look at this code of {subject(finding) or 'all ranks'}: {path_text(samples['path'])}."
-        )
-    if finding.kind == "straggler" and finding.phase in _IN_PHASE:
-        return _IN_PHASE[finding.phase].format(ranks=subject(finding))
-    return KINDS[finding.kind].action
-
-
 def _largest_unexplained(ledger: Ledger) -> Loss:
     unexplained = (loss for loss in ledger.losses if loss.cause == "unexplained")
     return max(unexplained, key=lambda loss: loss.share)
@@ -287,34 +303,17 @@ def _unexplained(ledger: Ledger, awaited: str) -> str:
     return "; ".join(filter(None, (fmt.capital(fmt.series(seen)), awaited))) + "."
 
 
-_LOST_TO: Final = {
-    "communication": ("wait", "ps_queue", "transfer"),  # and waiting in it
-    "data loading": ("data",),
-    "idle time": ("idle",),
-    "checkpoints": ("checkpoint",),
-    "garbage collection": ("gc",),
-    "time outside steps": ("outside",),
-    "uninstrumented time": ("uninstrumented",),
-}
-
-
-def _bound(ledger: Ledger) -> str:
-    """Return what most is lost to."""
-    return max(_LOST_TO, key=lambda name: _of(ledger, *_LOST_TO[name]))
-
-
-def _shares(ledger: Ledger) -> str:
-    """Return what the time went into, but for what is hardly any."""
-    parts = {name: _of(ledger, *categories) for name, categories in _LOST_TO.items()}
-    spent = [
-        f"{fmt.percent(share)} {name}" for name, share in parts.items() if share >= MIN_LOSS_LISTED
-    ]
-    computed = f"{fmt.percent(ledger.useful)} of the time is computation"
-    return f"{', '.join([computed, *spent])}; {fmt.percent(ledger.unexplained)} unexplained."
-
-
-def _of(ledger: Ledger, *categories: str) -> float:
-    return sum(loss.share for loss in ledger.losses if loss.category in categories)
+def _no_cause(ledger: Ledger) -> str:
+    """Return that nothing takes much of the time, and what takes most."""
+    shares: dict[str, float] = defaultdict(float)
+    for loss in ledger.losses:
+        shares[loss.category] += loss.share
+    largest = max(shares, key=shares.__getitem__, default=None)
+    most = f"; the largest: {fmt.percent(shares[largest])} {fmt.phase(largest)}" if largest else ""
+    return (
+        "No rank, link or server is worse than the others by more than chance, and no cause takes "
+        f"{fmt.percent(MIN_SHARE_OF_BOTTLENECK)} of the time{most}."
+    )
 
 
 def _scope(

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
-from tracelens.accounting.efficiency import USEFUL
 from tracelens.accounting.jitter import Waits
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.arrivals import Arrivals
@@ -70,9 +69,12 @@ _ASK_WHY: Final = ("wait", "ps_queue", _UNINSTRUMENTED)  # what no category expl
 
 
 def measure(
-    facts: Facts, findings: Sequence[Finding], results: Mapping[str, Result]
+    facts: Facts,
+    useful: tuple[str, ...],
+    findings: Sequence[Finding],
+    results: Mapping[str, Result],
 ) -> Ledger | None:
-    """Account for every loss; None where no worker recorded a step."""
+    """Account for all time that is in no `useful` category; None where no worker recorded a step."""
     trace, phases, roles = facts.trace, facts.phases, facts.roles
     if trace.steps.is_empty():
         return None
@@ -81,18 +83,16 @@ def measure(
     beyond: dict[str, dict[int, float]] = {
         name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name, part) / total, strict=True))
         for name in CATEGORIES
-        if name in _OWN_LOSSES
+        if name in _OWN_LOSSES and name not in useful
     }
-    account = _Account.of(phases, beyond[_UNINSTRUMENTED], total)
-    useful = 1.0 - sum(account.left.values())
+    account = _Account.of(phases, useful, sum(beyond.get(_UNINSTRUMENTED, {}).values()), total)
+    share = 1.0 - sum(account.left.values())
     queues = _queues(results)
     at_shards = {
         kind: {shard: ns / total for shard, ns in spent.items()}
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
     account.claim(findings, beyond, at_shards)
-    if roles.server is not None:  # who has more of it has done the others' work
-        useful += account.left.pop(_UNINSTRUMENTED)
     account.book("wait", _bubble_ns(results) / total, "bubble")
     account.book("wait", _unasked_ns(phases, roles.server) / total, "known")
     last, pushed = _at_calls(results, phases), _at_servers(queues, phases)
@@ -105,31 +105,33 @@ def measure(
         account.book("ps_queue", sum(at_shards[""].values()), "known")
     account.close()
     of_pushes = queues.missing_ns > phases.of("ps_queue").sum() / 2
-    rank, share = _most_awaited(last or (pushed if of_pushes else None))
+    rank, awaited_share = _most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
-        useful=useful,
+        useful=share,
         losses=tuple(loss for loss in account.losses if abs(loss.share) > MAX_LOSS_BY_ROUNDING),
         startup_ns=_startup_ns(trace),
         awaited_rank=rank,
-        awaited_share=share,
+        awaited_share=awaited_share,
     )
 
 
 @dataclass(frozen=True)
 class _Account:
-    """What of each category's loss is `left` to be explained, as shares, and the losses that are."""
+    """What of each category's loss is `left` to be explained, as shares, and the losses that are.
+
+    `beyond_peers` is what of uncovered time ranks have beyond their peers.
+    """
 
     left: dict[str, float]
     losses: list[Loss]
+    beyond_peers: float
 
     @classmethod
-    def of(cls, phases: Phases, uncovered: Mapping[int, float], total: int) -> Self:
-        """Open it with all that was no useful time; of uncovered time, what ranks have beyond peers."""
+    def of(cls, phases: Phases, useful: tuple[str, ...], beyond_peers: float, total: int) -> Self:
+        """Open it with all that was no useful time."""
         spent = (phases.spent.sum(axis=0) / total).tolist()
-        left = {n: s for n, s in zip(CATEGORIES, spent, strict=True) if n not in USEFUL}
-        return cls(
-            left | {_UNINSTRUMENTED: float(sum(uncovered.values())), _OUTSIDE: 1.0 - sum(spent)}, []
-        )
+        left = {n: s for n, s in zip(CATEGORIES, spent, strict=True) if n not in useful}
+        return cls(left | {_OUTSIDE: 1.0 - sum(spent)}, [], beyond_peers)
 
     def book(self, category: str, share: float, cause: Cause) -> None:
         """Explain a share of a category's loss, as far as there is so much of it."""
@@ -151,13 +153,15 @@ class _Account:
             rest = (finding.saving if finding.cost is None else finding.cost) or 0.0
             own = beyond.get(finding.phase or "", {}) if finding.ranks else {}
             mine = sum(own.get(rank, 0.0) for rank in finding.ranks)
+            if own and own.keys() <= {*finding.ranks}:  # no peers are left to compare with
+                mine = max(mine, finding.saving or 0.0)
             for name in _explained_by(finding):
                 is_own = bool(own) and name == finding.phase
                 most = rest
                 if name == "ps_queue" and finding.shards:
                     queued = at_shards.get(finding.kind, at_shards[""])
                     most = sum(queued.pop(shard, 0.0) for shard in finding.shards)
-                claim = min(self.left[name], mine if is_own else most)
+                claim = min(self.left.get(name, 0.0), mine if is_own else most)
                 if claim > 0:
                     self.left[name] -= claim
                     rest = max(rest - (0.0 if is_own else claim), 0.0)
@@ -174,7 +178,11 @@ class _Account:
         )
 
     def close(self) -> None:
-        """Take what is left as explained by its category, or as unexplained."""
+        """Take what is left as explained by its category, as uncovered, or as unexplained."""
+        claimed = sum(loss.share for loss in self.losses if loss.category == _UNINSTRUMENTED)
+        if _UNINSTRUMENTED in self.left:
+            alike = self.left[_UNINSTRUMENTED] - max(self.beyond_peers - claimed, 0.0)
+            self.book(_UNINSTRUMENTED, max(alike, 0.0), "uncovered")
         self.losses.extend(
             Loss(name, share, "unexplained" if name in _ASK_WHY else "known")
             for name, share in self.left.items()
@@ -223,6 +231,8 @@ def _explained_by(finding: Finding) -> tuple[str, ...]:
     """Return which losses a finding can be the reason of, first the likeliest."""
     if finding.phase in _OWN_LOSSES:
         return (finding.phase, *_EXPLAINED["ranks"])
+    if finding.kind == "update_gap":
+        return (_UNINSTRUMENTED, *_EXPLAINED["overlap"])
     return _EXPLAINED.get("servers" if finding.shards else KINDS[finding.kind].group, ())
 
 

@@ -70,10 +70,11 @@ def analyze(
     found = (finding for result in results.values() for finding in result.findings)
     parted = trace.choice.ranks is not None
     findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
-    spent = efficiency.measure(trace, parts)
+    useful = efficiency.find_useful(parts, serves=facts.roles.server is not None)
+    spent = efficiency.measure(trace, parts, useful)
     summary = _summary(trace, parts)
     notes = (*trace.notes, *_unjudged(results), *failed)
-    losses = ledger.measure(facts, findings, results)
+    losses = ledger.measure(facts, useful, findings, results)
     return Report(
         verdict=conclusion.conclude(
             facts, summary=summary, findings=findings, ledger=losses, notes=notes

@@ -41,7 +41,7 @@ NO_TAG: Final = "No tag"
 # What a verdict names first, the worst on top; what has none yet is last.
 VERDICTS: Final = {
     "fault": "Fault",
-    "opportunity": "Optimization opportunity",
+    "bottleneck": "Bottleneck",
     "inconclusive": "Inconclusive",
     "healthy": "Healthy",
     "": "Not analyzed yet",
@@ -75,11 +75,11 @@ class Row:
         return self.entry.stage.kind == "failed"
 
     @property
-    def lead(self) -> str:
+    def state(self) -> str:
         """Which of `VERDICTS` it has."""
         if self.failed:
             return "failed"
-        return self.glance.lead if self.glance else ""
+        return self.glance.state if self.glance else ""
 
     @property
     def seen(self) -> tuple[object, ...]:
@@ -104,7 +104,7 @@ SORTS: Final[dict[str, Callable[[Row], Any]]] = {
 
 
 def _by_verdict(row: Row) -> tuple[Any, str]:
-    return list(VERDICTS).index(row.lead), VERDICTS[row.lead]
+    return list(VERDICTS).index(row.state), VERDICTS[row.state]
 
 
 def _by_tags(row: Row) -> tuple[Any, str]:
@@ -228,7 +228,7 @@ def _verdict(row: Row) -> Component:
     more = f" and {row.glance.faults - 1} more" if row.glance.faults > 1 else ""
     worst = html.Span(clean(row.glance.verdict))
     line = [worst, html.Span(more, className="fact-name")]
-    return html.Div(line, className=f"lead lead-{row.glance.lead}")
+    return html.Div(line, className=f"lead lead-{row.glance.state}")
 
 
 def _why_not(row: Row) -> str:

@@ -9,7 +9,6 @@ from dash import html
 
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
 from tracelens.model.inert import clean
-from tracelens.model.verdict import lead_of
 from tracelens.reports.messages import lines_of, noted
 from tracelens_dashboard import text
 from tracelens_dashboard.components import chart, finding_card, live
@@ -142,7 +141,7 @@ def _verdict(store: Store, _view: ViewState) -> Component:
     headline = text.tied(clean(store.report.verdict.headline))
     return html.Div(
         [dmc.Title(headline, order=1, id="verdict"), html.Dl(lines)],
-        className=f"verdict lead lead-{lead_of(store.report.verdict, store.report.ledger)}",
+        className=f"verdict lead lead-{store.report.verdict.state}",
     )
 
 

@@ -90,7 +90,7 @@ def test_a_real_hang_is_found(tmp_path: Path) -> None:
     report = tl.analyze(trace)
     (hang,) = [finding for finding in report.findings if finding.kind == "hang"]
     assert hang.ranks == (2,)
-    assert report.verdict.state == "faults"
+    assert report.verdict.state == "fault"
 
 
 def test_who_never_came_is_named(tmp_path: Path) -> None:

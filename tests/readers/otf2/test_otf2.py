@@ -87,12 +87,12 @@ def test_a_slow_rank_is_named(tmp_path: Path) -> None:
     report = tl.analyze(trace)
     (fault,) = [finding for finding in report.findings if finding.category == "fault"]
     assert (fault.kind, fault.ranks, fault.phase) == ("straggler", (2,), "backprop")
-    assert report.verdict.state == "faults"
+    assert report.verdict.state == "fault"
 
 
 def test_without_a_slow_rank_there_is_no_fault(tmp_path: Path) -> None:
     report = tl.analyze(tl.open(write(tmp_path / "run", training())))
-    assert report.verdict.state == "healthy"
+    assert report.verdict.state == "bottleneck"
 
 
 def test_requests_are_in_flight(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_rows_become_a_trace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gaps", "state"), [((), "healthy"), ((GAP,), "healthy"), ((GAP, OPEN), "inconclusive")]
+    ("gaps", "state"), [((), "bottleneck"), ((GAP,), "bottleneck"), ((GAP, OPEN), "inconclusive")]
 )
 def test_a_decisive_gap_leaves_the_verdict_open(gaps: tuple[Gap, ...], state: str) -> None:
     """No run is called healthy of which a reader did not understand what that takes."""
@@ -82,7 +82,7 @@ def test_a_decisive_gap_leaves_the_verdict_open(gaps: tuple[Gap, ...], state: st
 def test_a_fault_is_one_whatever_is_missing() -> None:
     recognition = Recognition("Some format", gaps=(OPEN,))
     found = analyze(prepare(build(rows(4), Origin("the run", recognition=recognition)))).verdict
-    assert (found.state, found.kind) == ("faults", "straggler")
+    assert (found.state, found.kind) == ("fault", "straggler")
 
 
 def test_what_was_recognised_of_several_parts_is_one() -> None:

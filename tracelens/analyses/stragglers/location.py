@@ -130,13 +130,16 @@ class Place:
 def place_of(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], steps: Ints
 ) -> Place | None:
-    """Find between what ranks spend more time than their peers that no span covers; None if nowhere."""
+    """Find between what ranks spend more time than their peers that no span covers; None if nowhere.
+
+    Without peers it is where most of that time lies.
+    """
     found = list(_around_uninstrumented(phases, steps))
     late, usual = (
-        np.mean([around for rank, around in found if rank in some], axis=0)
+        np.mean([around for rank, around in found if rank in some] or [np.zeros(())], axis=0)
         for some in (ranks, peers)
     )
-    extra = late - usual
+    extra = np.asarray(late - usual)
     if not extra.ndim or extra.max() <= 0:
         return None
     before, after = np.unravel_index(extra.argmax(), extra.shape)

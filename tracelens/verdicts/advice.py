@@ -1,0 +1,119 @@
+"""What to do next about a fault: from what was measured of it, the most telling first.
+
+Sampled code comes first, then a core that was shared, more work than the peers have, the parts of the
+phase that are slow, and the place of code that no span covers. Only if nothing of that was measured is
+it said what to record.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.accounting.sampled_code import path_text
+from tracelens.model import fmt
+from tracelens.model.finding_kinds import KINDS
+from tracelens.model.findings import subject
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.model.findings import Finding
+
+__all__ = ["advise"]
+
+MIN_WORK_RATIO_IF_UNEVEN: Final = (
+    1.1  # times the peers' work: less is not advised to spread [policy]
+)
+MIN_SHARE_OF_DELAY_EXPLAINED: Final = 0.5  # of a delay: less is no reason to act on [policy]
+MIN_SHARE_OF_DELAY_IN_PART: Final = 0.5  # of a delay: a part with less is not named [policy]
+
+_MORE_DETAIL: Final = (
+    "Record again with --sample: it shows which functions take the time of {phase} on {ranks}."
+)
+_OF_PHASE: Final = {
+    "data": (
+        "Look at the data loading of {ranks}: storage, number of workers, size of samples; --sample "
+        "shows in which code it waits."
+    ),
+    "gc": KINDS["gc_stall"].action,
+    "checkpoint": KINDS["checkpoint_stall"].action,
+}
+_PERIODIC_DATA: Final = (
+    "Steps {steps} wait for data, {period} steps apart: if epochs begin there, keep the workers of the "
+    "loader (DataLoader(persistent_workers=True)); else load ahead, or use faster storage."
+)
+
+
+def advise(finding: Finding) -> str:
+    """Return what to do next about a finding, with ranks, phase and what was measured."""
+    evidence, ranks = finding.evidence, subject(finding) or "all ranks"
+    samples = evidence.get("samples")
+    if samples:
+        return f"Look at this code of {ranks}: {path_text(samples['path'])}."
+    if finding.kind not in {"straggler", "slow_all", "slow_host", "data_stall"}:
+        return KINDS[finding.kind].action
+    measured = (
+        _shared_core(evidence, ranks)
+        or _uneven_work(evidence, ranks)
+        or _slow_part(evidence, ranks)
+    )
+    if measured:
+        return measured
+    if finding.kind == "data_stall" and evidence.get("period"):
+        steps = fmt.series([str(one) for one in evidence["first_slow_steps"]])
+        return _PERIODIC_DATA.format(steps=steps, period=evidence["period"])
+    if finding.kind == "data_stall":
+        return KINDS["data_stall"].action
+    return _by_phase(finding, ranks)
+
+
+def _shared_core(evidence: Mapping[str, Any], ranks: str) -> str | None:
+    """Return that ranks need a core of their own, where waiting for one explains the delay."""
+    wait = evidence.get("core_wait") or {}
+    explains = wait.get("explains") or 0.0
+    if explains < MIN_SHARE_OF_DELAY_EXPLAINED:
+        return None
+    return (
+        f"Give {ranks} a core that nothing else uses (mpiexec -bind-to core, taskset): {ranks} waited "
+        f"for a core {fmt.percent(wait['share'])} of the time, which explains {fmt.percent(explains)} "
+        "of the delay."
+    )
+
+
+def _uneven_work(evidence: Mapping[str, Any], ranks: str) -> str | None:
+    """Return that work is to be spread, where ranks have clearly more of it than their peers."""
+    work = {name: ratio for name, ratio in (evidence.get("work") or {}).items() if ratio}
+    if not work:
+        return None
+    name, ratio = max(work.items(), key=lambda entry: entry[1])
+    if ratio < MIN_WORK_RATIO_IF_UNEVEN:
+        return None
+    return f"Spread the {name} evenly: {ranks} had {ratio:.2f} times as many as the others."
+
+
+def _slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
+    """Return which recorded part of the phase, or which place without a span, to look at."""
+    parts = evidence.get("parts") or []
+    if parts and parts[0]["name"] and parts[0]["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
+        share = fmt.percent(min(parts[0]["share"], 1.0))
+        return f"Look at {parts[0]['name']} of {ranks}: {share} of the delay is there."
+    place = evidence.get("place")
+    if place and place["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
+        before, after = fmt.phase(place["before"]), fmt.phase(place["after"])
+        return (
+            f"Put the code of {ranks} between {before} and {after} into a span (tl.span), or record "
+            f"with --sample: {fmt.percent(place['share'])} of the delay is there."
+        )
+    return None
+
+
+def _by_phase(finding: Finding, ranks: str) -> str:
+    """Return what to look at where nothing more was measured than the phase and the steps."""
+    if finding.kind == "slow_all" and finding.phase in {"gc", "data", "checkpoint"}:
+        return KINDS[finding.kind].action
+    if finding.phase in _OF_PHASE:
+        return _OF_PHASE[finding.phase].format(ranks=ranks)
+    more = _MORE_DETAIL.format(phase=fmt.phase(finding.phase or "uninstrumented"), ranks=ranks)
+    if finding.kind == "straggler":
+        return more
+    return f"{KINDS[finding.kind].action} {more}"

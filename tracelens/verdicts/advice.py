@@ -21,9 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["advise"]
 
-MIN_WORK_RATIO_IF_UNEVEN: Final = (
-    1.1  # times the peers' work: less is not advised to spread [policy]
-)
+# times the work of peers: a rank with less has not clearly more [policy]
+MIN_WORK_RATIO_IF_UNEVEN: Final = 1.1
 MIN_SHARE_OF_DELAY_EXPLAINED: Final = 0.5  # of a delay: less is no reason to act on [policy]
 MIN_SHARE_OF_DELAY_IN_PART: Final = 0.5  # of a delay: a part with less is not named [policy]
 

@@ -11,6 +11,7 @@ from support.runs.analysed import RUNS, report
 from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import efficiency, phases
+from tracelens.accounting.device_time import measure_launching
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
 
@@ -36,7 +37,12 @@ def test_waterfall_adds_up_to_one(runs: int) -> None:
         clocks = random_clocks(scenario.hosts, scenario.seed) if skewed else ()
         trace = prepare(generate(replace(scenario, clocks=clocks)))
         parts = phases.run(trace)
-        found = efficiency.measure(trace, parts, efficiency.find_useful(parts, serves=False))
+        found = efficiency.measure(
+            trace,
+            parts,
+            efficiency.find_useful(parts, serves=False),
+            measure_launching(trace, parts),
+        )
         assert found is not None
         shares = [found.achieved, *(bar.share for bar in found.waterfall)]
         assert sum(shares) == pytest.approx(1, abs=1e-12)

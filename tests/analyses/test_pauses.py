@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from support.runs.matrices import STEP_NS, healthy, own_time
 
-from tracelens.analyses import turns
+from tracelens.analyses.stragglers import turns
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding

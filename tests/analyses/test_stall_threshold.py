@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tracelens.accounting.compute_time import WARM_UP, ComputeTime
-from tracelens.analyses import stalls
+from tracelens.analyses.stalls import findings as stalls
 from tracelens.analyses.stragglers.evidence import find_stalls
 
 STEPS, RANKS = 105, 4

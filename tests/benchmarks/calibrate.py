@@ -57,9 +57,9 @@ DETECTOR: Final = (
 )
 # What the other modules have to tell.
 VERDICTS: Final = {
-    "analyses.pace": ("slow_all",),
-    "analyses.turns": ("gc_stall", "data_stall"),
-    "analyses.stalls": ("slow_all", "data_stall", "gc_stall"),
+    "analyses.stalls.pace": ("slow_all",),
+    "analyses.stragglers.turns": ("gc_stall", "data_stall"),
+    "analyses.stalls.findings": ("slow_all", "data_stall", "gc_stall"),
     "analyses.imbalance": ("load_imbalance",),
     "analyses.stage_imbalance": ("stage_imbalance", "straggler"),
     "analyses.membership": ("world_change",),

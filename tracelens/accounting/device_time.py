@@ -14,13 +14,16 @@ import polars as pl
 
 from tracelens.accounting.categories import COMPUTE_CATEGORIES
 from tracelens.accounting.phases import job_ns
+from tracelens.distil.outline import outlined
 
 if TYPE_CHECKING:
+    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["DeviceTime", "device_time", "timed_spans", "undivided"]
+__all__ = ["DeviceTime", "device_time", "measure_launching", "timed_spans", "undivided"]
 
+PHASES_OF_DEVICES: Final = ("forward", "backprop", "update")
 _MEMORY: Final = r"(?i)^(mem(cpy|set)|memory copy)"
 
 
@@ -65,6 +68,26 @@ def timed_spans(trace: Trace) -> pl.DataFrame:
     timed = trace.spans.filter(begin.is_not_null() & length.is_not_null())
     known = ("process", "rank", "thread", "step", "kind", "name", "bucket")
     return timed.select(*known, start=begin, end=begin + length).collect()
+
+
+def measure_launching(trace: Trace, phases: Phases) -> Ints:
+    """Return for how long ranks were in a phase on the host and their devices did nothing of it, ns.
+
+    By worker. Then the host queues work more slowly than the device does it. Where kernels are of no
+    known phase, all of that time counts. Ranks of which no device was timed have none.
+    """
+    queued = phases.by_worker(phases.of(*PHASES_OF_DEVICES))
+    if not any(outline.on_device for outline in outlined(trace).values()):
+        return np.zeros_like(queued)
+    of_phases = timed_spans(trace).select(
+        "rank", "start", "end", is_phase=pl.col("kind").is_in(PHASES_OF_DEVICES)
+    )
+    known = of_phases.partition_by("rank", as_dict=True)
+    done = [
+        _union_ns(known[rank,].filter("is_phase")) if (rank,) in known else spent
+        for rank, spent in zip(phases.pieces.ranks, queued.tolist(), strict=True)
+    ]
+    return np.maximum(queued - np.array(done, np.int64), 0)
 
 
 def undivided(trace: Trace) -> float:

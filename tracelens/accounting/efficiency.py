@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
@@ -62,8 +63,13 @@ def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
     return (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
 
 
-def measure(trace: Trace, phases: Phases, useful: tuple[str, ...]) -> Efficiency | None:
-    """Add up the workers' time, of which some categories are useful; None without steps."""
+def measure(
+    trace: Trace, phases: Phases, useful: tuple[str, ...], launching_ns: Ints
+) -> Efficiency | None:
+    """Add up the workers' time, of which some categories are useful; None without steps.
+
+    `launching_ns` of it, by worker, is idle, as devices wait for work (`measure_launching`).
+    """
     steps = trace.steps
     if steps.is_empty():
         return None
@@ -71,17 +77,21 @@ def measure(trace: Trace, phases: Phases, useful: tuple[str, ...]) -> Efficiency
     ranks = steps["process"].n_unique()
     spent = dict(zip(CATEGORIES, phases.spent.sum(axis=0).tolist(), strict=True))
     total = ranks * job
+    idle = int(launching_ns.sum())
+    achieved = sum(spent[name] for name in useful) - idle
+    spent["idle"] += idle
+    outside = (total + idle - sum(spent.values())) / total
     bars = [
         Share(cause, spent[name] / total) for name, cause in CAUSES.items() if name not in useful
     ]
-    outside = (total - sum(spent.values())) / total
     at_most = undivided(trace) >= MOST_UNEXPLAINED or (
         trace.recognition is not None and trace.recognition.hides_waits
     )
+    computed = phases.by_worker(phases.of(*useful)) - launching_ns
     return Efficiency(
-        achieved=sum(spent[name] for name in useful) / total,
+        achieved=achieved / total,
         waterfall=(*bars, Share("outside", outside)),
-        pop={} if at_most else _pop(phases, useful, (ranks, job), parted=bool(trace.parted)),
+        pop={} if at_most else _pop(phases, computed, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
         uninstrumented=spent[CATEGORIES[UNINSTRUMENTED]] / total,
         at_most=at_most,
@@ -101,18 +111,15 @@ def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficienc
     return replace(found, waterfall=tuple(bars))
 
 
-def _pop(
-    phases: Phases, categories: tuple[str, ...], size: tuple[int, int], *, parted: bool
-) -> dict[str, float]:
+def _pop(phases: Phases, useful: Ints, size: tuple[int, int], *, parted: bool) -> dict[str, float]:
     """Split parallel efficiency into POP's factors, of which it is the product.
 
-    `size` is the number of ranks and how long the job took, ns; `categories` are the useful ones.
+    `size` is the number of ranks and how long the job took, ns; `useful` is the time of each worker.
     Without transfer a step would be shorter by what the rank transferred that came last, which of all
     ranks transferred least; what the ideal network leaves over is serialisation. Where ranks were left
     out (`parted`), transfer holds waits for them, and says neither.
     """
     ranks, job = size
-    useful = phases.by_worker(phases.of(*categories))
     most = int(useful.max(initial=0))
     if most == 0:
         return {}

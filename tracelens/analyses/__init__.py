@@ -20,11 +20,10 @@ from tracelens.analyses import (
     interleaving,
     membership,
     stage_imbalance,
-    stalls,
-    turns,
 )
 from tracelens.analyses.links import slow_links
 from tracelens.analyses.servers import asynchrony, shards
+from tracelens.analyses.stalls import findings as stalls
 from tracelens.analyses.stragglers import findings as stragglers
 from tracelens.model.findings import Finding
 from tracelens.model.result import Report, Result
@@ -65,7 +64,6 @@ ANALYSES: Final = (
         stragglers.run,
         needs=_BOTH | _AWAITED,
     ),
-    Analysis("turns", "Are ranks late in turns, each at another time?", turns.run, needs=_BOTH),
     Analysis("stalls", "When are all ranks slow at the same time?", stalls.run, needs=_BOTH),
     Analysis(
         "stages", "Have the stages of a pipeline equal work?", stage_imbalance.run, needs=_BOTH

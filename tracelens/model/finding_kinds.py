@@ -33,15 +33,20 @@ _STRAGGLER: Final = (
     "Fixing {it} would shorten the job by {saving}{absorbed}."
 )
 _ALL_SLOW: Final = (
-    "All {ranks} ranks are slow in {phase} at the same time, {steps}: +{extra} per step ({share} "
+    "All {ranks} ranks are slow in {phase} at the same time, {steps}: +{extra} per slow step ({share} "
     "of the median step of {step}), so no single rank is the cause. Fixing it would shorten the "
     "job by {saving}."
 )
-_IN_TURN: Final = (
-    "{who} are late in {phase}, each at another time: in {late} of {steps} steps some rank takes "
-    "{extra} longer than usual, and the others wait for it. Without that the job would be shorter by "
-    "up to {saving}."
-)
+_SINGLE_STEPS: Final = {
+    "in turn": (
+        "{who} are late in {phase}, each at another time: in {when} some rank takes {extra} longer than "
+        "usual, and the others wait for it. Without that the job would be shorter by up to {saving}."
+    ),
+    "alone": (
+        "{who} is late in {phase} in {when}, by {extra}, and the others wait for it. Without "
+        "that the job would be shorter by up to {saving}."
+    ),
+}
 _PS_SLOWER: Final = (
     "{who} {bound}-bound ({part} busy {busy} of {window} time), {ratio}x as long per byte as on "
     "the other shards. At their speed the job would be shorter by {saving}."
@@ -94,7 +99,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         suppressed=Suppression(by=("stale_worker",)),
         action="Look at what these ranks do in that phase, or move them to another host.",
         sentence=_STRAGGLER,
-        cases={"in turn": _IN_TURN},
+        cases=_SINGLE_STEPS,
     ),
     FindingKind(
         kind="slow_host",
@@ -295,7 +300,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
             "Every rank spends {share} of each step on data loading. Prefetched while the previous "
             "step computes, it would shorten the job by up to {saving}."
         ),
-        cases={"phase": _ALL_SLOW, "in turn": _IN_TURN},
+        cases={"phase": _ALL_SLOW, **_SINGLE_STEPS},
     ),
     FindingKind(
         kind="checkpoint_stall",
@@ -306,7 +311,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         worst_of="checkpoint",
         action="Write checkpoints in the background, or less often.",
         sentence=_STRAGGLER,
-        cases={"phase": _ALL_SLOW, "in turn": _IN_TURN},
+        cases={"phase": _ALL_SLOW, **_SINGLE_STEPS},
     ),
     FindingKind(
         kind="gc_stall",
@@ -319,7 +324,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         sentence=_STRAGGLER,
         cases={
             "phase": _ALL_SLOW,
-            "in turn": _IN_TURN,
+            **_SINGLE_STEPS,
         },
     ),
     FindingKind(

@@ -9,7 +9,7 @@ __all__ = ["MOST_UNEXPLAINED", "STATES", "Cause", "Ledger", "Loss", "State", "Ve
 
 State = Literal["fault", "bottleneck", "healthy", "inconclusive"]
 STATES: Final[tuple[State, ...]] = get_args(State)
-Cause = Literal["finding", "known", "bubble", "jitter", "uncovered", "unexplained"]
+Cause = Literal["finding", "known", "bubble", "jitter", "launching", "uncovered", "unexplained"]
 # of ranks x job time: no run with more unexplained time is healthy [policy]
 MOST_UNEXPLAINED: Final = 0.05
 
@@ -25,6 +25,7 @@ class Loss:
     - ``known``: the category says it all; of ``wait``, a rank that serves others waits until they ask;
     - ``bubble``: stages of a pipeline wait for each other as its schedule makes them;
     - ``jitter``: ranks wait for each other in turns, as much for one as for another, in many steps;
+    - ``launching``: devices wait until the host queues work for them;
     - ``uncovered``: all ranks ran code that no span covers, and of which nothing more is known;
     - ``unexplained``: nothing that was recorded says why.
     """

@@ -37,7 +37,11 @@ CAUSES: Final = {
     "outside": "outside steps",
     "uninstrumented": "uninstrumented",
 }
-_BY_CAUSE: Final = {"bubble": "pipeline bubble", "jitter": "for ranks late in turns"}
+_BY_CAUSE: Final = {
+    "bubble": "pipeline bubble",
+    "jitter": "for ranks late in turns",
+    "launching": "devices wait for launches",
+}
 _KNOWN: Final = {"wait": "server that waits for requests"}
 
 

@@ -14,6 +14,7 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.stats.robust import lower_medians
 from tracelens.verdicts.advice import advise
+from tracelens.verdicts.last_ranks import find_last_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,15 +28,25 @@ __all__ = ["MIN_SHARE_OF_BOTTLENECK", "Bottleneck", "find_bottleneck"]
 # of ranks x job time, or of the job for a saving: a smaller one does not limit a run [policy]
 MIN_SHARE_OF_BOTTLENECK: Final = 0.1
 MIN_USEFUL_IF_HEALTHY: Final = 0.85  # of ranks x job time: less is not healthy [policy]
-# share of the time that is lost to late ranks: a rank with less is not named [policy]
-MIN_SHARE_OF_DELAY_OF_RANK_NAMED: Final = 0.1
+# share of what ranks spend on it: if less is beyond the usual rank, no rank is named [policy]
+MIN_SHARE_OF_CATEGORY_BEYOND_PEERS: Final = 0.5
+# share of what ranks spend beyond the usual rank: a rank with less is not named [policy]
+MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED: Final = 0.1
 
+_OWN_WORK: Final = {"data loading": "data", "checkpoints": "checkpoint", "garbage collection": "gc"}
 _COMMUNICATION: Final = "communication"
-_IN_TURNS: Final = "ranks that are late in turns"
+_LAST_RANKS: Final = "ranks that others wait for"
 _SERVERS: Final = "parameter servers"
 _BUBBLE: Final = "the bubble of the pipeline"
+_LAUNCHING: Final = "devices that wait for the host to queue work"
 _UNASKED: Final = "a rank that waits for requests"
-_OF_CAUSE: Final = {"unexplained": None, "uncovered": None, "jitter": _IN_TURNS, "bubble": _BUBBLE}
+_OF_CAUSE: Final = {
+    "unexplained": None,
+    "uncovered": None,
+    "jitter": _LAST_RANKS,
+    "bubble": _BUBBLE,
+    "launching": _LAUNCHING,
+}
 _OF_CATEGORY: Final[dict[str, str]] = {
     "transfer": _COMMUNICATION,
     "wait": _UNASKED,
@@ -51,12 +62,16 @@ _NEXT: Final = {
         "Hide reductions behind backprop, send fewer bytes, or use faster links; what each saves: "
         "tracelens whatif overlap=on, bandwidth*2."
     ),
-    _IN_TURNS: (
+    _LAST_RANKS: (
         "Give ranks equally much work in each step, or find what interrupts them: page Stragglers "
         "shows who was last in which step."
     ),
     _SERVERS: "Look at how long each shard serves (page PS shards); more shards share the work.",
     _BUBBLE: "Use more micro-batches per step, or a schedule with a smaller bubble.",
+    _LAUNCHING: (
+        "Queue more work per launch: larger batches, torch.compile or CUDA graphs, fused optimizers; "
+        "the timeline shows what the host does between kernels."
+    ),
     _UNASKED: "Use more workers, or let the rank that hands out tasks work on some, too.",
     "data loading": (
         "Load ahead with more workers (num_workers, prefetch_factor), or store the data closer."
@@ -118,25 +133,37 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
             helping[cause] = max(
                 helping.get(cause, findings[loss.finding]), findings[loss.finding], key=_saving
             )
+    last = find_last_ranks(facts, ledger)
+    if last:
+        shares[_LAST_RANKS] = last.share
     best = max(findings, key=_saving, default=None)
     cause = max(shares, key=shares.__getitem__, default=None)
     largest = shares[cause] if cause else 0.0
     if best and _saving(best) >= MIN_SHARE_OF_BOTTLENECK and _saving(best) > largest:
-        named = next((name for name, one in helping.items() if one is best), _name_finding(best))
-        return Bottleneck(
-            named, max(shares.get(named, 0.0), _saving(best)), best, _first_sentence(best)
-        )
-    if cause is None or (
-        largest < MIN_SHARE_OF_BOTTLENECK and ledger.useful >= MIN_USEFUL_IF_HEALTHY
-    ):
+        cause = next((name for name, one in helping.items() if one is best), _name_finding(best))
+        helping[cause], largest = best, max(shares.get(cause, 0.0), _saving(best))
+    elif largest < MIN_SHARE_OF_BOTTLENECK and ledger.useful >= MIN_USEFUL_IF_HEALTHY:
         return None
-    if cause == _IN_TURNS:
-        last = _find_last_ranks(facts)
-        if last:
-            return Bottleneck(cause, largest, helping.get(cause), last.why, last.where)
+    if cause is None:
+        return None
     finding = helping.get(cause)
     why = _first_sentence(finding) if finding else describe_share(facts, cause, largest)
+    if cause in _OWN_WORK:
+        return Bottleneck(cause, largest, finding, why, _name_ranks(facts, _OWN_WORK[cause]))
+    if last and (cause == _LAST_RANKS or (finding and finding.kind == "load_imbalance")):
+        return Bottleneck(cause, largest, finding, last.why, last.where)
     return Bottleneck(cause, largest, finding, why)
+
+
+def _name_ranks(facts: Facts, category: str) -> str:
+    """Name the ranks that have most of a category beyond the usual rank, if that is most of it."""
+    phases = facts.phases
+    spent = phases.by_worker(phases.of(category)).astype(np.float64)
+    beyond = np.maximum(spent - lower_medians(spent), 0.0)
+    if not beyond.any() or beyond.sum() < MIN_SHARE_OF_CATEGORY_BEYOND_PEERS * spent.sum():
+        return ""
+    named = np.flatnonzero(beyond >= MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED * beyond.sum())
+    return f"mostly of {fmt.listing('rank', [phases.pieces.ranks[one] for one in named.tolist()])}"
 
 
 def describe_share(facts: Facts, what: str, share: float) -> str:
@@ -176,43 +203,3 @@ def _name_finding(finding: Finding) -> str:
     """Name a finding by its kind, whom it is about, and the phase."""
     named = " ".join(filter(None, (KINDS[finding.kind].name, subject(finding))))
     return f"{named}, {fmt.phase(finding.phase)}" if finding.ranks and finding.phase else named
-
-
-@dataclass(frozen=True)
-class _LastRanks:
-    """Where ranks that are late in turns take longer, and how often each of them was last."""
-
-    where: str
-    why: str
-
-
-def _find_last_ranks(facts: Facts) -> _LastRanks | None:
-    """Return in which phase ranks that are late in turns take longer, and which ranks these are."""
-    own = facts.compute_time.levelled
-    total = np.nan_to_num(own.total, nan=0.0)
-    if not total.size or total.shape[1] < 2:
-        return None
-    last, rows = total.argmax(axis=1), np.arange(len(total))
-    later = np.array(
-        [
-            np.maximum(spent[rows, last] - lower_medians(spent), 0.0)
-            for spent in np.nan_to_num(own.own, nan=0.0)
-        ]
-    )
-    by_phase = later.sum(axis=1)
-    if not by_phase.any():
-        return None
-    phase = fmt.phase(own.phases[int(by_phase.argmax())])
-    by_rank = np.bincount(last, later.sum(axis=0), minlength=total.shape[1])
-    named = np.flatnonzero(by_rank >= MIN_SHARE_OF_DELAY_OF_RANK_NAMED * by_rank.sum())
-    ranks = [own.ranks[column] for column in named.tolist()]
-    most = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < len(own.ranks) else ""
-    counts = np.bincount(last, minlength=total.shape[1])
-    often = np.argsort(-counts, kind="stable")[: fmt.MOST_LISTED].tolist()
-    each = fmt.series([f"rank {own.ranks[column]} in {counts[column]:,}" for column in often])
-    extra = fmt.duration(float(by_phase.max()) / len(total))
-    why = (
-        f"Last of {len(total):,} steps was {each}; {phase} takes the last rank {extra} longer than the "
-        "usual one."
-    )
-    return _LastRanks(f"{phase}{most}", why)

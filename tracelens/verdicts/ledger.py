@@ -71,10 +71,14 @@ _ASK_WHY: Final = ("wait", "ps_queue", _UNINSTRUMENTED)  # what no category expl
 def measure(
     facts: Facts,
     useful: tuple[str, ...],
+    launching_ns: int,
     findings: Sequence[Finding],
     results: Mapping[str, Result],
 ) -> Ledger | None:
-    """Account for all time that is in no `useful` category; None where no worker recorded a step."""
+    """Account for all time that is in no `useful` category; None where no worker recorded a step.
+
+    `launching_ns` of the useful ones devices were idle, as the host queues work too slowly.
+    """
     trace, phases, roles = facts.trace, facts.phases, facts.roles
     if trace.steps.is_empty():
         return None
@@ -86,7 +90,9 @@ def measure(
         if name in _OWN_LOSSES and name not in useful
     }
     account = _Account.of(phases, useful, sum(beyond.get(_UNINSTRUMENTED, {}).values()), total)
+    account.left["idle"] += launching_ns / total
     share = 1.0 - sum(account.left.values())
+    account.book("idle", launching_ns / total, "launching")
     queues = _queues(results)
     at_shards = {
         kind: {shard: ns / total for shard, ns in spent.items()}
@@ -152,7 +158,7 @@ class _Account:
         for number, finding in enumerate(findings):
             rest = (finding.saving if finding.cost is None else finding.cost) or 0.0
             own = beyond.get(finding.phase or "", {}) if finding.ranks else {}
-            mine = sum(own.get(rank, 0.0) for rank in finding.ranks)
+            mine = float(sum(own.get(rank, 0.0) for rank in finding.ranks))
             if own and own.keys() <= {*finding.ranks}:  # no peers are left to compare with
                 mine = max(mine, finding.saving or 0.0)
             for name in _explained_by(finding):

@@ -8,6 +8,7 @@ import numpy as np
 
 from tracelens import plugins
 from tracelens.accounting import efficiency, phases
+from tracelens.accounting.device_time import measure_launching
 from tracelens.analyses import ANALYSES
 from tracelens.analyses.stragglers.findings import Stragglers
 from tracelens.distil.outline import outlined
@@ -71,10 +72,11 @@ def analyze(
     parted = trace.choice.ranks is not None
     findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
     useful = efficiency.find_useful(parts, serves=facts.roles.server is not None)
-    spent = efficiency.measure(trace, parts, useful)
+    launching_ns = measure_launching(trace, parts)
+    spent = efficiency.measure(trace, parts, useful, launching_ns)
     summary = _summary(trace, parts)
     notes = (*trace.notes, *_unjudged(results), *failed)
-    losses = ledger.measure(facts, useful, findings, results)
+    losses = ledger.measure(facts, useful, int(launching_ns.sum()), findings, results)
     return Report(
         verdict=conclusion.conclude(
             facts, summary=summary, findings=findings, ledger=losses, notes=notes

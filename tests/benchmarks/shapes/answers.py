@@ -108,12 +108,15 @@ class Statement:
         return not words or any(re.search(rf"\b{re.escape(w)}\b", self.text) for w in words)
 
     def names_steps(self, steps: tuple[int, int] | None) -> bool:
-        """Return True if the steps overlap and are not much more than the true ones."""
+        """Return True if the steps overlap and are not much more than the true ones.
+
+        One step beside them is right, too: what lies between two calls belongs to either step.
+        """
         if steps is None:
             return True
         if self.steps is None:
             return False
-        overlaps = self.steps[0] <= steps[1] and steps[0] <= self.steps[1]
+        overlaps = self.steps[0] <= steps[1] + 1 and steps[0] <= self.steps[1] + 1
         length, true_length = self.steps[1] - self.steps[0], steps[1] - steps[0]
         return overlaps and length <= 2 * true_length + 10
 

@@ -35,6 +35,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import fix_of, priced
 from tracelens.analyses.stragglers.location import parts_of, place_of
+from tracelens.analyses.stragglers.turns import find_turns
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.model.shown import Shown
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.sampled_code import Culprit
     from tracelens.analyses.stragglers.detection import Episode
     from tracelens.analyses.stragglers.location import Parts, Place
+    from tracelens.arrays import Flags
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
     from tracelens.replay.delays import Price
@@ -104,7 +106,18 @@ def run(facts: Facts) -> Stragglers:
         if _corroborated(facts, entry, lost_ns=cost.interval[0] * job)
         for found in [_straggler(own, entry, cost, majority=majority)]
     ]
-    return Stragglers(tuple(findings))
+    explained = _explained_by([entry for entry, _ in worth], own)
+    return Stragglers((*findings, *find_turns(own, job, facts, explained)))
+
+
+def _explained_by(found: list[Episode], own: ComputeTime) -> dict[str, Flags]:
+    """Return where, phase by phase, stragglers are delayed, [step, rank]."""
+    explained: dict[str, Flags] = {}
+    for entry in found:
+        for phase in (entry.phase, *entry.also):
+            before = explained.get(phase, np.zeros(own.total.shape, np.bool_))
+            explained[phase] = before | (entry.effect > 0)
+    return explained
 
 
 def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:

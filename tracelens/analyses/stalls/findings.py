@@ -16,7 +16,7 @@ import numpy as np
 from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.core_waits import core_wait_of_all
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.pace import COMPUTED, price_slowdown, warms_up
+from tracelens.analyses.stalls.pace import COMPUTED, price_slowdown, warms_up
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
@@ -212,7 +212,9 @@ def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
 def _finding(own: ComputeTime, phase: str, slow: _Slow, price: WorkPrice) -> Finding:
     steps = (int(own.steps[slow.rows[0]]), int(own.steps[slow.rows[-1]]))
     when = fmt.steps(*steps)
-    if slow.pattern == "sparse":
+    if len(slow.rows) <= fmt.MOST_LISTED and slow.pattern == "sparse":
+        when = fmt.listing("step", own.steps[slow.rows].tolist())
+    elif slow.pattern == "sparse":
         when = f"in {len(slow.rows)} of the {when}"
     extra = float(slow.residual.mean())
     fields = {

@@ -1,0 +1,1 @@
+"""Stalls and slow phases of all ranks."""

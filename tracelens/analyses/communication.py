@@ -178,8 +178,8 @@ def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) 
         alike = calls.filter(communicator=part["communicator"][0], op=op)
         has_one_algorithm = alike["algorithm"].n_unique() == 1
         steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
-        joined = price_joined_calls(replay, name, op, cost, steps=steps)
-        if joined and joined.saved_ns.sum() * joined.scale >= least_ns:
+        joined = price_joined_calls(replay, name, op, cost, least_ns=least_ns, steps=steps)
+        if joined:
             found.append(_finding(part, line, joined, job))
     return found
 
@@ -204,7 +204,7 @@ def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, fl
             bootstrap_interval(saved_ns, job), line.latency_interval, strict=True
         )
     )
-    low, high = joined.identity.widen((saving - float(below), saving + float(above)))
+    low, high = joined.replay.identity.widen((saving - float(below), saving + float(above)))
     return max(low, 0.0), min(high, 1.0)
 
 

@@ -13,15 +13,16 @@ import numpy as np
 
 from tracelens.errors import InvalidArgument
 from tracelens.replay.edits.algorithms import join_calls
+from tracelens.replay.edits.changed import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.arrays import Floats, Ints
-    from tracelens.replay.edits.changed import Changed
+    from tracelens.replay.model import Model
     from tracelens.stats.cost_line import CostModel
 
-__all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix"]
+__all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix", "apply_fix"]
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,10 @@ class JoinFix:
 
 
 Fix: TypeAlias = EditFix | WorkFix | TransferFix | JoinFix
+
+
+def apply_fix(model: Model, fix: WorkFix | TransferFix) -> Changed:
+    """Return a run with a fix."""
+    changed = Changed(model)
+    fix.apply(changed)
+    return changed

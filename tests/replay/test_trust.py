@@ -62,7 +62,7 @@ def wait_beside_calls() -> Trace:
     for step in range(STEPS):
         begin, met = 25 * step * MS, (25 * step + 20) * MS
         for rank in range(3):
-            at = {"step": step, "depth": 1, "thread": 0}
+            at: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
             arrived = met if rank < 2 else begin + 10 * MS
             rows += [
                 span(rank, "step", begin, met + 2 * MS, step=step),
@@ -73,7 +73,7 @@ def wait_beside_calls() -> Trace:
                 continue
             for number in range(8):
                 start, end = (begin + (number + of) * 5 * MS // 2 for of in (0, 1))
-                of_pair = {"communicator": PAIR, "bytes": 1000}
+                of_pair: dict[str, Any] = {"communicator": PAIR, "bytes": 1000}
                 rows.append(call(rank, 8 * step + number, start, end, **of_pair, **at))
     return in_order(rows, 3, pair=(0, 1))
 
@@ -89,11 +89,11 @@ def stages_with_a_wait() -> Trace:
             work = max(begin, received)
             worked = work + own_ms * MS
             over = free[rank] = received = worked + wait_ms * MS
-            at = {"step": step, "depth": 1}
-            message = {"seq": step, "bytes": 8, "communicator": WORLD}
+            at: dict[str, Any] = {"step": step, "depth": 1}
+            message: dict[str, Any] = {"seq": step, "bytes": 8, "communicator": WORLD}
             rows.append(span(rank, "step", begin, over, step=step))
             if rank:
-                part = {"op": "recv", "peer": rank - 1}
+                part: dict[str, Any] = {"op": "recv", "peer": rank - 1}
                 rows.append(span(rank, "reduction", begin, work, **part, **message, **at))
             rows.append(span(rank, "backprop", work, worked, **at))
             if wait_ms:

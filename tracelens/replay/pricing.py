@@ -174,21 +174,21 @@ def price_joined_calls(
         return None
     costs = Costs(model.links)
     tried: list[JoinedCalls] = []
-    for calls, moment in zip(model.calls, model.calls_at, strict=True):
+    for calls in model.calls:
         if not calls.can_be_joined(communicator, op):
             continue
         line = cost
         if steps is None:
             line = costs.models.get(model.links.lines.index(calls.line), cost)
         fix = JoinFix(communicator, op, 0, line, steps)
-        tried += _try_joins(replay, model, calls, moment, fix)
+        tried += _try_joins(replay, model, calls, fix)
     gains = [joined for joined in tried if joined.saved_ns.sum() * joined.scale >= least_ns]
     best_first = sorted(gains, key=lambda joined: joined.saved_ns.sum(), reverse=True)
     return next((joined for joined in best_first if joined.replay.identity.reliable), None)
 
 
 def _try_joins(
-    replay: WindowedReplay, model: Model, calls: Calls, moment: int, fix: JoinFix
+    replay: WindowedReplay, model: Model, calls: Calls, fix: JoinFix
 ) -> Iterator[JoinedCalls]:
     """Yield what joining calls into fewer and fewer messages saves: fixes with more and more bytes."""
     steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
@@ -201,7 +201,7 @@ def _try_joins(
     for parts in _part_counts(usual_calls):
         nbytes = int(np.ceil(np.median(sizes) / parts))
         changed = Changed(model)
-        joined = join_calls(changed, fix.cost, calls, moment, nbytes, steps=steps)
+        joined = join_calls(changed, fix.cost, calls, nbytes, steps=steps)
         messages = (len(joined) - np.count_nonzero(~is_joined)) / len(steps)
         replayed = replay.replay(changed)
         yield JoinedCalls(

@@ -78,11 +78,11 @@ class JoinFix:
             InvalidArgument: the run has no such calls.
         """
         model, joined = changed.model, 0
-        for calls, moment in zip(model.calls, model.calls_at, strict=True):
+        for calls in model.calls:
             if not calls.can_be_joined(self.communicator, self.op):
                 continue
             if self.steps is None or np.isin(calls.step, self.steps).any():
-                join_calls(changed, self.cost, calls, moment, self.nbytes, steps=self.steps)
+                join_calls(changed, self.cost, calls, self.nbytes, steps=self.steps)
                 joined += 1
         if not joined:
             raise InvalidArgument("the calls that it joins are not in the replayed steps.")

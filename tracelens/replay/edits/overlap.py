@@ -44,11 +44,9 @@ def no_overlap(changed: Changed) -> None:
     model, links = changed.model, changed.model.links
     begins = links.source < model.threads.moment_count
     found = 0
-    for call, at in zip(model.calls, model.calls_at, strict=True):
-        goes = {
-            at + 2 * last: at + 2 * first
-            for first, last in _runs(call, np.flatnonzero(call.in_flight))
-        }
+    for call in model.calls:
+        wires, runs = call.wires.tolist(), _runs(call, np.flatnonzero(call.in_flight))
+        goes = {wires[last]: wires[first] for first, last in runs}
         rows = np.flatnonzero(begins & np.isin(links.target, list(goes)))
         target = np.array([goes[one] for one in links.target[rows].tolist()], np.int64)
         several = target != links.target[rows]
@@ -69,9 +67,9 @@ def beside_backprop(changed: Changed) -> None:
     """
     model = changed.model
     count = 0
-    for call, at in zip(model.calls, model.calls_at, strict=True):
+    for call in model.calls:
         if call.line.what in _REDUCTIONS:
-            reductions = _Reductions.of(changed, call, at)
+            reductions = _Reductions.of(changed, call)
             count += sum(reductions.overlap(changed, chain) for chain in reductions.chains)
     if not count:
         raise InvalidArgument(
@@ -118,9 +116,10 @@ def write_in_background(changed: Changed, nbytes: str) -> None:
     ns_per_byte = max(pace)
     longest = wanted * ns_per_byte
     by_step: dict[int, list[tuple[int, int]]] = {}  # when runs of calls go, and are through
-    for call, at in zip(model.calls, model.calls_at, strict=True):
+    for call in model.calls:
+        wires = call.wires.tolist()
         for first, last in _runs(call, np.arange(call.height)):
-            ends = (at + 2 * first, at + 2 * last + 1)
+            ends = (wires[first], wires[last] + 1)
             by_step.setdefault(int(call.step[first]), []).append(ends)
     for now, then in pairwise(by_step[step] for step in sorted(by_step)):
         over = max((through for _, through in now), key=lambda moment: model.recorded[moment])
@@ -135,7 +134,7 @@ def write_in_background(changed: Changed, nbytes: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Reductions:
-    """Reductions of a communicator; number i goes at moment `at` + 2 i.
+    """Reductions of a communicator.
 
     [call, worker]: `begin` are the moments at which ranks begin them, -1 where it is none; `enters` and
     `leaves` the links to the wire, and from it. [moment]: `since_backprop` is how long before it
@@ -144,7 +143,6 @@ class _Reductions:
     """
 
     call: Calls
-    at: int
     begin: Ints
     enters: Indices
     leaves: Indices
@@ -153,17 +151,17 @@ class _Reductions:
     other: Floats
 
     @classmethod
-    def of(cls, changed: Changed, call: Calls, at: int) -> Self:
+    def of(cls, changed: Changed, call: Calls) -> Self:
         """Find them in a run."""
         model = changed.model
-        enters, leaves = find_rank_links(model, call, at)
+        enters, leaves = find_rank_links(model, call)
         begin = np.where(enters >= 0, model.links.source[enters], -1)
         backprop, other = (
             model.threads.add_after_moments(changed.worked(names))
             for names in (("backprop",), ("update", "forward", "data"))
         )
         since_backprop = _since_backprop(model.threads)
-        return cls(call, at, begin, enters, leaves, since_backprop, backprop, other)
+        return cls(call, begin, enters, leaves, since_backprop, backprop, other)
 
     @property
     def chains(self) -> list[list[list[int]]]:
@@ -211,10 +209,10 @@ class _Reductions:
             edge = begin - 1 - self.call.worker
             since = self.since_backprop[begin] + left[:, None] * self.backprop[begin]
             lag = np.maximum(changed.lag[edge] - since, 0.0)
-            source, target = np.broadcast_arrays(begin - 1, (self.at + 2 * np.array(part))[:, None])
+            source, target = np.broadcast_arrays(begin - 1, self.call.wires[part][:, None])
             changed.follow(source.ravel(), target.ravel(), lag.ravel())
         rows = np.concatenate(chain)
-        wire = self.at + 2 * rows
+        wire = self.call.wires[rows]
         changed.release(self.enters[rows].ravel())
         changed.follow(wire[:-1] + 1, wire[1:])
         leaves = self.leaves[rows[:-1]][self.call.stops[rows[:-1]]]

@@ -273,8 +273,9 @@ class Model:
             ValueError: with these links, moments follow each other in a circle.
         """
         tasks = self.tasks if tasks is None else tasks
-        if not len(tasks.link) and not more and (kept is None or kept.all()):
-            return self.graph.play(lag)
+        if not len(tasks.link) and not more:
+            graph = self.graph if kept is None or kept.all() else self.graph.keep(kept)
+            return graph.play(lag)
         links = self.links
         bound = np.ones(len(lag), np.bool_) if kept is None else kept.copy()
         bound[tasks.link] = False

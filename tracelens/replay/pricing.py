@@ -71,8 +71,8 @@ class TransferPrice:
 class JoinedCalls:
     """What joining the calls of a communicator saves, by a fix that joins them.
 
-    `saved_ns` is of each replayed step with such calls; the run has `scale` times as many. A usual step
-    has `messages` then, instead of `calls`.
+    `saved_ns` is of each replayed step with such calls, and of as many others as it stands for. A usual
+    step has `messages` then, instead of `calls`.
     """
 
     saved_ns: Floats
@@ -80,7 +80,6 @@ class JoinedCalls:
     messages: int
     calls: int
     replay: ChangedReplay
-    scale: float
 
 
 @dataclass(frozen=True)
@@ -172,19 +171,16 @@ def price_joined_calls(
     model = replay.build_around(replay.phases.steps)
     if model is None:
         return None
-    costs = Costs(model.links)
+    lines = Costs(model.links).models if steps is None else {}
     tried: list[JoinedCalls] = []
     for calls in model.calls:
-        if not calls.can_be_joined(communicator, op):
-            continue
-        line = cost
-        if steps is None:
-            line = costs.models.get(model.links.lines.index(calls.line), cost)
-        fix = JoinFix(communicator, op, 0, line, steps)
-        tried += _try_joins(replay, model, calls, fix)
-    gains = [joined for joined in tried if joined.saved_ns.sum() * joined.scale >= least_ns]
-    best_first = sorted(gains, key=lambda joined: joined.saved_ns.sum(), reverse=True)
-    return next((joined for joined in best_first if joined.replay.identity.reliable), None)
+        if calls.can_be_joined(communicator, op):
+            line = lines.get(model.links.lines.index(calls.line), cost)
+            fix = JoinFix(communicator, op, 0, line, steps)
+            tried += _try_joins(replay, model, calls, fix)
+    best_first = sorted(tried, key=lambda joined: -joined.saved_ns.sum())
+    gains = (joined for joined in best_first if joined.saved_ns.sum() >= least_ns)
+    return next((joined for joined in gains if joined.replay.identity.reliable), None)
 
 
 def _try_joins(
@@ -205,12 +201,11 @@ def _try_joins(
         messages = (len(joined) - np.count_nonzero(~is_joined)) / len(steps)
         replayed = replay.replay(changed)
         yield JoinedCalls(
-            saved_ns=_attribute(replayed.saved_ns, model, steps),
+            saved_ns=_attribute(replayed.saved_ns, model, steps) * _scale(model, replay.phases),
             fix=dataclasses.replace(fix, nbytes=nbytes),
             messages=max(round(messages), 1),
             calls=usual_calls,
             replay=replayed,
-            scale=_scale(model, replay.phases),
         )
 
 
@@ -266,7 +261,7 @@ def price_edits(
     try:
         replayed = replay.replay(edited(model, edits))
         saved_ns, identity = replayed.saved_ns * scale, replayed.identity
-    except (InvalidArgument, ValueError) as error:
+    except InvalidArgument as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
     if identity.doubt:
         return EditPrice(edits, refusal=identity.doubt)

@@ -63,7 +63,7 @@ class Ambiguity:
         for reason, other in model.alternatives:
             try:
                 savings.append(measure_saving(other))
-            except (InvalidArgument, ValueError):
+            except InvalidArgument:
                 continue
             if abs(savings[-1] - saving) > widest:
                 widest, unknown = abs(savings[-1] - saving), reason

@@ -39,10 +39,10 @@ _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 
-    `start`, `end`, `stops` and `thread` are [call, rank], `worker` is [rank]; `on_wire` is from when on
-    each was on the wire, and `through` when the first rank left it. `follows` says which could not go
-    before the one before was through. In a replay, number i goes at moment `at` + 2 i and is through at
-    the next one.
+    `start`, `end`, `stops` and `thread` are [call, rank], `worker` is [rank]; `bucket` is negative where
+    that is not known. `on_wire` is from when on each was on the wire, and `through` when the first rank
+    left it. `follows` says which could not go before the one before was through. In a replay, number i
+    goes at moment `at` + 2 i and is through at the next one.
     """
 
     uid: str
@@ -54,6 +54,7 @@ class Calls:
     thread: Ints
     step: Ints
     nbytes: Ints
+    bucket: Ints
     root: Ints
     on_wire: Ints
     through: Ints
@@ -213,6 +214,7 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
         thread=np.asarray(grid.thread[rows]),
         step=grid.first("step")[rows].astype(np.int64),
         nbytes=grid.first("nbytes")[rows],
+        bucket=grid.first("bucket")[rows],
         root=_roots(grid, rows),
         on_wire=on_wire,
         through=np.maximum(through, on_wire),

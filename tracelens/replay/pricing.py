@@ -236,7 +236,10 @@ class EditPrice:
 
 
 def price_edits(
-    replay: WindowedReplay, *edits: str, lost: tuple[Ints, Floats] | None = None
+    replay: WindowedReplay,
+    *edits: str,
+    lost: tuple[Ints, Floats] | None = None,
+    saving_only: bool = False,
 ) -> EditPrice:
     """Return what edits, made together, save of the job: what `tracelens whatif` answers.
 
@@ -244,6 +247,7 @@ def price_edits(
         replay: Of the run.
         edits: Such as ``placement=chunked``.
         lost: Steps, and what of their time the edits concern, ns, where that is not in all steps alike.
+        saving_only: The saving is a bound of another one, so that its own interval is not needed.
     """
     if replay.trace.parted:
         return EditPrice(edits, refusal="ranks were left out")
@@ -260,13 +264,15 @@ def price_edits(
 
     try:
         replayed = replay.replay(edited(model, edits))
-        saved_ns, identity = replayed.saved_ns * scale, replayed.identity
+        saved_ns = replayed.saved_ns * scale
     except InvalidArgument as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
-    if identity.doubt:
-        return EditPrice(edits, refusal=identity.doubt)
     saving = float(saved_ns.sum()) / replayed_ns
-    low, high = identity.widen(bootstrap_interval(saved_ns, replayed_ns))
+    if saving_only:
+        return EditPrice(edits, saving)
+    if doubt := replayed.identity.doubt:
+        return EditPrice(edits, refusal=doubt)
+    low, high = replayed.identity.widen(bootstrap_interval(saved_ns, replayed_ns))
     ambiguity = Ambiguity.find(
         model,
         saving,

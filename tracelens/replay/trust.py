@@ -156,12 +156,7 @@ class ChangedReplay:
 
 
 def _measure_rigid_share(changed: Changed, times: Floats) -> float:
-    """Return the rigid time on the critical path, as a share of the run without changes.
-
-    Args:
-        changed: The run with changes.
-        times: When its moments come, ns.
-    """
+    """Return the rigid time on the critical path, as a share of the run; `times` are its moments', ns."""
     lengths = changed.model.lengths
     replayed_ns = float(lengths(times).sum())
     shorter_ns = float(lengths(changed.replayed(SHARE_TO_SHORTEN_LENGTHS)).sum())

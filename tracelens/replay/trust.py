@@ -156,7 +156,7 @@ class ChangedReplay:
 
 
 def _measure_rigid_share(changed: Changed, times: Floats) -> float:
-    """Return the rigid time on the critical path, as a share of the run; `times` are its moments', ns."""
+    """Return the rigid share of the critical path; `times` are when moments come, ns."""
     lengths = changed.model.lengths
     replayed_ns = float(lengths(times).sum())
     shorter_ns = float(lengths(changed.replayed(SHARE_TO_SHORTEN_LENGTHS)).sum())

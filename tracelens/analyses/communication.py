@@ -22,7 +22,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.pricing import price_joined_calls
-from tracelens.stats.robust import bootstrap_interval, join_intervals
+from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
     from tracelens.accounting.communication.call_costs import Costs
@@ -197,10 +197,13 @@ def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
 def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, float]:
     """Join the doubt about single steps with that about the latency."""
     saving = float(joined.saved_ns.sum()) / job
-    least, most = (saving * latency / line.latency_ns for latency in line.latency_interval)
-    interval = join_intervals(saving, bootstrap_interval(joined.saved_ns, job), (least, most))
-    low, high = joined.replay.identity.widen(interval)
-    return low, min(high, 1.0)
+    drawn = bootstrap_interval(joined.saved_ns, job)
+    below, above = (
+        np.hypot(bound - saving, (latency / line.latency_ns - 1) * saving)
+        for bound, latency in zip(drawn, line.latency_interval, strict=True)
+    )
+    low, high = joined.replay.identity.widen((saving - float(below), saving + float(above)))
+    return max(low, 0.0), min(high, 1.0)
 
 
 def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int) -> Finding:

@@ -48,6 +48,19 @@ def test_moments_follow_the_last_that_they_wait_for() -> None:
     assert graph.play(np.array([3.0, 1.0, 2.0, 1.0])).tolist() == [0.0, 3.0, 1.0, 5.0]
 
 
+def test_moments_that_follow_nothing_any_more_come_as_they_did() -> None:
+    """A graph without edges is replayed like one that never had them, layers without edges included."""
+    rng = np.random.default_rng(3)
+    source = rng.integers(0, 40, 120)
+    target = source + rng.integers(1, 10, 120)
+    recorded, lag = np.sort(rng.random(50)), rng.random(120)
+    graph = Graph.of(recorded, source, target, lag)
+    for share in (0.0, 0.1, 0.5, 1.0):
+        kept = rng.random(120) < share
+        fewer = Graph.of(recorded, source[kept], target[kept], lag[kept])
+        assert graph.keep(kept).play(lag).tolist() == fewer.play(lag[kept]).tolist()
+
+
 def test_the_unchanged_replay_is_the_run() -> None:
     """To the nanosecond, clocks that were aligned included."""
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())

@@ -2,18 +2,113 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
 import pytest
 from support.runs.analysed import trace as run
-from support.runs.traces import call, span, trace_of
+from support.runs.traces import WORLD, call, span, trace_of
 
 from tracelens.accounting import phases
+from tracelens.analyses import stage_imbalance
+from tracelens.facts import Facts
 from tracelens.load import prepare
+from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.model import Model
+from tracelens.replay.pricing import price_edits, price_faster_calls, price_joined_calls
 from tracelens.replay.trust import Identity
+from tracelens.replay.windows import WindowedReplay
 from tracelens.simulator.synthetic import Scenario
+from tracelens.stats.cost_line import CostModel
 from tracelens.verdicts.whatif import whatif
 
+if TYPE_CHECKING:
+    from tracelens.model.trace import Trace
+
 MS = 10**6
+STEPS = 30
+PAIR = "pair"
+
+
+def in_order(rows: list[dict[str, Any]], ranks: int, pair: tuple[int, ...] = ()) -> Trace:
+    """Return the trace of some spans; two of the ranks may have a communicator of their own."""
+    rows.sort(key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
+    trace = trace_of(rows, ranks=ranks)
+    own = pl.DataFrame([(PAIR, PAIR, list(pair))], schema=trace.communicators.schema, orient="row")
+    communicators = pl.concat([trace.communicators, own[: len(pair)]])
+    return prepare(replace(trace, communicators=communicators))
+
+
+def wait_before_meeting() -> Trace:
+    """Rank 0 works while rank 1 is blocked by what nothing tells; then both meet."""
+    rows = []
+    for step in range(STEPS):
+        begin, end = 30 * step * MS, (30 * step + 22) * MS
+        for rank, (kind, lasts_ms) in enumerate((("backprop", 20), ("wait", 15))):
+            over = begin + lasts_ms * MS
+            rows += [
+                span(rank, "step", begin, end, step=step),
+                span(rank, kind, begin, over, step=step, depth=1),
+                call(rank, step, over, end, step=step, depth=1, thread=0),
+            ]
+    return in_order(rows, 2)
+
+
+def wait_beside_calls() -> Trace:
+    """Two ranks make 8 calls in 20 ms; another is blocked for 10 ms by what nothing tells; all meet."""
+    rows = []
+    for step in range(STEPS):
+        begin, met = 25 * step * MS, (25 * step + 20) * MS
+        for rank in range(3):
+            at: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
+            arrived = met if rank < 2 else begin + 10 * MS
+            rows += [
+                span(rank, "step", begin, met + 2 * MS, step=step),
+                call(rank, step, arrived, met + 2 * MS, **at),
+            ]
+            if rank == 2:
+                rows.append(span(rank, "wait", begin, arrived, **at))
+                continue
+            for number in range(8):
+                start, end = (begin + (number + of) * 5 * MS // 2 for of in (0, 1))
+                of_pair: dict[str, Any] = {"communicator": PAIR, "bytes": 1000}
+                rows.append(call(rank, 8 * step + number, start, end, **of_pair, **at))
+    return in_order(rows, 3, pair=(0, 1))
+
+
+def stages_with_a_wait() -> Trace:
+    """Three stages work 8, 22 and 6 ms; the first is also blocked for 7 ms by what nothing tells."""
+    rows = []
+    free = [0, 0, 0]
+    for step in range(STEPS):
+        received = 0
+        for rank, (own_ms, wait_ms) in enumerate(((8, 7), (22, 0), (6, 0))):
+            begin = free[rank]
+            work = max(begin, received)
+            worked = work + own_ms * MS
+            over = free[rank] = received = worked + wait_ms * MS
+            at: dict[str, Any] = {"step": step, "depth": 1}
+            message: dict[str, Any] = {"seq": step, "bytes": 8, "communicator": WORLD}
+            rows.append(span(rank, "step", begin, over, step=step))
+            if rank:
+                part: dict[str, Any] = {"op": "recv", "peer": rank - 1}
+                rows.append(span(rank, "reduction", begin, work, **part, **message, **at))
+            rows.append(span(rank, "backprop", work, worked, **at))
+            if wait_ms:
+                rows.append(span(rank, "wait", worked, over, **at))
+            if rank < 2:
+                part = {"op": "send", "peer": rank + 1}
+                rows.append(span(rank, "reduction", over - 1000, over, **part, **message, **at))
+    return in_order(rows, 3)
+
+
+def windows_of(trace: Trace) -> WindowedReplay:
+    """Return the replay that prices findings, reliable as long as nothing is changed."""
+    replay = WindowedReplay(trace, phases.run(trace))
+    assert replay.build_whole() is not None
+    return replay
 
 
 @pytest.mark.parametrize("wait_ms", [1, 3, 10])
@@ -42,21 +137,47 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
 
 
 def test_an_edit_after_which_unknown_waits_are_critical_is_doubted() -> None:
-    """Rank 0 works while rank 1 is blocked by what nothing tells; then both meet."""
-    rows = []
-    for step in range(30):
-        begin, end = 30 * step * MS, (30 * step + 22) * MS
-        for rank, (kind, lasts_ms) in enumerate((("backprop", 20), ("wait", 15))):
-            over = begin + lasts_ms * MS
-            rows += [
-                span(rank, "step", begin, end, step=step),
-                span(rank, kind, begin, over, step=step, depth=1),
-                call(rank, step, over, end, step=step, depth=1, thread=0),
-            ]
-    rows.sort(key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
-    found = whatif(prepare(trace_of(rows, ranks=2)), "phase:backprop=0")
+    trace = wait_before_meeting()
+    found = whatif(trace, "phase:backprop=0")
     assert found.identity.reliable
     assert found.answers[0].doubt is not None
+    price = price_edits(windows_of(trace), "phase:backprop=0")
+    assert price.saving is None
+    assert price.refusal == found.answers[0].doubt
+
+
+@pytest.mark.parametrize(("takes", "is_replayed"), [(0.9, True), (0.3, False)])
+def test_faster_calls_beside_which_unknown_waits_are_critical(
+    takes: float, *, is_replayed: bool
+) -> None:
+    """They are priced by what they lose, as in a run that cannot be replayed."""
+    replay = windows_of(wait_beside_calls())
+    steps, lost_ns = np.arange(STEPS), np.full(STEPS, (1 - takes) * 20 * MS)
+    fix = TransferFix(steps, {PAIR: np.full(STEPS, takes)})
+    price = price_faster_calls(replay, fix, lost_ns)
+    assert (price.fix is fix) == is_replayed
+    assert (price.identity is not None) == is_replayed
+
+
+def test_calls_are_joined_as_long_as_no_unknown_wait_is_critical() -> None:
+    """Into 4 messages: fewer are through before the unknown wait is over."""
+    cost = CostModel(2.0 * MS, 500.0, (1.9 * MS, 2.1 * MS), (490.0, 510.0), 0.0, 1000, 8000)
+    replay = windows_of(wait_beside_calls())
+    joined = price_joined_calls(replay, PAIR, "allreduce", cost, least_ns=0.0)
+    assert joined is not None
+    assert joined.messages == 4
+    assert joined.replay.identity.reliable
+    least_ns = float(joined.saved_ns.sum()) + 1
+    assert price_joined_calls(replay, PAIR, "allreduce", cost, least_ns=least_ns) is None
+
+
+def test_stages_that_unknown_waits_make_unequal_are_not_priced() -> None:
+    """With as much work as others the first stage would be the longest one, for it waits as well."""
+    trace = stages_with_a_wait()
+    assert windows_of(trace)
+    found = stage_imbalance.run(Facts(trace, phases.run(trace)))
+    assert found.stages["own_ns"].to_list() == pytest.approx([8 * MS, 22 * MS, 6 * MS], rel=1e-3)
+    assert not found.findings
 
 
 def test_the_interval_holds_what_rigid_time_may_save() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -269,6 +270,37 @@ def test_reductions_in_flight_after_backprop_go_beside_it() -> None:
     (answer,) = whatif(trace, "overlap=on").answers
     assert answer.notes[0].startswith("24 reductions")
     assert answer.saving * 100 == pytest.approx(10, abs=0.5)
+
+
+def name_buckets(trace: Trace, ready: tuple[float, ...]) -> Trace:
+    """Return a run whose backprop has a span for each bucket, until a share of backprop is done."""
+    events = trace.events.collect()
+    backprop = events.filter(pl.col("kind") == "backprop")
+    length = pl.col("end_ns") - pl.col("start_ns")
+    spans = [
+        backprop.with_columns(
+            start_ns=pl.col("start_ns") + (length * first).round().cast(pl.Int64),
+            end_ns=pl.col("start_ns") + (length * last).round().cast(pl.Int64),
+            bucket=pl.lit(bucket, pl.Int32),
+            depth=pl.lit(2, events.schema["depth"]),
+        )
+        for bucket, (first, last) in enumerate(pairwise((0.0, *ready)))
+    ]
+    rows = pl.concat([events, *spans])
+    order = [pl.col("process"), pl.col("start_ns"), -pl.col("end_ns")]
+    return prepare(trace.with_(events=rows.sort(*order, maintain_order=True).lazy()))
+
+
+@pytest.mark.parametrize("has_spans", [True, False])
+def test_a_bucket_is_full_when_its_span_of_backprop_ends(*, has_spans: bool) -> None:
+    """Equal buckets that are full late leave less to overlap than their bytes say."""
+    ready = (0.7, 0.8, 0.9, 1.0)
+    blocking = replace(BLOCKING, buckets=4, bucket_sizes=(), transfer_ms=4.0, bucket_ready=ready)
+    trace = run(blocking)
+    (answer,) = whatif(name_buckets(trace, ready) if has_spans else trace, "overlap=on").answers
+    truth = 1 - duration_ns(replace(blocking, overlap=True)) / duration_ns(blocking)
+    assert (answer.saving == pytest.approx(truth, rel=0.02)) == has_spans
+    assert ("its bucket's last span of it ends" in answer.notes[0]) == has_spans
 
 
 @pytest.mark.parametrize("edits", [("phase:data=0",), ("phase:data/2", "phase:data=0", "rank:2=0")])

@@ -178,8 +178,8 @@ def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) 
         alike = calls.filter(communicator=part["communicator"][0], op=op)
         has_one_algorithm = alike["algorithm"].n_unique() == 1
         steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
-        joined = price_joined_calls(replay, name, op, cost, steps=steps)
-        if joined and joined.saved_ns.sum() * joined.scale >= least_ns:
+        joined = price_joined_calls(replay, name, op, cost, least_ns=least_ns, steps=steps)
+        if joined:
             found.append(_finding(part, line, joined, job))
     return found
 
@@ -196,15 +196,13 @@ def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
 
 def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, float]:
     """Join the doubt about single steps with that about the latency."""
-    saved_ns = joined.saved_ns * joined.scale
-    saving = float(saved_ns.sum()) / job
+    saving = float(joined.saved_ns.sum()) / job
+    drawn = bootstrap_interval(joined.saved_ns, job)
     below, above = (
-        np.hypot(drawn - saving, (latency / line.latency_ns - 1) * saving)
-        for drawn, latency in zip(
-            bootstrap_interval(saved_ns, job), line.latency_interval, strict=True
-        )
+        np.hypot(bound - saving, (latency / line.latency_ns - 1) * saving)
+        for bound, latency in zip(drawn, line.latency_interval, strict=True)
     )
-    low, high = joined.identity.widen((saving - float(below), saving + float(above)))
+    low, high = joined.replay.identity.widen((saving - float(below), saving + float(above)))
     return max(low, 0.0), min(high, 1.0)
 
 
@@ -224,7 +222,7 @@ def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int)
         },
         phase="reduction",
         pattern="persistent",
-        saving=float(joined.saved_ns.sum()) * joined.scale / job,
+        saving=float(joined.saved_ns.sum()) / job,
         interval=_interval(joined, line, job),
         fix=joined.fix,
         evidence={

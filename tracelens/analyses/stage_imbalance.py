@@ -23,8 +23,7 @@ from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
-from tracelens.replay.edits.changed import Changed
-from tracelens.replay.edits.fixes import WorkFix
+from tracelens.replay.edits.fixes import WorkFix, apply_fix
 from tracelens.stats.robust import bootstrap_interval, medians
 
 if TYPE_CHECKING:
@@ -88,8 +87,7 @@ def run(facts: Facts) -> StageImbalance:
     if replay is None:
         return StageImbalance(table)
     found = _finding(facts, replay, own, stages, usual)
-    alike = Changed(replay)
-    WorkFix(own.steps, _changes(own, stages, alike=True)).apply(alike)
+    alike = apply_fix(replay, WorkFix(own.steps, _changes(own, stages, alike=True)))
     bubble = replay.measure_waits_ns(alike.lag)
     return StageImbalance(table, bubble, () if found is None else (found,))
 
@@ -132,13 +130,11 @@ def _finding(
     if few or is_long.mean() < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
     fix = WorkFix(own.steps, _changes(own, stages, alike=False))
-    changed = Changed(replay)
-    fix.apply(changed)
-    saved_ns = changed.measure_savings_ns()[np.searchsorted(replay.steps, fix.steps)]
-    lost = np.maximum(saved_ns, 0.0)
+    replayed = facts.replay.replay(apply_fix(replay, fix))
+    lost = np.maximum(replayed.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
     job = max(job_ns(facts.trace), 1)
     saving = float(lost.sum()) / job
-    if saving < MIN_SAVING_OF_EVEN_STAGES:
+    if saving < MIN_SAVING_OF_EVEN_STAGES or not replayed.identity.reliable:
         return None
     members = stages.members[slowest]
     ranks = tuple(own.ranks[rank] for rank in members)
@@ -157,7 +153,7 @@ def _finding(
         pattern="persistent",
         slowdown=float(middle[slowest] / max(float(middle.mean()), 1.0)),
         saving=saving,
-        interval=facts.replay.identity_of(replay).widen(bootstrap_interval(lost, job)),
+        interval=replayed.identity.widen(bootstrap_interval(lost, job)),
         fix=fix,
         evidence={
             "stage": slowest,

@@ -39,9 +39,10 @@ _ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 
-    `start`, `end`, `stops` and `thread` are [call, rank], `worker` is [rank]; `on_wire` is from when on
-    each was on the wire, and `through` when the first rank left it. `follows` says which could not go
-    before the one before was through.
+    `start`, `end`, `stops` and `thread` are [call, rank], `worker` is [rank]; `bucket` is negative where
+    that is not known. `on_wire` is from when on each was on the wire, and `through` when the first rank
+    left it. `follows` says which could not go before the one before was through. In a replay, number i
+    goes at moment `at` + 2 i and is through at the next one.
     """
 
     uid: str
@@ -53,10 +54,12 @@ class Calls:
     thread: Ints
     step: Ints
     nbytes: Ints
+    bucket: Ints
     root: Ints
     on_wire: Ints
     through: Ints
     follows: Flags
+    at: int = 0
 
     @property
     def height(self) -> int:
@@ -72,6 +75,11 @@ class Calls:
     def line(self) -> Line:
         """What takes alike."""
         return Line(COLLECTIVES[self.op], len(self.worker), network=True)
+
+    @property
+    def wires(self) -> Ints:
+        """The moment at which each goes."""
+        return self.at + 2 * np.arange(self.height)
 
     @property
     def is_rooted(self) -> bool:
@@ -115,15 +123,15 @@ class Calls:
         through = np.maximum(np.minimum(self.through, end.min(axis=1)), self.on_wire)
         return replace(self, end=end, through=through)
 
-    def add_links(self, links: Links, threads: Threads, first: int) -> None:
-        """Add what they follow; each was on the wire from moment `first` + 2 x its place to the next."""
+    def add_links(self, links: Links, threads: Threads) -> None:
+        """Add what they follow."""
         sides, shape = self.sides, self.start.shape
         begin, end = threads.find_both(sides)
         end = np.where(end < 0, threads.find_needed(sides.worker, sides.end), end)
         if self.is_rooted:
             self._add_rooted(links, begin.reshape(shape), end.reshape(shape))
             return
-        on_wire = first + 2 * np.arange(self.height)
+        on_wire = self.wires
         everyone = np.repeat(on_wire, len(self.worker))
         links.add(begin, everyone, np.zeros(len(everyone)))
         links.add(on_wire[:-1] + 1, on_wire[1:], np.zeros(self.height - 1), self.follows[1:])
@@ -206,6 +214,7 @@ def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) ->
         thread=np.asarray(grid.thread[rows]),
         step=grid.first("step")[rows].astype(np.int64),
         nbytes=grid.first("nbytes")[rows],
+        bucket=grid.first("bucket")[rows],
         root=_roots(grid, rows),
         on_wire=on_wire,
         through=np.maximum(through, on_wire),

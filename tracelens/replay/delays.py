@@ -74,49 +74,46 @@ def price_delay(
     `length` is how long each rank's steps were; without it, as long as it computed.
     """
     total = np.nan_to_num(total, nan=0.0)
-    side_by_side = measure_side_by_side(total, effect)
     replayed = None if replay is None else replay(effect)
     if replayed is None or not replayed.identity.reliable:
         replayed = replay = None
+    side_by_side = measure_side_by_side(total, effect)
     lost = side_by_side if replayed is None else replayed.saved
-    touched = np.asarray(effect.any(axis=1))
-    late = effect > 0
-    after = late.copy()
-    after[1:] |= late[:-1]  # what follows is not for itself
-    waited = _waited(np.where(after, 0.0, wait), touched)
-    caused = np.minimum(waited, max(lost.sum(), 0.0))
-    cost = float(caused.sum() / (total.shape[1] * job_ns))
-    waiting = int(np.count_nonzero(caused > MIN_SHARE_OF_DELAY_IN_WAITS * lost.sum()))
-    limits = _measure_limits(total, effect, unsure, replay)
-    communicating = 0
+    waited = np.minimum(_measure_waits(wait, effect), max(lost.sum(), 0.0))
+    waiting = int(np.count_nonzero(waited > MIN_SHARE_OF_DELAY_IN_WAITS * lost.sum()))
+    limits, communicating = _measure_limits(total, effect, unsure, replay), 0
     if replayed is None and waits_known and not waiting and lost.any():
         whole = total if length is None else np.nan_to_num(length, nan=0.0)
-        beside = _longer_than_late(whole - total, late)
+        beside = _longer_than_late(whole - total, effect > 0)
         communicating = int(np.count_nonzero(beside > MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost.sum()))
         if not communicating:
             counts = _at_the_end(whole, effect) / lost.sum()
             lost, limits = lost * counts, [limit * counts for limit in limits]
-    drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
-    saving = float(lost.sum()) / job_ns
-    # The doubt about single steps, and that about the lateness itself.
-    interval = join_intervals(saving, drawn, (limits[0] / job_ns, limits[1] / job_ns))
-    if replayed is not None:
-        interval = replayed.identity.widen(interval)
-    low, high = interval
-    absorbed, in_flight = _absorbed(lost, effect), 0.0
-    if replayed is not None and replayed.in_flight:
-        in_flight = max(absorbed - _absorbed(side_by_side, effect), 0.0)
+    low, high = _find_interval(lost, effect, limits, job_ns, replayed)
+    absorbed = _absorbed(lost, effect)
+    is_in_flight = replayed is not None and replayed.in_flight
     return Price(
-        saving=max(saving, 0.0),
+        saving=max(float(lost.sum()) / job_ns, 0.0),
         interval=(low if waits_known else 0.0, max(high, 0.0)),
-        cost=cost,
+        cost=float(waited.sum() / (total.shape[1] * job_ns)),
         waiting=waiting,
         absorbed=absorbed,
-        in_flight=in_flight,
+        in_flight=max(absorbed - _absorbed(side_by_side, effect), 0.0) if is_in_flight else 0.0,
         communicating=communicating,
         inferred=replayed is not None and replayed.inferred and not waiting,
         is_replayed=replayed is not None,
     )
+
+
+def _find_interval(
+    lost: Floats, effect: Floats, limits: list[float], job_ns: float, replayed: Savings | None
+) -> tuple[float, float]:
+    """Return the interval of the saving: the doubt about single steps, and about the delay itself."""
+    touched = effect.any(axis=1)
+    drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
+    low, high = (limit / job_ns for limit in limits)
+    interval = join_intervals(float(lost.sum()) / job_ns, drawn, (low, high))
+    return interval if replayed is None else replayed.identity.widen(interval)
 
 
 def _measure_limits(
@@ -124,11 +121,11 @@ def _measure_limits(
 ) -> list[float]:
     """Return what is saved at least and at most, ns, if the delay is smaller or larger: 95 %."""
     limits = []
-    for factor in (1 - TWO_SIDED * unsure, 1 + TWO_SIDED * unsure):
+    for factor in dict.fromkeys((1 - TWO_SIDED * unsure, 1 + TWO_SIDED * unsure)):
         savings = None if replay is None else replay(effect * factor)
         saved_ns = savings.saved if savings else measure_side_by_side(total, effect * factor)
         limits.append(float(saved_ns.sum()))
-    return limits
+    return [limits[0], limits[-1]]
 
 
 def _absorbed(lost: Floats, effect: Floats) -> float:
@@ -167,8 +164,13 @@ def _longer_than_late(beside: Floats, late: Flags) -> Floats:
     return np.asarray(np.where(late[rows], 0.0, beside[rows] - theirs).sum(axis=0))
 
 
-def _waited(wait: Floats, touched: Flags) -> Floats:
-    """Sum what each rank waited in the touched steps and those after (where updates are felt)."""
-    felt = touched.copy()
-    felt[1:] |= touched[:-1]
-    return np.asarray(wait[felt].sum(axis=0))
+def _measure_waits(wait: Floats, effect: Floats) -> Floats:
+    """Return what each rank waits in delayed steps, and in those that follow, where updates are felt.
+
+    Ranks that are delayed themselves do not wait for others: neither in that step nor in the next one.
+    """
+    is_late = effect > 0
+    follows_delay, felt = is_late.copy(), np.asarray(effect.any(axis=1))
+    follows_delay[1:] |= is_late[:-1]
+    felt[1:] |= felt[:-1]
+    return np.asarray(np.where(follows_delay, 0.0, wait)[felt].sum(axis=0))

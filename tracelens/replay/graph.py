@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.caching import cached_property
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Indices, Ints
+    from tracelens.arrays import Flags, Floats, Indices, Ints
 
 __all__ = ["Graph"]
 
@@ -42,6 +42,12 @@ class Graph:
         order = np.lexsort((target, layer))
         layers = np.searchsorted(layer[order], np.arange(1, layer.max(initial=0) + 2))
         return cls(recorded, source, target, lag, order, layers)
+
+    def keep(self, kept: Flags) -> Self:
+        """Return it with some of its edges (flags); moments keep the order in which they are played."""
+        is_kept = kept[self.order]
+        kept_before = np.append(0, np.cumsum(is_kept))
+        return replace(self, order=self.order[is_kept], layers=np.unique(kept_before[self.layers]))
 
     def play(self, lag: Floats) -> Floats:
         """Return when all moments come with other lags; those that follow nothing come as they did."""

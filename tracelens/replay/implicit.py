@@ -215,6 +215,7 @@ def _infer_calls(
         thread=np.full((count, len(group)), -1, np.int64),
         step=step[waits, 0].astype(np.int64),
         nbytes=np.full(count, -1, np.int64),
+        bucket=np.full(count, -1, np.int64),
         root=np.full(count, -1, np.int64),
         on_wire=on_wire[waits],
         through=end_ns[waits].min(axis=1),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -56,28 +57,19 @@ MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01
 class Model:
     """A run that can be replayed.
 
-    The first links are those of `threads`, in their order. `ends` are moments at which steps end,
-    [step, worker], -1 where a worker lacks one, `begin_ns` is when the first of them began; `rows` are
-    the steps of the first links, -1 for none. `calls` are on the wire from moment `calls_at`
-    on, two moments a call; services of `requests` are from moment `requests_at` on, two each.
-    `variables` are the bytes of each that workers push, by key; `algorithms` how collectives were
-    carried out, by their number of ranks. `build` makes another model of the same steps.
+    `begin_ns` is when the first of `steps` began. `messages` are sent and received ones, `released` says
+    when workers went on because of an update. `build` makes another model of the same steps.
     """
 
+    trace: Trace
     steps: Ints
     begin_ns: int
     threads: Threads
-    rows: Ints
-    ends: Ints
-    links: LinkTable
-    recorded: Floats
+    messages: tuple[Sides, Sides]
     calls: tuple[Calls, ...]
-    calls_at: tuple[int, ...]
+    queue: Queue
     requests: Requests
-    requests_at: int
-    ranks: tuple[int, ...]
-    variables: dict[int, int]
-    algorithms: dict[int, frozenset[str]]
+    released: Sides
     build: Callable[..., Self | None]
 
     @classmethod
@@ -116,59 +108,91 @@ class Model:
         if not windows:
             return None
         timeline = Timeline.from_pieces(_take_pieces(phases, windows))
-        first, last = _find_ends(windows)
-        sent, received = messages_of(trace, timeline, first, last)
-        recorded_calls, queue = _read_calls(trace, timeline, windows, (sent, received))
+        begins_ns, ends_ns = _find_ends(windows)
+        messages = messages_of(trace, timeline, begins_ns, ends_ns)
+        calls, queue = _read_calls(trace, timeline, windows, messages)
         requests = _read_requests(trace, timeline, windows)
         in_recorded_order |= requests.served.height > MAX_SERVICES_IN_ARRIVAL_ORDER
         requests = replace(requests, in_recorded_order=in_recorded_order, alternative=alternative)
-        asked = requests.sides
-        sides = [sent, received, *(call.sides for call in recorded_calls), asked]
-        implicit = [*_implicit_calls(trace, timeline, windows, sides)]
-        calls = (*recorded_calls, *implicit)
-        sides += [call.sides for call in implicit]
-        released = requests.released(timeline, sides)
-        exchanged = [requests.needed if side is asked else side for side in sides]
-        exchanged += [released, requests.needs_apart, _find_updates(timeline)]
-        threads = Threads.from_sides(timeline, windows, exchanged)
-        links = Links()
-        recorded = [threads.moments]
-        places, count = [], threads.moment_count
-        for call in calls:
-            places.append(count)
-            count += 2 * call.height
-            recorded.append(np.stack([call.on_wire, call.through], axis=1).ravel())
-        recorded.append(requests.moments)
-        times = np.concatenate(recorded)
-        for call, place in zip(calls, places, strict=True):
-            call.add_links(links, threads, place)
-        queue.add_links(links, calls, places)
-        if requests.asked.height:
-            requests.add_links(links, threads, count, times, released)
+        sides = [*messages, *(call.sides for call in calls), requests.sides]
+        calls += _implicit_calls(trace, timeline, windows, sides)
+        met = [*messages, *(call.sides for call in calls)]
+        released = requests.released(timeline, [*met, requests.sides])
+        met += [requests.needed, requests.needs_apart, released, _find_updates(timeline)]
+        threads = Threads.from_sides(timeline, windows, met)
+        places = accumulate((2 * call.height for call in calls), initial=threads.moment_count)
+        return cls(
+            trace=trace,
+            steps=np.unique(pl.concat(windows)["step"].to_numpy()).astype(np.int64),
+            begin_ns=int(begins_ns.min()),
+            threads=threads,
+            messages=messages,
+            calls=tuple(
+                replace(call, at=place) for call, place in zip(calls, places, strict=False)
+            ),
+            queue=queue,
+            requests=requests,
+            released=released,
+            build=partial(cls._build, trace, phases, steps),
+        )
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The rank of each worker."""
+        return tuple(self.trace.workers["rank"].to_list())
+
+    @cached_property
+    def rows(self) -> Ints:
+        """The step of each first link, as a row of `steps`; -1 of none."""
+        return self.threads.find_rows(self.steps)
+
+    @cached_property
+    def ends(self) -> Ints:
+        """Moments at which steps end, [step, worker]; -1 where a worker lacks one."""
+        return self.threads.find_ends(self.steps)
+
+    @cached_property
+    def requests_at(self) -> int:
+        """The first moment of `requests`: two a service, when it began and ended."""
+        return self.threads.moment_count + 2 * sum(call.height for call in self.calls)
+
+    @cached_property
+    def _moments(self) -> Ints:
+        """When all moments were, ns."""
+        on_wires = [np.stack([call.on_wire, call.through], axis=1).ravel() for call in self.calls]
+        return np.concatenate([self.threads.moments, *on_wires, self.requests.moments])
+
+    @cached_property
+    def recorded(self) -> Floats:
+        """When all moments were, ns: those of threads, of calls, and of services."""
+        return self._moments.astype(np.float64)
+
+    @cached_property
+    def links(self) -> LinkTable:
+        """What each moment follows; the first links are those of `threads`, in their order."""
+        links, times, threads = Links(), self._moments, self.threads
+        for call in self.calls:
+            call.add_links(links, threads)
+        self.queue.add_links(links, self.calls)
+        if self.requests.asked.height:
+            self.requests.add_links(links, threads, self.requests_at, times, self.released)
         caused = [links.targets]
-        for source, target, lag in message_edges(sent, received, threads):
+        for source, target, lag in message_edges(*self.messages, threads):
             links.add(source, target, lag)
             # A message that had come earlier did not end the wait.
             caused.append(target[times[source] + lag >= times[target]])
         links.add_first(*threads.order(np.concatenate(caused)))
-        step_numbers = np.unique(pl.concat(windows)["step"].to_numpy()).astype(np.int64)
-        return cls(
-            steps=step_numbers,
-            begin_ns=int(first.min()),
-            threads=threads,
-            rows=threads.find_rows(step_numbers),
-            ends=threads.find_ends(step_numbers),
-            links=links.table(times),
-            recorded=times.astype(np.float64),
-            calls=calls,
-            calls_at=tuple(places),
-            requests=requests,
-            requests_at=count,
-            ranks=tuple(trace.workers["rank"].to_list()),
-            variables=requests.variables,
-            algorithms=_algorithms(trace),
-            build=partial(cls._build, trace, phases, steps),
-        )
+        return links.table(times)
+
+    @cached_property
+    def algorithms(self) -> dict[int, frozenset[str]]:
+        """How collectives of so many ranks were carried out, as far as it was recorded."""
+        table = recorded_algorithms(self.trace).group_by("communicator").agg("algorithm")
+        known, algorithms = dict(table.iter_rows()), dict[int, frozenset[str]]()
+        for grid in self.trace.calls:
+            names = frozenset(word.replace("-", "_") for word in known.get(grid.uid, ()))
+            algorithms[len(grid.ranks)] = algorithms.get(len(grid.ranks), frozenset()) | names
+        return algorithms
 
     @cached_property
     def alternatives(self) -> tuple[tuple[str, Model], ...]:
@@ -218,9 +242,9 @@ class Model:
         """The bytes of each variable, by key; empty unless that of all that servers do is known."""
         requests = self.requests
         sized = (requests.served["bytes"].fill_null(0) > 0).to_numpy()
-        known = np.isin(requests.keys, list(self.variables))
+        known = np.isin(requests.keys, list(self.requests.variables))
         whole = bool(known[sized & (requests.worker_of_services >= 0)].all())
-        return self.variables if whole else {}
+        return self.requests.variables if whole else {}
 
     @cached_property
     def tasks(self) -> Tasks:
@@ -249,8 +273,9 @@ class Model:
             ValueError: with these links, moments follow each other in a circle.
         """
         tasks = self.tasks if tasks is None else tasks
-        if not len(tasks.link) and not more and (kept is None or kept.all()):
-            return self.graph.play(lag)
+        if not len(tasks.link) and not more:
+            graph = self.graph if kept is None or kept.all() else self.graph.keep(kept)
+            return graph.play(lag)
         links = self.links
         bound = np.ones(len(lag), np.bool_) if kept is None else kept.copy()
         bound[tasks.link] = False
@@ -572,16 +597,6 @@ def _implicit_calls(
     ]
     steps = [part["step"].to_numpy().astype(np.int64) for part in windows]
     return find_implicit_calls(timeline, steps, communication, groups, trace.uncertainty_ns)
-
-
-def _algorithms(trace: Trace) -> dict[int, frozenset[str]]:
-    """Return how collectives of so many ranks were carried out, as far as it was recorded."""
-    known = dict(recorded_algorithms(trace).group_by("communicator").agg("algorithm").iter_rows())
-    found: dict[int, frozenset[str]] = {}
-    for grid in trace.calls:
-        mine = frozenset(word.replace("-", "_") for word in known.get(grid.uid, ()))
-        found[len(grid.ranks)] = found.get(len(grid.ranks), frozenset()) | mine
-    return found
 
 
 def _find_updates(timeline: Timeline) -> Sides:

@@ -18,7 +18,7 @@ from tracelens.replay.delays import measure_side_by_side
 from tracelens.replay.edits.algorithms import join_calls
 from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
-from tracelens.replay.edits.fixes import EditFix, JoinFix
+from tracelens.replay.edits.fixes import EditFix, JoinFix, apply_fix
 from tracelens.replay.edits.read import edited
 from tracelens.replay.trust import Ambiguity
 from tracelens.stats.robust import bootstrap_interval
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.fixes import TransferFix, WorkFix
     from tracelens.replay.model import Model
-    from tracelens.replay.trust import Identity
+    from tracelens.replay.trust import ChangedReplay, Identity
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
 
@@ -71,16 +71,15 @@ class TransferPrice:
 class JoinedCalls:
     """What joining the calls of a communicator saves, by a fix that joins them.
 
-    `saved_ns` is of each replayed step with such calls; the run has `scale` times as many. A usual step
-    has `messages` then, instead of `calls`. `identity` is that of the replay.
+    `saved_ns` is of each replayed step with such calls, and of as many others as it stands for. A usual
+    step has `messages` then, instead of `calls`.
     """
 
     saved_ns: Floats
     fix: JoinFix
     messages: int
     calls: int
-    identity: Identity
-    scale: float = 1.0
+    replay: ChangedReplay
 
 
 @dataclass(frozen=True)
@@ -126,16 +125,15 @@ def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats
     """
     steps = fix.steps
     model = replay.build_around(steps)
-    if model is None:
+    replayed = None if model is None else replay.replay(apply_fix(model, fix))
+    if model is None or replayed is None or not replayed.identity.reliable:
         return TransferPrice(np.minimum(lost_ns, exposed_transfer(replay.phases, steps)))
-    changed = Changed(model)
-    fix.apply(changed)
-    saved_ns = _attribute(changed.measure_savings_ns(), model, steps)
+    saved_ns = _attribute(replayed.saved_ns, model, steps)
     is_replayed = np.isin(steps, model.steps)
     saved_share = float(saved_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     priced_ns: Floats = lost_ns * saved_share
     priced_ns[is_replayed] = saved_ns
-    return TransferPrice(priced_ns, fix, replay.identity_of(model))
+    return TransferPrice(priced_ns, fix, replayed.identity)
 
 
 def _attribute(saved_ns: Floats, model: Model, steps: Ints) -> Floats:
@@ -154,39 +152,39 @@ def price_joined_calls(
     op: str,
     cost: CostModel,
     *,
+    least_ns: float,
     steps: Ints | None = None,
 ) -> JoinedCalls | None:
     """Return what joining the calls of a communicator saves at best; None if that is not known.
 
-    1, 2, 3, 4, 6, 8, 12 ... messages of a step's bytes are tried.
+    1, 2, 3, 4, 6, 8, 12 ... messages of a step's bytes are tried. The best of those whose replay is
+    reliable is returned.
 
     Args:
         replay: Of the run whose calls these are.
         communicator: Of the calls.
         op: What they do.
         cost: What such a call takes by its bytes; the line of the replay is used if it has one.
+        least_ns: What it saves of the run at least; None is returned if it is less.
         steps: The steps whose calls are alike, and `cost` is for; None = all.
     """
     model = replay.build_around(replay.phases.steps)
     if model is None:
         return None
-    costs = Costs(model.links)
-    best = None
-    for calls, moment in zip(model.calls, model.calls_at, strict=True):
-        if not calls.can_be_joined(communicator, op):
-            continue
-        line = cost
-        if steps is None:
-            line = costs.models.get(model.links.lines.index(calls.line), cost)
-        fix = JoinFix(communicator, op, 0, line, steps)
-        for joined in _try_joins(model, calls, moment, fix, replay.identity_of(model)):
-            if best is None or joined.saved_ns.sum() > best.saved_ns.sum():
-                best = joined
-    return best and dataclasses.replace(best, scale=_scale(model, replay.phases))
+    lines = Costs(model.links).models if steps is None else {}
+    tried: list[JoinedCalls] = []
+    for calls in model.calls:
+        if calls.can_be_joined(communicator, op):
+            line = lines.get(model.links.lines.index(calls.line), cost)
+            fix = JoinFix(communicator, op, 0, line, steps)
+            tried += _try_joins(replay, model, calls, fix)
+    best_first = sorted(tried, key=lambda joined: -joined.saved_ns.sum())
+    gains = (joined for joined in best_first if joined.saved_ns.sum() >= least_ns)
+    return next((joined for joined in gains if joined.replay.identity.reliable), None)
 
 
 def _try_joins(
-    model: Model, calls: Calls, moment: int, fix: JoinFix, identity: Identity
+    replay: WindowedReplay, model: Model, calls: Calls, fix: JoinFix
 ) -> Iterator[JoinedCalls]:
     """Yield what joining calls into fewer and fewer messages saves: fixes with more and more bytes."""
     steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
@@ -199,14 +197,15 @@ def _try_joins(
     for parts in _part_counts(usual_calls):
         nbytes = int(np.ceil(np.median(sizes) / parts))
         changed = Changed(model)
-        joined = join_calls(changed, fix.cost, calls, moment, nbytes, steps=steps)
+        joined = join_calls(changed, fix.cost, calls, nbytes, steps=steps)
         messages = (len(joined) - np.count_nonzero(~is_joined)) / len(steps)
+        replayed = replay.replay(changed)
         yield JoinedCalls(
-            saved_ns=_attribute(changed.measure_savings_ns(), model, steps),
+            saved_ns=_attribute(replayed.saved_ns, model, steps) * _scale(model, replay.phases),
             fix=dataclasses.replace(fix, nbytes=nbytes),
             messages=max(round(messages), 1),
             calls=usual_calls,
-            identity=identity,
+            replay=replayed,
         )
 
 
@@ -237,7 +236,10 @@ class EditPrice:
 
 
 def price_edits(
-    replay: WindowedReplay, *edits: str, lost: tuple[Ints, Floats] | None = None
+    replay: WindowedReplay,
+    *edits: str,
+    lost: tuple[Ints, Floats] | None = None,
+    saving_only: bool = False,
 ) -> EditPrice:
     """Return what edits, made together, save of the job: what `tracelens whatif` answers.
 
@@ -245,6 +247,7 @@ def price_edits(
         replay: Of the run.
         edits: Such as ``placement=chunked``.
         lost: Steps, and what of their time the edits concern, ns, where that is not in all steps alike.
+        saving_only: The saving is a bound of another one, so that its own interval is not needed.
     """
     if replay.trace.parted:
         return EditPrice(edits, refusal="ranks were left out")
@@ -260,11 +263,16 @@ def price_edits(
     replayed_ns = float(model.lengths(model.recorded).sum())
 
     try:
-        saved_ns = edited(model, edits).measure_savings_ns() * scale
-    except (InvalidArgument, ValueError) as error:
+        replayed = replay.replay(edited(model, edits))
+        saved_ns = replayed.saved_ns * scale
+    except InvalidArgument as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
     saving = float(saved_ns.sum()) / replayed_ns
-    low, high = replay.identity_of(model).widen(bootstrap_interval(saved_ns, replayed_ns))
+    if saving_only:
+        return EditPrice(edits, saving)
+    if doubt := replayed.identity.doubt:
+        return EditPrice(edits, refusal=doubt)
+    low, high = replayed.identity.widen(bootstrap_interval(saved_ns, replayed_ns))
     ambiguity = Ambiguity.find(
         model,
         saving,

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
-from tracelens.replay.timeline import IS_BLOCKED, Timeline
+from tracelens.replay.timeline import IS_BACKPROP, IS_BLOCKED, Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,6 @@ __all__ = ["find_needs", "measure_unknown_needs"]
 # share of a pull: a worker that is blocked for as much needs it when it ends [chosen]
 MIN_SHARE_OF_PULL_BLOCKED: Final = 0.9
 _IS_FORWARD: Final = np.isin(CATEGORIES, ("forward",))
-_IS_BACKPROP: Final = np.isin(CATEGORIES, ("backprop",))
 
 
 def find_needs(asked: pl.DataFrame, timeline: Timeline, steps: Sequence[pl.DataFrame]) -> Ints:
@@ -134,8 +133,8 @@ def _measure_shares(
         sent = pushes["start_ns"].to_numpy()
         starts = steps[worker]["start_ns"].to_numpy()
         window = np.searchsorted(starts, sent, "right")
-        done = pieces[worker].spent_before(_IS_BACKPROP, sent)
-        since = pieces[worker].spent_before(_IS_BACKPROP, starts)[np.maximum(window - 1, 0)]
+        done = pieces[worker].spent_before(IS_BACKPROP, sent)
+        since = pieces[worker].spent_before(IS_BACKPROP, starts)[np.maximum(window - 1, 0)]
         is_same = np.diff(window, prepend=-1) == 0
         before = np.where(is_same, np.append(0.0, done)[:-1], since)
         for key, ns in zip(pushes["key"].to_list(), (done - before).tolist(), strict=True):

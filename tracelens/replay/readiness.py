@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from tracelens.accounting.categories import CATEGORIES
+from tracelens.replay.timeline import IS_BACKPROP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,6 @@ MIN_UNQUEUED_CALLS: Final = 4
 # share of queued calls: all are ready when so many have begun [chosen]
 QUANTILE_OF_QUEUED_CALLS: Final = 0.05
 _REDUCTIONS: Final = ("allreduce", "reduce_scatter")
-_IS_BACKPROP: Final = np.arange(len(CATEGORIES)) == CATEGORIES.index("backprop")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +90,8 @@ class Queue:
         is_queued[self.row[cells], self.column[cells]] = True
         return is_queued
 
-    def add_links(self, links: Links, calls: Sequence[Calls], places: Sequence[int]) -> None:
-        """Let each queued call go no earlier than the one before it has left the stream.
-
-        Number i of the calls of a group goes at moment `places[group]` + 2 i, and is through one later.
-        """
+    def add_links(self, links: Links, calls: Sequence[Calls]) -> None:
+        """Let each queued call go no earlier than the one before it has left the stream."""
         for group in np.unique(self.group).tolist():
             for before in np.unique(self.before_group[self.group == group]).tolist():
                 cells = (self.group == group) & (self.before_group == before)
@@ -106,7 +102,7 @@ class Queue:
                 pair = np.stack([row, before_row])[:, order]
                 is_last = np.append((np.diff(pair) != 0).any(axis=0), True)
                 row, before_row = pair[:, is_last]
-                source, target = places[before] + 2 * before_row + 1, places[group] + 2 * row
+                source, target = calls[before].wires[before_row] + 1, calls[group].wires[row]
                 links.add(source, target, lag_ns[order][is_last])
 
 
@@ -216,7 +212,7 @@ class _Backprop:
         self._bounds, self._steps = pieces.bounds, windows["step"].to_numpy()
         edges = (windows[name].to_numpy() for name in ("start_ns", "end_ns"))
         self._done_ns, self._first_ns, self._last_ns = (
-            pieces.spent_before(_IS_BACKPROP, moments) for moments in (pieces.bounds, *edges)
+            pieces.spent_before(IS_BACKPROP, moments) for moments in (pieces.bounds, *edges)
         )
 
     def share_at(self, step: Ints, moments: Ints) -> Floats:

@@ -141,7 +141,7 @@ class Requests:
         whole = (sent["end_ns"] - sent["start_ns"]).sum()
         return hidden / max(float(whole), 1.0)
 
-    @property
+    @cached_property
     def variables(self) -> dict[int, int]:
         """The bytes of each variable that is pushed, by its key: all its parts in a step together."""
         pushed = self.asked.filter(pl.col("op") == "push").drop_nulls(["key", "bytes"])

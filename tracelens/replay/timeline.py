@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Array, Flags, Floats, Ints
 
-__all__ = ["IS_BLOCKED", "Timeline"]
+__all__ = ["IS_BACKPROP", "IS_BLOCKED", "Timeline"]
 
 # share of a blocked stretch: what another thread noted so soon after its end ended it [chosen]
 MAX_DELAY_OF_NOTICE: Final = 0.05
 # share of the time since the end: a thread that waited no longer looked only when all
 # was over [chosen]
 MAX_WAIT_IF_ALREADY_OVER: Final = 0.05
+IS_BACKPROP: Final = np.isin(CATEGORIES, "backprop")
 IS_BLOCKED: Final = np.isin(CATEGORIES, ("wait", "ps_queue", "transfer"))
 _NO_PIECE: Final = -1  # code: what stands behind the last piece of a worker [definition]
 _UPDATE: Final = CATEGORIES.index("update")

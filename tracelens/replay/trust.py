@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
+from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import percent
 from tracelens.replay.edits.changed import Changed
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.replay.model import Model
 
-__all__ = ["Ambiguity", "Identity"]
+__all__ = ["Ambiguity", "ChangedReplay", "Identity"]
 
 # share of the run, or of the usual step: a replay without edits that is further off
 # is not reliable [chosen]
@@ -62,7 +63,7 @@ class Ambiguity:
         for reason, other in model.alternatives:
             try:
                 savings.append(measure_saving(other))
-            except (InvalidArgument, ValueError):
+            except InvalidArgument:
                 continue
             if abs(savings[-1] - saving) > widest:
                 widest, unknown = abs(savings[-1] - saving), reason
@@ -95,21 +96,8 @@ class Identity:
     def of(cls, model: Model) -> Self:
         """Replay a run without edits, and with all known lengths shorter."""
         whole, median_step = model.errors
-        return cls(whole, median_step, model.kept_share, 0.0).after(Changed(model), model.usual)
-
-    def after(self, changed: Changed, times: Floats) -> Self:
-        """Return it with the rigid time after edits, if that is more: another path may be critical then.
-
-        Args:
-            changed: The run with edits.
-            times: When its moments come, ns.
-        """
-        lengths = changed.model.lengths
-        replayed_ns = float(lengths(times).sum())
-        shorter_ns = float(lengths(changed.replayed(SHARE_TO_SHORTEN_LENGTHS)).sum())
-        rigid_ns = replayed_ns - (replayed_ns - shorter_ns) / SHARE_TO_SHORTEN_LENGTHS
-        rigid = min(rigid_ns / max(float(lengths(changed.model.usual).sum()), 1.0), 1.0)
-        return replace(self, rigid=max(self.rigid, rigid))
+        rigid = max(_measure_rigid_share(Changed(model), model.usual), 0.0)
+        return cls(whole, median_step, model.kept_share, rigid)
 
     def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of a saving that also holds what rigid time may save.
@@ -137,3 +125,40 @@ class Identity:
                 "does not tell, which no edit changes"
             )
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class ChangedReplay:
+    """The replay of a run with changes; `before` is the identity of the run without them."""
+
+    changed: Changed
+    before: Identity
+
+    @cached_property
+    def times(self) -> Floats:
+        """When moments come, ns."""
+        return self.changed.replayed()
+
+    @cached_property
+    def saved_ns(self) -> Floats:
+        """By how much shorter each step is than without the changes, ns, [step]."""
+        model = self.changed.model
+        return model.lengths(model.usual) - model.lengths(self.times)
+
+    @cached_property
+    def identity(self) -> Identity:
+        """How reliable the saving is: another path may be critical, which is more rigid.
+
+        It takes a second replay, so ask only for what a saving is stated of.
+        """
+        rigid = max(self.before.rigid, _measure_rigid_share(self.changed, self.times))
+        return replace(self.before, rigid=rigid)
+
+
+def _measure_rigid_share(changed: Changed, times: Floats) -> float:
+    """Return the rigid share of the critical path; `times` are when moments come, ns."""
+    lengths = changed.model.lengths
+    replayed_ns = float(lengths(times).sum())
+    shorter_ns = float(lengths(changed.replayed(SHARE_TO_SHORTEN_LENGTHS)).sum())
+    rigid_ns = replayed_ns - (replayed_ns - shorter_ns) / SHARE_TO_SHORTEN_LENGTHS
+    return min(rigid_ns / max(float(lengths(changed.model.usual).sum()), 1.0), 1.0)

@@ -22,7 +22,7 @@ from tracelens.model.fmt import percent
 from tracelens.replay.edits.read import edited, fix_number, known_edits
 from tracelens.replay.model import Model
 from tracelens.replay.stretches import Stretches
-from tracelens.replay.trust import Ambiguity, Identity
+from tracelens.replay.trust import Ambiguity, ChangedReplay, Identity
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
-    from tracelens.replay.edits.changed import Changed
     from tracelens.replay.edits.fixes import Fix
 
 __all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf"]
@@ -165,11 +164,10 @@ class Replay:
         Raises:
             InvalidArgument: as `asked` does.
         """
-        model, changed = self.model, edited(self.model, edits, self.fixes)
-        times = _replayed(changed, edits)
+        model, replayed = self.model, self._replay(edits)
         return (
             Stretches.of(model, model.usual, model.links.lag, row),
-            Stretches.of(model, times, changed.lag, row),
+            Stretches.of(model, replayed.times, replayed.changed.lag, row),
         )
 
     def saved(self, *edits: str) -> Floats:
@@ -178,8 +176,7 @@ class Replay:
         Raises:
             InvalidArgument: as `asked` does.
         """
-        changed = edited(self.model, edits, self.fixes)
-        return self.model.lengths(self.model.usual) - self.model.lengths(_replayed(changed, edits))
+        return self._replay(edits).saved_ns
 
     @cached_property
     def identity(self) -> Identity:
@@ -187,14 +184,11 @@ class Replay:
         return Identity.of(self.model)
 
     def _answer(self, edits: Sequence[str]) -> Answer:
-        model = self.model
-        changed = edited(model, edits, self.fixes)
-        times = _replayed(changed, edits)
-        saved = model.lengths(model.usual) - model.lengths(times)
+        model, replayed = self.model, self._replay(edits)
+        saved, identity = replayed.saved_ns, replayed.identity
         recorded = model.lengths(model.recorded)
         whole, count = float(recorded.sum()), len(recorded)
         share = float(saved.sum() / whole)
-        identity = self.identity.after(changed, times)
         doubt = identity.doubt if self.identity.reliable else None
         low, high = predicted(share, identity.widen(bootstrap_interval(saved, whole)))
         ambiguity = Ambiguity.find(model, share, lambda other: self._saving(other, edits))
@@ -203,7 +197,10 @@ class Replay:
             doubt = ambiguity.doubt
         low, high = self._interval_of_finding(edits, share) or (low, high)
         before = whole / count
-        waits = model.waited(model.usual, model.links.lag), model.waited(times, changed.lag)
+        waits = (
+            model.waited(model.usual, model.links.lag),
+            model.waited(replayed.times, replayed.changed.lag),
+        )
         return Answer(
             edits=tuple(edits),
             before_ns=before,
@@ -215,7 +212,7 @@ class Replay:
                 rank: (float(was) / count, float(then) / count)
                 for rank, was, then in zip(model.ranks, *waits, strict=True)
             },
-            notes=tuple(changed.notes),
+            notes=tuple(replayed.changed.notes),
             doubt=doubt,
         )
 
@@ -234,6 +231,9 @@ class Replay:
         low, high = finding.interval
         return low * share / finding.saving, high * share / finding.saving
 
+    def _replay(self, edits: Sequence[str]) -> ChangedReplay:
+        return ChangedReplay(edited(self.model, edits, self.fixes), self.identity)
+
     def _saving(self, model: Model, edits: Sequence[str]) -> float:
         """Return what edits save of another model of the run."""
         saved_ns = edited(model, edits, self.fixes).measure_savings_ns()
@@ -242,12 +242,3 @@ class Replay:
     def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
         steps = len(self.model.steps)
         return WhatIf(self.trace, steps, self.identity, tuple(answers), tuple(refused))
-
-
-def _replayed(changed: Changed, edits: Sequence[str]) -> Any:
-    try:
-        return changed.replayed()
-    except ValueError:
-        raise InvalidArgument(
-            f"{', '.join(edits)}: what the last call of a step follows needs an earlier one to be over."
-        ) from None

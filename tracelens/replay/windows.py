@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.caching import cached_property
-from tracelens.replay.edits.changed import Changed
+from tracelens.replay.edits.fixes import WorkFix, apply_fix
 from tracelens.replay.model import Model
-from tracelens.replay.trust import Identity
+from tracelens.replay.trust import ChangedReplay, Identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Indices, Ints
     from tracelens.model.trace import Trace
+    from tracelens.replay.edits.changed import Changed
 
 __all__ = ["Savings", "WindowedReplay"]
 
@@ -43,20 +44,19 @@ class Savings:
     """By how much shorter each step is, ns, [step].
 
     `in_flight` says whether reductions run beside the training threads, `inferred` whether ranks meet in
-    collectives that no span shows. `replays` are those of windows: how far each is from the run without
-    the effect, the window with it, and when its moments come then, ns.
+    collectives that no span shows. `replays` are those of windows.
     """
 
     saved: Floats
     in_flight: bool
     inferred: bool
-    replays: tuple[tuple[Identity, Changed, Floats], ...]
+    replays: tuple[ChangedReplay, ...]
 
     @cached_property
     def identity(self) -> Identity:
         """That of the least reliable replay."""
-        after = (identity.after(changed, times) for identity, changed, times in self.replays)
-        return max(after, key=lambda identity: identity.rigid)
+        identities = (replay.identity for replay in self.replays)
+        return max(identities, key=lambda identity: identity.rigid)
 
 
 @dataclass(eq=False)
@@ -82,11 +82,11 @@ class WindowedReplay:
         """
         if self.trace.parted:
             return None
-        late = effect.max(axis=1)
+        late, fix = effect.max(axis=1), WorkFix(steps, ((tuple(names), effect),))
         windows = self._choose_windows(np.flatnonzero(late), len(steps))
         saved, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
         in_flight = inferred = False
-        replays: list[tuple[Identity, Changed, Floats]] = []
+        replays: list[ChangedReplay] = []
         for first, stop in windows:
             model = self._build_reliable(steps[first:stop])
             if model is None:
@@ -94,12 +94,8 @@ class WindowedReplay:
             in_flight |= any(call.in_flight.any() for call in model.calls)
             inferred |= any(call.is_implicit for call in model.calls)
             rows = np.arange(first, stop)
-            changed = Changed(model)
-            changed.reduce_work(names, effect[rows], steps[rows])
-            times = changed.replayed()
-            replays.append((self.identity_of(model), changed, times))
-            saved_ns = model.lengths(model.usual) - model.lengths(times)
-            saved[rows] = saved_ns[np.searchsorted(model.steps, steps[rows])]
+            replays.append(self.replay(apply_fix(model, fix)))
+            saved[rows] = replays[-1].saved_ns[np.searchsorted(model.steps, steps[rows])]
             # Calls that a window cuts through are not replayed.
             inside = rows[first > 0 : len(rows) - (stop < len(steps))]
             is_replayed[inside] = True
@@ -108,6 +104,10 @@ class WindowedReplay:
         share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
         saved = np.where(is_replayed, saved, late * share)
         return Savings(saved, in_flight, inferred, tuple(replays))
+
+    def replay(self, changed: Changed) -> ChangedReplay:
+        """Replay a window with changes."""
+        return ChangedReplay(changed, self.identity_of(changed.model))
 
     def build_whole(self) -> Model | None:
         """Return the model of all steps, however many there are; None if no replay is reliable."""

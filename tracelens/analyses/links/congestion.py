@@ -97,14 +97,14 @@ def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Findi
     if slow is None or not groups or _compute_slowdown(facts.phases, steps, slow):
         return []
     hit = steps[slow.inside]
-    price, *others = (
-        _price(facts.replay, calls, hit, groups, usual)
-        for usual in (1.0, 1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
-    )
+    price = _price(facts.replay, calls, hit, groups, 1.0)
     saving = float(price.saved_ns.sum()) / job
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
-    less, more = (float(other.saved_ns.sum()) / job for other in others)
+    less, more = (
+        float(_price(facts.replay, calls, hit, groups, usual).saved_ns.sum()) / job
+        for usual in (1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
+    )
     ranks, level = _ranks_of(trace, groups), float(np.median(np.concatenate([*groups.values()])))
     when, pattern = _describe_steps(steps, slow)
     return [

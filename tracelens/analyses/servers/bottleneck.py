@@ -200,7 +200,8 @@ def _incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
     # The best goodput is in doubt, too: links would be so much slower, or faster.
     doubt = TWO_SIDED * max(link.doubt for link in links.values())
     least, most = (
-        price_edits(exchange.replay, "incast=off", f"link*{pace:.6f}").saving or 0.0
+        price_edits(exchange.replay, "incast=off", f"link*{pace:.6f}", saving_only=True).saving
+        or 0.0
         for pace in (1 / (1 + doubt), 1 + doubt)
     )
     drawn = found[0].interval or (0.0, 0.0)

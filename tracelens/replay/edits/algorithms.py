@@ -73,11 +73,10 @@ def with_ranks(changed: Changed, count: str) -> None:
     _serve_workers(changed, served, ranks)
     later = _slowest_of(model, ranks)
     from_ranks = model.links.source < model.threads.moment_count
-    for call, at in zip(model.calls, model.calls_at, strict=True):
+    for call in model.calls:
         if len(call.worker) == now and not call.is_rooted:
             last = np.append(np.flatnonzero(np.diff(call.step)), call.height - 1)
-            wires = at + 2 * last
-            changed.lag[from_ranks & np.isin(model.links.target, wires)] += later
+            changed.lag[from_ranks & np.isin(model.links.target, call.wires[last])] += later
     far = (
         f" More than {MAX_FACTOR_OF_RANKS_VALIDATED} times the ranks: not validated."
         if ranks > MAX_FACTOR_OF_RANKS_VALIDATED * now
@@ -166,7 +165,7 @@ def join(changed: Changed, nbytes: str) -> None:
         raise InvalidArgument(f"{error}.") from None
     costs, joined, before, largest = Costs(model.links), 0, 0, 0
     lines = model.links.lines
-    for call, at in zip(model.calls, model.calls_at, strict=True):
+    for call in model.calls:
         line = lines.index(call.line) if call.line in lines else -1
         sized = call.nbytes[call.nbytes > 0]
         if len(sized) < 2 or call.is_rooted or line not in costs.models:
@@ -176,7 +175,7 @@ def join(changed: Changed, nbytes: str) -> None:
                 f"the calls recorded have {fmt.size(float(np.median(sized)))}: when a part of one is "
                 "ready was not recorded, so they can only be joined."
             )
-        total = join_calls(changed, costs.models[line], call, at, wanted)
+        total = join_calls(changed, costs.models[line], call, wanted)
         if len(total):
             before, joined = before + call.height, joined + len(total)
             largest = max(largest, int(total.max()) // max(int(call.nbytes.max()), 1))
@@ -193,31 +192,24 @@ def join(changed: Changed, nbytes: str) -> None:
 
 
 def join_calls(
-    changed: Changed,
-    cost: CostModel,
-    call: Calls,
-    at: int,
-    wanted: int,
-    *,
-    steps: Ints | None = None,
+    changed: Changed, cost: CostModel, call: Calls, wanted: int, *, steps: Ints | None = None
 ) -> Ints:
     """Join calls of one kind until they have `wanted` bytes; return the new sizes.
 
     Args:
         changed: The run.
         cost: What such a call takes by its bytes.
-        call: The calls; number i of them goes at moment `at` + 2 i.
-        at: That of the first call.
+        call: The calls.
         wanted: Bytes of a joined call.
         steps: The steps whose calls are joined, if not all.
     """
     links = changed.model.links
-    ends_group = _find_needed_calls(changed.model, call, at)
+    ends_group = _find_needed_calls(changed.model, call)
     if steps is not None:
         ends_group |= ~np.isin(call.step, steps)
     groups = _groups(call.step, call.nbytes, wanted, ends_group)
     total = np.bincount(groups, np.maximum(call.nbytes, 0))
-    wires = changed.model.wires[at + 2 * np.arange(call.height)]
+    wires = changed.model.wires[call.wires]
     recorded_ns = changed.lag[wires]
     parts_ns = _usual_ns(cost, call.nbytes, recorded_ns)
     joined_ns = cost.latency_ns + np.maximum(total, 1) * cost.ns_per_byte
@@ -227,7 +219,7 @@ def join_calls(
     group_ns = np.bincount(groups, recorded_ns) * share
     changed.lag[wires] = np.where(is_last, group_ns[groups], 0.0)
     # Ranks meet, and leave, once in a joined call, and its stream goes on at once within it.
-    within = np.isin(links.source, at + 1 + 2 * np.flatnonzero(~is_last))
+    within = np.isin(links.source, call.wires[~is_last] + 1)
     changed.lag[within] = 0.0
     threads_end = changed.model.threads.moment_count
     changed.release(np.flatnonzero(within & (links.target < threads_end)))
@@ -244,7 +236,7 @@ def _usual_ns(cost: CostModel, nbytes: Ints, recorded_ns: Floats) -> Floats:
     return usual_ns
 
 
-def _find_needed_calls(model: Model, call: Calls, at: int) -> Flags:
+def _find_needed_calls(model: Model, call: Calls) -> Flags:
     """Return True for calls in flight whose result some rank computes with before the next one.
 
     The rank waits for the call, and goes on with forward or backprop before it comes to the next one.
@@ -252,7 +244,7 @@ def _find_needed_calls(model: Model, call: Calls, at: int) -> Flags:
     frees its gradients once they are reduced and scattered.
     """
     phases = ("forward",) if call.line.what == "allreduce" else ("forward", "backprop")
-    enters, leaves = find_rank_links(model, call, at)
+    enters, leaves = find_rank_links(model, call)
     arrived, left = model.links.source[enters[1:]], model.links.target[leaves[:-1]]
     is_known = (enters[1:] >= 0) & (leaves[:-1] >= 0) & ~call.stops[:-1]
     computed_ns = np.cumsum(model.threads.add_after_moments(model.worked(phases)))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tracelens.errors import InvalidArgument
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -84,7 +86,7 @@ class Changed:
         """Return by how much shorter each step is than without the changes, ns, [step].
 
         Raises:
-            ValueError: moments would follow each other in a circle.
+            InvalidArgument: moments would follow each other in a circle.
         """
         return self.model.lengths(self.model.usual) - self.model.lengths(self.replayed())
 
@@ -95,11 +97,16 @@ class Changed:
             shortened_by: What share of all lengths whose reason is known is taken off them besides.
 
         Raises:
-            ValueError: moments would follow each other in a circle.
+            InvalidArgument: moments would follow each other in a circle.
         """
         model, lag, more = self.model, self.lag, self.more
         if shortened_by:
             unknown_ns = model.links.lag - model.known_lags
             lag = lag - shortened_by * np.maximum(lag - unknown_ns, 0.0)
             more = [(source, target, (1 - shortened_by) * after) for source, target, after in more]
-        return model.replayed(lag, self.kept, more, self.tasks, self.ranks)
+        try:
+            return model.replayed(lag, self.kept, more, self.tasks, self.ranks)
+        except ValueError:
+            raise InvalidArgument(
+                "with these edits, what the last call of a step follows needs an earlier one to be over."
+            ) from None

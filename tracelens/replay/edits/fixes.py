@@ -13,15 +13,16 @@ import numpy as np
 
 from tracelens.errors import InvalidArgument
 from tracelens.replay.edits.algorithms import join_calls
+from tracelens.replay.edits.changed import Changed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.arrays import Floats, Ints
-    from tracelens.replay.edits.changed import Changed
+    from tracelens.replay.model import Model
     from tracelens.stats.cost_line import CostModel
 
-__all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix"]
+__all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix", "apply_fix"]
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,21 @@ class JoinFix:
             InvalidArgument: the run has no such calls.
         """
         model, joined = changed.model, 0
-        for calls, moment in zip(model.calls, model.calls_at, strict=True):
+        for calls in model.calls:
             if not calls.can_be_joined(self.communicator, self.op):
                 continue
             if self.steps is None or np.isin(calls.step, self.steps).any():
-                join_calls(changed, self.cost, calls, moment, self.nbytes, steps=self.steps)
+                join_calls(changed, self.cost, calls, self.nbytes, steps=self.steps)
                 joined += 1
         if not joined:
             raise InvalidArgument("the calls that it joins are not in the replayed steps.")
 
 
 Fix: TypeAlias = EditFix | WorkFix | TransferFix | JoinFix
+
+
+def apply_fix(model: Model, fix: WorkFix | TransferFix) -> Changed:
+    """Return a run with a fix."""
+    changed = Changed(model)
+    fix.apply(changed)
+    return changed

@@ -1,8 +1,9 @@
 """What goes beside what: reductions beside backprop, or after it; a background write between steps.
 
-A gradient bucket is full when its share of the step's bytes is done of backprop: gradients come in the
-order of layers, whose work is taken to be as their bytes. What compute and
-communication then take from each other is not known.
+A gradient bucket is full when the last span of backprop that has its number ends. Where no span has, it
+is full when its share of the step's bytes is done of backprop: gradients come in the order of layers,
+whose work is taken to be as their bytes. What compute and communication then take from each other is not
+known.
 """
 
 from __future__ import annotations
@@ -12,18 +13,23 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
+import polars as pl
 
-from tracelens.accounting.categories import CATEGORIES
+from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
+from tracelens.memory import BoundedCache
 from tracelens.model import fmt
+from tracelens.model.columns import FOREVER
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.rank_links import find_rank_links
+from tracelens.replay.timeline import IS_BACKPROP
 from tracelens.simulator.algorithms import transfer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.arrays import Flags, Floats, Indices, Ints
+    from tracelens.model.columns import Columns
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.changed import Changed
     from tracelens.replay.model import Model
@@ -32,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["beside_backprop", "no_overlap", "write_in_background"]
 
 _REDUCTIONS: Final = ("allreduce", "reduce_scatter")
-_BACKPROP: Final = CATEGORIES.index("backprop")
+_READ: Final = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
 
 
 def no_overlap(changed: Changed) -> None:
@@ -44,11 +50,9 @@ def no_overlap(changed: Changed) -> None:
     model, links = changed.model, changed.model.links
     begins = links.source < model.threads.moment_count
     found = 0
-    for call, at in zip(model.calls, model.calls_at, strict=True):
-        goes = {
-            at + 2 * last: at + 2 * first
-            for first, last in _runs(call, np.flatnonzero(call.in_flight))
-        }
+    for call in model.calls:
+        wires, runs = call.wires.tolist(), _runs(call, np.flatnonzero(call.in_flight))
+        goes = {wires[last]: wires[first] for first, last in runs}
         rows = np.flatnonzero(begins & np.isin(links.target, list(goes)))
         target = np.array([goes[one] for one in links.target[rows].tolist()], np.int64)
         several = target != links.target[rows]
@@ -68,19 +72,22 @@ def beside_backprop(changed: Changed) -> None:
         InvalidArgument: no reduction is begun right after backprop.
     """
     model = changed.model
-    count = 0
-    for call, at in zip(model.calls, model.calls_at, strict=True):
+    count, has_spans = 0, False
+    for call in model.calls:
         if call.line.what in _REDUCTIONS:
-            reductions = _Reductions.of(changed, call, at)
-            count += sum(reductions.overlap(changed, chain) for chain in reductions.chains)
+            reductions = _Reductions.of(changed, call)
+            for chain in reductions.chains:
+                count += reductions.overlap(changed, chain)
+                has_spans |= bool((reductions.full_at >= 0).any())
     if not count:
         raise InvalidArgument(
             "this needs reductions that their ranks begin after backprop; "
             f"{_explain_refusal(model)}."
         )
+    by_spans = "its bucket's last span of it ends, else when " if has_spans else ""
     changed.notes.append(
-        f"{fmt.count(count, 'reduction')} would go beside backprop, each when its share of the step's "
-        "bytes is done of it; what they take from compute is not in it."
+        f"{fmt.count(count, 'reduction')} would go beside backprop, each when {by_spans}its share of "
+        "the step's bytes is done of it; what they take from compute is not in it."
     )
 
 
@@ -118,9 +125,10 @@ def write_in_background(changed: Changed, nbytes: str) -> None:
     ns_per_byte = max(pace)
     longest = wanted * ns_per_byte
     by_step: dict[int, list[tuple[int, int]]] = {}  # when runs of calls go, and are through
-    for call, at in zip(model.calls, model.calls_at, strict=True):
+    for call in model.calls:
+        wires = call.wires.tolist()
         for first, last in _runs(call, np.arange(call.height)):
-            ends = (at + 2 * first, at + 2 * last + 1)
+            ends = (wires[first], wires[last] + 1)
             by_step.setdefault(int(call.step[first]), []).append(ends)
     for now, then in pairwise(by_step[step] for step in sorted(by_step)):
         over = max((through for _, through in now), key=lambda moment: model.recorded[moment])
@@ -135,7 +143,7 @@ def write_in_background(changed: Changed, nbytes: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Reductions:
-    """Reductions of a communicator; number i goes at moment `at` + 2 i.
+    """Reductions of a communicator.
 
     [call, worker]: `begin` are the moments at which ranks begin them, -1 where it is none; `enters` and
     `leaves` the links to the wire, and from it. [moment]: `since_backprop` is how long before it
@@ -143,8 +151,8 @@ class _Reductions:
     updates, forward and data; all ns.
     """
 
+    model: Model
     call: Calls
-    at: int
     begin: Ints
     enters: Indices
     leaves: Indices
@@ -153,17 +161,17 @@ class _Reductions:
     other: Floats
 
     @classmethod
-    def of(cls, changed: Changed, call: Calls, at: int) -> Self:
+    def of(cls, changed: Changed, call: Calls) -> Self:
         """Find them in a run."""
         model = changed.model
-        enters, leaves = find_rank_links(model, call, at)
+        enters, leaves = find_rank_links(model, call)
         begin = np.where(enters >= 0, model.links.source[enters], -1)
         backprop, other = (
             model.threads.add_after_moments(changed.worked(names))
             for names in (("backprop",), ("update", "forward", "data"))
         )
         since_backprop = _since_backprop(model.threads)
-        return cls(call, at, begin, enters, leaves, since_backprop, backprop, other)
+        return cls(model, call, begin, enters, leaves, since_backprop, backprop, other)
 
     @property
     def chains(self) -> list[list[list[int]]]:
@@ -204,28 +212,68 @@ class _Reductions:
     def overlap(self, changed: Changed, chain: Sequence[Sequence[int]]) -> int:
         """Let the calls of a chain go beside backprop; return how many there are."""
         for part in chain:
-            sizes = np.maximum(self.call.nbytes[part], 1).astype(np.float64)
-            left = 1 - np.cumsum(sizes) / sizes.sum()
             begin = self.begin[part[0]]
             # A thread has a moment more than links from one to the next.
             edge = begin - 1 - self.call.worker
-            since = self.since_backprop[begin] + left[:, None] * self.backprop[begin]
+            sizes = np.maximum(self.call.nbytes[part], 1).astype(np.float64)
+            left = (1 - np.cumsum(sizes) / sizes.sum())[:, None]
+            # Gradients come in the order of calls; numbers in another order are none of buckets.
+            is_ordered = (np.diff(self.full_at[part], axis=0, prepend=0) >= 0).all(axis=0)
+            if is_ordered.any():
+                left = np.where(is_ordered, self._measure_left(part), left)
+            since = self.since_backprop[begin] + left * self.backprop[begin]
             lag = np.maximum(changed.lag[edge] - since, 0.0)
-            source, target = np.broadcast_arrays(begin - 1, (self.at + 2 * np.array(part))[:, None])
+            source, target = np.broadcast_arrays(begin - 1, self.call.wires[part][:, None])
             changed.follow(source.ravel(), target.ravel(), lag.ravel())
         rows = np.concatenate(chain)
-        wire = self.at + 2 * rows
+        wire = self.call.wires[rows]
         changed.release(self.enters[rows].ravel())
         changed.follow(wire[:-1] + 1, wire[1:])
         leaves = self.leaves[rows[:-1]][self.call.stops[rows[:-1]]]
         changed.release(leaves[leaves >= 0])
         return len(rows)
 
+    def _measure_left(self, part: Sequence[int]) -> Floats:
+        """Return what share of backprop before a part is left when buckets are full, [call, rank]."""
+        threads, begin = self.model.threads, self.begin[part[0]]
+        places = (self.full_at[part], threads.positions[begin - 1], threads.positions[begin])
+        full_ns, first_ns, last_ns = (
+            threads.timeline.spent_before(IS_BACKPROP, place) for place in places
+        )
+        return np.clip((last_ns - full_ns) / np.maximum(last_ns - first_ns, 1.0), 0.0, 1.0)
+
+    @cached_property
+    def full_at(self) -> Ints:
+        """Where the last span of backprop with each bucket ends on the line, [call, rank]; -1 = none."""
+        call, trace, cache = self.call, self.model.trace, BoundedCache()
+        full_at = np.full(call.start.shape, -1, np.int64)
+        if (call.bucket < 0).all():
+            return full_at
+        calls = pl.DataFrame({"step": call.step, "bucket": call.bucket.astype(np.int64)})
+        processes = trace.workers["process"].to_list()
+        for column, worker in enumerate(call.worker.tolist()):
+            ends = _read_bucket_ends(trace.source.columns(processes[worker], _READ, cache))
+            end_ns = calls.join(ends, on=calls.columns, how="left", maintain_order="left")["end_ns"]
+            end_at = self.model.threads.timeline.locate(worker, end_ns.fill_null(0).to_numpy())
+            full_at[:, column] = np.where(end_ns.is_null(), -1, end_at)
+        return full_at
+
+
+def _read_bucket_ends(columns: Columns) -> pl.DataFrame:
+    """Return when the last span of backprop for each `step` and `bucket` ends, `end_ns`."""
+    end_ns, bucket = columns.number("end_ns"), columns.number("bucket")
+    has_bucket = columns.is_span & (bucket >= 0) & (end_ns < FOREVER)
+    rows = np.flatnonzero(has_bucket & columns.word("kind").among(("backprop",)))
+    step = columns.number("step")
+    ends = {"step": step[rows], "bucket": bucket[rows], "end_ns": end_ns[rows]}
+    table = pl.DataFrame(ends, schema=dict.fromkeys(ends, pl.Int64()))
+    return table.group_by("step", "bucket").agg(pl.col("end_ns").max())
+
 
 def _since_backprop(threads: Threads) -> Floats:
     """Return how long before each moment the last backprop of its thread was over, ns."""
     timeline, positions = threads.timeline, threads.positions
-    over = np.append(timeline.bounds[1:][timeline.category[:-1] == _BACKPROP], -1)
+    over = np.append(timeline.bounds[1:][timeline.is_in(IS_BACKPROP)[:-1]], -1)
     latest = over[np.searchsorted(over[:-1], positions, side="right") - 1]
     is_same = timeline.workers_at(latest) == timeline.workers_at(positions)
     return np.where(is_same, positions - latest, 0).astype(np.float64)

@@ -186,7 +186,7 @@ def place_by(changed: Changed, layout: Layout) -> None:
             it is not known when workers need what they pull.
     """
     model, links, costs = changed.model, changed.model.links, Costs(changed.model.links)
-    now, shares = held(model), layout.loads(model.variables)
+    now, shares = held(model), layout.loads(model.requests.variables)
     moves_any = len(now) != len(shares) or (len(now) > 1 and bool(model.served_variables))
     held_shares = np.array([*now.values()]) / sum(now.values())
     if not moves_any and np.abs(shares - held_shares).max() <= MAX_DIFFERENCE_OF_EQUAL_LOADS:

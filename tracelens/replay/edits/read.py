@@ -126,7 +126,7 @@ def known_edits(model: Model) -> list[str]:
     messages = ["bandwidth*2", "latency/2", "message_cost/2", *buckets, "overlap=off", "overlap=on"]
     messages += [f"algorithm={name}" for name in ALGORITHMS]
     servers = ["placement=chunked"] if bool((model.links.shard >= 0).any()) else []
-    if servers and model.variables:
+    if servers and model.requests.variables:
         servers = ["placement=greedy", "placement=largest_first", *servers]
     if model.requests.served.height:
         servers.append("async=on")

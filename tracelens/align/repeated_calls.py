@@ -1,9 +1,12 @@
 """Steps that nothing marks: a training loop makes the same collectives again and again.
 
 A step begins where the call returns that is followed by the work of the next step: before a call that
-comes after a long stretch without calls, and that comes back regularly. Of several such calls the one
-that comes most often counts. What was done before its second time is start-up. Where no call is of all
-processes, those of their groups are looked through as messages are (`repeated_messages.py`).
+comes after a long stretch without calls, and that comes back regularly. A call is known by what it is,
+or by that and by what the call before it was, which tells the first of many equal calls in a row. Of
+several such calls the one counts that comes often and after long stretches: a machine that disturbs
+every so many calls makes short ones, and evaluation now and then makes few. What was done before its
+second time is start-up. Where no call is of all processes, those of their groups are looked through as
+messages are (`repeated_messages.py`).
 """
 
 from __future__ import annotations
@@ -107,11 +110,23 @@ def _begins(grid: CallGrid) -> Indices | None:
     start, end = (times[:, :MOST_LOOKED_AT] for times in (grid.start_ns, grid.end_ns))
     kinds = np.stack([grid.first("op").astype(np.int64), grid.first("nbytes")])
     _, kind = np.unique(kinds, axis=1, return_inverse=True)
-    for long in (after_long(np.median(start[1:] - end[:-1], axis=1)), np.True_):
-        every = (np.flatnonzero((kind.ravel() == one) & long) for one in np.unique(kind))
+    kind = kind.ravel()
+    context = kind * (int(kind.max()) + 1) + np.roll(kind, 1)
+    apart = np.median(start[1:] - end[:-1], axis=1)
+    work = np.maximum(
+        np.append(np.median(apart), apart), 1.0
+    )  # before the first call it is not known
+    for long in (after_long(apart), np.True_):
+        every = (
+            np.flatnonzero((calls == one) & long)
+            for calls in (kind, context)
+            for one in np.unique(calls)
+        )
         regular = [places for places in every if _is_regular(places)]
         if regular:
-            return max(regular, key=lambda places: (len(places), -places[0]))
+            return max(
+                regular, key=lambda places: len(places) * float(np.sqrt(np.median(work[places])))
+            )
     return None
 
 

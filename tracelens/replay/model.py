@@ -443,7 +443,8 @@ class Model:
     def spread_over_links(self, effect: Floats, worked: Floats) -> Floats:
         """Spread workers' effects in each step over the first links; return what is taken off each.
 
-        What links take beyond their usual time goes first, for there the worker was late. What is left
+        What links take beyond the same links of workers without an effect goes first, for there the
+        worker was late; without such workers, what they take beyond their own usual time. What is left
         of the effect is shared out as the work is.
 
         Args:
@@ -453,7 +454,12 @@ class Model:
         effect = effect.T.ravel()
         links = np.flatnonzero((self.cells >= 0) & (worked > 0))
         cell, work = self.cells[links], worked[links]
-        overrun = _measure_overrun(cell, work, len(self.steps))
+        peers_work = _find_work_of_peers(cell, work, len(self.steps), effect[cell] == 0)
+        overrun = np.where(
+            np.isnan(peers_work),
+            _measure_overrun(cell, work, len(self.steps)),
+            np.maximum(work - peers_work, 0.0),
+        )
         whole = np.bincount(cell, overrun, minlength=len(effect))
         share = np.divide(effect, whole, out=np.zeros_like(effect), where=whole > 0)
         beyond = overrun * np.clip(share, 0.0, 1.0)[cell]
@@ -521,6 +527,33 @@ def _measure_overrun(cell: Ints, spent: Floats, steps: int) -> Floats:
         usual = np.median(spent[places], axis=1, keepdims=True)
         overrun[places] = np.maximum(spent[places] - usual, 0.0)
     return overrun
+
+
+def _find_work_of_peers(cell: Ints, work: Floats, steps: int, is_peer: Flags) -> Floats:
+    """Return what the median peer works in the same step and place as each stretch, ns.
+
+    Peers are alike if their step has as many stretches; nan where no such peer is.
+
+    Args:
+        cell: `worker * steps + step` of each stretch, ascending.
+        work: How long the worker worked in it, ns.
+        steps: How many steps there are.
+        is_peer: Which stretches are of workers to compare with.
+    """
+    if not is_peer.any():
+        return np.full(len(cell), np.nan)
+    _, first, which, count = np.unique(
+        cell, return_index=True, return_inverse=True, return_counts=True
+    )
+    most = int(count.max()) + 1
+    place = np.arange(len(cell)) - first[which]
+    _, same = np.unique(((cell % steps) * most + place) * most + count[which], return_inverse=True)
+    rows = np.flatnonzero(is_peer)
+    rows = rows[np.lexsort((work[rows], same[rows]))]
+    groups, begin, size = np.unique(same[rows], return_index=True, return_counts=True)
+    usual = np.full(int(same.max()) + 1, np.nan)
+    usual[groups] = work[rows[begin + (size - 1) // 2]]
+    return usual[same]
 
 
 def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:

@@ -96,6 +96,6 @@ def test_a_run_whose_loss_is_in_few_steps_is_not_called_healthy() -> None:
     found = tl.analyze(prepare(trace_of(rows, RANKS))).verdict
     assert found.state == "fault"
     assert found.why.startswith(
-        "Rank 0 is late in uninstrumented code in steps 60 and 110, by 388 ms"
+        "Rank 0 is late in uninstrumented code in steps 60 and 110, by 390 ms"
     )
     assert "between optimizer update and forward" in found.action

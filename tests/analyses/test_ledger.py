@@ -32,10 +32,13 @@ def test_healthy_runs_have_hardly_anything_unexplained(run: str) -> None:
     """So they may be called healthy; those that are too short to judge, or of one rank, too."""
     found = report(RUNS[run][0])
     if run == "short":  # a rank takes three times as long, in too few steps to be sure
-        assert found.verdict.state == "inconclusive"
-        assert "most of it for rank 1 (forward" in found.verdict.why
+        assert found.verdict.state == "bottleneck"
+        assert "forward (mostly rank 1)" in found.verdict.headline
     else:
         assert check_ledger(found).unexplained < 0.05
         bound = BOTTLENECKS.get(run)
+        if run == "alone":
+            assert found.verdict.headline.startswith("INCONCLUSIVE: one rank alone")
+            return
         assert found.verdict.state == ("bottleneck" if bound else "healthy")
         assert found.verdict.headline.startswith(f"BOUND BY {bound}" if bound else "HEALTHY")

@@ -26,7 +26,8 @@ def _told(length: float, paused: npt.NDArray[np.bool_], *, meet: bool = True) ->
     whole = table.sum(axis=0)
     widest = np.broadcast_to(whole.max(axis=1, keepdims=True), whole.shape) if meet else whole
     own = replace(own, phases=(*own.phases, "gc"), own=table, length=widest, wait=widest - whole)
-    return turns.find_turns(own, int(widest[:, 0].sum()))
+    told = turns.find_turns(own, int(widest[:, 0].sum()))
+    return [one for one in told if one.phase == "gc"]
 
 
 def test_long_pauses_in_most_steps_are_told() -> None:

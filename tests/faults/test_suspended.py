@@ -1,4 +1,4 @@
-"""A process or a host that stands still for an hour is no straggler: it is late once."""
+"""A process or a host that stands still for an hour: the step is named, and how long it was."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def test_standing_still_for_an_hour(ranks: tuple[int, ...], tmp_path: Path) -> N
     )
     trace = load.open(tmp_path)
     report = analyze(trace)
-    assert [found for found in report.findings if found.category == "fault"] == []
+    (found,) = (one for one in report.findings if one.category == "fault")
+    assert (found.ranks, found.steps, found.phase) == (ranks, (STEP, STEP), "backprop")
+    assert f"in step {STEP}, by 1.00 h" in found.sentence
     waits = phases.run(trace).times.filter(category="wait", step=STEP).sort("rank")
     hours = {rank: round(ns / 3.6e12) for rank, ns in waits.select("rank", "ns").iter_rows()}
     assert {rank for rank, waited in hours.items() if waited == 1} == {*range(4)} - {*ranks}

@@ -42,8 +42,8 @@ _SINGLE_STEPS: Final = {
         "{who} are late in {phase}, each at another time: in {when} some rank takes {extra} longer than "
         "usual, and the others wait for it. Without that the job would be shorter by up to {saving}."
     ),
-    "alone": (
-        "{who} is late in {phase} in {when}, by {extra}, and the others wait for it. Without "
+    "at once": (
+        "{who} {is} late in {phase} in {when}, by {extra}, and the others wait for it. Without "
         "that the job would be shorter by up to {saving}."
     ),
 }

@@ -48,6 +48,7 @@ __all__ = ["conclude"]
 MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
 # of the job: a fault that costs less is a finding, and no headline [policy]
 MIN_SAVING_OF_FAULT_IN_HEADLINE: Final = 0.01
+MIN_STEPS_IF_HEALTHY: Final = 10  # steps: a shorter run is not called healthy [policy]
 # of ranks x job time: with more in code that no span covers, a run is not judged [policy]
 MAX_UNCOVERED_IF_CONCLUSIVE: Final = 0.1
 MIN_SAVING_IF_CRITICAL: Final = 0.1  # of the job: a fault that costs as much is critical [policy]
@@ -115,12 +116,28 @@ def conclude(
         kind = bottleneck.finding.kind if bottleneck.finding else None
         headline = bottleneck.headline + where
         return Verdict("bottleneck", headline, bottleneck.why, bottleneck.action, scope, kind)
+    if summary.ranks_seen < 2 or summary.steps < MIN_STEPS_IF_HEALTHY:
+        return Verdict("inconclusive", *_too_little(summary, ledger), scope)
     return Verdict(
         "healthy",
         f"HEALTHY{where}: {fmt.percent(ledger.useful)} of the time is useful",
         _no_cause(ledger),
         "Nothing to fix: compare later runs with this one (tracelens serve A B).",
         scope,
+    )
+
+
+def _too_little(summary: Summary, ledger: Ledger) -> tuple[str, str, str]:
+    """Return that one rank, or a few steps, show shares and no more: headline, why, action."""
+    is_alone = summary.ranks_seen < 2
+    few = "one rank" if is_alone else fmt.count(summary.steps, "step")
+    missing = "compared with another" if is_alone else "compared over time"
+    return (
+        f"INCONCLUSIVE: {few} alone; {fmt.percent(ledger.useful)} of the time is useful",
+        f"{fmt.capital(few)} cannot be {missing}: shares of time are known, and no more.",
+        "Give the files of all ranks, in one folder."
+        if summary.ranks_expected > 1 and is_alone
+        else "Record at least 30 steps of two ranks or more.",
     )
 
 

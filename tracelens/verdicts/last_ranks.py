@@ -40,19 +40,23 @@ class LastRanks:
 
 
 def find_last_ranks(facts: Facts, ledger: Ledger) -> LastRanks | None:
-    """Return what is lost to ranks that are last in their steps; None where nobody waits for any.
+    """Return what is lost to ranks that are last in their steps; None where no rank waits for another.
 
-    It is at most what the job would lose if one rank at a time had waited for what no finding explains.
+    Of that the part counts which no finding explains, as it does of waits; and no more than if one rank
+    at a time had waited.
     """
-    waits = sum(
-        loss.share
-        for loss in ledger.losses
-        if loss.category in {"wait", "ps_queue"} and loss.cause in {"jitter", "unexplained"}
+    waits, left = (
+        sum(
+            loss.share
+            for loss in ledger.losses
+            if loss.category in {"wait", "ps_queue"} and loss.cause in causes
+        )
+        for causes in ({"jitter", "unexplained", "finding"}, {"jitter", "unexplained"})
     )
     own = facts.compute_time.levelled
     spent = np.nan_to_num(own.own, nan=0.0)
     count = len(own.ranks)
-    if not spent.size or count < 2 or not waits:
+    if not spent.size or count < 2 or not left:
         return None
     total = spent.sum(axis=0)
     last, rows = total.argmax(axis=1), np.arange(len(total))
@@ -67,10 +71,12 @@ def find_last_ranks(facts: Facts, ledger: Ledger) -> LastRanks | None:
     phase = fmt.phase(own.phases[int(by_phase.argmax())])
     ranks = [own.ranks[column] for column in named.tolist()]
     most = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < count else ""
+    if not often:
+        return None
     each = fmt.series([f"rank {own.ranks[column]} in {counts[column]:,}" for column in often])
     extra = fmt.duration(float(by_phase.max()) / len(total))
     return LastRanks(
-        share=min(lost, waits * count),
+        share=min(lost * left / waits, left * count),
         where=f"{phase}{most}",
         why=f"Last of {len(total):,} steps was {each}; {phase} takes the last rank {extra} longer than "
         "the usual one.",

@@ -12,7 +12,7 @@ noise that lasts migrates, too, but does not go as far.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -45,6 +45,8 @@ MIN_STEPS_OF_LASTING_DELAY: Final = 4  # steps: a delay of fewer does not last [
 MIN_OVERLAP_WITH_EPISODE: Final = 0.5
 # share of gaps between stalls: a period is reported if as many keep it [calibrate]
 MIN_SHARE_OF_GAPS_WITH_PERIOD: Final = 0.75
+# share of steps: a rank is slower throughout if it is beyond half of its lower level in as many [chosen]
+MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL: Final = 0.9
 # share of steps: fewer without a delay do not show what is usual [calibrate]
 MIN_SHARE_OF_STEPS_FOR_BASELINE: Final = 0.25
 # standard errors: a phase that is longer by less is not clearly longer [calibrate]
@@ -161,7 +163,28 @@ class _Rank:
                     for other in evidence
                     if self._is_left(other, before, rows, level * _same_steps(other, episode, rows))
                 ]
-        return found
+        return self._with_lower_level(found, rows)
+
+    def _with_lower_level(self, found: list[Episode], rows: Indices) -> list[Episode]:
+        """Add to the longest delay what the rank is slower by in all other steps as well.
+
+        A delay is measured from the rank's own lower level. Where that is clearly above the peers', the
+        rank has two levels, and both are lost.
+        """
+        lasting = [one for one in found if one.pattern != "sparse"]
+        if not lasting:
+            return found
+        longest = max(lasting, key=lambda one: len(one.touched))
+        names = (longest.phase, *longest.also)
+        rest = self.left[[self.own.phases.index(name) for name in names]].sum(axis=0)[rows]
+        level = float(np.median(rest))
+        is_slower = level >= window_scan.least_effect(len(self.own.ranks))
+        if not is_slower or np.mean(rest > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
+            return found
+        effect = longest.effect.copy()
+        effect[:, self.rank] += level * self.own.step_ns
+        whole = replace(longest, effect=effect, first=0, last=len(effect) - 1, pattern="persistent")
+        return [whole if one is longest else one for one in found]
 
     def _gain(self, seen: Evidence, rows: Indices) -> float:
         """Return how much of the sum of squares a delay explains."""

@@ -106,7 +106,10 @@ def run(facts: Facts) -> Stragglers:
         if _corroborated(facts, entry, lost_ns=cost.interval[0] * job)
         for found in [_straggler(own, entry, cost, majority=majority)]
     ]
+    if own.server is not None:  # whoever is slow makes fewer of its tasks
+        return Stragglers(tuple(findings))
     explained = _explained_by([entry for entry, _ in worth], own)
+    _exclude_jumps(explained, trace, own)
     return Stragglers((*findings, *find_turns(own, job, facts, explained)))
 
 
@@ -118,6 +121,18 @@ def _explained_by(found: list[Episode], own: ComputeTime) -> dict[str, Flags]:
             before = explained.get(phase, np.zeros(own.total.shape, np.bool_))
             explained[phase] = before | (entry.effect > 0)
     return explained
+
+
+def _exclude_jumps(explained: dict[str, Flags], trace: Trace, own: ComputeTime) -> None:
+    """Add the steps in which a host's clock jumped: what its ranks did then is not known."""
+    for host in trace.alignment.hosts:
+        columns = np.flatnonzero(np.array(own.hosts) == host.host)
+        for jump in host.jumps:
+            inside = trace.steps.filter(pl.col("start_ns") <= jump)["step"].max()
+            rows = np.abs(own.steps - (inside if isinstance(inside, int) else own.steps[0])) <= 1
+            for phase in own.phases:
+                explained.setdefault(phase, np.zeros(own.total.shape, np.bool_))
+                explained[phase][np.ix_(rows, columns)] = True
 
 
 def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:

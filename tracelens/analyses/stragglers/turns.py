@@ -20,6 +20,7 @@ from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.compute_time import COMPUTING, find_more_work
 from tracelens.accounting.sampled_code import code_sentences, of_ranks
 from tracelens.analyses.stragglers.location import place_of
+from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.delays import price_delay
@@ -54,6 +55,10 @@ MIN_SAVING_OF_PLAIN_PAUSES: Final = 0.003
 MIN_SAVING_OF_TURNS: Final = 0.03  # of the job: delays in turns of less are not reported [policy]
 # of the job: garbage collection in turns of less is how equal ranks differ [policy]
 MIN_SAVING_OF_PAUSES_IF_FAULT: Final = 0.05
+# share of delayed ranks and steps: as many are delayed at once, or each at another time [chosen]
+MIN_SHARE_OF_STEPS_AT_ONCE: Final = 0.6
+# of the job: delays of the same ranks of less are not reported; windows of steps tell them [policy]
+MIN_SAVING_OF_DELAY_AT_ONCE: Final = 0.10
 # of the job: delays in turns of less may be how equal ranks differ [policy]
 MIN_SAVING_OF_TURNS_IF_FAULT: Final = 0.10
 
@@ -85,17 +90,18 @@ def find_turns(
         if explained and phase in explained:
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):
-            found += _price(own, phase, delay_ns, job_ns, facts)
+            found += _price(_Delays(own, phase, delay_ns), job_ns, facts)
     return found
 
 
 def _find_delays(spent: Floats, step_ns: float) -> Floats:
     """Return by how much longer each rank took in the steps in which it is late, ns, [step, rank]."""
     beyond = spent - lower_medians(spent)[:, None]
-    # A rank that is always slower is a straggler.
-    beyond -= np.quantile(beyond, QUANTILE_OF_STEPS_IN_TIME, axis=0)
     noise = deviation(np.diff(beyond, axis=0)) / np.sqrt(2) if len(beyond) > 1 else 0.0
     least = max(MIN_LENGTH_OF_DELAY * step_ns, MIN_Z_SCORE_OF_DELAY * noise)
+    # How equal ranks differ for good is no delay; what is clearly more belongs to it.
+    usual = np.quantile(beyond, QUANTILE_OF_STEPS_IN_TIME, axis=0)
+    beyond -= np.where(usual > least, 0.0, usual)
     return np.where(beyond > least, beyond, 0.0)
 
 
@@ -107,13 +113,64 @@ def _is_of_few_ranks(delay_ns: Floats) -> bool:
     return len(ranks) > 0 and bool(few >= MIN_SHARE_OF_STEPS_OF_FEW_RANKS * len(ranks))
 
 
-def _price(
-    own: ComputeTime, phase: str, delay_ns: Floats, job_ns: float, facts: Facts | None
-) -> list[Finding]:
+@dataclass(frozen=True, eq=False)
+class _Delays:
+    """Delays of ranks in single steps of a phase, ns, [step, rank]; some are not 0."""
+
+    own: ComputeTime
+    phase: str
+    ns: Floats
+
+    @cached_property
+    def rows(self) -> Indices:
+        """The rows with a delay."""
+        return np.flatnonzero(self.ns.any(axis=1))
+
+    @cached_property
+    def columns(self) -> list[int]:
+        """The columns of the delayed ranks: of one, where it has nearly all of the delay."""
+        by_rank = self.ns.sum(axis=0)
+        is_alone = by_rank.max() >= MIN_SHARE_OF_DELAY_OF_ONE_RANK * by_rank.sum()
+        return [int(by_rank.argmax())] if is_alone else np.flatnonzero(by_rank).tolist()
+
+    @property
+    def is_at_once(self) -> bool:
+        """Whether these ranks are delayed in the same steps, as one always is."""
+        is_delayed = self.ns[self.rows][:, self.columns] > 0
+        return bool(is_delayed.mean() >= MIN_SHARE_OF_STEPS_AT_ONCE)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The delayed ranks."""
+        return tuple(self.own.ranks[column] for column in self.columns)
+
+    @property
+    def steps(self) -> Ints:
+        """The steps with a delay."""
+        return self.own.steps[self.rows]
+
+    @property
+    def length_ns(self) -> float:
+        """How long a delay is, on average."""
+        return float(self.ns[self.ns > 0].mean())
+
+    @property
+    def least_saving(self) -> float:
+        """What must be saved without them, as a share of the job, to be reported."""
+        own = self.own
+        is_common = len(self.rows) >= MIN_SHARE_OF_STEPS_WITH_PAUSE * len(own.steps)
+        is_long = self.length_ns >= MIN_LENGTH_OF_PLAIN_PAUSES * own.step_ns
+        if self.phase == "gc":
+            return MIN_SAVING_OF_PLAIN_PAUSES if is_common and is_long else MIN_SAVING_OF_TURNS
+        return MIN_SAVING_OF_DELAY_AT_ONCE if self.is_at_once else MIN_SAVING_OF_TURNS
+
+
+def _price(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]:
     """Return what the delays cost, if others wait for them and it is worth a sentence."""
+    own, phase = delays.own, delays.phase
     cost = price_delay(
         own.total,
-        delay_ns,
+        delays.ns,
         own.wait,
         job_ns,
         waits_known=not own.parted,
@@ -122,46 +179,49 @@ def _price(
         if facts is None
         else partial(facts.replay.measure_savings, (phase,), steps=own.steps),
     )
-    hit = np.flatnonzero(delay_ns.any(axis=1))
-    length = float(delay_ns[delay_ns > 0].mean()) if hit.size else 0.0
-    is_plain = (
-        phase == "gc"
-        and len(hit) >= MIN_SHARE_OF_STEPS_WITH_PAUSE * len(own.steps)
-        and length >= MIN_LENGTH_OF_PLAIN_PAUSES * own.step_ns
-    )
-    least = MIN_SAVING_OF_PLAIN_PAUSES if is_plain else MIN_SAVING_OF_TURNS
     is_awaited = cost.waiting or cost.communicating or own.parted
-    if not is_awaited or cost.saving < least:
+    if not is_awaited or cost.saving < delays.least_saving:
         return []
-    by_rank = delay_ns.sum(axis=0)
-    is_alone = bool(by_rank.max() >= MIN_SHARE_OF_DELAY_OF_ONE_RANK * by_rank.sum())
-    columns = [int(by_rank.argmax())] if is_alone else np.flatnonzero(by_rank).tolist()
-    ranks = tuple(own.ranks[column] for column in columns)
-    steps = (int(own.steps[hit[0]]), int(own.steps[hit[-1]]))
-    clues = _find_clues(facts, phase, ranks, own.steps[hit], length) if facts else _Clues()
+    clues = _find_clues(facts, delays) if facts else _Clues()
+    steps, is_at_once = delays.steps, delays.is_at_once
     return [
         Finding.of(
             _KINDS.get(phase, "straggler"),
-            {
-                "who": fmt.capital(fmt.listing("rank", ranks)),
-                "phase": fmt.phase(phase),
-                "when": _list_steps(hit, own.steps),
-                "extra": fmt.duration(length) + " each time" * (is_alone and len(hit) > 1),
-            },
-            case="alone" if is_alone else "in turn",
+            _fields(delays),
+            case="at once" if is_at_once else "in turn",
             more=clues.sentences,
             category=_categorize(phase, cost.saving),
             saving=cost.saving,
             interval=cost.interval,
             cost=cost.cost,
-            fix=WorkFix(own.steps, (((phase,), delay_ns),)) if cost.is_replayed else None,
-            ranks=ranks,
+            fix=WorkFix(own.steps, (((phase,), delays.ns),)) if cost.is_replayed else None,
+            ranks=delays.ranks,
             phase=phase,
-            pattern="sparse" if is_alone else "migrating",
-            steps=steps,
-            evidence={"extra_ns": round(length), "steps_late": len(hit)} | clues.evidence,
+            pattern="sparse" if is_at_once else "migrating",
+            steps=(int(steps[0]), int(steps[-1])),
+            evidence={"extra_ns": round(delays.length_ns), "steps_late": len(steps)}
+            | clues.evidence,
         )
     ]
+
+
+def _fields(delays: _Delays) -> dict[str, str]:
+    """Return what is filled into the sentence of a finding."""
+    steps, extra = delays.steps.tolist(), fmt.duration(delays.length_ns)
+    few = len(steps) <= fmt.MOST_LISTED
+    fields = {
+        "who": fmt.capital(fmt.listing("rank", delays.ranks)),
+        "phase": fmt.phase(delays.phase),
+        "when": fmt.listing("step", steps)
+        if few
+        else f"{len(steps)} of {len(delays.own.steps)} steps",
+        "extra": extra,
+    }
+    if not delays.is_at_once:
+        return fields
+    several = len(delays.ranks) > 1
+    each = " each time" * (len(steps) > 1)
+    return fields | {"is": "are" if several else "is", "extra": f"{extra}{each}"}
 
 
 @dataclass(frozen=True)
@@ -186,26 +246,24 @@ class _Clues:
         }
 
 
-def _find_clues(
-    facts: Facts, phase: str, ranks: tuple[int, ...], steps: Ints, extra_ns: float
-) -> _Clues:
+def _find_clues(facts: Facts, delays: _Delays) -> _Clues:
     """Compare ranks with their peers in the steps in which they are delayed."""
-    trace, phases = facts.trace, facts.phases
+    trace, phases, ranks = facts.trace, facts.phases, delays.ranks
     peers = tuple(rank for rank in phases.pieces.ranks if rank not in ranks)
-    is_uncovered = phase == CATEGORIES[UNINSTRUMENTED]
-    return _Clues(
-        place_of(phases, ranks, peers, steps) if is_uncovered else None,
-        of_ranks(trace, phases, ranks, peers, phase, steps=steps, extra_ns=extra_ns)
-        if peers
-        else None,
+    is_uncovered = delays.phase == CATEGORIES[UNINSTRUMENTED]
+    place = place_of(phases, ranks, peers, delays.steps) if is_uncovered else None
+    if not peers:
+        return _Clues(place)
+    samples = of_ranks(
+        trace,
+        phases,
+        ranks,
+        peers,
+        delays.phase,
+        steps=delays.steps,
+        extra_ns=delays.length_ns,
     )
-
-
-def _list_steps(rows: Indices, steps: Ints) -> str:
-    """Name the steps with a delay, if they are few."""
-    if len(rows) <= fmt.MOST_LISTED:
-        return fmt.listing("step", steps[rows].tolist())
-    return f"{len(rows)} of {len(steps)} steps"
+    return _Clues(place, samples)
 
 
 def _categorize(phase: str, saving: float) -> Literal["fault", "opportunity"]:

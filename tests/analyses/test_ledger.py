@@ -21,7 +21,7 @@ def test_a_straggler_claims_what_others_wait() -> None:
 # What takes a tenth of the time or more, though nothing is wrong.
 BOTTLENECKS = {
     "blocking": "communication",
-    "noisy": "load imbalance",
+    "noisy": "ranks that others wait for",
     "checkpoints": "checkpoints",
     "even shards": "parameter servers",
 }

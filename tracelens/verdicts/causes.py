@@ -27,7 +27,7 @@ __all__ = ["MIN_SHARE_OF_BOTTLENECK", "Bottleneck", "find_bottleneck"]
 
 # of ranks x job time, or of the job for a saving: a smaller one does not limit a run [policy]
 MIN_SHARE_OF_BOTTLENECK: Final = 0.1
-MIN_USEFUL_IF_HEALTHY: Final = 0.85  # of ranks x job time: less is not healthy [policy]
+MIN_USEFUL_IF_HEALTHY: Final = 0.87  # of ranks x job time: less is not healthy [policy]
 # share of what ranks spend on it: if less is beyond the usual rank, no rank is named [policy]
 MIN_SHARE_OF_CATEGORY_BEYOND_PEERS: Final = 0.5
 # share of what ranks spend beyond the usual rank: a rank with less is not named [policy]
@@ -133,7 +133,9 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
             helping[cause] = max(
                 helping.get(cause, findings[loss.finding]), findings[loss.finding], key=_saving
             )
-    last = find_last_ranks(facts, ledger)
+    waits = shares.pop(_LAST_RANKS, 0.0)
+    waits += sum(loss.share for loss in ledger.losses if loss.cause == "unexplained")
+    last = find_last_ranks(facts, waits)
     if last:
         shares[_LAST_RANKS] = last.share
     best = max(findings, key=_saving, default=None)
@@ -150,7 +152,7 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
     why = _first_sentence(finding) if finding else describe_share(facts, cause, largest)
     if cause in _OWN_WORK:
         return Bottleneck(cause, largest, finding, why, _name_ranks(facts, _OWN_WORK[cause]))
-    if last and (cause == _LAST_RANKS or (finding and finding.kind == "load_imbalance")):
+    if last and cause == _LAST_RANKS:
         return Bottleneck(cause, largest, finding, last.why, last.where)
     return Bottleneck(cause, largest, finding, why)
 
@@ -191,9 +193,8 @@ def _name_cause(loss: Loss, findings: Sequence[Finding]) -> str | None:
     finding = findings[loss.finding]
     if finding.phase and finding.kind == f"{finding.phase}_stall":
         return _OF_CATEGORY[finding.phase]
-    of_ranks = KINDS[finding.kind].group == "ranks"
-    if of_ranks and loss.category in {"wait", "ps_queue"}:
-        return _name_finding(finding)
+    if KINDS[finding.kind].group == "ranks" and loss.category in {"wait", "ps_queue"}:
+        return _LAST_RANKS
     if loss.category == "wait":
         return _COMMUNICATION
     return _OF_CATEGORY.get(loss.category) or _name_finding(finding)

@@ -18,7 +18,6 @@ from tracelens.stats.robust import lower_medians
 
 if TYPE_CHECKING:
     from tracelens.facts import Facts
-    from tracelens.model.verdict import Ledger
 
 __all__ = ["LastRanks", "find_last_ranks"]
 
@@ -39,24 +38,16 @@ class LastRanks:
     why: str
 
 
-def find_last_ranks(facts: Facts, ledger: Ledger) -> LastRanks | None:
+def find_last_ranks(facts: Facts, waits: float) -> LastRanks | None:
     """Return what is lost to ranks that are last in their steps; None where no rank waits for another.
 
-    Of that the part counts which no finding explains, as it does of waits; and no more than if one rank
-    at a time had waited.
+    `waits` is for how long ranks wait for each other, as a share of ranks x job time. No more is lost
+    than if one rank at a time had waited.
     """
-    waits, left = (
-        sum(
-            loss.share
-            for loss in ledger.losses
-            if loss.category in {"wait", "ps_queue"} and loss.cause in causes
-        )
-        for causes in ({"jitter", "unexplained", "finding"}, {"jitter", "unexplained"})
-    )
     own = facts.compute_time.levelled
     spent = np.nan_to_num(own.own, nan=0.0)
     count = len(own.ranks)
-    if not spent.size or count < 2 or not left:
+    if not spent.size or count < 2 or not waits:
         return None
     total = spent.sum(axis=0)
     last, rows = total.argmax(axis=1), np.arange(len(total))
@@ -76,7 +67,7 @@ def find_last_ranks(facts: Facts, ledger: Ledger) -> LastRanks | None:
     each = fmt.series([f"rank {own.ranks[column]} in {counts[column]:,}" for column in often])
     extra = fmt.duration(float(by_phase.max()) / len(total))
     return LastRanks(
-        share=min(lost * left / waits, left * count),
+        share=min(lost, waits * count),
         where=f"{phase}{most}",
         why=f"Last of {len(total):,} steps was {each}; {phase} takes the last rank {extra} longer than "
         "the usual one.",

@@ -49,6 +49,8 @@ MIN_SAVING_OF_STALL: Final = 0.03  # of the job: a stall of less is not reported
 MAX_DEVIATION_RATIO_IF_STALL_DRIFTS: Final = 0.9
 # share of steps: an interval that is longer is how the run is [calibrate]
 MAX_SHARE_OF_STEPS_OF_LASTING_STALL: Final = 0.5
+# share of what slow steps take longer: an interval with less is one of scattered steps [chosen]
+MIN_SHARE_OF_OVERRUN_OF_LASTING_STALL: Final = 0.5
 MIN_STEPS_OF_LASTING_STALL: Final = 4  # steps: a shorter interval does not last [calibrate]
 MIN_GAPS_OF_PERIOD: Final = 2  # gaps between slow steps: fewer show no period [chosen]
 MAX_DEVIATION_OF_PERIOD: Final = 1  # steps: gaps that differ by more keep no period [chosen]
@@ -206,7 +208,9 @@ def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     steps = np.arange(shape.first, shape.last + 1)
     most = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
     lasts = MIN_STEPS_OF_LASTING_STALL <= len(steps) <= most
-    return (steps, shape.pattern) if lasts and shape.level >= level else None
+    overrun = np.where(residual > level, residual, 0.0)
+    holds_most = overrun[steps].sum() >= MIN_SHARE_OF_OVERRUN_OF_LASTING_STALL * overrun.sum()
+    return (steps, shape.pattern) if lasts and holds_most and shape.level >= level else None
 
 
 def _finding(own: ComputeTime, phase: str, slow: _Slow, price: WorkPrice) -> Finding:

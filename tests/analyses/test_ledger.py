@@ -21,7 +21,7 @@ def test_a_straggler_claims_what_others_wait() -> None:
 # What takes a tenth of the time or more, though nothing is wrong.
 BOTTLENECKS = {
     "blocking": "communication",
-    "noisy": "ranks that others wait for",
+    "noisy": "waits between ranks",
     "checkpoints": "checkpoints",
     "even shards": "parameter servers",
 }

@@ -39,7 +39,7 @@ CAUSES: Final = {
 }
 _BY_CAUSE: Final = {
     "bubble": "pipeline bubble",
-    "jitter": "for ranks late in turns",
+    "jitter": "in turns",
     "launching": "devices wait for launches",
 }
 _KNOWN: Final = {"wait": "server that waits for requests"}

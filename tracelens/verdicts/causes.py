@@ -35,7 +35,7 @@ MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED: Final = 0.1
 
 _OWN_WORK: Final = {"data loading": "data", "checkpoints": "checkpoint", "garbage collection": "gc"}
 _COMMUNICATION: Final = "communication"
-_LAST_RANKS: Final = "ranks that others wait for"
+_LAST_RANKS: Final = "waits between ranks"
 _SERVERS: Final = "parameter servers"
 _BUBBLE: Final = "the bubble of the pipeline"
 _LAUNCHING: Final = "devices that wait for the host to queue work"
@@ -133,11 +133,12 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
             helping[cause] = max(
                 helping.get(cause, findings[loss.finding]), findings[loss.finding], key=_saving
             )
-    waits = shares.pop(_LAST_RANKS, 0.0)
-    waits += sum(loss.share for loss in ledger.losses if loss.cause == "unexplained")
-    last = find_last_ranks(facts, waits)
-    if last:
+    waits = shares[_LAST_RANKS]
+    last = find_last_ranks(facts, waits + ledger.unexplained)
+    if last and last.share >= waits / 2:
         shares[_LAST_RANKS] = last.share
+    else:  # compute time does not say what they wait for
+        last = None
     best = max(findings, key=_saving, default=None)
     cause = max(shares, key=shares.__getitem__, default=None)
     largest = shares[cause] if cause else 0.0

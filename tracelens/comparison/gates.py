@@ -1,8 +1,8 @@
 """Conditions on which a comparison fails, such as `step_time>+3%`, and whether they hold.
 
 A condition on a metric fails where the metric changed by more than its limit *and* equal runs would
-rarely differ so far in that direction: noise alone fails nothing, and neither does a change that is
-certain but small. One on findings fails where the new run has such a finding and no baseline has it.
+rarely differ so far, which is judged as the headline judges it. So noise alone fails nothing, and
+neither does a change that is certain but small. One on findings fails where the new run has such a finding and no baseline has it.
 """
 
 from __future__ import annotations
@@ -111,20 +111,15 @@ def parse(text: str) -> Gate:
 def judge(gates: Sequence[Gate], found: Comparison) -> list[Outcome]:
     """Return which gates fail, in their order.
 
-    Probabilities are those of equal runs to differ so far in the gate's direction, adjusted for how many
-    gates are about metrics (Holm 1979).
+    Probabilities are those of equal runs to differ so far in either direction, as in the headline,
+    adjusted for how many gates are about metrics (Holm 1979).
 
     Raises:
         UnusableInput: a gate cannot be judged: no steps, or too few of them with one baseline.
     """
     on_metrics = [gate for gate in gates if not gate.of_findings]
     changes = [_change(gate, found) for gate in on_metrics]
-    joint = between_runs.adjusted(
-        [
-            _probability(gate, one) if one else None
-            for gate, one in zip(on_metrics, changes, strict=True)
-        ]
-    )
+    joint = between_runs.adjusted([one.either if one else None for one in changes])
     judged = {
         gate: _of_metric(gate, change, probability)
         for gate, change, probability in zip(on_metrics, changes, joint, strict=True)
@@ -147,10 +142,6 @@ def _change(gate: Gate, found: Comparison) -> Change | None:
             f"({min(found.baselines[0].count, found.new.count)}): give several baselines, or 30 steps."
         )
     return metric.change if metric else None
-
-
-def _probability(gate: Gate, change: Change) -> float | None:
-    return change.less if gate.decrease else change.more
 
 
 def _of_metric(gate: Gate, change: Change | None, probability: float | None) -> Outcome:

@@ -20,6 +20,7 @@ ONE_BASELINE: Final = (
     "With one baseline it is not known how much equal runs differ: intervals cover only the noise "
     "within runs. Give several baselines."
 )
+MIN_SAVING_IF_WORSE: Final = 0.1  # of the job: a new fault that costs less is no headline [policy]
 STATES: Final = {"new": "new", "gone": "gone", "both": "still there"}
 
 
@@ -39,16 +40,35 @@ HEADINGS: Final = Row("per step", "baseline", "new", "change", "95 % CI", "p", "
 
 
 def verdict(found: Comparison) -> str:
-    """Return in a word what became of the step."""
+    """Return in a word what became of the step, or that the new run has a critical fault."""
     step = found.metric(STEP_TIME)
+    if step is not None and step.clear and step.change.delta > 0:
+        return "SLOWER"
+    if new_faults(found):
+        return "WORSE"
     if step is None:
         return "NOT COMPARABLE"
-    if not step.clear:
-        return "NO CLEAR CHANGE"
-    return "SLOWER" if step.change.delta > 0 else "FASTER"
+    return "FASTER" if step.clear else "NO CLEAR CHANGE"
+
+
+def new_faults(found: Comparison) -> list[FindingChange]:
+    """Return the faults of the new run that no baseline has and that cost as much as a critical one."""
+    return [
+        one
+        for one in found.findings
+        if one.state == "new"
+        and one.finding.category == "fault"
+        and (one.after is None or one.after >= MIN_SAVING_IF_WORSE)
+    ]
 
 
 def headline(found: Comparison) -> str:
+    """Return what became of the median step, and which critical faults are new."""
+    new = [finding(one, len(found.baselines)) for one in new_faults(found)]
+    return " ".join([_step(found), *([f"New: {'; '.join(new)}."] if new else [])])
+
+
+def _step(found: Comparison) -> str:
     """Return what became of the median step, in a sentence."""
     step = found.metric(STEP_TIME)
     if step is None:

@@ -2,7 +2,8 @@
 
 A condition on a metric fails where the metric changed by more than its limit *and* equal runs would
 rarely differ so far, which is judged as the headline judges it. So noise alone fails nothing, and
-neither does a change that is certain but small. One on findings fails where the new run has such a finding and no baseline has it.
+neither does a change that is certain but small. One on findings fails where the new run has such a
+finding and no baseline has it.
 """
 
 from __future__ import annotations

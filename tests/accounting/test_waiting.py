@@ -86,10 +86,10 @@ def test_never_joined() -> None:
     assert cut(rows)[-1] == ("wait", 30, 100)
 
 
-def test_desync_is_not_waiting() -> None:
-    """Nothing is known about calls that do not match: they are transfer."""
+def test_desync_is_waiting() -> None:
+    """In calls of different operations nothing is transferred: ranks wait for what never comes."""
     rows = [call(0, 0, 30, 90, **BLOCKED), call(1, 0, 60, 90, op="broadcast", **BLOCKED)]
-    assert cut(rows)[1] == ("transfer", 30, 90)
+    assert cut(rows)[1] == ("wait", 30, 90)
 
 
 def test_waiting_has_priority() -> None:

@@ -308,9 +308,12 @@ def collective_waits(calls: Iterable[CallGrid], processes: Iterable[int]) -> Ite
 
 
 def _waits(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
-    """Yield the waits of each process in the calls of one communicator."""
+    """Yield the waits of each process in the calls of one communicator.
+
+    Where ranks make different operations nothing is transferred: they wait for what never comes.
+    """
     known = grid.last_ns != NEVER
-    missing = ~known & (grid.last_rank != NULL)
+    missing = ~known & ((grid.last_rank != NULL) | grid.differs)
     for column, (start, wait) in enumerate(grid.waits_by_process()):
         until = start + wait
         until[missing] = grid.end_ns[missing, column]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tracelens.analyses import (
+    accumulation,
     arrivals,
     communication,
     critical_path,
@@ -82,6 +83,12 @@ ANALYSES: Final = (
         "communication",
         "How fast are collectives, and are messages too small?",
         communication.run,
+        needs=_REPLAY | _CALLS,
+    ),
+    Analysis(
+        "accumulation",
+        "Are gradients reduced more often than weights are updated?",
+        accumulation.run,
         needs=_REPLAY | _CALLS,
     ),
     Analysis(

@@ -115,6 +115,15 @@ class CallGrid(CallFacts):
         """How many calls there are."""
         return len(self.seq)
 
+    @property
+    def differs(self) -> Flags:
+        """Whether ranks make different operations in a call or have done so before it, [call]."""
+        if is_uniform(self.op):
+            return np.zeros(self.height, np.bool_)
+        least = np.where(self.there, self.op, np.iinfo(self.op.dtype).max).min(axis=1)
+        most = np.where(self.there, self.op, -1).max(axis=1)
+        return np.asarray(np.logical_or.accumulate(self.there.any(axis=1) & (least != most)))
+
     @cached_property
     def there(self) -> Flags:
         """Return who made which call, [call, process]."""

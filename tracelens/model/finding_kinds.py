@@ -252,7 +252,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         also_on=("/collectives", "/shards"),
         worst_of="transfer",
         suppressed=Suppression(
-            by=("slow_link", "congestion", "small_messages", *_OF_SERVERS),
+            by=("slow_link", "congestion", "small_messages", "repeated_reductions", *_OF_SERVERS),
             share=0.5,
         ),
         action=(
@@ -275,6 +275,24 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
                 "to {saving}."
             ),
         },
+    ),
+    FindingKind(
+        kind="repeated_reductions",
+        title="Repeated reductions",
+        group="overlap",
+        category="opportunity",
+        page=_CALLS,
+        also_on=("/interleaving",),
+        worst_of="transfer",
+        action=(
+            "Reduce gradients once for each update: run all micro-batches but the last under "
+            "no_sync() (DDP), or without gradient synchronization (FSDP)."
+        ),
+        sentence=(
+            "There are {passes} passes of backprop for each optimizer update, and each of them "
+            "reduces gradients ({calls}). Reduced after the last one only, the job would be shorter "
+            "by up to {saving}."
+        ),
     ),
     FindingKind(
         kind="update_gap",

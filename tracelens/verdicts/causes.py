@@ -14,10 +14,10 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.stats.robust import lower_medians
 from tracelens.verdicts.advice import advise
-from tracelens.verdicts.last_ranks import find_last_ranks
+from tracelens.verdicts.last_ranks import find_last_ranks, is_wait_for_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tracelens.facts import Facts
     from tracelens.model.findings import Finding
@@ -133,9 +133,10 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
             helping[cause] = max(
                 helping.get(cause, findings[loss.finding]), findings[loss.finding], key=_saving
             )
-    last = find_last_ranks(facts, ledger)
+    last = find_last_ranks(facts, ledger, findings)
     if last:
-        shares[_LAST_RANKS] = last.share
+        waits = _name_waits(ledger, findings, shares)
+        shares[waits] = max(last.share, shares[waits] if waits in helping else 0.0)
     best = max(findings, key=_saving, default=None)
     cause = max(shares, key=shares.__getitem__, default=None)
     largest = shares[cause] if cause else 0.0
@@ -197,6 +198,13 @@ def _name_cause(loss: Loss, findings: Sequence[Finding]) -> str | None:
     if loss.category == "wait":
         return _COMMUNICATION
     return _OF_CATEGORY.get(loss.category) or _name_finding(finding)
+
+
+def _name_waits(ledger: Ledger, findings: Sequence[Finding], shares: Mapping[str, float]) -> str:
+    """Name what ranks wait for each other for, if it is one of ranks: the largest cause of it."""
+    waits = (loss for loss in ledger.losses if is_wait_for_ranks(loss, findings))
+    causes = [cause for loss in waits if (cause := _name_cause(loss, findings))]
+    return max(causes, key=shares.__getitem__, default=_LAST_RANKS)
 
 
 def _name_finding(finding: Finding) -> str:

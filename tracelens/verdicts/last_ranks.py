@@ -14,13 +14,17 @@ import numpy as np
 
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
+from tracelens.model.finding_kinds import KINDS
 from tracelens.stats.robust import lower_medians
 
 if TYPE_CHECKING:
-    from tracelens.facts import Facts
-    from tracelens.model.verdict import Ledger
+    from collections.abc import Sequence
 
-__all__ = ["LastRanks", "find_last_ranks"]
+    from tracelens.facts import Facts
+    from tracelens.model.findings import Finding
+    from tracelens.model.verdict import Ledger, Loss
+
+__all__ = ["LastRanks", "find_last_ranks", "is_wait_for_ranks"]
 
 # share of what last ranks take longer: a rank with less is not named [policy]
 MIN_SHARE_OF_DELAY_OF_RANK_NAMED: Final = 0.1
@@ -39,16 +43,13 @@ class LastRanks:
     why: str
 
 
-def find_last_ranks(facts: Facts, ledger: Ledger) -> LastRanks | None:
+def find_last_ranks(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -> LastRanks | None:
     """Return what is lost to ranks that are last in their steps; None where nobody waits for any.
 
-    It is at most what the job would lose if one rank at a time had waited for what no finding explains.
+    It is at most what the job would lose if one rank at a time had waited for what no finding explains,
+    or one that is about ranks. Such a finding may save less: balanced work is no less work.
     """
-    waits = sum(
-        loss.share
-        for loss in ledger.losses
-        if loss.category in {"wait", "ps_queue"} and loss.cause in {"jitter", "unexplained"}
-    )
+    waits = sum(loss.share for loss in ledger.losses if is_wait_for_ranks(loss, findings))
     own = facts.compute_time.levelled
     spent = np.nan_to_num(own.own, nan=0.0)
     count = len(own.ranks)
@@ -67,7 +68,10 @@ def find_last_ranks(facts: Facts, ledger: Ledger) -> LastRanks | None:
     phase = fmt.phase(own.phases[int(by_phase.argmax())])
     ranks = [own.ranks[column] for column in named.tolist()]
     most = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < count else ""
-    each = fmt.series([f"rank {own.ranks[column]} in {counts[column]:,}" for column in often])
+    each = fmt.series(
+        [f"rank {own.ranks[column]} in {counts[column]:,}" for column in often]
+        or ["another rank each time"]
+    )
     extra = fmt.duration(float(by_phase.max()) / len(total))
     return LastRanks(
         share=min(lost, waits * count),
@@ -75,3 +79,12 @@ def find_last_ranks(facts: Facts, ledger: Ledger) -> LastRanks | None:
         why=f"Last of {len(total):,} steps was {each}; {phase} takes the last rank {extra} longer than "
         "the usual one.",
     )
+
+
+def is_wait_for_ranks(loss: Loss, findings: Sequence[Finding]) -> bool:
+    """Return True if ranks wait for each other, for no known reason or one of ranks."""
+    if loss.category not in {"wait", "ps_queue"}:
+        return False
+    if loss.finding is None:
+        return loss.cause in {"jitter", "unexplained"}
+    return KINDS[findings[loss.finding].kind].group == "ranks"

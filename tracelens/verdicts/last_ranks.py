@@ -44,7 +44,7 @@ class LastRanks:
 
 
 def find_last_ranks(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -> LastRanks | None:
-    """Return what is lost to ranks that are last in their steps; None where nobody waits for any.
+    """Return what is lost to ranks that are last in their steps; None where no rank waits for any.
 
     It is at most what the job would lose if one rank at a time had waited for what no finding explains,
     or one that is about ranks. Such a finding may save less: balanced work is no less work.

@@ -76,8 +76,8 @@ def find_last_ranks(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
     return LastRanks(
         share=min(lost, waits * count),
         where=f"{phase}{most}",
-        why=f"Last of {len(total):,} steps was {each}; {phase} takes the last rank {extra} longer than "
-        "the usual one.",
+        why=f"Last of {len(total):,} steps was {each}; the last rank's {phase} takes {extra} longer "
+        "than the usual one's.",
     )
 
 

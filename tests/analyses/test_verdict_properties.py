@@ -205,6 +205,9 @@ def check_changes(case: Case, changes: Sequence[str]) -> None:
     if planted is None:  # no loss of that shape is as large
         return
     rows, random = list_rows(planted.job), np.random.default_rng(case.seed)
+    if not any(row.get("communicator") == "world" for row in rows):
+        # Only collectives tie clocks closely: messages leave a saving uncertain by their latency.
+        changes = [change for change in changes if change != "hosts"]
     names = random.permutation(case.ranks).tolist()
     shifts_ns = random.integers(0, 10**9, case.ranks).tolist()
     if "hosts" in changes:  # a host for each rank says something: both runs have them

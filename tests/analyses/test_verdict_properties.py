@@ -388,7 +388,7 @@ def draw_healthy_case(number: int) -> Case:
     return Case(control, ranks, 0, FAMILIES[number // 2 % len(FAMILIES)], number)
 
 
-@pytest.mark.parametrize("runs", few_or_many(24, 400))
+@pytest.mark.parametrize("runs", few_or_many(20, 400))
 def test_healthy_runs_are_called_healthy(runs: int) -> None:
     """At least 97 % of them, and at most 0.3 % are accused of a fault: with noise of four families.
 

@@ -62,13 +62,14 @@ def find_last_ranks(facts: Facts, waits: float) -> LastRanks | None:
     phase = fmt.phase(own.phases[int(by_phase.argmax())])
     ranks = [own.ranks[column] for column in named.tolist()]
     most = f" (mostly {fmt.listing('rank', ranks)})" if 0 < len(ranks) < count else ""
-    if not often:
-        return None
-    each = fmt.series([f"rank {own.ranks[column]} in {counts[column]:,}" for column in often])
+    each = fmt.series(
+        [f"rank {own.ranks[column]} in {counts[column]:,}" for column in often]
+        or ["another rank each time"]
+    )
     extra = fmt.duration(float(by_phase.max()) / len(total))
     return LastRanks(
         share=min(lost, waits * count),
         where=f"{phase}{most}",
-        why=f"Last of {len(total):,} steps was {each}; {phase} takes the last rank {extra} longer than "
-        "the usual one.",
+        why=f"Last of {len(total):,} steps was {each}; {phase} took {extra} longer there than on "
+        "the usual rank.",
     )

@@ -162,6 +162,25 @@ def test_blocking_calls_without_threads() -> None:
     assert "overlaps" not in sentences(trace)
 
 
+def test_calls_without_other_work_are_no_overlap() -> None:
+    """Nothing but calls and how many samples each step had: the calls are the thread's own."""
+    calls = plain(HEALTHY).filter(pl.col("kind") == "reduction").drop("thread")
+    counted = calls.unique(["rank", "step"], keep="last").with_columns(
+        type=pl.lit("counter"),
+        kind=pl.lit("step"),
+        name=pl.lit("samples"),
+        value=pl.lit(32.0),
+        start_ns="end_ns",
+        op=pl.lit(None, pl.String),
+        seq=pl.lit(None, pl.Int64),
+    )
+    calls = calls.with_columns(type=pl.lit("span"), value=pl.lit(None, pl.Float64))
+    trace = Trace.from_table(pl.concat([calls, counted], how="vertical_relaxed"))
+    assert "overlaps" not in sentences(trace)
+    assert len(trace.threads) == 4
+    assert trace.steps["step"].n_unique() == 60
+
+
 @pytest.mark.slow
 def test_threads_by_name_or_huge_number() -> None:
     """Thread names and system-wide thread numbers serve as well as small ones."""

@@ -226,7 +226,8 @@ def _pieces(
 def _split(rest: Floats, near: Indices) -> int:
     """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
     part = rest[near]
-    low, high = np.median(part[: len(part) // 4]), np.median(part[-(len(part) // 4) :])
+    side = max(len(part) // 4, 1)
+    low, high = np.median(part[:side]), np.median(part[-side:])
     before = np.concatenate([[0.0], np.cumsum(np.abs(part - low))])
     after = np.concatenate([[0.0], np.cumsum(np.abs(part - high))])
     return int(near[0] + np.argmin(before + after[-1] - after))

@@ -49,9 +49,9 @@ MIN_SAVING_OF_STALL: Final = 0.03  # of the job: a stall of less is not reported
 MAX_DEVIATION_RATIO_IF_STALL_DRIFTS: Final = 0.9
 # share of steps: an interval that is longer is how the run is [calibrate]
 MAX_SHARE_OF_STEPS_OF_LASTING_STALL: Final = 0.5
-# share of what slow steps take longer: an interval with less is one of scattered steps [chosen]
-MIN_SHARE_OF_OVERRUN_OF_LASTING_STALL: Final = 0.5
 MIN_STEPS_OF_LASTING_STALL: Final = 4  # steps: a shorter interval does not last [calibrate]
+# share of what slow steps lose: an interval with less is a few scattered steps side by side [chosen]
+MIN_SHARE_OF_LOSS_OF_LASTING_STALL: Final = 0.5
 MIN_GAPS_OF_PERIOD: Final = 2  # gaps between slow steps: fewer show no period [chosen]
 MAX_DEVIATION_OF_PERIOD: Final = 1  # steps: gaps that differ by more keep no period [chosen]
 MAX_SLOW_STEPS_LISTED: Final = 6  # steps: the evidence lists no more [policy]
@@ -184,7 +184,7 @@ def _slow(
     is_slow = residual > level
     if phase in compute_time.COMPUTING:
         is_slow &= ~more_work[rows]
-    chosen, pattern = _lasting(residual, level) or (np.flatnonzero(is_slow), "sparse")
+    chosen, pattern = _choose_steps(residual, level, is_slow)
     slow = _Slow(rows[chosen], residual[chosen], pattern)
     overrun_ns = np.maximum(slow.residual, 0.0) * own.step_ns
     most = MAX_SHARE_OF_SLOW_STEPS * len(residual)
@@ -201,6 +201,16 @@ def _slow(
     return [_Found(_finding(own, phase, slow, price), slow.rows, extra)]
 
 
+def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indices, Pattern]:
+    """Return the interval in which most is lost, or else all slow steps, as scattered ones."""
+    scattered = np.flatnonzero(is_slow)
+    interval = _lasting(residual, level)
+    least = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered].sum()
+    if interval and residual[interval[0]].sum() >= least:
+        return interval
+    return scattered, "sparse"
+
+
 def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     """Return the interval in which nearly all steps are slow, if there is one."""
     run = greatest_run(residual - level / 2)
@@ -208,9 +218,7 @@ def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
     steps = np.arange(shape.first, shape.last + 1)
     most = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
     lasts = MIN_STEPS_OF_LASTING_STALL <= len(steps) <= most
-    overrun = np.where(residual > level, residual, 0.0)
-    holds_most = overrun[steps].sum() >= MIN_SHARE_OF_OVERRUN_OF_LASTING_STALL * overrun.sum()
-    return (steps, shape.pattern) if lasts and holds_most and shape.level >= level else None
+    return (steps, shape.pattern) if lasts and shape.level >= level else None
 
 
 def _finding(own: ComputeTime, phase: str, slow: _Slow, price: WorkPrice) -> Finding:

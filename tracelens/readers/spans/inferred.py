@@ -122,7 +122,8 @@ def _crosses(frame: pl.DataFrame, kind: str, *, has_threads: bool) -> bool:
     start, end = pl.col("start_ns"), pl.col("end_ns")
     work_ends = pl.when(~flies).then(end).cum_max().forward_fill().over(place)
     work_begins = pl.when(~flies).then(start).shift(-1).backward_fill().over(place)
-    within = pl.min_horizontal(work_ends, end) - start
+    # The lesser of an end and of none is that end.
+    within = pl.when(work_ends.is_not_null()).then(pl.min_horizontal(work_ends, end) - start)
     before = pl.when(work_ends < end).then(within) if has_threads else within
     cut = pl.max_horizontal(before, end - work_begins) / (end - start).clip(lower_bound=1)
     crossed = (

@@ -79,7 +79,6 @@ def explain(name: str, form: str, ranks: int, folder: Path) -> dict[str, Any]:
     report: dict[str, Any] = json.loads(
         run_tracelens(form, "analyze", "--format", "json", str(folder))
     )
-    (folder / "report.json.txt").write_text(json.dumps(report, indent=1))
     return report
 
 
@@ -133,7 +132,9 @@ def main() -> None:
     parser.add_argument("--only", action="append", choices=sorted(PROGRAMS))
     parser.add_argument("--form", action="append", choices=FORMS)
     parser.add_argument("--ranks", default="2,3")
-    parser.add_argument("--kept", type=Path, help="keep the recordings of wrong verdicts here")
+    parser.add_argument(
+        "--kept", type=Path, help="keep all reports, and the recordings of wrong verdicts, here"
+    )
     given = parser.parse_args()
     outcomes: list[Outcome] = []
     print("| program | form | ranks | verdict | judged |\n|---|---|---|---|---|")  # noqa: T201
@@ -144,11 +145,14 @@ def main() -> None:
             for form in given.form or FORMS:
                 with tempfile.TemporaryDirectory() as folder:
                     trace = Path(folder) / f"{name}-{form}-{ranks}"
-                    outcome = judge(name, form, ranks, explain(name, form, ranks, trace))
+                    report = explain(name, form, ranks, trace)
+                    outcome = judge(name, form, ranks, report)
                     outcomes.append(outcome)
                     print(table_row(outcome), flush=True)  # noqa: T201
-                    if given.kept and not (outcome.state and outcome.place):
+                    if given.kept:
                         given.kept.mkdir(parents=True, exist_ok=True)
+                        (given.kept / f"{trace.name}.json").write_text(json.dumps(report, indent=1))
+                    if given.kept and not (outcome.state and outcome.place):
                         shutil.move(trace, given.kept / trace.name)
     for form in FORMS:
         judged = [o for o in outcomes if o.form == form]

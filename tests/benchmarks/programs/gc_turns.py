@@ -12,9 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 start_torch()
 data = [[i] for i in range(1_000_000)]
 gc.disable()
-gc.collect()
-if not FAULTY:
-    gc.freeze()
 model = DistributedDataParallel(make_network())
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 for step in range(108):
@@ -22,6 +19,8 @@ for step in range(108):
     inputs = torch.full((BATCH, WIDTH), float(data[step][0]) / 100)
     nn.functional.cross_entropy(model(inputs), torch.randint(10, (BATCH,))).backward()
     optimizer.step()
+    if step == 0 and not FAULTY:
+        gc.freeze()
     if step % 12 == 12 * RANK // WORLD + 2:
         gc.collect()
 torch.distributed.destroy_process_group()

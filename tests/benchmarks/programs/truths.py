@@ -35,6 +35,8 @@ class Program(NamedTuple):
 
 # Three ranks that wait actively on two cores wait for cores: to say so is right, too.
 MPI_HEALTHY: Final = Truth(("healthy",), place=BUSY)
+# The forward of a model that is not wrapped in DDP has no span: by the definition, that is inconclusive.
+PLAIN_MODEL: Final = Truth(("healthy", "inconclusive"), ALL)
 BUBBLE: Final = Truth(("healthy", "bottleneck"), ALL)
 SERVING: Final = Truth(("healthy", "bottleneck", "inconclusive"), ALL)
 COMMUNICATION: Final = Truth(("bottleneck",), ALL, "communication|transfer|small messages")
@@ -45,13 +47,16 @@ PROGRAMS: Final = {
     "loader_workers": Program("torch", Truth(HOLDS_UP, ALL, "data|load|input")),
     "loader_turns": Program("torch", Truth(HOLDS_UP, ALL, "data|load|input")),
     "grad_accumulation": Program("torch", COMMUNICATION),
-    "many_small": Program("torch", COMMUNICATION),
-    "checkpoints": Program("torch", Truth(HOLDS_UP, 0, "checkpoint|uninstrumented", (19, 99))),
+    "many_small": Program("torch", COMMUNICATION, PLAIN_MODEL),
+    # The last checkpoint comes after the last step, 99, and delays no other one.
+    "checkpoints": Program("torch", Truth(HOLDS_UP, 0, "checkpoint|uninstrumented", (19, 89))),
     "evaluation": Program("torch", Truth((*HOLDS_UP, "inconclusive"), ALL)),
     "ema": Program("torch", Truth(("bottleneck", "inconclusive"), ALL, "update")),
     "uneven_lengths": Program("torch", Truth(HOLDS_UP, ALL, "imbalance|more work|uneven")),
     "gc_turns": Program("torch", Truth(HOLDS_UP, ALL, "GC|garbage")),
-    "slow_steps": Program("torch", Truth(("fault",), 1, "uninstrumented|update", (3, 94))),
+    "slow_steps": Program(
+        "torch", Truth(("fault",), 1, "uninstrumented|update", (3, 94)), PLAIN_MODEL
+    ),
     "debug_mode": Program("torch", Truth(("fault",), ALL, "forward", (50, 99))),
     "fsdp2": Program("torch", Truth(("fault",), 1, "forward", (0, 59))),
     "huge_gradient": Program("torch", COMMUNICATION),

@@ -9,7 +9,7 @@ from shared import FAULTY, RANK, start_torch
 from torch import distributed
 
 start_torch()
-points = torch.randn(20_000, 32) + RANK
+points = torch.randn(80_000, 32) + RANK
 centers = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
 for _ in range(100):
     nearest = torch.cdist(points, centers).argmin(1)

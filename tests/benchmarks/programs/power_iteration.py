@@ -14,7 +14,7 @@ rows = 1200
 matrix = np.random.default_rng(rank).random((rows, rows * size))
 vector = np.ones(rows * size)
 for step in range(120):
-    for _ in range(6):
+    for _ in range(20):
         part = matrix @ vector
     if FAULTY and rank == 0 and 40 <= step < 80:
         time.sleep(0.04)

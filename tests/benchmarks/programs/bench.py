@@ -21,9 +21,9 @@ from typing import Any, Final, NamedTuple
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path.insert(0, str(ROOT / "tests"))
 
-from truths import ALL, BUSY, LAST, PROGRAMS, Program, Truth  # noqa: E402
+from benchmarks.programs.truths import ALL, BUSY, LAST, PROGRAMS, Program, Truth  # noqa: E402
 
 BIN: Final = Path(sys.executable).parent
 FORMS: Final = ("healthy", "faulty")
@@ -153,6 +153,7 @@ def main() -> None:
                         given.kept.mkdir(parents=True, exist_ok=True)
                         (given.kept / f"{trace.name}.json").write_text(json.dumps(report, indent=1))
                     if given.kept and not (outcome.state and outcome.place):
+                        shutil.rmtree(given.kept / trace.name, ignore_errors=True)
                         shutil.move(trace, given.kept / trace.name)
     for form in FORMS:
         judged = [o for o in outcomes if o.form == form]

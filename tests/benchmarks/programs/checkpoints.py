@@ -41,6 +41,6 @@ with tempfile.TemporaryDirectory() as folder:
         if step % 20 == 0:
             if RANK == 0:
                 with (Path(folder) / "checkpoint.pt").open("wb", buffering=0) as file:
-                    torch.save(model.state_dict(), Disk(file))  # type: ignore[arg-type]
+                    torch.save(model.state_dict(), Disk(file))
             distributed.barrier()
 distributed.destroy_process_group()

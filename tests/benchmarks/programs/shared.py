@@ -35,18 +35,18 @@ def make_network(device_s: float = 0.012, layers: int = 3) -> nn.Module:
 
     class Wait(torch.autograd.Function):
         @staticmethod
-        def forward(_: object, x: Tensor) -> Tensor:  # type: ignore[override]
+        def forward(_: object, x: Tensor) -> Tensor:
             time.sleep(device_s * len(x) / BATCH)
             return x.clone()
 
         @staticmethod
-        def backward(_: object, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        def backward(_: object, gradient: Tensor) -> Tensor:
             time.sleep(2 * device_s * len(gradient) / BATCH)
             return gradient
 
     class Device(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            result: Tensor = Wait.apply(x)  # type: ignore[no-untyped-call]
+            result: Tensor = Wait.apply(x)
             return result
 
     blocks = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(layers)]

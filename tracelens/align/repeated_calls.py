@@ -32,6 +32,7 @@ __all__ = ["FEWEST_TIMES", "REGULAR", "Repeated", "after_long", "calls_of_groups
 
 FEWEST_TIMES: Final = 4  # that a call comes back: less is no loop
 REGULAR: Final = 0.9  # of the times, equally many calls lie between
+SHARE_OF_CALLS_IN_ROUNDS: Final = 0.6  # of all calls: with fewer a call is of a part of the run
 MOST_LOOKED_AT: Final = 32  # ranks, which all make the same calls
 
 
@@ -122,7 +123,7 @@ def _begins(grid: CallGrid) -> Indices | None:
             for calls in (kind, context)
             for one in np.unique(calls)
         )
-        regular = [places for places in every if _is_regular(places)]
+        regular = [places for places in every if _is_regular(places, len(kind))]
         if regular:
             return max(
                 regular, key=lambda places: len(places) * float(np.sqrt(np.median(work[places])))
@@ -145,12 +146,18 @@ def after_long(apart: Floats) -> Flags:
     return np.append(True, length > ordered[int(contrast.argmax())])
 
 
-def _is_regular(places: Indices) -> bool:
-    """Return whether a call comes back with equally many calls between, nearly always."""
+def _is_regular(places: Indices, count: int) -> bool:
+    """Return whether a call comes back with equally many calls between, nearly always.
+
+    Of all `count` calls, nearly all must lie in such rounds: in a stretch of slow steps every call comes
+    after a long time, and is no loop of its own.
+    """
     if len(places) < FEWEST_TIMES:
         return False
-    _, often = np.unique(np.diff(places), return_counts=True)
-    return bool(often.max() >= REGULAR * (len(places) - 1))
+    between, often = np.unique(np.diff(places), return_counts=True)
+    round_size = int(between[often.argmax()])
+    is_whole = len(places) * round_size >= SHARE_OF_CALLS_IN_ROUNDS * count
+    return bool(is_whole and often.max() >= REGULAR * (len(places) - 1))
 
 
 def _named(grid: CallGrid, call: int) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.accounting.sampled_code import path_text
+from tracelens.analyses.stragglers.location import Place
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
@@ -37,6 +38,10 @@ _OF_PHASE: Final = {
     "gc": KINDS["gc_stall"].action,
     "checkpoint": KINDS["checkpoint_stall"].action,
 }
+_PERIODIC: Final = (
+    "Look at what the program does every {period} steps: evaluation, logging, or saving; put it into a "
+    "span (tl.span), or do it less often."
+)
 _PERIODIC_DATA: Final = (
     "Steps {steps} wait for data, {period} steps apart: if epochs begin there, keep the workers of the "
     "loader (DataLoader(persistent_workers=True)); else load ahead, or use faster storage."
@@ -45,7 +50,7 @@ _PERIODIC_DATA: Final = (
 
 def advise(finding: Finding) -> str:
     """Return what to do next about a finding, with ranks, phase and what was measured."""
-    evidence, ranks = finding.evidence, subject(finding) or "all ranks"
+    evidence, ranks = finding.evidence, _name_ranks(finding)
     samples = evidence.get("samples")
     if samples:
         return f"Look at this code of {ranks}: {path_text(samples['path'])}."
@@ -58,12 +63,23 @@ def advise(finding: Finding) -> str:
     )
     if measured:
         return measured
-    if finding.kind == "data_stall" and evidence.get("period"):
-        steps = fmt.series([str(one) for one in evidence["first_slow_steps"]])
-        return _PERIODIC_DATA.format(steps=steps, period=evidence["period"])
-    if finding.kind == "data_stall":
-        return KINDS["data_stall"].action
-    return _by_phase(finding, ranks)
+    return _by_period(finding) or _by_phase(finding, ranks)
+
+
+def _by_period(finding: Finding) -> str | None:
+    """Return what may come back after so many steps, where slow steps keep a period."""
+    period = finding.evidence.get("period")
+    if not period or finding.kind not in {"slow_all", "data_stall"}:
+        return None
+    if finding.kind == "slow_all":
+        return _PERIODIC.format(period=period)
+    steps = fmt.series([str(one) for one in finding.evidence["first_slow_steps"]])
+    return _PERIODIC_DATA.format(steps=steps, period=period)
+
+
+def _name_ranks(finding: Finding) -> str:
+    """Name the ranks that a finding is about, also of those that are delayed in turns."""
+    return fmt.listing("rank", finding.ranks) if finding.ranks else subject(finding) or "all ranks"
 
 
 def _shared_core(evidence: Mapping[str, Any], ranks: str) -> str | None:
@@ -98,18 +114,18 @@ def _slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
         return f"Look at {parts[0]['name']} of {ranks}: {share} of the delay is there."
     place = evidence.get("place")
     if place and place["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
-        before, after = fmt.phase(place["before"]), fmt.phase(place["after"])
+        between = Place(**place).text
         return (
-            f"Put the code of {ranks} between {before} and {after} into a span (tl.span), or record "
-            f"with --sample: {fmt.percent(place['share'])} of the delay is there."
+            f"Put the code of {ranks} {between} into a span (tl.span), or record with --sample: "
+            f"{fmt.percent(place['share'])} of the delay is there."
         )
     return None
 
 
 def _by_phase(finding: Finding, ranks: str) -> str:
     """Return what to look at where nothing more was measured than the phase and the steps."""
-    if finding.kind == "slow_all" and finding.phase in {"gc", "data", "checkpoint"}:
-        return KINDS[finding.kind].action
+    if finding.kind == "data_stall":
+        return KINDS["data_stall"].action
     if finding.phase in _OF_PHASE:
         return _OF_PHASE[finding.phase].format(ranks=ranks)
     more = _MORE_DETAIL.format(phase=fmt.phase(finding.phase or "uninstrumented"), ranks=ranks)

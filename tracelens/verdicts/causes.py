@@ -38,6 +38,7 @@ _COMMUNICATION: Final = "communication"
 _LAST_RANKS: Final = "waits between ranks"
 _SERVERS: Final = "parameter servers"
 _BUBBLE: Final = "the bubble of the pipeline"
+_SEVERAL: Final = "several causes"
 _LAUNCHING: Final = "devices that wait for the host to queue work"
 _UNASKED: Final = "a rank that waits for requests"
 _OF_CAUSE: Final = {
@@ -59,9 +60,10 @@ _OF_CATEGORY: Final[dict[str, str]] = {
 }
 _NEXT: Final = {
     _COMMUNICATION: (
-        "Hide reductions behind backprop, send fewer bytes, or use faster links; what each saves: "
-        "tracelens whatif overlap=on, bandwidth*2."
+        "Communicate while ranks compute, send fewer bytes, or use faster links; what each saves: "
+        "tracelens whatif --what overlap=on --what bandwidth*2."
     ),
+    _SEVERAL: "Begin with the largest bar of the waterfall.",
     _LAST_RANKS: (
         "Give ranks equally much work in each step, or find what interrupts them: page Stragglers "
         "shows who was last in which step."
@@ -110,7 +112,8 @@ class Bottleneck:
             what = "" if self.cause.startswith(title) else f"{title}, "
             more = f" \N{MIDDLE DOT} {what}up to {fmt.percent(gain)} to gain"
         where = f", {self.where}" if self.where else ""
-        return f"BOUND BY {self.cause}{where}: {fmt.percent(self.share)} of the time{more}"
+        of = "job" if self.cause == _LAST_RANKS else "time"
+        return f"BOUND BY {self.cause}{where}: {fmt.percent(self.share)} of the {of}{more}"
 
     @property
     def action(self) -> str:
@@ -122,17 +125,7 @@ class Bottleneck:
 
 def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -> Bottleneck | None:
     """Return what limits a run without a fault; None where nearly all of the time is useful."""
-    shares: dict[str, float] = defaultdict(float)
-    helping: dict[str, Finding] = {}
-    for loss in ledger.losses:
-        cause = _name_cause(loss, findings)
-        if cause is None:
-            continue
-        shares[cause] += loss.share
-        if loss.finding is not None:
-            helping[cause] = max(
-                helping.get(cause, findings[loss.finding]), findings[loss.finding], key=_saving
-            )
+    shares, helping = _sum_by_cause(ledger, findings)
     waits = shares[_LAST_RANKS]
     last = find_last_ranks(facts, waits + ledger.unexplained)
     if last and last.share >= waits / 2:
@@ -149,6 +142,10 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
         return None
     if cause is None:
         return None
+    if largest < MIN_SHARE_OF_BOTTLENECK:
+        why = describe_share(facts, cause, largest)
+        most = f"most of it {cause} ({fmt.percent(largest)})"
+        return Bottleneck(_SEVERAL, 1 - ledger.useful, helping.get(cause), why, most)
     finding = helping.get(cause)
     why = _first_sentence(finding) if finding else describe_share(facts, cause, largest)
     if cause in _OWN_WORK:
@@ -156,6 +153,23 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
     if last and cause == _LAST_RANKS:
         return Bottleneck(cause, largest, finding, last.why, last.where)
     return Bottleneck(cause, largest, finding, why)
+
+
+def _sum_by_cause(
+    ledger: Ledger, findings: Sequence[Finding]
+) -> tuple[dict[str, float], dict[str, Finding]]:
+    """Return what is lost to each cause that is known, and the finding that would save most of it."""
+    shares: dict[str, float] = defaultdict(float)
+    helping: dict[str, Finding] = {}
+    for loss in ledger.losses:
+        cause = _name_cause(loss, findings)
+        if cause is None:
+            continue
+        shares[cause] += loss.share
+        if loss.finding is not None:
+            found = findings[loss.finding]
+            helping[cause] = max(helping.get(cause, found), found, key=_saving)
+    return shares, helping
 
 
 def _name_ranks(facts: Facts, category: str) -> str:

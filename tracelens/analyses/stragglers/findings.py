@@ -42,6 +42,8 @@ from tracelens.model.shown import Shown
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.accounting.core_waits import CoreWait
     from tracelens.accounting.phases import Phases
@@ -108,9 +110,23 @@ def run(facts: Facts) -> Stragglers:
     ]
     if own.server is not None:  # whoever is slow makes fewer of its tasks
         return Stragglers(tuple(findings))
-    explained = _explained_by([entry for entry, _ in worth], own)
+    lasting = [entry for entry, _ in worth if entry.pattern != "sparse"]
+    explained = _explained_by(lasting, own)
     _exclude_jumps(explained, trace, own)
-    return Stragglers((*findings, *find_turns(own, job, facts, explained)))
+    turns = find_turns(own, job, facts, explained)
+    return Stragglers(tuple(_with_turns(findings, turns)))
+
+
+def _with_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
+    """Yield all findings, of ranks that stall in turns one, and of a rank that stalls alone one."""
+    in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
+    kept = [one for one in findings if one.pattern != "sparse" or one.phase not in in_turns]
+    named = {(one.phase, rank) for one in kept for rank in one.ranks}
+    yield from kept
+    for turn in turns:
+        is_known = all((turn.phase, rank) in named for rank in turn.ranks)
+        if turn.pattern == "migrating" or not is_known:
+            yield turn
 
 
 def _explained_by(found: list[Episode], own: ComputeTime) -> dict[str, Flags]:

@@ -55,6 +55,8 @@ MIN_SAVING_OF_PLAIN_PAUSES: Final = 0.003
 MIN_SAVING_OF_TURNS: Final = 0.03  # of the job: delays in turns of less are not reported [policy]
 # of the job: garbage collection in turns of less is how equal ranks differ [policy]
 MIN_SAVING_OF_PAUSES_IF_FAULT: Final = 0.05
+# share of the time of steps: if ranks wait for cores longer, who computes longer is chance [policy]
+MIN_WAIT_FOR_CORES_IF_CHANCE: Final = 0.2
 # share of delayed ranks and steps: as many are delayed at once, or each at another time [chosen]
 MIN_SHARE_OF_STEPS_AT_ONCE: Final = 0.6
 # of the job: delays of the same ranks of less are not reported; windows of steps tell them [policy]
@@ -190,7 +192,7 @@ def _price(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]
             _fields(delays),
             case="at once" if is_at_once else "in turn",
             more=clues.sentences,
-            category=_categorize(phase, cost.saving),
+            category=_categorize(phase, cost.saving, facts),
             saving=cost.saving,
             interval=cost.interval,
             cost=cost.cost,
@@ -266,6 +268,11 @@ def _find_clues(facts: Facts, delays: _Delays) -> _Clues:
     return _Clues(place, samples)
 
 
-def _categorize(phase: str, saving: float) -> Literal["fault", "opportunity"]:
+def _categorize(phase: str, saving: float, facts: Facts | None) -> Literal["fault", "opportunity"]:
+    """Return whether something is wrong: not where ranks waited for cores, each at another time."""
+    waited = facts.core_wait if facts else None
+    is_busy = waited is not None and waited >= MIN_WAIT_FOR_CORES_IF_CHANCE
+    if is_busy and phase not in {"data", "gc"}:
+        return "opportunity"
     least = MIN_SAVING_OF_PAUSES_IF_FAULT if phase == "gc" else MIN_SAVING_OF_TURNS_IF_FAULT
     return "opportunity" if phase == "checkpoint" or saving < least else "fault"

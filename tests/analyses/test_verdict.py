@@ -68,7 +68,9 @@ def test_a_run_that_loses_little_to_several_causes_is_bound_by_the_largest() -> 
     """Of a healthy run nearly all of the time is useful."""
     little = [Loss(name, 0.06, "known") for name in ("data", "gc", "checkpoint")]
     found = concluded(*little, Loss("transfer", 0.07, "known"), useful=0.75)
-    assert found.headline == "BOUND BY communication: 7.0 % of the time"
+    assert found.headline == (
+        "BOUND BY several causes, most of it communication (7.0 %): 25 % of the time"
+    )
 
 
 def test_a_healthy_run_says_how_much_is_useful() -> None:

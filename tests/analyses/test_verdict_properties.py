@@ -57,8 +57,6 @@ MANY_RANKS: Final = (64,)
 
 # Errors that reports on a shape may still have; `test_known_errors` holds an example of each.
 NOT_YET_RIGHT: Final[dict[str, tuple[str, ...]]] = {
-    # Launching the kernels that come after the loading costs time, too; 86 % useful is called healthy.
-    "device_data": ("healthy",),
     # Waits for messages that no rank's work explains are taken for jitter, and the link is not named.
     "slow_link_every_step": ("ranks", "phase"),
     "slow_link_for_some_time": ("ranks", "phase"),
@@ -123,7 +121,6 @@ def test_former_errors(case: Case) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case("device_data", 2, 10, "heavy_tailed", 12),
         Case("slow_link_every_step", 8, 30, "lognormal", 570),
         Case("slow_link_for_some_time", 8, 15, "lognormal", 320),
         Case("one_rank_backward_one_step", 2, 37, "heavy_tailed", 453),

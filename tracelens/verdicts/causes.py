@@ -145,7 +145,7 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
     if largest < MIN_SHARE_OF_BOTTLENECK:
         why = describe_share(facts, cause, largest)
         most = f"most of it {cause} ({fmt.percent(largest)})"
-        return Bottleneck(_SEVERAL, 1 - ledger.useful, helping.get(cause), why, most)
+        return Bottleneck(_SEVERAL, sum(shares.values()), helping.get(cause), why, most)
     finding = helping.get(cause)
     why = _first_sentence(finding) if finding else describe_share(facts, cause, largest)
     if cause in _OWN_WORK:

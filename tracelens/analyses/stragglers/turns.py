@@ -45,8 +45,8 @@ MIN_Z_SCORE_OF_DELAY: Final = 6.0
 # share of steps with a delay: if in fewer of them half of the ranks or less are delayed, it is one event
 # of many ranks [chosen]
 MIN_SHARE_OF_STEPS_OF_FEW_RANKS: Final = 0.5
-# share of all delay: if one rank has more, it is delayed alone [chosen]
-MIN_SHARE_OF_DELAY_OF_ONE_RANK: Final = 0.9
+# share of the delay of the worst rank: if no other rank has as much, that one is delayed alone [chosen]
+MIN_SHARE_OF_SECOND_RANK: Final = 0.25
 # share of steps: pauses are plain if some rank makes one in as many [calibrate]
 MIN_SHARE_OF_STEPS_WITH_PAUSE: Final = 0.5
 MIN_LENGTH_OF_PLAIN_PAUSES: Final = 0.10  # of a step: plain pauses are as long [calibrate]
@@ -130,9 +130,10 @@ class _Delays:
 
     @cached_property
     def columns(self) -> list[int]:
-        """The columns of the delayed ranks: of one, where it has nearly all of the delay."""
+        """The columns of the delayed ranks: of one, where it has by far the most delay."""
         by_rank = self.ns.sum(axis=0)
-        is_alone = by_rank.max() >= MIN_SHARE_OF_DELAY_OF_ONE_RANK * by_rank.sum()
+        second, most = np.sort(by_rank)[-2:]
+        is_alone = second < MIN_SHARE_OF_SECOND_RANK * most
         return [int(by_rank.argmax())] if is_alone else np.flatnonzero(by_rank).tolist()
 
     @property

@@ -106,9 +106,8 @@ def price_less_work(
     ((names, effect),) = fix.changes
     savings = None if replay is None else replay.measure_savings(names, effect, fix.steps)
     if savings is not None and savings.identity.reliable:
-        saved_ns = np.maximum(savings.saved, 0.0)
-        interval = savings.identity.widen(bootstrap_interval(saved_ns, job_ns))
-        return WorkPrice(float(saved_ns.sum()) / job_ns, interval, fix)
+        interval = savings.identity.widen(bootstrap_interval(savings.saved, job_ns))
+        return WorkPrice(float(savings.saved.sum()) / job_ns, interval, fix)
     saved_ns = np.zeros(len(effect))
     if total is not None:
         saved_ns = measure_side_by_side(np.nan_to_num(total, nan=0.0), effect)

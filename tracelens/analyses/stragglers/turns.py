@@ -193,7 +193,7 @@ def _price(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]
             _fields(delays),
             case="at once" if is_at_once else "in turn",
             more=clues.sentences,
-            category=_categorize(phase, cost.saving, facts),
+            category=_categorize(delays, cost.saving, facts),
             saving=cost.saving,
             interval=cost.interval,
             cost=cost.cost,
@@ -269,11 +269,19 @@ def _find_clues(facts: Facts, delays: _Delays) -> _Clues:
     return _Clues(place, samples)
 
 
-def _categorize(phase: str, saving: float, facts: Facts | None) -> Literal["fault", "opportunity"]:
-    """Return whether something is wrong: not where ranks waited for cores, each at another time."""
+def _categorize(
+    delays: _Delays, saving: float, facts: Facts | None
+) -> Literal["fault", "opportunity"]:
+    """Return whether something is wrong.
+
+    Not where ranks waited for cores. Nor if ranks compute longer, each at another time: among many ranks
+    noise does that, too.
+    """
     waited = facts.core_wait if facts else None
     is_busy = waited is not None and waited >= MIN_WAIT_FOR_CORES_IF_CHANCE
-    if is_busy and phase not in {"data", "gc"}:
+    is_pause = delays.phase in {"data", "gc"}
+    if delays.phase == "checkpoint" or not (is_pause or (delays.is_at_once and not is_busy)):
         return "opportunity"
-    least = MIN_SAVING_OF_PAUSES_IF_FAULT if phase == "gc" else MIN_SAVING_OF_TURNS_IF_FAULT
-    return "opportunity" if phase == "checkpoint" or saving < least else "fault"
+    is_gc = delays.phase == "gc"
+    least = MIN_SAVING_OF_PAUSES_IF_FAULT if is_gc else MIN_SAVING_OF_TURNS_IF_FAULT
+    return "fault" if saving >= least else "opportunity"

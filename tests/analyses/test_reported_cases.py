@@ -1,0 +1,173 @@
+"""Kinds of trouble that users of other tools report in public, as small tables, and what is right.
+
+Each was called HEALTHY, or blamed on something else, before the four verdicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+import pytest
+
+import tracelens as tl
+from tracelens import Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.model.result import Report
+
+MS: Final = 10**6
+STEPS: Final = 160
+
+
+@dataclass
+class Table:
+    """Rows of a training whose ranks meet in one all-reduce a step, and then update for 0.4 ms."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    now: int = 1_000 * MS
+    calls: int = 0
+
+    def span(self, rank: int, begin: int, end: int, kind: str, **more: Any) -> None:
+        row = {"rank": rank, "host": "a", "start_ns": begin, "end_ns": end, "kind": kind}
+        self.rows.append(row | more)
+
+    def call(self, begins: Sequence[int], end: int, op: str, step: int | None, nbytes: int) -> None:
+        """All ranks make a call."""
+        for rank, begin in enumerate(begins):
+            about = {"op": op, "step": step, "seq": self.calls, "bytes": nbytes}
+            self.span(rank, begin, end, "reduction", communicator="w", **about)
+        self.calls += 1
+
+    def step(self, number: int, work: Sequence[Sequence[tuple[str, float]]]) -> None:
+        """Every rank does its work, phase by phase in ms, reduces, and updates; `gap` has no span."""
+        ready = []
+        for rank, phases in enumerate(work):
+            at = self.now
+            for phase, ms in phases:
+                end = at + int(ms * MS)
+                if phase != "gap" and end > at:
+                    self.span(rank, at, end, phase, step=number)
+                at = end
+            ready.append(at)
+        end = max(ready) + 7 * MS // 10
+        self.call(ready, end, "allreduce", number, 4_000_000)
+        for rank in range(len(work)):
+            self.span(rank, end, end + 4 * MS // 10, "update", step=number)
+        self.now = end + 4 * MS // 10
+
+    def analyze(self) -> Report:
+        return tl.analyze(Trace.from_table(pl.DataFrame(self.rows, infer_schema_length=None)))
+
+
+def few_ranks(kind: str, ranks: int) -> Report:
+    """One kind of trouble in steps of about 10 ms, with 2 % of noise."""
+    table, noise = Table(), Random(7)
+    own = [set(Random(100 + rank).sample(range(5, 155), 8)) for rank in range(ranks)]
+    for number in range(STEPS):
+        work = []
+        for rank in range(ranks):
+            is_last = rank == ranks - 1
+            scale = noise.uniform(0.4, 1.6) if kind == "lengths" else 1.0
+            ms = {"data": 0.3, "forward": 3 * scale, "gc": 0.0, "backprop": 5 * scale}
+            ms = {phase: spent * noise.gauss(1, 0.02) for phase, spent in ms.items()}
+            ms["backprop"] += 1.5 * (kind == "constant" and is_last)
+            ms["backprop"] += 2.0 * (kind == "blocks" and number // 20 % ranks == rank)
+            ms["forward"] += 80.0 * (
+                kind == "sparse" and is_last and number in {20, 47, 71, 90, 150}
+            )
+            ms["gc"] += 60.0 * (kind == "turns" and (number + 7 * rank) % 20 == 19)
+            ms["data"] += 40.0 * (kind == "loader" and number in own[rank])
+            work.append(list(ms.items()))
+        table.step(number, work)
+    return table.analyze()
+
+
+RIGHT: Final = {
+    "constant": "straggler",
+    "sparse": "straggler",
+    "blocks": "straggler",
+    "turns": "gc_stall",
+    "lengths": "load_imbalance",
+    "loader": "data_stall",
+}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize("kind", RIGHT)
+def test_the_same_kind_is_found_at_every_number_of_ranks(kind: str, ranks: int) -> None:
+    """Two and three ranks are most people's first run."""
+    report = few_ranks(kind, ranks)
+    assert report.verdict.state in {"fault", "bottleneck"}
+    assert report.findings[0].kind == RIGHT[kind]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+def test_the_same_run_without_trouble_is_healthy(ranks: int) -> None:
+    report = few_ranks("none", ranks)
+    assert (report.verdict.state, report.findings) == ("healthy", ())
+    assert "Nothing to fix" in report.verdict.action
+
+
+def test_code_without_a_span_on_all_ranks_is_the_headline() -> None:
+    """As a moving average of the weights that is updated on all ranks: 60 % of each step."""
+    table = Table()
+    for number in range(STEPS):
+        phases = [("gap", 13.0), ("forward", 3.0 + number % 7 / 50), ("backprop", 4.0)]
+        table.step(number, [phases, phases])
+    found = table.analyze().verdict
+    assert found.headline.startswith("INCONCLUSIVE: 6")
+    assert "between optimizer update and forward" in found.headline
+
+
+@pytest.mark.parametrize("is_shared", [False, True], ids=["own lengths", "the same lengths"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_lengths_with_a_heavy_tail(ranks: int, is_shared: bool) -> None:  # noqa: FBT001 - drawn
+    """Ranks with lengths of their own wait for the longest; where all have the same, none waits."""
+    table = Table()
+    draws = [Random(5 if is_shared else rank) for rank in range(ranks)]
+    for number in range(150):
+        tokens = [min(300 * draw.paretovariate(1.1), 8_000) for draw in draws]
+        table.step(number, [[("forward", n * 0.008), ("backprop", n * 0.016)] for n in tokens])
+    report = table.analyze()
+    kinds = [one.kind for one in report.findings]
+    assert (report.verdict.state, kinds) == (
+        ("healthy", []) if is_shared else ("bottleneck", ["load_imbalance"])
+    )
+
+
+@pytest.mark.parametrize("pauses", [1, 3])
+def test_few_long_pauses_of_all_ranks_are_weighed(pauses: int) -> None:
+    """A pause of all ranks that takes a quarter of the job is told, whether once or in three parts."""
+    table = Table()
+    for number in range(STEPS):
+        is_paused = number in [70, 100, 130][:pauses]
+        ms = 600.0 / pauses if is_paused else 0.0
+        phases = [("forward", 3.0 + number % 7 / 50), ("gc", ms), ("backprop", 5.0)]
+        table.step(number, [phases, phases])
+    report = table.analyze()
+    assert (report.verdict.state, report.findings[0].kind) == ("fault", "gc_stall")
+    assert report.findings[0].saving == pytest.approx(600 / (600 + 9.2 * STEPS), rel=0.05)
+
+
+@pytest.mark.parametrize("is_noisy", [False, True], ids=["quiet", "noisy"])
+@pytest.mark.parametrize("gathers", [10, 60])
+def test_a_loop_of_gathers_keeps_its_steps(gathers: int, is_noisy: bool) -> None:  # noqa: FBT001
+    """Nothing marks steps, rank 1 works 15 ms instead of 10, and every 37th call may come 2 ms later."""
+    table = Table()
+    for _ in range(60):
+        for number in range(gathers + 1):
+            gap = 2 * MS if is_noisy and table.calls % 37 == 0 else MS // 50
+            begins = [table.now + (ms * MS if number == 0 else gap) for ms in (10, 15)]
+            table.now = max(begins) + MS // 10
+            op = "barrier" if number == gathers else "all_gather"
+            table.call(begins, table.now, op, None, 8)
+    report = table.analyze()
+    found = report.findings[0]
+    assert report.summary.steps == 59
+    assert (found.kind, found.ranks) == ("straggler", (1,))
+    assert found.saving == pytest.approx(5 * 60 * MS / (table.now - 1_000 * MS), rel=0.06)

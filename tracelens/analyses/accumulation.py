@@ -33,6 +33,8 @@ MIN_SHARE_OF_PASSES_ALIKE: Final = 0.9
 MIN_SAVING_OF_FEWER_REDUCTIONS: Final = 0.01  # of the job: less is not reported [policy]
 
 _TRAINING: Final = ("forward", "backprop", "update")
+_CODES: Final = {kind: code for code, kind in enumerate(_TRAINING)}
+_READ: Final = ("type", "kind", "thread", "step", "start_ns")
 _REDUCTIONS: Final = ("allreduce", "reduce_scatter")
 
 
@@ -70,21 +72,16 @@ def _find_passes(trace: Trace) -> _Passes | None:
     workers = trace.workers.sort("rank")
     if workers.is_empty() or workers["training_thread"][0] is None:
         return None
-    kind = pl.col("kind").cast(pl.String)
-    spans = (
-        trace.spans.filter(
-            pl.col("process") == workers["process"][0],
-            pl.col("thread") == workers["training_thread"][0],
-            kind.is_in(_TRAINING),
-            pl.col("step") >= 0,
-        )
-        .select("start_ns", kind)
-        .collect()
-        .sort("start_ns")
-    )
-    turns = spans.filter(pl.col("kind") != pl.col("kind").shift(1, fill_value=""))
-    begins_ns = turns.filter(pl.col("kind") == "backprop")["start_ns"].to_numpy()
-    updates = turns.filter(pl.col("kind") == "update").height
+    columns = trace.source.columns(int(workers["process"][0]), _READ)
+    kind = columns.word("kind")
+    is_training = columns.number("thread") == workers["training_thread"][0]
+    rows = np.flatnonzero(columns.is_span & is_training & kind.among(_TRAINING))
+    rows = rows[columns.number("step")[rows] >= 0]
+    start_ns = columns.number("start_ns")[rows]
+    spans = pl.DataFrame({"kind": kind.taken(rows).translated(_CODES, -1), "start_ns": start_ns})
+    turns = spans.sort("start_ns").filter(pl.col("kind") != pl.col("kind").shift(1, fill_value=-1))
+    begins_ns = turns.filter(kind=_CODES["backprop"])["start_ns"].to_numpy()
+    updates = turns.filter(kind=_CODES["update"]).height
     if updates < MIN_UPDATES_TO_JUDGE:
         return None
     return _Passes(begins_ns, len(begins_ns) / updates)

@@ -49,7 +49,7 @@ MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
 # of the job: a fault that costs less is a finding, and no headline [policy]
 MIN_SAVING_OF_FAULT_IN_HEADLINE: Final = 0.01
 MIN_STEPS_IF_HEALTHY: Final = 10  # steps: a shorter run is not called healthy [policy]
-# times what is not known: a known cause that takes more comes first, as it can be acted on [policy]
+# times the uncovered time: a known cause that takes more comes first, as it can be acted on [policy]
 MIN_RATIO_OF_KNOWN_CAUSE: Final = 2 / 3
 # of ranks x job time: with more in code that no span covers, a run is not judged [policy]
 MAX_UNCOVERED_IF_CONCLUSIVE: Final = 0.1
@@ -183,7 +183,7 @@ def _unknown(
     """Return that too much of the time is not known, unless a known cause takes more."""
     uncovered, unexplained = ledger.of("uncovered"), ledger.unexplained
     is_known = unexplained < MOST_UNEXPLAINED and uncovered < MAX_UNCOVERED_IF_CONCLUSIVE
-    if is_known or largest_cause > MIN_RATIO_OF_KNOWN_CAUSE * (uncovered + unexplained):
+    if is_known or largest_cause > unexplained + MIN_RATIO_OF_KNOWN_CAUSE * uncovered:
         return None
     if uncovered > unexplained:
         return _uncovered(facts, ledger, uncovered)

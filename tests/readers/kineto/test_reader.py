@@ -228,7 +228,7 @@ def test_a_device_that_is_idle_is_not_bound_by_compute(
     file = written(tmp_path / "x.pt.trace.json", on_a_device(40, kernel_us))
     verdict = tl.analyze(tl.open(file)).verdict
     assert ("devices are idle for" in verdict.headline) is idle
-    assert (verdict.state == "inconclusive") is idle
+    assert idle or verdict.headline.startswith("INCONCLUSIVE: one rank alone")
 
 
 @pytest.mark.parametrize("ranks", ["[1000000000000001]", "[-1]", "[1.5]", "[" * 100_000, "{}"])

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 # of a step: a rank that takes as much longer than the usual rank is late in it [chosen]
 MIN_LENGTH_OF_DELAY: Final = 0.10
+MIN_LENGTH_OF_PAUSE: Final = 1.0  # of a step: a longer delay is a pause, and no noise [chosen]
 # share of steps: a rank is in time in as many, or it is a straggler [chosen]
 QUANTILE_OF_STEPS_IN_TIME: Final = 0.25
 # standard deviations of a rank's change from step to step: a smaller delay is noise [chosen]
@@ -60,7 +61,7 @@ MIN_WAIT_FOR_CORES_IF_CHANCE: Final = 0.2
 # share of delayed ranks and steps: as many are delayed at once, or each at another time [chosen]
 MIN_SHARE_OF_STEPS_AT_ONCE: Final = 0.6
 # of the job: delays of the same ranks of less are not reported; windows of steps tell them [policy]
-MIN_SAVING_OF_DELAY_AT_ONCE: Final = 0.10
+MIN_SAVING_OF_DELAY_AT_ONCE: Final = 0.05
 # of the job: delays in turns of less may be how equal ranks differ [policy]
 MIN_SAVING_OF_TURNS_IF_FAULT: Final = 0.10
 
@@ -274,12 +275,13 @@ def _categorize(
 ) -> Literal["fault", "opportunity"]:
     """Return whether something is wrong.
 
-    Not where ranks waited for cores. Nor if ranks compute longer, each at another time: among many ranks
-    noise does that, too.
+    Not where ranks waited for cores. Nor if ranks compute a part of a step longer, each at another time:
+    among many ranks noise does that, too.
     """
     waited = facts.core_wait if facts else None
     is_busy = waited is not None and waited >= MIN_WAIT_FOR_CORES_IF_CHANCE
-    is_pause = delays.phase in {"data", "gc"}
+    is_long = delays.length_ns >= MIN_LENGTH_OF_PAUSE * delays.own.step_ns and not is_busy
+    is_pause = delays.phase in {"data", "gc"} or is_long
     if delays.phase == "checkpoint" or not (is_pause or (delays.is_at_once and not is_busy)):
         return "opportunity"
     is_gc = delays.phase == "gc"

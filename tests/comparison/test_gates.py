@@ -11,6 +11,7 @@ from support.web.stores import HOT, LATE
 
 from tracelens.comparison import Steps, compare
 from tracelens.comparison.gates import judge, parse
+from tracelens.comparison.messages import headline, verdict
 from tracelens.errors import InvalidArgument, UnusableInput
 
 if TYPE_CHECKING:
@@ -139,3 +140,29 @@ def test_what_cannot_be_judged_does_not_pass() -> None:
         outcome("step_time>+3%", run(count=10), run(count=10))
     few = [run(count=10, seed=seed) for seed in range(3)]
     assert outcome("step_time>+3%", run(1.2, count=10, seed=9), *few).failed
+
+
+@pytest.mark.parametrize(
+    ("finding", "said"),
+    [
+        (LATE, "WORSE"),
+        (replace(LATE, saving=0.05), "NO CLEAR CHANGE"),
+        (replace(LATE, kind="truncated_trace", saving=None), "NO CLEAR CHANGE"),
+        (replace(LATE, kind="hang", saving=None), "WORSE"),
+    ],
+    ids=["critical", "moderate", "a limit of the trace", "a hang"],
+)
+def test_a_new_critical_fault_is_the_headline(finding: Finding, said: str) -> None:
+    """Even if the step takes as long as before; what limits the trace is none."""
+    found = compare((run(seed=1), run(seed=2), run(seed=3)), run(seed=4, a=finding))
+    assert verdict(found) == said
+    assert ("New: " in headline(found)) == (said == "WORSE")
+
+
+def test_no_gate_fails_on_what_the_headline_calls_no_change() -> None:
+    """Both judge a change in either direction."""
+    for seed in range(40):
+        first = (run(seed=1, noise=0.3), run(seed=2, noise=0.3), run(1.1, seed=3, noise=0.3))
+        found = compare(first, run(1.15, seed=seed, noise=0.3))
+        (gate,) = judge([parse("step_time>+3%")], found)
+        assert not (gate.failed and verdict(found) == "NO CLEAR CHANGE")

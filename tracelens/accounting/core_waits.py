@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Indices, Ints
     from tracelens.model.trace import Moved, Trace
 
-__all__ = ["CoreWait", "core_wait_of", "core_wait_of_all", "core_wait_of_run"]
+__all__ = ["CoreWait", "core_wait_of", "core_wait_of_all", "core_wait_of_run", "is_busy"]
 
 _MAIN: Final = "MainThread"  # the one whose times are read
 # share of a delay: waiting for a core is the cause if it explains as much [chosen]
@@ -42,6 +42,9 @@ MIN_RATIO_OF_WAITS_IF_COMMON: Final = 0.25
 MIN_SHARE_OF_DELAY_TO_REPORT: Final = 0.5
 # share of the time: readings tell of steps that make up this much of the time between them [chosen]
 MIN_SHARE_OF_TIME_READ: Final = 0.75
+# share of the time of steps: the machine was busy if ranks wait for cores
+# longer on average [policy]
+MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
 
 
 @dataclass(frozen=True)
@@ -146,6 +149,14 @@ def core_wait_of_all(
     explains = float(np.clip(longer / extra_ns, 0.0, 1.0))
     left = (1 - explains) * extra_ns / max(float(work), 1.0)
     return CoreWait(float(share), float(often), explains, left)
+
+
+def is_busy(core_wait: float) -> bool:
+    """Return whether ranks wait for cores so long that what they compute says little of them.
+
+    `core_wait` is that of the run, as a share of the time of steps.
+    """
+    return core_wait >= MIN_WAIT_FOR_CORES_IF_BUSY
 
 
 def core_wait_of_run(trace: Trace) -> float | None:

@@ -76,18 +76,19 @@ def measure_launching(trace: Trace, phases: Phases) -> Ints:
     By worker. Then the host queues work more slowly than the device does it. Where kernels are of no
     known phase, all of that time counts. Ranks of which no device was timed have none.
     """
-    queued = phases.by_worker(phases.of(*PHASES_OF_DEVICES))
+    host_ns = phases.by_worker(phases.of(*PHASES_OF_DEVICES))
     if not any(outline.on_device for outline in outlined(trace).values()):
-        return np.zeros_like(queued)
-    of_phases = timed_spans(trace).select(
+        return np.zeros_like(host_ns)
+    timed = timed_spans(trace).select(
         "rank", "start", "end", is_phase=pl.col("kind").is_in(PHASES_OF_DEVICES)
     )
-    known = of_phases.partition_by("rank", as_dict=True)
-    done = [
-        _union_ns(known[rank,].filter("is_phase")) if (rank,) in known else spent
-        for rank, spent in zip(phases.pieces.ranks, queued.tolist(), strict=True)
-    ]
-    return np.maximum(queued - np.array(done, np.int64), 0)
+    by_rank = timed.partition_by("rank", as_dict=True)
+    launching_ns = np.zeros_like(host_ns)
+    for worker, rank in enumerate(phases.pieces.ranks):
+        if (rank,) in by_rank:
+            device_ns = _union_ns(by_rank[rank,].filter("is_phase"))
+            launching_ns[worker] = max(int(host_ns[worker]) - device_ns, 0)
+    return launching_ns
 
 
 def undivided(trace: Trace) -> float:

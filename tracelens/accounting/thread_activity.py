@@ -313,7 +313,7 @@ def _waits(grid: CallGrid) -> Iterator[tuple[int, Intervals]]:
     Where ranks make different operations nothing is transferred: they wait for what never comes.
     """
     known = grid.last_ns != NEVER
-    missing = ~known & ((grid.last_rank != NULL) | grid.differs)
+    missing = ~known & ((grid.last_rank != NULL) | grid.follows_mismatch)
     for column, (start, wait) in enumerate(grid.waits_by_process()):
         until = start + wait
         until[missing] = grid.end_ns[missing, column]

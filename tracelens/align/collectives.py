@@ -164,7 +164,7 @@ def _matched(
     expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
     absent = _absent(grid, np.flatnonzero(~finished), members, whole)
     outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)
-    apart = _vary(grid, "op", -1) | _vary(grid, "bucket", NULL) | outside
+    apart = grid.varies("op", -1) | grid.varies("bucket", NULL) | outside
     unequal = _vary_in_bytes(grid)
     first = grid.seq[apart | unequal].min(initial=FOREVER)
     lost = grid.seq >= grid.seq[apart].min(initial=FOREVER)
@@ -183,22 +183,11 @@ def _matched(
     return found, None if first == FOREVER else (int(first), _desync(grid, int(first), trace))
 
 
-def _vary(grid: CallGrid, name: str, missing: int) -> Flags:
-    """Return in which calls ranks give different values, [call]."""
-    cells: Array = getattr(grid, name)
-    if is_uniform(cells):
-        return np.zeros(grid.height, np.bool_)
-    given = grid.there & (cells != missing)
-    high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
-    most, least = np.where(given, cells, low).max(axis=1), np.where(given, cells, high).min(axis=1)
-    return np.asarray(given.any(axis=1) & (most != least))
-
-
 def _vary_in_bytes(grid: CallGrid) -> Flags:
     if is_uniform(grid.nbytes):
         return np.zeros(grid.height, np.bool_)
     equal = np.isin(grid.op, EQUAL_BYTES)
-    return _vary(replace(grid, nbytes=np.where(equal, grid.nbytes, -1)), "nbytes", -1)
+    return replace(grid, nbytes=np.where(equal, grid.nbytes, -1)).varies("nbytes", -1)
 
 
 def _absent(

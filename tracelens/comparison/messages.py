@@ -12,6 +12,7 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
 from tracelens.model.inert import clean
+from tracelens.verdicts.conclusion import rate_severity
 
 if TYPE_CHECKING:
     from tracelens.comparison.changes import Comparison, FindingChange, Metric
@@ -20,7 +21,6 @@ ONE_BASELINE: Final = (
     "With one baseline it is not known how much equal runs differ: intervals cover only the noise "
     "within runs. Give several baselines."
 )
-MIN_SAVING_IF_WORSE: Final = 0.1  # of the job: a new fault that costs less is no headline [policy]
 STATES: Final = {"new": "new", "gone": "gone", "both": "still there"}
 
 
@@ -52,14 +52,9 @@ def verdict(found: Comparison) -> str:
 
 
 def new_faults(found: Comparison) -> list[FindingChange]:
-    """Return the faults of the new run that no baseline has and that cost as much as a critical one."""
-    return [
-        one
-        for one in found.findings
-        if one.state == "new"
-        and one.finding.category == "fault"
-        and (one.after is None or one.after >= MIN_SAVING_IF_WORSE)
-    ]
+    """Return the critical faults of the new run that no baseline has."""
+    new = (one for one in found.findings if one.state == "new" and one.finding.category == "fault")
+    return [one for one in new if rate_severity(one.finding) == "critical"]
 
 
 def headline(found: Comparison) -> str:

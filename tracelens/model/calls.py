@@ -115,14 +115,21 @@ class CallGrid(CallFacts):
         """How many calls there are."""
         return len(self.seq)
 
-    @property
-    def differs(self) -> Flags:
-        """Whether ranks make different operations in a call or have done so before it, [call]."""
-        if is_uniform(self.op):
+    def varies(self, name: str, missing: int) -> Flags:
+        """Return in which calls ranks give different values of a fact, [call]; `missing` is none."""
+        cells: Array = getattr(self, name)
+        if is_uniform(cells):
             return np.zeros(self.height, np.bool_)
-        least = np.where(self.there, self.op, np.iinfo(self.op.dtype).max).min(axis=1)
-        most = np.where(self.there, self.op, -1).max(axis=1)
-        return np.asarray(np.logical_or.accumulate(self.there.any(axis=1) & (least != most)))
+        is_given = self.there & (cells != missing)
+        high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
+        most = np.where(is_given, cells, low).max(axis=1)
+        least = np.where(is_given, cells, high).min(axis=1)
+        return np.asarray(is_given.any(axis=1) & (most != least))
+
+    @property
+    def follows_mismatch(self) -> Flags:
+        """Whether ranks make different operations in a call, or did so in one before it, [call]."""
+        return np.asarray(np.logical_or.accumulate(self.varies("op", -1)))
 
     @cached_property
     def there(self) -> Flags:

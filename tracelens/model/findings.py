@@ -21,6 +21,7 @@ __all__ = [
     "Details",
     "Finding",
     "Pattern",
+    "first_sentence",
     "predicted",
     "subject",
     "suppressed",
@@ -138,6 +139,11 @@ class Finding:
     def _repr_html_(self) -> str:
         page: str = above("tracelens.reports.to_html").of_findings([self])
         return page
+
+
+def first_sentence(finding: Finding) -> str:
+    """Return what a finding says first: who or what it is about, and when."""
+    return finding.sentence.split(". ")[0].removesuffix(".") + "."
 
 
 def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:

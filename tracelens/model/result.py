@@ -53,9 +53,9 @@ class Efficiency:
     """Where the time went; `achieved` + the shares of `waterfall` = 1 exactly (to rounding).
 
     `achieved` is POP parallel efficiency: useful computation / (ranks x job time). `pop` holds its
-    factors, empty where they are not known. `job_ns` is the job's length on the common clock. Of
-    `achieved`, the share `uninstrumented` (of all, too) is code that no span covers. `at_most`: the run
-    does not hold waits, so part of `achieved` may be some.
+    factors, empty where they are not known. `job_ns` is the job's length on the common clock. The share
+    `uninstrumented` is code that no span covers: a bar of `waterfall`, or a part of `achieved` where it
+    counts as useful. `at_most`: the run does not hold waits, so part of `achieved` may be some.
     """
 
     achieved: float
@@ -64,6 +64,12 @@ class Efficiency:
     job_ns: int
     uninstrumented: float
     at_most: bool = False
+
+    @property
+    def useful_uninstrumented(self) -> float:
+        """What of `achieved` is code that no span covers."""
+        is_lost = any(bar.cause == "uninstrumented" for bar in self.waterfall)
+        return 0.0 if is_lost else self.uninstrumented
 
 
 @dataclass(frozen=True)

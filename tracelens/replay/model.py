@@ -542,18 +542,19 @@ def _find_work_of_peers(cell: Ints, work: Floats, steps: int, is_peer: Flags) ->
     """
     if not is_peer.any():
         return np.full(len(cell), np.nan)
-    _, first, which, count = np.unique(
+    _, first, cells, count = np.unique(
         cell, return_index=True, return_inverse=True, return_counts=True
     )
     most = int(count.max()) + 1
-    place = np.arange(len(cell)) - first[which]
-    _, same = np.unique(((cell % steps) * most + place) * most + count[which], return_inverse=True)
-    rows = np.flatnonzero(is_peer)
-    rows = rows[np.lexsort((work[rows], same[rows]))]
-    groups, begin, size = np.unique(same[rows], return_index=True, return_counts=True)
-    usual = np.full(int(same.max()) + 1, np.nan)
-    usual[groups] = work[rows[begin + (size - 1) // 2]]
-    return usual[same]
+    place = np.arange(len(cell)) - first[cells]
+    key = ((cell % steps) * most + place) * most + count[cells]
+    _, group = np.unique(key, return_inverse=True)
+    peers = np.flatnonzero(is_peer)
+    peers = peers[np.lexsort((work[peers], group[peers]))]
+    known, begin, size = np.unique(group[peers], return_index=True, return_counts=True)
+    usual = np.full(int(group.max()) + 1, np.nan)
+    usual[known] = work[peers[begin + (size - 1) // 2]]
+    return usual[group]
 
 
 def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:

@@ -36,8 +36,8 @@ def render(report: Report) -> str:
         if report.efficiency.at_most:
             useful += ", at most"
         shares = [(useful, report.efficiency.achieved)]
-        if all(bar.cause != "uninstrumented" for bar in report.efficiency.waterfall):
-            shares.append(("of it uninstrumented", report.efficiency.uninstrumented))
+        if report.efficiency.useful_uninstrumented:
+            shares.append(("of it uninstrumented", report.efficiency.useful_uninstrumented))
         shares += [(cause(bar.cause), bar.share) for bar in report.efficiency.waterfall]
         lines += ["", "| where the time went | share |", "|---|---:|"]
         lines += [f"| {name} | {percent(share, 1)} |" for name, share in shares]

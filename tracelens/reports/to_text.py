@@ -116,9 +116,8 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
     table.add_column()
     useful = "useful computation" + ", at most" * efficiency.at_most
     rows = [(useful, efficiency.achieved, "blue")]
-    is_useful = all(bar.cause != "uninstrumented" for bar in efficiency.waterfall)
-    if is_useful and efficiency.uninstrumented >= _WORTH_A_ROW:
-        rows.append(("  of it uninstrumented", efficiency.uninstrumented, "cyan"))
+    if efficiency.useful_uninstrumented >= _WORTH_A_ROW:
+        rows.append(("  of it uninstrumented", efficiency.useful_uninstrumented, "cyan"))
     rows += [(cause(bar.cause), bar.share, "red") for bar in efficiency.waterfall]
     for name, share, style in rows:
         if share >= _WORTH_A_ROW or style == "blue":

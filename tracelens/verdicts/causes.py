@@ -11,7 +11,7 @@ import numpy as np
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import subject
+from tracelens.model.findings import first_sentence, subject
 from tracelens.stats.robust import lower_medians
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.last_ranks import find_last_ranks
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.verdict import Ledger, Loss
 
-__all__ = ["MIN_SHARE_OF_BOTTLENECK", "Bottleneck", "find_bottleneck"]
+__all__ = ["MIN_SHARE_OF_BOTTLENECK", "Bottleneck", "describe_share", "find_bottleneck"]
 
 # of ranks x job time, or of the job for a saving: a smaller one does not limit a run [policy]
 MIN_SHARE_OF_BOTTLENECK: Final = 0.1
@@ -33,7 +33,6 @@ MIN_SHARE_OF_CATEGORY_BEYOND_PEERS: Final = 0.5
 # share of what ranks spend beyond the usual rank: a rank with less is not named [policy]
 MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED: Final = 0.1
 
-_OWN_WORK: Final = {"data loading": "data", "checkpoints": "checkpoint", "garbage collection": "gc"}
 _COMMUNICATION: Final = "communication"
 _LAST_RANKS: Final = "waits between ranks"
 _SERVERS: Final = "parameter servers"
@@ -58,6 +57,8 @@ _OF_CATEGORY: Final[dict[str, str]] = {
     "idle": "idle time",
     "outside": "time outside steps",
 }
+# Causes that ranks have each for itself, and the categories of their time.
+_OF_RANKS: Final = {_OF_CATEGORY[name]: name for name in ("data", "checkpoint", "gc")}
 _NEXT: Final = {
     _COMMUNICATION: (
         "Communicate while ranks compute, send fewer bytes, or use faster links; what each saves: "
@@ -92,8 +93,9 @@ _NEXT: Final = {
 class Bottleneck:
     """What limits a run: in words, its `share` of ranks x job time, and what would help.
 
-    `finding` is the one that would save most of it; null without one. `where` says in which phase and on
-    which ranks, and may be empty; `why` holds numbers to it.
+    Of waits between ranks, and where a finding saves more than its cause takes, it is a share of the
+    job. `finding` is the one that would save most of it; null without one. `where` says in which phase
+    and on which ranks, and may be empty; `why` holds numbers to it.
     """
 
     cause: str
@@ -105,22 +107,21 @@ class Bottleneck:
     @property
     def headline(self) -> str:
         """What to say first."""
-        gain = self.finding.saving if self.finding else None
-        more = ""
-        if self.finding and gain:
-            title = KINDS[self.finding.kind].name
-            what = "" if self.cause.startswith(title) else f"{title}, "
-            more = f" \N{MIDDLE DOT} {what}up to {fmt.percent(gain)} to gain"
         where = f", {self.where}" if self.where else ""
-        of = "job" if self.cause == _LAST_RANKS else "time"
-        return f"BOUND BY {self.cause}{where}: {fmt.percent(self.share)} of the {of}{more}"
+        whole = "job" if self.cause == _LAST_RANKS else "time"
+        limit = f"BOUND BY {self.cause}{where}: {fmt.percent(self.share)} of the {whole}"
+        if not self.finding or not self.finding.saving:
+            return limit
+        name, gain = KINDS[self.finding.kind].name, fmt.percent(self.finding.saving)
+        named = "" if self.cause.startswith(name) else f"{name}, "
+        return f"{limit} \N{MIDDLE DOT} {named}up to {gain} to gain"
 
     @property
     def action(self) -> str:
         """What to do next."""
         if self.finding:
             return advise(self.finding)
-        return _NEXT.get(self.cause, "Look at the timeline of the worst step.")
+        return _NEXT[self.cause]
 
 
 def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -> Bottleneck | None:
@@ -147,9 +148,9 @@ def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -
         most = f"most of it {cause} ({fmt.percent(largest)})"
         return Bottleneck(_SEVERAL, sum(shares.values()), helping.get(cause), why, most)
     finding = helping.get(cause)
-    why = _first_sentence(finding) if finding else describe_share(facts, cause, largest)
-    if cause in _OWN_WORK:
-        return Bottleneck(cause, largest, finding, why, _name_ranks(facts, _OWN_WORK[cause]))
+    why = first_sentence(finding) if finding else describe_share(facts, cause, largest)
+    if cause in _OF_RANKS:
+        return Bottleneck(cause, largest, finding, why, _name_ranks(facts, _OF_RANKS[cause]))
     if last and cause == _LAST_RANKS:
         return Bottleneck(cause, largest, finding, last.why, last.where)
     return Bottleneck(cause, largest, finding, why)
@@ -167,8 +168,8 @@ def _sum_by_cause(
             continue
         shares[cause] += loss.share
         if loss.finding is not None:
-            found = findings[loss.finding]
-            helping[cause] = max(helping.get(cause, found), found, key=_saving)
+            finding = findings[loss.finding]
+            helping[cause] = max(helping.get(cause, finding), finding, key=_saving)
     return shares, helping
 
 
@@ -191,10 +192,6 @@ def describe_share(facts: Facts, what: str, share: float) -> str:
         f"{fmt.capital(what)}: {fmt.duration(share * step_ns)} of each step of "
         f"{fmt.duration(step_ns)}, on average over ranks and steps."
     )
-
-
-def _first_sentence(finding: Finding) -> str:
-    return finding.sentence.split(". ")[0].removesuffix(".") + "."
 
 
 def _saving(finding: Finding) -> float:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting import sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
+from tracelens.accounting.core_waits import is_busy
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.sampled_code import path_text
 from tracelens.analyses.stragglers.location import place_of
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import subject
+from tracelens.model.findings import first_sentence, subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.awaited import awaited_text
@@ -41,11 +42,8 @@ if TYPE_CHECKING:
     from tracelens.model.verdict import Ledger, Loss
     from tracelens.verdicts.tasks import Tasks
 
-__all__ = ["conclude"]
+__all__ = ["conclude", "rate_severity"]
 
-# share of the time of steps: the machine was busy if ranks wait for cores
-# longer on average [policy]
-MIN_WAIT_FOR_CORES_IF_BUSY: Final = 0.2
 # of the job: a fault that costs less is a finding, and no headline [policy]
 MIN_SAVING_OF_FAULT_IN_HEADLINE: Final = 0.01
 MIN_STEPS_IF_HEALTHY: Final = 10  # steps: a shorter run is not called healthy [policy]
@@ -123,7 +121,7 @@ def conclude(
     return Verdict(
         "healthy",
         f"HEALTHY{where}: {fmt.percent(ledger.useful)} of the time is useful",
-        _no_cause(ledger),
+        _describe_largest_loss(ledger),
         "Nothing to fix: compare later runs with this one (tracelens serve A B).",
         scope,
     )
@@ -132,13 +130,14 @@ def conclude(
 def _too_little(summary: Summary, ledger: Ledger) -> tuple[str, str, str]:
     """Return that one rank, or a few steps, show shares and no more: headline, why, action."""
     is_alone = summary.ranks_seen < 2
-    few = "one rank" if is_alone else fmt.count(summary.steps, "step")
-    missing = "compared with another" if is_alone else "compared over time"
+    seen = "one rank" if is_alone else fmt.count(summary.steps, "step")
+    comparison = "compared with another" if is_alone else "compared over time"
+    has_more_ranks = is_alone and summary.ranks_expected > 1
     return (
-        f"INCONCLUSIVE: {few} alone; {fmt.percent(ledger.useful)} of the time is useful",
-        f"{fmt.capital(few)} cannot be {missing}: shares of time are known, and no more.",
+        f"INCONCLUSIVE: {seen} alone; {fmt.percent(ledger.useful)} of the time is useful",
+        f"{fmt.capital(seen)} cannot be {comparison}: shares of time are known, and no more.",
         "Give the files of all ranks, in one folder."
-        if summary.ranks_expected > 1 and is_alone
+        if has_more_ranks
         else "Record at least 30 steps of two ranks or more.",
     )
 
@@ -202,15 +201,16 @@ def _uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, st
     code = sampled_code.of_always(
         facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0
     )
-    seen = f" Most samples there: {path_text(code.path)}." if code else ""
-    between = f" {place.text}" if place else " of all ranks"
-    more = ""
+    why = [describe_share(facts, "Code that no span covers", share)]
     if ledger.unexplained >= MOST_UNEXPLAINED:
-        more = f" {_unexplained(ledger, awaited_text(facts, ledger))}"
+        why.append(_unexplained(ledger, awaited_text(facts, ledger)))
+    if code:
+        why.append(f"Most samples there: {path_text(code.path)}.")
+    between = place.text if place else "of all ranks"
     return (
         f"INCONCLUSIVE: {fmt.percent(share)} of the time is uninstrumented{where}",
-        f"{describe_share(facts, 'Code that no span covers', share)}{more}{seen}",
-        f"Put the code{between} into a span (tl.span), or record with --sample.",
+        " ".join(why),
+        f"Put the code {between} into a span (tl.span), or record with --sample.",
     )
 
 
@@ -249,7 +249,7 @@ def _busy(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
 def _waited_for_cores(facts: Facts) -> str | None:
     """Return for what share of the time ranks waited for cores, if it bounds the run."""
     waited = facts.core_wait
-    return None if waited is None or waited < MIN_WAIT_FOR_CORES_IF_BUSY else fmt.percent(waited)
+    return fmt.percent(waited) if waited is not None and is_busy(waited) else None
 
 
 def _open(trace: Trace, gaps: Sequence[Gap], scope: str) -> Verdict:
@@ -279,10 +279,11 @@ def _name(finding: Finding) -> str:
         else ""
     )
     title = " ".join(filter(None, (entry.title.upper(), culprit)))
-    return f"{title}{where} \N{MIDDLE DOT} {_severity(finding)}"
+    return f"{title}{where} \N{MIDDLE DOT} {rate_severity(finding)}"
 
 
-def _severity(finding: Finding) -> str:
+def rate_severity(finding: Finding) -> str:
+    """Return how much a fault costs, in a word, or that its cost is not known."""
     if finding.kind in _STOPS:
         return "critical"
     if finding.saving is None:
@@ -296,7 +297,7 @@ def _why(finding: Finding) -> str:
     """Hold the culprit beside its peers, where both are known, else give the finding's own words."""
     mine, peers = (finding.evidence.get(name) for name in ("phase_ns", "peers_phase_ns"))
     if mine is None or peers is None or not finding.phase:
-        return finding.sentence.split(". ")[0].removesuffix(".") + "."
+        return first_sentence(finding)
     when = f", {fmt.steps(*finding.steps)}" if finding.steps else ""
     return (
         f"{subject(finding)}: {fmt.duration(mine)} per step in {fmt.phase(finding.phase)}; "
@@ -322,7 +323,7 @@ def _unexplained(ledger: Ledger, awaited: str) -> str:
     return "; ".join(filter(None, (fmt.capital(fmt.series(seen)), awaited))) + "."
 
 
-def _no_cause(ledger: Ledger) -> str:
+def _describe_largest_loss(ledger: Ledger) -> str:
     """Return that nothing takes much of the time, and what takes most."""
     shares: dict[str, float] = defaultdict(float)
     for loss in ledger.losses:
@@ -330,7 +331,7 @@ def _no_cause(ledger: Ledger) -> str:
     largest = max(shares, key=shares.__getitem__, default=None)
     most = f"; the largest: {fmt.percent(shares[largest])} {fmt.phase(largest)}" if largest else ""
     return (
-        "No rank, link or server is worse than the others by more than chance, and no cause takes "
+        "No fault costs much of the job, and no cause takes "
         f"{fmt.percent(MIN_SHARE_OF_BOTTLENECK)} of the time{most}."
     )
 

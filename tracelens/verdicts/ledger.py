@@ -4,9 +4,10 @@ Findings claim losses in the order of the report, each at most what it costs; of
 categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
 are alike is its bubble (`stage_imbalance.py`); a rank that serves the others waits until they ask; where
 ranks wait for each other in turns, as much for one as for another and in many steps, it is jitter
-(`jitter.py`); what they wait for one rank beyond that, or in few steps, is unexplained, and so is time
-in code that no span covers, beyond the peers'. Where whoever is free takes the next task of a rank that
-hands them out, that is work.
+(`jitter.py`); what they wait for one rank beyond that, or in few steps, is unexplained. Where time in
+code that no span covers is a loss, it is uncovered, and what ranks have of it beyond their peers is
+unexplained. It is none where no computation is recorded, or whoever is free takes the next task of a
+rank that hands them out (`efficiency.find_useful`).
 
 Of queues at parameter servers, a finding that names shards claims what workers were queued while these
 were at work, or, if it is about that, held requests without a span (`servers/queues.py`), whatever
@@ -31,6 +32,7 @@ from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stage_imbalance import StageImbalance
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
+from tracelens.stats.robust import lower_medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -70,14 +72,14 @@ _ASK_WHY: Final = ("wait", "ps_queue", _UNINSTRUMENTED)  # what no category expl
 
 def measure(
     facts: Facts,
-    useful: tuple[str, ...],
+    useful_categories: tuple[str, ...],
     launching_ns: int,
     findings: Sequence[Finding],
     results: Mapping[str, Result],
 ) -> Ledger | None:
-    """Account for all time that is in no `useful` category; None where no worker recorded a step.
+    """Account for all time that is in no useful category; None where no worker recorded a step.
 
-    `launching_ns` of the useful ones devices were idle, as the host queues work too slowly.
+    For `launching_ns` of the useful ones devices were idle, as the host queues work too slowly.
     """
     trace, phases, roles = facts.trace, facts.phases, facts.roles
     if trace.steps.is_empty():
@@ -87,11 +89,12 @@ def measure(
     beyond: dict[str, dict[int, float]] = {
         name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name, part) / total, strict=True))
         for name in CATEGORIES
-        if name in _OWN_LOSSES and name not in useful
+        if name in _OWN_LOSSES and name not in useful_categories
     }
-    account = _Account.of(phases, useful, sum(beyond.get(_UNINSTRUMENTED, {}).values()), total)
+    uncovered = sum(beyond.get(_UNINSTRUMENTED, {}).values())
+    account = _Account.of(phases, useful_categories, uncovered, total)
     account.left["idle"] += launching_ns / total
-    share = 1.0 - sum(account.left.values())
+    useful_share = 1.0 - sum(account.left.values())
     account.book("idle", launching_ns / total, "launching")
     queues = _queues(results)
     at_shards = {
@@ -113,7 +116,7 @@ def measure(
     of_pushes = queues.missing_ns > phases.of("ps_queue").sum() / 2
     rank, awaited_share = _most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
-        useful=share,
+        useful=useful_share,
         losses=tuple(loss for loss in account.losses if abs(loss.share) > MAX_LOSS_BY_ROUNDING),
         startup_ns=_startup_ns(trace),
         awaited_rank=rank,
@@ -227,9 +230,8 @@ def _beyond_peers(phases: Phases, category: str, part: Mapping[int, int]) -> Flo
     parts = np.array([part[rank] for rank in phases.pieces.ranks])
     beyond = np.zeros(len(spent))
     for one in np.unique(parts):
-        mine = np.sort(spent[parts == one])
-        # Of the two in the middle the lower one: of two ranks, the slower one is not usual.
-        beyond[parts == one] = np.maximum(spent[parts == one] - mine[(len(mine) - 1) // 2], 0.0)
+        is_peer = parts == one
+        beyond[is_peer] = np.maximum(spent[is_peer] - lower_medians(spent[is_peer]), 0.0)
     return beyond
 
 

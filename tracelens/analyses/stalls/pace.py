@@ -138,10 +138,8 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     levels = _levels_of_ranks(computed, np.arange(len(rows)) >= half)
     if levels is None or np.mean(levels[0] > levels[1]) < MIN_SHARE_OF_RANKS_THAT_DRIFT:
         return None
-    uncertainty = float(np.std(slopes) / np.sqrt(len(blocks)) / max(np.median(slopes), 1e-12))
-    return Slowdown(
-        rows, rise / (begin + rise), float(rise.mean()), min(uncertainty, 0.5), drifts=True
-    )
+    uncertainty = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
+    return Slowdown(rows, rise / (begin + rise), float(rise.mean()), uncertainty, drifts=True)
 
 
 def _levels_of_ranks(computed: Floats, inside: Flags) -> tuple[Floats, Floats] | None:

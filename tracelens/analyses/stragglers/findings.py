@@ -34,7 +34,7 @@ from tracelens.accounting.core_waits import core_wait_of
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stragglers import episodes
 from tracelens.analyses.stragglers.episodes import fix_of, priced
-from tracelens.analyses.stragglers.location import parts_of, place_of
+from tracelens.analyses.stragglers.location import parts_of, place_of, place_sentences
 from tracelens.analyses.stragglers.turns import find_turns
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
@@ -73,8 +73,6 @@ MIN_DELAY_OF_PAIR_IF_FAULT: Final = 0.15
 # share of a host's ranks: if fewer are late, ranks are named instead of the host [chosen]
 MIN_SHARE_OF_LATE_RANKS_OF_HOST: Final = 0.75
 MIN_PARTS_TO_NAME_LAYERS: Final = 3  # parts of a phase: of fewer none is named [policy]
-# share of a delay: if less is between the same neighbours, they are not named [policy]
-MIN_SHARE_OF_DELAY_AT_PLACE: Final = 0.5
 # share of a delay: if reductions in flight absorb less, that gets no sentence [policy]
 MIN_SHARE_ABSORBED_TO_REPORT: Final = 0.1
 
@@ -446,13 +444,6 @@ def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
         return [f"{fmt.percent(share)} of the delay is in {fmt.series(list(where))}."]
     alike = f"All {len(parts.rows)} parts of {fmt.phase(phase)} are slower alike."
     return [alike] if parts.alike else []
-
-
-def place_sentences(place: Place | None, seen: Culprit | None) -> list[str]:
-    """Return that no span covers it, between what it is, and how to learn more of it."""
-    where = f", {place.text}" if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else ""
-    how = "" if seen else ": wrap it in a span (tl.span), or record with --sample to see the code"
-    return [f"No span covers it{where}{how}."]
 
 
 def _absorbed(cost: Price) -> str:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tracelens.accounting.phases import Phases
+    from tracelens.accounting.sampled_code import Culprit
     from tracelens.arrays import Floats, Ints
 
-__all__ = ["Parts", "Place", "parts_of", "place_of"]
+__all__ = ["Parts", "Place", "parts_of", "place_of", "place_sentences"]
 
 
 # share of a delay: the part with the most is not named if it has less [policy]
@@ -34,6 +35,8 @@ MIN_SHARE_OF_DELAY_IN_PARTS: Final = 0.75
 MAX_SHARE_OF_USUAL_TIME_IN_PARTS: Final = 0.5
 # share of a delay: all parts are slower alike if no more would have to be moved [policy]
 MAX_SHARE_ELSEWHERE_IF_ALIKE: Final = 0.25
+# share of a delay: if less is between the same neighbours, they are not named [policy]
+MIN_SHARE_OF_DELAY_AT_PLACE: Final = 0.5
 MAX_PARTS_LISTED: Final = 16  # parts: the evidence of a finding lists no more [policy]
 
 
@@ -125,6 +128,13 @@ class Place:
         if before == after == "communication":
             return "between calls of communication"
         return f"between {before} and {after}"
+
+
+def place_sentences(place: Place | None, seen: Culprit | None) -> list[str]:
+    """Return that no span covers it, between what it is, and how to learn more of it."""
+    where = f", {place.text}" if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else ""
+    how = "" if seen else ": wrap it in a span (tl.span), or record with --sample to see the code"
+    return [f"No span covers it{where}{how}."]
 
 
 def place_of(

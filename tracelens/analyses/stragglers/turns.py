@@ -18,8 +18,9 @@ import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.compute_time import COMPUTING, find_more_work
+from tracelens.accounting.core_waits import is_busy
 from tracelens.accounting.sampled_code import code_sentences, of_ranks
-from tracelens.analyses.stragglers.location import place_of
+from tracelens.analyses.stragglers.location import place_of, place_sentences
 from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
@@ -56,8 +57,6 @@ MIN_SAVING_OF_PLAIN_PAUSES: Final = 0.003
 MIN_SAVING_OF_TURNS: Final = 0.03  # of the job: delays in turns of less are not reported [policy]
 # of the job: garbage collection in turns of less is how equal ranks differ [policy]
 MIN_SAVING_OF_PAUSES_IF_FAULT: Final = 0.05
-# share of the time of steps: if ranks wait for cores longer, who computes longer is chance [policy]
-MIN_WAIT_FOR_CORES_IF_CHANCE: Final = 0.2
 # share of delayed ranks and steps: as many are delayed at once, or each at another time [chosen]
 MIN_SHARE_OF_STEPS_AT_ONCE: Final = 0.6
 # of the job: delays of the same ranks of less are not reported; windows of steps tell them [policy]
@@ -238,7 +237,7 @@ class _Clues:
     @property
     def sentences(self) -> list[str]:
         """Return it in words."""
-        where = [f"No span covers it; it is {self.place.text}."] if self.place else []
+        where = place_sentences(self.place, self.samples) if self.place else []
         return [*where, *code_sentences(self.samples)]
 
     @property
@@ -278,12 +277,14 @@ def _categorize(
     Not where ranks waited for cores. Nor if ranks compute a part of a step longer, each at another time:
     among many ranks noise does that, too.
     """
-    waited = facts.core_wait if facts else None
-    is_busy = waited is not None and waited >= MIN_WAIT_FOR_CORES_IF_CHANCE
-    is_long = delays.length_ns >= MIN_LENGTH_OF_PAUSE * delays.own.step_ns and not is_busy
-    is_pause = delays.phase in {"data", "gc"} or is_long
-    if delays.phase == "checkpoint" or not (is_pause or (delays.is_at_once and not is_busy)):
+    if delays.phase == "checkpoint":
         return "opportunity"
-    is_gc = delays.phase == "gc"
-    least = MIN_SAVING_OF_PAUSES_IF_FAULT if is_gc else MIN_SAVING_OF_TURNS_IF_FAULT
-    return "fault" if saving >= least else "opportunity"
+    if delays.phase == "gc":
+        return "fault" if saving >= MIN_SAVING_OF_PAUSES_IF_FAULT else "opportunity"
+    core_wait = facts.core_wait if facts else None
+    is_long = delays.length_ns >= MIN_LENGTH_OF_PAUSE * delays.own.step_ns
+    is_chance = core_wait is not None and is_busy(core_wait)
+    is_chance |= not (delays.is_at_once or is_long)
+    if is_chance and delays.phase != "data":
+        return "opportunity"
+    return "fault" if saving >= MIN_SAVING_OF_TURNS_IF_FAULT else "opportunity"

@@ -10,8 +10,7 @@ from support.launch.recording import recorded
 from support.turns import select_turn
 
 import tracelens as tl
-from tracelens.accounting.core_waits import core_wait_of_run
-from tracelens.verdicts.conclusion import MIN_WAIT_FOR_CORES_IF_BUSY
+from tracelens.accounting.core_waits import MIN_WAIT_FOR_CORES_IF_BUSY, core_wait_of_run
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

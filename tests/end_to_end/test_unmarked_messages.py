@@ -11,9 +11,8 @@ from support.launch.torchrun import torchrun_command
 from support.turns import select_turn
 
 import tracelens as tl
-from tracelens.accounting.core_waits import core_wait_of_run
+from tracelens.accounting.core_waits import MIN_WAIT_FOR_CORES_IF_BUSY, core_wait_of_run
 from tracelens.accounting.stages import find_stages
-from tracelens.verdicts.conclusion import MIN_WAIT_FOR_CORES_IF_BUSY
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 

@@ -107,6 +107,7 @@ def test_large_losses_are_placed_rightly_among_many_ranks(examples: int) -> None
         ),  # balanced work would save only half of it
         Case("all_backward_scattered", 3, 10, "heavy_tailed", 0),  # some slow steps side by side
         Case("half_backward_every_step", 64, 12, "gaussian", 0),  # no rank has a tenth of the delay
+        Case("all_forward_growing", 2, 66, "gaussian", 0),  # a line through it began below 0
         Case(
             "ring_one_rank", 8, 51, "gaussian", 88
         ),  # "the last rank 11.3 ms longer" names rank 11
@@ -123,7 +124,7 @@ def test_former_errors(case: Case) -> None:
     [
         Case("slow_link_every_step", 8, 30, "lognormal", 570),
         Case("slow_link_for_some_time", 8, 15, "lognormal", 320),
-        Case("one_rank_backward_one_step", 2, 37, "heavy_tailed", 453),
+        Case("one_rank_backward_one_step", 3, 37, "heavy_tailed", 3),
         Case("half_backward_from_a_step_on", 64, 15, "gaussian", 0),
     ],
     ids=lambda case: case.label,

@@ -10,9 +10,8 @@ from tracelens.comparison.gates import chance, signed
 from tracelens.comparison.series import EFFICIENCY, STEP_TIME, title
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import subject
+from tracelens.model.findings import rate_severity, subject
 from tracelens.model.inert import clean
-from tracelens.verdicts.conclusion import rate_severity
 
 if TYPE_CHECKING:
     from tracelens.comparison.changes import Comparison, FindingChange, Metric

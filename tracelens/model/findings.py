@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREDICTION_ERROR",
+    "STOPS",
     "TWO_SIDED",
     "Details",
     "Finding",
     "Pattern",
     "first_sentence",
     "predicted",
+    "rate_severity",
     "subject",
     "suppressed",
 ]
@@ -31,6 +33,10 @@ TWO_SIDED: Final = 1.96  # standard deviations: 95 % of a normal distribution [d
 # of a saving: predictions have this standard deviation, 1.48 times their
 # median error [tests/benchmarks/interventions.py]
 PREDICTION_ERROR: Final = 0.09
+
+MIN_SAVING_IF_CRITICAL: Final = 0.1  # of the job: a fault that costs as much is critical [policy]
+MIN_SAVING_IF_MODERATE: Final = 0.02  # of the job: a fault that costs less is minor [policy]
+STOPS: Final = ("hang", "desync")  # kinds: a job does not go on after them
 
 Pattern = Literal["persistent", "transient", "intermittent", "drifting", "sparse", "migrating"]
 
@@ -144,6 +150,17 @@ class Finding:
 def first_sentence(finding: Finding) -> str:
     """Return what a finding says first: who or what it is about, and when."""
     return finding.sentence.split(". ")[0].removesuffix(".") + "."
+
+
+def rate_severity(finding: Finding) -> str:
+    """Return how much a fault costs, in a word, or that its cost is not known."""
+    if finding.kind in STOPS:
+        return "critical"
+    if finding.saving is None:
+        return "limits what is known" if KINDS[finding.kind].group == "trace" else "cost not known"
+    if finding.saving >= MIN_SAVING_IF_CRITICAL:
+        return "critical"
+    return "moderate" if finding.saving >= MIN_SAVING_IF_MODERATE else "minor"
 
 
 def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:

@@ -105,6 +105,11 @@ class Bottleneck:
     where: str = ""
 
     @property
+    def is_of_several_causes(self) -> bool:
+        """Whether no cause takes much, and all of them together do."""
+        return self.cause == _SEVERAL
+
+    @property
     def headline(self) -> str:
         """What to say first."""
         where = f", {self.where}" if self.where else ""

@@ -18,7 +18,7 @@ from tracelens.accounting.sampled_code import path_text
 from tracelens.analyses.stragglers.location import place_of
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import first_sentence, subject
+from tracelens.model.findings import STOPS, first_sentence, rate_severity, subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.awaited import awaited_text
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
     from tracelens.model.result import Summary
     from tracelens.model.trace import Note, Trace
     from tracelens.model.verdict import Ledger, Loss
+    from tracelens.verdicts.causes import Bottleneck
     from tracelens.verdicts.tasks import Tasks
 
-__all__ = ["conclude", "rate_severity"]
+__all__ = ["conclude"]
 
 # of the job: a fault that costs less is a finding, and no headline [policy]
 MIN_SAVING_OF_FAULT_IN_HEADLINE: Final = 0.01
@@ -51,10 +52,7 @@ MIN_STEPS_IF_HEALTHY: Final = 10  # steps: a shorter run is not called healthy [
 MIN_RATIO_OF_KNOWN_CAUSE: Final = 2 / 3
 # of ranks x job time: with more in code that no span covers, a run is not judged [policy]
 MAX_UNCOVERED_IF_CONCLUSIVE: Final = 0.1
-MIN_SAVING_IF_CRITICAL: Final = 0.1  # of the job: a fault that costs as much is critical [policy]
-MIN_SAVING_IF_MODERATE: Final = 0.02  # of the job: a fault that costs less is minor [policy]
 
-_STOPS: Final = ("hang", "desync")  # what a job does not go on after
 _MORE_SPANS: Final = (
     "Wrap more code in spans (tl.span), record with --sample, and mark steps (tl.step)."
 )
@@ -96,18 +94,16 @@ def conclude(
     scope = _scope(facts, summary, ledger, notes, every)
     faults = [finding for finding in findings if finding.category == "fault"]
     gaps = [gap for gap in every if gap.decisive]
-    limiting = (fault for fault in faults if fault.kind not in _STOPS)
-    stopped = any(fault.kind in _STOPS for fault in faults)
+    limiting = (fault for fault in faults if fault.kind not in STOPS)
+    stopped = any(fault.kind in STOPS for fault in faults)
     if gaps and not stopped and all(KINDS[fault.kind].group == "trace" for fault in limiting):
         return _open(trace, gaps, scope)
     if faults:
-        worst = max(faults, key=lambda one: (one.kind in _STOPS, one.saving or 0.0))
+        worst = max(faults, key=lambda one: (one.kind in STOPS, one.saving or 0.0))
         if worst.saving is None or worst.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
             return Verdict("fault", _name(worst), _why(worst), advise(worst), scope, worst.kind)
     bottleneck = find_bottleneck(facts, ledger, findings) if ledger else None
-    undecided = _undecided(
-        facts, summary, ledger, bottleneck.share if bottleneck else 0.0, findings
-    )
+    undecided = _undecided(facts, summary, ledger, bottleneck, findings)
     if undecided:
         return Verdict("inconclusive", *undecided, scope)
     assert ledger
@@ -146,13 +142,10 @@ def _undecided(
     facts: Facts,
     summary: Summary,
     ledger: Ledger | None,
-    largest_cause: float,
+    bottleneck: Bottleneck | None,
     findings: Sequence[Finding],
 ) -> tuple[str, str, str] | None:
-    """Return what keeps a run without a fault from being judged: headline, why, action.
-
-    `largest_cause` is the share of ranks x job time of the largest cause that is known.
-    """
+    """Return what keeps a run without a fault from being judged: headline, why, action."""
     trace, phases = facts.trace, facts.phases
     if ledger is None:
         return _NO_STEPS
@@ -173,16 +166,20 @@ def _undecided(
             f"{fmt.capital(tasks.text)}.",
             _RECORD_TASKS,
         )
-    return _unknown(facts, ledger, largest_cause, tasks.text if tasks else None)
+    return _unknown(facts, ledger, bottleneck, tasks.text if tasks else None)
 
 
 def _unknown(
-    facts: Facts, ledger: Ledger, largest_cause: float, tasks: str | None
+    facts: Facts, ledger: Ledger, bottleneck: Bottleneck | None, tasks: str | None
 ) -> tuple[str, str, str] | None:
-    """Return that too much of the time is not known, unless a known cause takes more."""
+    """Return that too much of the time is not known, unless what is known takes more."""
     uncovered, unexplained = ledger.of("uncovered"), ledger.unexplained
     is_known = unexplained < MOST_UNEXPLAINED and uncovered < MAX_UNCOVERED_IF_CONCLUSIVE
-    if is_known or largest_cause > unexplained + MIN_RATIO_OF_KNOWN_CAUSE * uncovered:
+    if bottleneck and bottleneck.is_of_several_causes:
+        is_known = bottleneck.share > unexplained + uncovered
+    elif bottleneck:
+        is_known |= bottleneck.share > unexplained + MIN_RATIO_OF_KNOWN_CAUSE * uncovered
+    if is_known:
         return None
     if uncovered > unexplained:
         return _uncovered(facts, ledger, uncovered)
@@ -280,17 +277,6 @@ def _name(finding: Finding) -> str:
     )
     title = " ".join(filter(None, (entry.title.upper(), culprit)))
     return f"{title}{where} \N{MIDDLE DOT} {rate_severity(finding)}"
-
-
-def rate_severity(finding: Finding) -> str:
-    """Return how much a fault costs, in a word, or that its cost is not known."""
-    if finding.kind in _STOPS:
-        return "critical"
-    if finding.saving is None:
-        return "limits what is known" if KINDS[finding.kind].group == "trace" else "cost not known"
-    if finding.saving >= MIN_SAVING_IF_CRITICAL:
-        return "critical"
-    return "moderate" if finding.saving >= MIN_SAVING_IF_MODERATE else "minor"
 
 
 def _why(finding: Finding) -> str:

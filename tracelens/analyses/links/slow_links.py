@@ -358,7 +358,7 @@ def _followed(
     rows = slice(first, last + 1)
     others = np.delete(sheet.ratio[rows], link, axis=1)
     ratio = sheet.ratio[rows, link] / medians(others, axis=1)
-    if np.nanmedian(ratio) < MIN_RATIO_OF_SLOW_LINK:
+    if not medians(ratio, axis=0) >= MIN_RATIO_OF_SLOW_LINK:  # or not known
         return None
     lost_ns = np.maximum(sheet.residual_ns[rows, link], 0)
     loss_of_message_ns = lost_ns.sum() / max(sheet.messages[rows, link].sum(), 1)

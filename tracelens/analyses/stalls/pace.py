@@ -1,9 +1,10 @@
 """Pace: whether a run computes more slowly than it did at another time, on all ranks.
 
 The computation of the median rank is followed over the steps. Either there are two levels, which must
-be far apart and keep apart step by step, and both must last; or it rises all along the run (the median
-of slopes between blocks of steps: Theil 1950, Sen 1968). Nearly every rank must follow. Where the run
-begins with the slower level it warms up, which is no fault.
+be far apart and keep apart step by step, and both must last. Or it rises all along the run: in nearly
+all pairs of blocks the later one is slower, and the rise is the isotonic regression of their medians
+(Barlow et al. 1972). Nearly every rank must follow. Where the run begins with the slower level it warms
+up, which is no fault.
 """
 
 from __future__ import annotations
@@ -129,10 +130,13 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     slopes = (blocks[later] - blocks[earlier]) / (later - earlier)
     if np.mean(slopes > 0) < MIN_SHARE_OF_RISING_PAIRS:
         return None
-    slope = float(np.median(slopes)) / float(np.mean(np.diff(edges)))
-    begin = float(np.median(blocks)) - slope * len(rows) / 2
-    rise = slope * np.arange(len(rows))
-    if begin <= 0 or rise[-1] < MIN_RISE_OF_DRIFT * begin:
+    from scipy.optimize import isotonic_regression  # noqa: PLC0415 - few runs drift
+
+    levels_of_blocks = isotonic_regression(blocks).x
+    begin = float(levels_of_blocks[0])
+    middles = (edges[:-1] + edges[1:] - 1) / 2
+    rise = np.interp(np.arange(len(rows)), middles, levels_of_blocks) - begin
+    if rise[-1] < MIN_RISE_OF_DRIFT * begin:
         return None
     half = len(rows) // 2
     levels = _levels_of_ranks(computed, np.arange(len(rows)) >= half)

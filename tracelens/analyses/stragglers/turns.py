@@ -92,7 +92,7 @@ def find_turns(
         if explained and phase in explained:
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):
-            found += _price(_Delays(own, phase, delay_ns), job_ns, facts)
+            found += _price(_Delays(own, phase, _keep_main_ranks(delay_ns)), job_ns, facts)
     return found
 
 
@@ -115,6 +115,14 @@ def _is_of_few_ranks(delay_ns: Floats) -> bool:
     return len(ranks) > 0 and bool(few >= MIN_SHARE_OF_STEPS_OF_FEW_RANKS * len(ranks))
 
 
+def _keep_main_ranks(delay_ns: Floats) -> Floats:
+    """Return the delays of one rank, where it has by far the most delay, else of all ranks."""
+    by_rank = delay_ns.sum(axis=0)
+    second, most = np.sort(by_rank)[-2:]
+    is_alone = second < MIN_SHARE_OF_SECOND_RANK * most
+    return np.where(by_rank == most, delay_ns, 0.0) if is_alone else delay_ns
+
+
 @dataclass(frozen=True, eq=False)
 class _Delays:
     """Delays of ranks in single steps of a phase, ns, [step, rank]; some are not 0."""
@@ -130,11 +138,9 @@ class _Delays:
 
     @cached_property
     def columns(self) -> list[int]:
-        """The columns of the delayed ranks: of one, where it has by far the most delay."""
-        by_rank = self.ns.sum(axis=0)
-        second, most = np.sort(by_rank)[-2:]
-        is_alone = second < MIN_SHARE_OF_SECOND_RANK * most
-        return [int(by_rank.argmax())] if is_alone else np.flatnonzero(by_rank).tolist()
+        """The columns of the delayed ranks."""
+        columns: list[int] = np.flatnonzero(self.ns.any(axis=0)).tolist()
+        return columns
 
     @property
     def is_at_once(self) -> bool:
@@ -222,9 +228,9 @@ def _fields(delays: _Delays) -> dict[str, str]:
     }
     if not delays.is_at_once:
         return fields
-    several = len(delays.ranks) > 1
     each = " each time" * (len(steps) > 1)
-    return fields | {"is": "are" if several else "is", "extra": f"{extra}{each}"}
+    is_or_are = "are" if len(delays.ranks) > 1 else "is"
+    return fields | {"is": is_or_are, "extra": f"{extra}{each}"}
 
 
 @dataclass(frozen=True)

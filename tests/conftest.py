@@ -18,9 +18,15 @@ if TYPE_CHECKING:
 if find_spec("hypothesis"):  # environments for one framework do without
     from hypothesis import HealthCheck, Phase, settings
 
-    settings.register_profile(
-        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    # The same examples in every run, so that a change fails by what it changes; `make explore` draws others.
+    patient = settings(
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        print_blob=True,
+        derandomize=True,
     )
+    settings.register_profile("patient", patient)
+    settings.register_profile("explore", patient, derandomize=False, database=None)
     # For those who only want to know whether a test fails, not by which smallest example.
     found = [phase for phase in Phase if phase not in {Phase.shrink, Phase.explain}]
     settings.register_profile("brief", settings.get_profile("patient"), phases=found)

@@ -140,6 +140,23 @@ def test_lengths_with_a_heavy_tail(ranks: int, is_shared: bool) -> None:  # noqa
     )
 
 
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("recorded", [None, "tokens", "samples"])
+@pytest.mark.parametrize("course", ["grows", "doubles"])
+def test_more_recorded_work_is_no_slowdown(ranks: int, recorded: str | None, course: str) -> None:
+    """Forward takes longer with the length of sequences; backprop hardly does."""
+    table = Table()
+    for number in range(120):
+        work = 1 + number / 60 if course == "grows" else 1 + (number >= 60)
+        phases = [("forward", 8.0 * work), ("backprop", 4.0 + work / 10)]
+        table.step(number, [phases] * ranks)
+        for rank in range(ranks if recorded else 0):
+            amount = {"type": "counter", "name": recorded, "value": 512.0 * work, "step": number}
+            table.span(rank, table.now, table.now, "step", **amount)
+    found = table.analyze().findings
+    assert [one.kind for one in found] == ([] if recorded else ["slow_all"])
+
+
 @pytest.mark.parametrize("pauses", [1, 3])
 def test_few_long_pauses_of_all_ranks_are_weighed(pauses: int) -> None:
     """A pause of all ranks that takes a quarter of the job is told, whether once or in three parts."""

@@ -284,6 +284,11 @@ def find_more_work(own: ComputeTime) -> Flags:
         usual = np.maximum(np.median(spent, axis=0), 1.0)
         longer.append(spent / usual - 1)
     less, more = np.minimum(*longer), np.maximum(*longer)
+    return is_in_proportion(less, more)
+
+
+def is_in_proportion(less: Floats, more: Floats) -> Flags:
+    """Return where one share by which something grew is about as large as a larger one, above 0."""
     return np.asarray((more > 0) & (less >= MIN_PROPORTION_OF_MORE_WORK * more))
 
 
@@ -302,6 +307,18 @@ def measure_workload(phases: Phases, own: ComputeTime) -> Workload:
         if not np.isnan(matrix).all():
             found[name] = matrix
     return found
+
+
+def measure_more_work(given: Workload) -> Floats | None:
+    """Return by what share of its usual amount each rank worked through more, [step, rank].
+
+    By tokens, or else by samples; None where neither was recorded of all steps.
+    """
+    for name in AMOUNTS:
+        values = given.get(name)
+        if values is not None and (values > 0).all():
+            return np.asarray(values / np.median(values, axis=0) - 1)
+    return None
 
 
 def workload_ratios(

@@ -80,12 +80,13 @@ def run(facts: Facts) -> Stalls:
         return Stalls()
     job = job_ns(trace)
     found: list[_Found] = []
-    more_work = _find_steps_with_more_work(own)
+    more_work = compute_time.measure_more_work(compute_time.measure_workload(phases, own))
+    has_more_work = _find_steps_with_more_work(own, more_work)
     for phase, name in enumerate(own.phases):
-        found += _slow(own, phase, more_work, job, facts.replay)
+        found += _slow(own, phase, has_more_work, job, facts.replay)
         if name == "data":
             found += _loading(own, own.own[phase], job, facts.replay)
-    slower = price_slowdown(own, job, [one.finding for one in found], facts.replay)
+    slower = price_slowdown(own, job, [one.finding for one in found], facts.replay, more_work)
     if slower:
         finding, slow = slower
         found.append(_Found(finding, slow.rows, slow.level * own.step_ns))
@@ -157,10 +158,18 @@ def _find_least(spent: Floats) -> Floats:
     return np.asarray(np.nan_to_num(np.fmin.reduce(spent, axis=1), nan=0.0))
 
 
-def _find_steps_with_more_work(own: ComputeTime) -> Flags:
-    """Return in which steps the rank with the least work has more of it than usual, [step]."""
+def _find_steps_with_more_work(own: ComputeTime, recorded: Floats | None) -> Flags:
+    """Return in which steps the rank with the least work has more of it than usual, [step].
+
+    Either forward and backprop are longer alike, or all that it computes is longer by what it `recorded`
+    of its work, [step, rank].
+    """
     shortest = np.nan_to_num(own.total, nan=np.inf).argmin(axis=1)
-    return np.asarray(compute_time.find_more_work(own)[np.arange(len(own.steps)), shortest])
+    has_more = compute_time.find_more_work(own)
+    if recorded is not None:
+        longer = own.total / np.nanmedian(own.total, axis=0) - 1
+        has_more |= compute_time.is_in_proportion(recorded, longer)
+    return np.asarray(has_more[np.arange(len(own.steps)), shortest])
 
 
 def _slow(

@@ -88,9 +88,30 @@ class Slowdown:
     drifts: bool = False
 
 
-def find_slowdown(own: ComputeTime) -> Slowdown | None:
-    """Search the run for steps in which all ranks compute more slowly than in its other steps."""
+def find_slowdown(own: ComputeTime, more_work: Floats | None = None) -> Slowdown | None:
+    """Search the run for steps in which all ranks compute more slowly than in its other steps.
+
+    `more_work` is by what share of its usual amount a rank worked through more, [step, rank]: steps are
+    not slow that are longer by no more than follows from it.
+    """
     computed = _compute_of_ranks(own) / own.step_ns
+    slow = _find_slowdown(computed)
+    if slow is None or more_work is None:
+        return slow
+    return _find_slowdown(computed / (1 + _fit_elasticity(computed, more_work) * more_work))
+
+
+def _fit_elasticity(computed: Floats, more_work: Floats) -> float:
+    """Return how much longer computation is with more work, as a share of that; from 0 to 1."""
+    longer = computed / np.nanmedian(computed, axis=0) - 1
+    there = ~np.isnan(longer)
+    squares = np.sum(more_work[there] ** 2)
+    slope = np.sum((longer * more_work)[there]) / squares if squares else 0.0
+    return float(np.clip(slope, 0.0, 1.0))
+
+
+def _find_slowdown(computed: Floats) -> Slowdown | None:
+    """Search the computation of ranks, [step, rank] as shares of a step."""
     rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
     rows = rows[rows >= compute_time.WARM_UP]
     computed = computed[rows]
@@ -170,10 +191,14 @@ def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
 
 
 def price_slowdown(
-    own: ComputeTime, job_ns: int, known: list[Finding], replay: WindowedReplay | None
+    own: ComputeTime,
+    job_ns: int,
+    known: list[Finding],
+    replay: WindowedReplay | None,
+    more_work: Floats | None = None,
 ) -> tuple[Finding, Slowdown] | None:
     """Return a slowdown of all, unless it costs too little or one of `known` is the same."""
-    slow = find_slowdown(own)
+    slow = find_slowdown(own, more_work)
     if slow is None or any(_same_steps(own, slow, finding) for finding in known):
         return None
     low, middle, high = (

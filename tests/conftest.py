@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 if find_spec("hypothesis"):  # environments for one framework do without
     from hypothesis import HealthCheck, Phase, settings
 
-    # The same examples in every run, so that a change fails by what it changes; `make explore` draws others.
+    # The same examples in every run: a change fails by what it changes. `make explore` draws others.
     patient = settings(
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

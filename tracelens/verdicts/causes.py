@@ -132,33 +132,30 @@ class Bottleneck:
 def find_bottleneck(facts: Facts, ledger: Ledger, findings: Sequence[Finding]) -> Bottleneck | None:
     """Return what limits a run without a fault; None where nearly all of the time is useful."""
     shares, helping = _sum_by_cause(ledger, findings)
-    waits = shares[_LAST_RANKS]
-    last = find_last_ranks(facts, waits + ledger.unexplained)
-    if last and last.share >= waits / 2:
-        shares[_LAST_RANKS] = last.share
-    else:  # compute time does not say what they wait for
+    last = find_last_ranks(facts, shares[_LAST_RANKS] + ledger.unexplained)
+    if (
+        last and last.share < shares[_LAST_RANKS] / 2
+    ):  # compute time does not say what they wait for
         last = None
+    if last:
+        shares[_LAST_RANKS] = last.share
     best = max(findings, key=_saving, default=None)
-    cause = max(shares, key=shares.__getitem__, default=None)
-    largest = shares[cause] if cause else 0.0
-    if best and _saving(best) >= MIN_SHARE_OF_BOTTLENECK and _saving(best) > largest:
-        cause = next((name for name, one in helping.items() if one is best), _name_finding(best))
-        helping[cause], largest = best, max(shares.get(cause, 0.0), _saving(best))
-    elif largest < MIN_SHARE_OF_BOTTLENECK and ledger.useful >= MIN_USEFUL_IF_HEALTHY:
-        return None
-    if cause is None:
-        return None
-    if largest < MIN_SHARE_OF_BOTTLENECK:
-        why = describe_share(facts, cause, largest)
-        most = f"most of it {cause} ({fmt.percent(largest)})"
-        return Bottleneck(_SEVERAL, sum(shares.values()), helping.get(cause), why, most)
-    finding = helping.get(cause)
-    why = first_sentence(finding) if finding else describe_share(facts, cause, largest)
-    if cause in _OF_RANKS:
-        return Bottleneck(cause, largest, finding, why, _name_ranks(facts, _OF_RANKS[cause]))
+    if best and _saving(best) >= MIN_SHARE_OF_BOTTLENECK and _saving(best) > max(shares.values()):
+        name = next((name for name, one in helping.items() if one is best), _name_finding(best))
+        helping[name], shares[name] = best, _saving(best)
+    cause = max(shares, key=shares.__getitem__)
+    share, finding = shares[cause], helping.get(cause)
+    if share < MIN_SHARE_OF_BOTTLENECK:
+        if ledger.useful >= MIN_USEFUL_IF_HEALTHY:
+            return None
+        why = describe_share(facts, cause, share)
+        most = f"most of it {cause} ({fmt.percent(share)})"
+        return Bottleneck(_SEVERAL, sum(shares.values()), finding, why, most)
+    where = _name_ranks(facts, _OF_RANKS[cause]) if cause in _OF_RANKS else ""
+    why = first_sentence(finding) if finding else describe_share(facts, cause, share)
     if last and cause == _LAST_RANKS:
-        return Bottleneck(cause, largest, finding, last.why, last.where)
-    return Bottleneck(cause, largest, finding, why)
+        why, where = last.why, last.where
+    return Bottleneck(cause, share, finding, why, where)
 
 
 def _sum_by_cause(

@@ -87,8 +87,9 @@ def find_turns(
     for phase, values in zip(own.phases, level.own, strict=True):
         spent = np.nan_to_num(values, nan=0.0)
         delay_ns = spent if phase == "gc" else _find_delays(spent, own.step_ns)
-        if phase in COMPUTING:
-            delay_ns = np.where(has_more_work, 0.0, delay_ns)
+        if phase in COMPUTING:  # more work explains what a rank takes beyond its own usual time
+            beyond = np.maximum(spent - np.median(spent, axis=0), 0.0)
+            delay_ns = np.maximum(delay_ns - np.where(has_more_work, beyond, 0.0), 0.0)
         if explained and phase in explained:
             delay_ns = np.where(explained[phase], 0.0, delay_ns)
         if _is_of_few_ranks(delay_ns):

@@ -188,3 +188,119 @@ def test_a_loop_of_gathers_keeps_its_steps(gathers: int, is_noisy: bool) -> None
     assert report.summary.steps == 59
     assert (found.kind, found.ranks) == ("straggler", (1,))
     assert found.saving == pytest.approx(5 * 60 * MS / (table.now - 1_000 * MS), rel=0.06)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_plain_messages_that_take_most_of_the_time_bound_the_run(ranks: int) -> None:
+    """As MPI programs are recorded: one all-reduce of 6 ms in each step of 10 ms, and no phases."""
+    table = Table()
+    for number in range(STEPS):
+        ready = table.now + 4 * MS + number % 7 * MS // 50
+        table.call([ready] * ranks, ready + 6 * MS, "allreduce", number, 40_000_000)
+        table.now = ready + 6 * MS
+    verdict = table.analyze().verdict
+    assert verdict.state == "bottleneck"
+    assert verdict.headline.startswith("BOUND BY communication: 5") or "60 %" in verdict.headline
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_all_ranks_that_become_slower_are_a_fault(ranks: int) -> None:
+    """From step 60 on, forward takes 1.8 times as long on all ranks, for whatever reason."""
+    table = Table()
+    for number in range(STEPS):
+        phases = [("forward", (6.0 if number < 60 else 10.8) + number % 7 / 50), ("backprop", 2.0)]
+        table.step(number, [phases] * ranks)
+    report = table.analyze()
+    found = report.findings[0]
+    assert (report.verdict.state, found.kind, found.steps) == ("fault", "slow_all", (60, 159))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+@pytest.mark.parametrize("is_matched", [True, False], ids=["matched", "unmatched"])
+def test_one_pause_of_eight_seconds_of_one_rank(ranks: int, is_matched: bool) -> None:  # noqa: FBT001
+    """It is a fault also where calls have no number, and one row is missing."""
+    table = Table()
+    for number in range(STEPS):
+        work = [[("forward", 40.0 + number % 7 / 5), ("backprop", 80.0)] for _ in range(ranks)]
+        work[1].append(("gap", 8_000.0 * (number == 77)))
+        table.step(number, work)
+    if not is_matched:
+        calls = [row for row in table.rows if row["kind"] == "reduction"]
+        table.rows.remove(calls[5])
+        for row in calls:
+            row["seq"] = None
+    report = table.analyze()
+    assert report.verdict.state == "fault"
+    assert (report.findings[0].ranks, report.findings[0].steps) == ((1,), (77, 77))
+
+
+@pytest.mark.parametrize("ranks", [3, 8])
+def test_two_levels_of_a_rank_are_one_finding(ranks: int) -> None:
+    """Rank 2 takes twice as long until step 60, and 1.4 times as long ever after."""
+    table = Table()
+    for number in range(STEPS):
+        factor = 2.0 if number < 60 else 1.4
+        work = [[("forward", 4.0 + number % 7 / 50), ("backprop", 6.0)] for _ in range(ranks)]
+        work[2] = [(phase, factor * ms) for phase, ms in work[2]]
+        table.step(number, work)
+    report = table.analyze()
+    faults = [one for one in report.findings if one.category == "fault"]
+    assert [(one.kind, one.ranks) for one in faults] == [("straggler", (2,))]
+    lost = (60 * 10 + 100 * 4) * MS / (table.now - 1_000 * MS)
+    assert faults[0].saving == pytest.approx(lost, rel=0.1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_storage_that_is_late_for_one_rank_after_the_other(ranks: int) -> None:
+    """Each rank waits 40 ms for data in every eighth step, and all the others wait for it."""
+    table = Table()
+    for number in range(STEPS):
+        work = [[("data", 0.3), ("forward", 4.0), ("backprop", 6.0)] for _ in range(ranks)]
+        work[number // 8 % ranks][0] = ("data", 40.0 if number % 8 == 0 else 0.3)
+        table.step(number, work)
+    report = table.analyze()
+    found = report.findings[0]
+    assert (report.verdict.state, found.kind, found.phase) == ("fault", "data_stall", "data")
+    assert found.ranks == tuple(range(ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_another_rank_is_slow_in_each_step(ranks: int) -> None:
+    """A rank that is drawn anew takes 1.6 times as long in each step: nobody is slow for long."""
+    table, draw = Table(), Random(3)
+    for number in range(STEPS):
+        work = [[("forward", 4.0 + number % 7 / 50), ("backprop", 6.0)] for _ in range(ranks)]
+        slow = draw.randrange(ranks)
+        work[slow] = [("forward", 4.0), ("backprop", 12.0)]
+        table.step(number, work)
+    report = table.analyze()
+    assert report.verdict.state in {"fault", "bottleneck"}
+    assert "backprop" in f"{report.verdict.headline} {report.findings[:1]}"
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 64])
+def test_half_of_the_ranks_are_slower(ranks: int) -> None:
+    """As in a cluster of two kinds of machines: no majority is the norm."""
+    table, draw = Table(), Random(4)
+    for number in range(60):
+        table.step(
+            number,
+            [
+                [("forward", 4.0 + draw.random() / 5), ("backprop", 6.0 if rank % 2 else 12.0)]
+                for rank in range(ranks)
+            ],
+        )
+    report = table.analyze()
+    found = report.findings[0]
+    assert (report.verdict.state, found.phase) == ("fault", "backprop")
+    assert found.ranks == tuple(range(0, ranks, 2))
+
+
+def test_a_straggler_that_nobody_waits_for_is_no_verdict() -> None:
+    """Rank 1 ends its forward later, and then waits as long as the others: it costs nothing."""
+    table = Table()
+    for number in range(STEPS):
+        work = [[("forward", 4.0 + number % 7 / 50), ("backprop", 8.0)] for _ in range(4)]
+        work[1] = [("forward", 6.0 + number % 7 / 50), ("backprop", 6.0)]
+        table.step(number, work)
+    assert table.analyze().verdict.state == "healthy"

@@ -100,7 +100,9 @@ def test_large_losses_are_placed_rightly_among_many_ranks(examples: int) -> None
         ),  # balanced work would save only half of it
         Case("all_backward_scattered", 3, 10, "heavy_tailed", 0),  # some slow steps side by side
         Case("half_backward_every_step", 64, 12, "gaussian", 0),  # no rank has a tenth of the delay
-        Case("half_backward_from_a_step_on", 64, 15, "gaussian", 0),  # a little more work excused it
+        Case(
+            "half_backward_from_a_step_on", 64, 15, "gaussian", 0
+        ),  # a little more work excused it
         Case("all_forward_growing", 2, 66, "gaussian", 0),  # a line through it began below 0
         Case(
             "ring_one_rank", 8, 51, "gaussian", 88

@@ -38,6 +38,7 @@ class Smoke(NamedTuple):
 MISSED: Final = (0, 1)
 SMOKES: Final = (
     Smoke("accuracy", "--part kinds", ("| healthy | none |", "| TraceLens |")),
+    Smoke("agreement", "", ("3 runs: ", "0 of them are not in the report.")),
     Smoke("amortised", "", ("### Amortised, ", "`with SPAN:`"), slow=False),
     # HTA is not installed beside the tests: nothing is claimed without it.
     Smoke(

@@ -47,9 +47,9 @@ WORDS: Final = {
 }
 
 
-def draw_runs(runs: int, seed: int) -> Iterator[tuple[str, Trace]]:
-    """Return the samples, and as many simulated jobs."""
-    for folder in sorted(path for path in SAMPLES.iterdir() if path.is_dir()):
+def draw_runs(samples: int, runs: int, seed: int) -> Iterator[tuple[str, Trace]]:
+    """Return the first samples, and some simulated jobs."""
+    for folder in sorted(path for path in SAMPLES.iterdir() if path.is_dir())[:samples]:
         yield folder.name, tl.open(folder)
     draw = random.Random(seed)
     names, made = sorted(SHAPES), 0
@@ -101,9 +101,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    given = parse_quick(parser, runs=2)
+    parser.add_argument("--samples", type=int, default=100, help="at most so many sample traces")
+    given = parse_quick(parser, runs=1, samples=2)
     counts: Counter[str] = Counter()
-    for name, trace in draw_runs(given.runs, given.seed):
+    for name, trace in draw_runs(given.samples, given.runs, given.seed):
         counts["runs"] += 1
         try:
             large = list_large_edits(trace)

@@ -96,6 +96,12 @@ def names_edit(report: Report, edit: str) -> bool:
     return any(word in text for word in WORDS[edit])
 
 
+def tell(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> int:
     """Print each edit that a report does not name, and how many are."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -109,7 +115,7 @@ def main() -> int:
         try:
             large = list_large_edits(trace)
         except TraceLensError as error:
-            print(f"{name}: no replay: {error}")
+            tell(f"{name}: no replay: {error}")
             continue
         report = tl.analyze(trace) if large else None
         for edit, saving in large:
@@ -117,8 +123,8 @@ def main() -> int:
             if report is None or not names_edit(report, edit):
                 counts["missing"] += 1
                 said = report.verdict.headline if report else ""
-                print(f"{name}: {edit} saves {saving:.1%}, and the report says: {said}", flush=True)
-    print(
+                tell(f"{name}: {edit} saves {saving:.1%}, and the report says: {said}")
+    tell(
         f"{counts['runs']} runs: {counts['edits']} edits save a tenth or more; "
         f"{counts['missing']} of them are not in the report."
     )

@@ -2,7 +2,8 @@
 
 Calls belong together if communicator and sequence number are equal; nothing is guessed from times.
 Where the calls of one number differ (another op, another bucket), the ranks have lost step with each
-other: from there on nothing of that communicator is matched, and a note says where it began.
+other: from there on nothing of that communicator is matched, and a note says where it began. Numbers that
+a reader concluded from an order accuse nobody: there the note says that the order does not match.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
 
 # Every rank contributes equally many bytes; elsewhere they may differ (a root, variable counts).
 EQUAL_BYTES: Final = tuple(map(COLLECTIVES.index, ("allreduce",)))
-OVER: Final = tuple(map(STATUSES.index, ("closed", "estimated")))
+_ESTIMATED: Final = STATUSES.index("estimated")
+OVER: Final = (STATUSES.index("closed"), _ESTIMATED)
 RARE: Final = 0.01  # completion may be noted late, in another thread
 _FACTS: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OPS: Final = {word: place for place, word in enumerate(COLLECTIVES)}
@@ -227,11 +229,12 @@ def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
     variants = sorted(variants_of.items(), key=lambda item: (len(item[1]), item[0]))
     parts = [f"{text} on ranks {_ranks(sorted(ranks))}" for text, ranks in variants]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
-    sentence = (
-        f"Ranks lost step in communicator '{names.get(grid.uid, grid.uid)}' at call {first}: "
-        f"{', but '.join(parts)}; its waits are unknown from there on."
-    )
-    return Note(file="", sentence=sentence, kind="desync")
+    name = f"communicator '{names.get(grid.uid, grid.uid)}'"
+    status = np.broadcast_to(grid.status, grid.there.shape)[call]
+    is_concluded = bool((status[grid.there[call]] == _ESTIMATED).all())
+    what = f"The order of calls does not match in {name}" if is_concluded else f"Ranks lost step in {name}"
+    sentence = f"{what} at call {first}: {', but '.join(parts)}; its waits are unknown from there on."
+    return Note(file="", sentence=sentence, kind="table" if is_concluded else "desync")
 
 
 def _impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Note]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tracelens.readers.kineto.columns import EventTable
+    from tracelens.readers.kineto.windows import Shifts
 
 __all__ = ["gaps_of"]
 
@@ -25,7 +26,7 @@ _WAITS: Final = "which rank others wait for"
 
 
 def gaps_of(
-    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
+    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int], shifts: Shifts
 ) -> tuple[Gap, ...]:
     """Return what is missing in the rows of all files, the most important first."""
     return tuple(
@@ -35,6 +36,7 @@ def gaps_of(
             _damage(tables),
             _devices(rows, tables),
             _communication(rows, ranks),
+            _shifted(shifts),
             _training(rows),
             _details(tables),
         )
@@ -112,6 +114,17 @@ def _communication(rows: pl.DataFrame, ranks: Sequence[int]) -> Iterator[Gap]:
             "no collective says its size",
             "bandwidth",
             "Profile with record_shapes=True.",
+            decisive=False,
+        )
+
+
+def _shifted(shifts: Shifts) -> Iterator[Gap]:
+    if shifts.unknown:
+        yield Gap(
+            f"the profile of {fmt.listing('rank', shifts.unknown)} may begin in another step than others, "
+            "as their clocks say, and collectives have no numbers that would tell",
+            "which steps of the ranks are the same",
+            "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
             decisive=False,
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.readers.kineto.collectives import CALL_COLUMNS, communication
+from tracelens.readers.kineto.issues import Call, elements, pair_with_issues
 from tracelens.readers.kineto.phases import phase_at, windows_of, with_phases
 from tracelens.readers.kineto.words import SYNCHRONIZES, collective, step_number
 from tracelens.readers.words import meaning
@@ -27,7 +28,7 @@ SPAN_COLUMNS: Final[dict[str, pl.DataType]] = {
     "thread": _WORD,
     "stream": pl.Int32(),
     "step": pl.Int32(),
-    "issued_ns": pl.Int64(),  # when a thread called for communication
+    "issued_ns": pl.Int64(),  # when a thread called for work of a device, or communication
     "status": _WORD,
     **CALL_COLUMNS,
 }
@@ -47,7 +48,7 @@ def rows_of(table: EventTable, groups: Groups) -> pl.DataFrame:
     others = table.rows.join(calls.select("row"), on="row", how="anti", maintain_order="left")
     on_host = others.filter(pl.col("category").is_in(["operator", "annotation", "other"]))
     host = with_phases(on_host)
-    calls = _since_issued(calls, host)
+    calls = _since_issued(calls, host, table)
     in_flight = calls.filter(pl.col("category") != "kernel")
     windows = windows_of(host, np.sort(in_flight["end_ns"].to_numpy()))
     runtime = others.filter(pl.col("category") == "runtime")
@@ -140,7 +141,9 @@ def _on_streams(others: pl.DataFrame, runtime: pl.DataFrame, windows: pl.DataFra
     """Return kernels and copies, of the phase in which a thread launched them."""
     device = others.filter(pl.col("category").is_in(["kernel", "copy"]))
     launches = runtime.drop_nulls("correlation").unique("correlation", keep="first")
-    launches = launches.select("correlation", launched=phase_at(launches, windows))
+    launches = launches.select(
+        "correlation", issued_ns="start_ns", launched=phase_at(launches, windows)
+    )
     known = pl.when(pl.col("launched").is_in(_ON_DEVICE)).then("launched")
     return device.join(launches, on="correlation", how="left", maintain_order="left").with_columns(
         kind=pl.coalesce(known, pl.lit("device", _WORD)), stream=_stream(device)
@@ -156,26 +159,32 @@ def _stream(device: pl.DataFrame) -> pl.Expr:
     return pl.col("device").fill_null(0).clip(0, _MOST_STREAMS) * _MOST_STREAMS + stream
 
 
-def _since_issued(calls: pl.DataFrame, host: pl.DataFrame) -> pl.DataFrame:
-    """Let calls on the host's own threads begin when they were issued, if each issue is known.
+def _since_issued(calls: pl.DataFrame, host: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+    """Let calls on the host's own threads begin when a thread issued them, as far as that is known.
 
-    A thread of the library may come to a call late, as others are before it.
+    The order of issues is that of the code, and alike on all ranks. Threads of the library may come to
+    a call late, and two of them may begin theirs in the other order.
     """
     flying = (pl.col("category") != "kernel") & pl.col("op").is_not_null()
-    mine = calls.filter(flying).sort("start_ns")
-    if mine.is_empty():
-        return calls
     names = host["name"].unique().cast(pl.String).to_list()
     issues = {name: op for name in names if name.startswith("c10d::") and (op := collective(name))}
-    issued = host.filter(pl.col("name").cast(pl.String).is_in(list(issues))).sort("start_ns")
-    ops = (
-        issued["name"].cast(pl.String).replace_strict(issues, default=None, return_dtype=pl.String)
+    issued = host.filter(pl.col("name").cast(pl.String).is_in(list(issues)))
+    op = pl.col("name").cast(pl.String).replace_strict(issues, default=None, return_dtype=pl.String)
+    known = pair_with_issues(
+        _sized(calls.filter(flying), pl.col("op").cast(pl.String), table),
+        _sized(issued, op, table),
     )
-    if ops.to_list() != mine["op"].cast(pl.String).to_list():
-        return calls
-    begun = np.minimum(issued["start_ns"].to_numpy(), mine["start_ns"].to_numpy())
-    moved = mine.with_columns(start_ns=pl.Series(begun))
-    return pl.concat([calls.filter(~flying), moved])
+    begun = pl.col("row").replace_strict(known, default=None, return_dtype=pl.Int64)
+    return calls.with_columns(start_ns=pl.min_horizontal("start_ns", begun))
+
+
+def _sized(rows: pl.DataFrame, op: pl.Expr, table: EventTable) -> list[Call]:
+    """Return each row as a call with its operation and the number of elements of its tensors."""
+    listed = rows.sort("start_ns").select("row", op.alias("op"), "call", "start_ns").rows()
+    return [
+        Call(row, op, None if call is None else elements(table.calls[call].get("Input Dims")), at)
+        for row, op, call, at in listed
+    ]
 
 
 def _in_flight(

@@ -25,15 +25,17 @@ from tracelens.readers.kineto.columns import read_events
 from tracelens.readers.kineto.gaps import gaps_of
 from tracelens.readers.kineto.matching import numbered
 from tracelens.readers.kineto.rank_rows import rows_of
+from tracelens.readers.kineto.windows import keep_steps, steps_of_all
 from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tracelens.model.trace import Trace
     from tracelens.readers.kineto.columns import EventTable
+    from tracelens.readers.kineto.windows import Shifts
 
 __all__ = ["KinetoReader"]
 
@@ -68,8 +70,9 @@ class KinetoReader:
             parts.append(_described(rows_of(table, groups), table, rank, world))
             members |= {group_name(name, *group): group[1] for name, group in groups.items()}
         _check_windows(tables, ranks)
-        rows = numbered(pl.concat(parts))
+        rows, shifts = numbered(pl.concat(parts))
         del parts
+        rows, kept = _in_common(rows)
         if rows.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no event that lasts: expected operators, kernels or ranges."
@@ -79,9 +82,9 @@ class KinetoReader:
             path.name,
             dates=all(table.base_ns for table in tables),
             once=True,
-            notes=notes,
+            notes=[*notes, *_renumbered(shifts), *kept],
             members=members,
-            recognition=_recognition(rows, tables, ranks),
+            recognition=_recognition(rows, tables, ranks, shifts),
         )
         return spans.build(rows.drop("issued_ns"), origin).with_(path=path)
 
@@ -196,8 +199,36 @@ def _described(rows: pl.DataFrame, table: EventTable, rank: int, world: int) -> 
     )
 
 
+def _in_common(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
+    """Leave out the steps that not all ranks recorded, and note it."""
+    common = steps_of_all(rows)
+    if common is None:
+        return rows, []
+    kept = keep_steps(rows, *common)
+    steps = [part.filter(pl.col("kind") == "step").height for part in (rows, kept)]
+    if steps[0] == steps[1]:
+        return rows, []
+    sentence = (
+        f"Not all ranks recorded the same steps: {fmt.steps(*common)}, which all recorded, are read, and "
+        f"{fmt.count(steps[0] - steps[1], 'other')} of {steps[0]:,} (one a rank) are left out."
+    )
+    return kept, [Note("", sentence, "dropped")]
+
+
+def _renumbered(shifts: Shifts) -> Iterator[Note]:
+    """Note which ranks' steps were renumbered, as their profiles begin in other steps."""
+    for steps in sorted(set(shifts.steps.values()) - {0}):
+        ranks = [rank for rank, shift in shifts.steps.items() if shift == steps]
+        yield Note(
+            "",
+            f"By matched collectives, the profile of {fmt.listing('rank', ranks)} begins "
+            f"{fmt.count(steps, 'step')} later than others: its steps are renumbered.",
+            "renumbered",
+        )
+
+
 def _recognition(
-    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
+    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int], shifts: Shifts
 ) -> Recognition:
     """Return what was made of the files."""
     left_out: dict[str, int] = {}
@@ -217,7 +248,7 @@ def _recognition(
         format="trace in Chrome's event format" if every else "profile by torch.profiler",
         found=(("events", f"{events:,}: {listed}"),),
         left_out=tuple((what, count) for what, count in left_out.items() if count),
-        gaps=gaps_of(rows, tables, sorted(set(ranks))),
+        gaps=gaps_of(rows, tables, sorted(set(ranks)), shifts),
     )
 
 

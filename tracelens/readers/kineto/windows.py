@@ -1,0 +1,136 @@
+"""Finds by how many steps the profiles of ranks are apart that number the same steps differently.
+
+A profiler counts steps from its own begin. Calls with a sequence number say which steps of two ranks are
+the same; else exits of collectives do, which all ranks leave at nearly the same time: of the right
+steps they differ by one offset of the clocks, of others also by what steps vary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.arrays import Ints
+
+__all__ = ["Shifts", "find_shifts", "keep_steps", "steps_of_all"]
+
+# share of a step: exits that are closer at equal numbers are of the same step [chosen]
+MAX_OFFSET_OF_SAME_STEP: Final = 0.5
+# ratio: the steps of two ranks belong together if exits scatter less by as much than otherwise [chosen]
+MIN_RATIO_OF_SCATTER: Final = 2.0
+# share of the steps of a rank: two profiles overlap in as many [chosen]
+MIN_SHARE_OF_STEPS_IN_COMMON: Final = 0.5
+# share of matched calls: as many agree by how many steps two ranks are apart [chosen]
+MIN_SHARE_OF_CALLS_THAT_AGREE: Final = 0.5
+MIN_STEPS_IN_COMMON: Final = 3  # steps: exits of fewer do not scatter enough to tell [chosen]
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """What to add to the step numbers of each rank, and the ranks of which it is not known."""
+
+    steps: Mapping[int, int]
+    unknown: tuple[int, ...] = ()
+
+
+def find_shifts(calls: pl.DataFrame) -> Shifts:
+    """Compare each rank with an earlier one that it shares a group with.
+
+    Args:
+        calls: With `rank`, `host`, `communicator`, `seq`, `step` and `end_ns`.
+    """
+    calls = calls.filter(pl.col("step") >= 0)
+    ranks = calls["rank"].unique().sort().to_list()
+    groups = {rank: set(calls.filter(rank=rank)["communicator"]) for rank in ranks}
+    shifts, unknown = dict.fromkeys(ranks[:1], 0), []
+    for number, rank in enumerate(ranks[1:], 1):
+        peer = next((one for one in ranks[:number] if groups[one] & groups[rank]), None)
+        shift = 0 if peer is None else _shift(calls, peer, rank)
+        unknown += [rank] if shift is None else []
+        shifts[rank] = (shift or 0) + (0 if peer is None else shifts[peer])
+    least = min(shifts.values(), default=0)
+    return Shifts({rank: shift - least for rank, shift in shifts.items()}, tuple(unknown))
+
+
+def steps_of_all(rows: pl.DataFrame) -> tuple[int, int] | None:
+    """Return the first and the last step that all ranks with steps recorded; null without such."""
+    steps = rows.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
+    bounds = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
+    if bounds.is_empty():
+        return None
+    first, last = bounds.select(pl.col("first").max(), pl.col("last").min()).row(0)
+    return (first, last) if first <= last else None
+
+
+def keep_steps(rows: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
+    """Return what ranks did from one step to another; work of a device belongs to where it was issued."""
+    is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
+    before, after = is_step & (pl.col("step") < first), is_step & (pl.col("step") > last)
+    begin = pl.when(before.any().over("rank")).then(
+        pl.when(is_step & (pl.col("step") >= first)).then("start_ns").min().over("rank")
+    )
+    end = pl.when(after).then("start_ns").min().over("rank")
+    issued = pl.coalesce("issued_ns", "start_ns")
+    return rows.filter(
+        (issued >= begin).fill_null(value=True), (issued < end).fill_null(value=True)
+    )
+
+
+def _shift(calls: pl.DataFrame, peer: int, rank: int) -> int | None:
+    """Return how many steps the numbers of a rank are behind those of its peer; null if unknown."""
+    theirs, mine = (calls.filter(rank=one) for one in (peer, rank))
+    key = ["communicator", "seq"]
+    matched = mine.join(theirs, on=key, suffix="_of_peer").unique(key)
+    if matched.height:
+        apart = Counter(matched["step_of_peer"] - matched["step"])
+        shift, count = apart.most_common(1)[0]
+        return shift if count >= MIN_SHARE_OF_CALLS_THAT_AGREE * matched.height else None
+    exits = (_exits(part) for part in (theirs, mine))
+    return _shift_by_exits(*exits, one_clock=_is_one_host(calls, peer, rank))
+
+
+def _is_one_host(calls: pl.DataFrame, *ranks: int) -> bool:
+    hosts = calls.filter(pl.col("rank").is_in(ranks))["host"].unique()
+    return len(hosts) == 1 and hosts[0] is not None
+
+
+def _exits(calls: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Return the steps of a rank, and when it left the last call of each."""
+    last = calls.group_by("step").agg(pl.col("end_ns").max()).sort("step")
+    return last["step"].to_numpy(), last["end_ns"].to_numpy()
+
+
+def _shift_by_exits(
+    theirs: tuple[Ints, Ints], mine: tuple[Ints, Ints], *, one_clock: bool
+) -> int | None:
+    """Return by how many steps two ranks are apart; null if neither clocks nor exits tell.
+
+    `one_clock`: both ranks read the same clock, which then decides.
+    """
+    (their_steps, their_ends), (my_steps, my_ends) = theirs, mine
+    fewer = min(len(their_steps), len(my_steps))
+    most_ns = MAX_OFFSET_OF_SAME_STEP * float(np.median(np.diff(their_ends))) if fewer > 1 else 0.0
+    offset_ns, scatter_ns = {}, {}
+    for shift in range(int(their_steps[0] - my_steps[-1]), int(their_steps[-1] - my_steps[0]) + 1):
+        _, here, there = np.intersect1d(my_steps + shift, their_steps, return_indices=True)
+        if len(here) >= max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
+            apart = my_ends[here] - their_ends[there]
+            offset_ns[shift] = abs(float(np.median(apart)))
+            scatter_ns[shift] = float(np.median(np.abs(apart - np.median(apart))))
+    if not offset_ns or offset_ns.get(0, np.inf) <= most_ns:
+        return 0
+    least_ns = min(scatter_ns.values())
+    alike = [
+        shift
+        for shift, scatter in scatter_ns.items()
+        if one_clock or scatter <= MIN_RATIO_OF_SCATTER * least_ns
+    ]
+    nearest = min(alike, key=offset_ns.__getitem__)
+    return nearest if offset_ns[nearest] <= most_ns or len(alike) == 1 else None

@@ -13,6 +13,8 @@ from tracelens.accounting.communication import call_costs, transfers
 from tracelens.accounting.communication.awaited_ranks import awaited_messages
 from tracelens.accounting.compute_time import ComputeTime, measure_compute_time
 from tracelens.accounting.core_waits import core_wait_of_run
+from tracelens.accounting.efficiency import find_useful
+from tracelens.accounting.spent_time import SpentTime, measure_spent_time
 from tracelens.accounting.stages import Roles, find_roles
 from tracelens.caching import cached_property
 from tracelens.replay.windows import WindowedReplay
@@ -38,6 +40,12 @@ class Facts:
     def roles(self) -> Roles:
         """Which ranks play the same part: stages of pipelines, and a rank that serves the others."""
         return find_roles(self.trace)
+
+    @cached_property
+    def spent(self) -> SpentTime:
+        """What of the workers' time was useful, and what was lost."""
+        useful = find_useful(self.phases, serves=self.roles.server is not None)
+        return measure_spent_time(self.trace, self.phases, useful)
 
     @cached_property
     def compute_time(self) -> ComputeTime:

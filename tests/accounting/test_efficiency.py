@@ -11,7 +11,7 @@ from support.runs.analysed import RUNS, report
 from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import efficiency, phases
-from tracelens.accounting.device_time import measure_launching
+from tracelens.accounting.spent_time import measure_spent_time
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, generate, random_clocks
 
@@ -40,8 +40,7 @@ def test_waterfall_adds_up_to_one(runs: int) -> None:
         found = efficiency.measure(
             trace,
             parts,
-            efficiency.find_useful(parts, serves=False),
-            measure_launching(trace, parts),
+            measure_spent_time(trace, parts, efficiency.find_useful(parts, serves=False)),
         )
         assert found is not None
         shares = [found.achieved, *(bar.share for bar in found.waterfall)]

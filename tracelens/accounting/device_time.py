@@ -1,46 +1,103 @@
-"""What devices did: busy, computing, communicating, and what of that lay beside what.
+"""What devices did: compute, communicate with nothing beside it, move memory, or nothing.
 
-Busy, exposed and overlapped time are defined as by Holistic Trace Analysis (`get_temporal_breakdown`,
-`get_comm_comp_overlap`): unions of intervals, from a device's first to its last work.
+Each of these is a union of intervals, as in Holistic Trace Analysis (`get_temporal_breakdown`,
+`get_comm_comp_overlap`): what is exposed is communication that no computation ran beside, and copies are
+what neither ran beside. Time is that of the job, which in a profile lasts from the first to the last work
+of devices (`align/steps.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import COMPUTE_CATEGORIES
 from tracelens.accounting.phases import job_ns
-from tracelens.distil.outline import outlined
+from tracelens.model.result import DeviceShares
 
 if TYPE_CHECKING:
-    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["DeviceTime", "device_time", "measure_launching", "timed_spans", "undivided"]
+__all__ = ["DeviceTime", "Union", "Work", "device_time", "device_work", "timed_spans", "undivided"]
 
-PHASES_OF_DEVICES: Final = ("forward", "backprop", "update")
 _MEMORY: Final = r"(?i)^(mem(cpy|set)|memory copy)"
+
+
+class Union(NamedTuple):
+    """Intervals that do not touch, in order; nanoseconds."""
+
+    start: Ints
+    end: Ints
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame) -> Union:
+        """Return the time in which any of some rows lasts, by their `start` and `end`."""
+        ordered = rows.sort("start")
+        start, end = ordered["start"].to_numpy(), np.maximum.accumulate(ordered["end"].to_numpy())
+        if not len(start):
+            return cls(start, end)
+        first = np.append(True, start[1:] > end[:-1])
+        return cls(start[first], end[np.append(np.flatnonzero(first)[1:] - 1, len(end) - 1)])
+
+    @property
+    def whole_ns(self) -> int:
+        """How long they last together."""
+        return int((self.end - self.start).sum())
+
+    def passed(self, moments: Ints) -> Ints:
+        """Return how much of them has passed at some moments."""
+        if not len(self.start):
+            return np.zeros(len(moments), np.int64)
+        begun = np.searchsorted(self.start, moments, "right") - 1
+        before = np.concatenate([[0], np.cumsum(self.end - self.start)])
+        inside = np.minimum(moments, self.end[begun]) - self.start[begun]
+        return np.where(begun < 0, 0, before[begun] + inside)
+
+    def within(self, windows: Union) -> int:
+        """Return how long they last in some windows."""
+        return int((self.passed(windows.end) - self.passed(windows.start)).sum())
+
+
+@dataclass(frozen=True)
+class Work:
+    """When a device computed, when it computed or communicated, when it did anything, in `windows`."""
+
+    windows: Union
+    compute: Union
+    communication: Union
+    both: Union
+    busy: Union
 
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """What the devices of one rank did from their first to their last work; nanoseconds.
+    """What the devices of one rank did while the job lasted (`whole_ns`); nanoseconds.
 
-    `busy` is the time in which anything ran, `compute` that in which kernels ran that do not communicate
-    or move memory, `exposed` communication that no such kernel ran beside.
+    `compute` is the time in which kernels ran that do not communicate or move memory, `exposed`
+    communication that no such kernel ran beside, `copies` the time in which memory alone was moved.
     """
 
     rank: int
     whole_ns: int
-    busy_ns: int
     compute_ns: int
-    communication_ns: int
     exposed_ns: int
+    copies_ns: int
+    communication_ns: int
+
+    @property
+    def busy_ns(self) -> int:
+        """The time in which anything ran."""
+        return self.compute_ns + self.exposed_ns + self.copies_ns
+
+    @property
+    def shares(self) -> DeviceShares:
+        """The same as shares of the job."""
+        parts = (self.compute_ns, self.exposed_ns, self.copies_ns)
+        return DeviceShares(*(part / max(self.whole_ns, 1) for part in parts))
 
     @property
     def overlap(self) -> float | None:
@@ -52,14 +109,45 @@ class DeviceTime:
 
 def device_time(trace: Trace) -> list[DeviceTime]:
     """Return the time of devices by rank, of all ranks that have any."""
+    ranks = dict(trace.processes.select("process", "rank").iter_rows())
+    times = []
+    for process, work in device_work(trace).items():
+        compute, both, busy = (part.within(work.windows) for part in (work.compute, work.both, work.busy))
+        times.append(
+            DeviceTime(
+                ranks[process],
+                whole_ns=job_ns(trace) or work.windows.whole_ns,
+                compute_ns=compute,
+                exposed_ns=both - compute,
+                copies_ns=busy - both,
+                communication_ns=work.communication.within(work.windows),
+            )
+        )
+    return times
+
+
+def device_work(trace: Trace) -> dict[int, Work]:
+    """Return what devices did in the steps of each process that has one, or in all of its time."""
+    communicates = pl.col("kind") == "reduction"
+    moves = pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False)
     timed = timed_spans(trace).with_columns(
-        communicates=pl.col("kind") == "reduction",
-        moves=pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False),
+        communicates=communicates, computes=~communicates & ~moves
     )
-    return [
-        _of_rank(int(rank), part)
-        for (rank,), part in timed.partition_by("rank", as_dict=True, maintain_order=True).items()
-    ]
+    steps = trace.steps.select("process", start="start_ns", end="end_ns")
+    windows = steps.partition_by("process", as_dict=True)
+    found = {}
+    for (process,), rows in timed.partition_by("process", as_dict=True, maintain_order=True).items():
+        busy = Union.of(rows)
+        found[int(process)] = Work(
+            windows=Union.of(windows[process,])
+            if (process,) in windows
+            else Union(busy.start[:1], busy.end[-1:]),
+            compute=Union.of(rows.filter("computes")),
+            communication=Union.of(rows.filter("communicates")),
+            both=Union.of(rows.filter(pl.col("communicates") | pl.col("computes"))),
+            busy=busy,
+        )
+    return found
 
 
 def timed_spans(trace: Trace) -> pl.DataFrame:
@@ -68,27 +156,6 @@ def timed_spans(trace: Trace) -> pl.DataFrame:
     timed = trace.spans.filter(begin.is_not_null() & length.is_not_null())
     known = ("process", "rank", "thread", "step", "kind", "name", "bucket")
     return timed.select(*known, start=begin, end=begin + length).collect()
-
-
-def measure_launching(trace: Trace, phases: Phases) -> Ints:
-    """Return for how long ranks were in a phase on the host and their devices did nothing of it, ns.
-
-    By worker. Then the host queues work more slowly than the device does it. Where kernels are of no
-    known phase, all of that time counts. Ranks of which no device was timed have none.
-    """
-    host_ns = phases.by_worker(phases.of(*PHASES_OF_DEVICES))
-    if not any(outline.on_device for outline in outlined(trace).values()):
-        return np.zeros_like(host_ns)
-    timed = timed_spans(trace).select(
-        "rank", "start", "end", is_phase=pl.col("kind").is_in(PHASES_OF_DEVICES)
-    )
-    by_rank = timed.partition_by("rank", as_dict=True)
-    launching_ns = np.zeros_like(host_ns)
-    for worker, rank in enumerate(phases.pieces.ranks):
-        if (rank,) in by_rank:
-            device_ns = _union_ns(by_rank[rank,].filter("is_phase"))
-            launching_ns[worker] = max(int(host_ns[worker]) - device_ns, 0)
-    return launching_ns
 
 
 def undivided(trace: Trace) -> float:
@@ -112,36 +179,7 @@ def undivided(trace: Trace) -> float:
     return both / (trace.steps["process"].n_unique() * max(job_ns(trace), 1))
 
 
-def _of_rank(rank: int, rows: pl.DataFrame) -> DeviceTime:
-    communication = _union_ns(rows.filter("communicates"))
-    compute = _union_ns(rows.filter(~pl.col("communicates"), ~pl.col("moves")))
-    both = _union_ns(rows.filter(pl.col("communicates") | ~pl.col("moves")))
-    busy = _union(rows)
-    return DeviceTime(
-        rank,
-        whole_ns=int(busy[1][-1] - busy[0][0]),
-        busy_ns=_union_ns(rows),
-        compute_ns=compute,
-        communication_ns=communication,
-        exposed_ns=both - compute,
-    )
-
-
 def _shared_ns(some: pl.DataFrame, others: pl.DataFrame) -> int:
     """Return for how long rows of both last at once."""
-    return _union_ns(some) + _union_ns(others) - _union_ns(pl.concat([some, others]))
-
-
-def _union_ns(rows: pl.DataFrame) -> int:
-    start, end = _union(rows)
-    return int((end - start).sum())
-
-
-def _union(rows: pl.DataFrame) -> tuple[Ints, Ints]:
-    """Return the begins and ends of the time in which any of some rows lasts."""
-    ordered = rows.sort("start")
-    start, end = ordered["start"].to_numpy(), np.maximum.accumulate(ordered["end"].to_numpy())
-    if not len(start):
-        return start, end
-    first = np.append(True, start[1:] > end[:-1])
-    return start[first], end[np.append(np.flatnonzero(first)[1:] - 1, len(end) - 1)]
+    together = Union.of(pl.concat([some, others]))
+    return Union.of(some).whole_ns + Union.of(others).whole_ns - together.whole_ns

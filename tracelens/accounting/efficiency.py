@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.device_time import undivided
 from tracelens.accounting.phases import job_ns
+from tracelens.accounting.spent_time import COPIES
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.result import Efficiency, Share
 from tracelens.model.verdict import MOST_UNEXPLAINED
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tracelens.accounting.phases import Phases
+    from tracelens.accounting.spent_time import SpentTime
     from tracelens.arrays import Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
@@ -44,11 +46,12 @@ CAUSES: Final = {
     "wait": "late_ranks",
     "ps_queue": "ps_queue",
     "transfer": "exposed_transfer",
+    COPIES: "copies",
     "idle": "idle",
     CATEGORIES[UNINSTRUMENTED]: "uninstrumented",
 }
 SLOW_HOST: Final = "slow_host"  # what of waiting for late ranks was for those of a slow host
-assert {*CAUSES, *USEFUL_KINDS} == set(CATEGORIES)
+assert {*CAUSES, *USEFUL_KINDS} == {*CATEGORIES, COPIES}
 
 
 def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
@@ -64,37 +67,30 @@ def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
 
 
 def measure(
-    trace: Trace, phases: Phases, useful: tuple[str, ...], launching_ns: Ints
+    trace: Trace, phases: Phases, spent: SpentTime
 ) -> Efficiency | None:
-    """Add up the workers' time, of which some categories are useful; None without steps.
-
-    `launching_ns` of it, by worker, is idle, as devices wait for work (`measure_launching`).
-    """
+    """Say what the workers' time came to; None without steps."""
     steps = trace.steps
     if steps.is_empty():
         return None
     job = max(job_ns(trace), 1)
     ranks = steps["process"].n_unique()
-    spent = dict(zip(CATEGORIES, phases.spent.sum(axis=0).tolist(), strict=True))
     total = ranks * job
-    idle = int(launching_ns.sum())
-    achieved = sum(spent[name] for name in useful) - idle
-    spent["idle"] += idle
-    outside = (total + idle - sum(spent.values())) / total
-    bars = [
-        Share(cause, spent[name] / total) for name, cause in CAUSES.items() if name not in useful
-    ]
+    achieved = int(spent.useful_ns.sum())
+    lost = {cause: spent.lost[name] for name, cause in CAUSES.items() if name in spent.lost}
+    outside = (total - achieved - sum(lost.values())) / total
+    bars = [Share(cause, ns / total) for cause, ns in lost.items()]
     at_most = undivided(trace) >= MOST_UNEXPLAINED or (
         trace.recognition is not None and trace.recognition.hides_waits
     )
-    computed = phases.by_worker(phases.of(*useful)) - launching_ns
     return Efficiency(
         achieved=achieved / total,
         waterfall=(*bars, Share("outside", outside)),
-        pop={} if at_most else _pop(phases, computed, (ranks, job), parted=bool(trace.parted)),
+        pop={} if at_most else _pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
-        uninstrumented=spent[CATEGORIES[UNINSTRUMENTED]] / total,
+        uninstrumented=int(phases.of(CATEGORIES[UNINSTRUMENTED]).sum()) / total,
         at_most=at_most,
+        devices=spent.devices,
     )
 
 

@@ -2,8 +2,9 @@
 
 A step lasts from the begin of its step span to the begin of the next: so whatever happens between two
 step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
-is no training; if that never ended, with the training thread's last event. Where steps were left out as
-asked, the one before them ends with its own span. Step spans that overlap are so cut at the next begin,
+is no training; if that never ended, with the training thread's last event. In a profile of devices, which
+do their work after it was queued, the first step begins and the last one ends with what devices do. Where
+steps were left out as asked, the one before them ends with its own span. Step spans that overlap are so cut at the next begin,
 and a note counts them; only a span wholly inside another one is no step. Where step numbers repeat or
 fall within a process, as with a loop per epoch, steps are counted instead.
 """
@@ -70,6 +71,16 @@ class _Marks:
             left_ns=np.full(min(len(self.step), 1), FOREVER),
         )
 
+    def of_device(self, device_ns: tuple[int, int] | None, moved: Moved | None) -> _Marks:
+        """Return them from a device's first to its last work, where these are in the outer steps."""
+        if device_ns is None or not len(self.begin_ns):
+            return self
+        begin_ns, (first, last) = self.begin_ns.copy(), _moved(np.array(device_ns), moved).tolist()
+        if begin_ns[0] < first < self.windows()[1][0]:
+            begin_ns[0] = first
+        last_ns = last if last > begin_ns[-1] else self.last_ns
+        return replace(self, begin_ns=begin_ns, last_ns=last_ns)
+
     def windows(self) -> tuple[Ints, Ints]:
         """Return begin and end of each step."""
         following = np.append(self.begin_ns[1:], self.last_ns)
@@ -92,6 +103,11 @@ def divide(trace: Trace) -> Trace:
         for process in threads
     }
     marks, how = _completed(marks, trace)
+    if trace.recognition is not None:  # a profile, which times each kernel
+        marks = {
+            process: one.of_device(outlines[process].device_ns, trace.moved.get(process))
+            for process, one in marks.items()
+        }
     marks, renumbered = _numbered(marks)
     tracks = in_flight_tracks(trace)
     places = {

@@ -25,7 +25,7 @@ from tracelens.distil import places
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.findings import Finding
 from tracelens.model.notes import Note
-from tracelens.model.result import Efficiency, Report, Share, Summary
+from tracelens.model.result import DeviceShares, Efficiency, Report, Share, Summary
 from tracelens.model.shown import Shown
 from tracelens.model.trace import Alignment, HostClock
 from tracelens.model.verdict import Ledger, Loss, Verdict
@@ -175,7 +175,9 @@ def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Repo
 
 
 def _efficiency(row: dict[str, Any]) -> Efficiency:
-    return Efficiency(**(row | {"waterfall": tuple(Share(**bar) for bar in row["waterfall"])}))
+    devices = DeviceShares(**row["devices"]) if row.get("devices") else None
+    bars = tuple(Share(**bar) for bar in row["waterfall"])
+    return Efficiency(**(row | {"waterfall": bars, "devices": devices}))
 
 
 def _ledger(row: dict[str, Any]) -> Ledger:

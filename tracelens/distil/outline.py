@@ -107,6 +107,7 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
         messages=found.messages,
         opened=found.opened,
         on_device=_on_device(columns),
+        device_ns=_device_ns(columns),
         counters=_counters(columns, found.counters),
         names=columns.word("name").known,
         numberless=found.numberless,
@@ -272,6 +273,15 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
 def _on_device(columns: Columns) -> int:
     timed = columns.numbers.get("device_duration_ns")
     return 0 if timed is None else int(np.count_nonzero(timed >= 0))
+
+
+def _device_ns(columns: Columns) -> tuple[int, int] | None:
+    timed = columns.numbers.get("device_duration_ns")
+    rows = np.flatnonzero(timed >= 0) if timed is not None else np.zeros(0, np.int64)
+    if not len(rows):
+        return None
+    begin, end = work_times(columns, rows)
+    return int(begin.min()), int(end.max())
 
 
 def _counters(columns: Columns, rows: Indices) -> Counters:

@@ -75,7 +75,7 @@ class Outline:
     a process that recorded none; `training_last_ns` is the last moment of the training thread. Of some
     spans it is told how many there are: requests to servers and exchanges with a center, messages
     between ranks, those that were open at the end, those that a device timed, and collectives without
-    communicator or number.
+    communicator or number. `device_ns` is when devices began their first and ended their last work.
     """
 
     rows: int
@@ -92,6 +92,7 @@ class Outline:
     messages: int
     opened: int
     on_device: int
+    device_ns: tuple[int, int] | None
     counters: Counters
     names: tuple[str, ...]
     numberless: int

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from tracelens.model.choice import described
-from tracelens.model.fmt import count
+from tracelens.model.fmt import count, percent, series
 from tracelens.model.shown import above, to_pandas
 
 if TYPE_CHECKING:
@@ -49,13 +49,53 @@ class Share:
 
 
 @dataclass(frozen=True)
+class DeviceShares:
+    """What devices did, as shares of the job's time; they were `idle` for the rest.
+
+    `exposed` is communication that no computation ran beside, `launching` the part of `idle` in which they
+    waited until the host queued work. `host_before` says in which of its spans the host was when they ran
+    out of work: shares of `launching` by name, the largest first; the name is empty where no span covers
+    the code.
+    """
+
+    compute: float
+    exposed: float
+    copies: float
+    launching: float = 0.0
+    host_before: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> float:
+        """The share in which devices did nothing."""
+        return 1.0 - self.compute - self.exposed - self.copies
+
+    @property
+    def text(self) -> str:
+        """The four shares in words."""
+        return (
+            f"computing {percent(self.compute)}, exposed communication {percent(self.exposed)}, "
+            f"copies {percent(self.copies)}, idle {percent(self.idle)}"
+        )
+
+    @property
+    def host_text(self) -> str:
+        """Where the host was when devices ran out of work; empty where that is not known."""
+        listed = [
+            f"{name or 'code that no span covers'} ({percent(share)})"
+            for name, share in self.host_before.items()
+        ]
+        return f"they ran out of work while the host was in {series(listed)}" if listed else ""
+
+
+@dataclass(frozen=True)
 class Efficiency:
     """Where the time went; `achieved` + the shares of `waterfall` = 1 exactly (to rounding).
 
     `achieved` is POP parallel efficiency: useful computation / (ranks x job time). `pop` holds its
     factors, empty where they are not known. `job_ns` is the job's length on the common clock. The share
     `uninstrumented` is code that no span covers: a bar of `waterfall`, or a part of `achieved` where it
-    counts as useful. `at_most`: the run does not hold waits, so part of `achieved` may be some.
+    counts as useful. `at_most`: the run does not hold waits, so part of `achieved` may be some. `devices`
+    is what devices did, of the ranks that have one, which decides what is useful of their time.
     """
 
     achieved: float
@@ -64,6 +104,7 @@ class Efficiency:
     job_ns: int
     uninstrumented: float
     at_most: bool = False
+    devices: DeviceShares | None = None
 
     @property
     def useful_uninstrumented(self) -> float:

@@ -56,6 +56,10 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
     lines = [("Why", verdict.why), ("Next", verdict.action), ("Scope", verdict.scope)]
     if report.ledger:
         at_most = report.efficiency is not None and report.efficiency.at_most
+        devices = report.efficiency.devices if report.efficiency else None
+        if devices:
+            host = f"; {devices.host_text}" if devices.host_text else ""
+            lines.append(("Devices", f"{devices.text} of the time{host}."))
         lines.append(("Time", f"{accounted(report.ledger, report.findings, at_most=at_most)}."))
     return [(name, clean(line)) for name, line in lines]
 

@@ -60,11 +60,14 @@ def problems(report: Any) -> list[str]:
 
 
 def _to_current_format(report: Any) -> Any:
-    """Return a report of format 2 with the words and tables of format 3; others as given."""
+    """Return a report of format 2, or an older one of format 3, as reports are written now."""
     match report:
         case {"format": "tracelens.report/2", "tables": {"background": _, **tables}}:
             verdict = "fault" if report.get("verdict") == "faults" else report.get("verdict")
-            return report | {"format": REPORT_FORMAT, "tables": tables, "verdict": verdict}
+            newer = {"format": REPORT_FORMAT, "tables": tables, "verdict": verdict}
+            return _to_current_format(report | newer)
+        case {"efficiency": {**efficiency}}:
+            return report | {"efficiency": {"devices": None} | efficiency}
     return report
 
 

@@ -12,7 +12,7 @@ from tracelens.reports.tables import OF_FORMAT
 
 if TYPE_CHECKING:
     from tracelens.model.findings import Finding
-    from tracelens.model.result import Efficiency, Report
+    from tracelens.model.result import DeviceShares, Efficiency, Report
     from tracelens.model.trace import Alignment
     from tracelens.model.verdict import Ledger, Verdict
 
@@ -80,7 +80,12 @@ def _efficiency(efficiency: Efficiency | None) -> dict[str, Any] | None:
         "waterfall": [
             {"cause": bar.cause, "share": _plain(bar.share)} for bar in efficiency.waterfall
         ],
+        "devices": _devices(efficiency.devices),
     }
+
+
+def _devices(shares: DeviceShares | None) -> dict[str, Any] | None:
+    return None if shares is None else _plain(asdict(shares) | {"idle": shares.idle})
 
 
 def _lines(verdict: Verdict) -> dict[str, str | None]:

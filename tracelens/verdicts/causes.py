@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.accounting.phases import job_ns
+from tracelens.accounting.spent_time import COPIES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import first_sentence, subject
@@ -32,13 +33,13 @@ MIN_USEFUL_IF_HEALTHY: Final = 0.87  # of ranks x job time: less is not healthy 
 MIN_SHARE_OF_CATEGORY_BEYOND_PEERS: Final = 0.5
 # share of what ranks spend beyond the usual rank: a rank with less is not named [policy]
 MIN_SHARE_OF_CATEGORY_OF_RANK_NAMED: Final = 0.1
-
 _COMMUNICATION: Final = "communication"
 _LAST_RANKS: Final = "waits between ranks"
 _SERVERS: Final = "parameter servers"
 _BUBBLE: Final = "the bubble of the pipeline"
 _SEVERAL: Final = "several causes"
 _LAUNCHING: Final = "devices that wait for the host to queue work"
+_COPIES: Final = "copies of memory"
 _UNASKED: Final = "a rank that waits for requests"
 _OF_CAUSE: Final = {
     "unexplained": None,
@@ -55,6 +56,7 @@ _OF_CATEGORY: Final[dict[str, str]] = {
     "checkpoint": "checkpoints",
     "gc": "garbage collection",
     "idle": "idle time",
+    COPIES: _COPIES,
     "outside": "time outside steps",
 }
 # Causes that ranks have each for itself, and the categories of their time.
@@ -74,6 +76,9 @@ _NEXT: Final = {
     _LAUNCHING: (
         "Queue more work per launch: larger batches, torch.compile or CUDA graphs, fused optimizers; "
         "the timeline shows what the host does between kernels."
+    ),
+    _COPIES: (
+        "Keep data on the device, copy from pinned memory with non_blocking=True, and beside computation."
     ),
     _UNASKED: "Use more workers, or let the rank that hands out tasks work on some, too.",
     "data loading": (

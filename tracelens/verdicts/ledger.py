@@ -72,16 +72,11 @@ _ASK_WHY: Final = ("wait", "ps_queue", _UNINSTRUMENTED)  # what no category expl
 
 def measure(
     facts: Facts,
-    useful_categories: tuple[str, ...],
-    launching_ns: int,
     findings: Sequence[Finding],
     results: Mapping[str, Result],
 ) -> Ledger | None:
-    """Account for all time that is in no useful category; None where no worker recorded a step.
-
-    For `launching_ns` of the useful ones devices were idle, as the host queues work too slowly.
-    """
-    trace, phases, roles = facts.trace, facts.phases, facts.roles
+    """Account for all time that is not useful; None where no worker recorded a step."""
+    trace, phases, roles, spent = facts.trace, facts.phases, facts.roles, facts.spent
     if trace.steps.is_empty():
         return None
     total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
@@ -89,13 +84,14 @@ def measure(
     beyond: dict[str, dict[int, float]] = {
         name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name, part) / total, strict=True))
         for name in CATEGORIES
-        if name in _OWN_LOSSES and name not in useful_categories
+        if name in _OWN_LOSSES and name in spent.lost
     }
     uncovered = sum(beyond.get(_UNINSTRUMENTED, {}).values())
-    account = _Account.of(phases, useful_categories, uncovered, total)
-    account.left["idle"] += launching_ns / total
-    useful_share = 1.0 - sum(account.left.values())
-    account.book("idle", launching_ns / total, "launching")
+    useful_share = int(spent.useful_ns.sum()) / total
+    left = {name: ns / total for name, ns in spent.lost.items()}
+    left[_OUTSIDE] = 1.0 - useful_share - sum(left.values())
+    account = _Account(left, [], uncovered)
+    account.book("idle", spent.launching_ns / total, "launching")
     queues = _queues(results)
     at_shards = {
         kind: {shard: ns / total for shard, ns in spent.items()}
@@ -134,13 +130,6 @@ class _Account:
     left: dict[str, float]
     losses: list[Loss]
     beyond_peers: float
-
-    @classmethod
-    def of(cls, phases: Phases, useful: tuple[str, ...], beyond_peers: float, total: int) -> Self:
-        """Open it with all that was no useful time."""
-        spent = (phases.spent.sum(axis=0) / total).tolist()
-        left = {n: s for n, s in zip(CATEGORIES, spent, strict=True) if n not in useful}
-        return cls(left | {_OUTSIDE: 1.0 - sum(spent)}, [], beyond_peers)
 
     def book(self, category: str, share: float, cause: Cause) -> None:
         """Explain a share of a category's loss, as far as there is so much of it."""

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["facts_of", "gaps_of"]
 
 
-# share of devices' time: if they are idle for longer, what they wait for is not known [policy]
-MAX_IDLE_SHARE_OF_DEVICES: Final = 0.2
-
-
 def facts_of(trace: Trace) -> list[tuple[str, str]]:
     """Return what was recognised, as pairs of a subject and what there is of it."""
     found = trace.recognition.found if trace.recognition else ()
@@ -47,7 +43,7 @@ def gaps_of(trace: Trace) -> tuple[Gap, ...]:
     """Return what is missing, as the reader and the trace itself say."""
     if not trace.recognition:
         return tuple(_undivided_phases(trace))
-    return (*_missing_ranks(trace), *trace.recognition.gaps, *_idle_devices(trace))
+    return (*_missing_ranks(trace), *trace.recognition.gaps)
 
 
 def _missing_ranks(trace: Trace) -> Iterator[Gap]:
@@ -69,19 +65,6 @@ def _undivided_phases(trace: Trace) -> Iterator[Gap]:
             "how long phases waited for it (FSDP gathers weights in forward and backprop)",
             "Record some steps with torch.profiler, which times each kernel, and analyze its files.",
             hides_waits=True,
-        )
-
-
-def _idle_devices(trace: Trace) -> Iterator[Gap]:
-    """Where devices are idle, what the host does meanwhile need not be work: it may launch, or wait."""
-    times = device_time(trace)
-    whole = sum(one.whole_ns for one in times)
-    idle = 1 - sum(one.busy_ns for one in times) / whole if whole else 0.0
-    if idle > MAX_IDLE_SHARE_OF_DEVICES:
-        yield Gap(
-            f"devices are idle for {fmt.percent(idle)} of the time",
-            "what devices wait for",
-            "Look at what the host does meanwhile: launches of small kernels, input, synchronization.",
         )
 
 
@@ -161,14 +144,7 @@ def _devices(trace: Trace) -> list[str]:
 
 
 def _device(one: DeviceTime) -> str:
-    def share(part: int) -> str:
-        return fmt.percent(part / max(one.whole_ns, 1))
-
-    text = f"rank {one.rank}: busy {share(one.busy_ns)} of {fmt.duration(one.whole_ns)}, computing "
-    text += share(one.compute_ns)
+    text = f"rank {one.rank}: {one.shares.text} of {fmt.duration(one.whole_ns)}"
     if one.overlap is None:
         return text
-    return (
-        f"{text}, communicating {share(one.communication_ns)} ({fmt.percent(one.overlap)} of it beside "
-        f"computation, {share(one.exposed_ns)} exposed)"
-    )
+    return f"{text}; {fmt.percent(one.overlap)} of communication beside computation"

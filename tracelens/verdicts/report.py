@@ -8,7 +8,6 @@ import numpy as np
 
 from tracelens import plugins
 from tracelens.accounting import efficiency, phases
-from tracelens.accounting.device_time import measure_launching
 from tracelens.analyses import ANALYSES
 from tracelens.analyses.stragglers.findings import Stragglers
 from tracelens.distil.outline import outlined
@@ -71,12 +70,10 @@ def analyze(
     found = (finding for result in results.values() for finding in result.findings)
     parted = trace.choice.ranks is not None
     findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
-    useful = efficiency.find_useful(parts, serves=facts.roles.server is not None)
-    launching_ns = measure_launching(trace, parts)
-    spent = efficiency.measure(trace, parts, useful, launching_ns)
+    spent = efficiency.measure(trace, parts, facts.spent)
     summary = _summary(trace, parts)
     notes = (*trace.notes, *_unjudged(results), *failed)
-    losses = ledger.measure(facts, useful, int(launching_ns.sum()), findings, results)
+    losses = ledger.measure(facts, findings, results)
     return Report(
         verdict=conclusion.conclude(
             facts, summary=summary, findings=findings, ledger=losses, notes=notes

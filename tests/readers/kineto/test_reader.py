@@ -224,11 +224,17 @@ def on_a_device(steps: int, kernel_us: int) -> dict[str, Any]:
 def test_a_device_that_is_idle_is_not_bound_by_compute(
     kernel_us: int, tmp_path: Path, *, idle: bool
 ) -> None:
-    """What the host does meanwhile is launching, or waiting: that does not make the run healthy."""
+    """What the host does meanwhile is launching: only what the device computes is useful."""
     file = written(tmp_path / "x.pt.trace.json", on_a_device(40, kernel_us))
-    verdict = tl.analyze(tl.open(file)).verdict
-    assert ("devices are idle for" in verdict.headline) is idle
-    assert idle or verdict.headline.startswith("INCONCLUSIVE: one rank alone")
+    report = tl.analyze(tl.open(file))
+    assert report.efficiency
+    assert report.efficiency.devices
+    computing_us = 40 * kernel_us / (39 * 1000 + kernel_us)  # from the first to the last kernel
+    assert report.efficiency.devices.compute == pytest.approx(computing_us)
+    assert report.efficiency.achieved == pytest.approx(computing_us)
+    assert report.efficiency.devices.host_before == {"forward": 1.0}
+    limit = "BOUND BY devices that wait for the host" if idle else "INCONCLUSIVE: one rank alone"
+    assert report.verdict.headline.startswith(limit)
 
 
 @pytest.mark.parametrize("ranks", ["[1000000000000001]", "[-1]", "[1.5]", "[" * 100_000, "{}"])

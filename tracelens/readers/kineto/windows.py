@@ -23,6 +23,8 @@ __all__ = ["Shifts", "find_shifts", "keep_steps", "steps_of_all"]
 
 # share of a step: exits that are closer at equal numbers are of the same step [chosen]
 MAX_OFFSET_OF_SAME_STEP: Final = 0.5
+# ns: clocks of profiles differ by as much, also on one host, whatever a step takes [chosen]
+MAX_OFFSET_OF_CLOCKS_NS: Final = 5_000_000
 # ratio: the steps of two ranks belong together if exits scatter less by as much than otherwise [chosen]
 MIN_RATIO_OF_SCATTER: Final = 2.0
 # share of the steps of a rank: two profiles overlap in as many [chosen]
@@ -116,7 +118,8 @@ def _shift_by_exits(
     """
     (their_steps, their_ends), (my_steps, my_ends) = theirs, mine
     fewer = min(len(their_steps), len(my_steps))
-    most_ns = MAX_OFFSET_OF_SAME_STEP * float(np.median(np.diff(their_ends))) if fewer > 1 else 0.0
+    step_ns = float(np.median(np.diff(their_ends))) if fewer > 1 else 0.0
+    most_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)
     offset_ns, scatter_ns = {}, {}
     for shift in range(int(their_steps[0] - my_steps[-1]), int(their_steps[-1] - my_steps[0]) + 1):
         _, here, there = np.intersect1d(my_steps + shift, their_steps, return_indices=True)
@@ -124,13 +127,11 @@ def _shift_by_exits(
             apart = my_ends[here] - their_ends[there]
             offset_ns[shift] = abs(float(np.median(apart)))
             scatter_ns[shift] = float(np.median(np.abs(apart - np.median(apart))))
-    if not offset_ns or offset_ns.get(0, np.inf) <= most_ns:
+    near = [shift for shift, offset in offset_ns.items() if offset <= most_ns]
+    if 0 in near or not offset_ns:
         return 0
-    least_ns = min(scatter_ns.values())
-    alike = [
-        shift
-        for shift, scatter in scatter_ns.items()
-        if one_clock or scatter <= MIN_RATIO_OF_SCATTER * least_ns
-    ]
-    nearest = min(alike, key=offset_ns.__getitem__)
-    return nearest if offset_ns[nearest] <= most_ns or len(alike) == 1 else None
+    possible = near if one_clock else list(offset_ns)
+    most_scatter_ns = MIN_RATIO_OF_SCATTER * min((scatter_ns[shift] for shift in possible), default=0.0)
+    alike = [shift for shift in possible if scatter_ns[shift] <= most_scatter_ns]
+    nearest = [shift for shift in alike if shift in near]
+    return next((some[0] for some in (alike, nearest) if len(some) == 1), None)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CAUSES", "accounted", "cause", "lines_of", "noted", "saving"]
 
+# share of the time: if devices wait longer for launches, what the host did before that is said [policy]
+MIN_LAUNCHING_TO_EXPLAIN: Final = 0.05
 _WORTH_NAMING: Final = 0.005  # of ranks x job time
 _MOST_NAMED: Final = 5
 _MOST_REASONS: Final = 3
@@ -58,7 +60,8 @@ def lines_of(report: Report) -> list[tuple[str, str]]:
         at_most = report.efficiency is not None and report.efficiency.at_most
         devices = report.efficiency.devices if report.efficiency else None
         if devices:
-            host = f"; {devices.host_text}" if devices.host_text else ""
+            is_worth_a_look = devices.launching >= MIN_LAUNCHING_TO_EXPLAIN and devices.host_text
+            host = f"; {devices.host_text}" if is_worth_a_look else ""
             lines.append(("Devices", f"{devices.text} of the time{host}."))
         lines.append(("Time", f"{accounted(report.ledger, report.findings, at_most=at_most)}."))
     return [(name, clean(line)) for name, line in lines]

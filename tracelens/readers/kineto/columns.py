@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import compress
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
@@ -56,13 +56,32 @@ ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
+@dataclass(frozen=True)
+class LostKernels:
+    """Launches of a file without a kernel: how many of all, and the steps in which many have none.
+
+    `everywhere`: no step is left of which devices tell, or none is marked.
+    """
+
+    count: int = 0
+    launches: int = 0
+    steps: tuple[int, ...] = ()
+    everywhere: bool = False
+
+    @property
+    def share(self) -> float:
+        """What share of launches has no kernel."""
+        return self.count / max(self.launches, 1)
+
+
 @dataclass(eq=False)
 class EventTable:
     """The rows of one file, in `ROW_COLUMNS`, and what else is known of it.
 
     `calls` are the arguments of events that name a collective, or may say how large one is. `left_out`
     counts events that are read but become no row, by what they are; `unusable` those without a name or a
-    time. `threads` and `processes` are their names.
+    time, and `negative` those that end before they begin. `impossible` are sentences on rows that were
+    left out. `threads` and `processes` are names.
     """
 
     path: Path
@@ -74,9 +93,26 @@ class EventTable:
     left_out: Counter[str] = field(default_factory=Counter)
     events: int = 0
     unusable: int = 0
+    negative: int = 0
     lost: int = 0
     cut: bool = False
     damage: str = ""
+    impossible: list[str] = field(default_factory=list)
+    lost_kernels: LostKernels = LostKernels()
+
+    @property
+    def first_ns(self) -> int:
+        """When its first event begins; 0 without any."""
+        return self._begin("min")
+
+    @property
+    def last_ns(self) -> int:
+        """When its last event begins; 0 without any."""
+        return self._begin("max")
+
+    def _begin(self, which: Literal["min", "max"]) -> int:
+        found = getattr(self.rows["start_ns"], which)()
+        return self.base_ns + found if isinstance(found, int) else 0
 
     @property
     def base_ns(self) -> int:
@@ -184,12 +220,12 @@ class _Cells:
             columns[name] = _nanoseconds(name, of_event[name], exact=exact)
         columns["call"] = _column("call", self._calls(columns["name"], table), pl.Int32())
         frame = pl.DataFrame(columns)
-        timed = (
-            pl.col("start_ns").is_not_null() & pl.col("name").is_not_null()
-            & (pl.col("duration_ns") >= 0).fill_null(value=False)
-        )  # fmt: skip
-        kept = frame.lazy().filter(timed).cast({pl.String: pl.Categorical()}).collect()
+        kept = frame.lazy().drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()}).collect()
         table.unusable += frame.height - kept.height
+        negative = kept["duration_ns"] < 0
+        if negative.any():
+            table.negative += int(negative.sum())
+            kept = kept.filter(~negative)
         return kept.select(*ROW_COLUMNS)
 
     def _calls(self, names: pl.Series, table: EventTable) -> list[int | None]:

@@ -34,6 +34,7 @@ def gaps_of(
         for found in (
             _unknown_format(tables),
             _damage(tables),
+            _records(tables),
             _devices(rows, tables),
             _communication(rows, ranks),
             _shifted(shifts),
@@ -72,6 +73,27 @@ def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
             "what the events that cannot be read were",
             "Export the profile again.",
             decisive=False,
+        )
+
+
+def _records(tables: Sequence[EventTable]) -> Iterator[Gap]:
+    """Say which records cannot be, and which are not there."""
+    impossible = [what for table in tables for what in table.impossible]
+    if impossible:
+        yield Gap(
+            f"what cannot be is left out: {fmt.series(list(dict.fromkeys(impossible)))}",
+            "what was done in records that cannot be",
+            "Profile fewer steps, or with a newer PyTorch.",
+            decisive=False,
+        )
+    lost = [table.lost_kernels for table in tables if table.lost_kernels.count]
+    if lost:
+        worst = max(lost, key=lambda one: one.share)
+        yield Gap(
+            f"{worst.count:,} of {worst.launches:,} launches ({fmt.percent(worst.share)}) have no kernel",
+            "what devices did where kernels are lost",
+            "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
+            decisive=any(one.everywhere for one in lost),
         )
 
 

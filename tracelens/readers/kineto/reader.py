@@ -8,7 +8,6 @@ windows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -25,12 +24,13 @@ from tracelens.readers.kineto.columns import read_events
 from tracelens.readers.kineto.gaps import gaps_of
 from tracelens.readers.kineto.matching import numbered
 from tracelens.readers.kineto.rank_rows import rows_of
+from tracelens.readers.kineto.soundness import drop_impossible, find_lost_kernels
 from tracelens.readers.kineto.windows import keep_steps, steps_of_all
 from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tracelens.model.trace import Trace
@@ -61,7 +61,9 @@ class KinetoReader:
             does not either, or two say the same.
         """
         tables, notes = _tables(path, how)
+        tables, repeated = _without_repeats(tables, _ranks_of(tables, how.rank_of))
         ranks = _ranks_of(tables, how.rank_of)
+        notes += [*repeated, *_without_kernels(tables, ranks)]
         world = max([len(set(ranks)), *(table.world for table in tables)])
         parts: list[pl.DataFrame] = []
         members: dict[str, Sequence[int]] = {}
@@ -69,10 +71,14 @@ class KinetoReader:
             groups = groups_of(table.facts)
             parts.append(_described(rows_of(table, groups), table, rank, world))
             members |= {group_name(name, *group): group[1] for name, group in groups.items()}
-        _check_windows(tables, ranks)
         rows, shifts = numbered(pl.concat(parts))
         del parts
-        rows, kept = _in_common(rows)
+        lossy = [
+            (rank, step + shifts.steps.get(rank, 0))
+            for table, rank in zip(tables, ranks, strict=True)
+            for step in table.lost_kernels.steps
+        ]
+        rows, kept = _in_common(rows, lossy)
         if rows.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no event that lasts: expected operators, kernels or ranges."
@@ -106,7 +112,10 @@ def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
             how.progress(done, len(files))
         try:
             check_inside(file, path)
-            tables.append(read_events(file))
+            table = read_events(file)
+            _refuse_merged(table)
+            table.impossible = drop_impossible(table)
+            tables.append(table)
         except (NotATrace, OSError) as error:
             reason = str(error)
             sentence = reason if reason.startswith("'") else f"'{file}' cannot be read: {reason}."
@@ -122,6 +131,22 @@ def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
     return tables, notes
 
 
+def _refuse_merged(table: EventTable) -> None:
+    """Refuse a file with the profiles of several processes.
+
+    Raises:
+        UnusableInput: it is one.
+    """
+    name = pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
+    marks = table.rows.filter(name, pl.col("category") == "annotation")
+    processes = marks["pid"].cast(pl.String).drop_nulls().unique().sort().to_list()
+    if len(processes) > 1:
+        raise UnusableInput(
+            f"'{table.path.name}' holds the steps of {len(processes)} processes ({fmt.series(processes[:_SHOWN])}): "
+            "several profiles were merged into one file. Give the file of each rank instead."
+        )
+
+
 def _damaged(table: EventTable) -> list[Note]:
     """Note what of a file is not whole."""
     notes = []
@@ -131,6 +156,9 @@ def _damaged(table: EventTable) -> list[Note]:
             "are read."
         )
         notes.append(Note(table.path.name, sentence, "truncated"))
+    if table.impossible:
+        sentence = f"Of '{table.path.name}', what cannot be is left out: {fmt.series(table.impossible)}."
+        notes.append(Note(table.path.name, sentence, "dropped"))
     bad = table.lost + table.unusable
     if bad:
         reason = f", as {table.damage}" if table.damage and not table.cut else ""
@@ -163,27 +191,48 @@ def _ranks_of(tables: Sequence[EventTable], given: Mapping[str, int]) -> list[in
     return [rank for rank in ranks if rank is not None]
 
 
-def _check_windows(tables: Sequence[EventTable], ranks: Sequence[int]) -> None:
-    """Refuse two files of one rank that cover the same time.
+def _without_repeats(
+    tables: Sequence[EventTable], ranks: Sequence[int]
+) -> tuple[list[EventTable], list[Note]]:
+    """Leave out files that repeat another one of their rank.
 
     Raises:
-        UnusableInput: there are such.
+        UnusableInput: two files of a rank hold other events of the same time.
     """
-    spans_of: dict[int, list[tuple[int, int, str]]] = {}
+    kept: list[EventTable] = []
+    notes = []
+    earlier: dict[int, EventTable] = {}
+    order = sorted(range(len(tables)), key=lambda at: (ranks[at], tables[at].first_ns))
+    for at in order:
+        table, before = tables[at], earlier.get(ranks[at])
+        if before is not None and table.rows.equals(before.rows):
+            sentence = f"'{table.path.name}' repeats '{before.path.name}', all {table.events:,} events: it counts once."
+            notes.append(Note(table.path.name, sentence, "dropped"))
+            continue
+        if before is not None and table.first_ns <= before.last_ns:
+            raise UnusableInput(
+                f"'{before.path.name}' and '{table.path.name}' are both of rank {ranks[at]}, at the same "
+                f"time: leave one out, or say of which rank it is with --rank-of {table.path.name}=RANK."
+            )
+        earlier[ranks[at]] = table
+        kept.append(table)
+    return kept, notes
+
+
+def _without_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> list[Note]:
+    """Find launches without a kernel in each file, and note them."""
+    notes = []
     for table, rank in zip(tables, ranks, strict=True):
-        if table.rows.height:
-            begin, end = table.rows["start_ns"].min(), table.rows["end_ns"].max()
-            assert isinstance(begin, int)
-            assert isinstance(end, int)
-            spans_of.setdefault(rank, []).append((begin, end, table.path.name))
-    for rank, found in spans_of.items():
-        found.sort()
-        for before, after in pairwise(found):
-            if after[0] < before[1]:
-                raise UnusableInput(
-                    f"'{before[2]}' and '{after[2]}' are both of rank {rank}, at the same time: leave "
-                    f"one out, or say of which rank it is with --rank-of {after[2]}=RANK."
-                )
+        peers = [one for one, other in zip(tables, ranks, strict=True) if other == rank]
+        lost = table.lost_kernels = find_lost_kernels(table, peers)
+        if lost.count:
+            when = f", most in {fmt.steps(min(lost.steps), max(lost.steps))}" if lost.steps else ""
+            sentence = (
+                f"Of '{table.path.name}', {lost.count:,} of {lost.launches:,} launches "
+                f"({fmt.percent(lost.share)}) have no kernel{when}: the profiler lost it."
+            )
+            notes.append(Note(table.path.name, sentence, "dropped"))
+    return notes
 
 
 def _described(rows: pl.DataFrame, table: EventTable, rank: int, world: int) -> pl.DataFrame:
@@ -199,9 +248,11 @@ def _described(rows: pl.DataFrame, table: EventTable, rank: int, world: int) -> 
     )
 
 
-def _in_common(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
-    """Leave out the steps that not all ranks recorded, and note it."""
-    common = steps_of_all(rows)
+def _in_common(
+    rows: pl.DataFrame, lossy: Collection[tuple[int, int]]
+) -> tuple[pl.DataFrame, list[Note]]:
+    """Leave out the steps that not all ranks recorded, or of which kernels are lost, and note it."""
+    common = steps_of_all(rows, lossy)
     if common is None:
         return rows, []
     kept = keep_steps(rows, *common)
@@ -209,8 +260,8 @@ def _in_common(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     if steps[0] == steps[1]:
         return rows, []
     sentence = (
-        f"Not all ranks recorded the same steps: {fmt.steps(*common)}, which all recorded, are read, and "
-        f"{fmt.count(steps[0] - steps[1], 'other')} of {steps[0]:,} (one a rank) are left out."
+        f"Not all ranks recorded all steps: {fmt.steps(*common)}, which all did, are judged; of all ranks' "
+        f"steps, {steps[0] - steps[1]:,} of {steps[0]:,} are left out."
     )
     return kept, [Note("", sentence, "dropped")]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from tracelens.arrays import Ints
 
@@ -61,14 +62,19 @@ def find_shifts(calls: pl.DataFrame) -> Shifts:
     return Shifts({rank: shift - least for rank, shift in shifts.items()}, tuple(unknown))
 
 
-def steps_of_all(rows: pl.DataFrame) -> tuple[int, int] | None:
-    """Return the first and the last step that all ranks with steps recorded; null without such."""
+def steps_of_all(rows: pl.DataFrame, lossy: Collection[tuple[int, int]]) -> tuple[int, int] | None:
+    """Return the first and the last step of the longest stretch that all ranks recorded; null without.
+
+    `lossy` are ranks and steps of which too much was lost.
+    """
     steps = rows.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
     bounds = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
     if bounds.is_empty():
         return None
     first, last = bounds.select(pl.col("first").max(), pl.col("last").min()).row(0)
-    return (first, last) if first <= last else None
+    breaks = sorted({first - 1, *(step for _, step in lossy if first <= step <= last), last + 1})
+    begin, end = max(pairwise(breaks), key=lambda pair: pair[1] - pair[0], default=(0, 0))
+    return (begin + 1, end - 1) if end - begin > 1 else None
 
 
 def keep_steps(rows: pl.DataFrame, first: int, last: int) -> pl.DataFrame:

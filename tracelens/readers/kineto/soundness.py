@@ -1,0 +1,118 @@
+"""Checks the records of a file: what cannot be is left out, what is missing is said, each with its share.
+
+A stream does one kernel after the other, so none outlasts several of its successors. A launch has a kernel,
+unless the profiler lost it. Events lie near each other in time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+from tracelens.model import fmt
+from tracelens.readers.kineto.columns import LostKernels
+from tracelens.readers.kineto.words import step_number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracelens.arrays import Flags
+    from tracelens.readers.kineto.columns import EventTable
+
+__all__ = ["drop_impossible", "find_lost_kernels"]
+
+MIN_SUCCESSORS_OUTLASTED: Final = 3  # kernels: no kernel of a stream outlasts as many later ones [chosen]
+# share of a stream's kernels: if more outlast others, the stream is one of several at once [chosen]
+MAX_SHARE_OUTLASTING: Final = 0.01
+# times the span of nearly all begins: no event begins or ends farther away [chosen]
+MAX_DISTANCE_IN_SPANS: Final = 100
+MIN_SPAN_OF_EVENTS_NS: Final = 1_000_000_000  # ns: the span of nearly all begins is at least this [chosen]
+SHARE_OF_EVENTS_ASIDE: Final = 0.01  # share of events: as many at each end are not nearly all [chosen]
+# share of launches: with more of them without a kernel, a step says nothing of devices [policy]
+MAX_LAUNCHES_WITHOUT_KERNEL: Final = 0.05
+
+_LAUNCH: Final = r"LaunchKernel"
+
+
+def drop_impossible(table: EventTable) -> list[str]:
+    """Leave out rows that cannot be, and return what they are, with their share."""
+    found = []
+    if table.negative:
+        share = fmt.percent(table.negative / max(table.events, 1), 1)
+        found.append(f"events that end before they begin, {table.negative:,} of {table.events:,} ({share})")
+    far = _far(table.rows)
+    if far.any():
+        share = fmt.percent(far.mean(), 1)
+        found.append(
+            f"events that begin or end far from all others, {int(far.sum()):,} of {len(far):,} ({share})"
+        )
+    table.rows = table.rows.filter(~far)
+    kernels = table.rows["category"].cast(pl.String) == "kernel"
+    longer = _outlasting(table.rows, kernels.to_numpy())
+    if longer.any():
+        lasted = table.rows["duration_ns"].to_numpy()
+        share = fmt.percent(lasted[longer].sum() / lasted[kernels.to_numpy()].sum())
+        found.append(
+            f"kernels that outlast later ones of their stream, {int(longer.sum()):,} of "
+            f"{int(kernels.sum()):,} ({share} of the time of kernels)"
+        )
+    table.rows = table.rows.filter(~longer)
+    return found
+
+
+def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKernels:
+    """Compare launches of a file with the kernels of all `tables` of its rank.
+
+    A rank without any kernel has lost none: devices were not recorded.
+    """
+    of_devices = pl.col("category").is_in(["kernel", "copy"])
+    kernels = pl.concat([one.rows.filter(of_devices)["correlation"] for one in tables]).drop_nulls()
+    rows = table.rows.with_columns(pl.col("category", "name").cast(pl.String))
+    launches = rows.filter(
+        pl.col("category") == "runtime", pl.col("name").str.contains(_LAUNCH)
+    ).drop_nulls("correlation")
+    if kernels.is_empty() or launches.is_empty():
+        return LostKernels(0, launches.height)
+    lost = ~launches["correlation"].is_in(kernels.unique().implode())
+    marks = rows.filter(pl.col("category") == "annotation").sort("start_ns")
+    steps = [(at, step) for at, name in marks.select("start_ns", "name").rows() if (step := step_number(name)) is not None]
+    begins = np.array([at for at, _ in steps], np.int64)
+    window = np.searchsorted(begins, launches["start_ns"].to_numpy(), "right")
+    every, gone = (np.bincount(window, weights, len(steps) + 1)[1:] for weights in (None, lost.to_numpy()))
+    lossy = gone > MAX_LAUNCHES_WITHOUT_KERNEL * every
+    return LostKernels(
+        int(lost.sum()),
+        launches.height,
+        tuple(step for (_, step), is_lossy in zip(steps, lossy.tolist(), strict=True) if is_lossy),
+        everywhere=bool(lossy.all() and lost.mean() > MAX_LAUNCHES_WITHOUT_KERNEL),
+    )
+
+
+def _far(rows: pl.DataFrame) -> Flags:
+    """Return which rows begin or end far from nearly all others."""
+    start = rows["start_ns"].to_numpy()
+    end = start + rows["duration_ns"].to_numpy()
+    if not len(start):
+        return np.zeros(0, np.bool_)
+    aside = SHARE_OF_EVENTS_ASIDE
+    first, last = np.quantile(start, [aside, 1 - aside], method="nearest")
+    distance = MAX_DISTANCE_IN_SPANS * max(int(last - first), MIN_SPAN_OF_EVENTS_NS)
+    return np.asarray((first - start > distance) | (end - last > distance))
+
+
+def _outlasting(rows: pl.DataFrame, kernels: Flags) -> Flags:
+    """Return which kernels last beyond the begins of several later ones of their stream."""
+    found = np.zeros(rows.height, np.bool_)
+    places = rows.with_row_index("at").filter(kernels).sort("start_ns")
+    for part in places.partition_by("device", "stream", "tid"):
+        start, end = (
+            part.select("start_ns", end=pl.col("start_ns") + pl.col("duration_ns"))[name].to_numpy()
+            for name in ("start_ns", "end")
+        )
+        later = np.searchsorted(start, end) - np.arange(len(start)) - 1
+        longer = later >= MIN_SUCCESSORS_OUTLASTED
+        if longer.mean() <= MAX_SHARE_OUTLASTING:
+            found[part["at"].to_numpy()[longer]] = True
+    return found

@@ -1,9 +1,9 @@
 """What devices did: compute, communicate with nothing beside it, move memory, or nothing.
 
 Each of these is a union of intervals, as in Holistic Trace Analysis (`get_temporal_breakdown`,
-`get_comm_comp_overlap`): what is exposed is communication that no computation ran beside, and copies are
-what neither ran beside. Time is that of the job, which in a profile lasts from the first to the last work
-of devices (`align/steps.py`).
+`get_comm_comp_overlap`): what is exposed is communication that no computation ran beside, and copies
+are what neither ran beside. Time is that of the job, which in a profile lasts from the first to the last
+work of devices (`align/steps.py`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Union(NamedTuple):
 
     @property
     def whole_ns(self) -> int:
-        """How long they last together."""
+        """How long they last in all."""
         return int((self.end - self.start).sum())
 
     def passed(self, moments: Ints) -> Ints:
@@ -96,8 +96,10 @@ class DeviceTime:
     @property
     def shares(self) -> DeviceShares:
         """The same as shares of the job."""
-        parts = (self.compute_ns, self.exposed_ns, self.copies_ns)
-        return DeviceShares(*(part / max(self.whole_ns, 1) for part in parts))
+        whole = max(self.whole_ns, 1)
+        return DeviceShares(
+            self.compute_ns / whole, self.exposed_ns / whole, self.copies_ns / whole
+        )
 
     @property
     def overlap(self) -> float | None:
@@ -112,7 +114,9 @@ def device_time(trace: Trace) -> list[DeviceTime]:
     ranks = dict(trace.processes.select("process", "rank").iter_rows())
     times = []
     for process, work in device_work(trace).items():
-        compute, both, busy = (part.within(work.windows) for part in (work.compute, work.both, work.busy))
+        compute, both, busy = (
+            part.within(work.windows) for part in (work.compute, work.both, work.busy)
+        )
         times.append(
             DeviceTime(
                 ranks[process],
@@ -136,7 +140,9 @@ def device_work(trace: Trace) -> dict[int, Work]:
     steps = trace.steps.select("process", start="start_ns", end="end_ns")
     windows = steps.partition_by("process", as_dict=True)
     found = {}
-    for (process,), rows in timed.partition_by("process", as_dict=True, maintain_order=True).items():
+    for (process,), rows in timed.partition_by(
+        "process", as_dict=True, maintain_order=True
+    ).items():
         busy = Union.of(rows)
         found[int(process)] = Work(
             windows=Union.of(windows[process,])
@@ -181,5 +187,5 @@ def undivided(trace: Trace) -> float:
 
 def _shared_ns(some: pl.DataFrame, others: pl.DataFrame) -> int:
     """Return for how long rows of both last at once."""
-    together = Union.of(pl.concat([some, others]))
-    return Union.of(some).whole_ns + Union.of(others).whole_ns - together.whole_ns
+    combined = Union.of(pl.concat([some, others]))
+    return Union.of(some).whole_ns + Union.of(others).whole_ns - combined.whole_ns

@@ -66,10 +66,8 @@ def find_useful(phases: Phases, *, serves: bool) -> tuple[str, ...]:
     return (*USEFUL_KINDS, CATEGORIES[UNINSTRUMENTED])
 
 
-def measure(
-    trace: Trace, phases: Phases, spent: SpentTime
-) -> Efficiency | None:
-    """Say what the workers' time came to; None without steps."""
+def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None:
+    """Return what the workers' time came to; None without steps."""
     steps = trace.steps
     if steps.is_empty():
         return None
@@ -86,7 +84,9 @@ def measure(
     return Efficiency(
         achieved=achieved / total,
         waterfall=(*bars, Share("outside", outside)),
-        pop={} if at_most else _pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
+        pop={}
+        if at_most
+        else _pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
         uninstrumented=int(phases.of(CATEGORIES[UNINSTRUMENTED]).sum()) / total,
         at_most=at_most,

@@ -20,7 +20,7 @@ from tracelens.distil.outline import outlined
 from tracelens.model.result import DeviceShares
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tracelens.accounting.device_time import Work
     from tracelens.accounting.phases import Phases
@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = ["COPIES", "SpentTime", "measure_spent_time"]
 
-# share of the time in which devices wait for launches: a span of the host with less is not named [policy]
+# share of the time in which devices wait for launches: a span of less is not named [policy]
 MIN_SHARE_OF_GAPS_TO_NAME: Final = 0.1
 MAX_SPANS_BEFORE_GAPS: Final = 3  # spans: no more are named [policy]
 
+_STATES: Final = range(4)
+_COMPUTES, _IS_EXPOSED, _COPIES, _IS_IDLE = _STATES  # what a device does
+_IS_COMMUNICATION: Final = np.isin(range(len(CATEGORIES)), (WAIT, TRANSFER))
 COPIES: Final = "copies"  # a loss beside the categories of the partition
 
 
@@ -41,8 +44,8 @@ COPIES: Final = "copies"  # a loss beside the categories of the partition
 class SpentTime:
     """Nanoseconds of all workers: `useful_ns` by worker, and what was `lost`, by category.
 
-    Categories are those of the partition that are not useful, and copies of devices. Of what is lost
-    as idle, `launching_ns` is time in which a device waited for the host. `devices` is what devices did, of
+    Categories are those of the partition that are not useful, and copies of devices. Of what is lost as
+    idle, `launching_ns` is time in which a device waited for the host. `devices` is what devices did, of
     the time of workers that have one; null without any.
     """
 
@@ -69,51 +72,53 @@ def _lost(spent: Ints, is_useful: Flags) -> dict[str, int]:
 def _of_devices(
     trace: Trace, phases: Phases, is_useful: Flags, of_hosts: tuple[Ints, Ints]
 ) -> SpentTime:
+    """Correct what hosts spent by what devices did meanwhile."""
     spent, useful_ns = of_hosts
     before: Counter[str] = Counter()
-    totals = np.zeros(3, np.int64)  # computing, exposed, copies
-    launching_ns = count = 0
+    on_devices = np.zeros((len(_STATES), len(CATEGORIES)), np.int64)
     work = device_work(trace)
-    for worker, pieces in enumerate(phases.pieces):
-        if pieces.process not in work:
-            continue
+    workers = [at for at, process in enumerate(phases.pieces.processes) if process in work]
+    for worker in workers:
+        pieces = phases.pieces.of_worker(worker)
         states = _states(pieces, work[pieces.process])
         by_state = np.array([_by_category(pieces, state) for state in states])
-        compute, exposed, copies, idle = by_state
-        lost_before = np.where(is_useful, 0, compute + copies)
-        spent -= lost_before
-        elsewhere = np.where(np.isin(np.arange(len(CATEGORIES)), (WAIT, TRANSFER)), 0, exposed)
-        spent -= np.where(is_useful, 0, elsewhere)
-        spent[TRANSFER] += elsewhere.sum()
-        useful_ns[worker] = compute.sum()
-        launching_ns += int(idle[is_useful].sum())
-        before += _before_gaps(pieces, work[pieces.process], states[3] * is_useful[pieces.category], phases.pieces.words)
-        totals += by_state[:3].sum(axis=1)
-        count += 1
-    lost = _lost(spent, is_useful)
+        useful_ns[worker] = by_state[_COMPUTES].sum()
+        on_devices += by_state
+        launching = states[_IS_IDLE] * is_useful[pieces.category]
+        before += _before_gaps(pieces, work[pieces.process], launching, phases.pieces.words)
+    elsewhere = on_devices[_IS_EXPOSED] * ~_IS_COMMUNICATION
+    spent -= on_devices[_COMPUTES] + on_devices[_COPIES] + elsewhere
+    spent[TRANSFER] += elsewhere.sum()
+    launching_ns = int(on_devices[_IS_IDLE, is_useful].sum())
+    lost = _lost(spent, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}
     lost["idle"] += launching_ns
-    whole = count * max(job_ns(trace), 1)
-    return SpentTime(
-        useful_ns,
-        lost | {COPIES: int(totals[2])},
-        launching_ns,
-        DeviceShares(*(totals / whole).tolist(), launching_ns / whole, _largest(before))
-        if count
-        else None,
+    compute, exposed, copies, _ = (on_devices.sum(axis=1) / _whole_ns(trace, workers)).tolist()
+    shares = DeviceShares(
+        compute, exposed, copies, launching_ns / _whole_ns(trace, workers), _largest(before)
     )
+    return SpentTime(useful_ns, lost, launching_ns, shares if workers else None)
+
+
+def _whole_ns(trace: Trace, workers: Sequence[int]) -> int:
+    return max(len(workers) * job_ns(trace), 1)
 
 
 def _largest(before: Mapping[str, int]) -> dict[str, float]:
     """Return the spans of the host after which devices waited longest, as shares of that time."""
     whole = sum(before.values())
-    shares = {name: ns / whole for name, ns in before.items() if ns >= MIN_SHARE_OF_GAPS_TO_NAME * whole > 0}
+    shares = {
+        name: ns / whole
+        for name, ns in before.items()
+        if ns >= MIN_SHARE_OF_GAPS_TO_NAME * whole > 0
+    }
     return dict(sorted(shares.items(), key=lambda entry: -entry[1])[:MAX_SPANS_BEFORE_GAPS])
 
 
 def _states(pieces: WorkerPieces, work: Work) -> Array:
     """Return for how long a device did what in each piece: computing, exposed, copies, nothing."""
     compute, both, busy, inside = (
-        np.diff(part.passed(pieces.bounds)) for part in (work.compute, work.both, work.busy, work.windows)
+        np.diff(part.passed(pieces.bounds))
+        for part in (work.compute, work.both, work.busy, work.windows)
     )
     found = np.stack([compute, both - compute, busy - both, inside - busy])
     return np.where(inside > 0, found, 0)
@@ -123,7 +128,9 @@ def _by_category(pieces: WorkerPieces, ns: Ints) -> Ints:
     return np.bincount(pieces.category, ns, minlength=len(CATEGORIES)).astype(np.int64)
 
 
-def _before_gaps(pieces: WorkerPieces, work: Work, launching: Ints, words: tuple[str, ...]) -> Counter[str]:
+def _before_gaps(
+    pieces: WorkerPieces, work: Work, launching: Ints, words: tuple[str, ...]
+) -> Counter[str]:
     """Return for how long a device waited for launches, by the host's span in which it ran dry."""
     gaps = work.busy.end[:-1], work.busy.start[1:]
     passed = np.concatenate([[0], np.cumsum(launching)])

@@ -2,8 +2,8 @@
 
 Calls belong together if communicator and sequence number are equal; nothing is guessed from times.
 Where the calls of one number differ (another op, another bucket), the ranks have lost step with each
-other: from there on nothing of that communicator is matched, and a note says where it began. Numbers that
-a reader concluded from an order accuse nobody: there the note says that the order does not match.
+other: from there on nothing of that communicator is matched, and a note says where it began. Numbers
+that a reader concluded from an order accuse nobody: there the note says that the order does not match.
 """
 
 from __future__ import annotations
@@ -232,8 +232,14 @@ def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
     name = f"communicator '{names.get(grid.uid, grid.uid)}'"
     status = np.broadcast_to(grid.status, grid.there.shape)[call]
     is_concluded = bool((status[grid.there[call]] == _ESTIMATED).all())
-    what = f"The order of calls does not match in {name}" if is_concluded else f"Ranks lost step in {name}"
-    sentence = f"{what} at call {first}: {', but '.join(parts)}; its waits are unknown from there on."
+    what = (
+        f"The order of calls does not match in {name}"
+        if is_concluded
+        else f"Ranks lost step in {name}"
+    )
+    sentence = (
+        f"{what} at call {first}: {', but '.join(parts)}; its waits are unknown from there on."
+    )
     return Note(file="", sentence=sentence, kind="table" if is_concluded else "desync")
 
 

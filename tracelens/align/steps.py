@@ -2,11 +2,12 @@
 
 A step lasts from the begin of its step span to the begin of the next: so whatever happens between two
 step spans (often data loading) is in a step too. The last one ends with its own span, for what follows
-is no training; if that never ended, with the training thread's last event. In a profile of devices, which
-do their work after it was queued, the first step begins and the last one ends with what devices do. Where
-steps were left out as asked, the one before them ends with its own span. Step spans that overlap are so cut at the next begin,
-and a note counts them; only a span wholly inside another one is no step. Where step numbers repeat or
-fall within a process, as with a loop per epoch, steps are counted instead.
+is no training; if that never ended, with the training thread's last event. In a profile of devices,
+which do their work after it was queued, the first step begins and the last one ends with what devices
+do. Where steps were left out as asked, the one before them ends with its own span. Step spans that
+overlap are so cut at the next begin, and a note counts them; only a span wholly inside another one is no
+step. Where step numbers repeat or fall within a process, as with a loop per epoch, steps are counted
+instead.
 """
 
 from __future__ import annotations

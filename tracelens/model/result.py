@@ -52,10 +52,10 @@ class Share:
 class DeviceShares:
     """What devices did, as shares of the job's time; they were `idle` for the rest.
 
-    `exposed` is communication that no computation ran beside, `launching` the part of `idle` in which they
-    waited until the host queued work. `host_before` says in which of its spans the host was when they ran
-    out of work: shares of `launching` by name, the largest first; the name is empty where no span covers
-    the code.
+    `exposed` is communication that no computation ran beside, `launching` the part of `idle` in which
+    they waited until the host queued work. `host_before` says in which of its spans the host was when
+    they ran out of work: shares of `launching` by name, the largest first; the name is empty where no
+    span covers the code.
     """
 
     compute: float
@@ -94,8 +94,8 @@ class Efficiency:
     `achieved` is POP parallel efficiency: useful computation / (ranks x job time). `pop` holds its
     factors, empty where they are not known. `job_ns` is the job's length on the common clock. The share
     `uninstrumented` is code that no span covers: a bar of `waterfall`, or a part of `achieved` where it
-    counts as useful. `at_most`: the run does not hold waits, so part of `achieved` may be some. `devices`
-    is what devices did, of the ranks that have one, which decides what is useful of their time.
+    counts as useful. `at_most`: the run does not hold waits, so part of `achieved` may be some.
+    `devices` is what devices did, which decides what is useful of the time of ranks that have one.
     """
 
     achieved: float

@@ -78,7 +78,7 @@ _NEXT: Final = {
         "the timeline shows what the host does between kernels."
     ),
     _COPIES: (
-        "Keep data on the device, copy from pinned memory with non_blocking=True, and beside computation."
+        "Keep data on the device; copy from pinned memory (non_blocking=True), beside computation."
     ),
     _UNASKED: "Use more workers, or let the rank that hands out tasks work on some, too.",
     "data loading": (

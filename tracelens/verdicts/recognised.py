@@ -6,7 +6,7 @@ with their bytes, phases, and what devices did on their streams.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 

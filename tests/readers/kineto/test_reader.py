@@ -111,8 +111,8 @@ def test_a_rank_that_no_file_says_is_asked_for(
 
 def test_two_files_of_one_rank_at_once_are_refused(tmp_path: Path) -> None:
     """Two windows of one rank are not: they are one rank."""
-    for name in ("a", "b"):
-        written(tmp_path / f"{name}.json", profile())
+    written(tmp_path / "a.json", profile())
+    written(tmp_path / "b.json", profile(1) | {"distributedInfo": profile()["distributedInfo"]})
     with pytest.raises(UnusableInput, match="are both of rank 0, at the same time"):
         tl.open(tmp_path)
     later = profile()

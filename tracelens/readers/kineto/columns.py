@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
+from tracelens.model.fmt import percent
 from tracelens.readers.event_stream import EventStream
 from tracelens.readers.kineto.events import (
     NO_ARGUMENTS,
@@ -72,6 +73,13 @@ class LostKernels:
     def share(self) -> float:
         """What share of launches has no kernel."""
         return self.count / max(self.launches, 1)
+
+    @property
+    def text(self) -> str:
+        """The same in words."""
+        return (
+            f"{self.count:,} of {self.launches:,} launches ({percent(self.share)}) have no kernel"
+        )
 
 
 @dataclass(eq=False)
@@ -220,7 +228,9 @@ class _Cells:
             columns[name] = _nanoseconds(name, of_event[name], exact=exact)
         columns["call"] = _column("call", self._calls(columns["name"], table), pl.Int32())
         frame = pl.DataFrame(columns)
-        kept = frame.lazy().drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()}).collect()
+        kept = (
+            frame.lazy().drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()}).collect()
+        )
         table.unusable += frame.height - kept.height
         negative = kept["duration_ns"] < 0
         if negative.any():

@@ -77,7 +77,7 @@ def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
 
 
 def _records(tables: Sequence[EventTable]) -> Iterator[Gap]:
-    """Say which records cannot be, and which are not there."""
+    """Yield which records cannot be, and which are not there."""
     impossible = [what for table in tables for what in table.impossible]
     if impossible:
         yield Gap(
@@ -88,9 +88,8 @@ def _records(tables: Sequence[EventTable]) -> Iterator[Gap]:
         )
     lost = [table.lost_kernels for table in tables if table.lost_kernels.count]
     if lost:
-        worst = max(lost, key=lambda one: one.share)
         yield Gap(
-            f"{worst.count:,} of {worst.launches:,} launches ({fmt.percent(worst.share)}) have no kernel",
+            max(lost, key=lambda one: one.share).text,
             "what devices did where kernels are lost",
             "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
             decisive=any(one.everywhere for one in lost),
@@ -143,8 +142,8 @@ def _communication(rows: pl.DataFrame, ranks: Sequence[int]) -> Iterator[Gap]:
 def _shifted(shifts: Shifts) -> Iterator[Gap]:
     if shifts.unknown:
         yield Gap(
-            f"the profile of {fmt.listing('rank', shifts.unknown)} may begin in another step than others, "
-            "as their clocks say, and collectives have no numbers that would tell",
+            f"the profile of {fmt.listing('rank', shifts.unknown)} may begin in another step than "
+            "others, as their clocks say, and collectives have no numbers that would tell",
             "which steps of the ranks are the same",
             "Profile the same steps on all ranks (schedule=torch.profiler.schedule(...)).",
             decisive=False,

@@ -37,7 +37,8 @@ def pair_with_issues(works: Sequence[Call], issues: Sequence[Call]) -> dict[int,
     Both are in order of time. Work at the begin of a file may have been issued before it.
     """
     sizes = {
-        op: {call.elements for call in some} for op, some in _group(issues, attrgetter("op")).items()
+        op: {call.elements for call in some}
+        for op, some in _group(issues, attrgetter("op")).items()
     }
     is_sized = {
         op: None not in sizes.get(op, {None}) and {call.elements for call in some} <= sizes[op]
@@ -54,9 +55,7 @@ def pair_with_issues(works: Sequence[Call], issues: Sequence[Call]) -> dict[int,
         asked = np.array([call.start_ns for call in issued.get(kind, ())], np.int64)
         before = np.searchsorted(begun, asked) - np.arange(len(asked))
         first = int(before.max(initial=0))  # work that was issued before the file begins
-        issued_ns |= {
-            call.row: at for call, at in zip(some[first:], asked.tolist(), strict=False)
-        }
+        issued_ns |= {call.row: at for call, at in zip(some[first:], asked.tolist(), strict=False)}
     return issued_ns
 
 

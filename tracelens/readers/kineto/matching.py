@@ -1,7 +1,7 @@
 """Numbers the collectives of all ranks, where files do not: by their order in each step of the profiler.
 
-Steps are made the same on all ranks before that (`windows.py`). Only where all ranks that recorded a group
-made the same calls in a step are they numbered, with the status ``estimated``: an order that was
+Steps are made the same on all ranks before that (`windows.py`). Only where all ranks that recorded a
+group made the same calls in a step are they numbered, with the status ``estimated``: an order that was
 concluded accuses nobody. Elsewhere calls stay without a number, and unmatched. A number that one rank
 has twice (one call, several kernels) counts once.
 """
@@ -64,7 +64,9 @@ def _shifted(rows: pl.DataFrame, shifts: Shifts) -> pl.DataFrame:
     if not any(shifts.steps.values()):
         return rows
     more = pl.col("rank").replace_strict(dict(shifts.steps), default=0, return_dtype=pl.Int32)
-    return rows.with_columns(pl.when(pl.col("step") >= 0).then(pl.col("step") + more).otherwise("step"))
+    return rows.with_columns(
+        pl.when(pl.col("step") >= 0).then(pl.col("step") + more).otherwise("step")
+    )
 
 
 def _by_order(calls: pl.DataFrame) -> pl.DataFrame:

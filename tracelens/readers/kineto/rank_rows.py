@@ -168,11 +168,11 @@ def _since_issued(calls: pl.DataFrame, host: pl.DataFrame, table: EventTable) ->
     flying = (pl.col("category") != "kernel") & pl.col("op").is_not_null()
     names = host["name"].unique().cast(pl.String).to_list()
     issues = {name: op for name in names if name.startswith("c10d::") and (op := collective(name))}
-    issued = host.filter(pl.col("name").cast(pl.String).is_in(list(issues)))
-    op = pl.col("name").cast(pl.String).replace_strict(issues, default=None, return_dtype=pl.String)
+    word = pl.col("name").cast(pl.String)
+    issued = host.filter(word.is_in(list(issues)))
     known = pair_with_issues(
         _sized(calls.filter(flying), pl.col("op").cast(pl.String), table),
-        _sized(issued, op, table),
+        _sized(issued, word.replace_strict(issues, default=None, return_dtype=pl.String), table),
     )
     begun = pl.col("row").replace_strict(known, default=None, return_dtype=pl.Int64)
     return calls.with_columns(start_ns=pl.min_horizontal("start_ns", begun))

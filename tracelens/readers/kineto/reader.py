@@ -142,8 +142,9 @@ def _refuse_merged(table: EventTable) -> None:
     processes = marks["pid"].cast(pl.String).drop_nulls().unique().sort().to_list()
     if len(processes) > 1:
         raise UnusableInput(
-            f"'{table.path.name}' holds the steps of {len(processes)} processes ({fmt.series(processes[:_SHOWN])}): "
-            "several profiles were merged into one file. Give the file of each rank instead."
+            f"'{table.path.name}' holds the steps of {len(processes)} processes "
+            f"({fmt.series(processes[:_SHOWN])}): several profiles were merged into one file. Give the "
+            "file of each rank instead."
         )
 
 
@@ -157,7 +158,9 @@ def _damaged(table: EventTable) -> list[Note]:
         )
         notes.append(Note(table.path.name, sentence, "truncated"))
     if table.impossible:
-        sentence = f"Of '{table.path.name}', what cannot be is left out: {fmt.series(table.impossible)}."
+        sentence = (
+            f"Of '{table.path.name}', what cannot be is left out: {fmt.series(table.impossible)}."
+        )
         notes.append(Note(table.path.name, sentence, "dropped"))
     bad = table.lost + table.unusable
     if bad:
@@ -206,13 +209,17 @@ def _without_repeats(
     for at in order:
         table, before = tables[at], earlier.get(ranks[at])
         if before is not None and table.rows.equals(before.rows):
-            sentence = f"'{table.path.name}' repeats '{before.path.name}', all {table.events:,} events: it counts once."
+            sentence = (
+                f"'{table.path.name}' repeats '{before.path.name}', all {table.events:,} events: it "
+                "counts once."
+            )
             notes.append(Note(table.path.name, sentence, "dropped"))
             continue
         if before is not None and table.first_ns <= before.last_ns:
             raise UnusableInput(
-                f"'{before.path.name}' and '{table.path.name}' are both of rank {ranks[at]}, at the same "
-                f"time: leave one out, or say of which rank it is with --rank-of {table.path.name}=RANK."
+                f"'{before.path.name}' and '{table.path.name}' are both of rank {ranks[at]}, at the "
+                "same time: leave one out, or say of which rank it is with --rank-of "
+                f"{table.path.name}=RANK."
             )
         earlier[ranks[at]] = table
         kept.append(table)
@@ -227,10 +234,7 @@ def _without_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> list
         lost = table.lost_kernels = find_lost_kernels(table, peers)
         if lost.count:
             when = f", most in {fmt.steps(min(lost.steps), max(lost.steps))}" if lost.steps else ""
-            sentence = (
-                f"Of '{table.path.name}', {lost.count:,} of {lost.launches:,} launches "
-                f"({fmt.percent(lost.share)}) have no kernel{when}: the profiler lost it."
-            )
+            sentence = f"Of '{table.path.name}', {lost.text}{when}: the profiler lost it."
             notes.append(Note(table.path.name, sentence, "dropped"))
     return notes
 
@@ -260,8 +264,8 @@ def _in_common(
     if steps[0] == steps[1]:
         return rows, []
     sentence = (
-        f"Not all ranks recorded all steps: {fmt.steps(*common)}, which all did, are judged; of all ranks' "
-        f"steps, {steps[0] - steps[1]:,} of {steps[0]:,} are left out."
+        f"Not all ranks recorded all steps: {fmt.steps(*common)}, which all did, are judged; of all "
+        f"ranks' steps, {steps[0] - steps[1]:,} of {steps[0]:,} are left out."
     )
     return kept, [Note("", sentence, "dropped")]
 

@@ -1,7 +1,7 @@
-"""Checks the records of a file: what cannot be is left out, what is missing is said, each with its share.
+"""Checks the records of a file: what cannot be is left out, what is missing is said, with its share.
 
-A stream does one kernel after the other, so none outlasts several of its successors. A launch has a kernel,
-unless the profiler lost it. Events lie near each other in time.
+A stream does one kernel after the other, so none outlasts several of its successors. A launch has a
+kernel, unless the profiler lost it. Events lie near each other in time.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ if TYPE_CHECKING:
 
 __all__ = ["drop_impossible", "find_lost_kernels"]
 
-MIN_SUCCESSORS_OUTLASTED: Final = 3  # kernels: no kernel of a stream outlasts as many later ones [chosen]
-# share of a stream's kernels: if more outlast others, the stream is one of several at once [chosen]
-MAX_SHARE_OUTLASTING: Final = 0.01
+MIN_SUCCESSORS_OUTLASTED: Final = (
+    3  # kernels: no kernel of a stream outlasts as many later ones [chosen]
+)
+# share of a stream's kernels: if more (and more than one) outlast others, these do run at once [chosen]
+MAX_SHARE_OUTLASTING: Final = 0.05
 # times the span of nearly all begins: no event begins or ends farther away [chosen]
 MAX_DISTANCE_IN_SPANS: Final = 100
-MIN_SPAN_OF_EVENTS_NS: Final = 1_000_000_000  # ns: the span of nearly all begins is at least this [chosen]
-SHARE_OF_EVENTS_ASIDE: Final = 0.01  # share of events: as many at each end are not nearly all [chosen]
+MIN_SPAN_OF_EVENTS_NS: Final = (
+    1_000_000_000  # ns: the span of nearly all begins is at least this [chosen]
+)
+SHARE_OF_EVENTS_ASIDE: Final = (
+    0.01  # share of events: as many at each end are not nearly all [chosen]
+)
 # share of launches: with more of them without a kernel, a step says nothing of devices [policy]
 MAX_LAUNCHES_WITHOUT_KERNEL: Final = 0.05
 
@@ -41,7 +47,9 @@ def drop_impossible(table: EventTable) -> list[str]:
     found = []
     if table.negative:
         share = fmt.percent(table.negative / max(table.events, 1), 1)
-        found.append(f"events that end before they begin, {table.negative:,} of {table.events:,} ({share})")
+        found.append(
+            f"events that end before they begin, {table.negative:,} of {table.events:,} ({share})"
+        )
     far = _far(table.rows)
     if far.any():
         share = fmt.percent(far.mean(), 1)
@@ -77,16 +85,22 @@ def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKe
         return LostKernels(0, launches.height)
     lost = ~launches["correlation"].is_in(kernels.unique().implode())
     marks = rows.filter(pl.col("category") == "annotation").sort("start_ns")
-    steps = [(at, step) for at, name in marks.select("start_ns", "name").rows() if (step := step_number(name)) is not None]
+    steps = [
+        (at, step)
+        for at, name in marks.select("start_ns", "name").rows()
+        if (step := step_number(name)) is not None
+    ]
     begins = np.array([at for at, _ in steps], np.int64)
     window = np.searchsorted(begins, launches["start_ns"].to_numpy(), "right")
-    every, gone = (np.bincount(window, weights, len(steps) + 1)[1:] for weights in (None, lost.to_numpy()))
-    lossy = gone > MAX_LAUNCHES_WITHOUT_KERNEL * every
+    every, lossy_launches = (
+        np.bincount(window, weights, len(steps) + 1)[1:] for weights in (None, lost.to_numpy())
+    )
+    lossy = lossy_launches > MAX_LAUNCHES_WITHOUT_KERNEL * every
     return LostKernels(
         int(lost.sum()),
         launches.height,
         tuple(step for (_, step), is_lossy in zip(steps, lossy.tolist(), strict=True) if is_lossy),
-        everywhere=bool(lossy.all() and lost.mean() > MAX_LAUNCHES_WITHOUT_KERNEL),
+        everywhere=bool(lossy.all()) and int(lost.sum()) > MAX_LAUNCHES_WITHOUT_KERNEL * len(lost),
     )
 
 
@@ -113,6 +127,6 @@ def _outlasting(rows: pl.DataFrame, kernels: Flags) -> Flags:
         )
         later = np.searchsorted(start, end) - np.arange(len(start)) - 1
         longer = later >= MIN_SUCCESSORS_OUTLASTED
-        if longer.mean() <= MAX_SHARE_OUTLASTING:
+        if longer.sum() <= max(MAX_SHARE_OUTLASTING * len(start), 1):
             found[part["at"].to_numpy()[longer]] = True
     return found

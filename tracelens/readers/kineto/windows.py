@@ -78,7 +78,7 @@ def steps_of_all(rows: pl.DataFrame, lossy: Collection[tuple[int, int]]) -> tupl
 
 
 def keep_steps(rows: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
-    """Return what ranks did from one step to another; work of a device belongs to where it was issued."""
+    """Return what ranks did from one step to another; a device's work belongs to where it was issued."""
     is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
     before, after = is_step & (pl.col("step") < first), is_step & (pl.col("step") > last)
     begin = pl.when(before.any().over("rank")).then(
@@ -128,16 +128,18 @@ def _shift_by_exits(
     most_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)
     offset_ns, scatter_ns = {}, {}
     for shift in range(int(their_steps[0] - my_steps[-1]), int(their_steps[-1] - my_steps[0]) + 1):
-        _, here, there = np.intersect1d(my_steps + shift, their_steps, return_indices=True)
-        if len(here) >= max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
-            apart = my_ends[here] - their_ends[there]
+        _, at, at_peer = np.intersect1d(my_steps + shift, their_steps, return_indices=True)
+        if len(at) >= max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
+            apart = my_ends[at] - their_ends[at_peer]
             offset_ns[shift] = abs(float(np.median(apart)))
             scatter_ns[shift] = float(np.median(np.abs(apart - np.median(apart))))
     near = [shift for shift, offset in offset_ns.items() if offset <= most_ns]
     if 0 in near or not offset_ns:
         return 0
     possible = near if one_clock else list(offset_ns)
-    most_scatter_ns = MIN_RATIO_OF_SCATTER * min((scatter_ns[shift] for shift in possible), default=0.0)
+    most_scatter_ns = MIN_RATIO_OF_SCATTER * min(
+        (scatter_ns[shift] for shift in possible), default=0.0
+    )
     alike = [shift for shift in possible if scatter_ns[shift] <= most_scatter_ns]
     nearest = [shift for shift in alike if shift in near]
     return next((some[0] for some in (alike, nearest) if len(some) == 1), None)

@@ -1,0 +1,69 @@
+"""What devices did is one split: as computed from the raw files, in info and in the verdict."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import tracelens as tl
+from tracelens.reports.messages import lines_of
+from tracelens.verdicts.recognised import facts_of
+
+FILES: Final = ("hta_nccl_data", "hta_ns_resolution_rank0", "hta_mi250_rocm")
+ON_DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
+
+
+def public(name: str) -> Path:
+    places = [up / "shared/traces/kineto" / f"{name}.json.gz" for up in Path(__file__).parents[4:6]]
+    found = next((place for place in places if place.exists()), None)
+    if found is None:
+        pytest.skip(f"{name} of the public traces is not here (../shared/traces/kineto)")
+    return found
+
+
+def union(events: list[dict[str, Any]]) -> float:
+    """Return for how long any of some events lasts, moment by moment."""
+    moments = np.array([(e["ts"], 1) for e in events] + [(e["ts"] + e["dur"], -1) for e in events])
+    moments = moments[np.argsort(moments[:, 0])]
+    running = np.cumsum(moments[:-1, 1]) > 0
+    return float(np.diff(moments[:, 0])[running].sum())
+
+
+def split_of(file: Path) -> list[float]:
+    """Return the shares of computing, exposed communication and copies from the raw events."""
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    work = [e for e in events if e.get("ph") == "X" and e.get("cat") in ON_DEVICE]
+    talks = [e for e in work if re.match("(?i)[nr]ccl", e["name"])]
+    kernels = [
+        e for e in work if e["cat"].lower() == "kernel" and not re.match("(?i)[nr]ccl", e["name"])
+    ]
+    whole = max(e["ts"] + e["dur"] for e in work) - min(e["ts"] for e in work)
+    computing = union(kernels)
+    both = union(kernels + talks)
+    return [computing / whole, (both - computing) / whole, (union(work) - both) / whole]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_info_and_verdict_say_what_the_raw_file_does(name: str) -> None:
+    """Within a point; what is useful is what the devices compute."""
+    file = public(name)
+    trace = tl.open(file, rank_of={file.name: 0} if "rocm" in name else {})
+    report = tl.analyze(trace)
+    assert report.efficiency
+    assert report.ledger
+    shares = report.efficiency.devices
+    assert shares
+    assert [shares.compute, shares.exposed, shares.copies] == pytest.approx(
+        split_of(file), abs=0.01
+    )
+    assert report.efficiency.achieved == pytest.approx(shares.compute)
+    assert report.ledger.useful == pytest.approx(shares.compute)
+    (info,) = (text for subject, text in facts_of(trace) if subject == "device")
+    assert shares.text in info
+    assert dict(lines_of(report))["Devices"].startswith(f"{shares.text} of the time")

@@ -1,0 +1,55 @@
+"""Profiles that begin in different steps are put side by side by their calls, or that is said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from support.profiles import gpu_profile, write_ranks
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def offsets_ms(trace: tl.Trace) -> set[int]:
+    """Return how far apart the begins of equal steps are."""
+    steps = trace.steps.pivot(on="rank", index="step", values="start_ns").drop_nulls()
+    return set(((steps["1"] - steps["0"]) / 1e6).round().cast(pl.Int64).to_list())
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("skipped", [0, 1, 3])
+def test_steps_are_those_of_the_calls(skipped: int, tmp_path: Path, *, numbered: bool) -> None:
+    """By sequence numbers, or by exits; clocks agree, so equal steps begin at once."""
+    write_ranks(tmp_path, lambda rank: gpu_profile(rank, skipped=skipped * rank, numbered=numbered))
+    trace = tl.open(tmp_path)
+    assert offsets_ms(trace) == {0}
+    assert trace.steps.group_by("rank").len()["len"].to_list() == [20 - skipped] * 2
+    said = [note.sentence for note in trace.notes if "begins" in note.sentence]
+    later = f"rank 1 begins {skipped} step{'s' * (skipped > 1)} later"
+    assert [later in sentence for sentence in said] == ([True] if skipped else [])
+
+
+def test_exits_tell_where_clocks_do_not(tmp_path: Path) -> None:
+    """A clock that is a minute off, and no numbers: of the right steps, exits scatter least."""
+    write_ranks(
+        tmp_path,
+        lambda rank: gpu_profile(rank, skipped=2 * rank, numbered=False, clock_us=6e7 * rank),
+    )
+    trace = tl.open(tmp_path)
+    assert offsets_ms(trace) == {0}
+    assert any("rank 1 begins 2 steps later" in note.sentence for note in trace.notes)
+
+
+def test_what_cannot_be_told_is_said(tmp_path: Path) -> None:
+    """Steps that are all alike, by clocks that disagree."""
+    write_ranks(
+        tmp_path,
+        lambda rank: gpu_profile(rank, numbered=False, varies=False, clock_us=6e7 * rank),
+    )
+    trace = tl.open(tmp_path)
+    assert trace.recognition
+    assert any("may begin in another step" in gap.missing for gap in trace.recognition.gaps)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from support.profiles import BEGIN_US, about_job, event, write_ranks
 
 import tracelens as tl
 from tracelens.reports.messages import lines_of
@@ -67,3 +68,30 @@ def test_info_and_verdict_say_what_the_raw_file_does(name: str) -> None:
     (info,) = (text for subject, text in facts_of(trace) if subject == "device")
     assert shares.text in info
     assert dict(lines_of(report))["Devices"].startswith(f"{shares.text} of the time")
+
+
+def test_a_server_that_decodes_is_bound_by_launches(tmp_path: Path) -> None:
+    """Without any phase of training: 18 us of each 800 us are kernels, and no more is useful."""
+    events = [
+        one
+        for n in range(1000)
+        for one in (
+            event("cpu_op", "aten::mm", BEGIN_US + 800 * n, 700, 100),
+            event(
+                "cuda_runtime", "cudaLaunchKernel", BEGIN_US + 800 * n + 10, 5, 100, correlation=n
+            ),
+            event(
+                "kernel", "gemv", BEGIN_US + 800 * n + 20, 18, 7, stream=7, device=0, correlation=n
+            ),
+        )
+    ]
+    profile = about_job(0, "nccl", world=1) | {"traceEvents": events}
+    report = tl.analyze(tl.open(write_ranks(tmp_path, lambda _rank: profile, ranks=1)))
+    assert report.verdict.headline.startswith(
+        "BOUND BY devices that wait for the host to queue work"
+    )
+    assert report.efficiency
+    assert report.efficiency.achieved == pytest.approx(18 / 800, abs=0.001)
+    assert report.efficiency.devices
+    assert report.efficiency.devices.idle == pytest.approx(1 - 18 / 800, abs=0.001)
+    assert report.efficiency.devices.host_before == {"aten::mm": 1.0}

@@ -157,6 +157,7 @@ def _training(rows: pl.DataFrame) -> Iterator[Gap]:
             "no operator, annotation or kernel says a phase of training",
             "what ranks did",
             "Profile with activities=[ProfilerActivity.CPU], and mark phases with record_function.",
+            decisive=not rows["stream"].count(),  # else devices say when they computed
         )
     if "step" not in kinds:
         yield Gap(

@@ -77,17 +77,16 @@ def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKe
     """
     of_devices = pl.col("category").is_in(["kernel", "copy"])
     kernels = pl.concat([one.rows.filter(of_devices)["correlation"] for one in tables]).drop_nulls()
-    rows = table.rows.with_columns(pl.col("category", "name").cast(pl.String))
-    launches = rows.filter(
-        pl.col("category") == "runtime", pl.col("name").str.contains(_LAUNCH)
-    ).drop_nulls("correlation")
+    word = pl.col("name").cast(pl.String)
+    launches = table.rows.filter(pl.col("category") == "runtime").filter(word.str.contains(_LAUNCH))
+    launches = launches.drop_nulls("correlation")
     if kernels.is_empty() or launches.is_empty():
         return LostKernels(0, launches.height)
     lost = ~launches["correlation"].is_in(kernels.unique().implode())
-    marks = rows.filter(pl.col("category") == "annotation").sort("start_ns")
+    marks = table.rows.filter(pl.col("category") == "annotation").sort("start_ns")
     steps = [
         (at, step)
-        for at, name in marks.select("start_ns", "name").rows()
+        for at, name in marks.select("start_ns", word).rows()
         if (step := step_number(name)) is not None
     ]
     begins = np.array([at for at, _ in steps], np.int64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -49,13 +49,13 @@ def find_shifts(calls: pl.DataFrame) -> Shifts:
     Args:
         calls: With `rank`, `host`, `communicator`, `seq`, `step` and `end_ns`.
     """
-    calls = calls.filter(pl.col("step") >= 0)
-    ranks = calls["rank"].unique().sort().to_list()
-    groups = {rank: set(calls.filter(rank=rank)["communicator"]) for rank in ranks}
+    parts = calls.filter(pl.col("step") >= 0).partition_by("rank", as_dict=True)
+    ranks = sorted(rank for (rank,) in parts)
+    groups = {rank: set(parts[rank,]["communicator"].unique()) for rank in ranks}
     shifts, unknown = dict.fromkeys(ranks[:1], 0), []
     for number, rank in enumerate(ranks[1:], 1):
         peer = next((one for one in ranks[:number] if groups[one] & groups[rank]), None)
-        shift = 0 if peer is None else _shift(calls, peer, rank)
+        shift = 0 if peer is None else _shift(parts[peer,], parts[rank,])
         unknown += [rank] if shift is None else []
         shifts[rank] = (shift or 0) + (0 if peer is None else shifts[peer])
     least = min(shifts.values(), default=0)
@@ -91,22 +91,23 @@ def keep_steps(rows: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
     )
 
 
-def _shift(calls: pl.DataFrame, peer: int, rank: int) -> int | None:
-    """Return how many steps the numbers of a rank are behind those of its peer; null if unknown."""
-    theirs, mine = (calls.filter(rank=one) for one in (peer, rank))
+def _shift(theirs: pl.DataFrame, mine: pl.DataFrame) -> int | None:
+    """Return how many steps a rank's numbers are behind those of its peer; null if that is unknown."""
+    group = pl.col("communicator")
+    theirs, mine = (
+        some.filter(group.is_in(others["communicator"].unique().implode()))
+        for some, others in ((theirs, mine), (mine, theirs))
+    )
     key = ["communicator", "seq"]
     matched = mine.join(theirs, on=key, suffix="_of_peer").unique(key)
     if matched.height:
         apart = Counter(matched["step_of_peer"] - matched["step"])
         shift, count = apart.most_common(1)[0]
         return shift if count >= MIN_SHARE_OF_CALLS_THAT_AGREE * matched.height else None
-    exits = (_exits(part) for part in (theirs, mine))
-    return _shift_by_exits(*exits, one_clock=_is_one_host(calls, peer, rank))
-
-
-def _is_one_host(calls: pl.DataFrame, *ranks: int) -> bool:
-    hosts = calls.filter(pl.col("rank").is_in(ranks))["host"].unique()
-    return len(hosts) == 1 and hosts[0] is not None
+    hosts = pl.concat([theirs["host"], mine["host"]]).unique()
+    return _shift_by_exits(
+        _exits(theirs), _exits(mine), one_clock=len(hosts) == 1 and hosts[0] is not None
+    )
 
 
 def _exits(calls: pl.DataFrame) -> tuple[Ints, Ints]:
@@ -122,24 +123,37 @@ def _shift_by_exits(
 
     `one_clock`: both ranks read the same clock, which then decides.
     """
-    (their_steps, their_ends), (my_steps, my_ends) = theirs, mine
-    fewer = min(len(their_steps), len(my_steps))
-    step_ns = float(np.median(np.diff(their_ends))) if fewer > 1 else 0.0
-    most_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)
-    offset_ns, scatter_ns = {}, {}
-    for shift in range(int(their_steps[0] - my_steps[-1]), int(their_steps[-1] - my_steps[0]) + 1):
-        _, at, at_peer = np.intersect1d(my_steps + shift, their_steps, return_indices=True)
-        if len(at) >= max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
-            apart = my_ends[at] - their_ends[at_peer]
-            offset_ns[shift] = abs(float(np.median(apart)))
-            scatter_ns[shift] = float(np.median(np.abs(apart - np.median(apart))))
-    near = [shift for shift, offset in offset_ns.items() if offset <= most_ns]
-    if 0 in near or not offset_ns:
+    least, most = int(theirs[0][0] - mine[0][-1]), int(theirs[0][-1] - mine[0][0])
+    step_ns = float(np.median(np.diff(theirs[1]))) if len(theirs[1]) > 1 else 0.0
+    near_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)
+    unmoved = _compare_exits(theirs, mine, 0)
+    if unmoved and unmoved.offset_ns <= near_ns:
         return 0
-    possible = near if one_clock else list(offset_ns)
-    most_scatter_ns = MIN_RATIO_OF_SCATTER * min(
-        (scatter_ns[shift] for shift in possible), default=0.0
-    )
-    alike = [shift for shift in possible if scatter_ns[shift] <= most_scatter_ns]
+    found = {shift: _compare_exits(theirs, mine, shift) for shift in range(least, most + 1)}
+    known = {shift: one for shift, one in found.items() if one}
+    if not known:
+        return 0
+    near = [shift for shift, one in known.items() if one.offset_ns <= near_ns]
+    possible = near if one_clock else list(known)
+    most_ns = MIN_RATIO_OF_SCATTER * min((known[one].scatter_ns for one in possible), default=0.0)
+    alike = [shift for shift in possible if known[shift].scatter_ns <= most_ns]
     nearest = [shift for shift in alike if shift in near]
     return next((some[0] for some in (alike, nearest) if len(some) == 1), None)
+
+
+class _Exits(NamedTuple):
+    """How far exits of two ranks are apart in the same steps, and by how much that varies."""
+
+    offset_ns: float
+    scatter_ns: float
+
+
+def _compare_exits(theirs: tuple[Ints, Ints], mine: tuple[Ints, Ints], shift: int) -> _Exits | None:
+    """Compare exits if the steps of a rank are moved; null where too few are then in common."""
+    _, at, at_peer = np.intersect1d(mine[0] + shift, theirs[0], return_indices=True)
+    fewer = min(len(theirs[0]), len(mine[0]))
+    if len(at) < max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
+        return None
+    apart = mine[1][at] - theirs[1][at_peer]
+    middle = float(np.median(apart))
+    return _Exits(abs(middle), float(np.median(np.abs(apart - middle))))

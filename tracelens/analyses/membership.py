@@ -5,7 +5,8 @@ left if its last step is an earlier one and ended earlier, both by more than a f
 being whole. Restarts with another number of ranks are seen by the world size that processes report: a
 rank of the job's earlier life alone has left, however its recording ended; one of both has not joined.
 The process that stands for a rank left behind knows another world size, and was over before the first
-process of the latest life had begun.
+process of the latest life had begun. Ranks that ended before the others, which formed no communicator
+without them, had fewer batches.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.accounting.early_ends import find_early_end
 from tracelens.accounting.restarts import begun_again, left_behind
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 
 if TYPE_CHECKING:
+    from tracelens.accounting.early_ends import EarlyEnd
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
@@ -60,9 +63,22 @@ def run(facts: Facts) -> Membership:
     periods = _presence(trace, facts.roles.server)
     epochs = _epochs(periods)
     worlds = _worlds(trace)
-    if periods.is_empty() or (epochs.height < 2 and len(worlds) < 2):
-        return Membership(epochs, ())
-    return Membership(epochs, (_finding(periods, epochs, worlds),))
+    has_changed = len(worlds) > 1 or epochs["joined"].count() or _met_anew(trace, epochs)
+    if has_changed and not periods.is_empty():
+        return Membership(epochs, (_finding(periods, epochs, worlds),))
+    early = find_early_end(facts)
+    if early and early.apart_ns > 0 and early.others_step - early.last_step > MAX_STEPS_APART:
+        return Membership(epochs, (_uneven(early),))
+    return Membership(epochs, (_finding(periods, epochs, worlds),) if epochs.height > 1 else ())
+
+
+def _met_anew(trace: Trace, epochs: pl.DataFrame) -> bool:
+    """Return whether ranks formed another communicator once others had left."""
+    if epochs.height < 2:
+        return False
+    first = int(epochs["first_step"][1])
+    steps = (grid.step[grid.step >= 0] for grid in trace.calls)
+    return any(one.min() >= first for one in steps if len(one))
 
 
 def _presence(trace: Trace, server: int | None) -> pl.DataFrame:
@@ -141,6 +157,21 @@ def _finding(periods: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> 
         ranks=tuple(ranks),
         steps=steps,
         evidence={"ranks_by_epoch": counts, "worlds": worlds},
+    )
+
+
+def _uneven(early: EarlyEnd) -> Finding:
+    """Report ranks that ended training before the others, in a job whose ranks are always the same."""
+    return Finding.of(
+        "uneven_inputs",
+        {
+            "who": fmt.capital(fmt.listing("rank", early.ranks)),
+            "last": str(early.last_step),
+            "end": str(early.others_step),
+        },
+        ranks=early.ranks,
+        steps=(early.last_step + 1, early.others_step),
+        evidence={"ended_early": list(early.ranks)},
     )
 
 

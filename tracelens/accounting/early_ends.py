@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 if TYPE_CHECKING:
-    from tracelens.facts import Facts
+    from tracelens.accounting.phases import Phases
+    from tracelens.accounting.stages import Roles
+    from tracelens.model.trace import Trace
 
 __all__ = ["EarlyEnd", "find_early_end"]
 
@@ -25,22 +27,27 @@ class EarlyEnd:
     others_step: int
     apart_ns: int
 
+    @property
+    def steps_fewer(self) -> int:
+        """How many steps the ranks trained less."""
+        return self.others_step - self.last_step
 
-def find_early_end(facts: Facts) -> EarlyEnd | None:
+
+def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | None:
     """Return who made its last backprop in an earlier step than others, and did not end there.
 
     A rank that was cut off in its last step has not ended its loop: it must have lived on, or recorded
     its end, when the others began the step that it does not have. None without backprop, or with servers
     or masters, whose workers need not make equally many steps.
     """
-    phases, workers = facts.phases, facts.trace.workers
-    if facts.roles.server is not None or not facts.trace.shards.is_empty():
+    workers = trace.workers
+    if roles.server is not None or not trace.shards.is_empty():
         return None
     trained = phases.pieces.steps.filter(pl.Series(phases.of("backprop") > 0))
     last = (
         trained.group_by("process")
         .agg(pl.col("step").max())
-        .join(facts.trace.steps.drop("rank"), on=["process", "step"])
+        .join(trace.steps.drop("rank"), on=["process", "step"])
     )
     if last.height < workers.height or last["step"].n_unique() < 2:
         return None

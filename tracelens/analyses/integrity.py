@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.early_ends import find_early_end
 from tracelens.accounting.restarts import left_behind
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, arrivals_of
@@ -241,12 +240,12 @@ def _dropped(trace: Trace) -> list[Finding]:
 def _desync(facts: Facts) -> list[Finding]:
     trace = facts.trace
     notes = [note for note in trace.notes if note.kind == "desync"]
-    early = find_early_end(facts) if notes else None
+    early = facts.early_end if notes else None
     return [
         Finding.of(
             "desync",
             {"note": note.sentence},
-            more=_say_early(early),
+            more=_describe_early_end(early),
             ranks=early.ranks if early else (),
             evidence={"ended_early": list(early.ranks)} if early else {},
         )
@@ -254,13 +253,13 @@ def _desync(facts: Facts) -> list[Finding]:
     ]
 
 
-def _say_early(early: EarlyEnd | None) -> list[str]:
+def _describe_early_end(early: EarlyEnd | None) -> list[str]:
     """Return who ended its training loop before the others, as a sentence."""
     if early is None:
         return []
-    who = fmt.capital(fmt.listing("rank", early.ranks))
+    ranks = fmt.capital(fmt.listing("rank", early.ranks))
     sentence = (
-        f"{who} ended training after step {early.last_step}, and others began step "
+        f"{ranks} ended training after step {early.last_step}, and others began step "
         f"{early.others_step}: ranks had unequal numbers of batches."
     )
     return [sentence]
@@ -310,12 +309,12 @@ def _hangs(facts: Facts) -> list[Finding]:
     trace = facts.trace
     ended = set(trace.workers.filter("complete")["rank"])
     left = [blocked for blocked in _blocked_at_end(trace) if blocked["absent"] in ended]
-    early = find_early_end(facts) if left else None
+    early = facts.early_end if left else None
     return [
         Finding.of(
             "hang",
             {"rank": str(blocked["absent"]), "blocked": _clause(blocked)},
-            more=_say_early(early),
+            more=_describe_early_end(early),
             ranks=(blocked["absent"],),
             steps=(blocked["step"], blocked["step"]) if blocked["step"] >= 0 else None,
             evidence={

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.accounting.early_ends import find_early_end
 from tracelens.accounting.restarts import begun_again, left_behind
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
@@ -34,6 +33,8 @@ __all__ = ["EPOCH_COLUMNS", "Membership", "run"]
 MAX_EPOCHS_SHOWN: Final = 64  # rows: a report shows no more [policy]
 # steps, and their usual time: ranks that begin or end no further apart do so together [calibrate]
 MAX_STEPS_APART: Final = 3
+# steps: ranks that end training fewer before the others do so together with them [chosen]
+MIN_FEWER_STEPS_IF_UNEVEN: Final = 4
 
 EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "first_step": pl.Int32(),
@@ -66,8 +67,8 @@ def run(facts: Facts) -> Membership:
     has_changed = len(worlds) > 1 or epochs["joined"].count() or _met_anew(trace, epochs)
     if has_changed and not periods.is_empty():
         return Membership(epochs, (_finding(periods, epochs, worlds),))
-    early = find_early_end(facts)
-    if early and early.apart_ns > 0 and early.others_step - early.last_step > MAX_STEPS_APART:
+    early = facts.early_end
+    if early and early.apart_ns > 0 and early.steps_fewer >= MIN_FEWER_STEPS_IF_UNEVEN:
         return Membership(epochs, (_uneven(early),))
     return Membership(epochs, (_finding(periods, epochs, worlds),) if epochs.height > 1 else ())
 

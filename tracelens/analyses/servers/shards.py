@@ -180,8 +180,8 @@ def _describe_unseen(exchange: Exchange, columns: list[int]) -> str | None:
         return None
     shards = fmt.listing("PS shard", [exchange.shards[column] for column in columns])
     return (
-        f"What binds {shards} is not recorded: processors are not at work all the time, and no "
-        "'receive' span says how long links are: slow links, incast and long ways cannot be told apart."
+        f"What binds {shards} is not recorded: no 'receive' span shows how long links are busy, and "
+        "processors are not busy all the time, so it may be slow links, incast or long latency."
     )
 
 

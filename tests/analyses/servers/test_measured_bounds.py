@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final, cast
 import polars as pl
 import pytest
 from support.runs.analysed import trace
+from support.samples import SAMPLES
 from support.tiers import mark_slow
 
+import tracelens as tl
 from tracelens.analyses.servers import utilisation
 from tracelens.simulator.synthetic import Scenario
 from tracelens.verdicts.report import analyze
@@ -106,3 +108,11 @@ def test_handlers_at_work_at_once_are_one_processor() -> None:
     sums = utilisation.utilisation_by_step(pl.DataFrame(rows), pl.DataFrame(asked))
     assert sums["cpu"].sum() == pytest.approx(5_100, abs=50)
     assert sums["push_window"].sum() == pytest.approx(5_110, abs=50)
+
+
+def test_a_part_that_is_hardly_at_work_is_never_what_binds() -> None:
+    """A link at work for 4 % of push and pull time, though twice the bandwidth would save a quarter."""
+    report = tl.analyze(tl.open(SAMPLES / "grpc-pipelined"))
+    loads = cast("Shards", report.results["shards"]).loads
+    assert loads.select(pl.max_horizontal("cpu_share", "wire_share").max()).item() < 0.25
+    assert not {found.kind for found in report.findings} & {"ps_cpu_bound", "ps_network_bound"}

@@ -13,6 +13,7 @@ from tracelens.accounting.communication import call_costs, transfers
 from tracelens.accounting.communication.awaited_ranks import awaited_messages
 from tracelens.accounting.compute_time import ComputeTime, measure_compute_time
 from tracelens.accounting.core_waits import core_wait_of_run
+from tracelens.accounting.early_ends import find_early_end
 from tracelens.accounting.efficiency import find_useful
 from tracelens.accounting.spent_time import SpentTime, measure_spent_time
 from tracelens.accounting.stages import Roles, find_roles
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.accounting.communication.call_costs import CallCosts
+    from tracelens.accounting.early_ends import EarlyEnd
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
 
@@ -40,6 +42,11 @@ class Facts:
     def roles(self) -> Roles:
         """Which ranks play the same part: stages of pipelines, and a rank that serves the others."""
         return find_roles(self.trace)
+
+    @cached_property
+    def early_end(self) -> EarlyEnd | None:
+        """Which ranks ended training before the others; None where none did."""
+        return find_early_end(self.trace, self.phases, self.roles)
 
     @cached_property
     def spent(self) -> SpentTime:

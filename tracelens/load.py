@@ -196,13 +196,16 @@ def _recognised(
     *,
     one_clock: bool,
 ) -> Trace:
+    reader = _table_reader(map, one_clock=one_clock)
     if map or one_clock:
-        reader = _table_reader(map, one_clock=one_clock)
-        if not reader.sniff(place):
+        tables = _tables_in(place, reader)
+        if not tables:
             raise InvalidArgument(
                 f"'{place}' is no table of spans, so there is nothing for --map or --one-clock."
             )
-        return reader.read(place, how)
+        if len(tables) > 1:
+            raise _unknown(place, [], tables)
+        return reader.read(tables[0], how)
     for known in READERS:
         if known.sniff(place):
             return known.read(place, how)
@@ -212,7 +215,17 @@ def _recognised(
     inner = runs_in(place) if place.is_dir() else []
     if len(inner) == 1:  # as the folder that a profiler writes to holds one a profile
         return _recognised(inner[0], how, None, one_clock=False)
-    raise _unknown(place, inner)
+    tables = [] if inner else _tables_in(place, reader)
+    if len(tables) == 1:
+        return reader.read(tables[0], how)
+    raise _unknown(place, inner, tables)
+
+
+def _tables_in(place: Path, reader: TableReader) -> list[Path]:
+    """Return a file if it is a table, or the tables of a folder."""
+    entries = sorted(place.iterdir()) if place.is_dir() else [place]
+    files = inside((one for one in entries if one == place or one.name[0] != "."), place)
+    return [file for file in files if reader.sniff(file)]
 
 
 def _read_by_plugin(place: Path, how: Reading) -> Trace | None:
@@ -414,7 +427,7 @@ def _joined_communicators(traces: Sequence[Trace]) -> pl.DataFrame:
     return table.select(*every.columns).cast(every.schema)
 
 
-def _unknown(place: Path, inner: Sequence[Path]) -> NotATrace | EmptyTrace:
+def _unknown(place: Path, inner: Sequence[Path], tables: Sequence[Path]) -> NotATrace | EmptyTrace:
     if place.is_file():
         return NotATrace(
             f"'{place}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
@@ -423,6 +436,9 @@ def _unknown(place: Path, inner: Sequence[Path]) -> NotATrace | EmptyTrace:
         )
     if inner:
         advice = f"it holds {len(inner)} trace folders, open one of them, for example '{inner[-1]}'"
+    elif tables:
+        one = f"name one of them, for example '{tables[0]}', or all that are of one run"
+        advice = f"it holds {len(tables)} tables of spans, {one}"
     elif outside := _link_out_of(place):
         advice = f"'{shown_name(outside.name)}' is a link out of it: put the file itself there"
     else:

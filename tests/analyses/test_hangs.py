@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from support.runs.analysed import trace as simulated
 from support.runs.traces import call, span, trace_of
@@ -55,6 +56,15 @@ def test_a_rank_that_left_in_good_order_hangs_the_others() -> None:
     hang = kinds["hang"]
     assert (hang.ranks, hang.steps, hang.evidence["waiting"]) == ((1,), (2, 2), [0, 2])
     assert "do not make the same calls" in hang.sentence
+
+
+def test_a_rank_that_ended_its_loop_had_fewer_batches() -> None:
+    """It made no backprop of the step in which the others wait; who was killed is another matter."""
+    for absent_ended in (True, False):
+        trace = left(absent_ended=absent_ended)
+        is_extra = (pl.col("rank") == 1) & (pl.col("step") == 2) & (pl.col("kind") == "backprop")
+        report = analyze(trace.with_(events=trace.events.filter(~is_extra)))
+        assert ("algorithms.join" in report.verdict.action) == absent_ended
 
 
 @pytest.mark.parametrize("jumps", [(), (500_000,)])

@@ -73,6 +73,12 @@ def test_all_the_time_is_no_change(scenario: Scenario) -> None:
     assert found.tables["epochs"].height == 1
 
 
+def test_a_rank_without_which_others_meet_anew_has_left() -> None:
+    """A launcher let the others go on in a communicator of their own: that is no end of inputs."""
+    (found,) = faults(report(Scenario(ranks=4, steps=80, present=((1, (0, 49)),))))
+    assert (found.kind, found.ranks) == ("world_change", (1,))
+
+
 def test_a_rank_cut_off_has_not_left() -> None:
     """What it did after that is unknown; another finding tells of it."""
     whole = trace(Scenario(ranks=4, steps=60))

@@ -171,6 +171,49 @@ def test_few_long_pauses_of_all_ranks_are_weighed(pauses: int) -> None:
     assert report.findings[0].saving == pytest.approx(600 / (600 + 9.2 * STEPS), rel=0.05)
 
 
+ADVICE_IF_UNEVEN: Final = "torch.distributed.algorithms.join"
+
+
+def uneven(less: int, *, hangs: bool) -> Report:
+    """Rank 1 has `less` batches less; then rank 0 hangs, or is within Join, where rank 1 shadows it."""
+    table, both = Table(), [("forward", 3.0), ("backprop", 5.0)]
+    for number in range(60 - less):
+        table.step(number, [both, both])
+    for number in range(60 - less, 60)[: 1 if hangs else None]:
+        begin = table.now + 8 * MS
+        end = begin + (12_000 if hangs else 1) * MS
+        table.span(0, begin - 8 * MS, begin - 5 * MS, "forward", step=number)
+        table.span(0, begin - 5 * MS, begin, "backprop", step=number)
+        for rank, op in enumerate(("allreduce", "barrier" if hangs else "allreduce")):
+            about = {"op": op, "step": number, "seq": table.calls}
+            table.span(rank, begin, end, "reduction", communicator="w", **about)
+        table.now, table.calls = end, table.calls + 1
+    return table.analyze()
+
+
+@pytest.mark.parametrize("less", [1, 3])
+def test_a_hang_after_uneven_inputs(less: int) -> None:
+    """Rank 1 is in the barrier at the end while rank 0 waits for gradients: advice is about inputs."""
+    report = uneven(less, hangs=True)
+    found = report.findings[0]
+    assert (report.verdict.kind, found.ranks) == ("desync", (1,))
+    assert f"Rank 1 ended training after step {59 - less}" in found.sentence
+    assert ADVICE_IF_UNEVEN in report.verdict.action
+
+
+def test_a_rank_that_shadows_the_others_had_fewer_batches() -> None:
+    """Within Join nobody hangs and nobody left: no restart is advised."""
+    report = uneven(10, hangs=False)
+    assert [one.kind for one in report.findings if one.category == "fault"] == ["uneven_inputs"]
+    assert report.findings[0].ranks == (1,)
+    assert ADVICE_IF_UNEVEN in report.verdict.action
+    assert "restart" not in report.verdict.action
+
+
+def test_as_many_batches_on_all_ranks_are_no_uneven_inputs() -> None:
+    assert uneven(0, hangs=True).findings == ()
+
+
 @pytest.mark.parametrize("is_noisy", [False, True], ids=["quiet", "noisy"])
 @pytest.mark.parametrize("gathers", [10, 60])
 def test_a_loop_of_gathers_keeps_its_steps(gathers: int, is_noisy: bool) -> None:  # noqa: FBT001

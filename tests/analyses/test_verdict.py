@@ -11,6 +11,7 @@ from support.runs.traces import call, span, trace_of
 from tracelens.accounting import phases
 from tracelens.facts import Facts
 from tracelens.load import prepare
+from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import Finding
 from tracelens.model.verdict import Ledger, Loss, Verdict
 from tracelens.verdicts import conclusion
@@ -79,6 +80,35 @@ def test_a_healthy_run_says_how_much_is_useful() -> None:
     assert (found.state, found.headline) == ("healthy", "HEALTHY: 92 % of the time is useful")
     assert found.why.endswith("the largest: 8.0 % exposed communication.")
     assert "Nothing to fix" in found.action
+
+
+@pytest.mark.parametrize(
+    ("kind", "saving", "action"),
+    [
+        (
+            "update_gap",
+            0.072,
+            "Nothing must be fixed; up to 7.2 % of the job could be saved. "
+            + KINDS["update_gap"].action,
+        ),
+        (
+            "ps_cpu_bound",
+            None,
+            "Nothing must be fixed; an unknown share of the job could be saved.",
+        ),
+        ("update_gap", 0.0, "Nothing to fix: compare"),
+        ("clock_jump", None, "Nothing to fix: compare"),
+    ],
+)
+def test_nothing_to_fix_is_only_said_where_nothing_is_to_be_gained(
+    kind: str, saving: float | None, action: str
+) -> None:
+    """A healthy run with a small opportunity has that opportunity's advice as its next step."""
+    small = Finding(kind=kind, category="opportunity", sentence="Gaps.", saving=saving)
+    less = Finding(kind="small_messages", category="opportunity", sentence="Many.", saving=0.0)
+    found = concluded(Loss("transfer", 0.05, "known"), useful=0.95, findings=(less, small))
+    assert found.state == "healthy"
+    assert found.action.startswith(action)
 
 
 def test_a_bottleneck_names_what_would_help() -> None:

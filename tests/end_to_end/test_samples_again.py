@@ -24,7 +24,7 @@ FEW: Final = 6  # steps, where structure is all that is compared
 # What a busy machine cannot do to a run: such a fault is one of ours.
 NEVER: Final = {
     *("missing_rank", "truncated_trace", "dropped_events", "desync", "hang"),
-    *("world_change", "clock_jump"),
+    *("world_change", "uneven_inputs", "clock_jump"),
 }
 SLOW: Final = "--slow-ms=100"
 # Others are recorded again in test_random_faults, with faults drawn at random.

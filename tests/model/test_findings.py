@@ -173,5 +173,5 @@ def test_whom_a_finding_is_about() -> None:
     assert subject(host) == "host node7"
     assert subject(replace(of("ps_hot_shard", 0.3), shards=(4,))) == "PS 4"
     wandering = replace(of("straggler", 0.3, (1, 2, 3)), pattern="migrating")
-    assert subject(wandering) == "3 ranks in turns"
+    assert subject(wandering) == "3 ranks at different times"
     assert not subject(of("slow_all", 0.3, (0, 1)))

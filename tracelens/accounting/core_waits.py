@@ -152,7 +152,7 @@ def core_wait_of_all(
 
 
 def is_busy(core_wait: float) -> bool:
-    """Return whether ranks wait for cores so long that what they compute says little of them.
+    """Return whether ranks wait for cores so long that it is not known who computes slowly.
 
     `core_wait` is that of the run, as a share of the time of steps.
     """

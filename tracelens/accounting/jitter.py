@@ -1,4 +1,4 @@
-"""Jitter: what of ranks' waits is chance, as they wait for each other in turns.
+"""Jitter: what of ranks' waits is chance, as they wait now for one, now for another.
 
 Of n ranks some are always a little later than others: where all wait as long for one as for another, a
 step as for the next, nothing is wrong. Two things are no jitter: what they wait for one rank beyond what

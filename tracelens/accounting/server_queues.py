@@ -3,9 +3,11 @@
 A push is queued from when its shard has it until the shard begins to serve it. A pull, or the reply to a
 push, waits until the last push of its step (and variable) is sent, as ranks wait in a collective for the
 last one; while that, or the pull itself, is on its way to a shard with nothing to do, it is transfer;
-then it is queued again. Where one update joins what several workers pushed, a worker without any open
-request still waits for it while it is blocked: a barrier (a token, a lock) lets all go on after the
-update. Each moment of a worker counts for the request that is served last of those queued in it.
+then it is queued again. Where a shard did not record when it received requests, they are queued while
+it is at work, and on their way while it is not. Where one update joins what several workers pushed, a
+worker without any open request still waits for it while it is blocked: a barrier (a token, a lock) lets
+all go on after the update. Each moment of a worker counts for the request that is served last of those
+queued in it.
 """
 
 from __future__ import annotations
@@ -73,11 +75,15 @@ def _joined(asked: pl.DataFrame, served: pl.DataFrame, *, parted: bool) -> pl.Da
             replied=pl.col("start_ns").filter(of_op["reply"]).min(),
             held=pl.coalesce("shard", "rank").first(),
         )
+        .with_columns(unseen=pl.col("received").is_null().all().over("held"))
     )
     earlier = pl.lit(parted) & pl.col("received").is_null() & pl.col("replied").is_not_null()
+    served_unseen = pl.col("unseen") & pl.col("begun").is_not_null()
     return (
         asked.filter(pl.col("op").is_in(["push", "pull"]))
-        .join(times.filter(pl.col("received").is_not_null() | earlier), on="request")
+        .join(
+            times.filter(pl.col("received").is_not_null() | earlier | served_unseen), on="request"
+        )
         .with_columns(
             pl.coalesce("shard", "held").alias("shard"),
             pl.col("key").fill_null(-1),
@@ -93,12 +99,13 @@ def _open(known: pl.DataFrame, *, parted: bool) -> list[pl.DataFrame]:
     is too busy to take it in.
     """
     asking, replied = pl.col("op") == "pull", pl.col("replied").is_not_null()
-    begin = pl.when(asking).then("start_ns").otherwise(pl.max_horizontal("start_ns", "received"))
+    got = pl.max_horizontal("start_ns", "received")  # of one that nobody saw arrive: when it begins
+    begin = pl.when(asking).then("start_ns").otherwise(got)
     before = known.select(
         *_ABOUT,
         for_update=pl.lit(value=False),
         for_pushes=asking,
-        there_ns=pl.when(asking).then("received"),
+        there_ns=pl.when("unseen").then("begun").when(asking).then("received"),
         start_ns=begin,
         end_ns=pl.min_horizontal("until", "begun"),
     )

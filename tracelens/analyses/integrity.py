@@ -3,7 +3,8 @@
 Such findings have no saving; they come first in a report, since they bound what the rest can show. Of
 several processes that were cut off together, the one that the others were waiting for was first: it is
 named, with the span that was open in it. Ranks that the end of the recording left blocked in a
-collective tell who never entered it.
+collective tell who never entered it. Where calls do not match since a rank ended its training loop
+before the others, that is said (`accounting/early_ends.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tracelens.model.shown import Shown
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
 if TYPE_CHECKING:
+    from tracelens.accounting.early_ends import EarlyEnd
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
@@ -48,8 +50,8 @@ def run(facts: Facts) -> Integrity:
         *_damaged(trace),
         *_missing(trace),
         *_dropped(trace),
-        *_desync(trace),
-        *_hangs(trace),
+        *_desync(facts),
+        *_hangs(facts),
         *_jumps(trace),
     ]
     return Integrity(spans, tuple(findings))
@@ -235,12 +237,32 @@ def _dropped(trace: Trace) -> list[Finding]:
     ]
 
 
-def _desync(trace: Trace) -> list[Finding]:
+def _desync(facts: Facts) -> list[Finding]:
+    trace = facts.trace
+    notes = [note for note in trace.notes if note.kind == "desync"]
+    early = facts.early_end if notes else None
     return [
-        Finding.of("desync", {"note": note.sentence})
-        for note in trace.notes
-        if note.kind == "desync"
+        Finding.of(
+            "desync",
+            {"note": note.sentence},
+            more=_describe_early_end(early),
+            ranks=early.ranks if early else (),
+            evidence={"ended_early": list(early.ranks)} if early else {},
+        )
+        for note in notes
     ]
+
+
+def _describe_early_end(early: EarlyEnd | None) -> list[str]:
+    """Return who ended its training loop before the others, as a sentence."""
+    if early is None:
+        return []
+    ranks = fmt.capital(fmt.listing("rank", early.ranks))
+    sentence = (
+        f"{ranks} ended training after step {early.last_step}, and others began step "
+        f"{early.others_step}: ranks had unequal numbers of batches."
+    )
+    return [sentence]
 
 
 def _jumps(trace: Trace) -> list[Finding]:
@@ -282,17 +304,24 @@ def _blocked_at_end(trace: Trace) -> list[dict[str, Any]]:
     )
 
 
-def _hangs(trace: Trace) -> list[Finding]:
+def _hangs(facts: Facts) -> list[Finding]:
     """Report ranks that ended in good order while others waited in a collective without them."""
+    trace = facts.trace
     ended = set(trace.workers.filter("complete")["rank"])
+    left = [blocked for blocked in _blocked_at_end(trace) if blocked["absent"] in ended]
+    early = facts.early_end if left else None
     return [
         Finding.of(
             "hang",
             {"rank": str(blocked["absent"]), "blocked": _clause(blocked)},
+            more=_describe_early_end(early),
             ranks=(blocked["absent"],),
             steps=(blocked["step"], blocked["step"]) if blocked["step"] >= 0 else None,
-            evidence={"waiting": blocked["ranks"], "call": blocked["seq"]},
+            evidence={
+                "waiting": blocked["ranks"],
+                "call": blocked["seq"],
+                **({"ended_early": list(early.ranks)} if early else {}),
+            },
         )
-        for blocked in _blocked_at_end(trace)
-        if blocked["absent"] in ended
+        for blocked in left
     ]

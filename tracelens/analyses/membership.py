@@ -5,7 +5,8 @@ left if its last step is an earlier one and ended earlier, both by more than a f
 being whole. Restarts with another number of ranks are seen by the world size that processes report: a
 rank of the job's earlier life alone has left, however its recording ended; one of both has not joined.
 The process that stands for a rank left behind knows another world size, and was over before the first
-process of the latest life had begun.
+process of the latest life had begun. Ranks that ended before the others, which formed no communicator
+without them, had fewer batches.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 
 if TYPE_CHECKING:
+    from tracelens.accounting.early_ends import EarlyEnd
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
@@ -31,6 +33,8 @@ __all__ = ["EPOCH_COLUMNS", "Membership", "run"]
 MAX_EPOCHS_SHOWN: Final = 64  # rows: a report shows no more [policy]
 # steps, and their usual time: ranks that begin or end no further apart do so together [calibrate]
 MAX_STEPS_APART: Final = 3
+# steps: ranks that end training fewer before the others do so together with them [chosen]
+MIN_FEWER_STEPS_IF_UNEVEN: Final = 4
 
 EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "first_step": pl.Int32(),
@@ -60,9 +64,22 @@ def run(facts: Facts) -> Membership:
     periods = _presence(trace, facts.roles.server)
     epochs = _epochs(periods)
     worlds = _worlds(trace)
-    if periods.is_empty() or (epochs.height < 2 and len(worlds) < 2):
-        return Membership(epochs, ())
-    return Membership(epochs, (_finding(periods, epochs, worlds),))
+    has_changed = len(worlds) > 1 or epochs["joined"].count() or _met_anew(trace, epochs)
+    if has_changed and not periods.is_empty():
+        return Membership(epochs, (_finding(periods, epochs, worlds),))
+    early = facts.early_end
+    if early and early.apart_ns > 0 and early.steps_fewer >= MIN_FEWER_STEPS_IF_UNEVEN:
+        return Membership(epochs, (_uneven(early),))
+    return Membership(epochs, (_finding(periods, epochs, worlds),) if epochs.height > 1 else ())
+
+
+def _met_anew(trace: Trace, epochs: pl.DataFrame) -> bool:
+    """Return whether ranks formed another communicator once others had left."""
+    if epochs.height < 2:
+        return False
+    first = int(epochs["first_step"][1])
+    steps = (grid.step[grid.step >= 0] for grid in trace.calls)
+    return any(one.min() >= first for one in steps if len(one))
 
 
 def _presence(trace: Trace, server: int | None) -> pl.DataFrame:
@@ -141,6 +158,21 @@ def _finding(periods: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> 
         ranks=tuple(ranks),
         steps=steps,
         evidence={"ranks_by_epoch": counts, "worlds": worlds},
+    )
+
+
+def _uneven(early: EarlyEnd) -> Finding:
+    """Report ranks that ended training before the others, in a job whose ranks are always the same."""
+    return Finding.of(
+        "uneven_inputs",
+        {
+            "who": fmt.capital(fmt.listing("rank", early.ranks)),
+            "last": str(early.last_step),
+            "end": str(early.others_step),
+        },
+        ranks=early.ranks,
+        steps=(early.last_step + 1, early.others_step),
+        evidence={"ended_early": list(early.ranks)},
     )
 
 

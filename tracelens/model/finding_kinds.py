@@ -423,6 +423,20 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         ),
     ),
     FindingKind(
+        kind="uneven_inputs",
+        title="Uneven inputs",
+        group="trace",
+        category="fault",
+        action=(
+            "Give all ranks equally many batches (drop_last=True, DistributedSampler), or, with uneven "
+            "inputs, train within Join (torch.distributed.algorithms.join)."
+        ),
+        sentence=(
+            "{who} ended training after step {last}, the others after step {end}: ranks had unequal "
+            "numbers of batches. Ranks are compared only in the steps that they share."
+        ),
+    ),
+    FindingKind(
         kind="stale_worker",
         title="Stale worker",
         group="servers",

@@ -187,7 +187,7 @@ def subject(finding: Finding) -> str:
     if finding.shards:
         return fmt.listing("PS", finding.shards)
     if finding.pattern == "migrating":
-        return f"{fmt.count(len(finding.ranks), 'rank')} in turns"
+        return f"{fmt.count(len(finding.ranks), 'rank')} at different times"
     return fmt.listing("rank", finding.ranks)
 
 

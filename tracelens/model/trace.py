@@ -382,10 +382,12 @@ class Trace:
 
     @property
     def expected_ranks(self) -> int:
-        """World size as the processes report it; at least the ranks seen."""
+        """World size as the processes report it; at least the ranks seen, and those before the last."""
         world = self.processes["world"].max() if self.processes.height else 0
+        last = self.workers["rank"].max()
+        numbered = last + 1 + self.shards.height if isinstance(last, int) else 0
         seen = self.processes.filter(pl.col("main")).height
-        return max(int(world) if isinstance(world, int) else 0, seen)
+        return max(int(world) if isinstance(world, int) else 0, seen, numbered)
 
     def with_(self, **changes: Any) -> Self:
         """Return a copy with some fields replaced; `arrivals` replace the calls."""

@@ -24,7 +24,7 @@ class Loss:
     - ``finding``: the finding with the number `finding` in the report, from 0;
     - ``known``: the category says it all; of ``wait``, a rank that serves others waits until they ask;
     - ``bubble``: stages of a pipeline wait for each other as its schedule makes them;
-    - ``jitter``: ranks wait for each other in turns, as much for one as for another, in many steps;
+    - ``jitter``: ranks wait now for one rank, now for another, as much for each, in many steps;
     - ``launching``: devices wait until the host queues work for them;
     - ``uncovered``: all ranks ran code that no span covers, and of which nothing more is known;
     - ``unexplained``: nothing that was recorded says why.

@@ -47,6 +47,9 @@ _BEHIND: Final = "unexpected content after document"
 _BEGIN_BYTES: Final = 1 << 16
 _NO_NUMBER: Final = re.compile(rb"(?<=[:\s,\[])[-+]?(?:nan|inf|infinity)\b", re.IGNORECASE)
 _ESCAPE: Final = re.compile(rb'\\(?!["\\/bfnrtu])')
+# A text, which stays, or a comma with nothing behind it.
+_STRAY_COMMA: Final = re.compile(rb'("(?:[^"\\]|\\.)*")|,(?=\s*[\]},])', re.DOTALL)
+_BEFORE: Final = b"\xef\xbb\xbf \r\n\t"  # the first character: a byte order mark, space
 _SURROGATE: Final = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _LONG: Final = re.compile(rb'"ts"\s*:\s*-?\d{13}')
 _EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
@@ -59,7 +62,7 @@ def begin_of_events(path: Path) -> bytes:
             begin = b"".join(_first(_plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
     except (OSError, EOFError, NotATrace, zlib.error):
         return b""
-    return begin.lstrip(b"\xef\xbb\xbf \r\n\t")
+    return begin.lstrip(_BEFORE)
 
 
 def looks_like_events(path: Path) -> bool:
@@ -89,6 +92,7 @@ class EventStream:
     cut: bool = False
     damage: str = ""
     read_bytes: int = 0
+    lost_facts: bool = False  # what stands beside the events is there, and no JSON
     _ended: bool = False
     _is_list: bool = False
     _short: bool | None = None  # times have few digits; null = not known yet
@@ -139,15 +143,14 @@ class EventStream:
         """Read up to the first event; return what was read beyond."""
         head = b""
         for part in parts:
-            head += part
-            stripped = head.lstrip(b"\xef\xbb\xbf \r\n\t")
-            if stripped[:1] == b"[":
+            head = (head + part).lstrip(_BEFORE)
+            if head[:1] == b"[":
                 self._is_list = True
-                return stripped[1:]
-            if stripped and self.lines:
+                return head[1:]
+            if head and self.lines:
                 self._is_list = True
-                return stripped
-            if stripped and stripped[:1] != b"{":
+                return head
+            if head and head[:1] != b"{":
                 break
             found = _KEY.search(head)
             if found:
@@ -169,6 +172,7 @@ class EventStream:
         if isinstance(found, dict):
             self.facts |= found
         else:
+            self.lost_facts = True
             self.lost += text.count(_PHASE)
             self._note("what stands beside its events is not JSON")
 
@@ -328,7 +332,7 @@ def _repaired_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
 
 def _patiently(text: bytes) -> Any:
     repaired = _ESCAPE.sub(rb"\\\\", _NO_NUMBER.sub(b"null", text))
-    repaired = _SURROGATE.sub(rb"\\ufffd", repaired)
+    repaired = _STRAY_COMMA.sub(rb"\1", _SURROGATE.sub(rb"\\ufffd", repaired))
     try:
         return json.loads(repaired.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):

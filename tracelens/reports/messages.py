@@ -41,7 +41,7 @@ CAUSES: Final = {
 }
 _BY_CAUSE: Final = {
     "bubble": "pipeline bubble",
-    "jitter": "in turns",
+    "jitter": "for no rank in particular",
     "launching": "devices wait for launches",
 }
 _KNOWN: Final = {"wait": "server that waits for requests"}

@@ -54,6 +54,8 @@ def advise(finding: Finding) -> str:
     samples = evidence.get("samples")
     if samples:
         return f"Look at this code of {ranks}: {path_text(samples['path'])}."
+    if evidence.get("ended_early"):
+        return KINDS["uneven_inputs"].action
     if finding.kind not in {"straggler", "slow_all", "slow_host", "data_stall"}:
         return KINDS[finding.kind].action
     measured = (
@@ -78,7 +80,7 @@ def _by_period(finding: Finding) -> str | None:
 
 
 def _name_ranks(finding: Finding) -> str:
-    """Name the ranks that a finding is about, also of those that are delayed in turns."""
+    """Name the ranks that a finding is about, also of those that are delayed at different times."""
     return fmt.listing("rank", finding.ranks) if finding.ranks else subject(finding) or "all ranks"
 
 

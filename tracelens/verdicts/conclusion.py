@@ -73,6 +73,9 @@ _RECORD_ALONE: Final = (
     "Record again where nothing else runs, or give each rank cores of its own (mpiexec -bind-to "
     "core, taskset) and no more threads than these."
 )
+_BUSY_MACHINE: Final = (
+    "Ranks waited for a core while they computed, so it is not known whether any rank is slow."
+)
 _RECORD_TASKS: Final = (
     "Wrap a task in a span (tl.span), with the sort of task in its name, or record with "
     "--sample; of at least 30 tasks a worker it is judged who is slow."
@@ -118,9 +121,23 @@ def conclude(
         "healthy",
         f"HEALTHY{where}: {fmt.percent(ledger.useful)} of the time is useful",
         _describe_largest_loss(ledger),
-        "Nothing to fix: compare later runs with this one (tracelens serve A B).",
+        _advise_if_healthy(findings),
         scope,
     )
+
+
+def _advise_if_healthy(findings: Sequence[Finding]) -> str:
+    """Return what to do next where nothing must be fixed: the advice that gains most, if any gains."""
+    gains = [
+        one
+        for one in findings
+        if KINDS[one.kind].group != "trace" and (one.saving is None or one.saving > 0)
+    ]
+    if not gains:
+        return "Nothing to fix: compare later runs with this one (tracelens serve A B)."
+    best = max(gains, key=lambda one: one.saving or 0.0)
+    gain = f"up to {fmt.percent(best.saving)}" if best.saving else "an unknown share"
+    return f"Nothing must be fixed; {gain} of the job could be saved. {advise(best)}"
 
 
 def _too_little(summary: Summary, ledger: Ledger) -> tuple[str, str, str]:
@@ -233,14 +250,14 @@ def _held_up_by_the_machine(findings: Sequence[Finding]) -> tuple[str, str, str]
 
 
 def _busy(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
-    """Return that ranks waited for cores for so long that what they compute says little of them."""
+    """Return that ranks waited for cores for so long that it is not known who computes slowly."""
     waited = _waited_for_cores(facts)
     if waited is None:
         return None
     headline = f"INCONCLUSIVE: the machine was busy: ranks waited for a core {waited} of the time"
     awaited = awaited_text(facts, ledger)
     certain = f" Waits between ranks are as recorded: {awaited}." if awaited else ""
-    return headline, f"What ranks compute says little of them.{certain}", _RECORD_ALONE
+    return headline, f"{_BUSY_MACHINE}{certain}", _RECORD_ALONE
 
 
 def _waited_for_cores(facts: Facts) -> str | None:
@@ -346,6 +363,8 @@ def _scope(
         unknown.append("what was dropped while recording")
     if any(note.kind == "unjudged" for note in notes):
         unknown.append("stragglers (too few steps or ranks)")
+    if any(note.kind == "unrecorded" for note in notes):
+        unknown.append("what binds PS shards (no 'receive' spans)")
     if trace.parted:
         unknown.append("waits for ranks that were left out")
     waited = _waited_for_cores(facts)

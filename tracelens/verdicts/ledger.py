@@ -3,7 +3,7 @@
 Findings claim losses in the order of the report, each at most what it costs; of what is left, some
 categories speak for themselves. Waiting does not: what stages of a pipeline wait for each other if all
 are alike is its bubble (`stage_imbalance.py`); a rank that serves the others waits until they ask; where
-ranks wait for each other in turns, as much for one as for another and in many steps, it is jitter
+ranks wait now for one rank, now for another, as much for each and in many steps, it is jitter
 (`jitter.py`); what they wait for one rank beyond that, or in few steps, is unexplained. Where time in
 code that no span covers is a loss, it is uncovered, and what ranks have of it beyond their peers is
 unexplained. It is none where no computation is recorded, or whoever is free takes the next task of a

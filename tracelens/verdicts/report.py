@@ -9,6 +9,7 @@ import numpy as np
 from tracelens import plugins
 from tracelens.accounting import efficiency, phases
 from tracelens.analyses import ANALYSES
+from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stragglers.findings import Stragglers
 from tracelens.distil.outline import outlined
 from tracelens.facts import Facts
@@ -131,10 +132,13 @@ def _added(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[Note]]:
 
 
 def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
-    """Return what could not be judged, as a note of the report."""
-    found = results["stragglers"]
-    statement = found.statement if isinstance(found, Stragglers) else None
-    return (Note(file="", sentence=statement, kind="unjudged"),) if statement else ()
+    """Return what could not be judged, as notes of the report."""
+    ranks, servers = results["stragglers"], results["shards"]
+    statements = {
+        "unjudged": ranks.statement if isinstance(ranks, Stragglers) else None,
+        "unrecorded": servers.statement if isinstance(servers, Shards) else None,
+    }
+    return tuple(Note("", sentence, kind) for kind, sentence in statements.items() if sentence)
 
 
 def _spans(trace: Trace, process: int) -> int:

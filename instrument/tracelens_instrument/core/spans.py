@@ -173,7 +173,7 @@ class PythonSpan(metaclass=_Handle):
     """A kind of work, named once: ``with SPAN:`` or ``with SPAN(nbytes=n):`` records a piece of it.
 
     May be used by all threads, inside itself, and in signal handlers. Where coroutines of one thread
-    use a handle in turns, use ``with SPAN():``, which keeps its state apart from the thread's.
+    use a handle alternately, use ``with SPAN():``, which keeps its state apart from the thread's.
 
     A handle holds the functions that `with` calls, made once: binding methods takes half the time of
     a `with`.

@@ -109,7 +109,9 @@ def test_a_file_that_says_no_rank_is_asked_about() -> None:
         tl.open(file)
     trace = tl.open(file, rank_of={file.name: 3})
     assert trace.processes["rank"].to_list() == [3]
-    assert tl.analyze(trace).verdict.headline == "INCONCLUSIVE: no kernel is recorded"
+    assert tl.analyze(trace).verdict.headline == "INCONCLUSIVE: only rank 3 of 4 is here"
+    alone = tl.open(file, rank_of={file.name: 0})
+    assert tl.analyze(alone).verdict.headline == "INCONCLUSIVE: no kernel is recorded"
 
 
 @pytest.mark.parametrize(

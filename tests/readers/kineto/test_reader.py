@@ -109,6 +109,92 @@ def test_a_rank_that_no_file_says_is_asked_for(
     assert main(["info", "--rank-of", "0.json=-1", str(tmp_path)]) == 2
 
 
+def spoilt(rank: int, kind: str) -> bytes:
+    """Return a profile as editors and scripts of users leave it behind."""
+    content = profile(rank)
+    if kind == "rank as text":
+        content["distributedInfo"] |= {"rank": str(rank), "world_size": "2"}
+    text = json.dumps({"list": [{"a": 1}], **content, "more": {"a": "},]"}})
+    if kind == "comma in front":
+        text = text.replace('{"a": 1}]', '{"a": 1},]', 1)
+    elif kind == "comma in an event":
+        text = text.replace('"ph": "X",', '"ph": "X",,', 1)
+    elif kind == "stray comma behind":
+        text = text.removesuffix("}") + ",}"
+    return text.encode("utf-8-sig" if kind == "byte order mark" else "utf-8")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["byte order mark", "rank as text", "comma in front", "comma in an event", "comma behind"],
+)
+def test_what_others_can_read_is_read(kind: str, tmp_path: Path) -> None:
+    """A byte order mark, a comma too many, a number as a text: nothing of the profile is lost."""
+    for rank in (0, 1):
+        (tmp_path / f"{rank}.json").write_bytes(spoilt(rank, kind))
+    trace = tl.open(tmp_path)
+    whole = tl.open(TWO_RANKS)
+    assert [note.kind for note in trace.notes if note.kind in {"dropped", "truncated"}] == []
+    assert trace.processes["rank"].to_list() == [0, 1]
+    assert trace.events.collect().height == whole.events.collect().height
+    stream = EventStream(tmp_path / "0.json")
+    assert sum(map(len, stream.pieces())) > 0
+    assert stream.facts["more"] == {"a": "},]"}
+
+
+def test_why_a_rank_is_not_known_is_what_stands_in_the_file(tmp_path: Path) -> None:
+    """Damage in front of the events is no profile without distributedInfo, nor is one without a rank."""
+    text = json.dumps(profile())
+    file = tmp_path / "a.json"
+    file.write_text(text.replace('"distributedInfo": {', '"distributedInfo": {oops', 1))
+    with pytest.raises(UnusableInput, match="what stands beside its events is not JSON"):
+        tl.open(file)
+    file.write_text(text.replace('"rank": 0', '"rank": -1', 1))
+    with pytest.raises(UnusableInput, match="its distributedInfo has no valid rank"):
+        tl.open(file)
+
+
+def test_rank_1_alone_is_not_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever is rank 1 has a rank 0 beside it, though the file does not say how many there are."""
+    content = profile(1)
+    content["distributedInfo"] = {"backend": "gloo", "rank": 1}
+    written(tmp_path / "rank1.json", content)
+    assert main(["info", str(tmp_path)]) == 0
+    assert "ranks        1 of 2 (rank 1)" in capsys.readouterr().out
+
+
+def advice_of(content: dict[str, Any], file: Path) -> dict[str, str]:
+    """Return what is missing in a profile, with the advice."""
+    recognition = tl.open(written(file, content), rank_of={file.name: 0}).recognition
+    assert recognition
+    return {gap.missing: gap.advice for gap in recognition.gaps}
+
+
+def test_advice_is_checked_against_the_file(tmp_path: Path) -> None:
+    """CPU activities that are there are not asked for, nor is prof.step() without a schedule."""
+    about = {"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "dur": 5}
+    operators = [about | {"name": "aten::mul", "ts": 10 * n} for n in range(50)]
+    advice = advice_of({"schemaVersion": 1, "traceEvents": operators}, tmp_path / "a.json")
+    phases = advice["none of 50 operators and annotations says a phase of training"]
+    assert "record_function" in phases
+    assert "Activit" not in phases
+    assert "schedule=" in advice["no step is marked (ProfilerStep#)"]
+    kernels = [about | {"cat": "kernel", "name": "gemm", "ts": 10 * n} for n in range(50)]
+    advice = advice_of({"schemaVersion": 1, "traceEvents": kernels}, tmp_path / "b.json")
+    assert "ProfilerActivity.CPU" in advice["no operator and no annotation is recorded"]
+
+
+def test_steps_of_old_profilers_are_steps(tmp_path: Path) -> None:
+    """They wrote ranges as operators; nobody is told to mark what is marked."""
+    content = on_a_device(8, 900)
+    for event in content["traceEvents"]:
+        if event["cat"] == "user_annotation":
+            event["cat"] = "Operator"
+    advice = advice_of(content, tmp_path / "a.json")
+    assert not any("step" in missing for missing in advice)
+    assert tl.open(tmp_path / "a.json").steps["step"].to_list() == list(range(8))
+
+
 def test_two_files_of_one_rank_at_once_are_refused(tmp_path: Path) -> None:
     """Two windows of one rank are not: they are one rank."""
     written(tmp_path / "a.json", profile())

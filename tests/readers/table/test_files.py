@@ -209,3 +209,23 @@ def test_readers_agree_on_whose_a_file_is(tmp_path: Path) -> None:
         assert [reader.sniff(place) for reader in READERS].count(True) == 1
     first = next(reader for reader in READERS if reader.sniff(tmp_path / "events.arrow"))
     assert first.name == "table of spans"
+
+
+@pytest.mark.parametrize("name", ["events.parquet", "events.csv", "no-suffix"])
+@pytest.mark.parametrize("one_clock", [False, True])
+def test_a_folder_with_one_table_is_that_table(
+    name: str, tmp_path: Path, *, one_clock: bool
+) -> None:
+    """Other files beside it do not matter; hidden ones are none of it."""
+    WRITERS[name](table_of(simulated(SLOW)), tmp_path / name)
+    (tmp_path / "README.txt").write_text("a training")
+    (tmp_path / ".hidden.csv").write_text(SMALL)
+    trace = load.open(tmp_path, one_clock=one_clock)
+    assert trace.workers.height == load.open(tmp_path / name).workers.height
+
+
+def test_of_several_tables_in_a_folder_one_is_to_be_named(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(SMALL)
+    with pytest.raises(TraceLensError, match="it holds 2 tables of spans, name one of them"):
+        load.open(tmp_path)

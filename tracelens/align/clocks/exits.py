@@ -45,6 +45,8 @@ GATE: Final = 3.0
 GATE_BLOCK: Final = 8  # collectives that say what a clock shows for a while
 MAD_TO_SIGMA: Final = 1.4826
 SMALLEST_PIECE_NS: Final = 1_000.0
+FAR_EXIT: Final = 0.9  # quantile of how far single exits are from the lines beside a jump
+CLEAR_JUMP: Final = 3.0  # times as high as that is a jump
 MIN_COLLECTIVES: Final = 3
 VISIBLE: Final = 5.0
 CLEARLY_LAST_NS: Final = 100_000.0  # more than lags can be
@@ -208,15 +210,14 @@ def _pieces(
     """Return knots for what is left of a clock: one jump, if it is one, else wander."""
     steps = np.abs(np.diff(levels))
     at = int(steps.argmax())
-    if steps[at] > np.ptp(levels) / 2 and steps[at] > 8 * np.median(steps):
-        near = np.concatenate(parts[max(at - 1, 0) : at + 3])
-        return _jump(t, rest, _split(rest, near))
     both = steps[:-1] + steps[1:]  # a jump within a block is half before its level, half after it
-    at = int(both.argmax())
-    if both[at] > 0.9 * np.ptp(levels) and both[at] > 16 * np.median(steps):
-        near = np.concatenate(parts[max(at - 1, 0) : at + 4])
-        return _jump(t, rest, _split(rest, near))
-    return (
+    around = int(both.argmax())
+    jump = None
+    if steps[at] > np.ptp(levels) / 2 and steps[at] > 8 * np.median(steps):
+        jump = _jump(t, rest, np.concatenate(parts[max(at - 1, 0) : at + 3]))
+    elif both[around] > 0.9 * np.ptp(levels) and both[around] > 16 * np.median(steps):
+        jump = _jump(t, rest, np.concatenate(parts[max(around - 1, 0) : around + 4]))
+    return jump or (
         np.concatenate([[-FAR], middle, [FAR]]),
         np.concatenate([levels[:1], levels, levels[-1:]]),
         (),
@@ -234,15 +235,23 @@ def _split(rest: Floats, near: Indices) -> int:
 
 
 def _jump(
-    t: Floats, rest: Floats, split: int
-) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]]:
-    """Fit a line on each side; the jump itself lies between two collectives."""
-    split = min(max(split, 1), len(t) - 1)
+    t: Floats, rest: Floats, near: Indices
+) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]] | None:
+    """Fit a line on each side; the jump itself lies between two of the collectives `near` it.
+
+    None where it is not clearly higher than single exits scatter around these lines.
+    """
+    split = min(max(_split(rest, near), 1), len(t) - 1)
     left, right = _line_of_side(t[:split], rest[:split]), _line_of_side(t[split:], rest[split:])
     at = (t[split - 1] + t[split]) / 2
     knots_s = np.array([-FAR, at - 0.5, at + 0.5, FAR])  # within a nanosecond
     knots = np.concatenate([left.at(knots_s[:2]), right.at(knots_s[2:])])
-    return knots_s, knots, ((float(at), float(knots[2] - knots[1])),)
+    height = float(knots[2] - knots[1])
+    apart = np.concatenate([rest[:split] - left.at(t[:split]), rest[split:] - right.at(t[split:])])
+    scatter = float(np.quantile(np.abs(apart), FAR_EXIT))
+    if abs(height) < max(CLEAR_JUMP * scatter, SMALLEST_PIECE_NS):
+        return None
+    return knots_s, knots, ((float(at), height),)
 
 
 def _line_of_side(t: Floats, rest: Floats) -> Line:

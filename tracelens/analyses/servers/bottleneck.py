@@ -3,7 +3,9 @@
 Where workers are queued or transfer for a tenth of their time, each shard's windows are looked at
 (`utilisation.py`). It is bound by its **processor** if that is at work for 80 % of the push window, by
 the **network** if its link is for 80 % of both windows and the processor for less than a quarter, by
-**incast** if a third of the goodput that its link reaches with fewer messages is lost with many. A
+**incast** if a third of the goodput that its link reaches with fewer messages is lost with many. A part
+that is at work for less than a quarter is never named as what binds servers that are all alike, whatever
+a faster one would save, and neither link nor incast where receiving was not recorded. A
 shard that takes 1.5 times as long per byte as the others is a fault, as is incast; servers that are all
 alike are an opportunity, priced as if each had twice the processor, or bandwidth. What fixing it saves
 is what the matching edit of the replay saves; where that has no answer, it is null, and says why.
@@ -41,6 +43,8 @@ MIN_COLLAPSE_IF_INCAST: Final = 1.5
 # share of the push window: a link that receives for less does not bind [calibrate]
 MIN_RECEIVING_SHARE_IF_INCAST: Final = 0.5
 MIN_STEPS_TO_JUDGE_SERVERS: Final = 20  # steps: servers are not judged by fewer [calibrate]
+# share of the window: of parts that are at work for less none is said to bind at times [chosen]
+MIN_BUSY_SHARE_IF_BOUND_AT_TIMES: Final = 0.25
 # of the job: where nothing binds, what would save less is not reported [policy]
 MIN_SAVING_IF_NOTHING_BINDS: Final = 0.05
 # times: a slow shard takes as many times as long per byte as the others [calibrate]
@@ -135,14 +139,19 @@ def _what_binds(
 def _by_gain(exchange: Exchange, explained: frozenset[int]) -> list[Finding]:
     """Report shards that are slow per byte, where pushes are too far apart to fill a window.
 
-    If all are alike, report which of both would help more, or both if they help about as much.
+    If all are alike, report which of both would help more, or both if they help about as much, of those
+    that are at work for long enough.
     """
     everywhere = list(range(len(exchange.shards)))
     others = [column for column in everywhere if exchange.shards[column] not in explained]
     slower = [one for kind in _PARTS for one in _slower(exchange, others, kind)]
     if slower or explained:
         return slower
-    prices = {kind: _price_faster(exchange, everywhere, kind) for kind in _PARTS}
+    prices = {
+        kind: _price_faster(exchange, everywhere, kind)
+        for kind in _PARTS
+        if _share(exchange, everywhere, kind) >= MIN_BUSY_SHARE_IF_BOUND_AT_TIMES
+    }
     gains = {kind: price.saving for kind, price in prices.items() if price.saving is not None}
     best = max(gains.values(), default=0.0)
     if best < MIN_SAVING_IF_NOTHING_BINDS:
@@ -210,7 +219,9 @@ def _incast(exchange: Exchange, columns: list[int]) -> list[Finding]:
 
 def _slower(exchange: Exchange, columns: list[int], kind: Bound) -> list[Finding]:
     """Report shards that take longer per byte than the others."""
-    if len(exchange.shards) < 2 or exchange.moved is None:
+    if len(exchange.shards) < 2 or exchange.moved is None or not columns:
+        return []
+    if np.isnan(_share(exchange, columns, kind)):
         return []
     per_byte = _work(exchange, kind) / np.maximum(exchange.moved, 1)
     usual, patterns = np.ones(len(exchange.shards)), {}
@@ -289,7 +300,11 @@ def _work(exchange: Exchange, kind: Bound) -> Floats:
 
 
 def _share(exchange: Exchange, columns: list[int], kind: Bound) -> float:
+    """Return in what share of their windows parts of some shards are at work, nan if not recorded."""
     window = exchange.push_window + (exchange.pull_window if kind == "network" else 0)
+    shares = exchange.busy_shares()[kind == "network"]
+    if np.isnan(shares[columns]).any():
+        return float("nan")
     return float(_work(exchange, kind)[:, columns].sum() / max(window[:, columns].sum(), 1))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.phases import Phases
     from tracelens.analyses.servers.utilisation import Goodput
-    from tracelens.arrays import Floats, Ints
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.windows import WindowedReplay
 
 __all__ = ["Exchange"]
@@ -80,8 +80,17 @@ class Exchange:
         """Return the machines of some shards, by their columns, each once."""
         return tuple(dict.fromkeys(self.hosts[column] for column in columns))
 
+    @property
+    def sees_receives(self) -> Flags:
+        """Which shards recorded when they received pushes, [shard]."""
+        return np.asarray(self.received.any(axis=0))
+
     def busy_shares(self) -> tuple[Floats, Floats]:
-        """Return in what share of their windows processors, and links, are at work, [shard]."""
-        push = np.maximum(self.push_window.sum(axis=0), 1)
-        both = push + self.pull_window.sum(axis=0)
-        return self.cpu.sum(axis=0) / push, self.wire.sum(axis=0) / both
+        """Return in what share of their windows processors, and links, are at work, [shard].
+
+        nan where that was not recorded.
+        """
+        push, pull = self.push_window.sum(axis=0), self.pull_window.sum(axis=0)
+        cpu = np.where(push > 0, self.cpu.sum(axis=0) / np.maximum(push, 1), np.nan)
+        wire = self.wire.sum(axis=0) / np.maximum(push + pull, 1)
+        return cpu, np.where(self.sees_receives, wire, np.nan)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
 import polars as pl
 
 from tracelens.accounting import sampled_code
@@ -60,6 +61,7 @@ MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT: Final = 1.5
 # not judged, if more goes on without them [calibrate]
 MAX_SHARE_OF_TIME_WITHOUT_SERVERS: Final = 0.9
 
+NOT_RECORDED: Final = "not recorded"  # whether links or incast bind a shard
 SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
     "shard": pl.Int32(),
     "rank": pl.Int32(),
@@ -71,11 +73,11 @@ SHARD_COLUMNS: Final[dict[str, pl.DataType]] = {
     "queue_depth": pl.Float64(),  # mean on arrival
     "busy_share": pl.Float64(),  # of the time in which workers had requests with it
     "bytes_share": pl.Float64(),
-    "cpu_share": pl.Float64(),  # of its push windows: aggregating and applying
-    "wire_share": pl.Float64(),  # of its push and pull windows: receiving and replying
+    "cpu_share": pl.Float64(),  # of its push windows: any thread is aggregating or applying
+    "wire_share": pl.Float64(),  # of its push and pull windows: receiving or replying
     "goodput": pl.Float64(),  # bytes / ns that its link received while pushes were on it
     "best_goodput": pl.Float64(),  # the same with the number of pushes at once that is best
-    "bound": pl.String(),  # cpu, network, incast, or null where none is clear
+    "bound": pl.String(),  # cpu, network, incast, "not recorded", or null where none is clear
 }
 TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -93,7 +95,7 @@ TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
 class Shards(Shown):
     """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS.
 
-    `queues` says why workers are queued.
+    `queues` says why workers are queued, `statement` what binds shards and is not known.
     """
 
     loads: pl.DataFrame
@@ -102,6 +104,7 @@ class Shards(Shown):
     tensors: pl.DataFrame
     findings: tuple[Finding, ...]
     queues: Queues = NO_QUEUES
+    statement: str | None = None
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -135,7 +138,7 @@ def run(facts: Facts) -> Shards:
     loads = loads.with_columns(pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown)
     queues = measure_queues(trace, phases, asked, served)
     exchange = Exchange.from_sums(
-        utilisation.utilisation_by_step(served, asked),
+        utilisation.utilisation_by_step(served, asked, is_aligned=not trace.alignment.unaligned),
         phases,
         loads,
         job_ns=float(job_ns(trace)),
@@ -146,12 +149,16 @@ def run(facts: Facts) -> Shards:
     bound = classify(exchange, messages.share)
     advice = variable_placement.advise(facts.replay, asked, loads) if sized else None
     found: list[Finding] = []
+    unseen: list[int] = []
     least_exposed_ns = (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns
     if exchange.exposed.sum() >= least_exposed_ns:
         hot = [] if advice is None else _hot_shard(loads, exchange, advice)
         named = frozenset(shard for finding in hot for shard in finding.shards)
         found = [*hot, *findings(exchange, bound, messages, named)]
         found += held_requests(exchange, queues.held_ns, trace.workers.height)
+        unseen = [
+            row for row in np.flatnonzero(~exchange.sees_receives).tolist() if row not in bound
+        ]
     found = [
         sampled_code.with_code(_with_work(one, served), sampled_code.of_shards(trace, one.shards))
         for one in found
@@ -163,6 +170,18 @@ def run(facts: Facts) -> Shards:
         variable_placement.largest_tensors(asked),
         tuple(found),
         queues,
+        _describe_unseen(exchange, unseen),
+    )
+
+
+def _describe_unseen(exchange: Exchange, columns: list[int]) -> str | None:
+    """Return which shards may be bound by links or by incast, which was not recorded."""
+    if not columns:
+        return None
+    shards = fmt.listing("PS shard", [exchange.shards[column] for column in columns])
+    return (
+        f"What binds {shards} is not recorded: no 'receive' span shows how long links are busy, and "
+        "processors are not busy all the time, so it may be slow links, incast or long latency."
     )
 
 
@@ -231,13 +250,17 @@ def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
 def _with_bounds(loads: pl.DataFrame, exchange: Exchange, bound: dict[int, Bound]) -> pl.DataFrame:
     links = exchange.links
     best = [max(link.best, link.usual) if link else None for link in links]
-    cpu_share, wire_share = exchange.busy_shares()
+    cpu_share, wire_share = map(pl.Series, exchange.busy_shares())
+    bounds = [
+        bound.get(row) or (None if is_seen else NOT_RECORDED)
+        for row, is_seen in enumerate(exchange.sees_receives)
+    ]
     return loads.with_columns(
-        cpu_share=pl.Series(cpu_share),
-        wire_share=pl.Series(wire_share),
+        cpu_share=cpu_share.fill_nan(None),
+        wire_share=wire_share.fill_nan(None),
         goodput=pl.Series([link.usual if link else None for link in links], dtype=pl.Float64),
         best_goodput=pl.Series(best, dtype=pl.Float64),
-        bound=pl.Series([bound.get(row) for row in range(len(links))], dtype=pl.String),
+        bound=pl.Series(bounds, dtype=pl.String),
     ).select(*SHARD_COLUMNS)
 
 

@@ -3,8 +3,11 @@
 All times of a shard are on its own clock. The processor works while it aggregates or applies, the link
 while it receives a push or sends a reply; the window of pushes reaches from the first one's arrival to
 the last update, that of pulls from the first reply's begin to the last one's end. Utilisation is judged
-inside these windows: a synchronous job leaves its servers idle while workers compute. Asynchronous
-workers are at the same step at different times, so that theirs are as long as requests are open.
+inside these windows: a synchronous job leaves its servers idle while workers compute. A shard that did
+not record what it receives has pushes since the first worker sent one: how long its link is at work is
+not known. Asynchronous workers are at the same step at different times, so that their windows are as
+long as requests are open, or work for them goes on. A processor is at work while any of its threads is,
+for whatever step, and so is a link.
 
 Goodput is what gets through by how many messages share the link: what incast collapses. Messages on a
 link at once get equal parts of it, so a message's bytes are the sum, over the numbers n of messages
@@ -42,6 +45,14 @@ MIN_MESSAGES_OF_PART: Final = 64
 MIN_SHARE_OF_LINK_TIME_OF_COUNT: Final = 0.02
 ROUNDS_OF_GOODPUT_FIT: Final = 500  # rounds: goodputs are fitted as often [policy]
 _GROUP: Final = ("shard", "step")
+_IS_REPLY: Final = pl.col("op") == "reply"
+_IS_RECEIVED: Final = (pl.col("op") == "receive") & (pl.col("bytes").fill_null(0) > 0)
+# What a shard's processor, its link, and its link for pushes alone, are at work with.
+_AT_WORK: Final = {
+    "cpu": pl.col("op").is_in(PROCESSOR_OPS),
+    "wire": _IS_RECEIVED | _IS_REPLY,
+    "received": _IS_RECEIVED,
+}
 
 
 def served_requests(trace: Trace) -> pl.DataFrame:
@@ -73,23 +84,37 @@ def served_requests(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def utilisation_by_step(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+def utilisation_by_step(
+    served: pl.DataFrame, asked: pl.DataFrame, *, is_aligned: bool = True
+) -> pl.DataFrame:
     """Sum up what each shard was at work with in each step, ns; `asked` are the workers' requests.
 
-    `wire` is all that the link is at work with, `received` what pushes take of it.
+    `wire` is all that the link is at work with, `received` what pushes take of it. Where nothing shows
+    when pushes came, their window is 0.
     """
-    op, moved = pl.col("op"), pl.col("bytes").fill_null(0) > 0
-    received = (op == "receive") & moved
-    cpu = op.is_in(PROCESSOR_OPS)
-    by_step = served.group_by(_GROUP).agg(
-        cpu=_busy_ns(cpu),
-        wire=_busy_ns(received | (op == "reply")),
-        received=_busy_ns(received),
-        push_window=_window_ns(cpu | received),
-        pull_window=_window_ns(op == "reply"),
+    pushed = asked.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
+    is_seen = (pl.col("received") > 0).any().over("shard")
+    since_sent_ns = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
+    by_step = (
+        served.group_by(_GROUP)
+        .agg(
+            **{name: _busy_ns(part) for name, part in _AT_WORK.items()},
+            push_window=_window_ns(_AT_WORK["cpu"] | _AT_WORK["received"]),
+            pull_window=_window_ns(_IS_REPLY),
+            worked_ns=pl.col("end_ns").filter(_AT_WORK["cpu"]).max(),
+        )
+        .join(pushed, on=_GROUP, how="left")
+        .with_columns(
+            push_window=pl.when(is_seen)
+            .then("push_window")
+            .when(pl.lit(is_aligned))
+            .then(since_sent_ns)
+        )
+        .drop("worked_ns", "sent_ns")
+        .with_columns(pl.exclude(_GROUP).fill_null(0))
+        .sort(_GROUP)
     )
-    by_step = by_step.with_columns(pl.exclude(_GROUP).fill_null(0)).sort(_GROUP)
-    return _open_windows(by_step, asked) if _pushes_interleave(served) else by_step
+    return _open_windows(by_step, served, asked) if _pushes_interleave(served) else by_step
 
 
 def _busy_ns(part: pl.Expr) -> pl.Expr:
@@ -117,17 +142,26 @@ def _pushes_interleave(served: pl.DataFrame) -> bool:
     return int(begins_early.sum()) > MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE * windows.height
 
 
-def _open_windows(sums: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Make the windows of each shard as long together as any worker has a request open with it."""
-    for op in ("push", "pull"):
-        requests = asked.filter(pl.col("op") == op).sort("start_ns")
-        open_ns = requests.group_by("shard").agg(open_ns=_busy_ns(pl.lit(value=True)))
-        window = pl.col(f"{op}_window")
-        scale = pl.col("open_ns") / window.sum().over("shard").clip(lower_bound=1)
+def _open_windows(sums: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Scale sums of each shard, so that no moment counts for two steps.
+
+    Together its windows are as long as any worker has a request open with it, or it works for one.
+    """
+    columns = "shard", "start_ns", "end_ns"
+    pushes, pulls = (asked.filter(pl.col("op") == op).select(columns) for op in ("push", "pull"))
+    works = {name: served.filter(part).select(columns) for name, part in _AT_WORK.items()}
+    replies = served.filter(_IS_REPLY).select(columns)
+    every = works | {
+        "push_window": pl.concat([pushes, works["cpu"]]),
+        "pull_window": pl.concat([pulls, replies]),
+    }
+    for name, spans in every.items():
+        busy = spans.sort("start_ns").group_by("shard").agg(busy_ns=_busy_ns(pl.lit(value=True)))
+        scale = pl.col("busy_ns") / pl.col(name).sum().over("shard").clip(lower_bound=1)
         sums = (
-            sums.join(open_ns, on="shard", how="left", maintain_order="left")
-            .with_columns((window * scale.fill_null(1)).round().cast(pl.Int64))
-            .drop("open_ns")
+            sums.join(busy, on="shard", how="left", maintain_order="left")
+            .with_columns((pl.col(name) * scale.fill_null(1)).round().cast(pl.Int64))
+            .drop("busy_ns")
         )
     return sums
 

@@ -116,7 +116,7 @@ def run(facts: Facts) -> Stragglers:
 
 
 def _with_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
-    """Yield all findings, of ranks that stall in turns one, and of a rank that stalls alone one."""
+    """Yield all findings; ranks that stall at different times are one, and so is one alone."""
     in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
     kept = [one for one in findings if one.pattern != "sparse" or one.phase not in in_turns]
     named = {(one.phase, rank) for one in kept for rank in one.ranks}

@@ -1,4 +1,4 @@
-"""Delays of single steps: each at another time, on several ranks in turns or on one, and all wait.
+"""Delays of single steps: each at another time, on several ranks or on one, and all wait.
 
 No comparison over the run sees them, as no rank is slower than the others by more than it is at other
 times, or in so few steps that it could be chance. So single steps of single ranks are looked for that
@@ -54,14 +54,15 @@ MIN_SHARE_OF_STEPS_WITH_PAUSE: Final = 0.5
 MIN_LENGTH_OF_PLAIN_PAUSES: Final = 0.10  # of a step: plain pauses are as long [calibrate]
 # of the job: plain pauses of less are not reported [policy]
 MIN_SAVING_OF_PLAIN_PAUSES: Final = 0.003
-MIN_SAVING_OF_TURNS: Final = 0.03  # of the job: delays in turns of less are not reported [policy]
-# of the job: garbage collection in turns of less is how equal ranks differ [policy]
+# of the job: delays at different times of less are not reported [policy]
+MIN_SAVING_OF_TURNS: Final = 0.03
+# of the job: garbage collection at different times of less is how equal ranks differ [policy]
 MIN_SAVING_OF_PAUSES_IF_FAULT: Final = 0.05
 # share of delayed ranks and steps: as many are delayed at once, or each at another time [chosen]
 MIN_SHARE_OF_STEPS_AT_ONCE: Final = 0.6
 # of the job: delays of the same ranks of less are not reported; windows of steps tell them [policy]
 MIN_SAVING_OF_DELAY_AT_ONCE: Final = 0.05
-# of the job: delays in turns of less may be how equal ranks differ [policy]
+# of the job: delays at different times of less may be how equal ranks differ [policy]
 MIN_SAVING_OF_TURNS_IF_FAULT: Final = 0.10
 
 _KINDS: Final = {"data": "data_stall", "checkpoint": "checkpoint_stall", "gc": "gc_stall"}

@@ -105,6 +105,7 @@ class EventTable:
     lost: int = 0
     cut: bool = False
     damage: str = ""
+    lost_facts: bool = False  # what stands beside its events is no JSON
     impossible: list[str] = field(default_factory=list)
     lost_kernels: LostKernels = LostKernels()
 
@@ -166,6 +167,9 @@ class EventTable:
 
 
 def _below(value: object, limit: int) -> int | None:
+    """Return a number that may be written as a text; null where it is none, or not below `limit`."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
+        value = int(value)
     return value if type(value) is int and 0 <= value < limit else None
 
 
@@ -190,6 +194,7 @@ def read_events(path: Path) -> EventTable:
     table.left_out["begins without an end"] += sum(map(len, opened.values()))
     table.facts, table.lost = stream.facts, stream.lost
     table.cut, table.damage = stream.cut, stream.damage
+    table.lost_facts = stream.lost_facts
     table.rows = pl.concat(parts, rechunk=True)
     return table
 

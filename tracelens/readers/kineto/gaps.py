@@ -22,6 +22,8 @@ __all__ = ["gaps_of"]
 _PHASES: Final = ("forward", "backprop", "update")
 _MOST_UNMATCHED: Final = 0.5
 _DEVICE_BACKENDS: Final = ("nccl", "rccl", "xccl", "hccl")
+_ON_HOST: Final = ("operator", "annotation")
+_SHAPES: Final = "Input Dims"
 _WAITS: Final = "which rank others wait for"
 
 
@@ -36,9 +38,9 @@ def gaps_of(
             _damage(tables),
             _records(tables),
             _devices(rows, tables),
-            _communication(rows, ranks),
+            _communication(rows, tables, ranks),
             _shifted(shifts),
-            _training(rows),
+            _training(rows, tables),
             _details(tables),
         )
         for gap in found
@@ -108,7 +110,9 @@ def _devices(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
         )
 
 
-def _communication(rows: pl.DataFrame, ranks: Sequence[int]) -> Iterator[Gap]:
+def _communication(
+    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int]
+) -> Iterator[Gap]:
     calls = rows.filter(
         pl.col("kind") == "reduction", pl.col("op").cast(pl.String).is_in(COLLECTIVES)
     )
@@ -131,10 +135,13 @@ def _communication(rows: pl.DataFrame, ranks: Sequence[int]) -> Iterator[Gap]:
             decisive=unmatched > _MOST_UNMATCHED * calls.height,
         )
     if not calls["bytes"].count():
+        has_shapes = any(_SHAPES in call for table in tables for call in table.calls)
         yield Gap(
             "no collective says its size",
             "bandwidth",
-            "Profile with record_shapes=True.",
+            "Use a newer PyTorch: this one does not record the size of a collective."
+            if has_shapes
+            else "Profile with record_shapes=True.",
             decisive=False,
         )
 
@@ -150,20 +157,28 @@ def _shifted(shifts: Shifts) -> Iterator[Gap]:
         )
 
 
-def _training(rows: pl.DataFrame) -> Iterator[Gap]:
+def _training(rows: pl.DataFrame, tables: Sequence[EventTable]) -> Iterator[Gap]:
     kinds = set(rows["kind"].unique().cast(pl.String))
     if not kinds & set(_PHASES):
+        on_host = sum(
+            table.rows.filter(pl.col("category").is_in(_ON_HOST)).height for table in tables
+        )
         yield Gap(
-            "no operator, annotation or kernel says a phase of training",
+            f"none of {on_host:,} operators and annotations says a phase of training"
+            if on_host
+            else "no operator and no annotation is recorded",
             "what ranks did",
-            "Profile with activities=[ProfilerActivity.CPU], and mark phases with record_function.",
+            "Mark phases with record_function, and call them forward, backward and optimizer."
+            if on_host
+            else "Profile with ProfilerActivity.CPU among the activities.",
             decisive=not rows["stream"].count(),  # else devices say when they computed
         )
     if "step" not in kinds:
         yield Gap(
-            "no step is marked",
+            "no step is marked (ProfilerStep#)",
             "where steps begin, but by the updates or collectives that come back",
-            "Call prof.step() after every step.",
+            "Give the profiler a schedule (schedule=torch.profiler.schedule(...)) and call prof.step() "
+            "after every step: without a schedule, prof.step() marks no step.",
             decisive=False,
         )
 

@@ -10,7 +10,7 @@ import polars as pl
 from tracelens.readers.kineto.collectives import CALL_COLUMNS, communication
 from tracelens.readers.kineto.issues import Call, elements, pair_with_issues
 from tracelens.readers.kineto.phases import phase_at, windows_of, with_phases
-from tracelens.readers.kineto.words import SYNCHRONIZES, collective, step_number
+from tracelens.readers.kineto.words import RANGES, SYNCHRONIZES, collective, step_number
 from tracelens.readers.words import meaning
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def rows_of(table: EventTable, groups: Groups) -> pl.DataFrame:
     calls = communication(table, groups)
     others = table.rows.join(calls.select("row"), on="row", how="anti", maintain_order="left")
     on_host = others.filter(pl.col("category").is_in(["operator", "annotation", "other"]))
-    host = with_phases(on_host)
+    host = with_phases(_with_ranges(on_host))
     calls = _since_issued(calls, host, table)
     in_flight = calls.filter(pl.col("category") != "kernel")
     windows = windows_of(host, np.sort(in_flight["end_ns"].to_numpy()))
@@ -68,6 +68,17 @@ def _fitted(frame: pl.DataFrame) -> pl.DataFrame:
         pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
         for name, kind in SPAN_COLUMNS.items()
     )
+
+
+def _with_ranges(host: pl.DataFrame) -> pl.DataFrame:
+    """Make operators annotations that are ranges of the profiler by their names."""
+    operators = host.filter(pl.col("category") == "operator")["name"].unique().cast(pl.String)
+    ranges = operators.filter(operators.str.contains(RANGES)).to_list()
+    if not ranges:
+        return host
+    is_range = pl.col("name").cast(pl.String).is_in(ranges)
+    annotation = pl.when(is_range).then(pl.lit("annotation", _WORD)).otherwise("category")
+    return host.with_columns(category=annotation)
 
 
 def _on_threads(host: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:

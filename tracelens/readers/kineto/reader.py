@@ -64,7 +64,7 @@ class KinetoReader:
         tables, repeated = _without_repeats(tables, _ranks_of(tables, how.rank_of))
         ranks = _ranks_of(tables, how.rank_of)
         notes += [*repeated, *_without_kernels(tables, ranks)]
-        world = max([len(set(ranks)), *(table.world for table in tables)])
+        world = max([max(ranks) + 1, *(table.world for table in tables)])
         parts: list[pl.DataFrame] = []
         members: dict[str, Sequence[int]] = {}
         for table, rank in zip(tables, ranks, strict=True):
@@ -180,18 +180,27 @@ def _ranks_of(tables: Sequence[EventTable], given: Mapping[str, int]) -> list[in
         UnusableInput: it is not known.
     """
     ranks = [given.get(table.path.name, table.rank) for table in tables]
-    silent = [table.path.name for table, rank in zip(tables, ranks, strict=True) if rank is None]
+    unknown = [table for table, rank in zip(tables, ranks, strict=True) if rank is None]
+    silent = [table.path.name for table in unknown]
     if silent:
         shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
         more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
         plural = ("does", "it is") if len(silent) == 1 else ("do", "each is")
         raise UnusableInput(
-            f"{shown}{more} {plural[0]} not say of which rank {plural[1]} (no distributedInfo: "
-            "torch.distributed was not in use, or the profiler is an old one): say so with "
-            f"--rank-of {silent[0]}=0"
+            f"{shown}{more} {plural[0]} not say of which rank {plural[1]} "
+            f"({_why_unknown(unknown[0])}): say so with --rank-of {silent[0]}=0"
             + (", once for each file." if len(silent) > 1 else ", with the rank that it is of.")
         )
     return [rank for rank in ranks if rank is not None]
+
+
+def _why_unknown(table: EventTable) -> str:
+    """Return why a file does not say its rank."""
+    if table.lost_facts:
+        return "what stands beside its events is not JSON, so distributedInfo cannot be read"
+    if table.distributed:
+        return "its distributedInfo has no valid rank"
+    return "no distributedInfo: torch.distributed was not in use, or the profiler is an old one"
 
 
 def _without_repeats(

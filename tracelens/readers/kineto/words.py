@@ -17,6 +17,7 @@ from tracelens.schema.vocabulary import COLLECTIVES
 __all__ = [
     "IN_NO_ROW",
     "LIBRARIES",
+    "RANGES",
     "SYNCHRONIZES",
     "category",
     "collective",
@@ -76,6 +77,8 @@ _EVENTS: Final[dict[str, str]] = {
     **dict.fromkeys("c(),", "contexts and clock marks"),
 }
 LIBRARIES: Final = ("nccl:", "gloo:", "mpi:", "ucc:", "xccl:", "hccl:", "c10d::", "rccl:")
+# Ranges of the profiler, which old versions write as operators.
+RANGES: Final = r"^(ProfilerStep\s*#|Optimizer\.step#|enumerate\(DataLoader\)#)"
 _STEP: Final = re.compile(r"^ProfilerStep\s*#\s*(\d{1,9})$")
 _ANNOTATIONS: Final = (
     (re.compile(r"^Optimizer\.step(#|$)|^optimizer_step$"), "update"),

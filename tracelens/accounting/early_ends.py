@@ -1,0 +1,66 @@
+"""Ranks that ended their training loop in good order while others went on: their inputs are uneven."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from tracelens.accounting.phases import Phases
+    from tracelens.accounting.stages import Roles
+    from tracelens.model.trace import Trace
+
+__all__ = ["EarlyEnd", "find_early_end"]
+
+
+@dataclass(frozen=True)
+class EarlyEnd:
+    """Ranks whose last training step is `last_step`, or an earlier one; others trained to `others_step`.
+
+    These began their last step `apart_ns` after the last of the ranks had ended its own.
+    """
+
+    ranks: tuple[int, ...]
+    last_step: int
+    others_step: int
+    apart_ns: int
+
+    @property
+    def steps_fewer(self) -> int:
+        """How many steps the ranks trained less."""
+        return self.others_step - self.last_step
+
+
+def find_early_end(trace: Trace, phases: Phases, roles: Roles) -> EarlyEnd | None:
+    """Return who made its last backprop in an earlier step than others, and did not end there.
+
+    A rank that was cut off in its last step has not ended its loop: it must have lived on, or recorded
+    its end, when the others began the step that it does not have. None without backprop, or with servers
+    or masters, whose workers need not make equally many steps.
+    """
+    workers = trace.workers
+    if roles.server is not None or not trace.shards.is_empty():
+        return None
+    trained = phases.pieces.steps.filter(pl.Series(phases.of("backprop") > 0))
+    last = (
+        trained.group_by("process")
+        .agg(pl.col("step").max())
+        .join(trace.steps.drop("rank"), on=["process", "step"])
+    )
+    if last.height < workers.height or last["step"].n_unique() < 2:
+        return None
+    is_last = pl.col("step") == pl.col("step").max()
+    others = last.filter(is_last).select(pl.col("step").first(), pl.col("start_ns").min())
+    others_step, begun_ns = others.row(0)
+    early = last.filter(~is_last).join(
+        workers.select("process", "rank", "last_ns", "complete", "dropped"), on="process"
+    )
+    lived_on = pl.col("complete") | (pl.col("last_ns") > begun_ns)
+    is_whole = lived_on & (pl.col("dropped").fill_null(0) == 0) & (pl.col("start_ns") < begun_ns)
+    if not early.select(is_whole.all()).item():
+        return None
+    last_step, ended_ns = early.select(pl.col("step", "end_ns").max()).row(0)
+    ranks = tuple(early["rank"].sort().to_list())
+    return EarlyEnd(ranks, last_step, others_step, begun_ns - ended_ns)

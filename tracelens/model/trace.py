@@ -77,6 +77,8 @@ PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
     "incarnation": pl.Int64(),
     "job": pl.String(),
     "shard": pl.Int32(),
+    "cores": pl.String(),  # those on which it may run, such as "0-3,8"; null = not known
+    "core_quota": pl.Float64(),  # how many cores' time it may use; null = not limited, or not known
     "main": pl.Boolean(),  # the rank's own process, not a child it forked or an earlier incarnation
     "complete": pl.Boolean(),  # ended its recording itself
     "events": pl.Int64(),

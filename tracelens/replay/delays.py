@@ -113,7 +113,7 @@ def _find_interval(
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
     low, high = (limit / job_ns for limit in limits)
     interval = join_intervals(float(lost.sum()) / job_ns, drawn, (low, high))
-    return interval if replayed is None else replayed.identity.widen(interval)
+    return interval if replayed is None else replayed.widen(interval, job_ns)
 
 
 def _measure_limits(

@@ -291,6 +291,12 @@ class Trace:
         """The spans of exchanges with parameter servers, or with the center of elastic averaging."""
         return self._spans_where("requests", pl.col("kind").is_in(EXCHANGE_KINDS))
 
+    def requests_of(self, processes: pl.DataFrame) -> pl.LazyFrame:
+        """Return the requests that some processes recorded, such as `workers` or `shards`."""
+        return self.requests.lazy().join(
+            processes.lazy().select("process"), on="process", how="semi", maintain_order="left"
+        )
+
     @property
     def messages(self) -> pl.DataFrame:
         """The spans of messages between two ranks."""

@@ -47,7 +47,7 @@ class CoreShortage:
         shortages = []
         for host in hosts:
             before_ns, after_ns = (
-                _measure_excess(model, host, demand, *state)
+                _measure_unserved_work(model, host, demand, *state)
                 for state in ((model.usual, model.known_lags), (times, changed.known_lags))
             )
             delay_ns = (after_ns - before_ns) / host.cores
@@ -74,7 +74,7 @@ def _measure_demand(model: Model) -> Floats:
     return np.minimum(ready_ns / np.maximum(worked_ns, 1.0), 1.0)
 
 
-def _measure_excess(
+def _measure_unserved_work(
     model: Model, host: SharedCores, demand: Floats, times: Floats, lags: Floats
 ) -> float:
     """Return the work of a host's ranks at times for which it has no core then, ns of a core.

@@ -41,9 +41,7 @@ MAX_SHARE_OF_PUSHES_UNRECEIVED: Final = 0.05
 STEPS_OF_USUAL_PACE: Final = 5
 # times what its bytes usually take: a message on a shared link that takes longer stalled [chosen]
 MIN_RATIO_OF_STALLED_MESSAGE: Final = 1.5
-ROUNDS_OF_STALLS: Final = (
-    3  # rounds: the usual pace is found again without stalls as often [policy]
-)
+ROUNDS_OF_STALLS: Final = 4  # rounds: the pace without stalls is found as often [policy]
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -258,14 +256,14 @@ def _move_tasks(
         1 + int(np.append(*cells).max(initial=0)) for cells in zip(at_server, at_other, strict=True)
     ]
     lag, predicted = changed.lag[before.link], _sum_cells(shape, at_server, predicted_of_task)
-    stall, is_shared = np.zeros(len(rows)), ~np.isnan(before.crowding)[before.kind]
+    is_shared, usual_of_task = ~np.isnan(before.crowding)[before.kind], np.full(len(rows), np.inf)
     for _ in range(ROUNDS_OF_STALLS):
+        is_stalled = is_shared & (lag > MIN_RATIO_OF_STALLED_MESSAGE * usual_of_task)
+        stall = np.where(is_stalled, lag - usual_of_task, 0.0)
         worked = _sum_cells(shape, at_server, lag - stall)
         pace = np.divide(worked, predicted, out=np.full(shape, np.nan), where=predicted > 0)
         usual = _find_usual_paces(pace)
         usual_of_task = usual[at_server] * predicted_of_task
-        is_stalled = is_shared & (lag > MIN_RATIO_OF_STALLED_MESSAGE * usual_of_task)
-        stall = np.where(is_stalled, lag - usual_of_task, 0.0)
     _hold_up(changed, links.source[before.link], stall)
     # What a server took beyond that does not grow with its bytes, but shrinks with them, as queues do.
     beyond = worked - usual * predicted

@@ -107,6 +107,9 @@ LISTED: dict[str, dict[str, str]] = {
         "(_PROC / str(pid) / 'stat').read_text": SYSTEM,
         "(_PROC / 'stat').read_text": SYSTEM,
         "(_PROC / 'sys/kernel/random/boot_id').read_text": SYSTEM,
+        "(_PROC / 'self' / 'status').read_text": SYSTEM,
+        "(_PROC / 'self' / 'cgroup').read_text": SYSTEM,
+        "(group / name).read_text": SYSTEM,
     },
     "tracelens/schema/ownership.py": {"os.open": "the marker itself, and it follows no link"},
     "tracelens/simulator/scenario_file.py": {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,12 @@ from support.runs.analysed import faults, report
 from support.tiers import mark_slow
 
 from tracelens.replay.delays import price_delay
+from tracelens.replay.edits.fixes import WorkFix
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats
+    from tracelens.replay.delays import Price
 
 FAULTS = {
     "lasting": Fault("backprop", (2,), factor=1.3),
@@ -27,6 +34,12 @@ SHARES = {"two": (2 << 20, 14 << 20), "three": (24 << 20, 4 << 20, 4 << 20)}
 def saved(with_it: Scenario, without: Scenario) -> float:
     """Return the share of the job that really goes away."""
     return 1 - duration_ns(without) / duration_ns(with_it)
+
+
+def price(total: Floats, effect: Floats, wait: Floats, job_ns: float) -> Price:
+    """Price an effect on ranks that compute all the time, without a replay."""
+    own: Any = SimpleNamespace(total=total, length=total, wait=wait, parted=False)
+    return price_delay(own, WorkFix(np.arange(len(total)), ((("backprop",), effect),)), job_ns)
 
 
 @pytest.mark.parametrize("ranks", mark_slow([8, 32], quick=[8]))
@@ -99,11 +112,9 @@ def test_without_waiting_only_the_end_moves() -> None:
     total = np.full((50, 3), 10.0)
     effect = np.zeros_like(total)
     effect[10:20, 1] = 4.0
-    apart = price_delay(total + effect, effect, np.zeros_like(total), 540.0)
+    apart = price(total + effect, effect, np.zeros_like(total), 540.0)
     assert apart.saving == pytest.approx(40 / 540)
-    ahead = price_delay(
-        total + effect - 2 * effect.any(axis=0), effect, np.zeros_like(total), 540.0
-    )
+    ahead = price(total + effect - 2 * effect.any(axis=0), effect, np.zeros_like(total), 540.0)
     assert ahead.saving == 0.0
     assert (apart.waiting, apart.cost) == (0, 0.0)
 
@@ -115,7 +126,7 @@ def test_cost_is_what_the_others_waited() -> None:
     effect[10:20, 1] = 4.0
     wait = (total + effect).max(axis=1, keepdims=True) - (total + effect)
     wait[:, 3] = 0.0
-    found = price_delay(total + effect, effect, wait, 540.0)
+    found = price(total + effect, effect, wait, 540.0)
     assert found.saving == pytest.approx(40 / 540)
     assert found.waiting == 2
     assert found.cost == pytest.approx(2 * 40 / (4 * 540))
@@ -128,7 +139,7 @@ def test_what_cost_nothing_may_still_cost_something() -> None:
     total[:, 3] = 20.0
     effect = np.zeros_like(total)
     effect[:, 1] = 4.0
-    found = price_delay(total + effect, effect, 20.0 - total, 2000.0)
+    found = price(total + effect, effect, 20.0 - total, 2000.0)
     assert found.saving == found.interval[0] == 0.0
     assert found.interval[1] == pytest.approx(3 * 4.0 / 2000.0)
 
@@ -141,6 +152,6 @@ def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited
     wait = np.zeros_like(total)
     wait[10:20, [0, 2]] = 4.0
     wait[20, 1] = 40.0
-    found = price_delay(total + effect, effect, wait, 540.0)
+    found = price(total + effect, effect, wait, 540.0)
     assert found.waiting == 2
     assert found.cost == pytest.approx(2 * 40 / (3 * 540))

@@ -13,12 +13,16 @@ from support.runs.server_scenarios import draw_scenario
 from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
+from tracelens.load import prepare
+from tracelens.replay.edits.read import edited
 from tracelens.replay.whatif import Replay
 from tracelens.simulator.synthetic import Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from tracelens.model.trace import Trace
 
 MIB, KIB = 1 << 20, 1 << 10
 CLOSE, NOISE = 0.1, 0.004  # of the saving; of the run
@@ -160,3 +164,53 @@ def test_what_is_not_paid_for_a_message_is_said_so() -> None:
         InvalidArgument, match=r"services of parameter servers take goes by bytes alone"
     ):
         whatif(run(draw_scenario(301)), "message_cost/2")
+
+
+STALL_NS = 9_000_000
+HOT = Scenario(
+    ranks=2,
+    steps=24,
+    seed=3,
+    noise=0.02,
+    forward_ms=6,
+    backprop_ms=12,
+    shards=2,
+    variables=(1 << 20, 7 << 20),
+    shared_links=True,
+    link_gbytes_per_s=0.5,
+    aggregate_gbytes_per_s=40.0,
+    apply_ms=0.2,
+)
+
+
+def stall_pushes(trace: Trace, every: int) -> Trace:
+    """Let the last push to shard 0 stall in some steps; all wait for shard 1 for longer than that."""
+    last_push = pl.col("start_ns").filter((pl.col("op") == "aggregate") & (pl.col("shard") == 0))
+    since = last_push.max().over("step") - 1000
+    until = pl.col("start_ns").filter(pl.col("op") == "reply", pl.col("shard") == 1).min()
+    at_shard = (pl.col("shard") == 0) & (pl.col("step") % every == 1)
+    later = (pl.col("end_ns") >= since) & (pl.col("start_ns") < until.over("step"))
+    stalls = at_shard & later & (pl.col("type") == "span")
+    more = pl.when(stalls).then(STALL_NS).otherwise(0)
+    begins_later = pl.when(pl.col("start_ns") >= since).then(more).otherwise(0)
+    events = trace.events.with_columns(
+        start_ns=pl.col("start_ns") + begins_later, end_ns=pl.col("end_ns") + more
+    )
+    return trace.with_(events=events.sort("process", "start_ns"))
+
+
+def test_a_stalled_message_is_not_taken_for_work_of_its_link() -> None:
+    """What moves to an emptier shard takes no longer for a message that stalled there for once."""
+    every = 6
+    clean, stalled = Replay.of(run(HOT)), Replay.of(prepare(stall_pushes(run(HOT), every)))
+    assert abs(stalled.identity.whole) < NOISE
+    work_ns, answers = [], []
+    for replay in (clean, stalled):
+        changed = edited(replay.model, ["placement=chunked"], ())
+        assert changed.tasks is not None
+        on_link = changed.tasks.place == 0
+        work_ns.append((changed.lag[changed.tasks.link] * changed.tasks.share)[on_link].sum())
+        answers.append(replay.asked("placement=chunked").answers[0])
+    assert work_ns[1] == pytest.approx(work_ns[0], rel=0.02)
+    allowed = STALL_NS / every / answers[0].before_ns
+    assert answers[0].saving - allowed <= answers[1].saving <= answers[0].saving + NOISE

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,9 @@ from support.runs.traces import span, trace_of
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.load import prepare
-from tracelens.replay.windows import WindowedReplay
+from tracelens.replay.cores import CoreShortage
+from tracelens.replay.trust import Identity
+from tracelens.replay.windows import Savings, WindowedReplay
 from tracelens.simulator.synthetic import Fault, Scenario
 
 if TYPE_CHECKING:
@@ -73,3 +76,14 @@ def test_a_run_whose_waits_have_no_reason_is_not_replayed() -> None:
     trace = prepare(trace_of(rows, ranks=2))
     replay = WindowedReplay(trace, phases.run(trace))
     assert replay.measure_savings(("backprop",), np.ones((30, 2)), np.arange(30)) is None
+
+
+def test_an_interval_holds_what_ranks_lack_cores_for() -> None:
+    """Of the replayed steps a fifth of the saving is lost to that, and so of all steps."""
+    identity = Identity(whole=0.0, median_step=0.0, kept=0.0, rigid=0.0)
+    replay: Any = SimpleNamespace(
+        identity=identity, saved_ns=np.full(10, 10.0), shortage=CoreShortage(4, 2.0, delay_ns=20.0)
+    )
+    savings = Savings(np.full(50, 10.0), in_flight=False, inferred=False, replays=(replay,))
+    assert savings.widen((0.4, 0.6), job_ns=1000.0) == pytest.approx((0.3, 0.6))
+    assert savings.widen((0.05, 0.6), job_ns=1000.0) == (0.0, 0.6)

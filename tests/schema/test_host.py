@@ -35,6 +35,54 @@ def test_the_host_is_named_as_the_system_does(monkeypatch: pytest.MonkeyPatch) -
     assert host.host_name() == ""
 
 
+def test_the_cores_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are as the kernel writes them; control groups may allow the time of fewer."""
+    known = host.allowed_cores()
+    assert known is not None
+    assert known.replace("-", ",").replace(",", "").isdecimal()
+    monkeypatch.setattr(host, "_PROC", tmp_path)
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path / "groups")
+    assert host.allowed_cores() is None
+    assert host.core_quota() is None
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "status").write_text("Name:\tx\nCpus_allowed_list:\t0-3,8\n")
+    assert host.allowed_cores() == "0-3,8"
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "quota"),
+    [
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, 1.5),
+        ("0::/", {"cpu.max": "200000 100000"}, 2.0),
+        ("0::/a", {"a/cpu.max": "max 100000"}, None),
+        ("0::/a", {"a/cpu.max": "plenty"}, None),
+        (
+            "4:cpu,cpuacct:/a",
+            {"cpu/a/cpu.cfs_quota_us": "50000", "cpu/a/cpu.cfs_period_us": "100000"},
+            0.5,
+        ),
+        ("4:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, None),
+        ("4:memory:/", {"cpu/cpu.cfs_quota_us": "5", "cpu/cpu.cfs_period_us": "10"}, None),
+    ],
+)
+def test_control_groups_limit_the_time_of_cores(
+    group: str,
+    files: dict[str, str],
+    quota: float | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tightest limit of a group and those around it counts, in either version."""
+    monkeypatch.setattr(host, "_PROC", tmp_path)
+    monkeypatch.setattr(host, "_CGROUPS", tmp_path / "groups")
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text(f"{group}\n")
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(f"{text}\n")
+    assert host.core_quota() == quota
+
+
 def test_when_a_process_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Field 22 of its state counts ticks since the boot; its name may hold parentheses and blanks."""
     (tmp_path / "7").mkdir()

@@ -56,6 +56,8 @@ SIDES = st.builds(
         incarnation=NUMBERS,
         job=WORDS,
         shard=st.none() | st.integers(0, 100),
+        cores=st.none() | WORDS,
+        core_quota=st.none() | st.floats(0, 1e6),
         versions=st.dictionaries(WORDS, WORDS, max_size=3),
     ),
     threads=st.lists(
@@ -183,7 +185,7 @@ SPARSE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"schema": 2},
         {"role": "worker", "rank": 0, "world": 1, "local_rank": 0, "host": "", "pid": 0}
         | {"clock_domain": "", "parent_pid": 0, "parent_rank_pid": None, "incarnation": 0}
-        | {"job": "", "shard": None, "versions": {}},
+        | {"job": "", "shard": None, "cores": None, "core_quota": None, "versions": {}},
     ),
     (
         "definitions",

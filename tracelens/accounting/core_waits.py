@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from tracelens.arrays import Indices, Ints
     from tracelens.model.trace import Moved, Trace
 
-__all__ = ["CoreWait", "core_wait_of", "core_wait_of_all", "core_wait_of_run", "is_busy"]
+__all__ = [
+    "CoreWait",
+    "core_wait_of",
+    "core_wait_of_all",
+    "core_wait_of_run",
+    "is_busy",
+    "measure_ready_shares",
+]
 
 _MAIN: Final = "MainThread"  # the one whose times are read
 # share of a delay: waiting for a core is the cause if it explains as much [chosen]
@@ -166,6 +173,12 @@ def core_wait_of_run(trace: Trace) -> float | None:
     """
     shares = [one.queued / one.took for one in _readings(trace, trace.steps["step"].to_numpy())]
     return float(np.mean(shares)) if shares else None
+
+
+def measure_ready_shares(trace: Trace) -> dict[int, float]:
+    """Return for what share of the time of its steps each rank ran or waited for a core, where read."""
+    readings = _readings(trace, trace.steps["step"].to_numpy())
+    return {one.rank: (one.ran + one.queued) / one.took for one in readings}
 
 
 def _waited(trace: Trace, own: ComputeTime, rows: slice) -> dict[int, tuple[float, float, float]]:

@@ -213,9 +213,8 @@ def _serving(trace: Trace) -> pl.DataFrame:
     reached = pl.col("end_ns").cum_max().shift(1).over(of_thread)
     begin = pl.max_horizontal("start_ns", reached)
     return (
-        trace.requests.lazy()
+        trace.requests_of(trace.shards)
         .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
-        .join(trace.shards.select("process").lazy(), on="process", how="semi")
         .join(running.lazy(), on=["process", "thread"], how="semi")
         .sort(*of_thread, "start_ns")
         .select(*of_thread, "step", "end_ns", start_ns=begin)

@@ -45,9 +45,8 @@ def server_queues(trace: Trace) -> pl.DataFrame:
     """Return when a request of each worker was with a shard that did not serve it."""
     if trace.shards.is_empty() or trace.alignment.unaligned:
         return pl.DataFrame(schema=_QUEUE_COLUMNS)
-    requests = trace.requests.lazy().filter(pl.col("kind") == "ps")
     asked, served = (
-        requests.join(part.select("process").lazy(), on="process", how="semi").collect()
+        trace.requests_of(part).filter(pl.col("kind") == "ps").collect()
         for part in (trace.workers, trace.shards)
     )
     parted = not trace.choice.is_all

@@ -160,6 +160,8 @@ def _rebuilt(content: Content, row: Mapping[str, Any]) -> SideTables:
             parent_rank_pid=None if row["main"] else 0,
             incarnation=row["incarnation"] or 0,
             shard=row["shard"],
+            cores=row["cores"],
+            core_quota=row["core_quota"],
         ),
         threads=tuple(
             Thread(number, name or "", number + 1, in_flight=flies, device=device)

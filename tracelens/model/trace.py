@@ -77,6 +77,8 @@ PROCESS_COLUMNS: Final[dict[str, pl.DataType]] = {
     "incarnation": pl.Int64(),
     "job": pl.String(),
     "shard": pl.Int32(),
+    "cores": pl.String(),  # those on which it may run, such as "0-3,8"; null = not known
+    "core_quota": pl.Float64(),  # how many cores' time it may use; null = not limited, or not known
     "main": pl.Boolean(),  # the rank's own process, not a child it forked or an earlier incarnation
     "complete": pl.Boolean(),  # ended its recording itself
     "events": pl.Int64(),
@@ -288,6 +290,12 @@ class Trace:
     def requests(self) -> pl.DataFrame:
         """The spans of exchanges with parameter servers, or with the center of elastic averaging."""
         return self._spans_where("requests", pl.col("kind").is_in(EXCHANGE_KINDS))
+
+    def requests_of(self, processes: pl.DataFrame) -> pl.LazyFrame:
+        """Return the requests that some processes recorded, such as `workers` or `shards`."""
+        return self.requests.lazy().join(
+            processes.lazy().select("process"), on="process", how="semi", maintain_order="left"
+        )
 
     @property
     def messages(self) -> pl.DataFrame:

@@ -10,6 +10,7 @@ neither is seen, late ranks delay the end of the run only, as far as they are th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeAlias
 
+    from tracelens.accounting.compute_time import ComputeTime
     from tracelens.arrays import Flags, Floats
-    from tracelens.replay.windows import Savings
+    from tracelens.replay.edits.fixes import WorkFix
+    from tracelens.replay.windows import Savings, WindowedReplay
 
     _Savings: TypeAlias = Callable[[Floats], Savings | None]  # of an effect, [step, rank]
 
@@ -55,35 +58,41 @@ class Price:
 
 
 def price_delay(
-    total: Floats,
-    effect: Floats,
-    wait: Floats,
+    own: ComputeTime,
+    fix: WorkFix,
     job_ns: float,
+    replay: WindowedReplay | None = None,
     *,
+    total: Floats | None = None,
     unsure: float = 0.0,
-    waits_known: bool = True,
-    length: Floats | None = None,
-    replay: _Savings | None = None,
 ) -> Price:
-    """Price `effect` (nanoseconds that a fix takes away), [step, rank] like `total` and `wait`.
+    """Price the delay that a fix takes away.
 
-    `unsure` is the standard error of `effect`, as a share of it. `replay` says by how much shorter each
-    step of the run is without an effect; where it does not, that is what the slowest rank takes less.
-    Then ranks must be seen to wait, or only the end of the run moves. Without `waits_known`, ranks are
-    taken to meet in every step, and the saving is one at best: ranks that are not here may be as late.
-    `length` is how long each rank's steps were; without it, as long as it computed.
+    Where the run cannot be replayed, it is what the slowest rank takes less. Then ranks must be seen to
+    wait, or only the end of the run moves. Of a part of all ranks, others may be as late: they are taken
+    to meet in every step, and the saving is one at best.
+
+    Args:
+        own: Compute time of all workers.
+        fix: One change of their work.
+        job_ns: How long the job took.
+        replay: Of the run; None if there is none.
+        total: What ranks take to meet in each step, ns, [step, rank]; None = their compute time.
+        unsure: Standard error of the delay, as a share of it.
     """
-    total = np.nan_to_num(total, nan=0.0)
-    replayed = None if replay is None else replay(effect)
+    ((names, effect),) = fix.changes
+    total = np.nan_to_num(own.total if total is None else total, nan=0.0)
+    ask = None if replay is None else partial(replay.measure_savings, names, steps=own.steps)
+    replayed = None if ask is None else ask(effect)
     if replayed is None or not replayed.identity.reliable:
-        replayed = replay = None
+        replayed = ask = None
     side_by_side = measure_side_by_side(total, effect)
     lost = side_by_side if replayed is None else replayed.saved
-    waited = np.minimum(_measure_waits(wait, effect), max(lost.sum(), 0.0))
+    waited = np.minimum(_measure_waits(own.wait, effect), max(lost.sum(), 0.0))
     waiting = int(np.count_nonzero(waited > MIN_SHARE_OF_DELAY_IN_WAITS * lost.sum()))
-    limits, communicating = _measure_limits(total, effect, unsure, replay), 0
-    if replayed is None and waits_known and not waiting and lost.any():
-        whole = total if length is None else np.nan_to_num(length, nan=0.0)
+    limits, communicating = _measure_limits(total, effect, unsure, ask), 0
+    if replayed is None and not own.parted and not waiting and lost.any():
+        whole = np.nan_to_num(own.length, nan=0.0)
         beside = _longer_than_late(whole - total, effect > 0)
         communicating = int(np.count_nonzero(beside > MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost.sum()))
         if not communicating:
@@ -94,7 +103,7 @@ def price_delay(
     is_in_flight = replayed is not None and replayed.in_flight
     return Price(
         saving=max(float(lost.sum()) / job_ns, 0.0),
-        interval=(low if waits_known else 0.0, max(high, 0.0)),
+        interval=(0.0 if own.parted else low, max(high, 0.0)),
         cost=float(waited.sum() / (total.shape[1] * job_ns)),
         waiting=waiting,
         absorbed=absorbed,
@@ -113,7 +122,7 @@ def _find_interval(
     drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
     low, high = (limit / job_ns for limit in limits)
     interval = join_intervals(float(lost.sum()) / job_ns, drawn, (low, high))
-    return interval if replayed is None else replayed.identity.widen(interval)
+    return interval if replayed is None else replayed.widen(interval, job_ns)
 
 
 def _measure_limits(

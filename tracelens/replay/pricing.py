@@ -106,7 +106,7 @@ def price_less_work(
     ((names, effect),) = fix.changes
     savings = None if replay is None else replay.measure_savings(names, effect, fix.steps)
     if savings is not None and savings.identity.reliable:
-        interval = savings.identity.widen(bootstrap_interval(savings.saved, job_ns))
+        interval = savings.widen(bootstrap_interval(savings.saved, job_ns), job_ns)
         return WorkPrice(float(savings.saved.sum()) / job_ns, interval, fix)
     saved_ns = np.zeros(len(effect))
     if total is not None:
@@ -273,9 +273,7 @@ def price_edits(
         return EditPrice(edits, refusal=doubt)
     low, high = replayed.identity.widen(bootstrap_interval(saved_ns, replayed_ns))
     ambiguity = Ambiguity.find(
-        model,
-        saving,
-        lambda other: float(edited(other, edits).measure_savings_ns().sum()) * scale / replayed_ns,
+        replayed, replayed_ns / scale, lambda other: edited(other, edits).measure_savings_ns()
     )
     if ambiguity is not None:
         low, high = low + ambiguity.low - saving, high + ambiguity.high - saving

@@ -8,12 +8,14 @@ which every length is known gets shorter by the same share; a rigid one by less.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import percent
+from tracelens.replay.cores import CoreShortage
 from tracelens.replay.edits.changed import Changed
 
 if TYPE_CHECKING:
@@ -41,41 +43,44 @@ NEGLIGIBLE_SAVING: Final = 0.004
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """A saving that depends on what is `unknown`: it may be `low` to `high`, as shares of the run."""
+    """A saving that may be `low` to `high`, as shares of the run; `reason` is why that is not known."""
 
-    unknown: str
+    reason: str
     low: float
     high: float
 
     @classmethod
     def find(
-        cls, model: Model, saving: float, measure_saving: Callable[[Model], float]
+        cls,
+        replayed: ChangedReplay,
+        job_ns: float,
+        measure_savings_ns: Callable[[Model], Floats],
     ) -> Self | None:
-        """Ask the models that explain a run as well; None if they all save about the same.
+        """Ask the models that explain a run as well, and whether cores are short; None if all agree.
 
         Args:
-            model: Of the run.
-            saving: What this model says, as a share of the run.
-            measure_saving: Returns the same of another model.
+            replayed: The run with changes.
+            job_ns: How long the run took.
+            measure_savings_ns: Returns what another model says of the same changes, ns, [step].
         """
-        widest, unknown = max(MAX_SHARE_OF_SAVING_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING), ""
-        savings = [saving]
-        for reason, other in model.alternatives:
-            try:
-                savings.append(measure_saving(other))
-            except InvalidArgument:
-                continue
-            if abs(savings[-1] - saving) > widest:
-                widest, unknown = abs(savings[-1] - saving), reason
-        return cls(unknown, min(savings), max(savings)) if unknown else None
+        saving = float(replayed.saved_ns.sum()) / job_ns
+        savings, shortage = {"": saving}, replayed.shortage
+        for unknown, other in replayed.changed.model.alternatives:
+            with suppress(InvalidArgument):
+                saved_ns = float(measure_savings_ns(other).sum())
+                savings[f"the recording does not tell {unknown}"] = saved_ns / job_ns
+        if shortage is not None:
+            savings[shortage.sentence] = saving - shortage.delay_ns / job_ns
+        reason = max(savings, key=lambda one: abs(savings[one] - saving))
+        widest = max(MAX_SHARE_OF_SAVING_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING)
+        if abs(savings[reason] - saving) <= widest:
+            return None
+        return cls(reason, min(savings.values()), max(savings.values()))
 
     @property
     def doubt(self) -> str:
         """Why the saving may not be relied upon."""
-        return (
-            f"the recording does not tell {self.unknown}; what explains it as well saves "
-            f"{percent(self.low, 1)} to {percent(self.high, 1)}"
-        )
+        return f"{self.reason}; it may save {percent(self.low, 1)} to {percent(self.high, 1)}"
 
 
 @dataclass(frozen=True)
@@ -144,6 +149,11 @@ class ChangedReplay:
         """By how much shorter each step is than without the changes, ns, [step]."""
         model = self.changed.model
         return model.lengths(model.usual) - model.lengths(self.times)
+
+    @cached_property
+    def shortage(self) -> CoreShortage | None:
+        """The cores that ranks lack with the changes; None if they lack none, or it is not known."""
+        return CoreShortage.find(self.changed, self.times)
 
     @cached_property
     def identity(self) -> Identity:

@@ -191,7 +191,9 @@ class Replay:
         share = float(saved.sum() / whole)
         doubt = identity.doubt if self.identity.reliable else None
         low, high = predicted(share, identity.widen(bootstrap_interval(saved, whole)))
-        ambiguity = Ambiguity.find(model, share, lambda other: self._saving(other, edits))
+        ambiguity = Ambiguity.find(
+            replayed, whole, lambda other: edited(other, edits, self.fixes).measure_savings_ns()
+        )
         if ambiguity is not None:
             low, high = low + ambiguity.low - share, high + ambiguity.high - share
             doubt = ambiguity.doubt
@@ -233,11 +235,6 @@ class Replay:
 
     def _replay(self, edits: Sequence[str]) -> ChangedReplay:
         return ChangedReplay(edited(self.model, edits, self.fixes), self.identity)
-
-    def _saving(self, model: Model, edits: Sequence[str]) -> float:
-        """Return what edits save of another model of the run."""
-        saved_ns = edited(model, edits, self.fixes).measure_savings_ns()
-        return float(saved_ns.sum() / model.lengths(model.recorded).sum())
 
     def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
         steps = len(self.model.steps)

@@ -58,6 +58,17 @@ class Savings:
         identities = (replay.identity for replay in self.replays)
         return max(identities, key=lambda identity: identity.rigid)
 
+    def widen(self, interval: tuple[float, float], job_ns: float) -> tuple[float, float]:
+        """Return an interval of the saving, as a share of the job, that holds what replays do not know.
+
+        Ranks may lack cores without the effect, and other steps than the replayed ones lack as many.
+        """
+        low, high = self.identity.widen(interval)
+        lost_ns = sum(replay.shortage.delay_ns for replay in self.replays if replay.shortage)
+        replayed_ns = sum(float(replay.saved_ns.sum()) for replay in self.replays)
+        lost_share = lost_ns / max(replayed_ns, 1.0) * float(self.saved.sum()) / job_ns
+        return max(low - lost_share, min(low, 0.0)), high
+
 
 @dataclass(eq=False)
 class WindowedReplay:

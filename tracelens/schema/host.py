@@ -1,4 +1,4 @@
-"""Facts of the machine on which recorder and reader must agree: its name, its clock, its processes.
+"""Facts of the machine on which recorder and reader must agree: its name, clock, processes and cores.
 
 And a note in the trace folder that names the host of a process's live segments: where the
 trace folder is on a network file system, segments are recorded on a disk of the host, and only the
@@ -18,11 +18,14 @@ from tracelens.schema.json_text import dumps, loads
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Final
 
 __all__ = [
     "Elsewhere",
+    "allowed_cores",
     "clock_domain",
+    "core_quota",
     "find_segments",
     "host_name",
     "leave_note",
@@ -32,6 +35,7 @@ __all__ = [
 
 
 _PROC = Path("/proc")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def clock_domain() -> str:
@@ -45,6 +49,49 @@ def clock_domain() -> str:
 def host_name() -> str:
     """Return the name of this machine."""
     return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "")
+
+
+def allowed_cores() -> str | None:
+    """Return the cores on which this process may run, such as ``0-3,8``; None if nothing tells."""
+    try:
+        status = (_PROC / "self" / "status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    label = "Cpus_allowed_list:"
+    return next((line[len(label) :].strip() for line in status if line.startswith(label)), None)
+
+
+def core_quota() -> float | None:
+    """Return how many cores' time the control groups of this process allow; None without a limit."""
+    try:
+        lines = (_PROC / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for line in lines:
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        root = (
+            _CGROUPS / "cpu" if controllers else _CGROUPS
+        )  # version 1 has a tree for each controller
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root):
+                quotas += _read_quotas(folder)
+    return min(quotas, default=None)
+
+
+def _read_quotas(group: Path) -> Iterator[float]:
+    """Yield the limit of one control group, by the files of either version."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            texts = [(group / name).read_text(encoding="utf-8") for name in names]
+            quota, period = map(int, " ".join(texts).split())
+        except (OSError, ValueError):  # "max" stands for no limit
+            continue
+        if quota > 0 and period > 0:
+            yield quota / period
 
 
 def process_started_ns(pid: int) -> int | None:

@@ -40,6 +40,8 @@ class Process:
     `clock_domain` names the monotonic clock: processes with equal values share one.
     `incarnation` tells restarts of a rank apart (nanoseconds of wall time at start).
     `parent_rank_pid` is the pid of the recording process this one was forked or spawned from.
+    `cores` are those on which it may run, such as ``0-3,8``, and `core_quota` how many cores' time it
+    may use; null where nothing tells, or nothing limits it.
     """
 
     role: str = "worker"
@@ -54,6 +56,8 @@ class Process:
     incarnation: int = 0
     job: str = ""
     shard: int | None = None
+    cores: str | None = None
+    core_quota: float | None = None
     versions: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA_VERSION
 

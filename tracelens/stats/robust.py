@@ -68,12 +68,13 @@ def medians(values: Floats, axis: int) -> Floats:
 
 
 def lower_medians(values: Floats) -> Floats:
-    """Return the median of each row, of two in the middle the lower one; rows must hold no nan.
+    """Return the median of each row without what is nan, of two in the middle the lower one.
 
-    So of two ranks the slower one is not taken for usual.
+    So of two ranks the slower one is not taken for usual. A row of nan alone has none.
     """
-    ordered = np.sort(values, axis=-1)
-    return np.asarray(ordered[..., (values.shape[-1] - 1) // 2])
+    ordered = np.sort(values, axis=-1)  # nan last
+    middle = np.maximum(np.count_nonzero(~np.isnan(ordered), axis=-1, keepdims=True) - 1, 0) // 2
+    return np.asarray(np.take_along_axis(ordered, middle, axis=-1)[..., 0])
 
 
 def _medians_of_rows(values: Floats) -> Floats:

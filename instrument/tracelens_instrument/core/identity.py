@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass, replace
 
-from tracelens.schema.host import clock_domain, host_name
+from tracelens.schema.host import allowed_cores, clock_domain, core_quota, host_name
 from tracelens.schema.json_text import dumps, loads
 from tracelens.schema.side import Process
 
@@ -107,6 +107,8 @@ def process_row(identity: Identity) -> Process:
         incarnation=time.time_ns(),
         job=identity.job,
         shard=identity.shard,
+        cores=allowed_cores(),
+        core_quota=core_quota(),
         versions=_versions(),
     )
 

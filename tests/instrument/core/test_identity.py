@@ -9,6 +9,7 @@ import pytest
 from support.launch.recording import read_one
 
 import tracelens as tl
+from tracelens.schema.host import allowed_cores, core_quota
 from tracelens_instrument import recorder
 from tracelens_instrument.core.identity import Identity, identify
 
@@ -130,6 +131,8 @@ def test_process_row(trace: Path) -> None:
     assert namespace.startswith("time:[")
     assert {"python", "tracelens"} <= set(who.versions)
     assert who.incarnation > 0
+    assert who.cores == allowed_cores() is not None
+    assert who.core_quota == core_quota()
 
 
 @pytest.mark.parametrize("mark", ["", "nonsense", "[]", "{}", '{"launcher":null,"color":1}'])

@@ -102,13 +102,11 @@ def _updates(trace: Trace) -> pl.DataFrame:
 
     None if an update takes many contributions: then it is synchronous.
     """
-    numbered = trace.requests.lazy().filter(
-        pl.col("seq").is_not_null() & pl.col("request").is_not_null()
-    )
     op = pl.col("op").cast(pl.String)
     sent, made = (
-        numbered.filter(op.is_in(ops))
-        .join(part.select("process").lazy(), on="process", how="semi")
+        trace.requests_of(part)
+        .drop_nulls(["seq", "request"])
+        .filter(op.is_in(ops))
         .select("request", "shard", "rank", "end_ns", version=pl.col("seq").cast(pl.Int64))
         .collect()
         for ops, part in ((_SENT, trace.workers), (_MADE, trace.shards))
@@ -156,9 +154,8 @@ def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
 
 def _server_ns(trace: Trace) -> int:
     """Return how long the busiest server transferred and updated: no order of serving is quicker."""
-    servers = trace.shards.select("process").lazy()
-    served = trace.requests.lazy().join(servers, on="process", how="semi")
-    return int(_number(_sum_ns(served.filter(pl.col("kind") == "elastic"), "process")["ns"].max()))
+    served = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
+    return int(_number(_sum_ns(served, "process")["ns"].max()))
 
 
 def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> Iterator[tuple[dict[str, Any], float]]:

@@ -234,10 +234,10 @@ def _known_sum(name: str) -> pl.Expr:
 
 def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
     """Return the requests as the workers recorded them; their shard also as shards did."""
-    spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
     by = served.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
     return (
-        spans.join(trace.workers.select("process").lazy(), on="process", how="semi")
+        trace.requests_of(trace.workers)
+        .filter((pl.col("kind") == "ps") & pl.col("end_ns").is_not_null())
         .join(by.unique("request"), on="request", how="left", maintain_order="left")
         .with_columns(pl.coalesce("shard", "by").alias("shard"))
         .drop("by")

@@ -21,7 +21,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.replay.pricing import WorkPrice, price_less_work
+from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import course, greatest_run
 from tracelens.stats.robust import deviation
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
+    from tracelens.replay.pricing import WorkPrice
     from tracelens.replay.windows import WindowedReplay
 
 
@@ -142,17 +143,6 @@ class _Slow:
     pattern: Pattern
 
 
-def _price(
-    own: ComputeTime,
-    phases: tuple[str, ...],
-    less_ns: Floats,
-    job: int,
-    replay: WindowedReplay | None,
-) -> WorkPrice:
-    """Price work that all ranks do in some phases, ns, [step, rank]."""
-    return price_less_work(replay, WorkFix(own.steps, ((phases, less_ns),)), job, own.total)
-
-
 def _find_least(spent: Floats) -> Floats:
     """Return what the rank with the least of a phase spent in it, ns, [step]; 0 where none was there."""
     return np.asarray(np.nan_to_num(np.fmin.reduce(spent, axis=1), nan=0.0))
@@ -203,7 +193,8 @@ def _slow(
     others = np.setdiff1d(rows, slow.rows)
     whole = np.nan_to_num(spent, nan=0.0)
     less_ns[slow.rows] = np.maximum(whole[slow.rows] - np.median(whole[others], axis=0), 0.0)
-    price = _price(own, (phase,), less_ns, job, replay)
+    fix = WorkFix(own.steps, (((phase,), less_ns),))
+    price = price_less_work(replay, fix, job, own.total)
     if price.saving < MIN_SAVING_OF_STALL:
         return []
     extra = float(slow.residual.mean()) * own.step_ns
@@ -296,7 +287,8 @@ def _loading(
     usual = float(np.median(least))
     if usual * len(least) < MIN_SHARE_OF_JOB_LOADING * job:
         return []
-    price = _price(own, ("data",), np.nan_to_num(spent, nan=0.0), job, replay)
+    fix = WorkFix(own.steps, ((("data",), np.nan_to_num(spent, nan=0.0)),))
+    price = price_less_work(replay, fix, job, own.total)
     if price.saving < MIN_SHARE_OF_JOB_LOADING:
         return []
     finding = Finding.of(

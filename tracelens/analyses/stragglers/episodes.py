@@ -13,7 +13,6 @@ itself: so fixing it saves less than its compute time, or more where others' req
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,7 +24,7 @@ from tracelens.model.findings import TWO_SIDED
 from tracelens.replay.delays import Price, price_delay
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.stats.null_model import Noise
-from tracelens.stats.robust import block_edges, block_levels, medians
+from tracelens.stats.robust import block_edges, block_levels, lower_medians, medians
 from tracelens.stats.window_scan import peer_residuals
 
 if TYPE_CHECKING:
@@ -144,26 +143,15 @@ def explained_by_host(late: Episode, hosts: list[Episode]) -> bool:
 
 
 def _as_ranks(own: ComputeTime, ranks: list[list[int]]) -> ComputeTime:
-    """Present every host as one rank: its median one."""
+    """Present every host as one rank: its median one; of two ranks a late one does not make it late."""
     return replace(
         own,
         ranks=tuple(range(len(ranks))),
         hosts=tuple(own.hosts[each[0]] for each in ranks),
-        own=np.stack([_median_rank(own.own[..., each]) for each in ranks], axis=-1),
-        length=np.stack([_median_rank(own.length[:, each]) for each in ranks], axis=-1),
+        own=np.stack([lower_medians(own.own[..., each]) for each in ranks], axis=-1),
+        length=np.stack([lower_medians(own.length[:, each]) for each in ranks], axis=-1),
         wait=np.stack([own.wait[:, each].mean(axis=1) for each in ranks], axis=-1),
     )
-
-
-def _median_rank(values: Floats) -> Floats:
-    """Return the values of the median rank, of two the lower one; nan where no rank has one.
-
-    So that of a host's two ranks one late one does not make the host half as late.
-    """
-    ordered = np.sort(values, axis=-1)  # nan last
-    there = np.count_nonzero(~np.isnan(values), axis=-1)
-    middle = np.maximum(there - 1, 0) // 2
-    return np.asarray(np.take_along_axis(ordered, middle[..., None], axis=-1)[..., 0])
 
 
 def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | None:
@@ -240,17 +228,8 @@ def _price_of(
 ) -> Price:
     if own.work_left_to_others(late.ranks):
         return _price_of_pace(own, late)
-    ((names, effect),) = fix_of(own, late).changes
-    return price_delay(
-        _time_to_meeting(own, late),
-        effect,
-        own.wait,
-        job_ns,
-        unsure=late.unsure,
-        waits_known=not own.parted,
-        length=own.length,
-        replay=None if replay is None else partial(replay.measure_savings, names, steps=own.steps),
-    )
+    total = _time_to_meeting(own, late)
+    return price_delay(own, fix_of(own, late), job_ns, replay, total=total, unsure=late.unsure)
 
 
 def spread_by_work(values: Floats, effect: Floats) -> Floats:

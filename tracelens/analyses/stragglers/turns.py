@@ -11,7 +11,6 @@ Garbage collection counts as it was recorded: ranks that collect in the same ste
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -179,17 +178,8 @@ class _Delays:
 def _price(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]:
     """Return what the delays cost, if others wait for them and it is worth a sentence."""
     own, phase = delays.own, delays.phase
-    cost = price_delay(
-        own.total,
-        delays.ns,
-        own.wait,
-        job_ns,
-        waits_known=not own.parted,
-        length=own.length,
-        replay=None
-        if facts is None
-        else partial(facts.replay.measure_savings, (phase,), steps=own.steps),
-    )
+    fix = WorkFix(own.steps, (((phase,), delays.ns),))
+    cost = price_delay(own, fix, job_ns, facts.replay if facts else None)
     is_awaited = cost.waiting or cost.communicating or own.parted
     if not is_awaited or cost.saving < delays.least_saving:
         return []
@@ -205,7 +195,7 @@ def _price(delays: _Delays, job_ns: float, facts: Facts | None) -> list[Finding]
             saving=cost.saving,
             interval=cost.interval,
             cost=cost.cost,
-            fix=WorkFix(own.steps, (((phase,), delays.ns),)) if cost.is_replayed else None,
+            fix=fix if cost.is_replayed else None,
             ranks=delays.ranks,
             phase=phase,
             pattern="sparse" if is_at_once else "migrating",

@@ -96,6 +96,8 @@ def _check_of(name: str, kind: str) -> Callable[[Any], bool]:
         return partial(_all_fit, *_range_of(name))
     if "bool" in kind:
         return _is_bool
+    if "float" in kind:
+        return _is_amount
     if "int" in kind:
         return partial(_fits, *_range_of(name))
     return _is_text
@@ -112,6 +114,10 @@ def _is_dict(value: Any) -> bool:
 
 def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
+
+
+def _is_amount(value: Any) -> bool:
+    return type(value) in {int, float} and 0 <= value < _BEYOND
 
 
 def _is_text(value: Any) -> bool:

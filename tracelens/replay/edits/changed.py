@@ -43,6 +43,12 @@ class Changed:
         self.lag = self.model.links.lag.copy()
         self.kept = np.ones(len(self.lag), np.bool_)
 
+    @property
+    def known_lags(self) -> Floats:
+        """What of the lag of each link has a reason that is known, ns."""
+        unknown_ns = self.model.links.lag - self.model.known_lags
+        return np.maximum(self.lag - unknown_ns, 0.0)
+
     def worked(self, names: Sequence[str]) -> Floats:
         """Return how long threads still are in some phases between their moments, ns, [first link]."""
         for name in names:
@@ -101,8 +107,7 @@ class Changed:
         """
         model, lag, more = self.model, self.lag, self.more
         if shortened_by:
-            unknown_ns = model.links.lag - model.known_lags
-            lag = lag - shortened_by * np.maximum(lag - unknown_ns, 0.0)
+            lag = lag - shortened_by * self.known_lags
             more = [(source, target, (1 - shortened_by) * after) for source, target, after in more]
         try:
             return model.replayed(lag, self.kept, more, self.tasks, self.ranks)

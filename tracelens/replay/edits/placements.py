@@ -17,6 +17,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.placement import CHUNK_BYTES, STRATEGIES, chunked
 from tracelens.replay.edits.costs import Costs
+from tracelens.replay.links import Bond
 from tracelens.replay.resources import Tasks
 
 if TYPE_CHECKING:
@@ -36,9 +37,11 @@ MAX_SHARE_OF_NEEDS_UNKNOWN: Final = 0.05
 # share of the time of pushes: edits are refused if no server is known to receive
 # for longer [chosen]
 MAX_SHARE_OF_PUSHES_UNRECEIVED: Final = 0.05
-
 # steps: the median pace of as many is the usual one in the middle of them [chosen]
 STEPS_OF_USUAL_PACE: Final = 5
+# times what its bytes usually take: a message on a shared link that takes longer stalled [chosen]
+MIN_RATIO_OF_STALLED_MESSAGE: Final = 1.5
+ROUNDS_OF_STALLS: Final = 4  # rounds: the pace without stalls is found as often [policy]
 
 
 def place(changed: Changed, strategy: str, chunk: str | None) -> None:
@@ -252,21 +255,42 @@ def _move_tasks(
     shape = [
         1 + int(np.append(*cells).max(initial=0)) for cells in zip(at_server, at_other, strict=True)
     ]
-    worked, predicted, predicted_then = np.zeros((3, *shape))
-    np.add.at(worked, at_server, changed.lag[before.link])
-    np.add.at(predicted, at_server, predicted_of_task)
-    np.add.at(predicted_then, at_other, predicted_of_part)
-    pace = np.divide(worked, predicted, out=np.full(shape, np.nan), where=predicted > 0)
-    usual = _find_usual_paces(pace)
+    lag, predicted = changed.lag[before.link], _sum_cells(shape, at_server, predicted_of_task)
+    is_shared, usual_of_task = ~np.isnan(before.crowding)[before.kind], np.full(len(rows), np.inf)
+    for _ in range(ROUNDS_OF_STALLS):
+        is_stalled = is_shared & (lag > MIN_RATIO_OF_STALLED_MESSAGE * usual_of_task)
+        stall = np.where(is_stalled, lag - usual_of_task, 0.0)
+        worked = _sum_cells(shape, at_server, lag - stall)
+        pace = np.divide(worked, predicted, out=np.full(shape, np.nan), where=predicted > 0)
+        usual = _find_usual_paces(pace)
+        usual_of_task = usual[at_server] * predicted_of_task
+    _hold_up(changed, links.source[before.link], stall)
     # What a server took beyond that does not grow with its bytes, but shrinks with them, as queues do.
     beyond = worked - usual * predicted
+    predicted_then = _sum_cells(shape, at_other, predicted_of_part)
     ratio = np.divide(predicted_then, predicted, out=np.ones(shape), where=predicted > 0)
     work_then = usual * predicted_then + beyond * np.minimum(ratio, 1.0)
     pace_then = np.divide(work_then, predicted_then, out=usual, where=predicted_then > 0)
     share = after.share * predicted_of_part / predicted_of_task[part]
     share = share * pace_then[at_other] / pace[at_server][part]
+    share = share * (1 - stall / np.maximum(lag, 1.0))[part]
     others = np.setdiff1d(np.arange(len(model.tasks.link)), rows)
     return Tasks.concatenate([model.tasks.take(others), replace(after, share=share)])
+
+
+def _sum_cells(shape: Sequence[int], cells: tuple[Ints, ...], values: Floats) -> Floats:
+    """Return sums of values by cell of a table."""
+    sums = np.zeros(shape)
+    np.add.at(sums, cells, values)
+    return sums
+
+
+def _hold_up(changed: Changed, begins: Ints, stall: Floats) -> None:
+    """Let services come to their link later by as much as each stalled: it was not at work then, ns."""
+    links = changed.model.links
+    held = np.zeros(len(changed.model.recorded))
+    np.maximum.at(held, begins, stall)
+    changed.lag += np.where(links.bond == Bond.QUEUE, 0.0, held[links.target])
 
 
 def _find_usual_paces(pace: Floats) -> Floats:

@@ -1,0 +1,76 @@
+"""Which ranks share cores: those of one host that may use fewer cores than there are of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tracelens.arrays import Ints
+    from tracelens.model.trace import Trace
+
+__all__ = ["SharedCores", "find_shared_cores"]
+
+# number: a recording that names a higher core is damaged; Linux counts up to 8192 [policy]
+MAX_CORE_NUMBER: Final = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCores:
+    """Ranks of a host, by their rows in `Trace.workers` and `Trace.shards`, and their cores."""
+
+    workers: Ints
+    shards: Ints
+    cores: float
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks share the cores."""
+        return len(self.workers) + len(self.shards)
+
+
+def find_shared_cores(trace: Trace) -> list[SharedCores]:
+    """Return the hosts with more ranks than cores for them, as far as the cores were recorded."""
+    tables = [table.with_row_index("row") for table in (trace.workers, trace.shards)]
+    ranks = pl.concat(tables).drop_nulls("cores").filter(pl.col("host") != "")
+    shared = []
+    for host in ranks.partition_by("host", maintain_order=True):
+        workers, shards = (
+            host.filter(role=role)["row"].to_numpy().astype(np.int64) for role in ("worker", "ps")
+        )
+        cores = _count_cores(host.select("cores", "core_quota").iter_rows())
+        shared.append(SharedCores(workers, shards, cores))
+    return [one for one in shared if 0 < one.cores < one.ranks]
+
+
+def _count_cores(limits: Iterable[tuple[str, float | None]]) -> float:
+    """Return how many cores processes may use together; 0 where that is not known.
+
+    Processes that may run on the same cores are taken to have the same quota.
+
+    Args:
+        limits: Of each process the cores on which it may run, and how many cores' time it may use.
+    """
+    usable: dict[frozenset[int], float] = {}
+    for ranges, quota in limits:
+        cores = _parse_ranges(ranges)
+        usable[cores] = len(cores) if quota is None else min(len(cores), quota)
+    return min(float(len(frozenset().union(*usable))), sum(usable.values()))
+
+
+def _parse_ranges(ranges: str) -> frozenset[int]:
+    """Return the numbers of ``0-3,8``; none of what is not written so."""
+    numbers: set[int] = set()
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            return frozenset()
+        if int(last or first) > MAX_CORE_NUMBER:
+            return frozenset()
+        numbers.update(range(int(first), int(last or first) + 1))
+    return frozenset(numbers)

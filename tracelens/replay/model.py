@@ -601,7 +601,7 @@ def _read_calls(
 ) -> tuple[list[Calls], Queue]:
     """Return the collectives that spans show, from when their data was ready, and who waits for whom."""
     recorded = [*complete_calls(trace, *_find_ends(windows))]
-    queue = Queue.from_calls(recorded)
+    queue = Queue.from_calls(recorded, timeline)
     noticed = end_waits([call.noticed(timeline) for call in recorded], timeline, messages)
     return [*estimate_ready_calls(noticed, queue, timeline.pieces, windows)], queue
 

@@ -166,6 +166,16 @@ class Timeline:
         waited_ns = noted - begins[row]
         return np.asarray(is_blocked & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end - over)))
 
+    def went_on(self, worker: Ints, over: Ints, until: Ints) -> Flags:
+        """Return which threads waited in a span until something was over, and went on before `until`."""
+        begins, ends = (np.append(-1, edges) for edges in self.waits)
+        over, until = self.locate(worker, over), self.locate(worker, until)
+        row = np.searchsorted(ends, until, side="right") - 1
+        early_ns = over - ends[row]
+        return np.asarray(
+            (begins[row] < over) & (early_ns <= MAX_DELAY_OF_NOTICE * (over - begins[row]))
+        )
+
     def first_updates(self) -> Ints:
         """Return where threads began to update weights, once a step of a worker."""
         rows = np.flatnonzero(self.category == _UPDATE)

@@ -68,8 +68,9 @@ def test_code_beside_a_reduction_is_work_of_every_rank(
     shows_waits: bool,  # noqa: FBT001 - drawn
 ) -> None:
     """No rank has less of it because it came first, so none is accused, and no call is blamed."""
-    report = tl.analyze(simulate(ranks, transfer_ms, shows_waits=shows_waits))
-    times = report.results["phases"].times.filter(pl.col("category") == "uninstrumented")
+    trace = simulate(ranks, transfer_ms, shows_waits=shows_waits)
+    report = tl.analyze(trace)
+    times = phases.run(trace).times.filter(pl.col("category") == "uninstrumented")
     of_ranks = times.group_by("rank").agg(pl.col("ns").sum())["ns"].to_numpy() / STEPS
     assert of_ranks == pytest.approx([GAP_MS * MS] * ranks, rel=0.04)
     assert not [one for one in report.findings if one.category == "fault"]

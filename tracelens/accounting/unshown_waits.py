@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 __all__ = ["find_unshown_waits"]
 
-# share of a stretch without a span: it ends with a call if no more lies between their ends [chosen]
+# share of a stretch without a span: it ends with a call if no more lies between their
+# ends [chosen; one decision in _Stretches.find_waits, _find_stretches]
 MAX_SHARE_AFTER_CALL: Final = 0.05
 # share of the stretches' time: a thread that waits does not go on before calls are over in more [chosen]
 MAX_SHARE_BEFORE_END: Final = 0.1
 # share of calls' delays: stretches that become longer by more wait for the calls [chosen]
 MIN_SLOPE_IF_WAITING: Final = 0.5
-STANDARD_ERRORS_OF_SLOPE: Final = (
-    2.0  # errors: a slope that is closer to that is not clear [chosen]
-)
+# standard errors: a slope that is closer to that is not clear [chosen]
+STANDARD_ERRORS_OF_SLOPE: Final = 2.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -79,7 +79,7 @@ class Queue:
         holds_wire = np.array([not call.is_rooted for call in calls], np.bool_)
         queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
         queued &= is_reduction[group[1:]] & holds_wire[group[:-1]]
-        queued &= ~timeline.went_on(worker[1:], end[:-1], begin[1:])
+        queued &= ~timeline.has_resumed(worker[1:], end[:-1], begin[1:])
         after = np.flatnonzero(queued) + 1
         before = after - 1
         return cls(

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IS_BACKPROP", "IS_BLOCKED", "Timeline"]
 
-# share of a blocked stretch: what another thread noted so soon after its end ended it [chosen]
+# share of a blocked stretch: what another thread noted so soon after its end
+# ended it [chosen; one decision in Timeline.notice, Timeline.has_resumed]
 MAX_DELAY_OF_NOTICE: Final = 0.05
 # share of the time since the end: a thread that waited no longer looked only when all
 # was over [chosen]
@@ -166,7 +167,7 @@ class Timeline:
         waited_ns = noted - begins[row]
         return np.asarray(is_blocked & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end - over)))
 
-    def went_on(self, worker: Ints, over: Ints, until: Ints) -> Flags:
+    def has_resumed(self, worker: Ints, over: Ints, until: Ints) -> Flags:
         """Return which threads waited in a span until something was over, and went on before `until`."""
         begins, ends = (np.append(-1, edges) for edges in self.waits)
         over, until = self.locate(worker, over), self.locate(worker, until)

@@ -114,17 +114,19 @@ def measure_call_costs(
         for key, part in _parts(fast_sized)
         if key in costs
     }
-    is_known = [high - low <= MAX_WIDTH_OF_LATENCY_SHARE for low, high, _ in shares.values()]
-    known = [share for share, known in zip(shares.values(), is_known, strict=True) if known]
-    known_ns = sum(wire_ns for *_, wire_ns in known)
-    most = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(fast["wire_ns"].sum())
-    latency_ns = sum(low * wire_ns for low, _, wire_ns in known)
+    known = [
+        (low * wire_ns, wire_ns)
+        for low, high, wire_ns in shares.values()
+        if high - low <= MAX_WIDTH_OF_LATENCY_SHARE
+    ]
+    latency_ns, known_ns = (sum(part) for part in zip(*known, strict=True)) if known else (0.0, 0.0)
+    is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(fast["wire_ns"].sum())
     return CallCosts(
         sized=sized,
         fitted=fitted,
         costs=fitted | bounded,
         latency_shares={key: low for key, (low, *_) in shares.items()},
-        latency_share=latency_ns / known_ns if most else None,
+        latency_share=latency_ns / known_ns if is_most_known else None,
     )
 
 

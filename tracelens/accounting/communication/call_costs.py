@@ -47,8 +47,8 @@ MIN_BARRIERS_TO_BOUND_LATENCY: Final = 16  # calls: fewer barriers do not tell a
 SHARE_OF_FAST_CALLS: Final = 0.1
 # share of the best link's bandwidth: a collective of many bytes reaches as much [calibrate]
 MIN_SHARE_OF_BEST_BANDWIDTH: Final = 0.5
-# bytes / ns: training uses no network that carries less; half of Fast Ethernet is 6 MB/s [policy]
-MIN_BANDWIDTH_OF_NETWORK: Final = 0.005
+# bytes / ns: training uses no network that carries less; Fast Ethernet carries 12.5 MB/s [policy]
+MIN_BANDWIDTH_OF_NETWORK: Final = 0.01
 # share of the transfer: the share of latency is not known if that of no more is [chosen]
 MIN_SHARE_OF_TRANSFER_KNOWN: Final = 0.5
 # share of the transfer: bounds of latency that are further apart do not tell its share [chosen]

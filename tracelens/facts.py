@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from tracelens.accounting.communication import call_costs, transfers
 from tracelens.accounting.communication.awaited_ranks import awaited_messages
 from tracelens.accounting.compute_time import ComputeTime, measure_compute_time
@@ -21,8 +23,6 @@ from tracelens.caching import cached_property
 from tracelens.replay.windows import WindowedReplay
 
 if TYPE_CHECKING:
-    import polars as pl
-
     from tracelens.accounting.communication.call_costs import CallCosts
     from tracelens.accounting.early_ends import EarlyEnd
     from tracelens.accounting.phases import Phases
@@ -75,7 +75,9 @@ class Facts:
     @cached_property
     def call_costs(self) -> CallCosts:
         """What collectives cost by their bytes: latency and time per byte, of each kind of call."""
-        return call_costs.measure_call_costs(self.calls, lambda: self.messages)
+        named = self.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
+        members = {uid: frozenset(ranks) for uid, ranks in named.iter_rows()}
+        return call_costs.measure_call_costs(self.calls, members, lambda: self.messages)
 
     @cached_property
     def awaited_messages(self) -> pl.DataFrame:

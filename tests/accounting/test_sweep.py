@@ -49,8 +49,8 @@ def spans(draw: st.DrawFn, codes: tuple[int, ...]) -> Spans:
 
 @st.composite
 def surroundings(draw: st.DrawFn) -> Surroundings:
-    sets = {name: draw(intervals()) for name in ("wait", "queue", "flying", "cause")}
-    return Surroundings(**sets, device=draw(spans(WORK)), waits=draw(st.booleans()))
+    sets = {name: draw(intervals()) for name in ("wait", "queue", "flying", "stopped", "cause")}
+    return Surroundings(**sets, device=draw(spans(WORK)))
 
 
 @st.composite
@@ -91,7 +91,7 @@ def test_time_adds_up(thread: Spans, around: Surroundings, steps: Ints) -> None:
 @native
 def test_arrays_are_held_to_their_lengths() -> None:
     """What is too short, of another type or out of order is refused, not read."""
-    good = [np.array([0, 10], np.int64), *no_spans(), *no_spans(), *[np.zeros(0, np.int64)] * 8]
+    good = [np.array([0, 10], np.int64), *no_spans(), *no_spans(), *[np.zeros(0, np.int64)] * 10]
     assert cut(good) == 1
     short = [*good]
     short[1:3] = [np.array([1], np.int64)] * 2
@@ -116,7 +116,7 @@ def cut(given: list[Array], room: int = 8) -> int:
     kinds = (np.int64, np.int32, np.int8, np.int32, np.int64, np.int64)
     arrays = tuple(np.zeros(size, kind) for size, kind in zip(sizes, kinds, strict=True))
     assert sweep._NATIVE is not None
-    return int(sweep._NATIVE.cut(tuple(given), arrays, False))
+    return int(sweep._NATIVE.cut(tuple(given), arrays))
 
 
 def no_spans() -> list[Array]:

@@ -75,15 +75,19 @@ def spent_at_servers(found: pl.DataFrame) -> pl.DataFrame:
 
 
 def test_time_of_a_real_run_with_servers() -> None:
-    """What is queueing and what is transfer differs by less than a hundredth of the time."""
+    """What is queueing and what is transfer differs by less than a hundredth of the time.
+
+    Beside that, what time without a span is follows from all stretches like it, and the part has fewer.
+    """
     folder, choice = SAMPLES / "grpc-pipelined", Choice.parse(steps="13-20,39")
     whole, part = (
         spent(phases.run(tracelens.open(folder, steps=steps)), choice)
         for steps in (None, "13-20,39")
     )
-    assert_frame_equal(spent_at_servers(part), spent_at_servers(whole))
-    apart = (part["ns"] - whole["ns"]).to_numpy()
-    assert np.abs(apart).sum() < 0.01 * whole["ns"].to_numpy().sum()
+    total_ns = whole["ns"].to_numpy().sum()
+    for measure, most in ((spent_at_servers, 3e-3), (pl.DataFrame.clone, 0.01)):
+        apart_ns = (measure(part)["ns"] - measure(whole)["ns"]).to_numpy()
+        assert np.abs(apart_ns).sum() < most * total_ns
 
 
 @pytest.mark.parametrize("sample", ["ddp-slow-backprop", "mpi-killed-rank"])

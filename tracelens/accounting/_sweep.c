@@ -13,17 +13,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define REVISION 2 /* of what both parts expect of each other, as in sweep.py */
+#define REVISION 3 /* of what both parts expect of each other, as in sweep.py */
 
 /* The order of `CATEGORIES`, and codes that stand beside them, as in categories.py. */
 enum { USER = 6, WAIT, PS_QUEUE, TRANSFER, IDLE, UNINSTRUMENTED, CATEGORY_COUNT };
 enum { NOTHING = -1, COMMUNICATION = 100, QUEUED = 200 };
 
 /* What may cover a piece of time, whatever the thread does. */
-enum { WAITS, QUEUES, FLIES, HAS_CAUSE, COVER_COUNT };
+enum { WAITS, QUEUES, FLIES, STOPS, HAS_CAUSE, COVER_COUNT };
 
 #define NEVER INT64_MAX
-#define VIEWS 25
+#define VIEWS 27
 
 /* Sorted moments, of which the next one is at `place`. */
 typedef struct {
@@ -126,8 +126,7 @@ static void add(Pieces *pieces, int64_t begin, int64_t end, int32_t step, int ca
     pieces->count++;
 }
 
-/* `waits`: waiting is in spans of its own, so that communication in flight does not stop the thread elsewhere. */
-static int category_of(const Innermost *thread, const int *covered, int waits)
+static int category_of(const Innermost *thread, const int *covered)
 {
     int split = covered[WAITS] ? WAIT : covered[QUEUES] ? PS_QUEUE : TRANSFER;
     if (thread->code >= QUEUED)
@@ -138,11 +137,11 @@ static int category_of(const Innermost *thread, const int *covered, int waits)
         return thread->code;
     if (thread->user)
         return USER;
-    return covered[FLIES] && !waits ? split : covered[HAS_CAUSE] ? IDLE : UNINSTRUMENTED;
+    return covered[FLIES] && covered[STOPS] ? split : covered[HAS_CAUSE] ? IDLE : UNINSTRUMENTED;
 }
 
 /* Return whether all is well: a code that is none ends it. */
-static int sweep(const Edges *windows, Spans *thread, Edges *covers, Spans *device, int waits, Pieces *pieces)
+static int sweep(const Edges *windows, Spans *thread, Edges *covers, Spans *device, Pieces *pieces)
 {
     const int64_t last = windows->moments[windows->count - 1];
     int64_t now = windows->moments[0];
@@ -172,7 +171,7 @@ static int sweep(const Edges *windows, Spans *thread, Edges *covers, Spans *devi
         if (next <= now)
             return 0;
 
-        int category = category_of(&own, covered, waits);
+        int category = category_of(&own, covered);
         int32_t name = own.code >= QUEUED && covered[FLIES] ? NOTHING : own.name;
         if (on_device.code != NOTHING || on_device.user) {
             category = on_device.code != NOTHING ? on_device.code : USER;
@@ -180,7 +179,7 @@ static int sweep(const Edges *windows, Spans *thread, Edges *covers, Spans *devi
         }
         if (category < 0 || category >= CATEGORY_COUNT)
             return 0;
-        if (covered[FLIES] && (category <= USER || (waits && category == UNINSTRUMENTED)))
+        if (covered[FLIES] && (category <= USER || category == UNINSTRUMENTED))
             pieces->hidden[step] += next - now;
         add(pieces, now, next, step, category, name);
         now = next;
@@ -269,9 +268,9 @@ static PyObject *cut(PyObject *module, PyObject *args)
     Edges windows, covers[2 * COVER_COUNT];
     Spans thread = {.latest = NULL}, device = {.latest = NULL};
     Pieces pieces;
-    int waits, ended = 0;
+    int ended = 0;
     (void)module;
-    if (!PyArg_ParseTuple(args, "O!O!p:cut", &PyTuple_Type, &given, &PyTuple_Type, &room, &waits))
+    if (!PyArg_ParseTuple(args, "O!O!:cut", &PyTuple_Type, &given, &PyTuple_Type, &room))
         return NULL;
     if (borrow_edges(&arrays, given, 0, &windows) < 0 || borrow_spans(&arrays, given, 1, &thread) < 0
         || borrow_spans(&arrays, given, 6, &device) < 0)
@@ -289,7 +288,7 @@ static PyObject *cut(PyObject *module, PyObject *args)
     if (borrow_pieces(&arrays, room, most, windows.count - 1, &pieces) < 0)
         goto done;
     Py_BEGIN_ALLOW_THREADS
-    ended = sweep(&windows, &thread, covers, &device, waits, &pieces);
+    ended = sweep(&windows, &thread, covers, &device, &pieces);
     Py_END_ALLOW_THREADS
     if (ended)
         result = PyLong_FromSsize_t(pieces.count);
@@ -303,7 +302,7 @@ done:
 }
 
 static PyMethodDef functions[] = {
-    {"cut", cut, METH_VARARGS, "cut(given, room, waits)\n--\n\nFill `room` with pieces, and return how many they are."},
+    {"cut", cut, METH_VARARGS, "cut(given, room)\n--\n\nFill `room` with pieces, and return how many they are."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -46,6 +46,13 @@ class Intervals:
         lasts = start < end
         return Intervals(start, end) if lasts.all() else Intervals(start[lasts], end[lasts])
 
+    def joined_with(self, others: Intervals) -> Intervals:
+        """Return these and others."""
+        if not len(self.start):
+            return others
+        start, end = (self.start, others.start), (self.end, others.end)
+        return Intervals(np.concatenate(start), np.concatenate(end))
+
     def edges(self) -> Edges:
         """Return begins and ends, each in order."""
         return Edges(np.sort(self.start, kind="stable"), np.sort(self.end, kind="stable"))
@@ -103,23 +110,23 @@ def _no_spans() -> Spans:
 class Surroundings:
     """Concurrent activity of the rank: waits, shard queues, communication, other causes.
 
-    `device` is the own work that was timed on a device. `waits`: waiting is in spans of its own, so that
-    communication in flight does not stop the thread elsewhere.
+    `stopped`: when communication in flight stops the rank where no span covers its time. `device` is the
+    own work that was timed on a device.
     """
 
     wait: Intervals
     queue: Intervals
     flying: Intervals
+    stopped: Intervals
     cause: Intervals
     device: Spans = field(default_factory=_no_spans)
-    waits: bool = False
 
     def within(self, first: int, last: int) -> Surroundings:
         """Cut to a window."""
-        parts = (self.wait, self.queue, self.flying, self.cause)
-        wait, queue, flying, cause = (part.within(first, last) for part in parts)
+        parts = (self.wait, self.queue, self.flying, self.stopped, self.cause)
+        wait, queue, flying, stopped, cause = (part.within(first, last) for part in parts)
         device = self.device.within(first, last)
-        return Surroundings(wait, queue, flying, cause, device, self.waits)
+        return Surroundings(wait, queue, flying, stopped, cause, device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,9 +171,8 @@ def partition(
     """
     first, last = int(windows[0]), int(windows[-1])
     spans, around = spans.within(first, last), around.within(first, last)
-    parts = (around.wait, around.queue, around.flying, around.cause)
+    parts = (around.wait, around.queue, around.flying, around.stopped, around.cause)
     covers = Covers(*(part.edges() for part in parts))
     busy = (covers.wait, covers.queue, covers.flying)
     layers = spans.layers(*busy), covers, around.device.layers(covers.flying)
-    found = sweep(windows, *layers, waits=around.waits)
-    return Pieces(**found._asdict())
+    return Pieces(**sweep(windows, *layers)._asdict())

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Covers", "Cut", "Edges", "Layers", "cut", "cut_in_numpy"]
 
 _Code: TypeAlias = Array | int
-_REVISION: Final = 2  # number: of the interface to _sweep.c, which has the same [definition]
+_REVISION: Final = 3  # number: of the interface to _sweep.c, which has the same [definition]
 _HALF_BITS: Final = 31  # bits: of the lower half of a sum [definition]
 _HALF: Final = (1 << _HALF_BITS) - 1
 
@@ -53,6 +53,7 @@ class Covers(NamedTuple):
     wait: Edges
     queue: Edges
     flying: Edges
+    stopped: Edges
     cause: Edges
 
 
@@ -95,14 +96,10 @@ def _native() -> ModuleType | None:
 _NATIVE: Final = _native()
 
 
-def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers, *, waits: bool) -> Cut:
-    """Cut the time from ``windows[0]`` to ``windows[-1]``, within which all else lies.
-
-    `waits`: waiting is in spans of its own, so that communication in flight does not stop the thread
-    elsewhere.
-    """
+def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
+    """Cut the time from ``windows[0]`` to ``windows[-1]``, within which all else lies."""
     if _NATIVE is None:
-        return cut_in_numpy(windows, thread, covers, device, waits=waits)
+        return cut_in_numpy(windows, thread, covers, device)
     edges = [side for cover in covers for side in cover]
     parts = [(*part.edges, part.end, part.code, part.name) for part in (thread, device)]
     most = sum(map(len, (windows, *edges, *parts[0][:2], *parts[1][:2])))
@@ -116,7 +113,7 @@ def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers, *, waits:
         hidden=np.zeros(steps, np.int64),
     )
     given = (windows, *parts[0], *parts[1], *edges)
-    count = _NATIVE.cut(tuple(map(np.ascontiguousarray, given)), tuple(room), waits)
+    count = _NATIVE.cut(tuple(map(np.ascontiguousarray, given)), tuple(room))
     return room._replace(
         bounds=room.bounds[: count + 1],
         step=room.step[:count],
@@ -125,19 +122,17 @@ def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers, *, waits:
     )
 
 
-def cut_in_numpy(
-    windows: Ints, thread: Layers, covers: Covers, device: Layers, *, waits: bool
-) -> Cut:
+def cut_in_numpy(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
     """Do the same without the part in C."""
     sets = [(part.begins, part.ends) for part in covers]
     spans = [(part.start, part.end) for part in (thread, device)]
     bounds, places = _boundaries(windows, *spans, *sets)
     of_steps, of_thread, of_device, *of_sets = places
-    wait, queue, flying, cause = (_covered(len(bounds), part) for part in of_sets)
+    wait, queue, flying, stopped, cause = (_covered(len(bounds), part) for part in of_sets)
     code, user, name = _innermost(len(bounds), thread, of_thread)
     split = _either(wait, WAIT, _either(queue, PS_QUEUE, TRANSFER))
     idle = _either(cause, IDLE, UNINSTRUMENTED)
-    unrecorded = _either(user, USER, idle if waits else _either(flying, split, idle))
+    unrecorded = _either(user, USER, _either(flying & stopped, split, idle))
     category = _either(code == NOTHING, unrecorded, _either(code == COMMUNICATION, split, code))
     queued = code >= QUEUED
     if queued.any():
@@ -150,7 +145,7 @@ def cut_in_numpy(
         name = np.where(works != NOTHING, work, name)
     count = len(windows) - 1
     step = np.repeat(np.arange(count, dtype=np.int32), np.diff(of_steps))
-    own = (category <= USER) | (waits & (category == UNINSTRUMENTED))
+    own = (category <= USER) | (category == UNINSTRUMENTED)
     beside = np.flatnonzero(flying & own)
     hidden = _sums(step[beside], bounds[beside + 1] - bounds[beside], count)
     kept = np.flatnonzero(_differs(step, category, name))

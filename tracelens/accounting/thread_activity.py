@@ -42,7 +42,7 @@ __all__ = [
     "ThreadActivity",
     "all_waits",
     "collective_waits",
-    "has_waits",
+    "shows_waits",
     "training_threads",
 ]
 
@@ -62,7 +62,7 @@ _MEANING_OF_OP: Final[dict[str, int]] = {
     "worker_update": CATEGORIES.index("update"),
     "master_update": CATEGORIES.index("update"),
 }
-_ALL_WAITS: Final = "request_wait"  # who records these records all waiting for what is in flight
+_GIVEN_NOTHING: Final = "launch"  # such a wait is for work, not for what is in flight
 _PHASES_OF_TRAINING: Final = ("forward", "backprop", "update")
 _CAUSES: Final = ("gc", "device", "checkpoint")
 _IN_FLIGHT: Final = ("reduction", "ps", "elastic")
@@ -136,9 +136,14 @@ class ThreadActivity:
         return self._intervals(*self._rows.causes)
 
     @property
-    def waits(self) -> bool:
-        """Whether the training thread's waiting for what is in flight is recorded."""
-        return self._rows.waits
+    def flights_on_device(self) -> Intervals:
+        """The communication that a device does, which does nothing after it meanwhile."""
+        return self._intervals(self._rows.flying[0][:0], self._rows.flying[1])
+
+    @property
+    def unshown_flights(self) -> Intervals:
+        """The other communication in flight, as far as no span shows the waiting for it."""
+        return self._intervals(self._rows.unshown, self._rows.unshown[:0])
 
     @property
     def updates(self) -> Indices:
@@ -170,7 +175,8 @@ class ThreadActivity:
 class _Rows:
     """Which events of a worker are what, by all columns but times; spans with what each means.
 
-    `flying` and `causes` are rows of spans beside the training thread, and of such on the device.
+    `flying` and `causes` are rows of spans beside the training thread, and of such on the device;
+    `unshown` are those of `flying` for which no span of the thread shows that it waits.
     """
 
     on_device: tuple[Indices, Array]
@@ -180,7 +186,7 @@ class _Rows:
     updates: Indices
     forward: Indices
     passes: Indices
-    waits: bool
+    unshown: Indices
 
 
 def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) -> _Rows:
@@ -204,31 +210,33 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
     work = kind.taken(works).translated(_MEANING | {"device": USER}, USER)
     spans = np.flatnonzero((on_training | queueing) & ~kind.among(("step",)) & ~reduced)
     causes = beside & kind.among(_CAUSES) & ~np.isin(thread, tracks)
+    flies = beside & kind.among(_IN_FLIGHT) & ~reduced
+    unshown = flies & ~kind.among(("reduction",)) if shows_waits(columns, training) else flies
     found = _Rows(
         on_device=(works, work),
         on_thread=(spans, _meaning(columns, spans, work)),
         flying=(
-            np.flatnonzero(beside & kind.among(_IN_FLIGHT) & ~reduced),
+            np.flatnonzero(flies),
             np.flatnonzero(reduced),
         ),
         causes=(np.flatnonzero(causes), np.flatnonzero(timed)),
         updates=np.flatnonzero((on_training | computing) & kind.among(("update",))),
         forward=np.flatnonzero(is_span & kind.among(("forward",))),
         passes=np.flatnonzero(on_training & kind.among(("forward", "backprop"))),
-        waits=has_waits(columns, training),
+        unshown=np.flatnonzero(unshown),
     )
     for rows in (found.updates, found.forward, found.passes):
         rows.setflags(write=False)
     return found
 
 
-def has_waits(columns: Columns, training: int | None) -> bool:
-    """Return whether all waiting of the training thread for what is in flight is in spans of its own."""
-    op = columns.word("op")
-    if training is None or not op.places((_ALL_WAITS,)):
+def shows_waits(columns: Columns, training: int | None) -> bool:
+    """Return whether spans of the training thread show that it waits for reductions in flight."""
+    kind = columns.word("kind")
+    if training is None or not kind.places(("wait",)):
         return False
-    on_training = columns.is_span & (columns.number("thread") == training)
-    return bool((on_training & op.among((_ALL_WAITS,))).any())
+    is_wait = columns.is_span & kind.among(("wait",)) & (columns.number("thread") == training)
+    return bool((is_wait & ~columns.word("op").among((_GIVEN_NOTHING,))).any())
 
 
 def _directed(kind: Words, on_training: Flags, others: Flags) -> tuple[str, ...]:

@@ -14,15 +14,16 @@ import numpy as np
 
 from tracelens.accounting.categories import NOTHING
 from tracelens.accounting.joined import Joined, grouped
-from tracelens.accounting.partition import Surroundings, partition
+from tracelens.accounting.partition import Intervals, Surroundings, partition
 from tracelens.accounting.pieces import PackedPieces
-from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity, has_waits
+from tracelens.accounting.thread_activity import ACTIVITY_COLUMNS, ThreadActivity, shows_waits
+from tracelens.accounting.unshown_waits import find_unshown_waits
 from tracelens.accounting.weight_updates import Updates, sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tracelens.accounting.partition import Intervals, Pieces
+    from tracelens.accounting.partition import Pieces
     from tracelens.arrays import Array, Indices, Int32s, Ints
     from tracelens.memory import BoundedCache
     from tracelens.model.columns import Columns
@@ -86,7 +87,7 @@ def _accounted_some(
     tasks: Sequence[Task], columns: Sequence[Columns], *, cache: BoundedCache
 ) -> list[Accounted]:
     alike = {
-        (task.training, task.tracks, has_waits(one, task.training))
+        (task.training, task.tracks, shows_waits(one, task.training))
         for task, one in zip(tasks, columns, strict=True)
     }
     joinable = len(alike) == 1 and not any("device_duration_ns" in one for one in columns)
@@ -97,7 +98,8 @@ def _accounted_some(
 
 def _accounted_alone(task: Task, columns: Columns, cache: BoundedCache) -> Accounted:
     activity = ThreadActivity(columns, task.training, task.tracks, cache)
-    found = _partition(activity, task.wait, task.queue, task.windows, task.gaps)
+    ends = task.windows[[0, -1]]
+    found = _partition(activity, task.wait, task.queue, task.windows, task.gaps, bounds=ends)
     found = replace(found, name=_names(columns, task.words)[found.name])
     spans = int(np.count_nonzero(columns.is_span))
     return _accounted(task, columns, found, _rows_of(activity), spans, cache=cache)
@@ -118,6 +120,7 @@ def _accounted_joined(
         places.intervals([task.queue for task in tasks]),
         places.windows(windows),
         np.concatenate([task.gaps + at for task, at in zip(tasks, before, strict=False)]),
+        bounds=places.begins,
     )
     left = [count - len(task.gaps) for count, task in zip(counts, tasks, strict=True)]
     apart, spans = places.apart(found, left), places.counts(joined.is_span)
@@ -142,17 +145,27 @@ def _shared_rows(places: Joined, activity: ThreadActivity) -> Iterator[tuple[Ind
 
 
 def _partition(
-    activity: ThreadActivity, wait: Intervals, queue: Intervals, windows: Ints, gaps: Ints
+    activity: ThreadActivity,
+    wait: Intervals,
+    queue: Intervals,
+    windows: Ints,
+    gaps: Ints,
+    *,
+    bounds: Ints,
 ) -> Pieces:
+    """Cut time into pieces; `bounds` are where each worker's begins, and where the last one's ends."""
+    edges = int(windows[0]), int(windows[-1])
+    spans = activity.thread_spans.within(*edges)
+    unshown = find_unshown_waits(spans, activity.unshown_flights.within(*edges), bounds)
     around = Surroundings(
         wait=wait,
         queue=queue,
         flying=activity.in_flight,
+        stopped=activity.flights_on_device.joined_with(unshown),
         cause=activity.idle_causes,
         device=activity.device_spans,
-        waits=activity.waits,
     )
-    return partition(activity.thread_spans, around, windows).without(gaps)
+    return partition(spans, around, windows).without(gaps)
 
 
 def _rows_of(activity: ThreadActivity) -> tuple[Indices, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.distil.outline import outlined
-from tracelens.model.calls import NEVER, CallFacts, CallGrid, distinct, is_uniform, uniform
+from tracelens.model.calls import NEVER, CallFacts, CallGrid, is_uniform, uniform
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.outline import NO_CALLS
 from tracelens.model.trace import Note
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # Every rank contributes equally many bytes; elsewhere they may differ (a root, variable counts).
 EQUAL_BYTES: Final = tuple(map(COLLECTIVES.index, ("allreduce",)))
 _ESTIMATED: Final = STATUSES.index("estimated")
-OVER: Final = (STATUSES.index("closed"), _ESTIMATED)
 RARE: Final = 0.01  # completion may be noted late, in another thread
 _FACTS: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
 _OPS: Final = {word: place for place, word in enumerate(COLLECTIVES)}
@@ -161,8 +160,7 @@ def _matched(
     for calls, some in grid.blocks():
         latest[calls] = some.start_ns.argmax(axis=1)
     last = grid.start_ns[np.arange(grid.height), latest]
-    over = np.isin(distinct(grid.status), OVER)
-    finished = (there & (grid.end_ns != FOREVER) & over).any(axis=1)
+    finished = grid.completed.any(axis=1)
     expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
     absent = _absent(grid, np.flatnonzero(~finished), members, whole)
     outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)

@@ -10,13 +10,14 @@ What a message costs is fitted where sizes differ, and bounded where they do not
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.communication import call_costs, transfers
+from tracelens.accounting.communication.pickled_calls import find_pickled_calls
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
@@ -25,7 +26,10 @@ from tracelens.replay.pricing import price_joined_calls
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
-    from tracelens.accounting.communication.call_costs import Costs
+    from collections.abc import Mapping
+
+    from tracelens.accounting.communication.call_costs import CallCosts, Costs, Key
+    from tracelens.accounting.communication.pickled_calls import PickledCalls
     from tracelens.facts import Facts
     from tracelens.replay.pricing import JoinedCalls
     from tracelens.replay.windows import WindowedReplay
@@ -68,7 +72,7 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "bus_bandwidth_low": pl.Float64(),
     "bus_bandwidth_high": pl.Float64(),
     "half_bandwidth_bytes": pl.Float64(),  # below, a message is latency for the most part
-    "latency_share": pl.Float64(),  # of the wire's time
+    "latency_share": pl.Float64(),  # of the wire's time in fast calls
     "misfit": pl.Float64(),  # median relative error of a size
 }
 
@@ -104,7 +108,8 @@ def run(facts: Facts) -> Communication:
     costs = facts.call_costs
     sized, lines = costs.sized, costs.fitted
     job = job_ns(facts.trace)
-    small = _small(facts.replay, sized, costs.costs, job) if job else []
+    pickled = find_pickled_calls(facts.calls)
+    small = _small(facts.replay, costs, pickled, job) if job else []
     classes = _bandwidths(_classed(sized))
     return Communication(
         calls=facts.calls,
@@ -112,7 +117,7 @@ def run(facts: Facts) -> Communication:
             pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items()
         ),
         slowest=classes.select(*_BY, ready_ns="slowest_ready_ns", wire_ns="slowest_wire_ns"),
-        lines=_table(sized, lines),
+        lines=_table(lines, costs.latency_shares),
         choices=call_costs.choices(lines),
         findings=tuple(small),
     )
@@ -146,27 +151,28 @@ def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
     return table.with_columns(of_best=of_best).sort("ranks", "op", "algorithm", "from_bytes")
 
 
-def _table(calls: pl.DataFrame, lines: Costs) -> pl.DataFrame:
+def _table(lines: Costs, latency_shares: Mapping[Key, float]) -> pl.DataFrame:
     rows = []
     for (op, ranks, algorithm), line in lines.items():
         factor = transfers.bus_factor(op, ranks)
         slow, fast = line.ns_per_byte_interval[::-1]
         bandwidths = [factor / ns if ns > 0 else None for ns in (line.ns_per_byte, slow, fast)]
-        alike = pl.col("algorithm").eq_missing(pl.lit(algorithm))
-        wire = calls.filter(pl.col("op") == op, pl.col("ranks") == ranks, alike)["wire_ns"]
         half = line.half_bandwidth_bytes
         latency = (line.latency_ns, *line.latency_interval)
-        share = min(line.latency_ns * len(wire) / max(int(wire.sum()), 1), 1.0)
+        share = latency_shares[op, ranks, algorithm]
         known = half if np.isfinite(half) else None
         rows.append((op, ranks, algorithm, *latency, *bandwidths, known, share, line.deviation))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row").sort("op", "ranks", "algorithm")
 
 
-def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) -> list[Finding]:
+def _small(
+    replay: WindowedReplay, costs: CallCosts, pickled: PickledCalls | None, job: int
+) -> list[Finding]:
     """Report each communicator whose messages are worth joining."""
-    found, least_ns = [], MIN_SAVING_TO_REPORT_SMALL_MESSAGES * job
+    found, least_ns, calls = [], MIN_SAVING_TO_REPORT_SMALL_MESSAGES * job, costs.sized
     for part in calls.partition_by("communicator", "op", "algorithm", maintain_order=True):
-        line = lines.get((part["op"][0], part["ranks"][0], part["algorithm"][0]))
+        key = part["op"][0], part["ranks"][0], part["algorithm"][0]
+        line = costs.costs.get(key)
         if line is None or line.latency_interval[0] <= 0 or part["step"].min() == -1:
             continue
         # Joined, all calls of a step but one cost less by a latency.
@@ -180,7 +186,10 @@ def _small(replay: WindowedReplay, calls: pl.DataFrame, lines: Costs, job: int) 
         steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
         joined = price_joined_calls(replay, name, op, cost, least_ns=least_ns, steps=steps)
         if joined:
-            found.append(_finding(part, line, joined, job))
+            finding = _finding(
+                part, line, joined, job, share=costs.latency_shares[key], pickled=pickled
+            )
+            found.append(finding)
     return found
 
 
@@ -206,9 +215,15 @@ def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, fl
     return max(low, 0.0), min(high, 1.0)
 
 
-def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int) -> Finding:
-    wire = int(part["wire_ns"].sum())
-    share = min(line.latency_ns * part.height / max(wire, 1), 1.0)
+def _finding(
+    part: pl.DataFrame,
+    line: CostModel,
+    joined: JoinedCalls,
+    job: int,
+    *,
+    share: float,
+    pickled: PickledCalls | None,
+) -> Finding:
     size = float(part["bytes"].to_numpy().mean())
     op = str(part["op"][0])
     return Finding.of(
@@ -225,6 +240,7 @@ def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int)
         saving=float(joined.saved_ns.sum()) / job,
         interval=_interval(joined, line, job),
         fix=joined.fix,
+        more=[pickled.sentence] if pickled else [],
         evidence={
             "op": op,
             "calls_per_step": joined.calls,
@@ -234,5 +250,6 @@ def _finding(part: pl.DataFrame, line: CostModel, joined: JoinedCalls, job: int)
             "latency_ns": line.latency_ns,
             "latency_share": share,
             "half_bandwidth_bytes": line.half_bandwidth_bytes,
+            "pickled": asdict(pickled) if pickled else None,
         },
     )

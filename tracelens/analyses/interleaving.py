@@ -12,17 +12,18 @@ with two calls at once counts for both.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, COMPUTE_CATEGORIES
+from tracelens.accounting.communication.pickled_calls import find_pickled_calls
 from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct, is_uniform
-from tracelens.model.columns import FOREVER, NULL
+from tracelens.model.columns import NULL
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
@@ -151,6 +152,7 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     price = price_edits(facts.replay, "overlap=on")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
         return _bound(facts, share, job)
+    pickled = find_pickled_calls(facts.calls)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
     return [
@@ -161,7 +163,12 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
             interval=price.interval,
             fix=price.fix,
             phase="reduction",
-            evidence={"exposed_transfer": share, "overlap": hidden},
+            more=[pickled.sentence] if pickled else [],
+            evidence={
+                "exposed_transfer": share,
+                "overlap": hidden,
+                "pickled": asdict(pickled) if pickled else None,
+            },
         )
     ]
 
@@ -181,7 +188,7 @@ def _bound(facts: Facts, exposed: float, job: int) -> list[Finding]:
     link = (
         " If one link is slow, collectives alone do not tell which; messages between ranks would."
     )
-    latency = facts.call_costs.latency_share
+    latency, pickled = facts.call_costs.latency_share, find_pickled_calls(facts.calls)
     return [
         Finding.of(
             "exposed_communication",
@@ -193,9 +200,11 @@ def _bound(facts: Facts, exposed: float, job: int) -> list[Finding]:
             case="bound",
             saving=share,
             phase="reduction",
+            more=[pickled.sentence] if pickled else [],
             evidence={
                 "exposed_transfer": share,
                 "latency_share": latency,
+                "pickled": asdict(pickled) if pickled else None,
                 "link_identifiable": identifiable,
             },
         )
@@ -309,7 +318,7 @@ class _Bucket:
 def _add(found: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
     """Add the calls of a communicator that name a bucket, and that all came to."""
     shape, place = grid.start_ns.shape, {name: at for at, name in enumerate(pieces.processes)}
-    counted = grid.there & (grid.end_ns != FOREVER) & (grid.last_ns != NEVER)[:, None]
+    counted = grid.completed & (grid.last_ns != NEVER)[:, None]
     counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(place))
     numbers = np.unique(distinct(grid.bucket))
     bucket = np.broadcast_to(np.searchsorted(numbers, distinct(grid.bucket)), shape)

@@ -41,6 +41,7 @@ NEVER: Final = -(1 << 62)  # ns: the begin of a call that a process did not make
 FROM_ROOT: Final = tuple(map(COLLECTIVES.index, ("broadcast", "scatter")))
 TO_ROOT: Final = tuple(map(COLLECTIVES.index, ("reduce", "gather")))
 FULL: Final = tuple(map(COLLECTIVES.index, FULL_COLLECTIVES))
+OVER: Final = tuple(map(STATUSES.index, ("closed", "estimated")))
 
 # One row per rank and collective call, matched by communicator and seq (never guessed).
 ARRIVAL_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -137,6 +138,15 @@ class CallGrid(CallFacts):
         if self.whole:
             return np.broadcast_to(np.True_, self.start_ns.shape)
         return np.asarray(self.start_ns != NEVER)
+
+    @property
+    def completed(self) -> Flags:
+        """Return who made which call and left it when it was over, [call, process].
+
+        Time in a call that was still open, or that ended with an error, says nothing of transfers.
+        """
+        is_over = np.isin(distinct(self.status), OVER)
+        return np.asarray(self.there & (self.end_ns != FOREVER) & is_over)
 
     @cached_property
     def arrived(self) -> Int32s:

@@ -32,6 +32,8 @@ AWAITED_COLUMNS: Final[dict[str, pl.DataType]] = {
     "to": pl.Int32(),  # the process, and its rank, for whom it waited
     "rank": pl.Int32(),
 }
+# Of a message that ended with an error, as of one still open, it is not known when it was through.
+IS_COMPLETED: Final = pl.col("end_ns").is_not_null() & pl.col("status").ne_missing("exception")
 _MESSAGE: Final = ("communicator", "key", "seq", "sender", "receiver")
 
 
@@ -44,7 +46,7 @@ def ends(
     sender, receiver = ("rank", "peer") if op == "send" else ("peer", "rank")
     return (
         messages.lazy()
-        .filter(pl.col("op") == op, pl.col("end_ns").is_not_null(), pl.col("seq").is_not_null())
+        .filter(pl.col("op") == op, IS_COMPLETED, pl.col("seq").is_not_null())
         .join(clocks.lazy(), on="process", how="inner")
         .select(
             *_MESSAGE[:3], "step", "bytes", "start_ns", "end_ns", "process",

@@ -14,7 +14,6 @@ import numpy as np
 
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import FROM_ROOT, NEVER, TO_ROOT, taken
-from tracelens.model.columns import FOREVER
 from tracelens.replay.links import Line
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import COLLECTIVES
@@ -185,8 +184,7 @@ def complete_calls(trace: Trace, first: Ints, last: Ints) -> Iterator[Calls]:
         worker = np.array([place[process] for process in grid.processes.tolist()], np.int64)
         inside = (grid.last_ns >= first.min()) & (grid.last_ns <= last.max())
         rows = np.flatnonzero(inside & (grid.last_ns != NEVER))
-        over = taken(grid.there, rows) & (taken(grid.end_ns, rows) != FOREVER)
-        rows = rows[over.all(axis=1)]
+        rows = rows[grid.taken(rows).completed.all(axis=1)]
         start, end = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
         within = ((start >= first[worker]) & (end <= last[worker])).all(axis=1)
         rows = rows[within]

@@ -33,6 +33,7 @@ from tracelens.replay.requests import Requests
 from tracelens.replay.resources import Tasks, replay_events
 from tracelens.replay.threads import Sides, Threads
 from tracelens.replay.timeline import IS_BLOCKED, Timeline
+from tracelens.schema.vocabulary import PICKLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -190,7 +191,8 @@ class Model:
         table = recorded_algorithms(self.trace).group_by("communicator").agg("algorithm")
         known, algorithms = dict(table.iter_rows()), dict[int, frozenset[str]]()
         for grid in self.trace.calls:
-            names = frozenset(word.replace("-", "_") for word in known.get(grid.uid, ()))
+            words = frozenset(known.get(grid.uid, ())) - {PICKLE}
+            names = frozenset(word.replace("-", "_") for word in words)
             algorithms[len(grid.ranks)] = algorithms.get(len(grid.ranks), frozenset()) | names
         return algorithms
 
@@ -601,7 +603,7 @@ def _read_calls(
 ) -> tuple[list[Calls], Queue]:
     """Return the collectives that spans show, from when their data was ready, and who waits for whom."""
     recorded = [*complete_calls(trace, *_find_ends(windows))]
-    queue = Queue.from_calls(recorded)
+    queue = Queue.from_calls(recorded, timeline)
     noticed = end_waits([call.noticed(timeline) for call in recorded], timeline, messages)
     return [*estimate_ready_calls(noticed, queue, timeline.pieces, windows)], queue
 

@@ -1,10 +1,11 @@
 """Estimate when reductions were ready that begin when their stream gets free.
 
 A stream carries out one call after the other: a device profile shows a call from when the one before
-has left the stream. When its data was ready lies earlier, and is not recorded. A bucket of gradients is
-ready when its share of backprop is done. That share is measured where calls of the same place in their
-step did not queue. Between measured calls, and where none was measured, gradients come in the order of
-the calls, and backprop takes as long for each byte of them.
+has left the stream. When its data was ready lies earlier, and is not recorded. It was not queued if a
+thread waited for the one before, and went on in between: then it was issued only then. A bucket of
+gradients is ready when its share of backprop is done. That share is measured where calls of the same
+place in their step did not queue. Between measured calls, and where none was measured, gradients come
+in the order of the calls, and backprop takes as long for each byte of them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
     from tracelens.replay.calls import Calls
     from tracelens.replay.links import Links
+    from tracelens.replay.timeline import Timeline
 
 __all__ = ["Queue", "estimate_ready_calls"]
 
@@ -56,7 +58,7 @@ class Queue:
     begin_ns: Ints
 
     @classmethod
-    def from_calls(cls, calls: Sequence[Calls]) -> Self:
+    def from_calls(cls, calls: Sequence[Calls], timeline: Timeline) -> Self:
         """Find those reductions that begin when the call before leaves their stream."""
         parts = [np.zeros((7, 0), np.int64)]
         for number, call in enumerate(calls):
@@ -77,6 +79,7 @@ class Queue:
         holds_wire = np.array([not call.is_rooted for call in calls], np.bool_)
         queued = same_thread & (np.abs(gap_ns) <= MAX_QUEUE_GAP_NS) & is_stream[of_thread[1:]]
         queued &= is_reduction[group[1:]] & holds_wire[group[:-1]]
+        queued &= ~timeline.has_resumed(worker[1:], end[:-1], begin[1:])
         after = np.flatnonzero(queued) + 1
         before = after - 1
         return cls(

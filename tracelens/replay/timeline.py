@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["IS_BACKPROP", "IS_BLOCKED", "Timeline"]
 
-# share of a blocked stretch: what another thread noted so soon after its end ended it [chosen]
+# share of a blocked stretch: what another thread noted so soon after its end
+# ended it [chosen; one decision in Timeline.notice, Timeline.has_resumed]
 MAX_DELAY_OF_NOTICE: Final = 0.05
 # share of the time since the end: a thread that waited no longer looked only when all
 # was over [chosen]
@@ -165,6 +166,16 @@ class Timeline:
         is_blocked = (noted <= ends[row]) & (begins[row] > self.locate(worker, over))
         waited_ns = noted - begins[row]
         return np.asarray(is_blocked & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end - over)))
+
+    def has_resumed(self, worker: Ints, over: Ints, until: Ints) -> Flags:
+        """Return which threads waited in a span until something was over, and went on before `until`."""
+        begins, ends = (np.append(-1, edges) for edges in self.waits)
+        over, until = self.locate(worker, over), self.locate(worker, until)
+        row = np.searchsorted(ends, until, side="right") - 1
+        early_ns = over - ends[row]
+        return np.asarray(
+            (begins[row] < over) & (early_ns <= MAX_DELAY_OF_NOTICE * (over - begins[row]))
+        )
 
     def first_updates(self) -> Ints:
         """Return where threads began to update weights, once a step of a worker."""

@@ -27,6 +27,9 @@ KINDS: Final = (
     "device",
     "user",
 )
+PICKLE: Final = (
+    "pickle"  # algorithm of calls whose objects are pickled first: mpi4py's lowercase ones
+)
 STATUSES: Final = ("closed", "open", "exception", "estimated")
 ROLES: Final = ("worker", "ps")
 MOST_RANKS: Final = 1 << 20  # of a job; who says that there are more is not believed

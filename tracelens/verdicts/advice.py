@@ -47,6 +47,11 @@ _PERIODIC_DATA: Final = (
     "loader (DataLoader(persistent_workers=True)); else load ahead, or use faster storage."
 )
 
+_SEND_ARRAYS: Final = (
+    "Call comm.{buffers} with arrays (NumPy, or any buffer) instead of comm.{method}, which pickles its "
+    "objects; then join small arrays into one."
+)
+
 
 def advise(finding: Finding) -> str:
     """Return what to do next about a finding, with ranks, phase and what was measured."""
@@ -56,6 +61,10 @@ def advise(finding: Finding) -> str:
         return f"Look at this code of {ranks}: {path_text(samples['path'])}."
     if evidence.get("ended_early"):
         return KINDS["uneven_inputs"].action
+    if evidence.get("pickled"):
+        return _SEND_ARRAYS.format(
+            method=evidence["pickled"]["method"], buffers=evidence["pickled"]["method"].capitalize()
+        )
     if finding.kind not in {"straggler", "slow_all", "slow_host", "data_stall"}:
         return KINDS[finding.kind].action
     measured = (

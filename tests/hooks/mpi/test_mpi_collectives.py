@@ -71,6 +71,7 @@ def test_it_is_recorded_with_operation_bytes_and_root(
     assert (event["kind"], event["op"], event["status"]) == ("reduction", op, "closed")
     assert event["bytes"] == CALLS[name][1]
     assert event["peer"] == (0 if op in ROOTED else None)
+    assert event["algorithm"] == ("pickle" if name in OBJECTS and name != "barrier" else None)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -1,9 +1,13 @@
 """What a collective costs: latency + bytes / bandwidth, by operation, number of ranks and algorithm.
 
 The line is fitted as `tracelens.stats.cost_line` says. Equal sizes do not separate latency from
-bandwidth. There, latency is bounded: it is what a call takes beyond what its bytes need on the best link
-seen, at most, and at half of that bandwidth, at least. Where no link was seen, on the slowest network
-that one trains over. If that leaves nothing, it is not known.
+bandwidth. There, latency is bounded, with what is known of the same ranks: other calls of theirs show
+what bandwidth they reach at least, messages what a link does, and a barrier carries no bytes at all.
+Without that, bytes take as long as on the slowest network that one trains over. If that leaves nothing,
+latency is not known.
+
+What share of the transfer is latency is told by the fast calls of each size, since a busy machine
+lengthens the others.
 """
 
 from __future__ import annotations
@@ -37,14 +41,19 @@ __all__ = [
 # share of messages: the best bandwidth of a link is this quantile [calibrate]
 QUANTILE_OF_BEST_LINK: Final = 0.9
 MIN_CALLS_TO_BOUND_LATENCY: Final = 16  # calls: fewer do not bound the latency [calibrate]
-# share of calls: as many take longer than what the least latency is taken from [calibrate]
-SHARE_OF_CALLS_ABOVE_LEAST: Final = 0.9
+MIN_BARRIERS_TO_BOUND_LATENCY: Final = 16  # calls: fewer barriers do not tell a fast one [chosen]
+# share of calls: as many of a kind and size are fast
+# ones [calibrate; one decision in measure_call_costs, _measure_barriers, bounded]
+SHARE_OF_FAST_CALLS: Final = 0.1
 # share of the best link's bandwidth: a collective of many bytes reaches as much [calibrate]
 MIN_SHARE_OF_BEST_BANDWIDTH: Final = 0.5
-# bytes / ns: training uses no network that carries less, which is 1 MB/s [policy]
-MIN_BANDWIDTH_OF_NETWORK: Final = 0.001
+# bytes / ns: training uses no network that carries less; Fast Ethernet carries 12.5 MB/s [policy]
+MIN_BANDWIDTH_OF_NETWORK: Final = 0.01
 # share of the transfer: the share of latency is not known if that of no more is [chosen]
 MIN_SHARE_OF_TRANSFER_KNOWN: Final = 0.5
+# share of the transfer: bounds of latency that are further apart do not tell its share [chosen]
+MAX_WIDTH_OF_LATENCY_SHARE: Final = 0.3
+_UNKNOWN: Final = frozenset((-1,))  # members of a communicator whose ranks were not recorded
 Key = tuple[str, int, str | None]  # operation, ranks, and algorithm where it was recorded
 Costs = dict[Key, "CostModel"]
 BY: Final = ("op", "ranks", "algorithm")
@@ -68,48 +77,134 @@ def fits(calls: pl.DataFrame) -> Costs:
 class CallCosts:
     """What collectives cost: `fitted` where sizes differ, `costs` also where latency is bounded only.
 
-    `sized` are the calls of several ranks whose bytes and time are known, `latency_share` is the share
-    of all transfer that is latency; None where it is not known of most.
+    `sized` are the calls of several ranks whose bytes and time are known. `latency_shares` is what share
+    of the transfer of each kind of call is latency, `latency_share` that of all; None where it is not
+    known of most.
     """
 
     sized: pl.DataFrame
     fitted: Costs
     costs: Costs
+    latency_shares: Mapping[Key, float]
     latency_share: float | None
 
 
-def measure_call_costs(calls: pl.DataFrame, find_messages: Callable[[], pl.DataFrame]) -> CallCosts:
+def measure_call_costs(
+    calls: pl.DataFrame,
+    members: Mapping[str, frozenset[int]],
+    find_messages: Callable[[], pl.DataFrame],
+) -> CallCosts:
     """Fit or bound the cost of collectives.
 
     Args:
         calls: Collectives with `algorithm` (`transfers.with_algorithms`).
+        members: The ranks of each communicator.
         find_messages: Finds the messages between ranks, which are only asked for where bounds need them.
     """
     timed = calls.filter(pl.col("wire_ns") > 0, pl.col("ranks") > 1)
     sized = timed.filter(pl.col("bytes") > 0)
+    fast_ns = pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS).over(*BY, "bytes").cast(pl.Int64)
+    fast = timed.with_columns(wire_ns=fast_ns)
+    fast_sized = fast.filter(pl.col("bytes") > 0)
     fitted = fits(sized)
-    costs = fitted | bounds(find_messages, sized, fitted)
-    share = _latency_share(sized, costs, float(timed["wire_ns"].sum()))
-    return CallCosts(sized, fitted, costs, share)
+    bounded = bounds(find_messages, members, timed, fitted)
+    costs = fits(fast_sized) | bounded
+    shares = {
+        key: _measure_shares(costs[key], part["wire_ns"].to_numpy())
+        for key, part in _parts(fast_sized)
+        if key in costs
+    }
+    known = [
+        (low * wire_ns, wire_ns)
+        for low, high, wire_ns in shares.values()
+        if high - low <= MAX_WIDTH_OF_LATENCY_SHARE
+    ]
+    latency_ns, known_ns = (sum(part) for part in zip(*known, strict=True)) if known else (0.0, 0.0)
+    is_most_known = known_ns > MIN_SHARE_OF_TRANSFER_KNOWN * float(fast["wire_ns"].sum())
+    return CallCosts(
+        sized=sized,
+        fitted=fitted,
+        costs=fitted | bounded,
+        latency_shares={key: low for key, (low, *_) in shares.items()},
+        latency_share=latency_ns / known_ns if is_most_known else None,
+    )
+
+
+def _measure_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float]:
+    """Return the least and the largest share of latency in calls, and what they take in sum."""
+    total_ns = float(wire_ns.sum())
+    low, high = (
+        float(np.minimum(wire_ns, latency_ns).sum()) / total_ns
+        for latency_ns in cost.latency_interval
+    )
+    return low, high, total_ns
 
 
 def bounds(
-    find_messages: Callable[[], pl.DataFrame], calls: pl.DataFrame, lines: Mapping[Key, CostModel]
+    find_messages: Callable[[], pl.DataFrame],
+    members: Mapping[str, frozenset[int]],
+    timed: pl.DataFrame,
+    lines: Mapping[Key, CostModel],
 ) -> Costs:
-    """Bound the latency of calls that no line was fitted to, where anything is known of it."""
-    left = {key: part for key, part in _parts(calls) if key not in lines}
-    seen = [
-        transfers.bus_factor(op, ranks) / line.ns_per_byte
-        for (op, ranks, _), line in lines.items()
-        if line.ns_per_byte > 0
-    ]
-    best, found = max([_best_link(find_messages()) if left else 0.0, *seen]), {}
+    """Bound the latency of calls that no line was fitted to, where anything is known of it.
+
+    Args:
+        find_messages: Finds the messages between ranks.
+        members: The ranks of each communicator.
+        timed: All collectives whose time is known.
+        lines: What was fitted.
+    """
+    left = {
+        key: part for key, part in _parts(timed.filter(pl.col("bytes") > 0)) if key not in lines
+    }
+    if not left:
+        return {}
+    link, found = _best_link(find_messages()), {}
+    reached, barriers_ns = _measure_bandwidths(timed), _measure_barriers(timed)
     for key, part in left.items():
         carried = part["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
-        model = bounded(carried, part["wire_ns"].to_numpy(), best)
-        if model:
-            found[key] = model
+        largest, best, barrier_ns = int(carried.max()), np.inf, np.inf
+        for uid in map(str, part["communicator"].unique().to_list()):
+            more = (
+                bandwidth
+                for other, nbytes, bandwidth in reached
+                if nbytes > largest and _covers(members, other, uid)
+            )
+            best = min(best, max(more, default=0.0))
+            inner = (ns for other, ns in barriers_ns if _covers(members, uid, other))
+            barrier_ns = min(barrier_ns, max(inner, default=0.0))
+        cost = bounded(carried, part["wire_ns"].to_numpy(), max(best, link), barrier_ns)
+        if cost:
+            found[key] = cost
     return found
+
+
+def _covers(members: Mapping[str, frozenset[int]], uid: str, other: str) -> bool:
+    """Return True if a communicator has all ranks of another one."""
+    return uid == other or members.get(uid, frozenset()) >= members.get(other, _UNKNOWN)
+
+
+def _measure_bandwidths(timed: pl.DataFrame) -> list[tuple[str, float, float]]:
+    """Return what the slowest link of a communicator carries in calls of a kind and size, by how fast.
+
+    Bytes, and bytes / ns in the median of these calls: the link reaches no less.
+    """
+    by = ("communicator", "op", "ranks", "bytes")
+    sized = timed.filter(pl.col("bytes") > 0).group_by(by).agg(pl.col("wire_ns").median())
+    rows = sized.with_columns(pl.col("communicator").cast(pl.String)).iter_rows()
+    return [
+        (uid, carried := nbytes * transfers.bus_factor(op, ranks), carried / wire_ns)
+        for uid, op, ranks, nbytes, wire_ns in rows
+    ]
+
+
+def _measure_barriers(timed: pl.DataFrame) -> list[tuple[str, float]]:
+    """Return what a fast barrier of each communicator takes, ns: no call that meets takes less."""
+    barriers = timed.filter(pl.col("op") == "barrier").group_by(
+        pl.col("communicator").cast(pl.String)
+    )
+    fast = barriers.agg(pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS), pl.len())
+    return fast.filter(pl.col("len") >= MIN_BARRIERS_TO_BOUND_LATENCY).drop("len").rows()
 
 
 def _best_link(messages: pl.DataFrame) -> float:
@@ -119,42 +214,35 @@ def _best_link(messages: pl.DataFrame) -> float:
     return best or 0.0
 
 
-def bounded(carried: Floats, ns: Ints, best: float) -> CostModel | None:
+def bounded(carried: Floats, ns: Ints, best: float, barrier_ns: float = 0.0) -> CostModel | None:
     """Bound the latency of calls that take `ns` and carry so many bytes over each link.
+
+    What is not known to be latency is taken for what bytes need.
 
     Args:
         carried: Bytes that the slowest link must carry.
         ns: What each call took.
         best: The best bandwidth of a link that was seen, bytes / ns; 0 = none was.
+        barrier_ns: What a barrier of the same ranks takes; 0 = there was none.
     """
     if len(ns) < MIN_CALLS_TO_BOUND_LATENCY:
         return None
     size, usual = float(np.median(carried)), float(np.median(ns))
-    short_ns = float(np.quantile(ns, 1 - SHARE_OF_CALLS_ABOVE_LEAST))
-    least = short_ns - size / max(MIN_SHARE_OF_BEST_BANDWIDTH * best, MIN_BANDWIDTH_OF_NETWORK)
+    short_ns = float(np.quantile(ns, SHARE_OF_FAST_CALLS))
+    bytes_ns = size / max(MIN_SHARE_OF_BEST_BANDWIDTH * best, MIN_BANDWIDTH_OF_NETWORK)
+    least = max(short_ns - bytes_ns, min(barrier_ns, short_ns))
     if least <= 0:
         return None
     most = usual - (size / best if best else 0.0)
     return CostModel(
-        latency_ns=(least + most) / 2,
+        latency_ns=least,
         ns_per_byte=0.0,
-        latency_interval=(least, most),
+        latency_interval=(least, max(most, least)),
         ns_per_byte_interval=(0.0, 0.0),
         deviation=0.0,
         smallest=int(carried.min()),
         largest=int(carried.max()),
     )
-
-
-def _latency_share(sized: pl.DataFrame, costs: Costs, wire_ns: float) -> float | None:
-    """Return what share of all transfer is latency; None where it is not known of most of `wire_ns`."""
-    known = latency = 0.0
-    for key, part in _parts(sized):
-        if key in costs:
-            wire = part["wire_ns"].to_numpy()
-            known += float(wire.sum())
-            latency += float(np.minimum(wire, costs[key].latency_ns).sum())
-    return latency / known if known > MIN_SHARE_OF_TRANSFER_KNOWN * wire_ns else None
 
 
 CHOICE_COLUMNS: Final[dict[str, pl.DataType]] = {

@@ -24,7 +24,7 @@ import polars as pl
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
-from tracelens.model.columns import FOREVER
+from tracelens.model.messages import IS_COMPLETED
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def bus_factor(op: str, ranks: int) -> float:
 
 
 def collective_calls(trace: Trace) -> pl.DataFrame:
-    """Return every collective that all its ranks came to and left, by communicator and number."""
+    """Return every collective that all its ranks made and completed, by communicator and number."""
     training = training_threads(trace)
     parts = [_of_communicator(grid, training) for grid in trace.calls]
     return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
@@ -102,9 +102,8 @@ def wire_of_steps(calls: pl.DataFrame, steps: Ints) -> Floats:
 
 def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
     """Measure the calls of one communicator."""
-    complete = whole.arrived == whole.expected
-    open_ = (whole.there & (whole.end_ns == FOREVER)).any(axis=1)
-    grid = whole.taken(np.flatnonzero(complete & ~open_)).of_same_members()
+    is_complete = whole.completed.sum(axis=1) == whole.expected
+    grid = whole.taken(np.flatnonzero(is_complete & ~whole.follows_mismatch)).of_same_members()
     if not grid.height:
         return pl.DataFrame(schema=CALL_COLUMNS)
     sizes = pl.DataFrame({"bytes": grid.first("nbytes")})
@@ -152,7 +151,7 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def point_to_point_messages(trace: Trace) -> pl.DataFrame:
     """Return every message of the workers whose time on the link is known."""
-    over = pl.col("end_ns").is_not_null() & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
+    over = IS_COMPLETED & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
     mine = trace.workers.lazy().select("process")
     messages = trace.messages.lazy().filter(over).join(mine, on="process", how="semi")
     sends, received = (messages.filter(pl.col("op") == op) for op in ("send", "recv"))

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mpi4py import MPI
 
 from tracelens.schema.record import NO_BYTES, NO_INDEX
+from tracelens.schema.vocabulary import PICKLE
 from tracelens_instrument import recorder
 from tracelens_instrument.core.clock import now
 from tracelens_instrument.hooks.base import MessageNumbers, guarded
 from tracelens_instrument.hooks.mpi.clock_offsets import PENDING, write_pending
+from tracelens_instrument.hooks.mpi.table import PICKLING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -325,7 +327,11 @@ class Log:
         key = (name, op)
         if key not in self._spans:
             self._spans[key] = recorder.span(
-                name, kind="reduction", op=op, communicator=self._index
+                name,
+                kind="reduction",
+                op=op,
+                algorithm=PICKLE if name in PICKLING else None,
+                communicator=self._index,
             )
         return self._spans[key]
 

@@ -19,6 +19,7 @@ __all__ = [
     "NON_BLOCKING",
     "PERSISTENT",
     "PERSISTENT_MESSAGES",
+    "PICKLING",
     "POINT_TO_POINT",
     "PROBES",
     "WINDOW_CALLS",
@@ -219,3 +220,8 @@ MESSAGE_PROBES: Final = {
 
 # They receive a message that a probe has taken out of the queue.
 MATCHED: Final = dict.fromkeys(("Recv", "recv", "Irecv", "irecv"))
+
+# They pickle the objects that they are given.
+PICKLING: Final = frozenset(
+    name for name in (*BLOCKING, *POINT_TO_POINT) if name[0].islower() and name != "barrier"
+)

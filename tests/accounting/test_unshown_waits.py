@@ -1,0 +1,143 @@
+"""Time without a span, while calls are in flight, is waiting only where the thread waits for them."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import polars as pl
+import pytest
+from support.runs.traces import call, span, trace_of
+
+import tracelens as tl
+from tracelens import Trace
+from tracelens.accounting import phases
+from tracelens.accounting.partition import Intervals, Spans
+from tracelens.accounting.unshown_waits import find_unshown_waits
+from tracelens.load import prepare
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Ints
+
+MS: Final = 10**6
+STEPS: Final = 60
+GAP_MS: Final = 20.0
+
+
+def simulate(ranks: int, transfer_ms: float, *, shows_waits: bool, noise: float = 0.1) -> Trace:
+    """Two buckets a step: 20 ms without a span beside the first one, a wait for the second one."""
+    luck, rows, ready = Random(3), [], [1_000 * MS] * ranks
+    free = number = 0
+    for step in range(STEPS):
+        begins: list[list[int]] = []
+        for rank in range(ranks):
+            lengths = (3.0, 3.0, GAP_MS, 3.0)
+            times = np.cumsum([ready[rank], *(ms * MS * luck.gauss(1, noise) for ms in lengths)])
+            forward, first, gap, second, ends = times.astype(np.int64).tolist()
+            at: dict[str, Any] = {"rank": rank, "host": "a", "thread": "main", "step": step}
+            rows.append(at | {"start_ns": forward, "end_ns": first, "kind": "forward"})
+            rows.append(at | {"start_ns": first, "end_ns": gap, "kind": "backprop"})
+            rows.append(at | {"start_ns": second, "end_ns": ends, "kind": "backprop"})
+            begins.append([gap, ends])
+        for bucket in range(2):
+            starts = [begin[bucket] for begin in begins]
+            free = max(*starts, free) + int(transfer_ms * MS)
+            for rank, start in enumerate(starts):
+                about = {"op": "allreduce", "communicator": "w", "seq": number, "bytes": 5_000_000}
+                of_call = {"rank": rank, "host": "a", "thread": "reductions", "step": step}
+                rows.append(
+                    of_call | about | {"start_ns": start, "end_ns": free, "kind": "reduction"}
+                )
+            number += 1
+        for rank in range(ranks):
+            at = {"rank": rank, "host": "a", "thread": "main", "step": step}
+            if shows_waits:
+                rows.append(at | {"start_ns": begins[rank][1], "end_ns": free, "kind": "wait"})
+            rows.append(at | {"start_ns": free, "end_ns": free + MS // 2, "kind": "update"})
+            ready[rank] = free + MS // 2
+    return Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
+
+
+@pytest.mark.parametrize("transfer_ms", [0.3, 8.0])
+@pytest.mark.parametrize("shows_waits", [True, False])
+@pytest.mark.parametrize("ranks", [2, 3, 8, 16])
+def test_code_beside_a_reduction_is_work_of_every_rank(
+    ranks: int,
+    transfer_ms: float,
+    shows_waits: bool,  # noqa: FBT001 - drawn
+) -> None:
+    """No rank has less of it because it came first, so none is accused, and no call is blamed."""
+    trace = simulate(ranks, transfer_ms, shows_waits=shows_waits)
+    report = tl.analyze(trace)
+    times = phases.run(trace).times.filter(pl.col("category") == "uninstrumented")
+    of_ranks = times.group_by("rank").agg(pl.col("ns").sum())["ns"].to_numpy() / STEPS
+    assert of_ranks == pytest.approx([GAP_MS * MS] * ranks, rel=0.04)
+    assert not [one for one in report.findings if one.category == "fault"]
+    assert report.verdict.headline.startswith("INCONCLUSIVE")
+    assert "between backprop and backprop" in report.verdict.headline
+
+
+def waits_of(gaps: list[tuple[int, int]], calls: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the waits of a thread whose spans leave such gaps."""
+    begins, ends = np.array(gaps).T
+    spans = Spans(
+        np.append(0, ends),
+        np.append(begins, ends[-1] + 1),
+        np.zeros(len(gaps) + 1, np.int64),
+        np.zeros(len(gaps) + 1, np.int64),
+    )
+    flights = Intervals(*(np.array(side) for side in zip(*calls, strict=True)))
+    found = find_unshown_waits(spans, flights, np.array([0, ends[-1] + 1]))
+    return list(zip(found.start.tolist(), found.end.tolist(), strict=True))
+
+
+def test_a_thread_that_goes_on_with_the_call_waits() -> None:
+    assert waits_of([(100, 200)], [(50, 200)]) == [(100, 200)]
+
+
+def test_a_thread_that_goes_on_before_the_call_ends_works() -> None:
+    assert waits_of([(100, 200)], [(50, 300)]) == []
+
+
+def test_an_end_that_is_noted_a_little_later_ends_the_wait() -> None:
+    assert waits_of([(100, 200)], [(50, 204)]) == [(100, 200)]
+
+
+def test_without_other_evidence_it_may_have_waited_until_the_call_ended() -> None:
+    assert waits_of([(100, 200)], [(50, 150)]) == [(100, 150)]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_lengths_tell_waits_from_work(waits: bool) -> None:  # noqa: FBT001 - drawn
+    """Waiting lengthens a stretch by what calls take longer; work of the same length does not."""
+    luck, gaps, calls = Random(1), [], []
+    for number in range(40):
+        begin = 10_000 * number + 1_000
+        call_ns, own_ns = int(luck.uniform(500, 2_500)), int(luck.uniform(2_900, 3_100))
+        calls.append((begin, begin + call_ns))
+        gaps.append((begin, begin + own_ns + call_ns * waits))
+    assert waits_of(gaps, calls) == (calls if waits else [])
+
+
+def test_a_wait_until_the_recording_ends_is_waiting() -> None:
+    """A call that never ends stops a thread that does nothing more."""
+    steps = [span(rank, "step", 0, 100, step=0) for rank in range(2)]
+    rows = [span(0, "backprop", 0, 40), call(0, 0, 30, None), span(1, "backprop", 0, 100)]
+    found = phases.run(prepare(trace_of([*steps, *rows], ranks=2))).segments
+    mine = found.filter(pl.col("rank") == 0).select(pl.col("category").cast(pl.String), "end_ns")
+    assert mine.rows()[-1] == ("wait", 100)
+
+
+def test_threads_are_judged_apart() -> None:
+    """Of two threads on one line the first goes on with its calls, the second before they end."""
+    first = [(100 * n, 100 * n + 50) for n in range(20)]
+    second = [(2_000 + 100 * n, 2_000 + 100 * n + 50) for n in range(20)]
+    edges: Ints = np.array([*first, *second])
+    spans = Spans(edges[:, 0], edges[:, 1], *np.zeros((2, 40), np.int64))
+    calls = Intervals(
+        edges[:, 0], np.where(edges[:, 0] < 2_000, edges[:, 0] + 100, edges[:, 0] + 130)
+    )
+    found = find_unshown_waits(spans, calls, np.array([0, 2_000, 4_000]))
+    assert found.end.max() <= 2_000
+    assert len(found.start) == 20

@@ -1,0 +1,60 @@
+"""Lowercase methods of mpi4py pickle: a report of a real run names them, and no call with buffers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.launch.mpi import launch
+from support.launch.patience import PATIENCE_S
+from support.launch.recording import clean_environment, read_all
+
+import tracelens as tl
+from tracelens.verdicts.advice import advise
+
+pytestmark = pytest.mark.end_to_end
+
+PROGRAM = """
+import sys
+import numpy as np
+from mpi4py import MPI
+
+comm, gradients = MPI.COMM_WORLD, [np.ones(64 + size) for size in range(30)]
+for step in range(40):
+    for gradient in gradients:
+        if sys.argv[1] == "objects":
+            comm.allreduce(gradient)
+        else:
+            comm.Allreduce(gradient, np.empty_like(gradient))
+    comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("what", ["objects", "buffers"])
+def test_calls_that_pickle_are_named(what: str, ranks: int, tmp_path: Path) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "trace"
+    script.write_text(PROGRAM)
+    tracelens = str(Path(sys.executable).with_name("tracelens"))
+    done = subprocess.run(
+        [tracelens, "record", "--out", str(folder), "--", *launch(script, ranks), what],
+        env=clean_environment(),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (name,) = {"allreduce", "Allreduce"} & {one["name"] for one in read_all(folder)[0].events}
+    report = tl.analyze(tl.open(folder))
+    kinds = ("exposed_communication", "small_messages")
+    (found,) = (one for one in report.findings if one.kind in kinds)
+    if what == "buffers":
+        assert name == "Allreduce"
+        assert "pickle" not in f"{found.sentence} {advise(found)}"
+        return
+    assert "comm.allreduce pickles its objects (1,200 calls" in found.sentence
+    assert advise(found).startswith("Call comm.Allreduce with arrays")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,10 +12,10 @@ from tracelens.replay.threads import Sides
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
     from tracelens.model.trace import Trace
-    from tracelens.replay.threads import Edges, Threads
+    from tracelens.replay.threads import Threads
     from tracelens.replay.timeline import Timeline
 
-__all__ = ["message_edges", "messages_of"]
+__all__ = ["MessageEdges", "message_edges", "messages_of"]
 
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000  # ns: messages that end within it end with one call [chosen]
 # share of the wait before: messages that end within it end with one call [chosen]
@@ -73,12 +73,22 @@ def _waits_since(side: Sides, timeline: Timeline) -> Ints:
     return np.where(side.stops, side.begin, timeline.moments_at(since))
 
 
-def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Edges]:
+class MessageEdges(NamedTuple):
+    """What ends of some messages follow, and after which lag, ns; `rows` are these messages."""
+
+    source: Ints
+    target: Ints
+    lag: Ints
+    rows: Ints
+
+
+def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[MessageEdges]:
     """Return what ends of sends and receives follow.
 
     A message that is there before one waits for it came sooner than the receive shows: as soon as those
-    between the same workers for which one waited; so with sends. Those for which one call waits take no
-    longer than the last begun.
+    between the same workers for which one waited; so with sends. A buffered one for which one waits for
+    longer than such messages take in all was not there. Those for which one call waits take no longer
+    than the last begun.
     """
     send, sent_by = threads.find_both(sent)
     receive, got = threads.find_both(received)
@@ -88,7 +98,8 @@ def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Edges]
     pair = sent.worker, received.worker
     since = _waits_since(received, threads.timeline)
     usual = _usual(*pair, rest, sent.begin >= since)
-    awaited = (way > 0) & (sent.begin + usual >= since)
+    is_late = (sent.end <= since) & (received.end - since > usual)
+    awaited = (way > 0) & ((sent.begin + usual >= since) | is_late)
     takes = np.where(awaited, 0, received.end - received.begin)
     # What is sent and received in one call lasts as long as its receive.
     once = _in_one_call(sent, received, threads.timeline)
@@ -142,7 +153,7 @@ def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
     return found.to_series().cast(pl.Int64).to_numpy()
 
 
-def _known_edges(source: Ints, target: Ints, lag: Ints, there: Flags) -> Edges:
+def _known_edges(source: Ints, target: Ints, lag: Ints, there: Flags) -> MessageEdges:
     """Return the edges between known moments, of which one is not the other."""
-    rows = there & (source >= 0) & (target >= 0) & (source != target)
-    return source[rows], target[rows], lag[rows]
+    rows = np.flatnonzero(there & (source >= 0) & (target >= 0) & (source != target))
+    return MessageEdges(source[rows], target[rows], lag[rows], rows)

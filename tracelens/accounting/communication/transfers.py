@@ -8,10 +8,11 @@ the call before where that one still held the wire. Where ranks need not all wai
 A message can go when both ends are there and is through before either end goes on, so it takes from the
 later of the two begins to the earlier of the two ends at most, whatever else the calls waited for: a
 late rank makes its partners wait, not its links slow. A send that ends before its receiver is there was
-buffered, and says nothing of when the message was through. A call that sends and receives at once
+buffered: its message goes at once, and may be there before it is waited for. So was a send that ends
+long before the receive, if the receiver waits for nothing else. A call that sends and receives at once
 (Sendrecv in a ring) ends with the later of its two messages, so a long one is believed only if, at one
-of its ends, no other message of the same call can be what took so long; other long ones tell nothing
-and are left out. Where only sends were recorded it is the send's duration.
+of its ends, no message with another rank can be what took so long; other long ones tell nothing and are
+left out. Where only sends were recorded it is the send's duration.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
 from tracelens.model.columns import FOREVER
+from tracelens.model.messages import with_waits
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats, Int32s, Ints
+    from tracelens.arrays import Floats, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
@@ -146,6 +148,7 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "sender": pl.Int32(),
     "receiver": pl.Int32(),
     "bytes": pl.Int64(),
+    "hop": pl.Boolean(),  # of a collective
     "ns": pl.Int64(),
 }
 
@@ -162,60 +165,102 @@ def point_to_point_messages(trace: Trace) -> pl.DataFrame:
             "bytes",
             sender="rank",
             receiver="peer",
+            hop=pl.lit(value=False),
             ns=pl.col("end_ns") - pl.col("start_ns"),
         ).collect()
     else:
         both = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
-        hops = _plausible(_timed(both), trace.uncertainty_ns)
+        uncertain_ns = max(
+            MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * trace.uncertainty_ns
+        )
+        hops = _measure_messages(with_waits(both, trace.request_waits, "_there"), uncertain_ns)
     return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
 
-def _timed(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return matched messages with their time on the link."""
-    buffered = pl.col("end_ns") < pl.col("start_ns_there")
+def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
+    """Return the matched messages that show their time on the link, with that time.
+
+    Args:
+        messages: Both sides of each, with the wait in which the receive ended (`messages.with_waits`).
+        uncertain_ns: Ends that are closer may be at the same time.
+    """
+    messages = messages.with_row_index("message")
+    is_buffered = pl.col("end_ns") < pl.col("start_ns_there")
     both_on = pl.min_horizontal("end_ns", "end_ns_there")
-    through = pl.when(buffered).then("end_ns_there").otherwise(both_on)
-    begun = pl.max_horizontal("start_ns", "start_ns_there")
-    timed = messages.with_columns(through=through, ns=through - begun)
+    both_begun = pl.max_horizontal("start_ns", "start_ns_there")
+    messages = messages.with_columns(
+        ready=pl.when(is_buffered).then("start_ns").otherwise(both_begun),
+        blocked_since=pl.max_horizontal("start_ns_there", "wait_ns"),
+        through=pl.when(is_buffered).then("end_ns_there").otherwise(both_on),
+    )
+    ends = _find_calls(messages)
+    is_last = pl.col("message").is_in(_find_last_receives(ends, messages, uncertain_ns).implode())
+    messages = messages.with_columns(
+        through=pl.when(is_last).then("end_ns_there").otherwise("through")
+    )
+    messages = _leave_out_early(messages)
+    is_short = pl.col("ns") <= pl.col("ns").median().over(_SIZE)
+    is_sure = pl.col("message").is_in(_find_only_reasons(ends, messages, uncertain_ns).implode())
+    return messages.filter(is_short | is_sure)
+
+
+_SIZE: Final = pl.col("bytes").fill_null(-1)
+
+
+def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
+    """Add the time on the link, `ns`; leave out messages that may have been there before the receiver.
+
+    A receiver that was blocked before the message could go shows how long it took. One that comes later
+    shows it only if it is then blocked for longer than messages of that size take in all.
+    """
+    ns, blocked_ns = (pl.col("through") - pl.col(name) for name in ("ready", "blocked_since"))
+    is_exact = pl.col("blocked_since") <= pl.col("ready")
+    usual_ns = ns.filter(is_exact).median().over(_SIZE)
+    timed = messages.with_columns(
+        ns=pl.when(is_exact | (blocked_ns > usual_ns))
+        .then(ns)
+        .when(usual_ns.is_null())
+        .then(blocked_ns)
+    )
     return timed.filter(pl.col("ns") >= 0)
 
 
-def _plausible(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
-    """Leave out long messages that another one of the same call may have kept from ending."""
-    if hops.is_empty():  # sends and receives were recorded, but no two of one message
-        return hops
-    uncertain = max(MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * uncertainty_ns)
-    sure = np.zeros(hops.height, np.bool_)
-    ranks = hops["sender"].to_numpy(), hops["receiver"].to_numpy()
-    ends = hops["end_ns"].to_numpy(), hops["end_ns_there"].to_numpy()
-    rank, end = np.concatenate(ranks), np.concatenate(ends)
-    through = np.tile(hops["through"].to_numpy(), 2)
-    message = np.tile(np.arange(hops.height), 2)
-    sure[message[_only_reason(rank, end, through, uncertain)]] = True
-    size = pl.col("bytes").fill_null(-1)
-    short = pl.col("ns") <= pl.col("ns").median().over(size)
-    return hops.filter(short | pl.Series(sure))
+def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each end of a message, with the `call` of its rank that ended with it."""
+    names = ("message", "rank", "peer", "end_ns", "receives")
+    sent = messages.select("message", "sender", "receiver", "end_ns", pl.lit(value=False))
+    received = messages.select("message", "receiver", "sender", "end_ns_there", pl.lit(value=True))
+    ends = pl.concat([part.rename(dict(zip(part.columns, names, strict=True))) for part in (sent, received)])
+    ends = ends.sort("rank", "end_ns")
+    is_apart = pl.col("end_ns").diff() > MAX_GAP_OF_ONE_CALL_NS
+    is_new = is_apart | (pl.col("rank").diff() != 0)
+    return ends.with_columns(call=is_new.fill_null(value=True).cum_sum())
 
 
-def _only_reason(
-    rank: Int32s,
-    end: Ints,
-    through: Ints,
-    uncertain: int,
-) -> Flags:
-    """Return of each end of a message whether the call there can have ended so late for it only.
+def _find_last_receives(
+    ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int
+) -> pl.Series:
+    """Return the messages that were through only when a call of their receiver ended.
 
-    What is less than `uncertain` apart, ns, may be at the same time.
+    Such a call ended later than all its messages would have been through, had their senders waited for
+    that, and had received of one rank only: so that one's message was buffered.
     """
-    order = np.lexsort((end, rank))
-    apart = (np.diff(end[order]) > MAX_GAP_OF_ONE_CALL_NS) | (np.diff(rank[order]) != 0)
-    call = np.concatenate([[0], np.cumsum(apart)])
-    by_call = np.lexsort((through[order], call))  # within a call the latest last
-    last = np.flatnonzero(np.append(np.diff(call[by_call]), 1))
-    first = np.concatenate([[0], last[:-1] + 1])
-    latest = order[by_call[last]]
-    second = np.where(last > first, through[order[by_call[np.maximum(last - 1, 0)]]], -1)
-    reason = (through[latest] >= end[latest] - uncertain) & (second < end[latest] - uncertain)
-    found = np.zeros(len(end), np.bool_)
-    found[latest] = reason
-    return found
+    blocks = pl.col("stops_there") | pl.col("wait_ns").is_not_null()
+    bounds = ends.join(messages.select("message", "through", blocks=blocks), on="message")
+    is_unexplained = pl.col("through").max().over("call") < pl.col("end_ns") - uncertain_ns
+    of_one_rank = pl.col("peer").filter("receives").n_unique().over("call") == 1
+    found = bounds.filter(is_unexplained & of_one_rank)
+    return found.filter("receives", "blocks")["message"]
+
+
+def _find_only_reasons(
+    ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int
+) -> pl.Series:
+    """Return the messages for which alone, or for others with the same peer, a call ended so late."""
+    bounds = ends.join(messages.select("message", "through"), on="message")
+    last_peer = pl.col("peer").sort_by("through").last().over("call")
+    is_of_last_peer = pl.col("peer") == last_peer
+    others_through = pl.col("through").filter(~is_of_last_peer).max().over("call")
+    latest = pl.col("end_ns") - uncertain_ns
+    is_reason = is_of_last_peer & (pl.col("through") >= latest)
+    return bounds.filter(is_reason & (others_through.fill_null(-1) < latest))["message"]

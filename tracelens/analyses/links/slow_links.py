@@ -67,6 +67,8 @@ MIN_MORE_COMPUTE_IF_RANK_SLOW: Final = 0.10
 MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP: Final = 0.25
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_LINK_DRIFTS: Final = 0.9
+# steps: a link whose time is known in fewer is not slow [chosen]
+MIN_STEPS_OF_SLOW_LINK: Final = 6
 # times: messages of a slow link take as many times as long as others [calibrate]
 MIN_RATIO_OF_SLOW_LINK: Final = 1.5
 # times the uncertainty of clocks: a link is not slow if a message loses no more [calibrate]
@@ -242,7 +244,7 @@ _LINK: Final = ("sender", "receiver")
 
 @dataclass(frozen=True, eq=False)
 class _SlowLink:
-    """A link, the steps (numbers, ascending) in which it is slow, and by what in each of them.
+    """A link, the steps (numbers, ascending) in which it is known to be slow, and by what in each of them.
 
     `ratio` is how many times as long as others its messages take, `residual_ns` what it loses; `p` is
     the chance that it is none.
@@ -368,13 +370,14 @@ def _is_slow(rank: int, link: _SlowLink, sheets: list[_LinkTimes], phases: Phase
 class _LinkTimes:
     """Links that are alike: `messages` of each, and how long they take, [step, link].
 
-    `ratio` is how many times as long as usual, nan where too little is known of a link; usual messages of
-    its sizes take `expected_ns`.
+    `ratio` is how many times as long as usual, where usual messages of its sizes take `expected_ns`. Where
+    too little `is_known` of a link, both are those of about the nearest step.
     """
 
     steps: Ints
     links: list[tuple[int, int]]
     messages: Floats
+    is_known: Flags
     expected_ns: Floats
     ratio: Floats
 
@@ -390,18 +393,30 @@ class _LinkTimes:
         filled = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
         taken, expected, messages = filled.to_numpy().T.reshape(3, len(steps), links.height)
         least = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * np.median(messages, axis=1, keepdims=True)
-        sent = (expected > 0) & (messages >= least)
-        ratio = np.where(sent, taken / np.where(sent, expected, 1), np.nan)
+        known = (expected > 0) & (messages >= least)
+        ratio = np.where(known, taken / np.where(known, expected, 1), np.nan)
         numbers = steps.to_numpy().astype(np.int64)
-        return cls(numbers, list(links.iter_rows()), messages, expected, ratio)
+        filled = (_fill_unknown(values, known) for values in (expected, ratio))
+        return cls(numbers, list(links.iter_rows()), messages, known, *filled)
 
     def measure_delays(self, usual: Flags) -> Floats:
-        """Return by how much each link takes longer than the median one of `usual` links, ns.
-
-        It is 0 where too little is known of a link; where that is so of all usual ones, ... 
-        """
+        """Return by how much each link takes longer than the median one of `usual` links, ns."""
         typical = np.nan_to_num(medians(self.ratio[:, usual], axis=1)[:, None], nan=1.0)
         return np.nan_to_num((self.ratio - typical) * self.expected_ns, nan=0.0)
+
+
+def _fill_unknown(values: Floats, known: Flags) -> Floats:
+    """Fill what is not known of a link with the median of three known steps, the nearest and its next."""
+    filled = values.copy()
+    for link in np.flatnonzero(~known.all(axis=0)):
+        rows = np.flatnonzero(known[:, link])
+        if len(rows):
+            found = np.pad(values[rows, link], 1, mode="edge")
+            medians_of_three = np.median([found[:-2], found[1:-1], found[2:]], axis=0)
+            middles = (rows[1:] + rows[:-1]) / 2
+            unknown = np.flatnonzero(~known[:, link])
+            filled[unknown, link] = medians_of_three[np.searchsorted(middles, unknown)]
+    return filled
 
 
 def _followed(
@@ -419,9 +434,10 @@ def _followed(
     first, last = shape.first + WARM_UP, shape.last + WARM_UP
     if shape.first == 0 and np.median(residual[:WARM_UP]) > shape.level / 2:
         first = 0
-    rows = slice(first, last + 1)
-    ratio = sheet.ratio[rows, link] / medians(sheet.ratio[rows, ~window.group], axis=1)
-    if not medians(ratio, axis=0) >= MIN_RATIO_OF_SLOW_LINK:  # or not known
+    rows = np.arange(first, last + 1)
+    rows = rows[sheet.is_known[rows, link]]
+    ratio = sheet.ratio[rows, link] / medians(sheet.ratio[rows][:, ~window.group], axis=1)
+    if len(rows) < MIN_STEPS_OF_SLOW_LINK or not medians(ratio, axis=0) >= MIN_RATIO_OF_SLOW_LINK:
         return None
     lost_ns = np.maximum(delays_ns[rows], 0)
     loss_of_message_ns = lost_ns.sum() / max(sheet.messages[rows, link].sum(), 1)
@@ -430,7 +446,7 @@ def _followed(
     return _SlowLink(
         *sheet.links[link],
         steps=sheet.steps[rows],
-        ratio=np.nan_to_num(ratio, nan=1.0),
+        ratio=ratio,
         residual_ns=lost_ns,
         pattern=shape.pattern,
         p=window.p,

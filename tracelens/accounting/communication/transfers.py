@@ -8,11 +8,10 @@ the call before where that one still held the wire. Where ranks need not all wai
 A message can go when both ends are there and is through before either end goes on, so it takes from the
 later of the two begins to the earlier of the two ends at most, whatever else the calls waited for: a
 late rank makes its partners wait, not its links slow. A send that ends before its receiver is there was
-buffered: its message goes at once, and may be there before it is waited for. So was a send that ends
-long before the receive, if the receiver waits for nothing else. A call that sends and receives at once
-(Sendrecv in a ring) ends with the later of its two messages, so a long one is believed only if, at one
-of its ends, no message with another rank can be what took so long; other long ones tell nothing and are
-left out. Where only sends were recorded it is the send's duration.
+buffered: its message goes at once, and may be there before it is waited for. So are sends of a size for
+which receivers wait until long after the sends are over. A call that sends and receives at once (Sendrecv
+in a ring) ends with the last of its messages: that with the rank that was ready last. Others tell nothing
+and are left out. Where only sends were recorded it is the send's duration.
 """
 
 from __future__ import annotations
@@ -50,6 +49,8 @@ MIN_UNCERTAINTY_OF_ENDS_NS: Final = 10_000
 CLOCK_UNCERTAINTIES_OF_ENDS: Final = 3
 # ns: messages of a rank that end within it end with one call [chosen]
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000
+# share of calls: sends are buffered if as many end after all sends they wait for [chosen]
+MIN_SHARE_OF_CALLS_IF_BUFFERED: Final = 0.1
 
 CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.Categorical(),
@@ -177,6 +178,9 @@ def point_to_point_messages(trace: Trace) -> pl.DataFrame:
     return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
 
+_SIZE: Final = pl.col("bytes").fill_null(-1)
+
+
 def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
     """Return the matched messages that show their time on the link, with that time.
 
@@ -184,27 +188,65 @@ def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame
         messages: Both sides of each, with the wait in which the receive ended (`messages.with_waits`).
         uncertain_ns: Ends that are closer may be at the same time.
     """
-    messages = messages.with_row_index("message")
-    is_buffered = pl.col("end_ns") < pl.col("start_ns_there")
-    both_on = pl.min_horizontal("end_ns", "end_ns_there")
     both_begun = pl.max_horizontal("start_ns", "start_ns_there")
-    messages = messages.with_columns(
-        ready=pl.when(is_buffered).then("start_ns").otherwise(both_begun),
+    both_on = pl.min_horizontal("end_ns", "end_ns_there")
+    messages = messages.with_row_index("message").with_columns(
+        is_buffered=pl.col("end_ns") < pl.col("start_ns_there"),
         blocked_since=pl.max_horizontal("start_ns_there", "wait_ns"),
-        through=pl.when(is_buffered).then("end_ns_there").otherwise(both_on),
+    )
+    messages = messages.with_columns(
+        through=pl.when("is_buffered").then("end_ns_there").otherwise(both_on)
     )
     ends = _find_calls(messages)
-    is_last = pl.col("message").is_in(_find_last_receives(ends, messages, uncertain_ns).implode())
-    messages = messages.with_columns(
-        through=pl.when(is_last).then("end_ns_there").otherwise("through")
+    is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, uncertain_ns)
+    messages = messages.with_columns(is_buffered=is_buffered).with_columns(
+        ready=pl.when("is_buffered").then("start_ns").otherwise(both_begun),
+        through=pl.when("is_buffered").then("end_ns_there").otherwise("through"),
     )
-    messages = _leave_out_early(messages)
-    is_short = pl.col("ns") <= pl.col("ns").median().over(_SIZE)
-    is_sure = pl.col("message").is_in(_find_only_reasons(ends, messages, uncertain_ns).implode())
-    return messages.filter(is_short | is_sure)
+    reasons = _find_reasons(ends, messages, uncertain_ns)
+    return _leave_out_early(messages.join(reasons, on="message", how="semi"))
 
 
-_SIZE: Final = pl.col("bytes").fill_null(-1)
+def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each end of a message, with the `call` of its rank that ended with it."""
+    names = ("message", "rank", "peer", "end_ns", "receives")
+    sent = messages.select("message", "sender", "receiver", "end_ns", receives=pl.lit(value=False))
+    received = messages.select("message", "receiver", "sender", "end_ns_there", receives=pl.lit(value=True))
+    sides = [
+        side.rename(dict(zip(side.columns, names, strict=True))) for side in (sent, received)
+    ]
+    ends = pl.concat(sides).sort("rank", "end_ns")
+    is_apart = pl.col("end_ns").diff() > MAX_GAP_OF_ONE_CALL_NS
+    is_new = is_apart | (pl.col("rank").diff() != 0)
+    return ends.with_columns(call=is_new.fill_null(value=True).cum_sum())
+
+
+def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.Expr:
+    """Return whether messages are of a size whose sends are over before the message is through.
+
+    Receivers of such messages are blocked until long after all sends were over that they wait for.
+    """
+    blocks = pl.col("stops_there") | pl.col("wait_ns").is_not_null()
+    bounds = ends.join(messages.select("message", "through", "bytes", blocks=blocks), on="message")
+    latest_ns = pl.col("through").max().over("call")
+    is_unexplained = latest_ns < pl.col("end_ns") - uncertain_ns
+    bounds = bounds.with_columns(is_unexplained=is_unexplained).filter("receives", "blocks")
+    shares = bounds.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
+    sizes = shares.filter(pl.col("is_unexplained") > MIN_SHARE_OF_CALLS_IF_BUFFERED)["bytes"]
+    return _SIZE.is_in(sizes.implode())
+
+
+def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
+    """Return the messages for which a call ended when it did.
+
+    Of those that were through then it is the ones with the rank that was ready last. No call ends for a
+    buffered send.
+    """
+    bounds = ends.join(messages.select("message", "ready", "through", "is_buffered"), on="message")
+    is_through_last = pl.col("through") >= pl.col("end_ns") - uncertain_ns
+    late = bounds.filter(is_through_last & (pl.col("receives") | ~pl.col("is_buffered")))
+    last_peer = pl.col("peer").sort_by("ready").last().over("call")
+    return late.filter(pl.col("peer") == last_peer)
 
 
 def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
@@ -223,44 +265,3 @@ def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
         .then(blocked_ns)
     )
     return timed.filter(pl.col("ns") >= 0)
-
-
-def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return a row for each end of a message, with the `call` of its rank that ended with it."""
-    names = ("message", "rank", "peer", "end_ns", "receives")
-    sent = messages.select("message", "sender", "receiver", "end_ns", pl.lit(value=False))
-    received = messages.select("message", "receiver", "sender", "end_ns_there", pl.lit(value=True))
-    ends = pl.concat([part.rename(dict(zip(part.columns, names, strict=True))) for part in (sent, received)])
-    ends = ends.sort("rank", "end_ns")
-    is_apart = pl.col("end_ns").diff() > MAX_GAP_OF_ONE_CALL_NS
-    is_new = is_apart | (pl.col("rank").diff() != 0)
-    return ends.with_columns(call=is_new.fill_null(value=True).cum_sum())
-
-
-def _find_last_receives(
-    ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int
-) -> pl.Series:
-    """Return the messages that were through only when a call of their receiver ended.
-
-    Such a call ended later than all its messages would have been through, had their senders waited for
-    that, and had received of one rank only: so that one's message was buffered.
-    """
-    blocks = pl.col("stops_there") | pl.col("wait_ns").is_not_null()
-    bounds = ends.join(messages.select("message", "through", blocks=blocks), on="message")
-    is_unexplained = pl.col("through").max().over("call") < pl.col("end_ns") - uncertain_ns
-    of_one_rank = pl.col("peer").filter("receives").n_unique().over("call") == 1
-    found = bounds.filter(is_unexplained & of_one_rank)
-    return found.filter("receives", "blocks")["message"]
-
-
-def _find_only_reasons(
-    ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int
-) -> pl.Series:
-    """Return the messages for which alone, or for others with the same peer, a call ended so late."""
-    bounds = ends.join(messages.select("message", "through"), on="message")
-    last_peer = pl.col("peer").sort_by("through").last().over("call")
-    is_of_last_peer = pl.col("peer") == last_peer
-    others_through = pl.col("through").filter(~is_of_last_peer).max().over("call")
-    latest = pl.col("end_ns") - uncertain_ns
-    is_reason = is_of_last_peer & (pl.col("through") >= latest)
-    return bounds.filter(is_reason & (others_through.fill_null(-1) < latest))["message"]

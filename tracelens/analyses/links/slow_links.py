@@ -165,7 +165,7 @@ def _finding(
     return Finding.of(
         "slow_link",
         {
-            "who": _subject(group, ranks),
+            "who": _subject(hops, group, ranks),
             "steps": fmt.steps(*steps),
             "message": fmt.duration(local_ns),
             "ratio": f"{slowdown:.1f}",
@@ -231,11 +231,12 @@ def _typical(hops: pl.DataFrame) -> float:
     return median if isinstance(median, float) else 0.0
 
 
-def _subject(group: list[_SlowLink], ranks: list[int]) -> str:
+def _subject(hops: pl.DataFrame, group: list[_SlowLink], ranks: list[int]) -> str:
     if len(group) == 1:
         return f"The link from rank {group[0].sender} to rank {group[0].receiver} is"
     if len(ranks) == 1:
-        return f"All links of rank {ranks[0]} are"
+        links = hops.filter(pl.any_horizontal(pl.col(_LINK) == ranks[0])).n_unique(_LINK)
+        return f"{'All' if len(group) == links else len(group)} links of rank {ranks[0]} are"
     return f"{len(group)} links around ranks {ranks[0]} and {ranks[-1]} are"
 
 
@@ -383,9 +384,7 @@ class _LinkTimes:
 
     @classmethod
     def of(cls, hops: pl.DataFrame) -> _LinkTimes:
-        size = (pl.col("bytes").fill_null(0) + 1).log(2).mul(2).round()
-        usual = hops.with_columns(size=size).with_columns(usual=pl.col("ns").median().over("size"))
-        sums = usual.group_by("step", *_LINK).agg(pl.col("ns", "usual").sum(), messages=pl.len())
+        sums = _add_usual_time(hops).group_by("step", *_LINK).agg(pl.col("ns", "usual").sum(), messages=pl.len())
         steps = sums["step"].unique().sort()
         links = sums.select(_LINK).unique().sort(_LINK)
         cells = steps.to_frame().join(links, how="cross")
@@ -403,6 +402,20 @@ class _LinkTimes:
         """Return by how much each link takes longer than the median one of `usual` links, ns."""
         typical = np.nan_to_num(medians(self.ratio[:, usual], axis=1)[:, None], nan=1.0)
         return np.nan_to_num((self.ratio - typical) * self.expected_ns, nan=0.0)
+
+
+def _add_usual_time(hops: pl.DataFrame) -> pl.DataFrame:
+    """Add the `usual` time of messages of about that size, ns.
+
+    A message takes no longer than a larger one, and no longer in proportion than a smaller one: so sizes
+    that a slow link alone carries are compared with others.
+    """
+    nbytes = pl.col("bytes").fill_null(0) + 1
+    hops = hops.with_columns(size=nbytes.log(2).mul(2).round())
+    usual = hops.group_by("size").agg(pl.col("ns").median(), nbytes=nbytes.median()).sort("size")
+    size = usual["nbytes"].to_numpy()
+    bounds = usual["ns"].to_numpy() * np.maximum(size[:, None] / size, 1.0)
+    return hops.join(usual.select("size", usual=pl.Series(bounds.min(axis=1))), on="size")
 
 
 def _fill_unknown(values: Floats, known: Flags) -> Floats:

@@ -93,18 +93,21 @@ def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Messag
     send, sent_by = threads.find_both(sent)
     receive, got = threads.find_both(received)
     way = received.end - sent.begin
+    ends_send, ends_receive = _find_reasons(sent, received)
     rest_of_send, rest = _since_last_of_call(sent, received)
     rest = np.minimum(rest, way)
     pair = sent.worker, received.worker
     since = _waits_since(received, threads.timeline)
-    usual = _usual(*pair, rest, sent.begin >= since)
+    usual = _usual(*pair, rest, (sent.begin >= since) & ends_receive)
     is_late = (sent.end <= since) & (received.end - since > usual)
-    awaited = (way > 0) & ((sent.begin + usual >= since) | is_late)
-    takes = np.where(awaited, 0, received.end - received.begin)
-    # What is sent and received in one call lasts as long as its receive.
-    once = _in_one_call(sent, received, threads.timeline)
+    awaited = (way > 0) & ((sent.begin + usual >= since) | is_late) & ends_receive
+    takes = np.where(awaited | ~ends_receive, 0, received.end - received.begin)
+    # What is sent and received in one call lasts as long as its receive, unless its send ended it.
+    in_one_call = _in_one_call(sent, received, threads.timeline)
+    once = in_one_call & ~ends_send
     blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
-    lasts = np.where(blocked | once, 0, sent.end - sent.begin)
+    lasts = np.where(in_one_call, rest_of_send, sent.end - sent.begin)
+    lasts = np.where(blocked | once, 0, np.minimum(lasts, sent.end - sent.begin))
     rest_of_send = np.minimum(rest_of_send, sent.end - received.begin)
     since = _waits_since(sent, threads.timeline)
     usual_rest = _usual(*pair, rest_of_send, blocked & (received.begin >= since))
@@ -118,16 +121,34 @@ def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Messag
     ]
 
 
+def _find_reasons(sent: Sides, received: Sides) -> list[Flags]:
+    """Return which messages may be why the call ended, of the sender and of the receiver.
+
+    Others were through before, by when their other side was over. If all were, senders did not wait for
+    that, and what was received may be the reason.
+    """
+    both_on = np.minimum(sent.end, received.end)
+    through = np.where(sent.end < received.begin, received.end, both_on)
+    both = Sides.join((sent, received))
+    table = pl.DataFrame({"worker": both.worker, "end": both.end, "through": np.tile(through, 2)})
+    latest = pl.col("end") - MAX_GAP_OF_ONE_CALL_NS
+    is_explained = pl.col("through").max().over("worker", "end") >= latest
+    is_late, is_explained = (
+        table.select(flag).to_series().to_numpy() for flag in (pl.col("through") >= latest, is_explained)
+    )
+    ends_send, ends_receive = np.split(is_late, 2)
+    return [ends_send, ends_receive | ~is_explained[len(ends_send) :]]
+
+
 def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
     """Return how long before its end the last of the other sides was begun that one call waited for.
 
-    Which of them were over before, and when, no recorder sees. What stops its thread is a call alone.
+    Which of them were over before, and when, no recorder sees.
     """
     both, there = Sides.join((sent, received)), np.append(received.begin, sent.begin)
-    call = np.where(both.stops, np.arange(len(there)), -1)
-    table = pl.DataFrame({"worker": both.worker, "end": both.end, "there": there, "call": call})
+    table = pl.DataFrame({"worker": both.worker, "end": both.end, "there": there})
     began = pl.col("there").filter(pl.col("there") < pl.col("end"))
-    last = began.max().over("worker", "end", "call")
+    last = began.max().over("worker", "end")
     rest = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
     return np.split(rest, [len(sent.end)])
 

@@ -8,7 +8,7 @@ the call before where that one still held the wire. Where ranks need not all wai
 A message can go when both ends are there and is through before either end goes on, so it takes from the
 later of the two begins to the earlier of the two ends at most, whatever else the calls waited for: a
 late rank makes its partners wait, not its links slow. A send that ends before its receiver is there was
-buffered: its message goes at once, and may be there before it is waited for. So are sends of a size for
+buffered: its message goes as soon as the one before is through, and may be there before it is waited for. So are sends of a size for
 which receivers wait until long after the sends are over. A call that sends and receives at once (Sendrecv
 in a ring) ends with the last of its messages: that with the rank that was ready last. Others tell nothing
 and are left out. Where only sends were recorded it is the send's duration.
@@ -51,6 +51,9 @@ CLOCK_UNCERTAINTIES_OF_ENDS: Final = 3
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000
 # share of calls: sends are buffered if as many end after all sends they wait for [chosen]
 MIN_SHARE_OF_CALLS_IF_BUFFERED: Final = 0.1
+# share of the time since both sides began: a call that ends as much later
+# than its sends did not wait for these [chosen]
+MIN_SHARE_UNEXPLAINED_IF_BUFFERED: Final = 0.5
 
 CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.Categorical(),
@@ -199,8 +202,10 @@ def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame
     )
     ends = _find_calls(messages)
     is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, uncertain_ns)
+    one_before = pl.col("end_ns_there").shift(1).over("sender", "receiver", order_by="end_ns_there")
+    link_free = pl.max_horizontal("start_ns", one_before)
     messages = messages.with_columns(is_buffered=is_buffered).with_columns(
-        ready=pl.when("is_buffered").then("start_ns").otherwise(both_begun),
+        ready=pl.when("is_buffered").then(link_free).otherwise(both_begun),
         through=pl.when("is_buffered").then("end_ns_there").otherwise("through"),
     )
     reasons = _find_reasons(ends, messages, uncertain_ns)
@@ -209,27 +214,39 @@ def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame
 
 def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
     """Return a row for each end of a message, with the `call` of its rank that ended with it."""
-    names = ("message", "rank", "peer", "end_ns", "receives")
-    sent = messages.select("message", "sender", "receiver", "end_ns", receives=pl.lit(value=False))
-    received = messages.select("message", "receiver", "sender", "end_ns_there", receives=pl.lit(value=True))
-    sides = [
-        side.rename(dict(zip(side.columns, names, strict=True))) for side in (sent, received)
-    ]
-    ends = pl.concat(sides).sort("rank", "end_ns")
+    ends = pl.concat(
+        messages.select(
+            "message",
+            pl.lit(receives).alias("receives"),
+            pl.col(rank).alias("rank"),
+            pl.col(peer).alias("peer"),
+            pl.col(f"start_ns{suffix}").alias("start_ns"),
+            pl.col(f"end_ns{suffix}").alias("end_ns"),
+        )
+        for receives, rank, peer, suffix in (
+            (False, "sender", "receiver", ""),
+            (True, "receiver", "sender", "_there"),
+        )
+    ).sort("rank", "end_ns")
     is_apart = pl.col("end_ns").diff() > MAX_GAP_OF_ONE_CALL_NS
     is_new = is_apart | (pl.col("rank").diff() != 0)
-    return ends.with_columns(call=is_new.fill_null(value=True).cum_sum())
+    follows = pl.col("start_ns") >= pl.col("end_ns").shift(1)
+    return ends.with_columns(call=(is_new | follows).fill_null(value=True).cum_sum())
 
 
 def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.Expr:
     """Return whether messages are of a size whose sends are over before the message is through.
 
-    Receivers of such messages are blocked until long after all sends were over that they wait for.
+    Receivers of such messages are blocked until long after all sends were over that they wait for. Hops
+    of collectives are taken to be none: each rank sends on what it received.
     """
-    blocks = pl.col("stops_there") | pl.col("wait_ns").is_not_null()
-    bounds = ends.join(messages.select("message", "through", "bytes", blocks=blocks), on="message")
-    latest_ns = pl.col("through").max().over("call")
-    is_unexplained = latest_ns < pl.col("end_ns") - uncertain_ns
+    blocks = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
+    begun = pl.max_horizontal("start_ns", "start_ns_there")
+    known = messages.select("message", "through", "bytes", begun=begun, blocks=blocks)
+    bounds = ends.join(known, on="message")
+    left_ns = pl.col("end_ns") - pl.col("through").max().over("call")
+    least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun"))
+    is_unexplained = left_ns > pl.max_horizontal(least_ns, uncertain_ns)
     bounds = bounds.with_columns(is_unexplained=is_unexplained).filter("receives", "blocks")
     shares = bounds.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
     sizes = shares.filter(pl.col("is_unexplained") > MIN_SHARE_OF_CALLS_IF_BUFFERED)["bytes"]

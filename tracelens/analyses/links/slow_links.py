@@ -245,10 +245,10 @@ _LINK: Final = ("sender", "receiver")
 
 @dataclass(frozen=True, eq=False)
 class _SlowLink:
-    """A link, the steps (numbers, ascending) in which it is known to be slow, and by what in each of them.
+    """A link, the steps (numbers, ascending) in which it is slow, and by what in each of them.
 
-    `ratio` is how many times as long as others its messages take, `residual_ns` what it loses; `p` is
-    the chance that it is none.
+    `ratio` is how many times as long as others its messages take, `residual_ns` what it loses where that
+    is known, else 0; `p` is the chance that it is none.
     """
 
     sender: int
@@ -447,12 +447,15 @@ def _followed(
     first, last = shape.first + WARM_UP, shape.last + WARM_UP
     if shape.first == 0 and np.median(residual[:WARM_UP]) > shape.level / 2:
         first = 0
-    rows = np.arange(first, last + 1)
-    rows = rows[sheet.is_known[rows, link]]
-    ratio = sheet.ratio[rows, link] / medians(sheet.ratio[rows][:, ~window.group], axis=1)
-    if len(rows) < MIN_STEPS_OF_SLOW_LINK or not medians(ratio, axis=0) >= MIN_RATIO_OF_SLOW_LINK:
+    rows = slice(first, last + 1)
+    is_known = sheet.is_known[rows, link]
+    ratio = sheet.ratio[rows, link] / medians(sheet.ratio[rows, ~window.group], axis=1)
+    if (
+        is_known.sum() < MIN_STEPS_OF_SLOW_LINK
+        or not medians(ratio[is_known], axis=0) >= MIN_RATIO_OF_SLOW_LINK
+    ):
         return None
-    lost_ns = np.maximum(delays_ns[rows], 0)
+    lost_ns = np.where(is_known, np.maximum(delays_ns[rows], 0), 0.0)
     loss_of_message_ns = lost_ns.sum() / max(sheet.messages[rows, link].sum(), 1)
     if loss_of_message_ns <= CLOCK_UNCERTAINTIES_OF_LOSS * uncertainty_ns:
         return None

@@ -57,9 +57,6 @@ MANY_RANKS: Final = (64,)
 
 # Errors that reports on a shape may still have; `test_known_errors` holds an example of each.
 NOT_YET_RIGHT: Final[dict[str, tuple[str, ...]]] = {
-    # Waits for messages that no rank's work explains are taken for jitter, and the link is not named.
-    "slow_link_every_step": ("ranks", "phase"),
-    "slow_link_for_some_time": ("ranks", "phase"),
     # A step that heavy-tailed noise makes a little longer is named beside the long one, as if alike.
     "one_rank_data_one_step": ("steps",),
     "one_rank_forward_one_step": ("steps",),
@@ -67,8 +64,6 @@ NOT_YET_RIGHT: Final[dict[str, tuple[str, ...]]] = {
     "one_rank_optimizer_one_step": ("steps",),
     "one_rank_gap_one_step": ("steps",),
 }
-# A slow link is a fault of less than a hundredth where its loss is largest, for the same reason.
-NOT_YET_MONOTONE: Final = ("slow_link_every_step", "slow_link_for_some_time")
 
 
 def check_loss(case: Case) -> None:
@@ -107,6 +102,9 @@ def test_large_losses_are_placed_rightly_among_many_ranks(examples: int) -> None
         Case(
             "ring_one_rank", 8, 51, "gaussian", 88
         ),  # "the last rank 11.3 ms longer" names rank 11
+        # Buffered messages seemed to be through when the sender went on.
+        Case("slow_link_every_step", 8, 30, "lognormal", 570),
+        Case("slow_link_for_some_time", 8, 15, "lognormal", 320),
     ],
     ids=lambda case: case.label,
 )
@@ -118,8 +116,6 @@ def test_former_errors(case: Case) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case("slow_link_every_step", 8, 30, "lognormal", 570),
-        Case("slow_link_for_some_time", 8, 15, "lognormal", 320),
         Case("one_rank_backward_one_step", 3, 37, "heavy_tailed", 3),
     ],
     ids=lambda case: case.label,
@@ -151,8 +147,7 @@ def test_a_larger_loss_is_never_milder(examples: int) -> None:
     one as well. A report whose next step is "nothing to fix" is healthy, whatever it is called.
     """
     sizes = st.lists(st.sampled_from(SIZES), min_size=2, max_size=4, unique=True).map(sorted)
-    shapes = [name for name in SHAPES if name not in NOT_YET_MONOTONE]
-    cases = draw_cases(shapes, st.just(0), FEW_RANKS)
+    cases = draw_cases(SHAPES, st.just(0), FEW_RANKS)
     check_examples(check_growing_loss, examples, cases, sizes)
 
 

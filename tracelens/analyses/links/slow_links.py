@@ -68,7 +68,7 @@ MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP: Final = 0.25
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_LINK_DRIFTS: Final = 0.9
 # steps: a link whose time is known in fewer is not slow [chosen]
-MIN_STEPS_OF_SLOW_LINK: Final = 6
+MIN_STEPS_OF_SLOW_LINK: Final = 3
 # times: messages of a slow link take as many times as long as others [calibrate]
 MIN_RATIO_OF_SLOW_LINK: Final = 1.5
 # times the uncertainty of clocks: a link is not slow if a message loses no more [calibrate]

@@ -132,10 +132,9 @@ def _find_reasons(sent: Sides, received: Sides) -> list[Flags]:
     both = Sides.join((sent, received))
     table = pl.DataFrame({"worker": both.worker, "end": both.end, "through": np.tile(through, 2)})
     latest = pl.col("end") - MAX_GAP_OF_ONE_CALL_NS
-    is_explained = pl.col("through").max().over("worker", "end") >= latest
-    is_late, is_explained = (
-        table.select(flag).to_series().to_numpy() for flag in (pl.col("through") >= latest, is_explained)
-    )
+    last_through = pl.col("through").max().over("worker", "end")
+    flags = (pl.col("through") >= latest, last_through >= latest)
+    is_late, is_explained = (table.select(flag).to_series().to_numpy() for flag in flags)
     ends_send, ends_receive = np.split(is_late, 2)
     return [ends_send, ends_receive | ~is_explained[len(ends_send) :]]
 

@@ -507,9 +507,9 @@ class Model:
         if isinstance(carrier, str):
             is_known = carrier in links.communicators
             number = links.communicators.index(carrier) if is_known else len(links.communicators)
-            return (links.line >= 0) & (links.communicator == number)
+            return np.asarray((links.line >= 0) & (links.communicator == number))
         sender, receiver = map(self.ranks.index, carrier)
-        return links.pair == sender * len(self.threads) + receiver
+        return np.asarray(links.pair == sender * len(self.threads) + receiver)
 
 
 def _measure_overrun(cell: Ints, spent: Floats, steps: int) -> Floats:

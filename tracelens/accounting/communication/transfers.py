@@ -8,10 +8,11 @@ the call before where that one still held the wire. Where ranks need not all wai
 A message can go when both ends are there and is through before either end goes on, so it takes from the
 later of the two begins to the earlier of the two ends at most, whatever else the calls waited for: a
 late rank makes its partners wait, not its links slow. A send that ends before its receiver is there was
-buffered: its message goes as soon as the one before is through, and may be there before it is waited for. So are sends of a size for
-which receivers wait until long after the sends are over. A call that sends and receives at once (Sendrecv
-in a ring) ends with the last of its messages: that with the rank that was ready last. Others tell nothing
-and are left out. Where only sends were recorded it is the send's duration.
+buffered: its message goes as soon as the one before is through, and may be there before it is waited
+for. So are sends of a size for which receivers wait until long after the sends are over. A call that
+sends and receives at once (Sendrecv in a ring) ends with the last of its messages: that with the rank
+that was ready last. Others tell nothing and are left out. Where only sends were recorded it is the
+send's duration.
 """
 
 from __future__ import annotations

@@ -9,8 +9,10 @@ congestion (`congestion.py`). What fixing it saves is found by replaying the run
 Links between hosts are compared with each other, and links inside hosts with each other. Each message is
 expected to take what messages of its size take; what a link takes beyond the median link of the step, in
 shares of a step, is scanned for windows that chance does not explain; of two links, the one beyond the
-other (`stats/window_scan.py`). Inside a host, a rank that shares its cores has long messages, too: there
-a link is slow only if other links of both its ranks are not, and both compute as fast as others.
+other (`stats/window_scan.py`). Of few links the median one may be slow itself, so all links of a rank, and
+both of two ranks, are compared with the others, too. A link keeps its pace where nothing waits for its
+messages. Inside a host, a rank that shares its cores has long messages, too: there a link is slow only
+if its ranks have other links, compute as fast as others, and hardly wait for cores.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ import polars as pl
 
 from tracelens.accounting.communication import transfers
 from tracelens.accounting.compute_time import WARM_UP
-from tracelens.accounting.phases import exposed_transfer, job_ns
+from tracelens.accounting.core_waits import is_busy
+from tracelens.accounting.phases import job_ns
 from tracelens.analyses.links import congestion
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
@@ -58,6 +61,9 @@ MIN_STEPS_TO_JUDGE_LINKS: Final = 30  # steps: links are not judged by fewer [ca
 MAX_ERROR_RATE_OF_LINKS: Final = 0.003
 # of a step: a link that is delayed less beyond the median one is not slow [calibrate]
 MIN_DELAY_OF_LINK: Final = 0.015
+MAX_DELAY_SCANNED: Final = (
+    1.0  # of a step: a link that is delayed more counts as by as much [chosen]
+)
 # share of all links: the median link may be one of a larger group, which is scanned as one [chosen]
 MIN_SHARE_OF_LINKS_SCANNED_TOGETHER: Final = 0.25
 # share of others' computation: a rank is slow, not
@@ -101,13 +107,12 @@ class Links(Shown):
 
 def run(facts: Facts) -> Links:
     """Look at messages between ranks, and at collectives over time."""
-    trace, phases = facts.trace, facts.phases
-    hops = facts.messages
+    trace, hops = facts.trace, facts.messages
     job = job_ns(trace)
     if not job:
         return Links(pl.DataFrame(schema=LINK_COLUMNS), ())
     calls = facts.calls.filter(pl.col("ranks") > 1, pl.col("wire_ns") > 0)
-    slow = _find_slow_links(trace, hops, phases)
+    slow = _find_slow_links(facts, hops)
     found = [_finding(facts, calls, hops, group) for group in _by_rank(slow)]
     least_saving = MIN_SAVING_TO_REPORT_LINK
     reported = [finding for finding in found if (finding.saving or 0.0) >= least_saving]
@@ -204,7 +209,8 @@ def _price(
             facts.replay, TransferFix(main.steps, every), whole_ns * (1 - takes)
         )
     steps = np.unique(np.concatenate([link.steps for link in group]))
-    takes_by_link, lost_ns = {}, np.zeros(len(steps))
+    takes_by_link: dict[Carrier, Floats] = {}
+    lost_ns = np.zeros(len(steps))
     for link in group:
         rows = np.searchsorted(steps, link.steps)
         lost_ns[rows] += link.residual_ns
@@ -260,8 +266,9 @@ class _SlowLink:
     p: float
 
 
-def _find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[_SlowLink]:
+def _find_slow_links(facts: Facts, hops: pl.DataFrame) -> list[_SlowLink]:
     """Search all links: those between hosts, then those inside of them."""
+    trace = facts.trace
     length = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
     if hops.is_empty() or not isinstance(length, float):
         return []
@@ -274,11 +281,16 @@ def _find_slow_links(trace: Trace, hops: pl.DataFrame, phases: Phases) -> list[_
     sheets = [_LinkTimes.of(part) for part in parts if not part.is_empty()]
     found = [link for one in sheets for link in _slow_of(one, length, trace.uncertainty_ns)]
     host_of = dict(host.iter_rows())
+    between_hosts = [link for link in found if host_of[link.sender] != host_of[link.receiver]]
+    if len(between_hosts) == len(found) or is_busy(facts.core_wait or 0.0):
+        return between_hosts
     return [
         link
         for link in found
-        if host_of[link.sender] != host_of[link.receiver]
-        or not any(_is_slow(rank, link, sheets, phases) for rank in (link.sender, link.receiver))
+        if link in between_hosts
+        or not any(
+            _is_slow(rank, link, sheets, facts.phases) for rank in (link.sender, link.receiver)
+        )
     ]
 
 
@@ -332,7 +344,7 @@ def _find_groups(links: list[tuple[int, int]]) -> list[Flags]:
 
 def _scan_group(sheet: _LinkTimes, group: Flags, length_ns: float) -> _Window:
     """Compare the mean link of a group with the links that are not in it."""
-    residual = sheet.measure_delays(~group)[WARM_UP:] / max(length_ns, 1.0)
+    residual = _compare_with_step(sheet.measure_delays(~group)[WARM_UP:], length_ns)
     mean, others = residual[:, group].mean(axis=1), residual[:, ~group]
     if others.shape[1] == 1:
         scan, place = window_scan.scan_pair(mean), 1
@@ -344,9 +356,15 @@ def _scan_group(sheet: _LinkTimes, group: Flags, length_ns: float) -> _Window:
 def _scan_links(sheet: _LinkTimes, length_ns: float) -> list[_Window]:
     """Compare each link with all."""
     count = len(sheet.links)
-    residual = sheet.measure_delays(np.ones(count, np.bool_))[WARM_UP:] / max(length_ns, 1.0)
+    delays_ns = sheet.measure_delays(np.ones(count, np.bool_))
+    residual = _compare_with_step(delays_ns[WARM_UP:], length_ns)
     scan = window_scan.scan_ranks(residual)
     return [_read_window(np.arange(count) == link, scan, link) for link in range(count)]
+
+
+def _compare_with_step(delays_ns: Floats, length_ns: float) -> Floats:
+    """Return delays as shares of a step, cut so that messages of several steps do not hide others."""
+    return np.minimum(delays_ns / max(length_ns, 1.0), MAX_DELAY_SCANNED)
 
 
 def _read_window(group: Flags, scan: Scan, place: int) -> _Window:
@@ -371,8 +389,8 @@ def _is_slow(rank: int, link: _SlowLink, sheets: list[_LinkTimes], phases: Phase
 class _LinkTimes:
     """Links that are alike: `messages` of each, and how long they take, [step, link].
 
-    `ratio` is how many times as long as usual, where usual messages of its sizes take `expected_ns`. Where
-    too little `is_known` of a link, both are those of about the nearest step.
+    `ratio` is how many times as long as usual, where usual messages of its sizes take `expected_ns`.
+    Where too little `is_known` of a link, both are those of about the nearest step.
     """
 
     steps: Ints
@@ -384,19 +402,23 @@ class _LinkTimes:
 
     @classmethod
     def of(cls, hops: pl.DataFrame) -> _LinkTimes:
-        sums = _add_usual_time(hops).group_by("step", *_LINK).agg(pl.col("ns", "usual").sum(), messages=pl.len())
+        sums = (
+            _add_usual_time(hops)
+            .group_by("step", *_LINK)
+            .agg(pl.col("ns", "usual").sum(), messages=pl.len())
+        )
         steps = sums["step"].unique().sort()
         links = sums.select(_LINK).unique().sort(_LINK)
         cells = steps.to_frame().join(links, how="cross")
         sums = cells.join(sums, on=cells.columns, how="left", maintain_order="left")
-        filled = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
-        taken, expected, messages = filled.to_numpy().T.reshape(3, len(steps), links.height)
+        numbers = sums.select(pl.col("ns", "usual", "messages").fill_null(0).cast(pl.Float64))
+        taken, expected, messages = numbers.to_numpy().T.reshape(3, len(steps), links.height)
         least = MIN_SHARE_OF_MESSAGES_TO_JUDGE_STEP * np.median(messages, axis=1, keepdims=True)
         known = (expected > 0) & (messages >= least)
         ratio = np.where(known, taken / np.where(known, expected, 1), np.nan)
-        numbers = steps.to_numpy().astype(np.int64)
-        filled = (_fill_unknown(values, known) for values in (expected, ratio))
-        return cls(numbers, list(links.iter_rows()), messages, known, *filled)
+        expected_ns, ratio = (_fill_unknown(values, known) for values in (expected, ratio))
+        rows = steps.to_numpy().astype(np.int64)
+        return cls(rows, list(links.iter_rows()), messages, known, expected_ns, ratio)
 
     def measure_delays(self, usual: Flags) -> Floats:
         """Return by how much each link takes longer than the median one of `usual` links, ns."""
@@ -419,7 +441,7 @@ def _add_usual_time(hops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _fill_unknown(values: Floats, known: Flags) -> Floats:
-    """Fill what is not known of a link with the median of three known steps, the nearest and its next."""
+    """Fill unknown steps of a link with the median of three known ones around the nearest."""
     filled = values.copy()
     for link in np.flatnonzero(~known.all(axis=0)):
         rows = np.flatnonzero(known[:, link])
@@ -437,7 +459,7 @@ def _followed(
 ) -> _SlowLink | None:
     """Follow a link from edge to edge; None if messages lose too little, or less than clocks may err."""
     delays_ns = sheet.measure_delays(~window.group)[:, link]
-    residual = delays_ns / max(length_ns, 1.0)
+    residual = _compare_with_step(delays_ns, length_ns)
     shape = course(
         residual[WARM_UP:],
         window.first - WARM_UP,

@@ -52,7 +52,7 @@ class WorkFix:
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Transfers take `takes` times their time, by the communicator or the link that carries them, [step]."""
+    """Transfers take `takes` times their time, by what carries them, [step]."""
 
     steps: Ints
     takes: Mapping[Carrier, Floats]

@@ -20,6 +20,8 @@ __all__ = ["MessageEdges", "message_edges", "messages_of"]
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000  # ns: messages that end within it end with one call [chosen]
 # share of the wait before: messages that end within it end with one call [chosen]
 MAX_GAP_OF_ONE_CALL: Final = 0.05
+# ns: a message that is through so shortly before a call ends may be why it ends [chosen]
+MAX_GAP_FROM_REASON_TO_END_NS: Final = 10_000
 # messages: fewer for which a rank waits do not tell a pair's time [chosen]
 MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
 
@@ -131,7 +133,7 @@ def _find_reasons(sent: Sides, received: Sides) -> list[Flags]:
     through = np.where(sent.end < received.begin, received.end, both_on)
     both = Sides.join((sent, received))
     table = pl.DataFrame({"worker": both.worker, "end": both.end, "through": np.tile(through, 2)})
-    latest = pl.col("end") - MAX_GAP_OF_ONE_CALL_NS
+    latest = pl.col("end") - MAX_GAP_FROM_REASON_TO_END_NS
     last_through = pl.col("through").max().over("worker", "end")
     flags = (pl.col("through") >= latest, last_through >= latest)
     is_late, is_explained = (table.select(flag).to_series().to_numpy() for flag in flags)

@@ -262,9 +262,9 @@ def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int)
     """
     bounds = ends.join(messages.select("message", "ready", "through", "is_buffered"), on="message")
     is_through_last = pl.col("through") >= pl.col("end_ns") - uncertain_ns
-    late = bounds.filter(is_through_last & (pl.col("receives") | ~pl.col("is_buffered")))
+    through_last = bounds.filter(is_through_last & (pl.col("receives") | ~pl.col("is_buffered")))
     last_peer = pl.col("peer").sort_by("ready").last().over("call")
-    return late.filter(pl.col("peer") == last_peer)
+    return through_last.filter(pl.col("peer") == last_peer)
 
 
 def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:

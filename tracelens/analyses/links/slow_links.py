@@ -9,10 +9,10 @@ congestion (`congestion.py`). What fixing it saves is found by replaying the run
 Links between hosts are compared with each other, and links inside hosts with each other. Each message is
 expected to take what messages of its size take; what a link takes beyond the median link of the step, in
 shares of a step, is scanned for windows that chance does not explain; of two links, the one beyond the
-other (`stats/window_scan.py`). Of few links the median one may be slow itself, so all links of a rank, and
-both of two ranks, are compared with the others, too. A link keeps its pace where nothing waits for its
-messages. Inside a host, a rank that shares its cores has long messages, too: there a link is slow only
-if its ranks have other links, compute as fast as others, and hardly wait for cores.
+other (`stats/window_scan.py`). Of few links the median one may be slow itself, so all links of a rank,
+and both of two ranks, are compared with the others, too. A link keeps its pace where nothing waits for
+its messages. Inside a host, a rank that shares its cores has long messages, too: there a link is slow
+only if its ranks have other links, compute as fast as others, and hardly wait for cores.
 """
 
 from __future__ import annotations
@@ -61,11 +61,10 @@ MIN_STEPS_TO_JUDGE_LINKS: Final = 30  # steps: links are not judged by fewer [ca
 MAX_ERROR_RATE_OF_LINKS: Final = 0.003
 # of a step: a link that is delayed less beyond the median one is not slow [calibrate]
 MIN_DELAY_OF_LINK: Final = 0.015
-MAX_DELAY_SCANNED: Final = (
-    1.0  # of a step: a link that is delayed more counts as by as much [chosen]
-)
+# of a step: a link that is delayed more counts as delayed by as much [chosen]
+MAX_DELAY_SCANNED: Final = 1.0
 # share of all links: the median link may be one of a larger group, which is scanned as one [chosen]
-MIN_SHARE_OF_LINKS_SCANNED_TOGETHER: Final = 0.25
+MIN_SHARE_OF_LINKS_IN_GROUP: Final = 0.25
 # share of others' computation: a rank is slow, not
 # the link, if it computes as much longer [calibrate]
 MIN_MORE_COMPUTE_IF_RANK_SLOW: Final = 0.10
@@ -338,7 +337,7 @@ def _find_groups(links: list[tuple[int, int]]) -> list[Flags]:
     return [
         group
         for group in flags
-        if MIN_SHARE_OF_LINKS_SCANNED_TOGETHER * len(links) < group.sum() < len(links)
+        if MIN_SHARE_OF_LINKS_IN_GROUP * len(links) < group.sum() < len(links)
     ]
 
 

@@ -57,9 +57,6 @@ MANY_RANKS: Final = (64,)
 
 # Errors that reports on a shape may still have; `test_known_errors` holds an example of each.
 NOT_YET_RIGHT: Final[dict[str, tuple[str, ...]]] = {
-    # Waits for messages that no rank's work explains are taken for jitter, and the link is not named.
-    "slow_link_every_step": ("ranks", "phase"),
-    "slow_link_for_some_time": ("ranks", "phase"),
     # A step that heavy-tailed noise makes a little longer is named beside the long one, as if alike.
     "one_rank_data_one_step": ("steps",),
     "one_rank_forward_one_step": ("steps",),
@@ -67,8 +64,10 @@ NOT_YET_RIGHT: Final[dict[str, tuple[str, ...]]] = {
     "one_rank_optimizer_one_step": ("steps",),
     "one_rank_gap_one_step": ("steps",),
 }
-# A slow link is a fault of less than a hundredth where its loss is largest, for the same reason.
-NOT_YET_MONOTONE: Final = ("slow_link_every_step", "slow_link_for_some_time")
+
+
+# A delay goes around a ring of as many ranks once in 64 steps: of a while, two waits are seen or three.
+NOT_YET_RIGHT_AMONG_MANY: Final = NOT_YET_RIGHT | {"slow_link_for_some_time": ("phase", "ranks")}
 
 
 def check_loss(case: Case) -> None:
@@ -77,7 +76,8 @@ def check_loss(case: Case) -> None:
     if planted is None:  # no loss of that shape is as large
         return
     errors = planted.find_errors(analyze_job(planted.job))
-    assert [error for error in errors if error not in NOT_YET_RIGHT.get(case.name, ())] == []
+    known = NOT_YET_RIGHT_AMONG_MANY if case.ranks in MANY_RANKS else NOT_YET_RIGHT
+    assert [error for error in errors if error not in known.get(case.name, ())] == []
 
 
 @pytest.mark.parametrize("examples", few_or_many(12, 150))
@@ -107,6 +107,9 @@ def test_large_losses_are_placed_rightly_among_many_ranks(examples: int) -> None
         Case(
             "ring_one_rank", 8, 51, "gaussian", 88
         ),  # "the last rank 11.3 ms longer" names rank 11
+        # Buffered messages seemed to be through when the sender went on.
+        Case("slow_link_every_step", 8, 30, "lognormal", 570),
+        Case("slow_link_for_some_time", 8, 15, "lognormal", 320),
     ],
     ids=lambda case: case.label,
 )
@@ -118,9 +121,8 @@ def test_former_errors(case: Case) -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        Case("slow_link_every_step", 8, 30, "lognormal", 570),
-        Case("slow_link_for_some_time", 8, 15, "lognormal", 320),
         Case("one_rank_backward_one_step", 3, 37, "heavy_tailed", 3),
+        Case("slow_link_for_some_time", 64, 30, "autocorrelated", 0),
     ],
     ids=lambda case: case.label,
 )
@@ -151,8 +153,7 @@ def test_a_larger_loss_is_never_milder(examples: int) -> None:
     one as well. A report whose next step is "nothing to fix" is healthy, whatever it is called.
     """
     sizes = st.lists(st.sampled_from(SIZES), min_size=2, max_size=4, unique=True).map(sorted)
-    shapes = [name for name in SHAPES if name not in NOT_YET_MONOTONE]
-    cases = draw_cases(shapes, st.just(0), FEW_RANKS)
+    cases = draw_cases(SHAPES, st.just(0), FEW_RANKS)
     check_examples(check_growing_loss, examples, cases, sizes)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
     from tracelens.model.calls import CallGrid
 
-__all__ = ["AWAITED_COLUMNS", "awaited", "ends", "matched", "with_hops"]
+__all__ = ["AWAITED_COLUMNS", "awaited", "ends", "matched", "with_hops", "with_waits"]
 
 # One row a wait in a message, by begin.
 AWAITED_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -109,8 +109,8 @@ def awaited(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     it ends. Of a process without any, it is not known from when: receives count since they were begun.
     """
     both = exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
-    received = _since(_side(both, "_there", "", "sender"), waits)
-    sent = _since(_side(both, "", "_there", "receiver"), waits)
+    received = with_waits(_side(both, "_there", "", "sender"), waits)
+    sent = with_waits(_side(both, "", "_there", "receiver"), waits)
     # A wait in which messages came as well may have been for these.
     alone = sent.join(received, on=("process", "wait_ns"), how="anti").filter(~pl.col("stops"))
     blocking = pl.concat([sent.filter("stops"), alone.drop_nulls("wait_ns")])
@@ -140,15 +140,20 @@ def _side(both: pl.DataFrame, mine: str, other: str, rank: str) -> pl.DataFrame:
     )
 
 
-def _since(side: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Add when the wait began in which each of them ended; null for what stops the thread itself."""
-    joined = side.sort("end_ns").join_asof(
+def with_waits(messages: pl.DataFrame, waits: pl.DataFrame, suffix: str = "") -> pl.DataFrame:
+    """Add `wait_ns`: when the wait began in which each of them ended; null for what stops its thread.
+
+    `suffix` is that of the columns of the side whose ends are looked up.
+    """
+    joined = messages.sort(f"end_ns{suffix}").join_asof(
         waits.sort("wait_ns"),
-        left_on="end_ns",
+        left_on=f"end_ns{suffix}",
         right_on="wait_ns",
-        by="process",
+        by_left=f"process{suffix}",
+        by_right="process",
         coalesce=False,
         check_sortedness=False,
     )
-    inside = ~pl.col("stops") & (pl.col("end_ns") <= pl.col("over_ns"))
-    return joined.with_columns(wait_ns=pl.when(inside).then("wait_ns")).drop("over_ns")
+    inside = ~pl.col(f"stops{suffix}") & (pl.col(f"end_ns{suffix}") <= pl.col("over_ns"))
+    wait_ns = pl.when(inside).then("wait_ns")
+    return joined.with_columns(wait_ns=wait_ns).select(*messages.columns, "wait_ns")

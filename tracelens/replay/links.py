@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from tracelens.arrays import Array, Flags, Floats, Ints
 
-__all__ = ["KEPT", "Bond", "Line", "LinkTable", "Links"]
+__all__ = ["KEPT", "Bond", "Carrier", "Line", "LinkTable", "Links"]
+
+# What carries transfers: a communicator its collectives, or a sender and a receiver their messages.
+Carrier: TypeAlias = str | tuple[int, int]
 
 
 class Bond(IntEnum):
@@ -46,7 +49,8 @@ class LinkTable:
 
     `line` is a place in `lines`, -1 for none; `nbytes` are those that the lag is for, -1 unknown; `step`
     is the step's number, -1 for none; `shard` the server's, -1 for none; `bond` is a `Bond`;
-    `communicator` is an index in `communicators`, -1 for none.
+    `communicator` is an index in `communicators`, `pair` the number of a message's sender and receiver,
+    -1 for none.
     """
 
     source: Ints
@@ -58,6 +62,7 @@ class LinkTable:
     shard: Ints
     bond: Ints
     communicator: Ints
+    pair: Ints
     lines: tuple[Line, ...]
     communicators: tuple[str, ...]
 
@@ -81,6 +86,7 @@ class Links:
         nbytes: Ints | None = None,
         step: Ints | None = None,
         shard: Ints | None = None,
+        pair: Ints | None = None,
         bond: Bond = Bond.NONE,
         communicator: str | None = None,
     ) -> None:
@@ -90,12 +96,13 @@ class Links:
         none = np.full(len(rows), -1, np.int64)
         number = -1 if line is None else _index_in(self.lines, line)
         group = -1 if communicator is None else _index_in(self.communicators, communicator)
-        sizes, steps, shards = (
-            none if values is None else values[rows] for values in (nbytes, step, shard)
+        sizes, steps, shards, pairs = (
+            none if values is None else values[rows] for values in (nbytes, step, shard, pair)
         )
         ends = (source[rows], target[rows], np.asarray(lag[rows], np.float64))
         lines, bonds, groups = (np.full(len(rows), value) for value in (number, bond, group))
-        self._parts.append((*ends, lines, sizes.astype(np.float64), steps, shards, bonds, groups))
+        sizes = sizes.astype(np.float64)
+        self._parts.append((*ends, lines, sizes, steps, shards, bonds, groups, pairs))
 
     def add_first(self, source: Ints, target: Ints, lag: Ints) -> None:
         """Add links, all of them, before all others."""

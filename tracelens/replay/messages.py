@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -12,14 +12,16 @@ from tracelens.replay.threads import Sides
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
     from tracelens.model.trace import Trace
-    from tracelens.replay.threads import Edges, Threads
+    from tracelens.replay.threads import Threads
     from tracelens.replay.timeline import Timeline
 
-__all__ = ["message_edges", "messages_of"]
+__all__ = ["MessageEdges", "message_edges", "messages_of"]
 
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000  # ns: messages that end within it end with one call [chosen]
 # share of the wait before: messages that end within it end with one call [chosen]
 MAX_GAP_OF_ONE_CALL: Final = 0.05
+# ns: a message that is through so shortly before a call ends may be why it ends [chosen]
+MAX_GAP_FROM_REASON_TO_END_NS: Final = 10_000
 # messages: fewer for which a rank waits do not tell a pair's time [chosen]
 MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
 
@@ -73,27 +75,41 @@ def _waits_since(side: Sides, timeline: Timeline) -> Ints:
     return np.where(side.stops, side.begin, timeline.moments_at(since))
 
 
-def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Edges]:
+class MessageEdges(NamedTuple):
+    """What ends of some messages follow, and after which lag, ns; `rows` are these messages."""
+
+    source: Ints
+    target: Ints
+    lag: Ints
+    rows: Ints
+
+
+def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[MessageEdges]:
     """Return what ends of sends and receives follow.
 
     A message that is there before one waits for it came sooner than the receive shows: as soon as those
-    between the same workers for which one waited; so with sends. Those for which one call waits take no
-    longer than the last begun.
+    between the same workers for which one waited; so with sends. A buffered one for which one waits for
+    longer than such messages take in all was not there. Those for which one call waits take no longer
+    than the last begun.
     """
     send, sent_by = threads.find_both(sent)
     receive, got = threads.find_both(received)
     way = received.end - sent.begin
+    ends_send, ends_receive = _find_reasons(sent, received)
     rest_of_send, rest = _since_last_of_call(sent, received)
     rest = np.minimum(rest, way)
     pair = sent.worker, received.worker
     since = _waits_since(received, threads.timeline)
-    usual = _usual(*pair, rest, sent.begin >= since)
-    awaited = (way > 0) & (sent.begin + usual >= since)
-    takes = np.where(awaited, 0, received.end - received.begin)
-    # What is sent and received in one call lasts as long as its receive.
-    once = _in_one_call(sent, received, threads.timeline)
+    usual = _usual(*pair, rest, (sent.begin >= since) & ends_receive)
+    is_late = (sent.end <= since) & (received.end - since > usual)
+    awaited = (way > 0) & ((sent.begin + usual >= since) | is_late) & ends_receive
+    takes = np.where(awaited | ~ends_receive, 0, received.end - received.begin)
+    # What is sent and received in one call lasts as long as its receive, unless its send ended it.
+    in_one_call = _in_one_call(sent, received, threads.timeline)
+    once = in_one_call & ~ends_send
     blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
-    lasts = np.where(blocked | once, 0, sent.end - sent.begin)
+    lasts = np.where(in_one_call, rest_of_send, sent.end - sent.begin)
+    lasts = np.where(blocked | once, 0, np.minimum(lasts, sent.end - sent.begin))
     rest_of_send = np.minimum(rest_of_send, sent.end - received.begin)
     since = _waits_since(sent, threads.timeline)
     usual_rest = _usual(*pair, rest_of_send, blocked & (received.begin >= since))
@@ -107,16 +123,33 @@ def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[Edges]
     ]
 
 
+def _find_reasons(sent: Sides, received: Sides) -> list[Flags]:
+    """Return which messages may be why the call ended, of the sender and of the receiver.
+
+    Others were through before, by when their other side was over. If all were, senders did not wait for
+    that, and what was received may be the reason.
+    """
+    both_on = np.minimum(sent.end, received.end)
+    through = np.where(sent.end < received.begin, received.end, both_on)
+    both = Sides.join((sent, received))
+    table = pl.DataFrame({"worker": both.worker, "end": both.end, "through": np.tile(through, 2)})
+    latest = pl.col("end") - MAX_GAP_FROM_REASON_TO_END_NS
+    last_through = pl.col("through").max().over("worker", "end")
+    flags = (pl.col("through") >= latest, last_through >= latest)
+    is_late, is_explained = (table.select(flag).to_series().to_numpy() for flag in flags)
+    ends_send, ends_receive = np.split(is_late, 2)
+    return [ends_send, ends_receive | ~is_explained[len(ends_send) :]]
+
+
 def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
     """Return how long before its end the last of the other sides was begun that one call waited for.
 
-    Which of them were over before, and when, no recorder sees. What stops its thread is a call alone.
+    Which of them were over before, and when, no recorder sees.
     """
     both, there = Sides.join((sent, received)), np.append(received.begin, sent.begin)
-    call = np.where(both.stops, np.arange(len(there)), -1)
-    table = pl.DataFrame({"worker": both.worker, "end": both.end, "there": there, "call": call})
+    table = pl.DataFrame({"worker": both.worker, "end": both.end, "there": there})
     began = pl.col("there").filter(pl.col("there") < pl.col("end"))
-    last = began.max().over("worker", "end", "call")
+    last = began.max().over("worker", "end")
     rest = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
     return np.split(rest, [len(sent.end)])
 
@@ -142,7 +175,7 @@ def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
     return found.to_series().cast(pl.Int64).to_numpy()
 
 
-def _known_edges(source: Ints, target: Ints, lag: Ints, there: Flags) -> Edges:
+def _known_edges(source: Ints, target: Ints, lag: Ints, there: Flags) -> MessageEdges:
     """Return the edges between known moments, of which one is not the other."""
-    rows = there & (source >= 0) & (target >= 0) & (source != target)
-    return source[rows], target[rows], lag[rows]
+    rows = np.flatnonzero(there & (source >= 0) & (target >= 0) & (source != target))
+    return MessageEdges(source[rows], target[rows], lag[rows], rows)

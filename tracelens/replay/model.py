@@ -25,7 +25,7 @@ from tracelens.caching import cached_property
 from tracelens.replay.calls import Calls, complete_calls, end_waits
 from tracelens.replay.graph import Graph
 from tracelens.replay.implicit import find_implicit_calls
-from tracelens.replay.links import KEPT, Bond, Links, LinkTable
+from tracelens.replay.links import KEPT, Bond, Carrier, Links, LinkTable
 from tracelens.replay.messages import message_edges, messages_of
 from tracelens.replay.pull_needs import find_needs, measure_unknown_needs
 from tracelens.replay.readiness import Queue, estimate_ready_calls
@@ -178,8 +178,11 @@ class Model:
         if self.requests.asked.height:
             self.requests.add_links(links, threads, self.requests_at, times, self.released)
         caused = [links.targets]
-        for source, target, lag in message_edges(*self.messages, threads):
-            links.add(source, target, lag)
+        sent, received = self.messages
+        pairs = sent.worker * len(threads) + received.worker
+        steps = threads.find_steps(sent.worker, sent.begin)
+        for source, target, lag, rows in message_edges(sent, received, threads):
+            links.add(source, target, lag, step=steps[rows], pair=pairs[rows])
             # A message that had come earlier did not end the wait.
             caused.append(target[times[source] + lag >= times[target]])
         links.add_first(*threads.order(np.concatenate(caused)))
@@ -485,21 +488,30 @@ class Model:
         after[links.target[rows]] = factors[rows]
         return factors * after[links.source]
 
-    def measure_transfer_factors(self, takes: Mapping[str, Floats], steps: Ints) -> Floats:
-        """Return how many times its lag each link takes if collectives take less time.
+    def measure_transfer_factors(self, takes: Mapping[Carrier, Floats], steps: Ints) -> Floats:
+        """Return how many times its lag each link takes if transfers take less time.
 
         Args:
-            takes: What share of its time on the wire each call takes then, by communicator, [step].
+            takes: What share of its time each transfer takes then, by what carries it, [step].
             steps: The step of each row of these, ascending.
         """
         links, factors = self.links, np.ones(len(self.links.lag))
         place = np.minimum(np.searchsorted(steps, links.step), len(steps) - 1)
-        is_changed = (links.line >= 0) & (steps[place] == links.step)
-        for number, communicator in enumerate(links.communicators):
-            if communicator in takes:
-                rows = np.flatnonzero(is_changed & (links.communicator == number))
-                factors[rows] = takes[communicator][place[rows]]
+        is_changed = steps[place] == links.step
+        for carrier, shares in takes.items():
+            rows = np.flatnonzero(is_changed & self._find_links_of(carrier))
+            factors[rows] = shares[place[rows]]
         return self.extend_to_departures(factors)
+
+    def _find_links_of(self, carrier: Carrier) -> Flags:
+        """Return which links are transfers that a communicator or a link between ranks carries."""
+        links = self.links
+        if isinstance(carrier, str):
+            is_known = carrier in links.communicators
+            number = links.communicators.index(carrier) if is_known else len(links.communicators)
+            return np.asarray((links.line >= 0) & (links.communicator == number))
+        sender, receiver = map(self.ranks.index, carrier)
+        return np.asarray(links.pair == sender * len(self.threads) + receiver)
 
 
 def _measure_overrun(cell: Ints, spent: Floats, steps: int) -> Floats:

@@ -216,6 +216,11 @@ class Threads:
         window = np.searchsorted(self.ends, self.positions[self.sources], side="right")
         return self._rows_of_windows(steps)[window]
 
+    def find_steps(self, worker: Ints, moment: Ints) -> Ints:
+        """Return the number of the step in which each moment of some workers is; -1 of none."""
+        window = np.searchsorted(self.ends, self.timeline.locate(worker, moment), side="right")
+        return np.append(self.steps, -1)[window]
+
     def _rows_of_windows(self, steps: Ints) -> Ints:
         row = np.searchsorted(steps, self.steps)
         return np.where(np.append(steps, -1)[row] == self.steps, row, -1)

@@ -11,6 +11,7 @@ from support.runs.analysed import faults, report
 from support.runs.traces import WORLD, call, span, trace_of
 from support.tiers import few_or_many, mark_slow
 
+from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.report import analyze
@@ -100,10 +101,19 @@ def test_a_link_inside_a_host_is_named(ranks_per_host: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_rank_that_shares_its_cores_is_no_slow_link() -> None:
-    """Inside a host, all messages of such a rank are long; no link between hosts is."""
+def test_all_links_of_a_rank_inside_a_host_are_named() -> None:
+    """The rank computes as fast as others, so that it is no rank that shares its cores."""
     both = Fault("link", (2, 3), factor=4.0)
-    assert faults(report(replace(RING, ranks=8, ranks_per_host=8, faults=(both,)))) == []
+    found = only(replace(RING, ranks=8, ranks_per_host=8, faults=(both,)))
+    assert (found.kind, found.ranks) == ("slow_link", (3,))
+
+
+def test_a_rank_that_shares_its_cores_is_no_slow_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inside a host, all messages of such a rank are long."""
+    monkeypatch.setattr(Facts, "core_wait", 0.5)
+    inside = Fault("link", (2,), factor=4.0)
+    kinds = {one.kind for one in faults(report(replace(RING, ranks_per_host=4, faults=(inside,))))}
+    assert "slow_link" not in kinds
 
 
 def test_a_rank_that_computes_slowly_is_no_slow_link() -> None:

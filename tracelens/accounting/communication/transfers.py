@@ -8,10 +8,11 @@ the call before where that one still held the wire. Where ranks need not all wai
 A message can go when both ends are there and is through before either end goes on, so it takes from the
 later of the two begins to the earlier of the two ends at most, whatever else the calls waited for: a
 late rank makes its partners wait, not its links slow. A send that ends before its receiver is there was
-buffered, and says nothing of when the message was through. A call that sends and receives at once
-(Sendrecv in a ring) ends with the later of its two messages, so a long one is believed only if, at one
-of its ends, no other message of the same call can be what took so long; other long ones tell nothing
-and are left out. Where only sends were recorded it is the send's duration.
+buffered: its message goes as soon as the one before is through, and may be there before it is waited
+for. So are sends of a size for which receivers wait until long after the sends are over. A call that
+sends and receives at once (Sendrecv in a ring) ends with the last of its messages: that with the rank
+that was ready last. Others tell nothing and are left out. Where only sends were recorded it is the
+send's duration.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ import polars as pl
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
-from tracelens.model.messages import IS_COMPLETED
+from tracelens.model.columns import FOREVER
+from tracelens.model.messages import IS_COMPLETED, with_waits
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Flags, Floats, Int32s, Ints
+    from tracelens.arrays import Floats, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
@@ -48,6 +50,11 @@ MIN_UNCERTAINTY_OF_ENDS_NS: Final = 10_000
 CLOCK_UNCERTAINTIES_OF_ENDS: Final = 3
 # ns: messages of a rank that end within it end with one call [chosen]
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000
+# share of calls: sends are buffered if as many end after all sends they wait for [chosen]
+MIN_SHARE_OF_CALLS_IF_BUFFERED: Final = 0.1
+# share of the time since both sides began: a call that ends as much later
+# than its sends did not wait for these [chosen]
+MIN_SHARE_UNEXPLAINED_IF_BUFFERED: Final = 0.5
 
 CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.Categorical(),
@@ -145,6 +152,7 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "sender": pl.Int32(),
     "receiver": pl.Int32(),
     "bytes": pl.Int64(),
+    "hop": pl.Boolean(),  # of a collective
     "ns": pl.Int64(),
 }
 
@@ -161,60 +169,116 @@ def point_to_point_messages(trace: Trace) -> pl.DataFrame:
             "bytes",
             sender="rank",
             receiver="peer",
+            hop=pl.lit(value=False),
             ns=pl.col("end_ns") - pl.col("start_ns"),
         ).collect()
     else:
         both = trace.exchanged.filter(pl.col("step") >= 0, pl.col("step_there") >= 0)
-        hops = _plausible(_timed(both), trace.uncertainty_ns)
+        uncertain_ns = max(
+            MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * trace.uncertainty_ns
+        )
+        hops = _measure_messages(with_waits(both, trace.request_waits, "_there"), uncertain_ns)
     return hops.select(pl.col(name).cast(kind) for name, kind in MESSAGE_COLUMNS.items())
 
 
-def _timed(messages: pl.DataFrame) -> pl.DataFrame:
-    """Return matched messages with their time on the link."""
-    buffered = pl.col("end_ns") < pl.col("start_ns_there")
-    both_on = pl.min_horizontal("end_ns", "end_ns_there")
-    through = pl.when(buffered).then("end_ns_there").otherwise(both_on)
-    begun = pl.max_horizontal("start_ns", "start_ns_there")
-    timed = messages.with_columns(through=through, ns=through - begun)
-    return timed.filter(pl.col("ns") >= 0)
+_SIZE: Final = pl.col("bytes").fill_null(-1)
 
 
-def _plausible(hops: pl.DataFrame, uncertainty_ns: int) -> pl.DataFrame:
-    """Leave out long messages that another one of the same call may have kept from ending."""
-    if hops.is_empty():  # sends and receives were recorded, but no two of one message
-        return hops
-    uncertain = max(MIN_UNCERTAINTY_OF_ENDS_NS, CLOCK_UNCERTAINTIES_OF_ENDS * uncertainty_ns)
-    sure = np.zeros(hops.height, np.bool_)
-    ranks = hops["sender"].to_numpy(), hops["receiver"].to_numpy()
-    ends = hops["end_ns"].to_numpy(), hops["end_ns_there"].to_numpy()
-    rank, end = np.concatenate(ranks), np.concatenate(ends)
-    through = np.tile(hops["through"].to_numpy(), 2)
-    message = np.tile(np.arange(hops.height), 2)
-    sure[message[_only_reason(rank, end, through, uncertain)]] = True
-    size = pl.col("bytes").fill_null(-1)
-    short = pl.col("ns") <= pl.col("ns").median().over(size)
-    return hops.filter(short | pl.Series(sure))
+def _measure_messages(messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
+    """Return the matched messages that show their time on the link, with that time.
 
-
-def _only_reason(
-    rank: Int32s,
-    end: Ints,
-    through: Ints,
-    uncertain: int,
-) -> Flags:
-    """Return of each end of a message whether the call there can have ended so late for it only.
-
-    What is less than `uncertain` apart, ns, may be at the same time.
+    Args:
+        messages: Both sides of each, with the wait in which the receive ended (`messages.with_waits`).
+        uncertain_ns: Ends that are closer may be at the same time.
     """
-    order = np.lexsort((end, rank))
-    apart = (np.diff(end[order]) > MAX_GAP_OF_ONE_CALL_NS) | (np.diff(rank[order]) != 0)
-    call = np.concatenate([[0], np.cumsum(apart)])
-    by_call = np.lexsort((through[order], call))  # within a call the latest last
-    last = np.flatnonzero(np.append(np.diff(call[by_call]), 1))
-    first = np.concatenate([[0], last[:-1] + 1])
-    latest = order[by_call[last]]
-    second = np.where(last > first, through[order[by_call[np.maximum(last - 1, 0)]]], -1)
-    reason = (through[latest] >= end[latest] - uncertain) & (second < end[latest] - uncertain)
-    found = np.zeros(len(end), np.bool_)
-    found[latest] = reason
-    return found
+    both_begun = pl.max_horizontal("start_ns", "start_ns_there")
+    both_on = pl.min_horizontal("end_ns", "end_ns_there")
+    messages = messages.with_row_index("message").with_columns(
+        is_buffered=pl.col("end_ns") < pl.col("start_ns_there"),
+        blocked_since=pl.max_horizontal("start_ns_there", "wait_ns"),
+    )
+    messages = messages.with_columns(
+        through=pl.when("is_buffered").then("end_ns_there").otherwise(both_on)
+    )
+    ends = _find_calls(messages)
+    is_buffered = pl.col("is_buffered") | _are_sends_buffered(ends, messages, uncertain_ns)
+    one_before = pl.col("end_ns_there").shift(1).over("sender", "receiver", order_by="end_ns_there")
+    link_free = pl.max_horizontal("start_ns", one_before)
+    messages = messages.with_columns(is_buffered=is_buffered).with_columns(
+        ready=pl.when("is_buffered").then(link_free).otherwise(both_begun),
+        through=pl.when("is_buffered").then("end_ns_there").otherwise("through"),
+    )
+    reasons = _find_reasons(ends, messages, uncertain_ns)
+    return _leave_out_early(messages.join(reasons, on="message", how="semi"))
+
+
+def _find_calls(messages: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each end of a message, with the `call` of its rank that ended with it."""
+    ends = pl.concat(
+        messages.select(
+            "message",
+            pl.lit(receives).alias("receives"),
+            pl.col(rank).alias("rank"),
+            pl.col(peer).alias("peer"),
+            pl.col(f"start_ns{suffix}").alias("start_ns"),
+            pl.col(f"end_ns{suffix}").alias("end_ns"),
+        )
+        for receives, rank, peer, suffix in (
+            (False, "sender", "receiver", ""),
+            (True, "receiver", "sender", "_there"),
+        )
+    ).sort("rank", "end_ns")
+    is_apart = pl.col("end_ns").diff() > MAX_GAP_OF_ONE_CALL_NS
+    is_new = is_apart | (pl.col("rank").diff() != 0)
+    follows = pl.col("start_ns") >= pl.col("end_ns").shift(1)
+    return ends.with_columns(call=(is_new | follows).fill_null(value=True).cum_sum())
+
+
+def _are_sends_buffered(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.Expr:
+    """Return whether messages are of a size whose sends are over before the message is through.
+
+    Receivers of such messages are blocked until long after all sends were over that they wait for. Hops
+    of collectives are taken to be none: each rank sends on what it received.
+    """
+    blocks = (pl.col("stops_there") | pl.col("wait_ns").is_not_null()) & ~pl.col("hop")
+    begun = pl.max_horizontal("start_ns", "start_ns_there")
+    known = messages.select("message", "through", "bytes", begun=begun, blocks=blocks)
+    bounds = ends.join(known, on="message")
+    left_ns = pl.col("end_ns") - pl.col("through").max().over("call")
+    least_ns = MIN_SHARE_UNEXPLAINED_IF_BUFFERED * (pl.col("end_ns") - pl.col("begun"))
+    is_unexplained = left_ns > pl.max_horizontal(least_ns, uncertain_ns)
+    bounds = bounds.with_columns(is_unexplained=is_unexplained).filter("receives", "blocks")
+    shares = bounds.group_by(_SIZE).agg(pl.col("is_unexplained").mean())
+    sizes = shares.filter(pl.col("is_unexplained") > MIN_SHARE_OF_CALLS_IF_BUFFERED)["bytes"]
+    return _SIZE.is_in(sizes.implode())
+
+
+def _find_reasons(ends: pl.DataFrame, messages: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
+    """Return the messages for which a call ended when it did.
+
+    Of those that were through then it is the ones with the rank that was ready last. No call ends for a
+    buffered send.
+    """
+    bounds = ends.join(messages.select("message", "ready", "through", "is_buffered"), on="message")
+    is_through_last = pl.col("through") >= pl.col("end_ns") - uncertain_ns
+    through_last = bounds.filter(is_through_last & (pl.col("receives") | ~pl.col("is_buffered")))
+    last_peer = pl.col("peer").sort_by("ready").last().over("call")
+    return through_last.filter(pl.col("peer") == last_peer)
+
+
+def _leave_out_early(messages: pl.DataFrame) -> pl.DataFrame:
+    """Add the time on the link, `ns`; leave out messages that may have been there before the receiver.
+
+    A receiver that was blocked before the message could go shows how long it took. One that comes later
+    shows it only if it is then blocked for longer than messages of that size take in all.
+    """
+    ns, blocked_ns = (pl.col("through") - pl.col(name) for name in ("ready", "blocked_since"))
+    is_exact = pl.col("blocked_since") <= pl.col("ready")
+    usual_ns = ns.filter(is_exact).median().over(_SIZE)
+    timed = messages.with_columns(
+        ns=pl.when(is_exact | (blocked_ns > usual_ns))
+        .then(ns)
+        .when(usual_ns.is_null())
+        .then(blocked_ns)
+    )
+    return timed.filter(pl.col("ns") >= 0)

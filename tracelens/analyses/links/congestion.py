@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
+    from tracelens.replay.links import Carrier
     from tracelens.replay.pricing import TransferPrice
     from tracelens.replay.windows import WindowedReplay
 
@@ -144,7 +145,9 @@ def _price(
     usual: float,
 ) -> TransferPrice:
     """Price slow calls that take `usual` times what is usual."""
-    takes = {uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in groups.items()}
+    takes: dict[Carrier, Floats] = {
+        uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in groups.items()
+    }
     lost_ns = np.zeros(len(steps))
     for communicator, share in takes.items():
         mine = calls.filter(pl.col("communicator").cast(pl.String) == communicator)

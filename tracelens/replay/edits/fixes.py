@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.arrays import Floats, Ints
+    from tracelens.replay.links import Carrier
     from tracelens.replay.model import Model
     from tracelens.stats.cost_line import CostModel
 
@@ -51,13 +52,13 @@ class WorkFix:
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Collectives take `takes` times their time on the wire, by communicator, [step]."""
+    """Transfers take `takes` times their time, by what carries them, [step]."""
 
     steps: Ints
-    takes: Mapping[str, Floats]
+    takes: Mapping[Carrier, Floats]
 
     def apply(self, changed: Changed) -> None:
-        """Shorten the collectives of a run."""
+        """Shorten the transfers of a run."""
         changed.lag = changed.lag * changed.model.measure_transfer_factors(self.takes, self.steps)
 
 

@@ -134,7 +134,8 @@ def _before_gaps(
     """Return for how long a device waited for launches, by the host's span in which it ran dry."""
     gaps = work.busy.end[:-1], work.busy.start[1:]
     passed = np.concatenate([[0], np.cumsum(launching)])
-    waited = np.diff(np.interp(gaps, pieces.bounds, passed), axis=0)[0]
+    first = pieces.bounds[0]  # times of today need more digits than fractions have
+    waited = np.diff(np.interp(np.array(gaps) - first, pieces.bounds - first, passed), axis=0)[0]
     at = np.clip(np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(launching) - 1)
     found: Counter[str] = Counter()
     for name, ns in zip(*_summed(pieces.name[at], waited), strict=True):

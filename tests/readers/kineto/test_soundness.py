@@ -58,7 +58,20 @@ CASES = {
         event(
             "kernel", "elementwise", BEGIN_US + 150, 4e6, 7, device=0, stream=7, correlation=9999
         ),
-        "kernels that outlast later ones of their stream, 1 of 81 (",
+        "kernels that outlast later ones of their stream, or all else, 1 of 81 (",
+    ),
+    "a kernel that goes on for long after the rest": (
+        event(
+            "kernel",
+            "elementwise",
+            BEGIN_US + 250_000,
+            4e6,
+            7,
+            device=0,
+            stream=7,
+            correlation=9999,
+        ),
+        "kernels that outlast later ones of their stream, or all else, 1 of 81 (",
     ),
     "a negative length": (
         event("cpu_op", "aten::item", BEGIN_US + 50, -BEGIN_US, 100),

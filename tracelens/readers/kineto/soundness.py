@@ -30,6 +30,7 @@ MIN_SUCCESSORS_OUTLASTED: Final = (
 MAX_SHARE_OUTLASTING: Final = 0.05
 # times the span of nearly all begins: no event begins or ends farther away [chosen]
 MAX_DISTANCE_IN_SPANS: Final = 100
+MIN_EVENTS_OUTLASTED: Final = 100  # events: a kernel may go on for long after fewer [chosen]
 MIN_SPAN_OF_EVENTS_NS: Final = (
     1_000_000_000  # ns: the span of nearly all begins is at least this [chosen]
 )
@@ -63,7 +64,7 @@ def drop_impossible(table: EventTable) -> list[str]:
         lasted = table.rows["duration_ns"].to_numpy()
         share = fmt.percent(lasted[longer].sum() / lasted[kernels.to_numpy()].sum())
         found.append(
-            f"kernels that outlast later ones of their stream, {int(longer.sum()):,} of "
+            f"kernels that outlast later ones of their stream, or all else, {int(longer.sum()):,} of "
             f"{int(kernels.sum()):,} ({share} of the time of kernels)"
         )
     table.rows = table.rows.filter(~longer)
@@ -128,4 +129,14 @@ def _outlasting(rows: pl.DataFrame, kernels: Flags) -> Flags:
         longer = later >= MIN_SUCCESSORS_OUTLASTED
         if longer.sum() <= max(MAX_SHARE_OUTLASTING * len(start), 1):
             found[part["at"].to_numpy()[longer]] = True
-    return found
+    return found | (kernels & _outlasts_file(rows))
+
+
+def _outlasts_file(rows: pl.DataFrame) -> Flags:
+    """Return which row, if any, goes on after all others for longer than these lasted."""
+    start = rows["start_ns"].to_numpy()
+    end = start + rows["duration_ns"].to_numpy()
+    if len(end) < MIN_EVENTS_OUTLASTED:
+        return np.zeros(len(end), np.bool_)
+    before, last = np.partition(end, -2)[-2:]
+    return np.asarray((end == last) & (last - before > before - start.min()))

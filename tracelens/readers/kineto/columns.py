@@ -61,7 +61,7 @@ ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
 class LostKernels:
     """Launches of a file without a kernel: how many of all, and the steps in which many have none.
 
-    `everywhere`: no step is left of which devices tell, or none is marked.
+    `everywhere`: also in the other steps, or outside of steps, too many have none.
     """
 
     count: int = 0

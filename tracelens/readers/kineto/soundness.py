@@ -37,7 +37,9 @@ MIN_SPAN_OF_EVENTS_NS: Final = (
 SHARE_OF_EVENTS_ASIDE: Final = (
     0.01  # share of events: as many at each end are not nearly all [chosen]
 )
-# share of launches: with more of them without a kernel, a step says nothing of devices [policy]
+# share of a step's launches: with more of them without a kernel, a step is not judged [policy]
+MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT: Final = 0.5
+# share of launches: if more of the steps that are left have no kernel, nothing is judged [policy]
 MAX_LAUNCHES_WITHOUT_KERNEL: Final = 0.05
 
 _LAUNCH: Final = r"LaunchKernel"
@@ -92,15 +94,19 @@ def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKe
     ]
     begins = np.array([at for at, _ in steps], np.int64)
     window = np.searchsorted(begins, launches["start_ns"].to_numpy(), "right")
-    every, lossy_launches = (
+    every, lost_there = (
         np.bincount(window, weights, len(steps) + 1)[1:] for weights in (None, lost.to_numpy())
     )
-    lossy = lossy_launches > MAX_LAUNCHES_WITHOUT_KERNEL * every
+    is_lossy = lost_there > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * every
+    left, lost_of_left = (
+        launches.height - every[is_lossy].sum(),
+        lost.sum() - lost_there[is_lossy].sum(),
+    )
     return LostKernels(
         int(lost.sum()),
         launches.height,
-        tuple(step for (_, step), is_lossy in zip(steps, lossy.tolist(), strict=True) if is_lossy),
-        everywhere=bool(lossy.all()) and int(lost.sum()) > MAX_LAUNCHES_WITHOUT_KERNEL * len(lost),
+        tuple(step for (_, step), lossy in zip(steps, is_lossy.tolist(), strict=True) if lossy),
+        everywhere=bool(lost_of_left > MAX_LAUNCHES_WITHOUT_KERNEL * left) or left == 0,
     )
 
 

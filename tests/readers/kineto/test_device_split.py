@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,15 +18,21 @@ import tracelens as tl
 from tracelens.reports.messages import lines_of
 from tracelens.verdicts.recognised import facts_of
 
-FILES: Final = ("hta_nccl_data", "hta_ns_resolution_rank0", "hta_mi250_rocm")
+FILES: Final = (
+    "kineto/hta_nccl_data.json.gz",
+    "kineto/hta_ns_resolution_rank0.json.gz",
+    "kineto/hta_mi250_rocm.json.gz",
+    "nsight/clover.sqlite",
+    "nsight/saxpy.sqlite",
+)
 ON_DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 
 
 def public(name: str) -> Path:
-    places = [up / "shared/traces/kineto" / f"{name}.json.gz" for up in Path(__file__).parents[4:6]]
+    places = [up / "shared/traces" / name for up in Path(__file__).parents[4:6]]
     found = next((place for place in places if place.exists()), None)
     if found is None:
-        pytest.skip(f"{name} of the public traces is not here (../shared/traces/kineto)")
+        pytest.skip(f"{name} of the public traces is not here (../shared/traces)")
     return found
 
 
@@ -36,17 +44,31 @@ def union(events: list[dict[str, Any]]) -> float:
     return float(np.diff(moments[:, 0])[running].sum())
 
 
+def work_of_profile(file: Path) -> list[dict[str, Any]]:
+    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
+    return [e for e in events if e.get("ph") == "X" and e.get("cat") in ON_DEVICE]
+
+
+def work_of_database(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of Nsight's tables of devices; their kernels do not communicate."""
+    found = []
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as database:
+        tables = {row[0] for row in database.execute("SELECT name FROM sqlite_master")}
+        for sort in ("KERNEL", "MEMCPY", "MEMSET"):
+            table = f"CUPTI_ACTIVITY_KIND_{sort}"
+            if table in tables:
+                rows = database.execute(f"SELECT start, end FROM {table}")  # noqa: S608 - ours
+                found += [{"ts": a, "dur": b - a, "cat": sort, "name": sort} for a, b in rows]
+    return found
+
+
 def split_of(file: Path) -> list[float]:
     """Return the shares of computing, exposed communication and copies from the raw events."""
-    events = json.loads(gzip.decompress(file.read_bytes()))["traceEvents"]
-    work = [e for e in events if e.get("ph") == "X" and e.get("cat") in ON_DEVICE]
+    work = (work_of_database if file.suffix == ".sqlite" else work_of_profile)(file)
     talks = [e for e in work if re.match("(?i)[nr]ccl", e["name"])]
-    kernels = [
-        e for e in work if e["cat"].lower() == "kernel" and not re.match("(?i)[nr]ccl", e["name"])
-    ]
+    kernels = [e for e in work if e["cat"].lower() == "kernel" and e not in talks]
     whole = max(e["ts"] + e["dur"] for e in work) - min(e["ts"] for e in work)
-    computing = union(kernels)
-    both = union(kernels + talks)
+    computing, both = union(kernels), union(kernels + talks)
     return [computing / whole, (both - computing) / whole, (union(work) - both) / whole]
 
 
@@ -54,7 +76,8 @@ def split_of(file: Path) -> list[float]:
 def test_info_and_verdict_say_what_the_raw_file_does(name: str) -> None:
     """Within a point; what is useful is what the devices compute."""
     file = public(name)
-    trace = tl.open(file, rank_of={file.name: 0} if "rocm" in name else {})
+    is_silent = "rocm" in name or "clover" in name
+    trace = tl.open(file, rank_of={file.name: 0} if is_silent else {})
     report = tl.analyze(trace)
     assert report.efficiency
     assert report.ledger

@@ -14,6 +14,7 @@ from tracelens.accounting import phases
 from tracelens.replay.calls import complete_calls
 from tracelens.replay.model import Model
 from tracelens.replay.readiness import Queue
+from tracelens.replay.timeline import Timeline
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
 
@@ -81,4 +82,6 @@ def test_calls_with_recorded_readiness_are_left_alone(*, overlap: bool) -> None:
     trace = run(replace(BASE, overlap=overlap))
     first, last = (trace.steps[name].to_numpy() for name in ("start_ns", "end_ns"))
     bounds = np.full(4, first.min()), np.full(4, last.max())
-    assert not len(Queue.from_calls([*complete_calls(trace, *bounds)]).row)
+    pieces = phases.run(trace).pieces
+    timeline = Timeline.from_pieces([pieces.of_worker(worker) for worker in range(4)])
+    assert not len(Queue.from_calls([*complete_calls(trace, *bounds)], timeline).row)

@@ -45,7 +45,8 @@ class FindingKind:
     shows the evidence, null where the timeline does; its card stands on that page and on those of
     `also_on`. A finding that names neither rank nor shard leads to the step with most time of the
     category `worst_of`. Of a kind that `names_hosts`, whole hosts are slow rather than ranks. One that
-    `needs_all_ranks` is not judged where ranks were left out as asked.
+    `needs_all_ranks` is not judged where ranks were left out as asked. After one that `ends_job` the job
+    does not go on.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class FindingKind:
     suppressed: Suppression | None = None
     names_hosts: bool = False
     needs_all_ranks: bool = False
+    ends_job: bool = False
 
     @property
     def name(self) -> str:

@@ -361,6 +361,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
     ),
     FindingKind(
         kind="desync",
+        ends_job=True,
         title="Collective mismatch",
         group="trace",
         category="fault",
@@ -370,6 +371,7 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
     ),
     FindingKind(
         kind="hang",
+        ends_job=True,
         title="Hang",
         group="trace",
         category="fault",

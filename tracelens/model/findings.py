@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PREDICTION_ERROR",
-    "STOPS",
     "TWO_SIDED",
     "Details",
     "Finding",
@@ -36,7 +35,6 @@ PREDICTION_ERROR: Final = 0.09
 
 MIN_SAVING_IF_CRITICAL: Final = 0.1  # of the job: a fault that costs as much is critical [policy]
 MIN_SAVING_IF_MODERATE: Final = 0.02  # of the job: a fault that costs less is minor [policy]
-STOPS: Final = ("hang", "desync")  # kinds: a job does not go on after them
 
 Pattern = Literal["persistent", "transient", "intermittent", "drifting", "sparse", "migrating"]
 
@@ -154,7 +152,7 @@ def first_sentence(finding: Finding) -> str:
 
 def rate_severity(finding: Finding) -> str:
     """Return how much a fault costs, in a word, or that its cost is not known."""
-    if finding.kind in STOPS:
+    if KINDS[finding.kind].ends_job:
         return "critical"
     if finding.saving is None:
         return "limits what is known" if KINDS[finding.kind].group == "trace" else "cost not known"

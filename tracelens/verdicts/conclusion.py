@@ -18,7 +18,7 @@ from tracelens.accounting.sampled_code import path_text
 from tracelens.analyses.stragglers.location import place_of
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.findings import STOPS, first_sentence, rate_severity, subject
+from tracelens.model.findings import first_sentence, rate_severity, subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
 from tracelens.verdicts.advice import advise
 from tracelens.verdicts.awaited import awaited_text
@@ -97,12 +97,12 @@ def conclude(
     scope = _scope(facts, summary, ledger, notes, every)
     faults = [finding for finding in findings if finding.category == "fault"]
     gaps = [gap for gap in every if gap.decisive]
-    limiting = (fault for fault in faults if fault.kind not in STOPS)
-    stopped = any(fault.kind in STOPS for fault in faults)
+    limiting = (fault for fault in faults if not KINDS[fault.kind].ends_job)
+    stopped = any(KINDS[fault.kind].ends_job for fault in faults)
     if gaps and not stopped and all(KINDS[fault.kind].group == "trace" for fault in limiting):
         return _open(trace, gaps, scope)
     if faults:
-        worst = max(faults, key=lambda one: (one.kind in STOPS, one.saving or 0.0))
+        worst = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))
         if worst.saving is None or worst.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
             return Verdict("fault", _name(worst), _why(worst), advise(worst), scope, worst.kind)
     bottleneck = find_bottleneck(facts, ledger, findings) if ledger else None

@@ -25,7 +25,6 @@ import polars as pl
 from tracelens.accounting.algorithms import recorded_algorithms
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
-from tracelens.model.columns import FOREVER
 from tracelens.model.messages import IS_COMPLETED, with_waits
 from tracelens.schema.vocabulary import COLLECTIVES
 

@@ -2,12 +2,13 @@
 
 A rank in an open call waits for the members that did not enter it, or that made another call under its
 number. A rank that others wait for, and that is in no open call, is a root; the others are its victims.
-Where ranks wait for each other in a circle, the call that most ranks of a group are in is the right one,
-and a rank that waits for one of these elsewhere is the root; without such a call, the circle is.
+Where ranks wait for each other in a circle, and most ranks of a group are in one call after equally many
+calls, these are right, and the rank that does otherwise is the root; else the whole circle is.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -93,7 +94,21 @@ def find_standstill(trace: Trace) -> Standstill:
         for call in _open_calls(grid, members.get(grid.uid), present, trace.equal_bytes)
     ]
     calls += _open_messages(trace)
-    return Standstill(tuple(calls), tuple(_find_roots(calls)))
+    return Standstill(tuple(calls), tuple(_find_roots(calls, _count_calls(trace))))
+
+
+def _count_calls(trace: Trace) -> Counter[int]:
+    """Return how many calls each rank entered, by their numbers: early ones may have been lost."""
+    counts: Counter[int] = Counter()
+    for grid in trace.calls:
+        counts.update(_last_numbers(grid))
+    return counts
+
+
+def _last_numbers(grid: CallGrid) -> dict[int, int]:
+    """Return the number of the last call that each rank entered."""
+    last_row = grid.height - 1 - grid.there[::-1].argmax(axis=0)
+    return dict(zip(grid.ranks.tolist(), grid.seq[last_row].tolist(), strict=True))
 
 
 def _expected_ranks(trace: Trace) -> frozenset[int] | None:
@@ -116,8 +131,7 @@ def _open_calls(
     rows = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
     some = grid.taken(rows)
     ranks = grid.ranks.tolist()
-    last_row = grid.height - 1 - grid.there[::-1].argmax(axis=0)
-    last_seq = dict(zip(ranks, grid.seq[last_row].tolist(), strict=True))
+    last_seq = _last_numbers(grid)
     expected = {*ranks} if members is None else {*members}
     if present is not None:
         expected &= present
@@ -159,13 +173,13 @@ def _open_messages(trace: Trace) -> Iterator[OpenCall]:
         yield OpenCall(communicator or "", -1, op, step, (rank,), awaited)
 
 
-def _find_roots(calls: Sequence[OpenCall]) -> list[Root]:
+def _find_roots(calls: Sequence[OpenCall], counts: Counter[int]) -> list[Root]:
     """Return the ranks at the ends of the graph in which each rank leads to those that it waits for.
 
     An end is a rank that leads nowhere, or a circle that leads to no other rank.
     """
     graph = _Graph.of_calls([call for call in calls if call.inside])
-    while (opened := graph.open_circle()) is not None:
+    while (opened := graph.open_circle(counts)) is not None:
         graph = opened
     roots = []
     for members in graph.find_ends():
@@ -220,10 +234,11 @@ class _Graph:
             members.setdefault(int(self.part[node]), set()).add(rank)
         return [found for part, found in members.items() if part not in leads_on]
 
-    def open_circle(self) -> Self | None:
+    def open_circle(self, counts: Counter[int]) -> Self | None:
         """Return the graph with one circle less, where most ranks of a group are in one of its calls.
 
-        These ranks do what the program wants, so that no other rank waits for them in the right order.
+        Those of them that made equally many calls before (`counts`) do what the program wants: one that
+        made more or fewer waits for no rank by right, and no rank elsewhere waits for them by right.
         Null where no circle has such a call.
         """
         for members in self.find_ends():
@@ -235,14 +250,14 @@ class _Graph:
             if not within:
                 continue
             *others, most = sorted(within, key=lambda call: len(call.inside))
-            if len(most.inside) > max(len(most.awaited), *(len(one.inside) for one in others), 0):
-                changed = {
-                    id(one): tuple(sorted({*one.awaited} - {*most.inside})) for one in others
-                }
-                calls = [
-                    replace(one, awaited=changed.get(id(one), one.awaited)) for one in self.calls
-                ]
-                return self.of_calls([one for one in calls if one.awaited])
+            usual, often = Counter(counts[rank] for rank in most.inside).most_common(1)[0]
+            is_larger = all(len(most.inside) > len(one.inside) for one in others)
+            if not is_larger or often <= max(len(most.awaited), len(most.inside) / 2):
+                continue
+            wrong = {rank for rank in members & {*most.inside} if counts[rank] != usual}
+            changed = [_correct(call, most, wrong) for call in within]
+            kept = [call for call in self.calls if all(call is not one for one in within)]
+            return self.of_calls([*kept, *(one for one in changed if one.inside and one.awaited)])
         return None
 
     def find_waiting(self, ranks: set[int]) -> set[int]:
@@ -257,3 +272,12 @@ class _Graph:
             reached |= new
             left += new
         return {rank for rank, node in self.number.items() if node in reached} - ranks
+
+
+def _correct(call: OpenCall, right: OpenCall, wrong: set[int]) -> OpenCall:
+    """Return a call of a circle without what is wrong in it: the ranks inside, or those awaited."""
+    if wrong:
+        return replace(call, inside=tuple(rank for rank in call.inside if rank not in wrong))
+    if call is right:
+        return call
+    return replace(call, awaited=tuple(sorted({*call.awaited} - {*right.inside})))

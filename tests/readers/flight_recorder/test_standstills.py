@@ -167,6 +167,19 @@ def test_most_ranks_of_a_group_are_right(tmp_path: Path) -> None:
     assert "It is in allreduce #1 of group 7 itself." in first(report).sentence
 
 
+def test_a_rank_that_skipped_a_call_of_two_is_the_root(tmp_path: Path) -> None:
+    """Rank 1 is where most are, and made one call less than these on its way."""
+    groups = {"7": (0, 1), "8": (2, 3)}
+    ranks = [[call(1), call(1, process_group=PIPE), inside(2)] for _ in range(4)]
+    ranks[0] = [call(1), inside(1, process_group=EXPERT)]
+    ranks[1] = [call(1), inside(2)]
+    report = report_of(write_dumps(tmp_path, ranks, groups))
+    assert culprits(report) == [("hang", (1,))]
+    assert "Rank 1 did not enter allreduce #1 of group 7, in which rank 0 waits." in (
+        first(report).sentence
+    )
+
+
 def test_a_call_that_all_entered_has_no_culprit(tmp_path: Path) -> None:
     report = report_of(write_dumps(tmp_path, [[call(1), inside(2)]] * 2))
     assert culprits(report) == [("hang", ())]

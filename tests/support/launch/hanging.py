@@ -70,7 +70,6 @@ def choose_hang(fault: str, seed: int) -> Hang:
     luck = random.Random(f"{fault} {seed}")
     calls = {
         "desync": OF_ALL,
-        "skip": OF_ALL,
         "order": OF_ALL,
         "uneven": ("dispatch", "combine"),
         "deadlock": ("pair",),

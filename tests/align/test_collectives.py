@@ -84,7 +84,7 @@ def test_other_op_is_desync() -> None:
     (note,) = trace.notes
     assert note.kind == "desync"
     assert "'world' at call 2" in note.sentence
-    assert "allreduce of 8 bytes on ranks 0, but broadcast of 8 bytes on ranks 1" in note.sentence
+    assert "allreduce of 8 bytes on ranks 0, but broadcast on ranks 1" in note.sentence
 
 
 def test_other_bucket_is_desync() -> None:

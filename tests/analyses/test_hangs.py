@@ -9,6 +9,7 @@ import pytest
 from support.runs.analysed import trace as simulated
 from support.runs.traces import call, span, trace_of
 
+from tracelens.accounting.standstill import find_standstill
 from tracelens.load import prepare
 from tracelens.model.trace import Alignment, HostClock, Trace
 from tracelens.simulator.synthetic import Scenario
@@ -65,6 +66,35 @@ def test_a_rank_that_ended_its_loop_had_fewer_batches() -> None:
         is_extra = (pl.col("rank") == 1) & (pl.col("step") == 2) & (pl.col("kind") == "backprop")
         report = analyze(trace.with_(events=trace.events.filter(~is_extra)))
         assert ("algorithms.join" in report.verdict.action) == absent_ended
+
+
+def stands_still(*last: dict[str, object]) -> Trace:
+    """Four ranks meet once in the world; then each is in the call that is given, if there is one."""
+    rows = [call(rank, 0, 0, MS) for rank in range(4)]
+    trace = trace_of([*rows, *last], ranks=4)
+    pair = trace.communicators.with_columns(
+        communicator=pl.lit("pair", pl.Categorical()), name=pl.lit("pair"), ranks=pl.lit([1, 3])
+    )
+    pair = pair.cast(trace.communicators.schema)
+    return prepare(trace.with_(communicators=pl.concat([trace.communicators, pair])))
+
+
+def test_a_rank_that_waits_in_another_group_is_a_victim() -> None:
+    """Ranks 0 and 2 wait for rank 1, which waits for rank 3 in a pair: only rank 3 is at fault."""
+    waiting = [call(rank, 1, 2 * MS, None) for rank in (0, 2)]
+    report = analyze(stands_still(*waiting, call(1, 0, 2 * MS, None, communicator="pair")))
+    hangs = [finding for finding in report.findings if finding.kind == "hang"]
+    assert [(hang.ranks, hang.evidence["victims"]) for hang in hangs] == [((3,), [0, 1, 2])]
+
+
+def test_a_rank_that_waits_for_a_message_is_a_victim() -> None:
+    """Rank 1 receives from rank 3, which has sent nothing; if it has, neither is at fault."""
+    waiting = [call(rank, 1, 2 * MS, None) for rank in (0, 2)]
+    receives = call(1, 7, 2 * MS, None, op="recv", peer=3, communicator="pair")
+    sends = call(3, 7, 2 * MS, None, op="send", peer=1, communicator="pair")
+    roots = find_standstill(stands_still(*waiting, receives)).roots
+    assert [root.ranks for root in roots] == [(3,)]
+    assert find_standstill(stands_still(*waiting, receives, sends)).roots == ()
 
 
 @pytest.mark.parametrize("jumps", [(), (500_000,)])

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tracelens.model.outline import CallRows
     from tracelens.model.trace import Trace
 
-# Every rank contributes equally many bytes; elsewhere they may differ (a root, variable counts).
-EQUAL_BYTES: Final = tuple(map(COLLECTIVES.index, ("allreduce",)))
 _ESTIMATED: Final = STATUSES.index("estimated")
 RARE: Final = 0.01  # completion may be noted late, in another thread
 _FACTS: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
@@ -136,7 +134,8 @@ def match(trace: Trace) -> Trace:
     done = [_matched(grid, members.get(grid.uid), whole, trace) for grid in trace.calls]
     notes = [note for _, note in sorted((n for _, n in done if n), key=lambda row: row[0])]
     calls = tuple(grid for grid, _ in done)
-    notes += _impossible(calls, trace.uncertainty_ns)
+    if not trace.is_snapshot:  # else the ends of calls may be unknown, and waits are not told
+        notes += _impossible(calls, trace.uncertainty_ns)
     return trace.with_(calls=calls, notes=(*trace.notes, *notes))
 
 
@@ -164,8 +163,8 @@ def _matched(
     expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
     absent = _absent(grid, np.flatnonzero(~finished), members, whole)
     outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)
-    apart = grid.varies("op", -1) | grid.varies("bucket", NULL) | outside
-    unequal = _vary_in_bytes(grid)
+    unequal = _vary_in_bytes(grid, trace.equal_bytes)
+    apart = _vary_in_kind(grid) | outside
     first = grid.seq[apart | unequal].min(initial=FOREVER)
     lost = grid.seq >= grid.seq[apart].min(initial=FOREVER)
     known = ~lost & ~unequal
@@ -183,10 +182,19 @@ def _matched(
     return found, None if first == FOREVER else (int(first), _desync(grid, int(first), trace))
 
 
-def _vary_in_bytes(grid: CallGrid) -> Flags:
+def find_mismatched(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
+    """Return in which calls ranks differ in operation, in bucket, or in `equal_bytes`, [call]."""
+    return _vary_in_kind(grid) | _vary_in_bytes(grid, equal_bytes)
+
+
+def _vary_in_kind(grid: CallGrid) -> Flags:
+    return grid.varies("op", -1) | grid.varies("bucket", NULL)
+
+
+def _vary_in_bytes(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
     if is_uniform(grid.nbytes):
         return np.zeros(grid.height, np.bool_)
-    equal = np.isin(grid.op, EQUAL_BYTES)
+    equal = np.isin(grid.op, [COLLECTIVES.index(op) for op in equal_bytes])
     return replace(grid, nbytes=np.where(equal, grid.nbytes, -1)).varies("nbytes", -1)
 
 
@@ -214,17 +222,28 @@ def _timed(grid: CallGrid, trace: Trace) -> Flags | np.bool_ | bool:
     return len(mine) < 2 or not mine & set(unaligned)
 
 
-def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
-    """Return a note on which ranks made which call where they differ first."""
-    call = int(np.searchsorted(grid.seq, first))
+def split_by_variant(
+    grid: CallGrid, call: int, equal_bytes: Sequence[str]
+) -> list[tuple[str, list[int]]]:
+    """Return what ranks made of a call, and which ranks did so; what most of them made is the last.
+
+    Sizes are told of the operations that have `equal_bytes`.
+    """
     variants_of: dict[str, list[int]] = {}
     for column in np.flatnonzero(grid.there[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
-        size = f" of {nbytes} bytes" if nbytes >= 0 else ""
+        op = COLLECTIVES[grid.op[call, column]]
+        size = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
         part = f" (bucket {bucket})" if bucket != NULL else ""
-        text = f"{COLLECTIVES[grid.op[call, column]]}{size}{part}"
+        text = f"{op}{size}{part}"
         variants_of.setdefault(text, []).append(int(grid.ranks[column]))
-    variants = sorted(variants_of.items(), key=lambda item: (len(item[1]), item[0]))
+    return sorted(variants_of.items(), key=lambda item: (len(item[1]), item[0]))
+
+
+def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
+    """Return a note on which ranks made which call where they differ first."""
+    call = int(np.searchsorted(grid.seq, first))
+    variants = split_by_variant(grid, call, trace.equal_bytes)
     parts = [f"{text} on ranks {_ranks(sorted(ranks))}" for text, ranks in variants]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
     name = f"communicator '{names.get(grid.uid, grid.uid)}'"
@@ -238,7 +257,15 @@ def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
     sentence = (
         f"{what} at call {first}: {', but '.join(parts)}; its waits are unknown from there on."
     )
-    return Note(file="", sentence=sentence, kind="table" if is_concluded else "desync")
+    kind = "table" if is_concluded else "desync"
+    return Note("", sentence, kind, tuple(find_minority([ranks for _, ranks in variants])))
+
+
+def find_minority(parties: Sequence[Sequence[int]]) -> list[int]:
+    """Return the ranks that are not in the largest party, the last one; none if another is as large."""
+    *others, most = parties
+    is_decided = not others or len(others[-1]) < len(most)
+    return sorted(rank for ranks in others for rank in ranks) if is_decided else []
 
 
 def _impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Note]:

@@ -98,6 +98,7 @@ def _without(trace: Trace, processes: pl.Series) -> Trace:
         notes=trace.notes,
         dropped=trace.dropped,
         path=trace.path,
+        recognition=trace.recognition,
         **tables,
     )
 

@@ -198,7 +198,12 @@ def _overlapping(marks: Mapping[int, _Marks]) -> list[Note]:
 
 
 def _completed(marks: dict[int, _Marks], trace: Trace) -> tuple[dict[int, _Marks], list[Note]]:
-    """Look for steps elsewhere where none were recorded, and note where from they are."""
+    """Look for steps elsewhere where none were recorded, and note where from they are.
+
+    The last calls of a run have none: nothing is known of the time around them.
+    """
+    if trace.is_snapshot:
+        return {}, []
     without = [process for process, one in marks.items() if not one.recorded]
     if not without:
         return marks, []

@@ -3,8 +3,8 @@
 Such findings have no saving; they come first in a report, since they bound what the rest can show. Of
 several processes that were cut off together, the one that the others were waiting for was first: it is
 named, with the span that was open in it. Ranks that the end of the recording left blocked in a
-collective tell who never entered it. Where calls do not match since a rank ended its training loop
-before the others, that is said (`accounting/early_ends.py`).
+collective tell who never entered it (`accounting/standstill.py`). Where calls do not match since a rank
+ended its training loop before the others, that is said (`accounting/early_ends.py`).
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
 import polars as pl
 
 from tracelens.accounting.restarts import left_behind
+from tracelens.accounting.standstill import find_standstill
 from tracelens.model import fmt
-from tracelens.model.calls import NEVER, arrivals_of
 from tracelens.model.findings import Finding
 from tracelens.model.shown import Shown
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tracelens.accounting.early_ends import EarlyEnd
+    from tracelens.accounting.standstill import OpenCall, Root, Standstill
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
@@ -45,13 +47,14 @@ def run(facts: Facts) -> Integrity:
     """Look for what is not there."""
     trace = facts.trace
     spans = _open_spans(trace)
+    standstill = find_standstill(trace)
     findings = [
-        *([] if trace.cut_short else _broken_off(trace, spans)),
+        *_hangs(facts, standstill),
+        *([] if trace.cut_short else _broken_off(trace, spans, standstill)),
         *_damaged(trace),
         *_missing(trace),
-        *_dropped(trace),
         *_desync(facts),
-        *_hangs(facts),
+        *_dropped(trace),
         *_jumps(trace),
     ]
     return Integrity(spans, tuple(findings))
@@ -91,7 +94,7 @@ def _damaged(trace: Trace) -> list[Finding]:
     ]
 
 
-def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
+def _broken_off(trace: Trace, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
     """Report the process that broke off first, of those that did not end their recording.
 
     A rank that a restart left behind is reported as a change of ranks (`membership.py`).
@@ -106,19 +109,19 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     if silent.is_empty():
         return []
     workers = silent.filter(pl.col("role") == "worker")
-    first = _first_to_go(trace, silent if workers.is_empty() else workers, open_spans)
+    first = _first_to_go(standstill, silent if workers.is_empty() else workers, open_spans)
     row = silent.filter(pl.col("process") == first).row(0, named=True)
     within = open_spans.filter(pl.col("process") == first)
     span = within.row(0, named=True) if within.height else None
     step = _last_step(trace, first, span)
     worker = row["role"] == "worker"
-    missed = [one for one in _blocked_at_end(trace) if worker and one["absent"] == row["rank"]]
-    left_waiting_ranks = {rank for blocked in missed for rank in blocked["ranks"]}
+    missed = standstill.waiting_for(row["rank"]) if worker else []
+    left_waiting_ranks = {rank for call in missed for rank in call.inside}
     others = silent.filter(
         (pl.col("process") != first)
         & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(left_waiting_ranks)))
     ).sort("role", "rank", descending=[True, False])
-    after = [_clause(blocked) for blocked in missed]
+    after = [_describe_waiting(call) for call in missed]
     if others.height:
         after.append(f"{_some([_name(o) for o in others.iter_rows(named=True)])} ended after it")
     if trace.choice.ranks is not None:
@@ -148,26 +151,16 @@ def _broken_off(trace: Trace, open_spans: pl.DataFrame) -> list[Finding]:
     ]
 
 
-def _first_to_go(trace: Trace, cut: pl.DataFrame, open_spans: pl.DataFrame) -> int:
+def _first_to_go(standstill: Standstill, cut: pl.DataFrame, open_spans: pl.DataFrame) -> int:
     """Return the process that others were left waiting for, else the one that fell silent first."""
-    left = _missed(trace)
-    awaited = (
-        left.filter(pl.col("last_rank").is_in(cut["rank"].implode()))
-        .group_by("last_rank")
-        .len()
-        .sort("len", "last_rank", descending=[True, False])
-    )
-    if awaited.height:
-        return int(cut.filter(pl.col("rank") == awaited["last_rank"][0])["process"][0])
+    process_of = dict(cut.select("rank", "process").iter_rows())
+    awaited = [rank for root in standstill.roots for rank in root.ranks if rank in process_of]
+    if awaited:
+        return int(process_of[awaited[0]])
     communicating = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
     busy = cut.join(communicating, on="process", how="anti")
     candidates = busy if 0 < busy.height < cut.height else cut
     return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
-
-
-def _missed(trace: Trace) -> pl.DataFrame:
-    """Return the arrivals at calls to which not all came, or of which it is not known."""
-    return arrivals_of([grid.taken(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls])
 
 
 def _last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
@@ -212,6 +205,7 @@ def _missing(trace: Trace) -> list[Finding]:
         Finding.of(
             "missing_rank",
             {"ranks": f"rank{plural} {listed}", "expected": str(expected)},
+            case="snapshot" if trace.is_snapshot else "",
             ranks=tuple(absent),
             evidence={"expected": expected, "seen": trace.workers.height},
         )
@@ -246,7 +240,7 @@ def _desync(facts: Facts) -> list[Finding]:
             "desync",
             {"note": note.sentence},
             more=_describe_early_end(early),
-            ranks=early.ranks if early else (),
+            ranks=early.ranks if early else note.ranks,
             evidence={"ended_early": list(early.ranks)} if early else {},
         )
         for note in notes
@@ -279,49 +273,126 @@ def _jumps(trace: Trace) -> list[Finding]:
     ]
 
 
-def _clause(blocked: dict[str, Any]) -> str:
-    """Return who was blocked as a clause that follows what became of the absent rank."""
-    ranks = blocked["ranks"]
-    verb = "was" if len(ranks) == 1 else "were"
-    waiting = fmt.listing("rank", ranks)
-    return f"{waiting} {verb} blocked, since it never entered {blocked['op']} #{blocked['seq']}"
+def _describe_waiting(call: OpenCall) -> str:
+    """Return who was blocked in a call as a clause that follows what became of the absent rank."""
+    verb = "was" if len(call.inside) == 1 else "were"
+    waiting = fmt.listing("rank", call.inside)
+    return f"{waiting} {verb} blocked, since it never entered {_name_call(call)}"
 
 
-def _blocked_at_end(trace: Trace) -> list[dict[str, Any]]:
-    """Return one entry for each rank that others were left waiting for, its first missed call.
+def _name_call(call: OpenCall) -> str:
+    return call.op if call.seq < 0 else f"{call.op} #{call.seq}"
 
-    `ranks` were left in call number `seq` of an `op` in `step`, which the rank `absent` never entered.
+
+def _hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
+    """Report the roots of a standstill; a root that made another call than its peers is a mismatch.
+
+    A rank that was cut off was killed, and may have been so in the middle of its work. Of a rank without
+    a dump nothing is known: it is a root only where there is no other.
     """
-    return (
-        _missed(trace)
-        .filter(pl.col("end_ns").is_null() & pl.col("last_rank").is_not_null())
-        .sort("seq", "rank")
-        .group_by("communicator", "seq", absent="last_rank", maintain_order=True)
-        .agg(ranks="rank", op=pl.col("op").cast(pl.String).first(), step=pl.col("step").max())
-        .unique("absent", keep="first", maintain_order=True)
-        .sort("absent")
-        .to_dicts()
+    trace = facts.trace
+    ended = set(trace.workers.filter("complete")["rank"])
+    roots = [r for r in standstill.roots if trace.is_snapshot or ended.issuperset(r.ranks)]
+    roots = [root for root in roots if root.ranks[0] in ended] or roots
+    roots_of: dict[tuple[str, OpenCall, tuple[int, ...]], list[Root]] = {}
+    for root in roots:
+        if not root.is_strayed:
+            call = max(root.calls, key=lambda one: (len(one.inside), -one.seq))
+            case = _name_case(trace, root)
+            apart = root.ranks if case in {"", "circle"} else ()
+            roots_of.setdefault((case, call, apart), []).append(root)
+    for (case, call, _), found in roots_of.items():
+        yield _hang(facts, standstill, case, call, found)
+    stuck = [call for call in standstill.calls if call.inside and not call.awaited]
+    if trace.is_snapshot and stuck and not standstill.roots:
+        yield _call_without_root(trace, stuck[0])
+
+
+def _name_case(trace: Trace, root: Root) -> str:
+    """Return which sentence suits a root: of a circle, or, among dumps, by that of its rank."""
+    if len(root.ranks) > 1:
+        return "circle"
+    if not trace.is_snapshot:
+        return ""
+    events = trace.workers.filter(pl.col("rank") == root.ranks[0])["events"]
+    return "no dump" if events.is_empty() else "snapshot" if events[0] else "no call"
+
+
+def _hang(
+    facts: Facts, standstill: Standstill, case: str, call: OpenCall, roots: list[Root]
+) -> Finding:
+    trace, early = facts.trace, facts.early_end
+    ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
+    victims = sorted({rank for root in roots for rank in root.victims})
+    fields = {
+        "": {"rank": str(ranks[0]), "blocked": _describe_waiting(call)},
+        "circle": {"ranks": fmt.listing("rank", ranks), "calls": _circle(roots[0])},
+    }.get(case) or {
+        "ranks": fmt.capital(fmt.listing("rank", ranks)),
+        "waiting": _name_waiting(call),
+        "call": _place_call(trace, call),
+    }
+    elsewhere = [one for one in standstill.calls if {*ranks} <= {*one.inside}]
+    more = _describe_early_end(early)
+    more += [f"It is in {_place_call(trace, one)} itself." for one in elsewhere[:1]]
+    others = len({*victims} - {*call.inside})
+    if others:
+        more.append(
+            f"{fmt.count(others, 'more rank')} {'waits' if others == 1 else 'wait'} in turn."
+        )
+    return Finding.of(
+        "hang",
+        fields,
+        case=case,
+        more=more,
+        ranks=ranks,
+        steps=(call.step, call.step) if call.step >= 0 else None,
+        evidence={
+            "waiting": list(call.inside),
+            "call": call.seq,
+            "victims": victims,
+            **({"ended_early": list(early.ranks)} if early else {}),
+        },
     )
 
 
-def _hangs(facts: Facts) -> list[Finding]:
-    """Report ranks that ended in good order while others waited in a collective without them."""
-    trace = facts.trace
-    ended = set(trace.workers.filter("complete")["rank"])
-    left = [blocked for blocked in _blocked_at_end(trace) if blocked["absent"] in ended]
-    early = facts.early_end if left else None
-    return [
-        Finding.of(
-            "hang",
-            {"rank": str(blocked["absent"]), "blocked": _clause(blocked)},
-            more=_describe_early_end(early),
-            ranks=(blocked["absent"],),
-            steps=(blocked["step"], blocked["step"]) if blocked["step"] >= 0 else None,
-            evidence={
-                "waiting": blocked["ranks"],
-                "call": blocked["seq"],
-                **({"ended_early": list(early.ranks)} if early else {}),
-            },
-        )
-        for blocked in left
-    ]
+def _circle(root: Root) -> str:
+    """Return in which calls the ranks of a circle wait for each other, the first few."""
+    parts = []
+    for rank in root.ranks[: fmt.MOST_LISTED]:
+        call = next((one for one in root.calls if rank in one.inside), None)
+        if call is None:
+            continue
+        others = sorted({*call.awaited} & {*root.ranks})
+        parts.append(f"rank {rank} in {_name_call(call)} for {fmt.listing('rank', others)}")
+    return "; ".join(parts)
+
+
+def _call_without_root(trace: Trace, call: OpenCall) -> Finding:
+    """Report a call that lacks no rank that is known of; ranks that entered nothing may belong to it."""
+    silent = tuple(trace.workers.filter(pl.col("events") == 0)["rank"])
+    where = {"call": _place_call(trace, call)}
+    fields = {"ranks": fmt.listing("rank", call.inside)}
+    if silent:
+        fields = {
+            "ranks": fmt.capital(fmt.listing("rank", silent)),
+            "waiting": _name_waiting(call),
+        }
+    return Finding.of(
+        "hang",
+        where | fields,
+        case="no call" if silent else "call",
+        ranks=silent,
+        evidence={"waiting": list(call.inside), "call": call.seq},
+    )
+
+
+def _name_waiting(call: OpenCall) -> str:
+    return f"{fmt.listing('rank', call.inside)} {'waits' if len(call.inside) == 1 else 'wait'}"
+
+
+def _place_call(trace: Trace, call: OpenCall) -> str:
+    """Name a call and its group."""
+    found = trace.communicators.filter(pl.col("communicator").cast(pl.String) == call.communicator)
+    group = found["name"][0] if found.height else call.communicator
+    return f"{_name_call(call)} of group {group}"

@@ -169,7 +169,7 @@ def load_report(file: Path, results: Mapping[str, Result] | None = None) -> Repo
         efficiency=_efficiency(efficiency) if efficiency else None,
         ledger=_ledger(row["ledger"]) if row["ledger"] else None,
         findings=tuple(Finding(**_fixed(finding)) for finding in row["findings"]),
-        notes=tuple(Note(**note) for note in row["notes"]),
+        notes=tuple(Note(**_fixed(note)) for note in row["notes"]),
         results=results or {},
     )
 

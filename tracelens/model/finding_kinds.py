@@ -380,6 +380,16 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         sentence=(
             "Rank {rank} completed its recording, but {blocked}: ranks do not make the same calls."
         ),
+        cases={
+            "snapshot": "{ranks} did not enter {call}, in which {waiting}.",
+            "no call": "{ranks} entered nothing, as dumps show no call, and {waiting} in {call}.",
+            "no dump": "{ranks} left no dump, and {waiting} in {call}.",
+            "circle": "In a circle {ranks} wait for each other: {calls}.",
+            "call": (
+                "All known ranks entered {call}, and it did not end on {ranks}: another rank is "
+                "missing, or the network or a device failed."
+            ),
+        },
     ),
     FindingKind(
         kind="missing_rank",
@@ -391,6 +401,9 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
             "No trace of {ranks} (of {expected}): wait times and all shares are those of the ranks "
             "that are present."
         ),
+        cases={
+            "snapshot": "No dump of {ranks} (of {expected}): which calls they entered is not known."
+        },
     ),
     FindingKind(
         kind="truncated_trace",

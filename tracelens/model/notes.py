@@ -11,9 +11,11 @@ class Note:
 
     `kind` is one of unreadable, truncated, running, incomplete, dropped, chosen, renumbered, restarted,
     clock, desync, unjudged, unrecorded, plugin, and table: what was made of a table's columns and words.
-    Chosen is what the user asked to leave out.
+    Chosen is what the user asked to leave out. `ranks` are those whose fault it is, where that can be
+    told.
     """
 
     file: str
     sentence: str
     kind: str = "unreadable"
+    ranks: tuple[int, ...] = ()

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-__all__ = ["Gap", "Recognition", "joined"]
+__all__ = ["EQUAL_BYTES", "Gap", "Recognition", "joined"]
+
+# In these every rank gives equally many bytes; elsewhere they may differ (a root, variable counts).
+EQUAL_BYTES: Final = ("allreduce",)
 
 
 @dataclass(frozen=True)
@@ -30,13 +34,17 @@ class Recognition:
 
     `format` names it as its users do. `found` are facts that the trace itself does not show (ranks,
     groups, steps, collectives, phases and streams are counted from it); `left_out` says, one phrase a
-    sort, what was read and is in no event, with how many there were. `gaps` are in order of weight.
+    sort, what was read and is in no event, with how many there were. `gaps` are in order of weight. Of
+    the operations `equal_bytes` all ranks of a call give equally many bytes. A `snapshot` holds the
+    last calls before it was taken: what is open stood still, and shares of time are not known.
     """
 
     format: str
     found: tuple[tuple[str, str], ...] = ()
     left_out: tuple[tuple[str, int], ...] = ()
     gaps: tuple[Gap, ...] = ()
+    equal_bytes: tuple[str, ...] = EQUAL_BYTES
+    is_snapshot: bool = False
 
     @property
     def hides_waits(self) -> bool:
@@ -58,4 +66,6 @@ def joined(parts: list[Recognition | None]) -> Recognition | None:
         found=tuple(dict.fromkeys(fact for part in known for fact in part.found)),
         left_out=tuple(left_out.items()),
         gaps=tuple(dict.fromkeys(gap for part in known for gap in part.gaps)),
+        equal_bytes=min((part.equal_bytes for part in known), key=len),
+        is_snapshot=all(part.is_snapshot for part in known),
     )

@@ -19,6 +19,7 @@ from tracelens.model.events import Source, completed, source_of
 from tracelens.model.fmt import count, shown_name
 from tracelens.model.messages import awaited, ends, matched, with_hops
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
+from tracelens.model.recognition import EQUAL_BYTES
 from tracelens.model.shown import above, frames_of, to_pandas
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
 
@@ -387,6 +388,16 @@ class Trace:
         """How sure times of different ranks compare, at worst; devices' clocks included."""
         devices = self.device_clocks["uncertainty_ns"].max()
         return self.alignment.uncertainty_ns + (devices if isinstance(devices, int) else 0)
+
+    @property
+    def equal_bytes(self) -> tuple[str, ...]:
+        """The operations in which every rank of a call gives equally many bytes."""
+        return self.recognition.equal_bytes if self.recognition else EQUAL_BYTES
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it holds the last calls before the run was looked at, and no time around them."""
+        return self.recognition is not None and self.recognition.is_snapshot
 
     @property
     def expected_ranks(self) -> int:

@@ -24,7 +24,10 @@ _BEGINS: Final = (b"[", b"{", b"\x1f", b"\xef", b" ", b"\n", b"\r", b"\t")  # of
 _OTF2: Final = b"\x03BOTF2"
 _XPLANE: Final = (".xplane.pb",)
 _PERFETTO: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
-_PICKLE: Final = b"\x80"
+_DUMP: Final = (b"\x80", b"{")  # begins of pickles and of JSON
+_NUMBERED: Final = tuple(
+    f"{digit}{suffix}" for digit in range(10) for suffix in ("", ".pkl", ".pickle", ".bin", ".json")
+)
 _STACKS: Final = (*_EVENTS, ".speedscope", ".chrometrace")
 _SQLITE: Final = b"SQLite format 3\x00"
 
@@ -158,11 +161,11 @@ def _may_be_archive(path: Path) -> bool:
     return _holds(path, (".otf2",))
 
 
-def _may_be_pickle(path: Path) -> bool:
-    """Return whether a file begins as pickles do, or the names in a folder end in ranks."""
+def _may_be_dump(path: Path) -> bool:
+    """Return whether a file begins as pickles or JSON do, or names in a folder end in ranks."""
     if path.is_file():
-        return beginning(path, len(_PICKLE)) == _PICKLE
-    return _holds(path, tuple("0123456789"))
+        return beginning(path, 1) in _DUMP
+    return _holds(path, _NUMBERED)
 
 
 def _may_be_database(path: Path) -> bool:
@@ -190,7 +193,7 @@ def _holds(path: Path, suffixes: tuple[str, ...]) -> bool:
 READERS: Final[tuple[Reader, ...]] = (
     Format(Path.is_file, _table),
     Format(_may_be_database, _nsight),
-    Format(_may_be_pickle, _flight_recorder),
+    Format(_may_be_dump, _flight_recorder),
     Format(_may_be_archive, _otf2),
     Format(_may_be_xplane, _xplane),
     Format(_may_be_packets, _perfetto),

@@ -73,7 +73,7 @@ def analyze(
     findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
     spent = efficiency.measure(trace, parts, facts.spent)
     summary = _summary(trace, parts)
-    notes = (*trace.notes, *_unjudged(results), *failed)
+    notes = (*trace.notes, *(() if trace.is_snapshot else _unjudged(results)), *failed)
     losses = ledger.measure(facts, findings, results)
     return Report(
         verdict=conclusion.conclude(

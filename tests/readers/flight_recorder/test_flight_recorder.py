@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from support.flight_dumps import OPEN, call, dump
+from support.flight_dumps import write_dumps as written
 
 import tracelens as tl
 from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
@@ -20,77 +22,11 @@ from tracelens.readers.flight_recorder import FlightRecorderReader
 
 TESTS: Final = Path(__file__).parents[2]
 MUTATIONS: Final = int(os.environ.get("TRACELENS_MUTATIONS", "500"))
-BEGIN: Final = 1_795_000_000_000_000_000
-LAUNCH: Final = ["--standalone", "--nproc-per-node=3", "-m", "support.launch.hanging"]
-
-
-def call(seq: int, name: str = "nccl:all_reduce", size: int = 1024, **facts: Any) -> dict[str, Any]:
-    frames = [{"name": "train", "filename": "/home/me/train.py", "line": 12}]
-    return {
-        "frames": frames,
-        "process_group": ("0", "default_pg"),
-        "collective_seq_id": seq,
-        "p2p_seq_id": 0,
-        "profiling_name": name,
-        "time_created_ns": BEGIN + seq * 10_000_000,
-        "time_discovered_started_ns": BEGIN + seq * 10_000_000 + 1000,
-        "time_discovered_completed_ns": BEGIN + seq * 10_000_000 + 5_000_000,
-        "input_sizes": [[size]],
-        "input_dtypes": ["Float"],
-        "state": "completed",
-        "retired": True,
-        "is_p2p": False,
-    } | facts
-
-
-OPEN: Final[dict[str, Any]] = {
-    "state": "started",
-    "retired": False,
-    "time_discovered_completed_ns": None,
-}
-
-
-def dump(entries: list[Any], world: int = 4) -> dict[str, Any]:
-    ranks = json.dumps(list(range(world)))
-    group = {"name": "0", "desc": "default_pg", "ranks": ranks}
-    return {"version": "2.10", "pg_config": {"0": group}, "pg_status": {}, "entries": entries}
-
-
-def written(folder: Path, ranks: list[list[Any]]) -> Path:
-    for rank, entries in enumerate(ranks):
-        (folder / f"trace_rank_{rank}").write_bytes(pickle.dumps(dump(entries, len(ranks))))
-    return folder
 
 
 def facts_of(trace: tl.Trace) -> dict[str, str]:
     assert trace.recognition
     return dict(trace.recognition.found)
-
-
-@pytest.mark.end_to_end
-@pytest.mark.slow
-def test_a_real_hang_is_found(tmp_path: Path) -> None:
-    """Three real ranks, of which one skips a call: the dumps of PyTorch itself say so."""
-    pytest.importorskip("torch")
-    environment = os.environ | {"TORCH_FR_BUFFER_SIZE": "200", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", *LAUNCH, str(tmp_path)]
-    done = subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environment, cwd=TESTS
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    for file in tmp_path.glob("done_*"):
-        file.unlink()
-    trace = tl.open(tmp_path)
-    assert trace.workers["rank"].to_list() == [0, 1, 2]
-    where = facts_of(trace)["group default_pg"]
-    assert "last completed by all: call 5" in where
-    assert "first missing: call 6 (gloo:all_reduce at " in where
-    assert "hanging.py:" in where
-    assert "entered by ranks 0 and 1, never by rank 2" in where
-    report = tl.analyze(trace)
-    (hang,) = [finding for finding in report.findings if finding.kind == "hang"]
-    assert hang.ranks == (2,)
-    assert report.verdict.state == "fault"
 
 
 def test_who_never_came_is_named(tmp_path: Path) -> None:
@@ -106,9 +42,12 @@ def test_who_never_came_is_named(tmp_path: Path) -> None:
 def test_a_rank_without_a_dump_is_missing_too(tmp_path: Path) -> None:
     """The group's ranks are known from the other dumps."""
     written(tmp_path, [[call(1), call(2, **OPEN)] for _ in range(3)])
-    (tmp_path / "trace_rank_1").unlink()
+    (tmp_path / "nccl_trace_rank_1").unlink()
     trace = FlightRecorderReader().read(tmp_path)
-    assert "never by rank 1" in facts_of(trace)["group default_pg"]
+    assert facts_of(trace)["group default_pg"] == (
+        "last completed by all: call 1; entered by all and not completed on ranks 0 and 2; "
+        "no dump of rank 1"
+    )
 
 
 def test_all_in_one_call_hang_together(tmp_path: Path) -> None:
@@ -116,20 +55,6 @@ def test_all_in_one_call_hang_together(tmp_path: Path) -> None:
     assert facts_of(trace)["group default_pg"] == (
         "last completed by all: call 1; entered by all and not completed on ranks 0 and 1"
     )
-
-
-def test_sizes_and_operations_that_differ_are_named(tmp_path: Path) -> None:
-    ranks = [
-        [call(1), call(2, size=8), call(3, "nccl:broadcast")],
-        [call(1), call(2, size=9), call(3)],
-    ]
-    notes = [n.sentence for n in FlightRecorderReader().read(written(tmp_path, ranks)).notes]
-    assert any(
-        "Call 2 of group default_pg is not the same on all ranks: rank 0 allreduce of [[8]], "
-        "rank 1 allreduce of [[9]]." in note
-        for note in notes
-    )
-    assert any("rank 0 broadcast" in note and "rank 1 allreduce" in note for note in notes)
 
 
 def test_without_a_hang_nothing_is_healthy(tmp_path: Path) -> None:
@@ -216,11 +141,11 @@ def test_an_empty_dump_says_what_to_set(tmp_path: Path) -> None:
 
 def test_of_a_folder_the_others_are_read(tmp_path: Path) -> None:
     written(tmp_path, [[call(1)], [call(1)]])
-    content = (tmp_path / "trace_rank_1").read_bytes()
-    (tmp_path / "trace_rank_1").write_bytes(content[: len(content) // 2])
+    content = (tmp_path / "nccl_trace_rank_1").read_bytes()
+    (tmp_path / "nccl_trace_rank_1").write_bytes(content[: len(content) // 2])
     trace = FlightRecorderReader().read(tmp_path)
     assert trace.processes["rank"].to_list() == [0]
-    assert [note.file for note in trace.notes if note.kind == "unreadable"] == ["trace_rank_1"]
+    assert [note.file for note in trace.notes if note.kind == "unreadable"] == ["nccl_trace_rank_1"]
 
 
 MUTATE: Final = """

@@ -1,6 +1,7 @@
 """One dump as rows in our words.
 
-Source: PyTorch 2.4 to 2.13, `torch/csrc/distributed/c10d/FlightRecorder.hpp` (versions 2.2 to 2.10).
+Sources: PyTorch 2.4 to 2.13, `torch/csrc/distributed/c10d/FlightRecorder.hpp` (versions 2.2 to 2.10),
+and torchcomms, `comms/torchcomms/hooks/fr/FlightRecorder.cpp`, which writes the same fields.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from tracelens.readers.links import check_inside
 from tracelens.readers.words import meaning
 from tracelens.schema.gate import opened
 from tracelens.schema.rules import LATEST_NS
+from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["COLUMNS", "Dump", "dump_of", "rank_in", "translated"]
+__all__ = ["COLUMNS", "EQUAL_BYTES", "Dump", "dump_of", "rank_in", "translated"]
 
 COLUMNS: Final[dict[str, pl.DataType]] = {
     "start_ns": pl.Int64(),
@@ -35,31 +37,51 @@ COLUMNS: Final[dict[str, pl.DataType]] = {
     "name": pl.String(),
     "communicator": pl.String(),
     "group": pl.String(),
-    "seq": pl.Int64(),
-    "bytes": pl.Int64(),
-    "shapes": pl.String(),
+    "is_message": pl.Boolean(),
+    "seq": pl.Int64(),  # number of a call in its group; of messages, that of a rank's own count
+    "record": pl.Int64(),  # number of a row in its dump
+    "bytes": pl.Int64(),  # where all ranks of a call have them alike: those (`_EQUAL_SIZES`)
+    "peer": pl.Int64(),
+    "state": pl.String(),
     "thread": pl.String(),
     "called": pl.String(),  # where, as file:line
 }
+# Whose sizes all ranks of a call have alike, by operation. Others may differ: whatever ranks give in
+# all_to_all, and the list of the root in scatter and gather, which is the larger side (in scatter, the
+# process group of NCCL records it as the output).
+_EQUAL_SIZES: Final = {
+    "allreduce": "input", "reduce": "input", "reduce_scatter": "input", "all_gather": "input",
+    "gather": "lesser", "all_gather_v": "output", "broadcast": "output", "scatter": "lesser",
+}  # fmt: skip
+EQUAL_BYTES: Final = tuple(op for op in _EQUAL_SIZES if op in COLLECTIVES)
 _UNPICKLE: Final = Path(__file__).with_name("unpickle.py")
 _PATIENCE_S: Final = 300
-_RANK: Final = re.compile(r"(\d{1,7})(?:\.(?:pkl|pickle|bin))?$")
+_RANK: Final = re.compile(r"(\d{1,7})(?:\.(?:pkl|pickle|bin|json))?$")
+_VARIANT: Final = re.compile(r"(?:_(?:base|oop|coalesced|into_tensor|tensor|single))+$")
+_PEER: Final = re.compile(r"\d+(?:->|<-)(\d+)$")  # "send 1->2", "recv 3<-0": ranks within the group
 _SIZES: Final = {
     "Double": 8, "Long": 8, "ComplexFloat": 8, "ComplexDouble": 16, "Float": 4, "Int": 4, "Half": 2,
     "BFloat16": 2, "Short": 2, "Byte": 1, "Char": 1, "Bool": 1,
 }  # fmt: skip
 _BARRIER: Final = "barrier"
+_OF_EACH: Final = ("all_gather", "reduce_scatter", "gather", "scatter")
+_JOINED: Final = "coalesced"
+_NO_LABEL: Final = ("", "undefined")
 _OWN_FILES: Final = ("torch/distributed/", "torch/nn/parallel/")
 
 
 @dataclass(frozen=True, eq=False)
 class Dump:
-    """What one file holds: `rows` in `COLUMNS`; `members` are the ranks of groups, where it says so."""
+    """What one file holds: `rows` in `COLUMNS`; `members` are the ranks of groups, where it says so.
+
+    `group_sizes` are the numbers of ranks that gathers of a group tell, where they do.
+    """
 
     file: str
     version: str
     rows: pl.DataFrame
     members: dict[str, list[int]]
+    group_sizes: dict[str, int]
     unusable: int
     untimed: int
 
@@ -85,26 +107,30 @@ def translated(value: Any, path: Path) -> Dump:
     Raises:
         NotATrace: it is none.
     """
-    entries = value.get("entries") if isinstance(value, dict) else None
-    if not isinstance(entries, list) or "version" not in value:
+    known = value if isinstance(value, dict) and "version" in value else {}
+    # PyTorch leaves the entries out of a dump as JSON, where there are none.
+    entries = known.get("entries", [] if isinstance(known.get("pg_config"), dict) else None)
+    if not isinstance(entries, list):
         raise NotATrace(
             f"'{path}' is no dump of Flight Recorder: expected a dictionary with 'version' and "
             "'entries'."
         )
-    rows = [row for entry in entries for row in [_row(entry)] if row is not None]
+    members = _members(known.get("pg_config"))
+    rows = [row for entry in entries for row in [_row(entry, members)] if row is not None]
     table = pl.DataFrame(rows, schema=COLUMNS, orient="row", strict=False)
     return Dump(
         file=path.name,
-        version=str(value["version"])[:20],
-        rows=table,
-        members=_members(value.get("pg_config")),
+        version=str(known["version"])[:20],
+        rows=_number_by_group(_join_parts(table)),
+        members=members,
+        group_sizes=_group_sizes(entries),
         unusable=len(entries) - len(rows),
         untimed=table.filter(pl.col("end_ns") == pl.col("start_ns")).height,
     )
 
 
 def _plain(path: Path, trace: Path) -> Any:
-    """Return the value of a pickle that has plain values only."""
+    """Return the value of a file of JSON, or of a pickle that has plain values only."""
     try:
         check_inside(path, trace)
         with opened(path) as file:
@@ -143,46 +169,113 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 22
 
 
-def _row(entry: Any) -> tuple[Any, ...] | None:
+def _row(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | None:
     """Return a call; None for what is none, or has no time."""
     if not isinstance(entry, dict):
         return None
-    start = _time(entry.get("time_discovered_started_ns")) or _time(entry.get("time_created_ns"))
     created = _time(entry.get("time_created_ns"))
-    if created is None or start is None:
+    if created is None:
         return None
     ended = _time(entry.get("time_discovered_completed_ns"))
     over = entry.get("state") == "completed" or entry.get("retired") is True
     if over and ended is None:
         ended = created  # when it ended was not recorded
     name = str(entry.get("profiling_name", "?"))
-    kind, op = _meant(name)
-    p2p = entry.get("is_p2p") is True
-    seq = entry.get("p2p_seq_id" if p2p else "collective_seq_id")
-    group = entry.get("process_group")
-    number, label = (*group, "")[:2] if isinstance(group, list) and group else ("?", "")
+    word, kind, op = _meant(name)
+    is_message = entry.get("is_p2p") is True or op in POINT_TO_POINT
+    seq = entry.get("p2p_seq_id" if entry.get("is_p2p") is True else "collective_seq_id")
+    number, label = _group(entry)
+    record = entry.get("record_id")
     return (
         created, max(ended, created) if over and ended is not None else None, kind, op, name,
-        str(number), str(label or number), seq if _is_count(seq) and not p2p else None, _bytes(entry),
-        json.dumps(entry.get("input_sizes"))[:200], "calls", _called(entry.get("frames")),
+        number, label if label not in _NO_LABEL else number, is_message, seq if _is_size(seq) else None,
+        record if _is_size(record) else None,
+        _bytes(entry, _EQUAL_SIZES.get(word, _EQUAL_SIZES.get(op or "", "input"))),
+        _peer(name, members.get(number)) if is_message else None, str(entry.get("state")), "calls",
+        _called(entry.get("frames")),
     )  # fmt: skip
+
+
+def _group(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the name of a group and what it is called."""
+    group = entry.get("process_group")
+    name, label = (*group, "")[:2] if isinstance(group, list) and group else ("?", "")
+    return str(name), str(label)
+
+
+def _peer(name: str, members: Sequence[int] | None) -> int | None:
+    """Return the rank on the other side of a message, where the ranks of its group are known."""
+    found = _PEER.search(name)
+    place = int(found[1]) if found else len(members or ())
+    return members[place] if members and place < len(members) else None
+
+
+def _group_sizes(entries: Sequence[Any]) -> dict[str, int]:
+    """Return how many ranks groups have, where a call takes equally much of each, or gives it."""
+    sizes = {}
+    for entry in entries:
+        word, _, op = (
+            _meant(str(entry.get("profiling_name"))) if isinstance(entry, dict) else ("",) * 3
+        )
+        if op in _OF_EACH and not word.endswith("_v"):
+            less, more = sorted(_bytes(entry, side) or 0 for side in ("input", "output"))
+            if less and more % less == 0:
+                sizes[_group(entry)[0]] = more // less
+    return sizes
+
+
+def _join_parts(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give a number to the first of the entries that are parts of one call.
+
+    A call in parts ends with an entry that is called so, and only this one is marked when it is over.
+    """
+    call = ["communicator", "is_message", "seq"]
+    joined = pl.col("name").str.ends_with(_JOINED).any().over(call) & (pl.len().over(call) > 1)
+    joined &= pl.col("seq").is_not_null()
+    is_first = pl.int_range(pl.len()).over(call) == 0
+    return rows.with_columns(
+        end_ns=pl.when(joined).then(pl.col("end_ns").max().over(call)).otherwise("end_ns"),
+        bytes=pl.when(~joined).then("bytes"),
+        seq=pl.when(is_first & ~pl.col("is_message")).then("seq"),
+    )
+
+
+def _number_by_group(rows: pl.DataFrame) -> pl.DataFrame:
+    """Count calls within their groups, where they are numbered over all groups, as torchcomms does.
+
+    Where the first ones were overwritten, nobody knows how many there were, and they have no number.
+    """
+    numbered = rows.drop_nulls(["seq", "record"])
+    ahead = (numbered["seq"] - numbered["record"]).unique().to_list()
+    groups, is_whole = numbered["communicator"].n_unique(), rows["record"].min() == 0
+    if len(ahead) != 1 or (groups == 1 and not (is_whole and ahead == [0])):
+        return rows
+    number = pl.int_range(pl.len()).over("communicator", "is_message")
+    return rows.with_columns(seq=pl.when(pl.col("seq").is_not_null() & is_whole).then(number))
 
 
 def _time(value: object) -> int | None:
     return value if isinstance(value, int) and 0 < value < LATEST_NS else None
 
 
-def _meant(name: str) -> tuple[str, str | None]:
-    word = name.partition(":")[2].partition(" ")[0].strip("_").removesuffix("_base") or name
+def _meant(name: str) -> tuple[str, str, str | None]:
+    """Return the operation in PyTorch's word, and its kind and operation in ours."""
+    word = (name.partition(":")[2].partition(" ")[0] or name).strip("_")
+    word = _VARIANT.sub("", word)
     if word.endswith(_BARRIER):
-        return "reduction", _BARRIER
-    found = meaning(word)
-    return found if found and found[0] == "reduction" else ("reduction", None)
+        return word, "reduction", _BARRIER
+    found = meaning(word.removesuffix("_v"))
+    return word, "reduction", found[1] if found and found[0] == "reduction" else None
 
 
-def _bytes(entry: Mapping[str, Any]) -> int | None:
-    """Return the bytes that go in; null where a type or a shape is not known."""
-    shapes, types = entry.get("input_sizes"), entry.get("input_dtypes")
+def _bytes(entry: Mapping[str, Any], side: str) -> int | None:
+    """Return the bytes of the inputs, of the outputs, or of the lesser that is not empty.
+
+    Null where a type or a shape is not known.
+    """
+    if side == "lesser":
+        return min(filter(None, (_bytes(entry, one) for one in ("input", "output"))), default=None)
+    shapes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
     if not (isinstance(shapes, list) and isinstance(types, list) and len(shapes) == len(types)):
         return None
     total = 0

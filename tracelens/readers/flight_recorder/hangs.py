@@ -1,35 +1,49 @@
-"""Where groups hang: the last call that all ranks completed, and the first that not all entered."""
+"""Where groups are: the last call that all ranks completed, and the first that not all came to."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelens.model import fmt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
-__all__ = ["hang_facts", "mismatches"]
+__all__ = ["hang_facts", "leave_out_unstarted"]
 
-_SHOWN: Final = 5
+
+def leave_out_unstarted(rows: pl.DataFrame) -> pl.DataFrame:
+    """Take the number off calls that wait in the queue of a rank's device while others have begun them.
+
+    Such a rank has not come to the call, nor to those behind it.
+    """
+    begun = (pl.col("state") == "started").any().over("communicator", "seq")
+    waits = begun & (pl.col("state") == "scheduled") & pl.col("end_ns").is_null()
+    first = pl.col("seq").filter("waits").min().over("communicator", "rank")
+    is_entered = (pl.col("seq") < first).fill_null(value=True)
+    marked = rows.with_columns(waits=waits).with_columns(seq=pl.when(is_entered).then("seq"))
+    return marked.drop("waits")
 
 
 def hang_facts(
-    rows: pl.DataFrame, members: Mapping[str, Sequence[int]]
+    rows: pl.DataFrame, members: Mapping[str, Sequence[int]], dumped: set[int]
 ) -> Iterator[tuple[str, str]]:
-    """Yield of each group a name and where it is; `rows` are those of all ranks."""
+    """Yield of each group a name and where it is; `rows` are those of all ranks that are `dumped`."""
     numbered = rows.drop_nulls("seq")
     for (group, label), calls in numbered.group_by("communicator", "group", maintain_order=True):
         ranks = members.get(str(group)) or calls["rank"].unique().sort().to_list()
-        yield f"group {label}", _where(calls, ranks)
+        silent = sorted({*ranks} - dumped)
+        unknown = f"; no dump of {fmt.listing('rank', silent)}" if silent else ""
+        yield f"group {label}", _where(calls, {*ranks} & dumped) + unknown
 
 
-def _where(calls: pl.DataFrame, ranks: Sequence[int]) -> str:
+def _where(calls: pl.DataFrame, ranks: Collection[int]) -> str:
+    """Return where ranks of a group are. Whose last call is later has been in those that it lost."""
+    last_of = dict(calls.group_by("rank").agg(pl.col("seq").max()).iter_rows())
     state = calls.group_by("seq").agg(
         done=pl.col("rank").filter(pl.col("end_ns").is_not_null()).n_unique(),
-        entered=pl.col("rank").unique(),
         op=pl.col("name").first(),
         called=pl.col("called").first(),
         open=pl.col("rank").filter(pl.col("end_ns").is_null()).unique(),
@@ -39,13 +53,14 @@ def _where(calls: pl.DataFrame, ranks: Sequence[int]) -> str:
     done = last if isinstance(last, int) else None
     parts = ["no call completed by all" if done is None else f"last completed by all: call {done}"]
     since = state.filter(pl.col("seq") > (-1 if done is None else done))
-    for seq, op, entered, called in since.select("seq", "op", "entered", "called").iter_rows():
+    for seq, op, called in since.select("seq", "op", "called").iter_rows():
+        entered = [rank for rank, last in sorted(last_of.items()) if last >= seq]
         absent = sorted(set(ranks) - set(entered))
         if absent:
             place = f" at {called}" if called else ""
             parts.append(
                 f"first missing: call {seq} ({op}{place}), entered by "
-                f"{fmt.listing('rank', sorted(entered))}, never by {fmt.listing('rank', absent)}"
+                f"{fmt.listing('rank', entered)}, never by {fmt.listing('rank', absent)}"
             )
             break
     else:
@@ -53,23 +68,3 @@ def _where(calls: pl.DataFrame, ranks: Sequence[int]) -> str:
         if still:
             parts.append(f"entered by all and not completed on {fmt.listing('rank', still)}")
     return "; ".join(parts)
-
-
-def mismatches(rows: pl.DataFrame) -> list[str]:
-    """Return a sentence for each call of which ranks differ in operation or size, the first few."""
-    calls = rows.drop_nulls("seq").with_columns(op=pl.coalesce("op", "name"))
-    by_call = calls.group_by("communicator", "group", "seq", maintain_order=True).agg(
-        pl.col("rank", "op", "shapes"),
-        differ=(pl.col("op").n_unique() > 1) | (pl.col("bytes").n_unique() > 1),
-    )
-    found = by_call.filter("differ").sort("communicator", "seq")
-    sentences = []
-    for group, seq, ranks, ops, shapes in found.head(_SHOWN).select(
-        "group", "seq", "rank", "op", "shapes"
-    ).iter_rows():  # fmt: skip
-        differing = sorted(zip(ranks, ops, shapes, strict=True))[: fmt.MOST_LISTED]
-        listed = ", ".join(f"rank {rank} {op} of {shape}" for rank, op, shape in differing)
-        sentences.append(f"Call {seq} of group {group} is not the same on all ranks: {listed}.")
-    if found.height > _SHOWN:
-        sentences.append(f"{found.height - _SHOWN:,} more calls differ between ranks.")
-    return sentences

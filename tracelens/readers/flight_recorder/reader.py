@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -13,8 +13,8 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.flight_recorder.dump import Dump, dump_of, rank_in
-from tracelens.readers.flight_recorder.hangs import hang_facts, mismatches
+from tracelens.readers.flight_recorder.dump import EQUAL_BYTES, Dump, dump_of, rank_in
+from tracelens.readers.flight_recorder.hangs import hang_facts, leave_out_unstarted
 from tracelens.readers.links import inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import beginning
@@ -29,20 +29,22 @@ if TYPE_CHECKING:
 __all__ = ["FlightRecorderReader"]
 
 _PICKLE: Final = b"\x80"
+_JSON: Final = b"{"
 _HEAD: Final = 1 << 16
-_WORDS: Final = (b"pg_config", b"entries", b"pg_status")
+_WORDS: Final = (b"pg_config", b"entries", b"pg_status", b"collective_seq_id", b"profiling_name")
 _FEWEST_WORDS: Final = 2
+_WORLD: Final = "default_pg"
 _CLOCK: Final = "wall clocks"  # of all hosts, taken for one: calls have no ends to tie them by
 
 
 @dataclass(frozen=True)
 class FlightRecorderReader:
-    """Reads what `TORCH_FR_DUMP_TEMP_FILE` names; executes nothing of it."""
+    """Reads what `TORCH_FR_DUMP_TEMP_FILE` names, and dumps as JSON; executes nothing of them."""
 
     name: str = "dump of PyTorch's Flight Recorder"
 
     def sniff(self, path: Path) -> bool:
-        """Return whether a file, or the first of a folder, is such a pickle."""
+        """Return whether a file, or the first of a folder, is such a dump."""
         return any(map(_is_dump, inside(_files(path), path)[:1]))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
@@ -55,6 +57,7 @@ class FlightRecorderReader:
         """
         dumps, notes = _dumps(path, how)
         ranks = _ranks(dumps, how.rank_of)
+        dumps = _separate_groups(dumps)
         rows = pl.concat(
             dump.rows.with_columns(
                 rank=pl.lit(rank, pl.Int32), clock=pl.lit(_CLOCK), file=pl.lit(dump.file)
@@ -65,12 +68,12 @@ class FlightRecorderReader:
             raise EmptyTrace(
                 f"'{path}' holds no call of a collective: set TORCH_FR_BUFFER_SIZE=2000 before training."
             )
-        members = {name: found for dump in dumps for name, found in dump.members.items()}
+        rows = leave_out_unstarted(rows)
+        members, world = _members(rows, dumps, ranks)
         unusable = sum(dump.unusable for dump in dumps)
         if unusable:
             sentence = f"{fmt.count(unusable, 'entry', 'entries')} without a time are left out."
             notes.append(Note("", sentence, "dropped"))
-        notes += [Note("", sentence, "desync") for sentence in mismatches(rows)]
         origin = Origin(
             f"'{path.name}'",
             path.name,
@@ -81,15 +84,79 @@ class FlightRecorderReader:
             members=members,
             recognition=Recognition(
                 format=f"dump of PyTorch's Flight Recorder (version {dumps[0].version})",
-                found=tuple(hang_facts(rows, members)),
+                found=tuple(hang_facts(rows, members, {*ranks})),
                 left_out=(),
                 gaps=tuple(_gaps(rows, dumps)),
+                equal_bytes=EQUAL_BYTES,
+                is_snapshot=True,
             ),
         )
-        trace = spans.build(rows.drop("group", "shapes", "called"), origin)
-        # Whoever wrote its dump was there to do so: what is open is a hang, no end of the recording.
-        whole = trace.processes.with_columns(complete=pl.lit(value=True))
-        return trace.with_(processes=whole, path=path)
+        spans_of_calls = rows.with_columns(world=pl.lit(world)).drop(
+            "group", "state", "is_message", "record", "called"
+        )
+        trace = spans.build(spans_of_calls, origin)
+        labels = dict(rows.select("communicator", "group").unique("communicator").iter_rows())
+        return trace.with_(
+            processes=_with_all_ranks(trace.processes, dumps, ranks, world),
+            communicators=trace.communicators.with_columns(pl.col("name").replace(labels)),
+            path=path,
+        )
+
+
+def _separate_groups(dumps: Sequence[Dump]) -> list[Dump]:
+    """Add their ranks to the names of groups that mean other ranks in other dumps."""
+    ranks_of: dict[str, set[str]] = {}
+    for dump in dumps:
+        for name, ranks in dump.members.items():
+            ranks_of.setdefault(name, set()).add(f"{name} {ranks}")
+    several = {name for name, found in ranks_of.items() if len(found) > 1}
+    separated = []
+    for dump in dumps:
+        names = {name: f"{name} {dump.members[name]}" for name in several & {*dump.members}}
+        separated.append(
+            replace(
+                dump,
+                rows=dump.rows.with_columns(pl.col("communicator").replace(names)),
+                members={names.get(name, name): ranks for name, ranks in dump.members.items()},
+            )
+        )
+    return separated
+
+
+def _members(
+    rows: pl.DataFrame, dumps: Sequence[Dump], ranks: Sequence[int]
+) -> tuple[dict[str, list[int]], int]:
+    """Return the ranks of groups, as far as they are known, and how many ranks there are in all.
+
+    Gloo's dumps name no ranks: in the group of all are those with a dump, and as many as it gathers of.
+    """
+    members = {name: found for dump in dumps for name, found in dump.members.items()}
+    worlds = rows.filter(pl.col("group") == _WORLD)["communicator"].unique().to_list()
+    sizes = [dump.group_sizes.get(name, 0) for dump in dumps for name in worlds]
+    world = max(*sizes, 0, *(1 + rank for found in (ranks, *members.values()) for rank in found))
+    return {name: [*range(world)] for name in worlds} | members, world
+
+
+def _with_all_ranks(
+    processes: pl.DataFrame, dumps: Sequence[Dump], ranks: Sequence[int], world: int
+) -> pl.DataFrame:
+    """Add the ranks whose dumps hold no call: they came to none.
+
+    Whoever wrote its dump was there to do so: what is open is a hang, no end of the recording.
+    """
+    there = set(processes["rank"])
+    silent = [
+        {
+            "process": process, "role": "worker", "rank": rank, "world": world, "host": f"rank {rank}",
+            "clock_domain": _CLOCK, "main": True, "events": 0, "dropped": 0, "file": dump.file,
+        }
+        for process, (rank, dump) in enumerate(
+            ((rank, dump) for rank, dump in zip(ranks, dumps, strict=True) if rank not in there),
+            processes.height,
+        )
+    ]  # fmt: skip
+    added = pl.DataFrame(silent, schema=processes.schema)
+    return pl.concat([processes, added]).with_columns(complete=pl.lit(value=True))
 
 
 def _files(path: Path) -> list[Path]:
@@ -101,7 +168,9 @@ def _files(path: Path) -> list[Path]:
 
 def _is_dump(file: Path) -> bool:
     head = beginning(file, _HEAD)
-    return head.startswith(_PICKLE) and sum(word in head for word in _WORDS) >= _FEWEST_WORDS
+    words = [b'"%b"' % word for word in _WORDS] if head.startswith(_JSON) else _WORDS
+    is_begun = head.startswith((_PICKLE, _JSON))
+    return is_begun and sum(word in head for word in words) >= _FEWEST_WORDS
 
 
 def _dumps(path: Path, how: Reading) -> tuple[list[Dump], list[Note]]:
@@ -162,7 +231,7 @@ def _gaps(rows: pl.DataFrame, dumps: Sequence[Dump]) -> Iterator[Gap]:
             "With NCCL, set TORCH_NCCL_ENABLE_TIMING=1.",
             decisive=False,
         )
-    if rows["seq"].null_count():
+    if rows["is_message"].any():
         yield Gap(
             "messages between two ranks have no number that both sides share",
             "which message hangs",

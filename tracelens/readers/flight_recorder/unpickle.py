@@ -1,4 +1,6 @@
-"""Prints a pickle from standard input as JSON; run as a process of its own, which imports no package.
+"""Prints a dump from standard input as JSON; run as a process of its own, which imports no package.
+
+A dump is a pickle, or JSON itself.
 
 Pickles may name any function to call while they are loaded. This one refuses every name, so that only
 plain values are left, and gives up beyond fixed amounts of memory and processor time.
@@ -6,6 +8,7 @@ plain values are left, and gives up beyond fixed amounts of memory and processor
 
 from __future__ import annotations
 
+import io
 import json
 import pickle
 import sys
@@ -39,7 +42,9 @@ def main() -> int:
     except (ImportError, ValueError, OSError):
         pass
     try:
-        value = PlainUnpickler(sys.stdin.buffer).load()
+        content = sys.stdin.buffer.read()
+        is_json = content.startswith(b"{")
+        value = json.loads(content) if is_json else PlainUnpickler(io.BytesIO(content)).load()
         text = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except Exception as error:  # noqa: BLE001 - damaged bytes raise whatever they like
         sys.stdout.write(f"{type(error).__name__}: {error}"[:500])

@@ -21,6 +21,11 @@ _EVENTS: Final = (".json", ".json.gz")
 _DATABASES: Final = (".sqlite", ".sqlite3", ".db")
 _DFTRACER: Final = (".pfw", ".pfw.gz", *_EVENTS)
 _BEGINS: Final = (b"[", b"{", b"\x1f", b"\xef", b" ", b"\n", b"\r", b"\t")  # of JSON, plain or gzip
+_OTLP: Final = tuple(
+    f"{end}{packed}"
+    for end in (".jsonl", ".json", ".otlp", ".pb", ".binpb")
+    for packed in ("", ".gz")
+)
 _OTF2: Final = b"\x03BOTF2"
 _XPLANE: Final = (".xplane.pb",)
 _PERFETTO: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
@@ -123,6 +128,19 @@ def _may_be_packets(path: Path) -> bool:
     return _holds(path, _PERFETTO)
 
 
+def _otlp() -> Reader:
+    from tracelens.readers.otlp import OtlpReader
+
+    return OtlpReader()
+
+
+def _may_be_requests(path: Path) -> bool:
+    """Return whether a file begins as JSON, gzip or a message of protobuf may, or a name says so."""
+    if path.is_file():
+        return beginning(path, 1) in (*_BEGINS, b"\0") or path.name.endswith(_OTLP)
+    return _holds(path, _OTLP)
+
+
 def _horovod() -> Reader:
     from tracelens.readers.horovod import HorovodReader
 
@@ -194,6 +212,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_be_archive, _otf2),
     Format(_may_be_xplane, _xplane),
     Format(_may_be_packets, _perfetto),
+    Format(_may_be_requests, _otlp),
     Format(_may_hold_lines, _dftracer),
     Format(_may_be_timeline, _horovod),
     Format(_may_hold_events, _viztracer),

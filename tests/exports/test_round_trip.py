@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from support.runs.analysed import report as simulated_report
@@ -17,6 +18,7 @@ from support.tiers import mark_slow, mark_slow_in_turn
 import tracelens
 from tracelens.exports import EXPORTS, native, table
 from tracelens.exports.content import Content, of_trace
+from tracelens.exports.otlp import unix_offset_ns
 from tracelens.model.choice import Choice
 from tracelens.reports import to_json
 from tracelens.verdicts.report import analyze
@@ -64,6 +66,29 @@ def test_every_sample_as_a_table(name: str, tmp_path: Path) -> None:
     without_stacks = trace.with_(samples=trace.samples.clear())
     wanted = told(without_stacks) if trace.samples.height else told_of_sample(name)
     assert not differing(told(found), wanted)
+
+
+@pytest.mark.parametrize("form", ["otlp"])
+@pytest.mark.parametrize(
+    "name", mark_slow_in_turn(SAMPLE_NAMES, ("ddp-slow-backprop", "mpi-killed-rank", "easgd-sync2"))
+)
+def test_every_sample_as_spans(name: str, form: str, tmp_path: Path) -> None:
+    """The same report but for stacks; dates and names of threads come back, too."""
+    trace = sample_trace(name)
+    place = tmp_path / f"out{EXPORTS[form].SUFFIX}"
+    EXPORTS[form].save(of_trace(trace), place)
+    found = tracelens.open(place)
+    without_stacks = trace.with_(samples=trace.samples.clear())
+    wanted = told(without_stacks) if trace.samples.height else told_of_sample(name)
+    assert not differing(told(found), wanted)
+    assert found.recognition is None
+    assert found.uncertainty_ns == trace.uncertainty_ns
+    main = trace.processes.filter("main")["process"].to_list()
+    kept = [t.events.filter(pl.col("process").is_in(main)).collect() for t in (found, trace)]
+    assert kept[0].height == kept[1].height
+    threads = trace.threads.select("thread", "name").iter_rows()
+    assert set(found.threads["name"]) <= {name or f"thread {number}" for number, name in threads}
+    assert unix_offset_ns(found) == unix_offset_ns(trace)
 
 
 def named_by_findings(report: Report) -> list[tuple[Any, ...]]:

@@ -3,8 +3,8 @@
 A run is one trace. A process is a resource, a thread a scope; a span's parent is the one around it on
 its thread, and of a parameter server's spans the request that they serve. What is still open ends with
 the last event of its process. Instants are spans without length, and readings of counters events of the
-span around or before them. Attributes that begin with `tracelens.` say the rest, by which `tracelens.readers.otlp`
-reads the run back; stacks are left out.
+span around or before them. Attributes that begin with `tracelens.` say the rest, by which
+`tracelens.readers.otlp` reads the run back; stacks are left out.
 Source: OTLP 1.x, "JSON Protobuf Encoding" (ids are hexadecimal, 64-bit numbers are texts) and
 "OpenTelemetry Protocol File Exporter".
 """

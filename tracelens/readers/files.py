@@ -119,6 +119,7 @@ def joined(
     ranks: Mapping[str, int],
     notes: Sequence[Note],
     recognition: Recognition,
+    *,
     members: Mapping[str, Sequence[int]] | None = None,
 ) -> Trace:
     """Return the trace of all files' rows, each with its rank and its file; `members` as of `Origin`.

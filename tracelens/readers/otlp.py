@@ -1,10 +1,10 @@
 """Reads spans of OpenTelemetry from files: OTLP in JSON or protobuf (docs/formats.md).
 
 The collector's file exporter writes one request a line in JSON, or messages of protobuf, each with its
-length in front (four bytes, the highest first). Single documents and messages, and messages whose length is a
-varint, are read, too. A resource says whose spans are in it; a span says what it is by its name and its
-attributes. Attributes that begin with `tracelens.` are those of `tracelens.exports.otlp`, and are
-believed of any program.
+length in front (four bytes, the highest first). Single documents and messages, and messages whose
+length is a varint, are read, too. A resource says whose spans are in it; a span says what it is by its
+name and its attributes. Attributes that begin with `tracelens.` are those of `tracelens.exports.otlp`,
+and are believed of any program.
 
 Sources: opentelemetry-proto 1.x; the file exporter's README (opentelemetry-collector-contrib);
 `docs/user-guide/observability` of Megatron-LM and `docs/user-guide/resources.mdx` of NeMo Lens.
@@ -666,7 +666,7 @@ class OtlpReader:
         gaps = _gaps(found, how.rank_of) if foreign else iter(())
         recognition = files.recognized(_FORMAT, found, gaps)
         members = {name: ranks for file in found.values() for name, ranks in file.members.items()}
-        trace = files.joined(path, found, ranks, notes, recognition, members)
+        trace = files.joined(path, found, ranks, notes, recognition, members=members)
         return trace if foreign else _as_recorded(trace, found.values())
 
 

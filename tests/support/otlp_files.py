@@ -94,7 +94,7 @@ def named(ranks: int = 4, steps: int = 60, *, late: int | None = None) -> Traces
             step = process.span(f"step {number}", at, at + 39)
             process.span("forward", at, at + 8, step)
             process.span("model.backward", at + 8, at + 18 + slow, step)
-            call = {"tracelens__kind": "reduction", "tracelens__op": "allreduce"}
+            call: dict[str, Any] = {"tracelens__kind": "reduction", "tracelens__op": "allreduce"}
             call |= {"tracelens__communicator": "dp", "tracelens__seq": number}
             process.span("grads", at + 18.1 + slow, at + 34, step, **call)
             process.span("optimizer", at + 34, at + 38, step)

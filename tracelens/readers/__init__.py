@@ -26,6 +26,7 @@ _OTLP: Final = tuple(
     for end in (".jsonl", ".json", ".otlp", ".pb", ".binpb")
     for packed in ("", ".gz")
 )
+_RECORDS: Final = (".log", ".log.gz", ".jsonl", ".jsonl.gz", *_EVENTS)
 _OTF2: Final = b"\x03BOTF2"
 _XPLANE: Final = (".xplane.pb",)
 _PERFETTO: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
@@ -141,6 +142,23 @@ def _may_be_requests(path: Path) -> bool:
     return _holds(path, _OTLP)
 
 
+def _nccl_inspector() -> Reader:
+    from tracelens.readers.nccl_inspector import NcclInspectorReader
+
+    return NcclInspectorReader()
+
+
+def _may_hold_records(path: Path) -> bool:
+    """Return whether a file begins as JSON or gzip does, or names in a folder say that some may."""
+    return _holds(path, _RECORDS) if path.is_dir() else _may_hold_lines(path)
+
+
+def _rocprof() -> Reader:
+    from tracelens.readers.rocprof import RocprofReader
+
+    return RocprofReader()
+
+
 def _horovod() -> Reader:
     from tracelens.readers.horovod import HorovodReader
 
@@ -213,7 +231,9 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_be_xplane, _xplane),
     Format(_may_be_packets, _perfetto),
     Format(_may_be_requests, _otlp),
+    Format(_may_hold_records, _nccl_inspector),
     Format(_may_hold_lines, _dftracer),
+    Format(_may_hold_records, _rocprof),
     Format(_may_be_timeline, _horovod),
     Format(_may_hold_events, _viztracer),
     Format(_may_hold_stacks, _stacks),

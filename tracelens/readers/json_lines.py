@@ -46,7 +46,7 @@ class JsonLines:
         lines = (line for line in self._lines() if line.strip(_BLANK))
         first, second = next(lines, b"").lstrip(_BLANK), next(lines, b"")
         if first.startswith(_OPENING) and _parsed(first) is None and _parsed(second) is None:
-            yield from self._whole([first, second], lines)
+            yield from self._whole()
             return
         if first and not first.startswith(_OPENING):
             raise NotATrace("it does not begin with a JSON object")
@@ -59,41 +59,47 @@ class JsonLines:
         if broken:
             self._end("the last line is no whole JSON object")
 
-    def _whole(self, parts: list[bytes], lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
-        """Parse a document over many lines, of which the first were read."""
-        size = sum(map(len, parts))
-        for line in lines:
-            size += len(line)
-            refuse_beyond("document", size)
-            parts.append(line)
-        document = _parsed(b"\n".join(parts))
+    def _whole(self) -> list[dict[str, Any]]:
+        """Parse a document over many lines, from its begin."""
+        content = bytearray()
+        for part in self._pieces():
+            refuse_beyond("document", len(content) + len(part))
+            content += part
+        document = _parsed(content.lstrip(_BLANK))
         if document is None:
             raise NotATrace("it is no whole JSON document, nor one object on each line")
-        yield from document
+        return document
 
     def _lines(self) -> Iterator[bytes]:
         parts: list[bytes] = []  # of a line that has not ended
-        read = begun = 0
+        size = 0
+        for part in self._pieces():
+            *lines, rest = part.split(b"\n")
+            for line in lines:
+                refuse_beyond("document", size + len(line))
+                yield b"".join((*parts, line))
+                parts, size = [], 0
+            parts.append(rest)
+            size += len(rest)
+            refuse_beyond("document", size)
+        yield b"".join(parts)
+
+    def _pieces(self) -> Iterator[bytes]:
+        read = 0
         with opened(self.path) as file:
             try:
                 for part in plain(file, _PIECE_BYTES):
                     read += len(part)
                     refuse_beyond("decompressed", read)
-                    *lines, rest = part.split(b"\n")
-                    for line in lines:
-                        yield b"".join((*parts, line))
-                        parts, begun = [], read - len(part)
-                    parts.append(rest)
-                    refuse_beyond("document", read - begun)
+                    yield part
             except (zlib.error, EOFError) as error:
                 self._end(f"it cannot be decompressed to its end ({error})")
-        yield b"".join(parts)
 
     def _end(self, reason: str) -> None:
         self.cut, self.damage = True, self.damage or reason
 
 
-def _parsed(text: bytes) -> list[dict[str, Any]] | None:
+def _parsed(text: bytes | bytearray) -> list[dict[str, Any]] | None:
     """Return the object, or the objects of the list, that a text holds; None if it holds neither."""
     try:
         found = orjson.loads(text)

@@ -249,15 +249,12 @@ def test_spans_of_the_sdk(tmp_path: Path) -> None:
     """What a program records with OpenTelemetry's own library, and its exporter sends."""
     sdk = pytest.importorskip("opentelemetry.sdk.trace")
     encoder = pytest.importorskip("opentelemetry.exporter.otlp.proto.common.trace_encoder")
-    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415 - of the same extra
-    from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import (  # noqa: PLC0415
-        InMemorySpanExporter,
-    )
-
-    memory = InMemorySpanExporter()
-    provider = sdk.TracerProvider(resource=Resource.create({"nv.dl.rank": 5}))
-    provider.add_span_processor(SimpleSpanProcessor(memory))
+    resources = pytest.importorskip("opentelemetry.sdk.resources")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    in_memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    memory = in_memory.InMemorySpanExporter()
+    provider = sdk.TracerProvider(resource=resources.Resource.create({"nv.dl.rank": 5}))
+    provider.add_span_processor(export.SimpleSpanProcessor(memory))
     tracer = provider.get_tracer("train")
     for number in range(3):
         with tracer.start_as_current_span("train_step", attributes={"dl.iteration": number}):

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
-OF_SPANS = {
-    name: export for name, export in EXPORTS.items() if name != "speedscope"
-}  # that is of stacks
+OTHERS = {"speedscope", "perfetto_manifest"}  # of stacks, and of the user's own files
+OF_SPANS = {name: export for name, export in EXPORTS.items() if name not in OTHERS}
 SAMPLE_NAMES = [sample.name for sample in manifest()]
 SCENARIOS = {"blocking": BLOCKING, "devices": DEVICES, "servers": HOT_SHARD, "hosts": TWO_HOSTS}
 
@@ -68,11 +67,11 @@ def test_every_sample_as_a_table(name: str, tmp_path: Path) -> None:
     assert not differing(told(found), wanted)
 
 
-@pytest.mark.parametrize("form", ["otlp"])
+@pytest.mark.parametrize("form", ["otlp", "perfetto"])
 @pytest.mark.parametrize(
     "name", mark_slow_in_turn(SAMPLE_NAMES, ("ddp-slow-backprop", "mpi-killed-rank", "easgd-sync2"))
 )
-def test_every_sample_as_spans(name: str, form: str, tmp_path: Path) -> None:
+def test_every_sample_as_a_viewer_has_it(name: str, form: str, tmp_path: Path) -> None:
     """The same report but for stacks; dates and names of threads come back, too."""
     trace = sample_trace(name)
     place = tmp_path / f"out{EXPORTS[form].SUFFIX}"
@@ -102,7 +101,7 @@ def test_every_scenario(scenario: str, tmp_path: Path) -> None:
     expected = named_by_findings(simulated_report(SCENARIOS[scenario]))
     for name, export in OF_SPANS.items():
         export.save(of_trace(trace), tmp_path / name)
-        if name in {"native", "parquet"}:
+        if name != "csv":
             found = tracelens.open(tmp_path / name)
             assert named_by_findings(analyze(found)) == expected
             assert found.events.collect().height == trace.events.collect().height

@@ -232,7 +232,9 @@ def _of_run(content: Content, offset_ns: int, *, first: bool) -> dict[str, Any]:
     if not first:
         return known
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
-    members = {f"tracelens.communicator.{name}": ranks for name, ranks in groups.iter_rows()}
+    members = {
+        f"tracelens.communicator.{content.text(n)}": ranks for n, ranks in groups.iter_rows()
+    }
     return known | members | ({"tracelens.notes": content.notes} if content.notes else {})
 
 

@@ -82,7 +82,7 @@ def save(content: Content, place: Path) -> Saved:
     files = [*_files(content)]
     if not files:
         raise InvalidArgument(
-            "Perfetto opens none of this run's files (it opens trace events in JSON, and its own traces): "
+            "Perfetto opens none of this run's files (it opens trace events in JSON, and its own): "
             "convert it with --to perfetto, which puts all ranks on one clock."
         )
     first = min(files, key=lambda file: file.later_ns)

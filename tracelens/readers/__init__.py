@@ -159,6 +159,12 @@ def _rocprof() -> Reader:
     return RocprofReader()
 
 
+def _exported_events() -> Reader:
+    from tracelens.readers.exported_events import ExportedEventsReader
+
+    return ExportedEventsReader()
+
+
 def _horovod() -> Reader:
     from tracelens.readers.horovod import HorovodReader
 
@@ -234,6 +240,7 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_hold_records, _nccl_inspector),
     Format(_may_hold_lines, _dftracer),
     Format(_may_hold_records, _rocprof),
+    Format(_may_be_timeline, _exported_events),
     Format(_may_be_timeline, _horovod),
     Format(_may_hold_events, _viztracer),
     Format(_may_hold_stacks, _stacks),

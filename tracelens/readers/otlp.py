@@ -21,23 +21,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from tracelens.errors import MissingExtra, NotATrace
-from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap
-from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, THREAD_COLUMNS
+from tracelens.model.trace import EVENT_COLUMNS
 from tracelens.readers import files
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import begin_of_events, plain
-from tracelens.readers.files import ReadFile
+from tracelens.readers.exported import ExportedFile, as_recorded, ranks_in
 from tracelens.readers.gathered import MOST_NS
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.protobuf import LENGTH, fields, varint
-from tracelens.readers.spans.rows import wall_clocks
 from tracelens.readers.words import meaning, step_number
 from tracelens.schema.gate import opened, refuse_beyond
 from tracelens.schema.vocabulary import COLLECTIVES, EVENT_TYPES, KINDS, MOST_RANKS, OPS, ROLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tracelens.model.trace import Trace
@@ -138,21 +136,11 @@ class _Process:
 
 
 @dataclass(eq=False)
-class SpanFile(ReadFile):
-    """What one file holds; `members` are the ranks of communicators, `foreign` rows are not ours.
+class SpanFile(ExportedFile):
+    """What one file holds: `pids` are the processes, by host and number, `foreign` rows are not ours."""
 
-    `pids` are the processes, by host and number. Of our own exports, `threads` are names by role, rank
-    and number, `sentences` its notes; times of ranks compare to within `window_ns`, and dates are
-    `offset_ns` later than times of the run.
-    """
-
-    members: dict[str, list[int]] = field(default_factory=dict)
-    threads: dict[tuple[str, int, int], str] = field(default_factory=dict)
     pids: set[tuple[str | None, int | None]] = field(default_factory=set)
     foreign: int = 0
-    sentences: list[str] = field(default_factory=list)
-    window_ns: int = 0
-    offset_ns: int = 0
 
 
 def is_otlp(path: Path) -> bool:
@@ -569,9 +557,8 @@ def _note_ours(part: _Part, process: _Process, found: SpanFile) -> None:
     found.window_ns = max(found.window_ns, window or 0)
     found.offset_ns = _number(part.resource, ("tracelens.offset_ns",)) or 0
     for key, listed in part.resource.items():
-        if key.startswith(_MEMBERS) and isinstance(listed, list):
-            ranks = [rank for rank in listed if isinstance(rank, int) and 0 <= rank < MOST_RANKS]
-            found.members[key.removeprefix(_MEMBERS)] = ranks
+        if key.startswith(_MEMBERS):
+            found.members[key.removeprefix(_MEMBERS)] = ranks_in(listed)
     sentences = part.resource.get("tracelens.notes")
     if isinstance(sentences, list) and not found.sentences:
         found.sentences = [_word(sentence) for sentence in sentences if _word(sentence)]
@@ -667,34 +654,7 @@ class OtlpReader:
         recognition = files.recognized(_FORMAT, found, gaps)
         members = {name: ranks for file in found.values() for name, ranks in file.members.items()}
         trace = files.joined(path, found, ranks, notes, recognition, members=members)
-        return trace if foreign else _as_recorded(trace, found.values())
-
-
-def _as_recorded(trace: Trace, found: Collection[SpanFile]) -> Trace:
-    """Add what our export says of the run; nothing of a recording of ours has to be recognised."""
-    window_ns = max(file.window_ns for file in found)
-    common = {"process": 0, "method": "common", "monotonic_ns": 0, "window_ns": window_ns}
-    reading = pl.DataFrame([common] if window_ns else [], schema=CLOCK_COLUMNS)
-    later_ns = max(file.offset_ns for file in found)
-    dates = wall_clocks(trace.processes, dates=later_ns > 0).with_columns(
-        pl.col("wall_ns") + later_ns
-    )
-    named = pl.DataFrame(
-        [(*place, name) for file in found for place, name in file.threads.items()],
-        schema={"role": pl.String, "rank": pl.Int32, "thread": pl.UInt16, "called": pl.String},
-        orient="row",
-        strict=False,
-    ).unique(["role", "rank", "thread"])
-    owners = trace.processes.select("process", "role", "rank")
-    threads = trace.threads.join(owners, on="process", how="left", maintain_order="left").join(
-        named, on=["role", "rank", "thread"], how="left", maintain_order="left"
-    )
-    return trace.with_(
-        clocks=pl.concat([dates, reading]),
-        threads=threads.with_columns(name=pl.coalesce("called", "name")).select(*THREAD_COLUMNS),
-        notes=(*trace.notes, *(Note("", s, "chosen") for file in found for s in file.sentences)),
-        recognition=None,
-    )
+        return trace if foreign else as_recorded(trace, found.values())
 
 
 def _gaps(found: Mapping[str, SpanFile], given: Mapping[str, int]) -> Iterator[Gap]:

@@ -119,10 +119,10 @@ def _files(content: Content) -> Iterator[_File]:
             if path in seen or path.name != row["file"] or not path.is_file():
                 continue
             seen.add(path)
-            told = _times_of(path)
-            if told is None:
+            times = _times_of(path)
+            if times is None:
                 continue
-            base_ns, clock = told
+            base_ns, clock = times
             shift_ns, drift_ns = _shift(content.trace, row)
             role = "PS" if row["role"] == "ps" else "rank"
             name = f"{source.name}/{row['file']}" if several and source.is_dir() else row["file"]

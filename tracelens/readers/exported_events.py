@@ -105,10 +105,10 @@ def _row(event: Event | object, found: Exported) -> dict[str, Any]:
     if thread is not None and track is not None and (pid, track) in found.tracks:
         found.threads.setdefault(("", pid, thread), found.tracks[pid, track])
     value = args.get("value") if phase == "C" else None
-    told = {} if phase == "C" else args
+    facts = {} if phase == "C" else args
     return {
-        **{name: _whole(own.get(name, told.get(name))) for name in _NUMBERS},
-        **{name: _text(told.get(name)) for name in _WORDS},
+        **{name: _whole(own.get(name, facts.get(name))) for name in _NUMBERS},
+        **{name: _text(facts.get(name)) for name in _WORDS},
         "pid": pid,
         "start_ns": start,
         "end_ns": start + (length or 0) if phase != "B" else None,

@@ -275,9 +275,9 @@ def _ranked(file: Calls, world: str | None, given: int | None) -> tuple[pl.DataF
     rows = file.rows
     if given is not None or world is None:
         return rows, False
-    here = rows.filter(communicator=world)["member"].unique()
-    if len(here) == 1:
-        return rows.with_columns(rank=pl.lit(here[0], pl.Int32)), True
+    members = rows.filter(communicator=world)["member"].unique()
+    if len(members) == 1:
+        return rows.with_columns(rank=pl.lit(members[0], pl.Int32)), True
     kept = rows.filter(communicator=world)
     if kept.height < rows.height:
         file.left_out["calls of a process with several devices, whose rank is not known"] += (
@@ -327,7 +327,7 @@ def _finish(found: Mapping[str, Calls], every: pl.DataFrame) -> None:
 
 
 def _facts(every: pl.DataFrame) -> Iterator[tuple[str, str]]:
-    """Say how fast each operation was, and on which rank it was slowest."""
+    """Yield the bandwidth of each operation, and the rank with the lowest."""
     of_rank = every.group_by("name", "rank").agg(pl.col("bandwidth").median(), calls=pl.len())
     summed = every.group_by("name").agg(
         pl.col("bandwidth").median(),

@@ -73,7 +73,7 @@ _NUMBERS: Final = (
     *("seq", "bytes", "bucket", "peer", "shard", "key", "queue_depth", "request"),
     *("device_start_ns", "device_duration_ns", "stream"),
 )
-_TOLD: Final = ("kind", "op", "name", "thread", "type", "status")
+_WORDS: Final = ("kind", "op", "name", "thread", "type", "status")
 # What Megatron-LM calls its spans, without `megatron.` in front: kind and operation.
 _MEGATRON: Final[dict[str, tuple[str, str | None]]] = {
     **dict.fromkeys(("train_step", "train.iteration"), ("step", None)),
@@ -382,7 +382,7 @@ class _Rows:
         self.end_ns: array[int] = array("q")  # -1 = still open
         self.process: array[int] = array("L")
         self.processes: dict[_Process, int] = {}
-        self.words: dict[str, list[str | None]] = {name: [] for name in (*_TOLD, *_FACTS)}
+        self.words: dict[str, list[str | None]] = {name: [] for name in (*_WORDS, *_FACTS)}
         self.values: list[float | None] = []
         self.numbers: dict[str, list[int | None]] = {
             name: [] for name in ("step", "micro_step", *_NUMBERS)
@@ -418,7 +418,7 @@ class _Rows:
         thread = _text(thread if process.ours else _first(attributes, _THREAD_KEYS))
         kind_of_event = _one_of(attributes.get("tracelens.type"), EVENT_TYPES) or "span"
         self._row(number, start, -1 if is_open else end, attributes)
-        self._tell(
+        self._add_words(
             kind, op, span.name, thread, kind_of_event, "open" if is_open else status or None
         )
         self._step(kind, span.name, attributes)
@@ -441,7 +441,7 @@ class _Rows:
             found.left_out["events of spans"] += 1
             return
         self._row(number, event.at_ns, event.at_ns, event.attributes, float(value))
-        self._tell(_one_of(kind, KINDS) or "user", None, event.name, thread, "counter", None)
+        self._add_words(_one_of(kind, KINDS) or "user", None, event.name, thread, "counter", None)
         self._step("", event.name, event.attributes)
 
     def _row(
@@ -461,9 +461,9 @@ class _Rows:
         for name in _FACTS:
             self.words[name].append(self._known(_text(attributes.get(_OURS + name))))
 
-    def _tell(self, *words: str | None) -> None:
-        """Add the words that every row has, in the order of `_TOLD`."""
-        for name, word in zip(_TOLD, words, strict=True):
+    def _add_words(self, *words: str | None) -> None:
+        """Add the words that every row has, in the order of `_WORDS`."""
+        for name, word in zip(_WORDS, words, strict=True):
             self.words[name].append(self._known(word))
 
     def _known(self, word: str | None) -> str | None:

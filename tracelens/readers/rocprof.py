@@ -180,8 +180,8 @@ class _Process:
             self.found.unusable += 1
             return
         correlation = _whole(_object(record.get("correlation_id")).get("internal"))
-        told = {"start_ns": start, "end_ns": end, "kind": kind, "name": name[:_LONGEST_NAME]}
-        row = told | {"correlation": correlation} | facts
+        row = {"start_ns": start, "end_ns": end, "kind": kind, "name": name[:_LONGEST_NAME]}
+        row |= {"correlation": correlation, **facts}
         for column, cells in self.columns.items():
             cells.append(row.get(column))
 

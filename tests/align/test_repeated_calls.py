@@ -9,6 +9,7 @@ import pytest
 from support.runs.traces import call, span, trace_of
 
 from tracelens.align import steps
+from tracelens.align.repeated_calls import after_long
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,3 +114,10 @@ def test_ranks_that_update_unequally_often_are_divided_by_calls() -> None:
     rows += [span(rank, "forward", 2 * MS, 3 * MS) for rank in range(2)]
     trace = steps.divide(trace_of(rows, ranks=2))
     assert trace.steps["step"].unique().to_list() == list(range(7))
+
+
+def test_few_times_are_of_one_sort() -> None:
+    """Two messages of a pair of ranks have one time between them, which is neither long nor short."""
+    assert after_long(np.array([])).tolist() == [True]
+    assert after_long(np.array([5e6])).tolist() == [True, False]
+    assert after_long(np.array([1e3, 1e3, 5e6, 1e3])).tolist() == [True, False, False, True, False]

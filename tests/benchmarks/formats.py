@@ -23,7 +23,16 @@ from benchmarks.quick import parse_quick
 from benchmarks.scaling.bounds import machine, spread
 from benchmarks.scaling.cost import Cost, measured
 from benchmarks.scaling.runs import same_imports
-from support import horovod_timeline, perfetto_files, stack_files, viztracer_file, xplane_files
+from support import (
+    horovod_timeline,
+    inspector_files,
+    otlp_files,
+    perfetto_files,
+    rocprof_files,
+    stack_files,
+    viztracer_file,
+    xplane_files,
+)
 from support import nsight as nsight_files
 from support import otf2_archives as otf2_files
 
@@ -106,6 +115,26 @@ def perfetto(path: Path, events: int) -> Path:
     return path
 
 
+def otlp(path: Path, events: int) -> Path:
+    """Write spans of all ranks, in JSON or protobuf."""
+    data = otlp_files.named(RANKS, events // RANKS // 5)
+    lines = path.name.endswith(".jsonl")
+    path.write_bytes(otlp_files.as_lines(data) if lines else otlp_files.framed(data, "lengths"))
+    return path
+
+
+def nccl_inspector(path: Path, events: int) -> Path:
+    """Write calls of a rank, with their times."""
+    path.write_bytes(inspector_files.lines(inspector_files.training(0, events // 2)))
+    return path
+
+
+def rocprof(path: Path, events: int) -> Path:
+    """Write kernels, copies and ranges of a rank."""
+    path.write_bytes(rocprof_files.training(events // 10).written())
+    return path
+
+
 def py_spy(path: Path, events: int) -> Path:
     """Write events of a thread."""
     path.write_bytes(stack_files.py_spy(events // 3))
@@ -136,6 +165,10 @@ WRITERS: Final[dict[str, tuple[str, str, Callable[[Path, int], Path]]]] = {
     "otf2": ("OTF2", "archive", otf2),
     "horovod": ("Horovod's timeline", "timeline.json", horovod),
     "perfetto": ("Perfetto (protobuf)", "trace.pftrace", perfetto),
+    "otlp": ("OpenTelemetry (JSON lines)", "spans.jsonl", otlp),
+    "otlp_messages": ("OpenTelemetry (protobuf)", "spans.pb", otlp),
+    "nccl_inspector": ("NCCL Inspector", "node0-pid1.log", nccl_inspector),
+    "rocprof": ("rocprofv3", "1_results.json", rocprof),
     "viztracer": ("VizTracer", "trace.json", viztracer),
     "py_spy": ("py-spy (chrometrace)", "profile.json", py_spy),
     "speedscope": ("speedscope", "profile.speedscope.json", speedscope),

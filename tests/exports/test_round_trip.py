@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from support.runs.analysed import report as simulated_report
@@ -17,6 +18,7 @@ from support.tiers import mark_slow, mark_slow_in_turn
 import tracelens
 from tracelens.exports import EXPORTS, native, table
 from tracelens.exports.content import Content, of_trace
+from tracelens.exports.otlp import unix_offset_ns
 from tracelens.model.choice import Choice
 from tracelens.reports import to_json
 from tracelens.verdicts.report import analyze
@@ -27,9 +29,8 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
-OF_SPANS = {
-    name: export for name, export in EXPORTS.items() if name != "speedscope"
-}  # that is of stacks
+OTHERS = {"speedscope", "perfetto_manifest"}  # of stacks, and of the user's own files
+OF_SPANS = {name: export for name, export in EXPORTS.items() if name not in OTHERS}
 SAMPLE_NAMES = [sample.name for sample in manifest()]
 SCENARIOS = {"blocking": BLOCKING, "devices": DEVICES, "servers": HOT_SHARD, "hosts": TWO_HOSTS}
 
@@ -66,6 +67,29 @@ def test_every_sample_as_a_table(name: str, tmp_path: Path) -> None:
     assert not differing(told(found), wanted)
 
 
+@pytest.mark.parametrize("form", ["otlp", "perfetto"])
+@pytest.mark.parametrize(
+    "name", mark_slow_in_turn(SAMPLE_NAMES, ("ddp-slow-backprop", "mpi-killed-rank", "easgd-sync2"))
+)
+def test_every_sample_as_a_viewer_has_it(name: str, form: str, tmp_path: Path) -> None:
+    """The same report but for stacks; dates and names of threads come back, too."""
+    trace = sample_trace(name)
+    place = tmp_path / f"out{EXPORTS[form].SUFFIX}"
+    EXPORTS[form].save(of_trace(trace), place)
+    found = tracelens.open(place)
+    without_stacks = trace.with_(samples=trace.samples.clear())
+    wanted = told(without_stacks) if trace.samples.height else told_of_sample(name)
+    assert not differing(told(found), wanted)
+    assert found.recognition is None
+    assert found.uncertainty_ns == trace.uncertainty_ns
+    main = trace.processes.filter("main")["process"].to_list()
+    kept = [t.events.filter(pl.col("process").is_in(main)).collect() for t in (found, trace)]
+    assert kept[0].height == kept[1].height
+    threads = trace.threads.select("thread", "name").iter_rows()
+    assert set(found.threads["name"]) <= {name or f"thread {number}" for number, name in threads}
+    assert unix_offset_ns(found) == unix_offset_ns(trace)
+
+
 def named_by_findings(report: Report) -> list[tuple[Any, ...]]:
     return [(finding.kind, finding.ranks, finding.steps) for finding in report.findings]
 
@@ -77,7 +101,7 @@ def test_every_scenario(scenario: str, tmp_path: Path) -> None:
     expected = named_by_findings(simulated_report(SCENARIOS[scenario]))
     for name, export in OF_SPANS.items():
         export.save(of_trace(trace), tmp_path / name)
-        if name in {"native", "parquet"}:
+        if name != "csv":
             found = tracelens.open(tmp_path / name)
             assert named_by_findings(analyze(found)) == expected
             assert found.events.collect().height == trace.events.collect().height

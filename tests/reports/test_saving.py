@@ -11,7 +11,7 @@ from support.runs.analysed import RUNS, report, trace
 from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
-from tracelens.reports import REPORTS, report_format, schema
+from tracelens.reports import REPORTS, report_format, schema, to_otlp
 from tracelens.reports.saving import FORMATS, frames
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ def test_every_format_has_an_end() -> None:
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
-def test_the_end_of_the_name_is_the_format(suffix: str, tmp_path: Path) -> None:
+def test_the_end_of_the_name_is_the_format(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(to_otlp, "time_ns", lambda: 5)
     place = tmp_path / f"report{suffix}"
     report(SLOW).save(place)
     text = place.read_text(encoding="utf-8")
@@ -54,7 +57,7 @@ def test_with_its_trace_the_page_has_charts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["report.pdf", "report"])
 def test_an_unknown_end_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidArgument, match=r"expected \.json, \.md, \.html, \.txt and \.prom"):
+    with pytest.raises(InvalidArgument, match=r"expected .* \.txt, \.prom and \.otlp"):
         report(SLOW).save(tmp_path / name)
 
 

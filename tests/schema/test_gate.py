@@ -23,6 +23,7 @@ VALUES = {
     "side": 268435456,
     "segment": 268435456,
     "samples": 1073741824,
+    "document": 1073741824,
     "memory": 17179869184,
     "cpu": 120,
 }

@@ -136,7 +136,10 @@ def after_long(apart: Floats) -> Flags:
 
     That is where their logarithms are best divided in two (N. Otsu, A threshold selection method from
     gray-level histograms, 1979): buckets of one pass follow each other sooner than the next pass.
+    A single time is of one sort.
     """
+    if len(apart) < 2:
+        return np.array([True, *(False for _ in apart)])
     length = np.log(np.maximum(apart, 1.0))
     ordered = np.sort(length)
     count = np.arange(1, len(ordered))

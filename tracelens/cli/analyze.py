@@ -38,6 +38,7 @@ EXAMPLES: Final = """\
   tracelens analyze traces/today --format json > report.json
   tracelens analyze traces/today --html report.html    # one file with charts, works offline
   tracelens analyze traces/today --format prometheus > tracelens.prom
+  tracelens analyze traces/today --format otlp > today.jsonl    # metrics for OpenTelemetry
   tracelens analyze traces/today --tables today    # findings and all result tables as CSV
   tracelens analyze traces/today --ranks 0-7,12 --steps 200-260    # reads only what that needs
   tracelens analyze traces/today --time 10s-70s    # from the run's begin: the steps in that time
@@ -62,7 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--no-keep", action="store_true", help="keep neither report nor index for later verbs"
     )
     parser.add_argument(
-        "--format", choices=("text", "json", "markdown", "html", "prometheus"), default="text"
+        "--format",
+        choices=("text", "json", "markdown", "html", "prometheus", "otlp"),
+        default="text",
     )
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--full", action="store_true", help="as text: with all tables and notes")

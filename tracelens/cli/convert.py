@@ -31,6 +31,7 @@ NAME: Final = "convert"
 HELP: Final = "write a run, or a part of it, as a trace folder, a table, or for ui.perfetto.dev"
 EXAMPLES: Final = """\
   tracelens convert traces/today --to perfetto
+  tracelens convert profiles/ --to perfetto_manifest    # offsets of clocks, for your own trace files
   tracelens convert traces/today --to perfetto --ranks 0-3,41 --steps 200-260 --out late.json
   tracelens convert traces/today --to native --keep flagged --out traces/small
   tracelens convert traces/today --to parquet --anonymize --out shared.parquet
@@ -39,7 +40,9 @@ EXAMPLES: Final = """\
   tracelens convert s3://bucket/run --to native --out traces/run
   tracelens convert traces/host0 traces/host1 --to native --out traces/whole
 """
-FORMATS: Final = ("native", "parquet", "perfetto", "csv", "otlp", "speedscope")
+FORMATS: Final = (
+    *("native", "parquet", "perfetto", "perfetto_manifest", "csv", "otlp", "speedscope"),
+)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

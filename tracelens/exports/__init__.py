@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tracelens.exports import native, otlp, perfetto, speedscope, table
+from tracelens.exports import native, otlp, perfetto, perfetto_manifest, speedscope, table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +33,7 @@ EXPORTS: Final[dict[str, ExportFormat]] = {
     "native": native,
     "parquet": table.PARQUET,
     "perfetto": perfetto,
+    "perfetto_manifest": perfetto_manifest,
     "csv": table.CSV,
     "otlp": otlp,
     "speedscope": speedscope,

@@ -2,7 +2,9 @@
 
 A run is one trace. A process is a resource, a thread a scope; a span's parent is the one around it on
 its thread, and of a parameter server's spans the request that they serve. What is still open ends with
-the last event of its process. Instants are spans without length; counters and stacks are left out.
+the last event of its process. Instants are spans without length, and readings of counters events of the
+span around or before them. Attributes that begin with `tracelens.` say the rest, by which
+`tracelens.readers.otlp` reads the run back; stacks are left out.
 Source: OTLP 1.x, "JSON Protobuf Encoding" (ids are hexadecimal, 64-bit numbers are texts) and
 "OpenTelemetry Protocol File Exporter".
 """
@@ -39,14 +41,16 @@ _SPANS_A_LINE: Final = 1 << 10
 _INTERNAL, _SERVER, _CLIENT = 1, 2, 3
 _ERROR: Final = 2
 _REQUEST: Final = 1 << 63  # marks ids that requests have, which both sides know
-_ARGUMENTS: Final = ("kind", "step", *FACTS)
+_ARGUMENTS: Final = ("kind", "step", "micro_step", *FACTS, "device_duration_ns", "stream")
 _SILENT: Final = {None, -1, "closed"}
 _NO_DATE: Final = "When the run was recorded is not known: times are from 1970 on."
-_LEFT_OUT: Final = "Counters and stacks are left out: OpenTelemetry's spans have no place for them."
+_LEFT_OUT: Final = (
+    "Stacks, and counters before the first span, are left out: spans have no place for them."
+)
 
 
 def save(content: Content, place: Path) -> Saved:
-    """Write the spans and instants of main processes, process by process.
+    """Write the spans, instants and counters of main processes, process by process.
 
     Raises:
         InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
@@ -54,15 +58,20 @@ def save(content: Content, place: Path) -> Saved:
     offset_ns = unix_offset_ns(content.trace)
     main = content.processes.filter("main")
     events = summed_up = sums = left_out = 0
+    first = True
     with new_file(place) as draft, draft.open("w", encoding="utf-8") as file:
         for owner in main.iter_rows(named=True):
             part = content.part(owner["process"])
-            writer = _Process.of(content, owner, part.events, offset_ns or 0)
-            for line, spans in writer.lines():
+            of_run = _of_run(content, offset_ns or 0, first=first)
+            writer = _Process.of(content, owner, part.events, offset_ns or 0, of_run)
+            first = False
+            before = events
+            for line, written in writer.lines():
                 file.write(line + "\n")
-                events += spans
+                events += written
             summed_up, sums = summed_up + part.summed_up, sums + part.sums
-            left_out += part.events.height - writer.rows.height
+            left_out += part.events.height - (events - before)
+            left_out += content.samples(owner["process"]).height
         if not events:
             raise content.nothing()
     notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out)
@@ -82,7 +91,7 @@ def unix_offset_ns(trace: Trace) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class _Process:
-    """The spans of one process, in order of begin, with numbers for their parents."""
+    """The events of one process, in order of begin, with numbers for their parents."""
 
     trace_id: str
     resource: Mapping[str, Any]
@@ -95,10 +104,15 @@ class _Process:
 
     @classmethod
     def of(
-        cls, content: Content, owner: Mapping[str, Any], events: pl.DataFrame, offset_ns: int
+        cls,
+        content: Content,
+        owner: Mapping[str, Any],
+        events: pl.DataFrame,
+        offset_ns: int,
+        of_run: Mapping[str, Any],
     ) -> _Process:
-        """Prepare the spans and instants of a process."""
-        rows = events.filter(pl.col("type") != "counter").sort("start_ns", "depth")
+        """Prepare the events of a process; its resource says `of_run`, too."""
+        rows = events.sort("start_ns", pl.col("type") == "counter", "depth")
         ends = [rows["end_ns"].max(), rows["start_ns"].max()]
         threads = content.trace.threads.filter(process=owner["process"])
         name = f"{'ps' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
@@ -107,8 +121,9 @@ class _Process:
             "service.instance.id": name,
             "host.name": owner["host"],
             "process.pid": owner["pid"],
-            "tracelens.rank": owner["rank"],
-            "tracelens.role": owner["role"],
+            **{f"tracelens.{name}": owner[name] for name in ("rank", "role", "world", "shard")},
+            "tracelens.clock": owner["clock_domain"],
+            **of_run,
         }
         return cls(
             trace_id=_trace_id(content, offset_ns),
@@ -125,31 +140,52 @@ class _Process:
         )
 
     def lines(self) -> Iterator[tuple[str, int]]:
-        """Yield lines, each with so many spans of one thread."""
+        """Yield lines, each with so many spans of one thread, and how many events are in them."""
         seen: set[int] = set()
         numbered = self.rows.with_row_index("row", offset=1)
         for (thread,), rows in numbered.group_by("thread", maintain_order=True):
             number = int(thread)
-            scope = {"name": self.names.get(number, f"thread {number}")}
+            scope = {
+                "name": self.names.get(number, f"thread {number}"),
+                "attributes": _attributes({"tracelens.thread": number}),
+            }
             spans = [*self._spans(rows, seen)]
             for first in range(0, len(spans), _SPANS_A_LINE):
                 part = spans[first : first + _SPANS_A_LINE]
+                events = len(part) + sum(len(span.get("events", ())) for span in part)
                 scoped = {"scope": scope, "spans": part}
                 whole = {"resource": self.resource, "scopeSpans": [scoped]}
-                yield json.dumps({"resourceSpans": [whole]}, separators=(",", ":")), len(part)
+                yield json.dumps({"resourceSpans": [whole]}, separators=(",", ":")), events
 
     def _spans(self, rows: pl.DataFrame, seen: set[int]) -> Iterator[dict[str, Any]]:
-        around: list[tuple[int, str]] = []  # ends and ids of the spans that are open
+        around: list[tuple[int, dict[str, Any]]] = []  # ends of the spans that are open, and these
+        span: dict[str, Any] = {}
         for row in rows.iter_rows(named=True):
+            if row["type"] == "counter":
+                while around and around[-1][0] < row["start_ns"]:
+                    around.pop()
+                owner = around[-1][1] if around else span
+                if owner and row["value"] is not None:
+                    owner.setdefault("events", []).append(self._reading(row))
+                continue
             end = row["start_ns"] if row["type"] == "instant" else row["end_ns"]
             end = max(self.last_ns if end is None else end, row["start_ns"])
             while around and (around[-1][0] <= row["start_ns"] or around[-1][0] < end):
                 around.pop()
             asked = row["request"] if row["kind"] in EXCHANGE_KINDS else None
-            parent = around[-1][1] if around else self._asking(asked)
-            number = self._number(row["row"], asked, seen)
-            yield self._span(row, end, number, parent, asked)
-            around.append((end, number))
+            parent = around[-1][1]["spanId"] if around else self._asking(asked)
+            span = self._span(row, end, self._number(row["row"], asked, seen), parent, asked)
+            yield span
+            around.append((end, span))
+
+    def _reading(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a reading of a counter as an event of a span."""
+        known = {name: row[name] for name in ("kind", "step", "value")}
+        return {
+            "timeUnixNano": str(row["start_ns"] + self.offset_ns),
+            "name": row["name"] or row["kind"],
+            "attributes": _attributes({f"tracelens.{name}": v for name, v in known.items()}),
+        }
 
     def _asking(self, asked: int | None) -> str:
         """Return the id of the request that a server's span serves."""
@@ -166,6 +202,10 @@ class _Process:
         self, row: Mapping[str, Any], end: int, number: str, parent: str, asked: int | None
     ) -> dict[str, Any]:
         known = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
+        if row["type"] == "instant":
+            known["type"] = row["type"]
+        if row["device_start_ns"] is not None:
+            known["device_start_ns"] = row["device_start_ns"] + self.offset_ns
         side = _SERVER if self.serves else _CLIENT
         span = {
             "traceId": self.trace_id,
@@ -181,6 +221,21 @@ class _Process:
         if row["status"] == "exception":
             span["status"] = {"code": _ERROR}
         return span
+
+
+def _of_run(content: Content, offset_ns: int, *, first: bool) -> dict[str, Any]:
+    """Return what a resource says of the run: the `first` one names communicators and their ranks."""
+    known: dict[str, Any] = {
+        "tracelens.offset_ns": offset_ns,
+        "tracelens.window_ns": 2 * content.trace.alignment.uncertainty_ns,
+    }
+    if not first:
+        return known
+    groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
+    members = {
+        f"tracelens.communicator.{content.text(n)}": ranks for n, ranks in groups.iter_rows()
+    }
+    return known | members | ({"tracelens.notes": content.notes} if content.notes else {})
 
 
 def _trace_id(content: Content, offset_ns: int) -> str:
@@ -204,4 +259,6 @@ def _value(value: Any) -> dict[str, Any]:
         return {"boolValue": value}
     if isinstance(value, int):
         return {"intValue": str(value)}
+    if isinstance(value, (list, tuple)):
+        return {"arrayValue": {"values": [_value(one) for one in value]}}
     return {"doubleValue": value} if isinstance(value, float) else {"stringValue": str(value)}

@@ -4,7 +4,9 @@ A process is a process there, a thread a thread; times are microseconds with thr
 first event on. The format lets events of one thread only nest, so spans that overlap (collectives in
 flight) go onto further threads, which are numbered, as are several threads of one name. Spans that were
 open when the recording ended begin and do not end. Counters and sampled stacks are tracks, and arrows
-lead from call to call of a collective, and from a request to its server and back (`flows`).
+lead from call to call of a collective, and from a request to its server and back (`flows`). What the
+format has no place for stands in members that viewers pass over, called `tracelens`, by which
+`tracelens.readers.exported_events` reads the run back.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import polars as pl
 from tracelens.align.selection import begin_of
 from tracelens.exports.content import Saved
 from tracelens.exports.flows import NO_POINTS, survey
+from tracelens.exports.otlp import unix_offset_ns
 from tracelens.exports.output import new_file, size_of
 from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.schema.vocabulary import FACTS
@@ -54,6 +57,8 @@ _SILENT: Final = {None, -1, "closed"}
 _TAIL: Final = "\n]}\n"
 _TIMED: Final = '{"ts":'  # how an event begins that is no name
 _OWNER: Final = ("process", "role", "rank", "host")
+_OF_PROCESS: Final = ("role", "rank", "host", "world", "shard", "pid", "clock_domain")
+_BESIDE: Final = ("micro_step", "device_duration_ns", "stream")
 
 
 def save(content: Content, place: Path, max_events: int = MOST_EVENTS) -> Saved:
@@ -100,7 +105,20 @@ def selection_of(content: Content, tally: dict[str, int] | None = None) -> Selec
         events_of=events_of,
         samples_of=content.samples,
         notes=content.notes,
+        facts=_facts(content, main),
     )
+
+
+def _facts(content: Content, main: pl.DataFrame) -> dict[str, Any]:
+    """Return what is known of the run beside its events; processes have the numbers of the file."""
+    groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
+    owners = main.select(pl.col("process") + 1, *_OF_PROCESS).iter_rows(named=True)
+    return {
+        "offset_ns": unix_offset_ns(content.trace) or 0,
+        "window_ns": 2 * content.trace.alignment.uncertainty_ns,
+        "communicators": {content.text(name): ranks for name, ranks in groups.iter_rows()},
+        "processes": [*owners],
+    }
 
 
 def _too_many(events: int, max_events: int) -> str:
@@ -117,7 +135,7 @@ def size(chosen: Selection) -> Size:
         for line in islice(_process(chosen, owner, found), SAMPLE):
             sampled, letters = sampled + 1, letters + len(line) + 2
         events += _count(chosen, owner, found)
-    rest = len(_head(chosen)) + 300 * len(chosen.owners)
+    rest = len(_head(chosen, found.origin_ns)) + 300 * len(chosen.owners)
     return Size(events, rest + round(events * letters / max(sampled, 1)))
 
 
@@ -140,7 +158,7 @@ def write(chosen: Selection) -> Iterator[str]:
 
 def _texts(chosen: Selection) -> Iterator[str]:
     found = survey(chosen)
-    yield _head(chosen)
+    yield _head(chosen, found.origin_ns)
     lines = chain.from_iterable(_process(chosen, owner, found) for owner in chosen.owners)
     yield next(lines, "")
     for line in lines:
@@ -148,8 +166,9 @@ def _texts(chosen: Selection) -> Iterator[str]:
     yield _TAIL
 
 
-def _head(chosen: Selection) -> str:
-    facts: dict[str, Any] = {"run": chosen.run, "written by": "TraceLens"}
+def _head(chosen: Selection, origin_ns: int) -> str:
+    facts: dict[str, Any] = {"written by": "TraceLens", "run": chosen.run}
+    facts["tracelens"] = {"origin_ns": origin_ns} | dict(chosen.facts)
     if chosen.notes:
         facts["notes"] = " ".join(chosen.notes)
     return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(facts)},"traceEvents":[\n'
@@ -275,9 +294,11 @@ def _readings(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _counters(owner: Owner, events: pl.DataFrame, origin_ns: int) -> Iterator[str]:
-    for name, start, value in _readings(events).select("name", "start_ns", "value").iter_rows():
-        event = {"ph": "C", "pid": owner.process + 1, "name": name, "args": {"value": value}}
-        yield _timed(start - origin_ns, event)
+    for row in _readings(events).iter_rows(named=True):
+        event = {"ph": "C", "pid": owner.process + 1, "name": row["name"], "cat": row["kind"]}
+        known = {"thread": row["thread"], "step": row["step"]}
+        event |= {"args": {"value": row["value"]}, "tracelens": known}
+        yield _timed(row["start_ns"] - origin_ns, event)
 
 
 def _stacks(chosen: Selection, owner: Owner) -> Iterator[tuple[str, list[dict[str, Any]]]]:
@@ -327,11 +348,27 @@ def _slice(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str
         "tid": track,
         "args": _arguments(row),
     }
+    if row["kind"] != "sample":
+        event["tracelens"] = _beside(row, origin_ns)
     return _timed(start - origin_ns, event, None if end is None else end - start)
+
+
+def _beside(row: dict[str, Any], origin_ns: int) -> dict[str, Any]:
+    """Return what only we read: the thread, and when a device did what was queued.
+
+    What is drawn again where a device ran it is `again` there.
+    """
+    known = {name: row[name] for name in _BESIDE if row[name] is not None}
+    if row["device_start_ns"] is not None:
+        known["device_start_ns"] = row["device_start_ns"] - origin_ns
+        if row.get("pointed_at") and row["stream"] is not None and row["type"] == "span":
+            return {"again": 1}
+    return {"thread": row["thread"]} | known
 
 
 def _instant(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
     place = {"pid": owner.process + 1, "tid": track, "s": "t", "args": _arguments(row)}
+    place["tracelens"] = _beside(row, origin_ns)
     event = {"name": row["name"] or row["kind"], "cat": row["kind"], "ph": "i"} | place
     return _timed(row["start_ns"] - origin_ns, event)
 

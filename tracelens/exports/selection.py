@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from tracelens.model.trace import SAMPLE_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 __all__ = ["Owner", "Selection", "Size"]
 
@@ -44,7 +44,7 @@ class Selection:
 
     Times are written from `origin_ns` on, or from the first event if that is earlier; `threads` has
     process, thread, name, device; `samples_of` reads a process's stacks, null = none are wanted. `notes`
-    are sentences on what was left out.
+    are sentences on what was left out, `facts` what else is known of the run.
     """
 
     run: str
@@ -56,6 +56,7 @@ class Selection:
     events_of: Callable[[int], pl.DataFrame]
     samples_of: Callable[[int], pl.DataFrame] | None = None
     notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     def events(self, owner: Owner) -> pl.DataFrame:
         """Return the events of one process that touch the window."""

@@ -21,6 +21,12 @@ _EVENTS: Final = (".json", ".json.gz")
 _DATABASES: Final = (".sqlite", ".sqlite3", ".db")
 _DFTRACER: Final = (".pfw", ".pfw.gz", *_EVENTS)
 _BEGINS: Final = (b"[", b"{", b"\x1f", b"\xef", b" ", b"\n", b"\r", b"\t")  # of JSON, plain or gzip
+_OTLP: Final = tuple(
+    f"{end}{packed}"
+    for end in (".jsonl", ".json", ".otlp", ".pb", ".binpb")
+    for packed in ("", ".gz")
+)
+_RECORDS: Final = (".log", ".log.gz", ".jsonl", ".jsonl.gz", *_EVENTS)
 _OTF2: Final = b"\x03BOTF2"
 _XPLANE: Final = (".xplane.pb",)
 _PERFETTO: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
@@ -126,6 +132,42 @@ def _may_be_packets(path: Path) -> bool:
     return _holds(path, _PERFETTO)
 
 
+def _otlp() -> Reader:
+    from tracelens.readers.otlp import OtlpReader
+
+    return OtlpReader()
+
+
+def _may_be_requests(path: Path) -> bool:
+    """Return whether a file begins as JSON, gzip or a message of protobuf may, or a name says so."""
+    if path.is_file():
+        return beginning(path, 1) in (*_BEGINS, b"\0") or path.name.endswith(_OTLP)
+    return _holds(path, _OTLP)
+
+
+def _nccl_inspector() -> Reader:
+    from tracelens.readers.nccl_inspector import NcclInspectorReader
+
+    return NcclInspectorReader()
+
+
+def _may_hold_records(path: Path) -> bool:
+    """Return whether a file begins as JSON or gzip does, or names in a folder say that some may."""
+    return _holds(path, _RECORDS) if path.is_dir() else _may_hold_lines(path)
+
+
+def _rocprof() -> Reader:
+    from tracelens.readers.rocprof import RocprofReader
+
+    return RocprofReader()
+
+
+def _exported_events() -> Reader:
+    from tracelens.readers.exported_events import ExportedEventsReader
+
+    return ExportedEventsReader()
+
+
 def _horovod() -> Reader:
     from tracelens.readers.horovod import HorovodReader
 
@@ -197,7 +239,11 @@ READERS: Final[tuple[Reader, ...]] = (
     Format(_may_be_archive, _otf2),
     Format(_may_be_xplane, _xplane),
     Format(_may_be_packets, _perfetto),
+    Format(_may_be_requests, _otlp),
+    Format(_may_hold_records, _nccl_inspector),
     Format(_may_hold_lines, _dftracer),
+    Format(_may_hold_records, _rocprof),
+    Format(_may_be_timeline, _exported_events),
     Format(_may_be_timeline, _horovod),
     Format(_may_hold_events, _viztracer),
     Format(_may_hold_stacks, _stacks),

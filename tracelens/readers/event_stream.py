@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-__all__ = ["Event", "EventStream", "begin_of_events", "looks_like_events"]
+__all__ = ["Event", "EventStream", "begin_of_events", "looks_like_events", "plain"]
 
 Event = dict[str, Any]
 PIECE_BYTES: Final = 1 << 16
@@ -59,7 +59,7 @@ def begin_of_events(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed, from its first character on; none on failure."""
     try:
         with opened(path) as file:
-            begin = b"".join(_first(_plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
+            begin = b"".join(_first(plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
     except (OSError, EOFError, NotATrace, zlib.error):
         return b""
     return begin.lstrip(_BEFORE)
@@ -105,7 +105,7 @@ class EventStream:
             NotATrace: there is no list of events, it is no regular file, or too large.
         """
         with opened(self.path) as file:
-            yield from self._events(self._guarded(_plain(file, PIECE_BYTES)))
+            yield from self._events(self._guarded(plain(file, PIECE_BYTES)))
 
     def _guarded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         """Count bytes; a compressed stream that breaks off is a file that was cut."""
@@ -268,8 +268,12 @@ def _first(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
             return
 
 
-def _plain(file: FileIO, size: int) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed if it is gzip (of several members, too)."""
+def plain(file: FileIO, size: int) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed if it is gzip (of several members, too).
+
+    Raises:
+        EOFError, zlib.error: the compressed stream breaks off.
+    """
     begin = file.read(2)
     file.seek(0)
     if begin != _GZIP:

@@ -119,8 +119,10 @@ def joined(
     ranks: Mapping[str, int],
     notes: Sequence[Note],
     recognition: Recognition,
+    *,
+    members: Mapping[str, Sequence[int]] | None = None,
 ) -> Trace:
-    """Return the trace of all files' rows, each with its rank and its file.
+    """Return the trace of all files' rows, each with its rank and its file; `members` as of `Origin`.
 
     Raises:
         EmptyTrace: there is no row.
@@ -142,6 +144,7 @@ def joined(
         once=True,
         unusable={lacking("start_ns"): unusable} if unusable else {},
         notes=[*notes, *(note for name, file in found.items() for note in _damaged(name, file))],
+        members=members or {},
         recognition=recognition,
     )
     return spans.build(rows, origin).with_(path=path)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["REPORTS", "ReportFormat", "report_format"]
 
 # Each a module `to_NAME` beside this one; only the one asked for is imported.
-REPORTS: Final = ("text", "json", "markdown", "html", "prometheus")
+REPORTS: Final = ("text", "json", "markdown", "html", "prometheus", "otlp")
 
 
 class ReportFormat(Protocol):

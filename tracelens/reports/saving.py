@@ -29,6 +29,7 @@ FORMATS: Final = {
     ".html": "html",
     ".txt": "text",
     ".prom": "prometheus",
+    ".otlp": "otlp",
 }
 _FINDINGS: Final[dict[str, Any]] = {
     "kind": pl.String,

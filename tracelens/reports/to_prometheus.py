@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.result import Report
 
-__all__ = ["Gauge", "gauges", "render"]
+__all__ = ["HELP", "Gauge", "gauges", "render"]
 
-_HELP: Final = {
+HELP: Final = {
     "verdict": "1 for the state that the verdict is in",
     "ranks": "Ranks seen",
     "ranks_expected": "Ranks that the run has",
@@ -55,7 +55,7 @@ def render(report: Report) -> str:
     lines += [f"# {clean(finding.sentence)}" for finding in report.findings]
     lines += [f"# {noted(note)}" for note in report.notes]
     found = list(gauges(report))
-    for name, about in _HELP.items():
+    for name, about in HELP.items():
         values = [gauge for gauge in found if gauge.name == name]
         if values:
             lines += [f"# HELP tracelens_{name} {about}.", f"# TYPE tracelens_{name} gauge"]

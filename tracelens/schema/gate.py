@@ -40,6 +40,7 @@ LIMITS: Final = {
     "side": (256 << 20, "bytes of a recording's side file, or of its progress"),
     "segment": (256 << 20, "bytes of one live segment"),
     "samples": (1 << 30, "bytes of a file of sampled stacks"),
+    "document": (1 << 30, "bytes of a JSON document, or of one line, that is parsed as a whole"),
     "memory": (16 << 30, "bytes of memory that reading one file may take"),
     "cpu": (120, "seconds of CPU that reading one file may take, beside one for each MiB of it"),
 }

@@ -41,6 +41,10 @@ READERS: Final = (
     "horovod",
     "viztracer",
     "stacks.reader",
+    "otlp",
+    "nccl_inspector",
+    "rocprof",
+    "exported_events",
 )
 
 

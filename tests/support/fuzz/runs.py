@@ -20,7 +20,10 @@ import polars as pl
 import pyarrow as pa
 from support import (
     horovod_timeline,
+    inspector_files,
+    otlp_files,
     perfetto_files,
+    rocprof_files,
     stack_files,
     viztracer_file,
     xplane_files,
@@ -36,6 +39,8 @@ from tracelens import load
 from tracelens.conversion.arrow_file import GrowingFile
 from tracelens.conversion.folder import PROGRESS_FILE, Progress, save_progress
 from tracelens.conversion.segments import decode
+from tracelens.exports import EXPORTS
+from tracelens.exports.content import of_trace
 from tracelens.schema.arrow import SAMPLE_SCHEMA
 from tracelens.schema.host import host_name
 from tracelens.schema.ownership import mark
@@ -277,6 +282,23 @@ def _written() -> dict[str, list[bytes]]:
             "dftracer": [_io_lines()],
             "nsight": [database.read_bytes()],
             "perfetto": [perfetto_files.training(2, 5).written()],
+            "otlp": [
+                otlp_files.as_lines(otlp_files.megatron(2, 3)),
+                otlp_files.as_lines(otlp_files.named(3, 4)),
+                _exported(folder / "run", "otlp"),
+            ],
+            "otlp_messages": [
+                otlp_files.framed(otlp_files.named(2, 3), framing)
+                for framing in ("message", "lengths", "varints")
+            ],
+            "nccl_inspector": [
+                inspector_files.lines(
+                    [*inspector_files.training(0, 8, verbose=verbose), inspector_files.stats(0, 3)]
+                )
+                for verbose in (True, False)
+            ],
+            "rocprof": [rocprof_files.training(3).written()],
+            "exported_events": [_exported(folder / "shards", "perfetto")],
             "horovod": [horovod_timeline.timeline(2, 5)],
             "viztracer": [viztracer_file.trace(5)],
             "py_spy": [stack_files.py_spy(5)],
@@ -286,6 +308,13 @@ def _written() -> dict[str, list[bytes]]:
             "otf2_definitions": [(folder / "otf2/traces.def").read_bytes()],
             "flight_recorder": [pickle.dumps(_dump(), 4), pickle.dumps(_dump(), 2)],
         }
+
+
+def _exported(run: Path, form: str) -> bytes:
+    """Return a run as one of our exports has it."""
+    place = run.with_name(f"{run.name}.{form}")
+    EXPORTS[form].save(of_trace(load.open(run)), place)
+    return place.read_bytes()
 
 
 def _plain(recorded: bytes) -> bytes:

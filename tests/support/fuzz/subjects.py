@@ -106,6 +106,11 @@ _ALL: Final = (
     Subject("viztracer", "result.json", _changed_events, "result.json", "nothing"),
     Subject("py_spy", "stacks.json", _changed_events, "stacks.json", "nothing"),
     Subject("speedscope", "a.speedscope.json", changed_json, "a.speedscope.json", "nothing"),
+    Subject("otlp", "spans.jsonl", changed_lines, "spans.jsonl", "nothing"),
+    Subject("otlp_messages", "spans.pb", damaged, "spans.pb", "nothing"),
+    Subject("nccl_inspector", "node1-pid7.log", changed_lines, "node1-pid7.log", "nothing"),
+    Subject("rocprof", "7_results.json", changed_json, "7_results.json", "nothing"),
+    Subject("exported_events", "run.json", _changed_events, "run.json", "nothing"),
     Subject("flight_recorder", "trace_rank_1", changed_pickle, "trace_rank_1", "flight_recorder"),
 )
 SUBJECTS: Final = {subject.name: subject for subject in _ALL}

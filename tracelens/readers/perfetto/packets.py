@@ -14,7 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.errors import NotATrace
-from tracelens.readers.protobuf import classes, whole
+from tracelens.readers.protobuf import classes, varint, whole
 from tracelens.schema.gate import beginning, contents, refuse_beyond
 
 if TYPE_CHECKING:
@@ -115,7 +115,6 @@ def parsed(content: bytes) -> Any:
 _TAG: Final = 0x0A  # field 1, with a length
 _GZIP: Final = b"\x1f\x8b"
 _BEGIN_BYTES: Final = 1 << 12
-_LONGEST_VARINT: Final = 10  # bytes
 _FIXED: Final = {1: 8, 5: 4}  # bytes, by type
 _FIELDS: Final = frozenset({6, 8, 10, 11, 12, 13, 33, 35, 36, 41, 42, 43, 44, 50, 58, 59, 60})
 
@@ -130,7 +129,7 @@ def is_perfetto(path: Path) -> bool:
             return False
     place = packets = 0
     while place < len(content):
-        length, begin = _varint(content, place + 1)
+        length, begin = varint(content, place + 1)
         if content[place] != _TAG or length is None:
             return False
         place = begin + length
@@ -144,15 +143,15 @@ def _may_be_packet(content: bytes, *, whole: bool) -> bool:
     """Return whether bytes are fields, of which some are such as packets have; text hardly is."""
     place, known = 0, not content
     while place < len(content):
-        tag, place = _varint(content, place)
+        tag, place = varint(content, place)
         if tag is None:
             return not whole and known
         known = known or tag >> 3 in _FIELDS
         if tag & 7 == 2:
-            length, place = _varint(content, place)
+            length, place = varint(content, place)
             place += length or 0
         elif tag & 7 == 0:
-            _, place = _varint(content, place)
+            _, place = varint(content, place)
         elif tag & 7 in _FIXED:
             place += _FIXED[tag & 7]
         else:
@@ -183,7 +182,7 @@ class Packets:
     def _of(self, content: bytes) -> Iterator[Any]:
         place = 0
         while place < len(content):
-            length, begin = _varint(content, place + 1)
+            length, begin = varint(content, place + 1)
             if content[place] != _TAG or length is None or begin + length > len(content):
                 self.cut = True
                 self.damage = self.damage or "no packet begins there, or it ends within one"
@@ -216,13 +215,3 @@ class Packets:
             self.cut = True
             self.damage = self.damage or "it cannot be decompressed to its end"
         return b"".join(parts)
-
-
-def _varint(content: bytes, place: int) -> tuple[int | None, int]:
-    """Return the number at a place, and where it ends; None where there is none."""
-    value = 0
-    for count, byte in enumerate(content[place : place + _LONGEST_VARINT]):
-        value |= (byte & 0x7F) << 7 * count
-        if byte < 0x80:
-            return value, place + count + 1
-    return None, len(content)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["SUFFIXES", "PerfettoReader"]
+__all__ = ["SUFFIXES", "PerfettoReader", "slices_of"]
 
 SUFFIXES: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
 _FORMAT: Final = "trace of Perfetto"
@@ -60,9 +60,14 @@ class _Track(NamedTuple):
 
 @dataclass(eq=False)
 class Slices(ReadFile):
-    """What one file holds; `processes` are names by number, of those with slices."""
+    """What one file holds; `processes` are names by number, of those with slices.
+
+    Times of its rows are `ahead_ns` later than those of the file, which are of the `clock`.
+    """
 
     processes: dict[int, str] = field(default_factory=dict)
+    clock: int = 0
+    ahead_ns: int = 0
 
 
 @dataclass(eq=False)
@@ -237,8 +242,8 @@ class _Reading:
             of = [int(known[1]) for track in tracks.values() if (known := ranks[track.pid or 0])]
             placed = pl.Series(self.spans.placed, dtype=pl.UInt32)
             rows = rows.with_columns(rank=pl.Series(of, dtype=pl.Int32).gather(placed))
-        if self.real_ns is not None:
-            rows = rows.with_columns(pl.col("start_ns", "end_ns") + self.real_ns)
+        found.clock, found.ahead_ns = self.primary, self.real_ns or 0
+        rows = rows.with_columns(pl.col("start_ns", "end_ns") + found.ahead_ns)
         found.rows = rows
         return found
 

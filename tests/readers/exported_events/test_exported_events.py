@@ -1,0 +1,136 @@
+"""What TraceLens wrote for Perfetto is read back; that whole samples come back is in test_round_trip."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.samples import sample_trace
+
+import tracelens as tl
+from tracelens.errors import EmptyTrace, NotATrace
+from tracelens.exports import perfetto
+from tracelens.exports.content import of_trace
+from tracelens.readers import READERS
+from tracelens.readers.exported_events import ExportedEventsReader, is_exported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT = "trace events that TraceLens exported"
+HEAD = '{"displayTimeUnit":"ns","otherData":{"written by": "TraceLens"'
+
+
+def exported(folder: Path, name: str = "jax") -> Path:
+    place = folder / "run.json"
+    perfetto.save(of_trace(sample_trace(name)), place)
+    return place
+
+
+def changed(place: Path, change: dict[str, Any], events: int = 3) -> Path:
+    """Change the first events that are no names."""
+    content = json.loads(place.read_text())
+    for event in [e for e in content["traceEvents"] if e["ph"] == "X"][:events]:
+        event.update(change)
+    text = json.dumps(content, separators=(",", ":")).replace('"written by":"', '"written by": "')
+    place.write_text(text)
+    return place
+
+
+def test_our_file_is_told_from_those_of_others(tmp_path: Path) -> None:
+    place = exported(tmp_path)
+    assert next(reader.name for reader in READERS if reader.sniff(place)) == FORMAT
+    packed = tmp_path / "run.json.gz"
+    packed.write_bytes(gzip.compress(place.read_bytes()))
+    assert tl.open(packed).workers.height == tl.open(place).workers.height
+    other = tmp_path / "other.json"
+    other.write_text('{"traceEvents": [{"ph": "X", "name": "TraceLens", "ts": 1, "dur": 1}]}')
+    assert not is_exported(other)
+
+
+def test_a_part_that_the_dashboard_wrote(tmp_path: Path) -> None:
+    """It does not say how many ranks there are; those that are there, and their hosts, come back."""
+    trace = sample_trace("mpi-late-rank")
+    chosen = replace(perfetto.selection_of(of_trace(trace)), facts={})
+    place = tmp_path / "part.json"
+    place.write_text("".join(perfetto.write(chosen)))
+    found = tl.open(place)
+    columns = ["rank", "role", "host"]
+    assert found.workers.select(columns).equals(trace.workers.select(columns))
+    assert found.events.collect().height == sum(
+        trace.events_of(process).height for process in trace.workers["process"]
+    )
+
+
+def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
+    place = exported(tmp_path)
+    whole = tl.open(place).events.collect().height
+    place.write_bytes(place.read_bytes()[:-3_000])
+    trace = ExportedEventsReader().read(place)
+    assert 0 < trace.events.collect().height < whole
+    assert [note.kind for note in trace.notes if note.kind == "truncated"] == ["truncated"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ts": "soon"},
+        {"ts": -5e30},
+        {"dur": -1.0},
+        {"cat": "nonsense"},
+        {"pid": 99},
+        {"pid": [1]},
+        {"name": None},
+    ],
+    ids=str,
+)
+def test_events_that_cannot_be_are_counted(change: dict[str, Any], tmp_path: Path) -> None:
+    trace = tl.open(changed(exported(tmp_path), change))
+    assert sum(trace.dropped.values()) == 3
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"thread": -7, "stream": 10**30, "device_start_ns": "x"},
+        {"thread": 10**12},
+        {"thread": "main"},
+        {"micro_step": -1, "thread": 0},
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_be_cost_themselves(own: dict[str, Any], tmp_path: Path) -> None:
+    place = changed(exported(tmp_path), {"tracelens": own})
+    assert tl.open(place).workers.height == sample_trace("jax").workers.height
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"tracelens": 7},
+        {"tracelens": {"processes": {"process": 1}, "communicators": [1], "origin_ns": "x"}},
+        {"tracelens": {"processes": [7, {"process": 1, "world": -5}], "communicators": {"a": "b"}}},
+        {"notes": ["a"], "tracelens": {"window_ns": -1, "offset_ns": True}},
+    ],
+    ids=str,
+)
+def test_a_head_that_says_nonsense_is_passed_over(facts: dict[str, Any], tmp_path: Path) -> None:
+    place = exported(tmp_path)
+    content = json.loads(place.read_text())
+    more = json.dumps(facts)[1:-1]
+    head = HEAD + (f",{more}" if more else "")
+    place.write_text(f'{head}}},"traceEvents":{json.dumps(content["traceEvents"])}}}')
+    assert tl.open(place).workers.height == sample_trace("jax").workers.height
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(HEAD + "}}")
+    with pytest.raises(NotATrace, match=r"'a\.json' cannot be read"):
+        tl.open(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text(HEAD + '},"traceEvents":[]}')
+    with pytest.raises(EmptyTrace):
+        tl.open(tmp_path / "b.json")

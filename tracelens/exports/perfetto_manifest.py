@@ -1,0 +1,184 @@
+"""Perfetto's trace manifest: how far apart the clocks of the user's own trace files are.
+
+Perfetto merges the files of an archive (tar or zip) onto one timeline. A manifest in it says which
+machine each file is of, and how its clock relates to that of another file. Here each rank is a machine,
+as processes of different hosts, and devices in profiles of one host, have the same numbers. Files
+without a clock (JSON) are pinned to the timeline of the first one, those of Perfetto are related by
+their clock.
+
+Source: docs/reference/perfetto-manifest.md of Perfetto, version 1 of the format.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from tracelens.errors import InvalidArgument
+from tracelens.exports.content import Saved
+from tracelens.exports.output import new_file, size_of
+from tracelens.model.fmt import series, shown_name
+from tracelens.readers.event_stream import EventStream, looks_like_events
+from tracelens.readers.perfetto.packets import is_perfetto
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tracelens.exports.content import Content
+    from tracelens.model.trace import Trace
+
+__all__ = ["OPEN_WITH", "SUFFIX", "save"]
+
+SUFFIX: Final = ".perfetto_manifest.json"
+OPEN_WITH: Final = (
+    "'trace_processor util merge -o merged.tar --manifest {place} FILES' (Perfetto 58 or later), or as "
+    "a tar of it and the files"
+)
+_CLOCKS: Final = {
+    1: "REALTIME",
+    2: "REALTIME_COARSE",
+    3: "MONOTONIC",
+    4: "MONOTONIC_COARSE",
+    5: "MONOTONIC_RAW",
+    6: "BOOTTIME",
+}
+_ROUNDS: Final = (
+    4  # of finding a time before alignment: each is nearer by a clock's drift [definition]
+)
+_PACKED: Final = ".gz"
+_SHOWN: Final = 3  # files that a sentence names [policy]
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of the run: its name in the archive, its machine, and what added to its times is common.
+
+    `clock` is the one that its times are of, null where they are of none. Over the run the clock drifts
+    by `drift_ns` to either side.
+    """
+
+    name: str
+    machine: str
+    later_ns: int
+    drift_ns: int
+    clock: str | None
+
+
+def save(content: Content, place: Path) -> Saved:
+    """Write the manifest of the files that the chosen processes were read from.
+
+    Raises:
+        InvalidArgument: there is something at `place`, it cannot be written, Perfetto opens none of the
+            files, or names are to be replaced.
+    """
+    if content.names is not None:
+        raise InvalidArgument(
+            "A manifest names the run's files, so it cannot be without names: leave out --anonymize."
+        )
+    files = [*_files(content)]
+    if not files:
+        raise InvalidArgument(
+            "Perfetto opens none of this run's files (it opens trace events in JSON, and its own): "
+            "convert it with --to perfetto, which puts all ranks on one clock."
+        )
+    first = min(files, key=lambda file: file.later_ns)
+    alignment = content.trace.alignment
+    attributes = {
+        "tracelens.alignment": alignment.method,
+        "tracelens.uncertainty_ns": alignment.uncertainty_ns,
+        "tracelens.drift_ns": max(file.drift_ns for file in files),
+    }
+    entries = [_entry(file, first) for file in sorted(files, key=lambda file: file is not first)]
+    manifest = {"version": 1, "attributes": attributes, "files": entries}
+    with new_file(place) as draft:
+        draft.write_text(json.dumps({"perfetto_manifest": manifest}, indent=2) + "\n", "utf-8")
+    return Saved(len(files), size_of(place), notes=(*_notes(content, files),))
+
+
+def _entry(file: _File, first: _File) -> dict[str, Any]:
+    entry: dict[str, Any] = {"path": file.name, "machine": {"name": file.machine}}
+    if file is first:
+        return entry
+    reference = {"file": first.name} | ({"clock": first.clock} if first.clock else {})
+    clocks: dict[str, Any] = {"clock": file.clock} if file.clock else {}
+    offset = {"sync_to": reference, "offset_ns": file.later_ns - first.later_ns}
+    return entry | {"clocks": clocks | offset}
+
+
+def _files(content: Content) -> Iterator[_File]:
+    """Yield the files that Perfetto opens, each once."""
+    seen = set()
+    several = len(content.sources) > 1
+    for source in content.sources:
+        for row in content.processes.drop_nulls("file").iter_rows(named=True):
+            path = source / row["file"] if source.is_dir() else source
+            if path in seen or path.name != row["file"] or not path.is_file():
+                continue
+            seen.add(path)
+            times = _times_of(path)
+            if times is None:
+                continue
+            base_ns, clock = times
+            shift_ns, drift_ns = _shift(content.trace, row)
+            role = "PS" if row["role"] == "ps" else "rank"
+            name = f"{source.name}/{row['file']}" if several and source.is_dir() else row["file"]
+            machine = f"{role} {row['rank']}" + (f" ({row['host']})" if row["host"] else "")
+            yield _File(name.removesuffix(_PACKED), machine, base_ns + shift_ns, drift_ns, clock)
+
+
+def _times_of(path: Path) -> tuple[int, str | None] | None:
+    """Return how much later our times of a file are than its own, and its clock; None: it is not opened.
+
+    Raises:
+        MissingExtra: it is Perfetto's, and protobuf's library is not installed.
+    """
+    if is_perfetto(path):
+        from tracelens.readers.perfetto.reader import slices_of  # noqa: PLC0415 - an extra
+
+        slices = slices_of(path)
+        return slices.ahead_ns, _CLOCKS.get(slices.clock, "BOOTTIME")
+    if not looks_like_events(path):
+        return None
+    stream = EventStream(path)
+    for _ in stream.pieces():
+        pass
+    base = stream.facts.get("baseTimeNanoseconds")
+    return (base if isinstance(base, int) else 0), None
+
+
+def _shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
+    """Return what alignment added to a process's times in the middle of it, and how that varies."""
+    moved = trace.moved.get(process["process"])
+    if moved is None:
+        return 0, 0
+    common = np.array([process["first_ns"] or 0, process["last_ns"] or 0], np.int64)
+    recorded = common
+    for _ in range(_ROUNDS):
+        recorded = common - (moved.apply(recorded) - recorded)
+    begin, end = (int(shift) for shift in common - recorded)
+    return (begin + end) // 2, abs(end - begin) // 2
+
+
+def _notes(content: Content, files: list[_File]) -> Iterator[str]:
+    read = content.processes.drop_nulls("file")["file"].unique()
+    packed = sorted(name for name in read if name.endswith(_PACKED))
+    if packed:
+        yield (
+            f"Perfetto relates clocks of plain files alone: decompress {_listed(packed)} before you "
+            "merge them."
+        )
+    known = {file.name.rpartition("/")[2] for file in files}
+    others = sorted(name for name in read if name.removesuffix(_PACKED) not in known)
+    if others:
+        yield f"Perfetto does not open {_listed(others)}."
+    if content.trace.alignment.unaligned:
+        yield "Nothing ties some clocks to the others: their offsets are guesses."
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return series([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more

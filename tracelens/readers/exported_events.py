@@ -1,0 +1,249 @@
+"""Reads the trace events that TraceLens wrote for ui.perfetto.dev: the run comes back as it was.
+
+Only of what TraceLens wrote itself: kinds, facts and numbers are believed. What is drawn a second time,
+and what is drawn for people alone (arrows, names of tracks, sampled stacks), is passed over. Of a part
+that the dashboard wrote it is not known how many ranks the run has.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from tracelens.model.recognition import Recognition
+from tracelens.model.trace import EVENT_COLUMNS
+from tracelens.readers import files
+from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.event_stream import EventStream, begin_of_events
+from tracelens.readers.exported import ExportedFile, as_recorded, ranks_in
+from tracelens.readers.gathered import MOST_NS
+from tracelens.schema.gate import refuse_beyond
+from tracelens.schema.vocabulary import FACTS, KINDS, MOST_RANKS, ROLES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+    from tracelens.readers.event_stream import Event
+
+__all__ = ["ExportedEventsReader", "is_exported"]
+
+_SUFFIXES: Final = (".json", ".json.gz")
+_FORMAT: Final = "trace events that TraceLens exported"
+_MARK: Final = re.compile(rb'^\{"displayTimeUnit":"ns","otherData":\{"written by": "TraceLens"')
+_NAMED: Final = re.compile(r"^(rank|PS) (\d{1,7}) \((.*)\)$", re.DOTALL)
+_TRACK: Final = re.compile(r" \(\d+\)$")  # of several for one thread
+_US: Final = 1_000
+_WORDS: Final = ("kind", "op", "name", "communicator", "algorithm", "status", "type", "thread")
+_PROCESS_WORDS: Final = ("role", "host", "clock")
+_NUMBERS: Final = (
+    *(name for name in FACTS if name not in _WORDS),
+    *("step", "micro_step", "device_start_ns", "device_duration_ns", "stream"),
+)
+_DRAWN: Final = {"s": "arrows", "t": "arrows", "f": "arrows", "M": "names of tracks"}
+
+
+@dataclass(eq=False)
+class Exported(ExportedFile):
+    """What one file holds; `processes` are by number, `tracks` names of threads by process and track."""
+
+    processes: dict[int, dict[str, Any]] = field(default_factory=dict)
+    tracks: dict[tuple[int, int], str] = field(default_factory=dict)
+
+
+def is_exported(path: Path) -> bool:
+    """Return whether a file begins as our export does."""
+    return _MARK.match(begin_of_events(path)) is not None
+
+
+def events_of(path: Path) -> Exported:
+    """Read one file.
+
+    Raises:
+        NotATrace: there is no list of events, it is no regular file, or larger than it may be.
+        OSError: it cannot be read.
+    """
+    found, stream = Exported(), EventStream(path)
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("pid", "start_ns", "end_ns", "value", *_WORDS, *_NUMBERS)
+    }
+    for piece in stream.pieces():
+        for event in piece:
+            row = _row(event, found)
+            for name, cells in columns.items() if row else ():
+                cells.append(row.get(name))
+        refuse_beyond("rows", len(columns["pid"]))
+    found.streamed(stream)
+    _learn(stream.facts, found)
+    found.rows, found.says_ranks = _frame(columns, found, stream.facts), True
+    return found
+
+
+def _row(event: Event | object, found: Exported) -> dict[str, Any]:
+    """Return an event as a row, empty if it is none."""
+    if not isinstance(event, dict):
+        found.unusable += 1
+        return {}
+    phase, own, args = event.get("ph"), event.get("tracelens"), event.get("args")
+    pid, args = _whole(event.get("pid")), args if isinstance(args, dict) else {}
+    if phase == "M":
+        _name(event, args, pid, found)
+    if phase in _DRAWN or not isinstance(own, dict) or "again" in own:
+        sort = "frames of sampled stacks" if phase == "X" and own is None else "what is drawn again"
+        found.left_out[_DRAWN.get(phase, sort) if isinstance(phase, str) else sort] += 1
+        return {}
+    start, length = _ns(event.get("ts")), _ns(event.get("dur"))
+    name = _text(event.get("name"))
+    if pid is None or start is None or name is None or phase not in {"X", "B", "i", "C"}:
+        found.unusable += 1
+        return {}
+    thread = _whole(own.get("thread"))
+    track = _whole(event.get("tid"))
+    if thread is not None and track is not None and (pid, track) in found.tracks:
+        found.threads.setdefault(("", pid, thread), found.tracks[pid, track])
+    value = args.get("value") if phase == "C" else None
+    facts = {} if phase == "C" else args
+    return {
+        **{name: _whole(own.get(name, facts.get(name))) for name in _NUMBERS},
+        **{name: _text(facts.get(name)) for name in _WORDS},
+        "pid": pid,
+        "start_ns": start,
+        "end_ns": start + (length or 0) if phase != "B" else None,
+        "value": float(value) if isinstance(value, int | float) else None,
+        "kind": _text(event.get("cat")),
+        "name": name,
+        "type": {"i": "instant", "C": "counter"}.get(phase, "span"),
+        "thread": None if thread is None else str(thread),
+    }
+
+
+def _name(event: Event, args: dict[str, Any], pid: int | None, found: Exported) -> None:
+    """Take the name of a process, which says a rank, or of a track."""
+    name, track = _text(args.get("name")), _whole(event.get("tid"))
+    if name is None or pid is None:
+        return
+    if event.get("name") == "process_name" and (known := _NAMED.match(name)):
+        role = "ps" if known[1] == "PS" else "worker"
+        found.processes[pid] = {"role": role, "rank": int(known[2]), "host": known[3] or None}
+    elif event.get("name") == "thread_name" and track is not None:
+        found.tracks[pid, track] = _TRACK.sub("", name)
+
+
+def _learn(facts: dict[str, Any], found: Exported) -> None:
+    """Take what the head of the file says of the run, as far as it says it."""
+    other = facts.get("otherData")
+    other = other if isinstance(other, dict) else {}
+    known = other.get("tracelens")
+    known = known if isinstance(known, dict) else {}
+    if (notes := _text(other.get("notes"))) is not None:
+        found.sentences.append(notes)
+    found.window_ns, found.offset_ns = (
+        _whole(known.get(n)) or 0 for n in ("window_ns", "offset_ns")
+    )
+    groups = known.get("communicators")
+    for name, ranks in groups.items() if isinstance(groups, dict) else ():
+        found.members[name] = ranks_in(ranks)
+    listed = known.get("processes")
+    for process in listed if isinstance(listed, list) else ():
+        if isinstance(process, dict) and (pid := _whole(process.get("process"))) in found.processes:
+            found.processes[pid or 0] |= {
+                "clock": _text(process.get("clock_domain")),
+                **{name: _whole(process.get(name)) for name in ("world", "shard", "pid")},
+            }
+    found.threads = {
+        (process["role"], process["rank"], thread): name
+        for (_, pid, thread), name in found.threads.items()
+        if (process := found.processes.get(pid)) is not None
+    }
+
+
+def _frame(columns: dict[str, list[Any]], found: Exported, facts: dict[str, Any]) -> pl.DataFrame:
+    """Return rows in words of `spans.build`; those of no known process are counted."""
+    kinds = {"pid": pl.Int64(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), "value": pl.Float64()}
+    rows = pl.DataFrame(
+        {
+            **{name: pl.Series(columns[name], dtype=kind) for name, kind in kinds.items()},
+            **{name: pl.Series(columns[name], dtype=pl.String) for name in _WORDS},
+            **{
+                name: pl.Series(columns[name], dtype=pl.Int64).cast(
+                    EVENT_COLUMNS[name], strict=False
+                )
+                for name in _NUMBERS
+            },
+        }
+    )
+    columns.clear()
+    names = ("rank", "role", "host", "clock", "world", "shard", "pid")
+    owners = pl.DataFrame(
+        [(pid, *(known.get(name) for name in names)) for pid, known in found.processes.items()],
+        schema={
+            "pid": pl.Int64(), "rank": pl.Int64(), "role": pl.String(), "host": pl.String(),
+            "clock": pl.String(), "world": pl.Int64(), "own_shard": pl.Int64(), "own_pid": pl.Int64(),
+        },
+        orient="row",
+    )  # fmt: skip
+    known = owners.filter(pl.col("role").is_in(ROLES), pl.col("rank") < MOST_RANKS)
+    joined = rows.join(known, on="pid", how="inner", maintain_order="left")
+    usable = joined.filter(pl.col("kind").is_in(KINDS))
+    found.unusable += rows.height - usable.height
+    origin = _origin_ns(facts)
+    return (
+        usable.with_columns(
+            pl.col("start_ns", "end_ns", "device_start_ns") + origin,
+            pl.col("rank").cast(pl.Int32),
+            pl.col("world").cast(pl.Int32, strict=False),
+            shard=pl.coalesce("shard", pl.col("own_shard").cast(pl.Int32, strict=False)),
+            pid="own_pid",
+        )
+        .drop("own_shard", "own_pid")
+        .with_columns(pl.col(*_WORDS, *_PROCESS_WORDS).cast(pl.Categorical()))
+    )
+
+
+def _origin_ns(facts: dict[str, Any]) -> int:
+    other = facts.get("otherData")
+    known = other.get("tracelens") if isinstance(other, dict) else None
+    return (_whole(known.get("origin_ns")) or 0) if isinstance(known, dict) else 0
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < 1 << 63 else None
+
+
+def _ns(value: object) -> int | None:
+    """Return microseconds as nanoseconds; None if they are none, or beyond all times."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return round(value * _US) if -MOST_NS < value * _US < MOST_NS else None
+
+
+@dataclass(frozen=True)
+class ExportedEventsReader:
+    """Reads a file that `tracelens convert --to perfetto` or the dashboard wrote."""
+
+    name: str = _FORMAT
+
+    def sniff(self, path: Path) -> bool:
+        """Return whether it is a file that begins as our export does."""
+        return path.is_file() and is_exported(path)
+
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+        """Read the file.
+
+        Raises:
+            NotATrace: it cannot be read.
+            EmptyTrace: there is no event in it.
+        """
+        found, notes = files.each_read(path, [path], events_of, how)
+        members = found[path.name].members
+        trace = files.joined(path, found, {}, notes, Recognition(_FORMAT), members=members)
+        return as_recorded(trace, found.values())

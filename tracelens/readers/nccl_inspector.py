@@ -1,0 +1,392 @@
+"""Reads what the Inspector plugin of NCCL and RCCL writes: one call a line (docs/formats.md).
+
+A file is of a process. A call has its number, its size, how long its kernels took and its bandwidth.
+When it ran is only in files of the verbose mode (`NCCL_INSPECTOR_DUMP_VERBOSE=1`): then its times are
+those at which the host saw its kernels begin and end. Other calls are laid end to end before the moment
+at which they were written, and no rank is said to wait in them. Calls are numbered for each operation of
+a communicator, from which the numbers of the communicator are made.
+
+Source: plugins/profiler/inspector of NCCL 2.28 to 2.30 (formats 4.0 to 4.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+import polars as pl
+
+from tracelens.errors import NotATrace
+from tracelens.model import fmt
+from tracelens.model.recognition import Gap
+from tracelens.readers import files
+from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.event_stream import begin_of_events
+from tracelens.readers.files import ReadFile
+from tracelens.readers.gathered import MOST_NS
+from tracelens.readers.json_lines import JsonLines
+from tracelens.readers.words import meaning
+from tracelens.schema.gate import refuse_beyond
+from tracelens.schema.vocabulary import COLLECTIVES, MOST_RANKS, POINT_TO_POINT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from tracelens.model.trace import Trace
+
+__all__ = ["SUFFIXES", "NcclInspectorReader", "is_inspector"]
+
+SUFFIXES: Final = (".log", ".log.gz", ".jsonl", ".jsonl.gz", ".json", ".json.gz")
+_FORMAT: Final = "log of NCCL Inspector"
+_WHY: Final = (
+    "Ranks are those within communicators, and no communicator of the largest size is in all files"
+)
+_VERSION: Final = "inspector_output_format_version"
+_US: Final = 1_000
+_MOST_US: Final = MOST_NS // _US
+_LONGEST_WORD: Final = 128  # characters of a name
+_LISTED: Final = 6  # operations of which `info` shows the bandwidth [policy]
+_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "communicator": pl.String(),
+    "called": pl.String(),  # the communicator's name
+    "member": pl.Int32(),  # rank within the communicator
+    "members": pl.Int32(),
+    "host": pl.String(),
+    "pid": pl.Int64(),
+    "op": pl.String(),
+    "name": pl.String(),
+    "call": pl.Int64(),  # number of the operation
+    "bytes": pl.Int64(),
+    "peer": pl.Int32(),  # rank within the communicator
+    "algorithm": pl.String(),
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "spent_ns": pl.Int64(),
+    "written_ns": pl.Int64(),
+    "bandwidth": pl.Float64(),  # bus bandwidth, GB/s
+}
+
+
+@dataclass(eq=False)
+class Calls(ReadFile):
+    """The calls of one process, in `_COLUMNS`; `dropped` of each communicator were not written."""
+
+    dropped: dict[str, int] = field(default_factory=dict)
+
+
+def is_inspector(path: Path) -> bool:
+    """Return whether a file begins with a line of the plugin."""
+    line, _, _ = begin_of_events(path).partition(b"\n")
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    if not isinstance(record, dict) or not isinstance(record.get("header"), dict):
+        return False
+    metadata = record.get("metadata")
+    return isinstance(metadata, dict) and _VERSION in metadata
+
+
+def calls_of(path: Path) -> Calls:
+    """Read one file.
+
+    Raises:
+        NotATrace: it does not begin as such, is no regular file, or larger than it may be.
+        OSError: it cannot be read.
+    """
+    if not is_inspector(path):
+        raise NotATrace("it does not begin with a line of NCCL Inspector")
+    found, lines = Calls(), JsonLines(path)
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for record in lines:
+        row = _row(record, found)
+        for name, cells in columns.items() if row else ():
+            cells.append(row.get(name))
+        refuse_beyond("rows", len(columns["op"]))
+    found.lost, found.cut, found.damage = lines.lost, lines.cut, lines.damage
+    rows = pl.DataFrame(
+        {
+            name: pl.Series(columns[name], dtype=kind, strict=False)
+            for name, kind in _COLUMNS.items()
+        }
+    )
+    found.rows = _placed(rows)
+    return found
+
+
+def _row(record: dict[str, Any], found: Calls) -> dict[str, Any]:
+    """Return a call as a row, empty if the record is none or says too little."""
+    header, metadata = (_object(record.get(name)) for name in ("header", "metadata"))
+    group = _word(header.get("id"))
+    side = next(
+        (side for side in ("coll", "p2p") if isinstance(record.get(f"{side}_perf"), dict)), ""
+    )
+    if not side:
+        stats = _object(record.get("dump_stats"))
+        lost = sum(_whole(stats.get(f"{each}_dropped_total")) or 0 for each in ("coll", "p2p"))
+        found.dropped[group] = max(lost, found.dropped.get(group, 0))
+        found.left_out["summaries of dumps" if stats else "records of network proxies"] += 1
+        return {}
+    call = _object(record[f"{side}_perf"])
+    name = _word(call.get(side))
+    known = meaning(name)
+    spent, written = _ns(call.get(f"{side}_exec_time_us")), _ns(metadata.get("dump_timestamp_us"))
+    known_op = known[1] if known and known[1] in (*COLLECTIVES, *POINT_TO_POINT) else None
+    member, members = _whole(header.get("rank")), _whole(header.get("n_ranks"))
+    if not group or not name or None in {spent, written, member} or (member or 0) >= MOST_RANKS:
+        found.unusable += 1
+        return {}
+    found.sorts[name] += 1
+    started, ended = _kernel_times(_object(call.get("event_trace_ts")))
+    how = [_word(call.get(f"coll_{each}")) for each in ("algo", "proto")]
+    return {
+        "communicator": group,
+        "called": _word(header.get("comm_name")),
+        "member": member,
+        "members": members,
+        "host": _word(metadata.get("hostname")) or None,
+        "pid": _whole(metadata.get("pid")),
+        "op": known_op,
+        "name": name,
+        "call": _whole(call.get(f"{side}_sn")),
+        "bytes": _whole(call.get(f"{side}_msg_size_bytes")),
+        "peer": _whole(call.get("p2p_peer")),
+        "algorithm": " ".join(word for word in how if word and word != "unknown") or None,
+        "start_ns": started,
+        "end_ns": ended,
+        "spent_ns": spent,
+        "written_ns": written,
+        "bandwidth": _number(call.get(f"{side}_busbw_gbs")),
+    }
+
+
+def _kernel_times(times: dict[str, Any]) -> tuple[int | None, int | None]:
+    """Return when the first channel's kernel began and the last one's ended, as the host saw it."""
+    channels = times.get("kernel_events")
+    events = [_object(one) for one in channels] if isinstance(channels, list) else []
+    begins = [_ns(event.get("kernel_start_ts")) for event in events]
+    ends = [_ns(event.get("kernel_stop_ts")) for event in events]
+    if not events or not all(begins) or not all(ends):
+        return None, None
+    begin, end = min(filter(None, begins)), max(filter(None, ends))
+    return (begin, end) if begin <= end else (None, None)
+
+
+def _placed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Lay calls without times end to end, up to the moment at which they were written."""
+    timed = pl.col("start_ns").is_not_null()
+    rows = rows.with_columns(
+        status=pl.when(timed).then(pl.lit("closed")).otherwise(pl.lit("estimated"))
+    )
+    if rows["start_ns"].null_count() == 0:
+        return rows
+    begins, ends = rows["start_ns"].to_list(), rows["end_ns"].to_list()
+    next_of: dict[str, int] = {}
+    facts = rows.select("communicator", "spent_ns", "written_ns").rows()
+    for place in reversed(range(rows.height)):
+        group, spent, written = facts[place]
+        if begins[place] is None:
+            ends[place] = min(written, next_of.get(group, written))
+            begins[place] = max(0, ends[place] - spent)
+        next_of[group] = begins[place]
+    return rows.with_columns(
+        start_ns=pl.Series(begins, dtype=pl.Int64), end_ns=pl.Series(ends, dtype=pl.Int64)
+    )
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _word(value: object) -> str:
+    return value[:_LONGEST_WORD] if isinstance(value, str) else ""
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and 0 <= number < MOST_NS else None
+
+
+def _ns(value: object) -> int | None:
+    """Return microseconds as nanoseconds; None if they are none, or beyond all times."""
+    number = _whole(value)
+    return number * _US if number is not None and number < _MOST_US else None
+
+
+@dataclass(frozen=True)
+class NcclInspectorReader:
+    """Reads a file or a folder of the Inspector's logs."""
+
+    name: str = _FORMAT
+
+    def sniff(self, path: Path) -> bool:
+        """Return whether a file, or one of the first of a folder, begins with a line of the plugin."""
+        return files.sniffed(path, SUFFIXES, is_inspector)
+
+    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+        """Read all files; one that cannot be read is noted, where there are others.
+
+        Raises:
+            NotATrace: no file can be read.
+            EmptyTrace: there is no call in them.
+            UnusableInput: it is not known of which rank a file is.
+        """
+        found, notes = files.each_read(path, files.called(path, SUFFIXES), calls_of, how)
+        world = _world(found)
+        for name, file in found.items():
+            file.rows, file.says_ranks = _ranked(file, world, how.rank_of.get(name))
+        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=True)
+        every = pl.concat(
+            file.rows
+            if file.says_ranks
+            else file.rows.with_columns(rank=pl.lit(ranks[name], pl.Int32))
+            for name, file in found.items()
+        )
+        facts = [*_facts(every)]
+        gaps = _gaps(every, found, how.rank_of, world)
+        members = _members(every)
+        _finish(found, every)
+        recognition = files.recognized(_FORMAT, found, gaps, *facts)
+        return files.joined(path, found, ranks, notes, recognition, members=members)
+
+
+def _world(found: Mapping[str, Calls]) -> str | None:
+    """Return the communicator whose ranks are those of the job: the largest, if it is in all files."""
+    groups = [
+        dict(file.rows.select("communicator", "members").iter_rows()) for file in found.values()
+    ]
+    most = max((size or 0 for sizes in groups for size in sizes.values()), default=0)
+    large = [{name for name, size in sizes.items() if size == most} for sizes in groups]
+    shared = set.intersection(*large) if large else set()
+    return min(shared, default=None)
+
+
+def _ranked(file: Calls, world: str | None, given: int | None) -> tuple[pl.DataFrame, bool]:
+    """Add ranks of the job to the calls of a file, and say whether they are known.
+
+    Of a process with several devices only calls of the largest communicator say whose they are.
+    """
+    rows = file.rows
+    if given is not None or world is None:
+        return rows, False
+    members = rows.filter(communicator=world)["member"].unique()
+    if len(members) == 1:
+        return rows.with_columns(rank=pl.lit(members[0], pl.Int32)), True
+    kept = rows.filter(communicator=world)
+    if kept.height < rows.height:
+        file.left_out["calls of a process with several devices, whose rank is not known"] += (
+            rows.height - kept.height
+        )
+    return kept.with_columns(rank="member"), True
+
+
+def _members(every: pl.DataFrame) -> dict[str, list[int]]:
+    found = every.group_by("communicator").agg(pl.col("rank").unique().sort())
+    return dict(found.iter_rows())
+
+
+def _finish(found: Mapping[str, Calls], every: pl.DataFrame) -> None:
+    """Put rows into words of `spans.build`, with ranks of the job and numbers of communicators."""
+    known = every.select("communicator", peer="member", of="rank").unique(["communicator", "peer"])
+    timed = every.filter(pl.col("op").is_in(COLLECTIVES), pl.col("status") == "closed")
+    numbers = (
+        timed.group_by("communicator", "op", "call")
+        .agg(pl.col("start_ns").min())
+        .sort("start_ns", "op")
+        .with_columns(seq=pl.int_range(pl.len()).over("communicator"))
+        .drop("start_ns")
+    )
+    for file in found.values():
+        of_calls = (pl.col("status") == "closed") & pl.col("call").is_not_null()
+        rows = file.rows.join(known, on=["communicator", "peer"], how="left", maintain_order="left")
+        rows = rows.join(
+            numbers, on=["communicator", "op", "call"], how="left", maintain_order="left"
+        )
+        named = (
+            pl.when(pl.col("called").is_in(["", "unknown"]))
+            .then("communicator")
+            .otherwise("called")
+        )
+        words = ("communicator", "op", "name", "host", "algorithm", "kind", "thread")
+        wanted = ("rank",) if file.says_ranks else ()
+        file.rows = rows.with_columns(
+            seq=pl.when(of_calls).then("seq"),
+            kind=pl.lit("reduction"),
+            thread=pl.format("communicator {}", named),
+            peer="of",
+        ).select(
+            *wanted, "start_ns", "end_ns", "bytes", "peer", "seq", "pid", "status",
+            pl.col(words).cast(pl.Categorical()),
+        )  # fmt: skip
+
+
+def _facts(every: pl.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield the bandwidth of each operation, and the rank with the lowest."""
+    of_rank = every.group_by("name", "rank").agg(pl.col("bandwidth").median(), calls=pl.len())
+    summed = every.group_by("name").agg(
+        pl.col("bandwidth").median(),
+        calls=pl.len(),
+        least=pl.col("bytes").min(),
+        most=pl.col("bytes").max(),
+    )
+    for name, median, calls, least, most in (
+        summed.sort("calls", descending=True).head(_LISTED).rows()
+    ):
+        if median is None or least is None:
+            continue
+        ranks = of_rank.filter(name=name).drop_nulls().sort("bandwidth", "rank")
+        slowest = (
+            f"; lowest on rank {ranks['rank'][0]}: {ranks['bandwidth'][0]:.1f} GB/s"
+            if ranks.height > 1
+            else ""
+        )
+        sizes = fmt.size(least) if least == most else f"{fmt.size(least)} to {fmt.size(most)}"
+        yield (
+            f"bus bandwidth of {name}",
+            f"median {median:.1f} GB/s of {fmt.count(calls, 'call')} with {sizes}{slowest}",
+        )
+
+
+def _gaps(
+    every: pl.DataFrame, found: Mapping[str, Calls], given: Mapping[str, int], world: str | None
+) -> Iterator[Gap]:
+    yield from files.cut_off(found, "Destroy communicators before the program ends.")
+    yield from files.ranks_unknown(found, given)
+    untimed = every.filter(status="estimated").height
+    if untimed:
+        yield Gap(
+            f"of {fmt.count(untimed, 'call')} it is not recorded when they ran",
+            "which rank others wait for; their times are made up of the moment of writing",
+            "Set NCCL_INSPECTOR_DUMP_VERBOSE=1.",
+        )
+    yield Gap(
+        "only calls of NCCL are recorded",
+        "what ranks did between their calls, and where steps begin",
+        "Record the run with 'tracelens record', or profile it with torch.profiler.",
+    )
+    lost = sum(sum(file.dropped.values()) for file in found.values())
+    if lost:
+        yield Gap(
+            f"{fmt.count(lost, 'call')} were overwritten before they were written",
+            "which calls they were",
+            "Raise NCCL_INSPECTOR_DUMP_COLL_RING_SIZE, or write more often.",
+        )
+    if world is not None:
+        yield Gap(
+            "ranks are those of the largest communicator",
+            "whether the job has more ranks",
+            "Give the files of all processes.",
+            decisive=False,
+        )
+    yield Gap(
+        "calls below NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8192, if it is not set) are not recorded",
+        "how much time small calls take",
+        "Set it to 0.",
+        decisive=False,
+    )

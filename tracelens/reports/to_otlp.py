@@ -1,0 +1,59 @@
+"""The report as OpenTelemetry's metrics: a line of OTLP/JSON, as collectors read and exporters send it.
+
+The gauges are those of the Prometheus text. Their names have no unit in them, which stands beside: a
+collector that writes them for Prometheus puts it back. Their time is that of writing, as a report has
+no date; a value that was not measured has no point. Sentences are metadata of the verdict, which tells
+series apart nowhere.
+Source: OTLP 1.x, "JSON Protobuf Encoding"; OpenTelemetry's "Prometheus and OpenMetrics Compatibility".
+"""
+
+from __future__ import annotations
+
+import json
+from time import time_ns
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.model.inert import clean
+from tracelens.reports.to_prometheus import HELP, gauges
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tracelens.model.result import Report
+
+__all__ = ["render"]
+
+_UNITS: Final = {"_seconds": "s", "_ratio": "1"}  # by the end of a gauge's name
+
+
+def render(report: Report) -> str:
+    """Write the report; names begin with ``tracelens.``."""
+    now = str(time_ns())
+    points: dict[str, list[dict[str, Any]]] = {}
+    for gauge in gauges(report):
+        point = {"timeUnixNano": now, "asDouble": float(gauge.value)}
+        if gauge.labels:
+            point["attributes"] = _attributes(dict(gauge.labels))
+        points.setdefault(gauge.name, []).append(point)
+    metrics = [_metric(name, HELP[name], points[name]) for name in HELP if name in points]
+    metrics[0]["metadata"] = _attributes({"headline": report.verdict.headline})
+    metrics[0]["metadata"] += _attributes(
+        {f"finding {place}": finding.sentence for place, finding in enumerate(report.findings)}
+    )
+    resource = {"attributes": _attributes({"service.name": "tracelens"})}
+    scoped = {"scope": {"name": "tracelens"}, "metrics": metrics}
+    return json.dumps({"resourceMetrics": [{"resource": resource, "scopeMetrics": [scoped]}]})
+
+
+def _metric(name: str, about: str, points: list[dict[str, Any]]) -> dict[str, Any]:
+    end = next((end for end in _UNITS if name.endswith(end)), "")
+    return {
+        "name": f"tracelens.{name.removesuffix(end)}",
+        "description": about,
+        "unit": _UNITS.get(end, ""),
+        "gauge": {"dataPoints": points},
+    }
+
+
+def _attributes(known: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"key": name, "value": {"stringValue": clean(text)}} for name, text in known.items()]

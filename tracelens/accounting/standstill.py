@@ -178,7 +178,10 @@ def _find_roots(calls: Sequence[OpenCall], counts: Counter[int]) -> list[Root]:
 
     An end is a rank that leads nowhere, or a circle that leads to no other rank.
     """
-    graph = _Graph.of_calls([call for call in calls if call.inside])
+    entered = [call for call in calls if call.inside]
+    if not entered:
+        return []
+    graph = _Graph.of_calls(entered)
     while (opened := graph.open_circle(counts)) is not None:
         graph = opened
     roots = []
@@ -220,9 +223,7 @@ class _Graph:
         ends = np.array(edges, np.int32).reshape(-1, 2)
         size = len(ranks) + len(calls)
         graph = coo_array((np.ones(len(ends), np.int8), ends.T), shape=(size, size))
-        part = (
-            connected_components(graph, connection="strong")[1] if size else np.zeros(0, np.int32)
-        )
+        part = connected_components(graph, connection="strong")[1]
         return cls(calls, number, ends, part)
 
     def find_ends(self) -> list[set[int]]:

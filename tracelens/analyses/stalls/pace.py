@@ -51,7 +51,9 @@ MAX_DEVIATION_RATIO_IF_RUN_DRIFTS: Final = 0.9
 MIN_RISE_OF_DRIFT: Final = 0.15
 # share of pairs of blocks: the later one must be slower in as many [chosen]
 MIN_SHARE_OF_RISING_PAIRS: Final = 0.85
-MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = 0.9  # share of ranks: as many must be slower later [chosen]
+MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = (
+    0.9  # share of ranks: half as much slower as the median rank [chosen]
+)
 MIN_SAVING_OF_SLOWDOWN: Final = 0.03  # of the job: a slowdown of less is not reported [policy]
 MIN_SAVING_OF_DRIFT: Final = 0.05  # of the job: a drift of less is not reported [chosen]
 # steps after the usual warm-up: what is slow from later on does not warm up [calibrate]
@@ -151,6 +153,12 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     slopes = (blocks[later] - blocks[earlier]) / (later - earlier)
     if np.mean(slopes > 0) < MIN_SHARE_OF_RISING_PAIRS:
         return None
+    levels = _levels_of_ranks(computed, np.arange(len(rows)) >= len(rows) // 2)
+    if levels is None:
+        return None
+    slower = levels[0] - levels[1]
+    if np.mean(slower > np.median(slower) / 2) < MIN_SHARE_OF_RANKS_THAT_DRIFT:
+        return None
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - few runs drift
 
     levels_of_blocks = isotonic_regression(blocks).x
@@ -158,10 +166,6 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     middles = (edges[:-1] + edges[1:] - 1) / 2
     rise = np.interp(np.arange(len(rows)), middles, levels_of_blocks) - begin
     if rise[-1] < MIN_RISE_OF_DRIFT * begin:
-        return None
-    half = len(rows) // 2
-    levels = _levels_of_ranks(computed, np.arange(len(rows)) >= half)
-    if levels is None or np.mean(levels[0] > levels[1]) < MIN_SHARE_OF_RANKS_THAT_DRIFT:
         return None
     uncertainty = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
     return Slowdown(rows, rise / (begin + rise), float(rise.mean()), uncertainty, drifts=True)

@@ -47,7 +47,7 @@ SUFFIXES: Final = tuple(
     for suffix in (".jsonl", ".json", ".otlp", ".pb", ".binpb")
     for packed in ("", ".gz")
 )
-_FORMAT: Final = "spans of OpenTelemetry"
+_FORMAT: Final = "trace of OpenTelemetry"
 _WHY: Final = "Resources do not say ranks ('nv.dl.rank' or 'tracelens.rank'), and there are several"
 _KEYS: Final = ("resourceSpans", "resource_spans", "batches")
 _SCOPES: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
@@ -663,9 +663,19 @@ def _gaps(found: Mapping[str, SpanFile], given: Mapping[str, int]) -> Iterator[G
         sorts += file.sorts
     yield from files.cut_off(found, "Shut the exporter down before the program ends.")
     yield from files.ranks_unknown(found, given)
+    numbered = any(_numbers_calls(file.rows) for file in found.values())
+    if not numbered:
+        missing = "spans of communication do not say which call they are"
+        yield Gap(
+            missing if sorts["reduction"] else "no span is called as communication is",
+            "which rank others wait for",
+            "Set tracelens.op, tracelens.communicator and tracelens.seq on spans of collectives, or "
+            "record the run with 'tracelens record'.",
+            hides_waits=not sorts["reduction"],
+        )
     yield Gap(
         "it is not recorded whether the program sampled its spans, or which of its ranks export any",
-        "what ranks without spans did, and what happened in steps without spans",
+        "what happened where no span was exported",
         "Export all ranks and all spans (Megatron-LM: MEGATRON_OTEL_RANK_STRATEGY=all_ranks).",
     )
     if not sorts["step"]:
@@ -680,16 +690,6 @@ def _gaps(found: Mapping[str, SpanFile], given: Mapping[str, int]) -> Iterator[G
             "which phase ranks compute in",
             "Call spans forward, backward and optimizer (Megatron-LM: MEGATRON_OTEL_SPAN_GROUPS=all).",
             decisive=False,
-        )
-    numbered = any(_numbers_calls(file.rows) for file in found.values())
-    if not numbered:
-        missing = "spans of communication do not say which call they are"
-        yield Gap(
-            missing if sorts["reduction"] else "no span is called as communication is",
-            "which rank others wait for",
-            "Set tracelens.op, tracelens.communicator and tracelens.seq on spans of collectives, or "
-            "record the run with 'tracelens record'.",
-            hides_waits=not sorts["reduction"],
         )
 
 

@@ -24,7 +24,7 @@ from tracelens.schema import gate
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT = "spans of OpenTelemetry"
+FORMAT = "trace of OpenTelemetry"
 
 
 def written(path: Path, content: bytes) -> Path:

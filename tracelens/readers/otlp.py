@@ -13,6 +13,7 @@ Sources: opentelemetry-proto 1.x; the file exporter's README (opentelemetry-coll
 from __future__ import annotations
 
 import re
+import zlib
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
@@ -156,7 +157,7 @@ def _first_bytes(path: Path) -> bytes:
     try:
         with opened(path) as file:
             return next(plain(file, _BEGIN_BYTES), b"")
-    except Exception:  # noqa: BLE001 - whatever it is, it is no such file
+    except (OSError, EOFError, NotATrace, zlib.error):
         return b""
 
 
@@ -251,7 +252,7 @@ def _json_span(span: dict[str, Any]) -> _Span:
         _attributes(span),
         (trace, _word(span.get("spanId") or span.get("span_id"))),
         (trace, parent) if parent else None,
-        code in {_ERROR, "STATUS_CODE_ERROR"},
+        str(code) in {str(_ERROR), "STATUS_CODE_ERROR"},
         [
             _Event(_word(event.get("name")), _whole(event.get("timeUnixNano")), _attributes(event))
             for event in _objects(span.get("events"))
@@ -339,9 +340,7 @@ def _content(path: Path, found: SpanFile) -> bytes:
                 size += len(part)
                 refuse_beyond("document", size)
                 parts.append(part)
-        except Exception as error:  # of zlib, or EOFError
-            if isinstance(error, NotATrace):
-                raise
+        except (EOFError, zlib.error) as error:
             found.cut, found.damage = True, f"it cannot be decompressed to its end ({error})"
     return b"".join(parts)
 

@@ -87,13 +87,13 @@ def _row(event: Event | object, found: Exported) -> dict[str, Any]:
     if not isinstance(event, dict):
         found.unusable += 1
         return {}
-    phase, own, args = event.get("ph"), event.get("tracelens"), event.get("args")
+    phase, own, args = _text(event.get("ph")), event.get("tracelens"), event.get("args")
     pid, args = _whole(event.get("pid")), args if isinstance(args, dict) else {}
     if phase == "M":
         _name(event, args, pid, found)
     if phase in _DRAWN or not isinstance(own, dict) or "again" in own:
         sort = "frames of sampled stacks" if phase == "X" and own is None else "what is drawn again"
-        found.left_out[_DRAWN.get(phase, sort) if isinstance(phase, str) else sort] += 1
+        found.left_out[_DRAWN.get(phase or "", sort)] += 1
         return {}
     start, length = _ns(event.get("ts")), _ns(event.get("dur"))
     name = _text(event.get("name"))
@@ -115,7 +115,7 @@ def _row(event: Event | object, found: Exported) -> dict[str, Any]:
         "value": float(value) if isinstance(value, int | float) else None,
         "kind": _text(event.get("cat")),
         "name": name,
-        "type": {"i": "instant", "C": "counter"}.get(phase, "span"),
+        "type": {"i": "instant", "C": "counter"}.get(phase or "", "span"),
         "thread": None if thread is None else str(thread),
     }
 

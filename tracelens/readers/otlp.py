@@ -13,6 +13,7 @@ Sources: opentelemetry-proto 1.x; the file exporter's README (opentelemetry-coll
 from __future__ import annotations
 
 import re
+import zlib
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ SUFFIXES: Final = tuple(
     for suffix in (".jsonl", ".json", ".otlp", ".pb", ".binpb")
     for packed in ("", ".gz")
 )
-_FORMAT: Final = "spans of OpenTelemetry"
+_FORMAT: Final = "trace of OpenTelemetry"
 _WHY: Final = "Resources do not say ranks ('nv.dl.rank' or 'tracelens.rank'), and there are several"
 _KEYS: Final = ("resourceSpans", "resource_spans", "batches")
 _SCOPES: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
@@ -156,7 +157,7 @@ def _first_bytes(path: Path) -> bytes:
     try:
         with opened(path) as file:
             return next(plain(file, _BEGIN_BYTES), b"")
-    except Exception:  # noqa: BLE001 - whatever it is, it is no such file
+    except (OSError, EOFError, NotATrace, zlib.error):
         return b""
 
 
@@ -251,7 +252,7 @@ def _json_span(span: dict[str, Any]) -> _Span:
         _attributes(span),
         (trace, _word(span.get("spanId") or span.get("span_id"))),
         (trace, parent) if parent else None,
-        code in {_ERROR, "STATUS_CODE_ERROR"},
+        str(code) in {str(_ERROR), "STATUS_CODE_ERROR"},
         [
             _Event(_word(event.get("name")), _whole(event.get("timeUnixNano")), _attributes(event))
             for event in _objects(span.get("events"))
@@ -339,9 +340,7 @@ def _content(path: Path, found: SpanFile) -> bytes:
                 size += len(part)
                 refuse_beyond("document", size)
                 parts.append(part)
-        except Exception as error:  # of zlib, or EOFError
-            if isinstance(error, NotATrace):
-                raise
+        except (EOFError, zlib.error) as error:
             found.cut, found.damage = True, f"it cannot be decompressed to its end ({error})"
     return b"".join(parts)
 
@@ -663,9 +662,19 @@ def _gaps(found: Mapping[str, SpanFile], given: Mapping[str, int]) -> Iterator[G
         sorts += file.sorts
     yield from files.cut_off(found, "Shut the exporter down before the program ends.")
     yield from files.ranks_unknown(found, given)
+    numbered = any(_numbers_calls(file.rows) for file in found.values())
+    if not numbered:
+        missing = "spans of communication do not say which call they are"
+        yield Gap(
+            missing if sorts["reduction"] else "no span is called as communication is",
+            "which rank others wait for",
+            "Set tracelens.op, tracelens.communicator and tracelens.seq on spans of collectives, or "
+            "record the run with 'tracelens record'.",
+            hides_waits=not sorts["reduction"],
+        )
     yield Gap(
         "it is not recorded whether the program sampled its spans, or which of its ranks export any",
-        "what ranks without spans did, and what happened in steps without spans",
+        "what happened where no span was exported",
         "Export all ranks and all spans (Megatron-LM: MEGATRON_OTEL_RANK_STRATEGY=all_ranks).",
     )
     if not sorts["step"]:
@@ -680,16 +689,6 @@ def _gaps(found: Mapping[str, SpanFile], given: Mapping[str, int]) -> Iterator[G
             "which phase ranks compute in",
             "Call spans forward, backward and optimizer (Megatron-LM: MEGATRON_OTEL_SPAN_GROUPS=all).",
             decisive=False,
-        )
-    numbered = any(_numbers_calls(file.rows) for file in found.values())
-    if not numbered:
-        missing = "spans of communication do not say which call they are"
-        yield Gap(
-            missing if sorts["reduction"] else "no span is called as communication is",
-            "which rank others wait for",
-            "Set tracelens.op, tracelens.communicator and tracelens.seq on spans of collectives, or "
-            "record the run with 'tracelens record'.",
-            hides_waits=not sorts["reduction"],
         )
 
 

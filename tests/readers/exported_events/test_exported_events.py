@@ -84,6 +84,7 @@ def test_a_file_that_was_cut_off(tmp_path: Path) -> None:
         {"pid": 99},
         {"pid": [1]},
         {"name": None},
+        {"ph": ["X"], "tracelens": {"thread": 0}},
     ],
     ids=str,
 )

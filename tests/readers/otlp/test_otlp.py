@@ -24,7 +24,7 @@ from tracelens.schema import gate
 if TYPE_CHECKING:
     from pathlib import Path
 
-FORMAT = "spans of OpenTelemetry"
+FORMAT = "trace of OpenTelemetry"
 
 
 def written(path: Path, content: bytes) -> Path:
@@ -193,6 +193,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture
         {"name": ""},
         {"name": 7},
         {"startTimeUnixNano": {"a": 1}},
+        {"name": ["a"], "status": {"code": [2]}, "spanId": [], "events": 7, "attributes": {}},
     ],
 )
 def test_spans_that_cannot_be_are_counted(change: dict[str, object], tmp_path: Path) -> None:

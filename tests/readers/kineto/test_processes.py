@@ -66,7 +66,7 @@ def opened(folder: Path, content: dict[str, Any]) -> tl.Trace:
 def test_merged_profiles_are_the_run_of_their_files(tmp_path: Path) -> None:
     """The verdict is the same, and each device computed as long."""
     (tmp_path / "files").mkdir()
-    write_ranks(tmp_path / "files", lambda rank: profile_of(rank))
+    write_ranks(tmp_path / "files", profile_of)
     separate = tl.open(tmp_path / "files")
     together = opened(tmp_path, named(merged(), {100: "rank 0", 200: "rank 1"}))
     assert busy(together) == busy(separate)

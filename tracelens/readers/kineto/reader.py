@@ -21,6 +21,7 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import looks_like_events
 from tracelens.readers.files import note_assumed_rank, note_ranks_of_devices
+from tracelens.readers.jobs import RankFile, check_one_job
 from tracelens.readers.kineto.collectives import group_name, groups_of
 from tracelens.readers.kineto.columns import read_events
 from tracelens.readers.kineto.gaps import gaps_of
@@ -66,6 +67,10 @@ class KinetoReader:
         tables, notes = _tables(path, how)
         tables, repeated = _without_repeats(tables, _ranks_of(tables, how.rank_of))
         ranks = _ranks_of(tables, how.rank_of)
+        check_one_job(
+            RankFile(table.label, rank, table.world, table.first_ns, table.last_ns)
+            for table, rank in zip(tables, ranks, strict=True)
+        )
         notes += [*repeated, *_assumed(tables, how.rank_of), *_without_kernels(tables, ranks)]
         world = max([max(ranks) + 1, *(table.world for table in tables)])
         parts: list[pl.DataFrame] = []

@@ -25,12 +25,13 @@ from tracelens.model.recognition import joined
 from tracelens.model.trace import OF_PROCESSES, Trace
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
+from tracelens.readers.jobs import RankFile, check_one_job
 from tracelens.readers.links import inside
 from tracelens.remote.address import is_remote
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
     from tracelens.model.trace import Moved
@@ -364,10 +365,13 @@ def _join(traces: Sequence[Trace]) -> Trace:
 
     Raises:
         InvalidArgument: a rank was recorded in two of them.
+        UnusableInput: they are of different jobs.
     """
     if len(traces) == 1:
         return traces[0]
     _check_ranks(traces)
+    if all(trace.recognition for trace in traces):
+        check_one_job(one for trace in traces for one in _files_of_ranks(trace))
     offsets = [sum(t.processes.height for t in traces[:place]) for place in range(len(traces))]
     numbered: dict[str, Any] = {
         name: pl.concat([_after(getattr(t, name), n) for t, n in zip(traces, offsets, strict=True)])
@@ -417,6 +421,15 @@ def _check_ranks(traces: Sequence[Trace]) -> None:
                     "different ranks can be joined; convert them one by one."
                 )
             owner[role, rank] = trace.path
+
+
+def _files_of_ranks(trace: Trace) -> Iterator[RankFile]:
+    """Yield the file of each rank; a world no larger than its last rank is not known to be the job's."""
+    last = trace.processes["rank"].max()
+    columns = trace.processes.select("file", "rank", "world", "first_ns", "last_ns")
+    for file, rank, world, first_ns, last_ns in columns.rows():
+        is_said = isinstance(last, int) and world > last + 1
+        yield RankFile(file, rank, world if is_said else 0, first_ns, last_ns)
 
 
 def _joined_communicators(traces: Sequence[Trace]) -> pl.DataFrame:

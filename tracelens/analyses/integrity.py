@@ -197,7 +197,7 @@ def _missing(trace: Trace) -> list[Finding]:
         known = {*trace.communicators["ranks"].explode().drop_nulls()}
     asked = filter(trace.choice.has_rank, {*range(expected), *known})
     absent = sorted({*asked} - {*trace.workers["rank"]})
-    if not absent:
+    if not absent or trace.workers.height == 1:  # one rank is looked at alone: the scope says so
         return []
     listed = _some([*map(str, absent)])
     plural = "s" if len(absent) > 1 else ""

@@ -92,7 +92,8 @@ def add_trace(
         "--rank-of",
         action="append",
         metavar="FILE=RANK",
-        help="of which rank a file is that does not say so itself; again for each",
+        help="of which rank a file is that does not say so itself, or a process of a file "
+        "(FILE:PROCESS=RANK); again for each",
     )
     add_limit(parser)
 

@@ -1,7 +1,7 @@
 """Files of other tools that do not say their rank: which there are, and which rank each is of.
 
-A file alone is shown as rank 0, and the verdict stays open; of several the user says it. A damaged
-file becomes a note where there are others.
+A file alone is shown as rank 0 of an unknown world; of several the user says it. A damaged file becomes
+a note where there are others.
 """
 
 from __future__ import annotations
@@ -30,11 +30,14 @@ if TYPE_CHECKING:
     from tracelens.readers.event_stream import EventStream
 
 __all__ = [
+    "RANK_UNKNOWN",
     "ReadFile",
     "called",
     "cut_off",
     "each_read",
     "joined",
+    "note_assumed_rank",
+    "note_ranks_of_devices",
     "one_a_rank",
     "python_alone",
     "ranks_given",
@@ -44,6 +47,12 @@ __all__ = [
 ]
 
 Found = TypeVar("Found")
+RANK_UNKNOWN: Final = Gap(
+    "the file does not say of which rank it is",
+    "what other ranks did, and which one is slow",
+    "Give the files of all processes, each with --rank-of FILE=RANK.",
+    decisive=False,
+)
 _SHOWN: Final = 3
 _LISTED: Final = 12
 _SNIFFED: Final = 8  # files of a folder; the first may be damaged
@@ -143,7 +152,11 @@ def joined(
         path.name,
         once=True,
         unusable={lacking("start_ns"): unusable} if unusable else {},
-        notes=[*notes, *(note for name, file in found.items() for note in _damaged(name, file))],
+        notes=[
+            *notes,
+            *(note for name, file in found.items() for note in _damaged(name, file)),
+            *(note_assumed_rank(name) for name in found if RANK_UNKNOWN in recognition.gaps),
+        ],
         members=members or {},
         recognition=recognition,
     )
@@ -223,11 +236,28 @@ def one_a_rank(ranks: Mapping[str, int]) -> Mapping[str, int]:
 def ranks_unknown(found: Mapping[str, ReadFile], given: Mapping[str, int]) -> Iterator[Gap]:
     """Yield what is not known where neither a file nor the user says its rank."""
     if any(not file.says_ranks and name not in given for name, file in found.items()):
-        yield Gap(
-            "the file does not say of which rank it is",
-            "what other ranks did, and which one is slow",
-            "Give the files of all processes, each with --rank-of FILE=RANK.",
-        )
+        yield RANK_UNKNOWN
+
+
+def note_assumed_rank(file: str, reason: str = "") -> Note:
+    """Return that a file which says no rank, for a reason, is shown as rank 0."""
+    why = f" ({reason})" if reason else ""
+    return Note(
+        file,
+        f"'{file}' does not say of which rank it is{why}: it is shown as rank 0 of an unknown world; "
+        f"--rank-of {file}=RANK says another.",
+        "assumed",
+    )
+
+
+def note_ranks_of_devices(file: str, process: str) -> Note:
+    """Return that processes of a file are numbered by their devices."""
+    return Note(
+        file,
+        f"The processes of '{file}' do not say which ranks they are: each is the rank with the number "
+        f"of its device; --rank-of {file}:{process}=RANK says another.",
+        "assumed",
+    )
 
 
 def cut_off(found: Mapping[str, ReadFile], advice: str) -> Iterator[Gap]:

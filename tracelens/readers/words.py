@@ -12,7 +12,7 @@ from typing import Final
 
 from tracelens.schema.vocabulary import KINDS, OPS, ROLES
 
-__all__ = ["Meaning", "kernel_meaning", "meaning", "normal", "role", "step_number"]
+__all__ = ["Meaning", "kernel_meaning", "meaning", "normal", "rank_in_name", "role", "step_number"]
 
 
 _KIND_SYNONYMS: Final[dict[str, str]] = {
@@ -69,6 +69,11 @@ _COLLECTIVE_KERNEL = re.compile(
     r"(allreduce|reducescatter|allgather|broadcast|reduce|sendrecv)"
 )
 _STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ ._#:-]*(\d{1,9})$")
+# A process's rank in its name, and words in front of "rank" that make it one of something smaller.
+_RANK: Final = re.compile(
+    r"(?i)(?:^worker|(?:\b|_)(?:(?P<of>[a-z]+)[ _-])?rank)[ #:=_-]*(?P<rank>\d{1,6})(?!\w)"
+)
+_RANKS_OF_PARTS: Final = frozenset(("local", "node", "group", "tp", "dp", "pp", "ep", "cp"))
 _SEPARATOR = re.compile(r"[\W_]+")
 _NUMBER = re.compile(r"\d+$")
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
@@ -108,6 +113,14 @@ def step_number(word: str) -> int | None:
     """Return which step a range called so is, as ``train step 12``; None where it names none."""
     found = _STEP.match(word)
     return int(found[1]) if found else None
+
+
+def rank_in_name(name: str) -> int | None:
+    """Return which rank a process called so is, as ``rank 3`` or ``worker 3``; None if it says none."""
+    found = _RANK.search(name)
+    if not found or (found["of"] or "").casefold() in _RANKS_OF_PARTS:
+        return None
+    return int(found["rank"])
 
 
 def meaning(word: str) -> Meaning | None:

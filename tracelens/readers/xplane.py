@@ -296,6 +296,7 @@ def _gaps(
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             "Put each step into jax.profiler.StepTraceAnnotation('train', step_num=N).",
+            decisive=len(profiles) > 1,
         )
     if not kinds & {"forward", "backprop", "update"}:
         yield Gap(

@@ -54,6 +54,7 @@ def _missing_ranks(trace: Trace) -> Iterator[Gap]:
             f"only {fmt.listing('rank', present)} of {trace.expected_ranks:,} {verb} here",
             "which rank others wait for",
             "Give the files of all ranks, in one folder.",
+            decisive=len(present) > 1,  # one rank shows where its own time goes
         )
 
 

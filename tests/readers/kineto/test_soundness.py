@@ -178,15 +178,22 @@ def test_windows_may_touch(tmp_path: Path, healthy: Report) -> None:
     assert devices(report) == devices(healthy)
 
 
-def test_merged_profiles_are_refused(tmp_path: Path) -> None:
+def test_merged_profiles_are_asked_about(tmp_path: Path) -> None:
+    """Each process is named, and read as the file of its rank is once the user says which it is."""
+
     def merged(_rank: int) -> dict[str, Any]:
         profiles = [gpu_profile(rank)["traceEvents"] for rank in (0, 1)]
         other = [one | {"pid": 200} for one in profiles[1]]
         return gpu_profile(0) | {"traceEvents": [*profiles[0], *other]}
 
     write_ranks(tmp_path, merged, ranks=1)
-    with pytest.raises(UnusableInput, match=r"holds the steps of 2 processes \(100 and 200\)"):
+    (file,) = tmp_path.iterdir()
+    with pytest.raises(UnusableInput, match=rf"--rank-of {file.name}:100=0, once for each"):
         tl.open(tmp_path)
+    with pytest.raises(UnusableInput, match="holds no process 300: there are 100 and 200"):
+        tl.open(tmp_path, rank_of={f"{file.name}:300": 0})
+    trace = tl.open(tmp_path, rank_of={f"{file.name}:100": 0, f"{file.name}:200": 1})
+    assert trace.steps.group_by("rank").len().sort("rank").rows() == [(0, 20), (1, 20)]
 
 
 def test_the_split_is_that_of_the_kernels(healthy: Report) -> None:

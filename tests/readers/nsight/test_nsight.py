@@ -48,9 +48,11 @@ def test_clover() -> None:
 
 @needs_files
 def test_clover_says_no_rank() -> None:
-    """It is asked for, with what to write."""
-    with pytest.raises(UnusableInput, match=r"--rank-of clover\.sqlite=0"):
-        NsightReader().read(NSIGHT / "clover.sqlite")
+    """It is rank 0 of an unknown world, which is said."""
+    trace = tl.open(NSIGHT / "clover.sqlite")
+    assert trace.processes["rank"].to_list() == [0]
+    (note,) = [note for note in trace.notes if note.kind == "assumed"]
+    assert "--rank-of clover.sqlite=RANK says another" in note.sentence
 
 
 @needs_files
@@ -72,10 +74,58 @@ def test_saxpy() -> None:
 
 @needs_files
 def test_what_is_not_known_is_no_health() -> None:
-    """No step is marked, so the run may not be called healthy."""
+    """Half of the time has no range, so the run may not be called healthy."""
     report = tl.analyze(tl.open(NSIGHT / "saxpy.sqlite"))
     assert report.verdict.state == "inconclusive"
-    assert "no step is marked" in report.verdict.headline
+    assert report.verdict.headline.startswith("INCONCLUSIVE: 50 % of the time is uninstrumented")
+    assert "how steps differ" in report.verdict.scope
+
+
+def unranked(rank: int) -> Export:
+    """Return a training whose file does not say its rank; its process is 100 and the rank."""
+    export = training(rank)
+    export.rank = None
+    return export
+
+
+def two_processes(tmp_path: Path, *, devices: tuple[int, int]) -> Path:
+    """Write one file with the kernels of two processes of torchrun."""
+    first, second = (unranked(rank) for rank in (0, 1))
+    file = first.write(tmp_path / "both.sqlite")
+    other = second.write(tmp_path / "other")
+    with sqlite3.connect(file) as database:
+        database.execute("attach ? as other", (str(other),))
+        for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
+            database.execute(f"insert into {table} select * from other.{table}")  # noqa: S608 - names are ours
+        for pid, device in zip((100, 101), devices, strict=True):
+            database.execute(
+                "update CUPTI_ACTIVITY_KIND_KERNEL set deviceId = ? where globalPid = ?",
+                (device, pid << 24),
+            )
+    other.unlink()
+    return file
+
+
+def test_processes_of_one_file_are_the_ranks_of_their_devices(tmp_path: Path) -> None:
+    trace = tl.open(two_processes(tmp_path, devices=(1, 0)))
+    assert trace.processes.select("pid", "rank").sort("pid").rows() == [(100, 1), (101, 0)]
+    (note,) = [note for note in trace.notes if note.kind == "assumed"]
+    assert "each is the rank with the number of its device" in note.sentence
+
+
+def test_processes_of_one_device_are_asked_for_one_by_one(tmp_path: Path) -> None:
+    file = two_processes(tmp_path, devices=(0, 0))
+    with pytest.raises(UnusableInput, match=r"--rank-of both\.sqlite:100=0, once for each"):
+        tl.open(file)
+    trace = tl.open(file, rank_of={"both.sqlite:100": 3, "both.sqlite:101": 2})
+    assert trace.processes.select("pid", "rank").sort("pid").rows() == [(100, 3), (101, 2)]
+
+
+def test_a_launcher_s_variable_says_the_rank(tmp_path: Path) -> None:
+    file = unranked(0).write(tmp_path / "one.sqlite")
+    with sqlite3.connect(file) as database:
+        database.execute("insert into TARGET_INFO_SYSTEM_ENV values ('RANK', '5')")
+    assert tl.open(file).processes["rank"].to_list() == [5]
 
 
 def written(folder: Path, slow: int | None) -> Path:

@@ -150,13 +150,13 @@ def test_metrics_are_counted_and_not_read(tmp_path: Path) -> None:
     assert dict(trace.recognition.left_out) == {"events Metric": 5}
 
 
-def test_a_process_without_mpi_is_asked_for(tmp_path: Path) -> None:
-    """It is not taken for rank 0."""
+def test_a_process_without_mpi_is_rank_0_unless_the_user_says_another(tmp_path: Path) -> None:
     rank = Rank()
     rank.region(0, MS, "step 0")
     anchor = write(tmp_path / "run", [rank], mpi=False, names=("python",))
-    with pytest.raises(UnusableInput, match=r"--rank-of traces\.otf2=0"):
-        Otf2Reader().read(anchor)
+    alone = Otf2Reader().read(anchor)
+    assert alone.processes["rank"].to_list() == [0]
+    assert "assumed" in {note.kind for note in alone.notes}
     trace = Otf2Reader().read(anchor, Reading(rank_of={"traces.otf2": 3}))
     assert trace.processes["rank"].to_list() == [3]
 

@@ -89,7 +89,9 @@ class EventTable:
     `calls` are the arguments of events that name a collective, or may say how large one is. `left_out`
     counts events that are read but become no row, by what they are; `unusable` those without a name or a
     time, and `negative` those that end before they begin. `impossible` are sentences on rows that were
-    left out. `threads` and `processes` are names.
+    left out. `threads` and `processes` are names. Where a file holds several processes, `process` is the
+    one that the rows are of; `said_rank` is its rank, as its name, its collectives or, with
+    `is_rank_of_device`, its device say.
     """
 
     path: Path
@@ -108,6 +110,14 @@ class EventTable:
     lost_facts: bool = False  # what stands beside its events is no JSON
     impossible: list[str] = field(default_factory=list)
     lost_kernels: LostKernels = LostKernels()
+    process: str | None = None
+    said_rank: int | None = None
+    is_rank_of_device: bool = False
+
+    @property
+    def label(self) -> str:
+        """What `--rank-of` calls it: a file, or a process of one."""
+        return self.path.name if self.process is None else f"{self.path.name}:{self.process}"
 
     @property
     def first_ns(self) -> int:
@@ -137,8 +147,9 @@ class EventTable:
 
     @property
     def rank(self) -> int | None:
-        """The rank that the file says it is of."""
-        return _below(self.distributed.get("rank"), MOST_RANKS)
+        """The rank that the file says it is of; of several processes none is the file's."""
+        of_file = None if self.process else _below(self.distributed.get("rank"), MOST_RANKS)
+        return self.said_rank if of_file is None else of_file
 
     @property
     def world(self) -> int:

@@ -33,7 +33,7 @@ _OF_CALLS: Final = (
     *("Input type", "dtype", "In msg nelems", "Out msg nelems", "Group size"),
     *("Process Group Name", "Process Group ID", "Process Group Description", "Process Group Ranks"),
     *("Global rank start", "Global rank stride", "Src Rank", "Dst Rank"),
-    *("Seq", "seq", "Sequence", "Sequence Number"),
+    *("Seq", "seq", "Sequence", "Sequence Number", "Rank"),
 )
 # What it says of a collective.
 _ATTRIBUTES: Final = {

@@ -8,11 +8,12 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
+from tracelens.readers.files import RANK_UNKNOWN
 from tracelens.readers.kineto.rank_rows import UNKNOWN_GROUP
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from tracelens.readers.kineto.columns import EventTable
     from tracelens.readers.kineto.windows import Shifts
@@ -28,12 +29,20 @@ _WAITS: Final = "which rank others wait for"
 
 
 def gaps_of(
-    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int], shifts: Shifts
+    rows: pl.DataFrame,
+    tables: Sequence[EventTable],
+    ranks: Sequence[int],
+    shifts: Shifts,
+    given: Collection[str],
 ) -> tuple[Gap, ...]:
-    """Return what is missing in the rows of all files, the most important first."""
+    """Return what is missing in the rows of all files, the most important first.
+
+    `given` are the files, or processes of one, whose rank the user says.
+    """
     return tuple(
         gap
         for found in (
+            _unknown_ranks(tables, given),
             _unknown_format(tables),
             _damage(tables),
             _records(tables),
@@ -45,6 +54,11 @@ def gaps_of(
         )
         for gap in found
     )
+
+
+def _unknown_ranks(tables: Sequence[EventTable], given: Collection[str]) -> Iterator[Gap]:
+    if any(table.rank is None and table.label not in given for table in tables):
+        yield RANK_UNKNOWN
 
 
 def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:

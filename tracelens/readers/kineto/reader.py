@@ -1,6 +1,7 @@
 """The reader for trace events in JSON, above all torch.profiler's: a raw `Trace`, of a file a rank.
 
-Which rank a file is of stands in its `distributedInfo`, or is said by the user: it is never guessed.
+Which rank a file is of stands in its `distributedInfo`, or is said by the user; a file alone that says
+none is rank 0 of an unknown world. A file may hold several processes, each of a rank.
 Several files of one rank are one rank if their times do not overlap, as those of several profiled
 windows.
 """
@@ -19,10 +20,13 @@ from tracelens.model.trace import Note
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import looks_like_events
+from tracelens.readers.files import note_assumed_rank, note_ranks_of_devices
+from tracelens.readers.jobs import RankFile, check_one_job
 from tracelens.readers.kineto.collectives import group_name, groups_of
 from tracelens.readers.kineto.columns import read_events
 from tracelens.readers.kineto.gaps import gaps_of
 from tracelens.readers.kineto.matching import numbered
+from tracelens.readers.kineto.processes import split_processes
 from tracelens.readers.kineto.rank_rows import rows_of
 from tracelens.readers.kineto.soundness import drop_impossible, find_lost_kernels
 from tracelens.readers.kineto.windows import keep_steps, steps_of_all
@@ -63,7 +67,11 @@ class KinetoReader:
         tables, notes = _tables(path, how)
         tables, repeated = _without_repeats(tables, _ranks_of(tables, how.rank_of))
         ranks = _ranks_of(tables, how.rank_of)
-        notes += [*repeated, *_without_kernels(tables, ranks)]
+        check_one_job(
+            RankFile(table.label, rank, table.world, table.first_ns, table.last_ns)
+            for table, rank in zip(tables, ranks, strict=True)
+        )
+        notes += [*repeated, *_assumed(tables, how.rank_of), *_without_kernels(tables, ranks)]
         world = max([max(ranks) + 1, *(table.world for table in tables)])
         parts: list[pl.DataFrame] = []
         members: dict[str, Sequence[int]] = {}
@@ -90,7 +98,7 @@ class KinetoReader:
             once=True,
             notes=[*notes, *_renumbered(shifts), *kept],
             members=members,
-            recognition=_recognition(rows, tables, ranks, shifts),
+            recognition=_recognition(rows, tables, ranks, shifts, how.rank_of),
         )
         return spans.build(rows.drop("issued_ns"), origin).with_(path=path)
 
@@ -112,10 +120,9 @@ def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
             how.progress(done, len(files))
         try:
             check_inside(file, path)
-            table = read_events(file)
-            _refuse_merged(table)
-            table.impossible = drop_impossible(table)
-            tables.append(table)
+            for table in split_processes(read_events(file), how.rank_of):
+                table.impossible = drop_impossible(table)
+                tables.append(table)
         except (NotATrace, OSError) as error:
             reason = str(error)
             sentence = reason if reason.startswith("'") else f"'{file}' cannot be read: {reason}."
@@ -129,23 +136,6 @@ def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
     for table in tables:
         notes += _damaged(table)
     return tables, notes
-
-
-def _refuse_merged(table: EventTable) -> None:
-    """Refuse a file with the profiles of several processes.
-
-    Raises:
-        UnusableInput: it is one.
-    """
-    name = pl.col("name").cast(pl.String).str.starts_with("ProfilerStep")
-    marks = table.rows.filter(name, pl.col("category") == "annotation")
-    processes = marks["pid"].cast(pl.String).drop_nulls().unique().sort().to_list()
-    if len(processes) > 1:
-        raise UnusableInput(
-            f"'{table.path.name}' holds the steps of {len(processes)} processes "
-            f"({fmt.series(processes[:_SHOWN])}): several profiles were merged into one file. Give the "
-            "file of each rank instead."
-        )
 
 
 def _damaged(table: EventTable) -> list[Note]:
@@ -179,9 +169,11 @@ def _ranks_of(tables: Sequence[EventTable], given: Mapping[str, int]) -> list[in
     Raises:
         UnusableInput: it is not known.
     """
-    ranks = [given.get(table.path.name, table.rank) for table in tables]
+    ranks = [given.get(table.label, table.rank) for table in tables]
     unknown = [table for table, rank in zip(tables, ranks, strict=True) if rank is None]
-    silent = [table.path.name for table in unknown]
+    silent = [table.label for table in unknown]
+    if len(tables) == 1 and silent:
+        return [0]
     if silent:
         shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
         more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
@@ -189,18 +181,30 @@ def _ranks_of(tables: Sequence[EventTable], given: Mapping[str, int]) -> list[in
         raise UnusableInput(
             f"{shown}{more} {plural[0]} not say of which rank {plural[1]} "
             f"({_why_unknown(unknown[0])}): say so with --rank-of {silent[0]}=0"
-            + (", once for each file." if len(silent) > 1 else ", with the rank that it is of.")
+            + (", once for each." if len(silent) > 1 else ", with the rank that it is of.")
         )
     return [rank for rank in ranks if rank is not None]
 
 
 def _why_unknown(table: EventTable) -> str:
     """Return why a file does not say its rank."""
+    if table.process:
+        return "several processes are in one file, and neither their names nor their devices say it"
     if table.lost_facts:
         return "what stands beside its events is not JSON, so distributedInfo cannot be read"
     if table.distributed:
         return "its distributedInfo has no valid rank"
     return "no distributedInfo: torch.distributed was not in use, or the profiler is an old one"
+
+
+def _assumed(tables: Sequence[EventTable], given: Mapping[str, int]) -> Iterator[Note]:
+    """Note which ranks the files do not say."""
+    for table in tables:
+        if table.rank is None and table.label not in given:
+            yield note_assumed_rank(table.path.name, _why_unknown(table))
+    by_device = [table for table in tables if table.is_rank_of_device and table.label not in given]
+    if by_device:
+        yield note_ranks_of_devices(by_device[0].path.name, by_device[0].process or "")
 
 
 def _without_repeats(
@@ -219,16 +223,16 @@ def _without_repeats(
         table, before = tables[at], earlier.get(ranks[at])
         if before is not None and table.rows.equals(before.rows):
             sentence = (
-                f"'{table.path.name}' repeats '{before.path.name}', all {table.events:,} events: it "
+                f"'{table.label}' repeats '{before.label}', all {table.events:,} events: it "
                 "counts once."
             )
             notes.append(Note(table.path.name, sentence, "dropped"))
             continue
         if before is not None and table.first_ns <= before.last_ns:
             raise UnusableInput(
-                f"'{before.path.name}' and '{table.path.name}' are both of rank {ranks[at]}, at the "
+                f"'{before.label}' and '{table.label}' are both of rank {ranks[at]}, at the "
                 "same time: leave one out, or say of which rank it is with --rank-of "
-                f"{table.path.name}=RANK."
+                f"{table.label}=RANK."
             )
         earlier[ranks[at]] = table
         kept.append(table)
@@ -292,7 +296,11 @@ def _renumbered(shifts: Shifts) -> Iterator[Note]:
 
 
 def _recognition(
-    rows: pl.DataFrame, tables: Sequence[EventTable], ranks: Sequence[int], shifts: Shifts
+    rows: pl.DataFrame,
+    tables: Sequence[EventTable],
+    ranks: Sequence[int],
+    shifts: Shifts,
+    given: Collection[str],
 ) -> Recognition:
     """Return what was made of the files."""
     left_out: dict[str, int] = {}
@@ -312,7 +320,7 @@ def _recognition(
         format="trace in Chrome's event format" if every else "profile by torch.profiler",
         found=(("events", f"{events:,}: {listed}"),),
         left_out=tuple((what, count) for what, count in left_out.items() if count),
-        gaps=gaps_of(rows, tables, sorted(set(ranks)), shifts),
+        gaps=gaps_of(rows, tables, sorted(set(ranks)), shifts, given),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import polars as pl
 
@@ -13,9 +13,10 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.files import RANK_UNKNOWN, note_assumed_rank, note_ranks_of_devices
 from tracelens.readers.links import inside
 from tracelens.readers.nsight.database import MAGIC, opened
-from tracelens.readers.nsight.rows import Profile, profile_of
+from tracelens.readers.nsight.rows import STREAMS_OF_A_DEVICE, Profile, profile_of
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import beginning
 
@@ -30,6 +31,8 @@ __all__ = ["SUFFIXES", "NsightReader"]
 SUFFIXES: Final = (".sqlite", ".sqlite3", ".db")
 _MARKS: Final = ("StringIds", "TARGET_INFO_SYSTEM_ENV", "CUPTI_ACTIVITY_KIND_KERNEL", "NVTX_EVENTS")
 _FEWEST_MARKS: Final = 2  # tables that a file of Nsight Systems has
+
+Number = TypeVar("Number", int, pl.Expr)
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class NsightReader:
             UnusableInput: of a process it is not known which rank it is, or two are the same one.
         """
         profiles, notes = _profiles(path, how)
-        owners = _owners(profiles, how.rank_of)
+        owners = _owners(profiles, how.rank_of, notes)
         rows = _rows(profiles, owners)
         unowned = rows["rank"].null_count()
         rows = rows.drop_nulls("rank")
@@ -71,7 +74,9 @@ class NsightReader:
             once=True,
             unusable={"no begin or no end": unusable},
             notes=notes,
-            recognition=_recognition(profiles, rows, unowned),
+            recognition=_recognition(
+                profiles, rows, unowned, is_assumed=any(note.kind == "assumed" for note in notes)
+            ),
         )
         return spans.build(rows, origin).with_(path=path)
 
@@ -111,23 +116,20 @@ def _profiles(path: Path, how: Reading) -> tuple[dict[str, Profile], list[Note]]
 
 
 def _owners(
-    profiles: Mapping[str, Profile], given: Mapping[str, int]
+    profiles: Mapping[str, Profile], given: Mapping[str, int], notes: list[Note]
 ) -> dict[tuple[str, int], int]:
-    """Return the rank of each process that recorded something, by file and number.
+    """Return the rank of each process that recorded something, by file and number; note what is assumed.
 
     Raises:
         UnusableInput: it is not known, or not one of a kind.
     """
-    owners: dict[tuple[str, int], int] = {}
-    for file, profile in profiles.items():
-        there = [int(process) for process in profile.rows["process"].drop_nulls().unique().sort()]
-        ranks = {process: profile.ranks[process] for process in there if process in profile.ranks}
-        if file in given and len(there) == 1:
-            ranks = {there[0]: given[file]}
-        silent = [process for process in there if process not in ranks]
-        if silent and not ranks:
-            raise _unknown(file, profile, silent)
-        owners |= {(file, process): rank for process, rank in ranks.items()}
+    owners = {
+        (file, process): rank
+        for file, profile in profiles.items()
+        for process, rank in _ranks_in(
+            file, profile, given, notes, alone=len(profiles) == 1
+        ).items()
+    }
     places: dict[int, str] = {}
     for (file, _), rank in owners.items():
         if rank in places:
@@ -139,17 +141,59 @@ def _owners(
     return owners
 
 
+def _ranks_in(
+    file: str, profile: Profile, given: Mapping[str, int], notes: list[Note], *, alone: bool
+) -> dict[int, int]:
+    """Return the rank of each process of a file: as it says, the user, or its devices do.
+
+    Raises:
+        UnusableInput: none of them says it.
+    """
+    present = [int(process) for process in profile.rows["process"].drop_nulls().unique().sort()]
+    ranks = {process: profile.ranks[process] for process in present if process in profile.ranks}
+    if file in given and len(present) == 1:
+        ranks = {present[0]: given[file]}
+    labels = {process: f"{file}:{_pid(process)}" for process in present}
+    ranks |= {process: given[name] for process, name in labels.items() if name in given}
+    if ranks or not present:
+        return ranks
+    if len(present) == 1 and alone:
+        notes.append(note_assumed_rank(file, "no MPI rank is in it"))
+        return {present[0]: 0}
+    devices = _devices(profile.rows)
+    if len(devices) > 1:
+        notes.append(note_ranks_of_devices(file, str(_pid(min(devices)))))
+        return devices
+    raise _unknown(file, profile, present)
+
+
+def _pid(process: Number) -> Number:
+    """Return the number that the system gave a process, which Nsight's own number holds."""
+    return process // (1 << 24) % (1 << 24)
+
+
+def _devices(rows: pl.DataFrame) -> dict[int, int]:
+    """Return the device of each process that used one, where no two used the same; else none."""
+    used = rows.drop_nulls(["process", "stream"]).select(
+        "process", device=pl.col("stream") // STREAMS_OF_A_DEVICE
+    )
+    pairs = used.unique().rows()
+    devices = dict(pairs)
+    return devices if len(devices) == len(pairs) == len({*devices.values()}) else {}
+
+
 def _unknown(file: str, profile: Profile, silent: Sequence[int]) -> UnusableInput:
-    names = [profile.processes.get(process, "?") for process in silent]
+    names = sorted({profile.processes.get(process, "?") for process in silent})
     if len(silent) == 1:
         return UnusableInput(
             f"'{file}' does not say of which rank it is (no MPI rank is in it): say so with "
             f"--rank-of {file}=0, with the rank of '{names[0]}'."
         )
+    pids = fmt.series([str(_pid(process)) for process in silent])
     return UnusableInput(
-        f"'{file}' holds {len(silent)} processes ({fmt.series(sorted(set(names)))}) and does not say "
-        "which ranks they are: profile each rank into a file of its own, such as with "
-        "'mpiexec -n 4 nsys profile -o report.%q{PMI_RANK} ...'."
+        f"'{file}' holds {len(silent)} processes ({pids}: {fmt.series(names)}) and does not say which "
+        f"ranks they are: say so with --rank-of {file}:{_pid(silent[0])}=0, once for each; without "
+        "--rank-of a process is left out."
     )
 
 
@@ -165,7 +209,7 @@ def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]
                 rank=rank,
                 start_ns=pl.col("start_ns") + begin,
                 end_ns=pl.col("end_ns") + begin,
-                pid=pl.col("process") // (1 << 24) % (1 << 24),
+                pid=_pid(pl.col("process")),
                 host=pl.lit(profile.host or None, pl.String),
                 clock=pl.lit(file),
                 file=pl.lit(file),
@@ -174,7 +218,9 @@ def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]
     return pl.concat(parts).drop("process")
 
 
-def _recognition(profiles: Mapping[str, Profile], rows: pl.DataFrame, unowned: int) -> Recognition:
+def _recognition(
+    profiles: Mapping[str, Profile], rows: pl.DataFrame, unowned: int, *, is_assumed: bool
+) -> Recognition:
     counts: dict[str, int] = {}
     left_out = {"events of processes of no known rank": unowned} if unowned else {}
     for profile in profiles.values():
@@ -186,7 +232,7 @@ def _recognition(profiles: Mapping[str, Profile], rows: pl.DataFrame, unowned: i
         format="profile by Nsight Systems",
         found=(("events", listed),),
         left_out=tuple(left_out.items()),
-        gaps=tuple(_gaps(rows)),
+        gaps=(*([RANK_UNKNOWN] if is_assumed else []), *_gaps(rows)),
     )
 
 
@@ -197,6 +243,7 @@ def _gaps(rows: pl.DataFrame) -> Iterator[Gap]:
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             "Put each step into a range of NVTX called 'step N'.",
+            decisive=rows["rank"].n_unique() > 1,
         )
     if not kinds & {"forward", "backprop", "update"}:
         yield Gap(

@@ -6,18 +6,19 @@ hold those of their process: the lower 24 bits are the thread's number, the next
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.readers.words import kernel_meaning, meaning, step_number
+from tracelens.readers.words import kernel_meaning, meaning, rank_in_name, step_number
 
 if TYPE_CHECKING:
     from tracelens.readers.nsight.database import Database
 
-__all__ = ["Profile", "profile_of"]
+__all__ = ["STREAMS_OF_A_DEVICE", "Profile", "profile_of"]
+
+STREAMS_OF_A_DEVICE: Final = 1_000  # streams: the numbers of a device's streams are this far apart
 
 _INT: Final = pl.Int64()
 _TEXT: Final = pl.String()
@@ -29,7 +30,9 @@ _RANGES: Final = (
     71,
 )  # pushed and popped, started and ended; the latter two with a payload
 _THREAD_NAME: Final = 39
-_RANK: Final = re.compile(r"^MPI Rank (\d{1,7})$", re.IGNORECASE)
+# What launchers call the rank of a process: torchrun, Open MPI, MPICH, PMIx, Slurm.
+_VARIABLES: Final = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+_MOST_DIGITS: Final = 7
 _COPIES: Final = {
     0: "memcpy", 1: "memcpy HtoD", 2: "memcpy DtoH", 8: "memcpy DtoD", 10: "memcpy PtoP",
 }  # fmt: skip
@@ -106,7 +109,10 @@ def profile_of(database: Database) -> Profile:
     beside = {what: database.count(table) for what, table in _BESIDE}
     return Profile(
         rows=whole.with_columns(name=pl.col("name").fill_null("?")),
-        ranks=_ranks_of_mpi(database) or ranks,
+        ranks=_ranks_of_mpi(database)
+        or ranks
+        or _ranks_in_names(database)
+        or _ranks_set(database, whole),
         host=_system(database, "Hostname") or "",
         begin_ns=_first(database.table("TARGET_INFO_SESSION_START_TIME", utcEpochNs=_INT)),
         counts={what: count for what, count in parts.items() if count},
@@ -169,7 +175,7 @@ def _copies(database: Database) -> pl.DataFrame:
 
 def _on_stream(table: pl.DataFrame) -> pl.DataFrame:
     """Number streams: those of a process are of all its devices."""
-    stream = pl.col("deviceId").fill_null(0) * 1_000 + pl.col("streamId")
+    stream = pl.col("deviceId").fill_null(0) * STREAMS_OF_A_DEVICE + pl.col("streamId")
     if "bytes" not in table.columns:
         table = table.with_columns(bytes=pl.lit(None, _INT))
     return table.select(
@@ -205,9 +211,9 @@ def _ranges(
     )
     ranks = {}
     for process, name in table.filter(eventType=_THREAD_NAME).select("process", "name").iter_rows():
-        rank = _RANK.match(name or "")
-        if rank and process is not None:
-            ranks[process] = int(rank[1])
+        rank = rank_in_name(name or "")
+        if rank is not None and process is not None:
+            ranks[process] = rank
     is_range = pl.col("eventType").is_in(_RANGES).fill_null(value=False)
     found = _meant(table.filter(is_range))
     numbers = {name: step_number(name) for name in found["name"].drop_nulls().unique()}
@@ -279,6 +285,20 @@ def _mpi(database: Database, names: pl.DataFrame) -> pl.DataFrame:
         bytes=pl.when(pl.col("size") >= 0).then("size"),
         peer=pl.when(pl.col("remoteRank") >= 0).then("remoteRank").cast(pl.Int32, strict=False),
     )  # fmt: skip
+
+
+def _ranks_in_names(database: Database) -> dict[int, int]:
+    found = {process: rank_in_name(name) for process, name in _process_names(database).items()}
+    return {process: rank for process, rank in found.items() if rank is not None}
+
+
+def _ranks_set(database: Database, rows: pl.DataFrame) -> dict[int, int]:
+    """Return the rank of a process that is alone, as its launcher set it."""
+    processes = rows["process"].drop_nulls().unique().to_list()
+    values = [value for name in _VARIABLES if (value := _system(database, name))]
+    if len(processes) != 1 or not values or not values[0].isdecimal():
+        return {}
+    return {processes[0]: int(values[0][:_MOST_DIGITS])}
 
 
 def _ranks_of_mpi(database: Database) -> dict[int, int]:

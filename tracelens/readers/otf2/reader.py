@@ -11,6 +11,7 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.files import RANK_UNKNOWN, note_assumed_rank
 from tracelens.readers.links import inside
 from tracelens.readers.otf2.archive import ANCHOR, MAGIC, Archive, archive_of
 from tracelens.readers.otf2.rows import EPOCH_NS, communicators, process_ranks, rows_of
@@ -57,8 +58,11 @@ class Otf2Reader:
         anchor = _anchor(path)
         archive = archive_of(anchor)
         ranks = process_ranks(archive.facts)
+        assumed: list[Note] = []
         if not ranks:
-            ranks = _given(archive.facts, how.rank_of, path, anchor)
+            given = how.rank_of.get(path.name, how.rank_of.get(anchor.name))
+            assumed = [note_assumed_rank(path.name, "no MPI is in it")] if given is None else []
+            ranks = _rank_of_one(archive.facts, given or 0, path)
         groups = communicators(archive.facts, ranks)
         rows = rows_of(archive, ranks, groups)
         unowned = rows["rank"].null_count()
@@ -72,9 +76,9 @@ class Otf2Reader:
             path.name,
             dates=_is_date(rows),
             once=True,
-            notes=[*_notes(archive)],
+            notes=[*_notes(archive), *assumed],
             members={name: [*{*members}] for name, members in groups.values() if -1 not in members},
-            recognition=_recognition(archive, rows, unowned),
+            recognition=_recognition(archive, rows, unowned, [RANK_UNKNOWN] if assumed else []),
         )
         return spans.build(rows, origin).with_(path=path)
 
@@ -104,21 +108,15 @@ def _anchor(path: Path) -> Path:
     return found[0]
 
 
-def _given(facts: dict[str, Any], given: Any, path: Path, anchor: Path) -> dict[int, int]:
-    """Return the ranks that the user says.
+def _rank_of_one(facts: dict[str, Any], rank: int, path: Path) -> dict[int, int]:
+    """Return the rank of all locations, where there is one process.
 
     Raises:
-        UnusableInput: there are several processes, or nothing was said.
+        UnusableInput: there are several.
     """
     processes = [group for group in facts["groups"] if group[2] == "PROCESS"] or facts["groups"]
-    rank = given.get(path.name, given.get(anchor.name))
-    if len(processes) == 1 and rank is not None:
-        return {group[0]: rank for group in facts["groups"]}
     if len(processes) == 1:
-        raise UnusableInput(
-            f"'{path.name}' does not say of which rank it is (no MPI is in it): say so with --rank-of "
-            f"{path.name}=0, with the rank that it is of."
-        )
+        return {group[0]: rank for group in facts["groups"]}
     raise UnusableInput(
         f"'{path.name}' holds {len(processes)} processes, neither of MPI nor with numbers in their "
         "names, so which ranks they are is not known: record MPI, too (scorep --mpp=mpi)."
@@ -142,7 +140,9 @@ def _notes(archive: Archive) -> Iterator[Note]:
         yield Note("", sentence, "dropped")
 
 
-def _recognition(archive: Archive, rows: pl.DataFrame, unowned: int) -> Recognition:
+def _recognition(
+    archive: Archive, rows: pl.DataFrame, unowned: int, gaps: list[Gap]
+) -> Recognition:
     counts = archive.facts["counts"]
     read = ", ".join(
         f"{counts[name]:,} {name}" for name in (*("Enter", "Leave"), *CODES) if name in counts
@@ -158,7 +158,7 @@ def _recognition(archive: Archive, rows: pl.DataFrame, unowned: int) -> Recognit
         format="trace in OTF2 (Score-P)",
         found=(("events", read), ("clock", f"{archive.facts['resolution']:,} ticks a second")),
         left_out=tuple(left_out.items()),
-        gaps=tuple(_gaps(archive, rows)),
+        gaps=(*gaps, *_gaps(archive, rows)),
     )
 
 
@@ -177,6 +177,7 @@ def _gaps(archive: Archive, rows: pl.DataFrame) -> Iterator[Gap]:
             "no step is marked",
             "how steps differ, and which rank is slow in them",
             'Put each step into a region of the user: SCOREP_USER_REGION("step", ...).',
+            decisive=rows["rank"].n_unique() > 1,
         )
     if rows["rank"].n_unique() > 1 and "reduction" not in kinds:
         yield Gap(

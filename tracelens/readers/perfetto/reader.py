@@ -7,7 +7,6 @@ clocks says.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -21,7 +20,7 @@ from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.files import ReadFile
 from tracelens.readers.gathered import MOST_NS, Gathered, What
 from tracelens.readers.perfetto.packets import Packets, is_perfetto
-from tracelens.readers.words import meaning, step_number
+from tracelens.readers.words import meaning, rank_in_name, step_number
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ _US: Final = 1_000
 _LONGEST_NAME: Final = 256
 _DEEPEST: Final = 2_000
 _HIGHEST_PARENT: Final = 64
-_RANK: Final = re.compile(r"(?i)^(?:rank|worker)[ #:_-]*(\d{1,6})\b")
 _NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device"})
 
 
@@ -224,8 +222,9 @@ class _Reading:
         }
         tracks = {number: self._track(number, processes) for number in self.spans.places}
         found.processes = {track.pid or 0: track.process for track in tracks.values()}
-        ranks = {pid: _RANK.match(name) for pid, name in found.processes.items()}
-        several = len(ranks) > 1 and not all(ranks.values())
+        ranks = {pid: rank_in_name(name) for pid, name in found.processes.items()}
+        says_ranks = None not in ranks.values()
+        several = len(ranks) > 1 and not says_ranks
 
         def thread(number: int) -> str:
             track = tracks[number]
@@ -237,9 +236,9 @@ class _Reading:
             pl.Series(self.spans.keyed, dtype=pl.UInt32)
         )
         rows = rows.with_columns(step=pl.when(pl.col("kind") == "step").then(step))
-        if ranks and all(ranks.values()):
+        if ranks and says_ranks:
             found.says_ranks = True
-            of = [int(known[1]) for track in tracks.values() if (known := ranks[track.pid or 0])]
+            of = [ranks[track.pid or 0] for track in tracks.values()]
             placed = pl.Series(self.spans.placed, dtype=pl.UInt32)
             rows = rows.with_columns(rank=pl.Series(of, dtype=pl.Int32).gather(placed))
         found.clock, found.ahead_ns = self.primary, self.real_ns or 0
@@ -325,6 +324,7 @@ def _gaps(
             "no slice is called as a step is",
             "where steps begin, but by the updates or collectives that come back",
             "Put each step into a slice called 'step N'.",
+            decisive="rank" in rows.columns and rows["rank"].n_unique() > 1,
         )
     if not kinds & {"forward", "backprop", "update"}:
         yield Gap(

@@ -1,0 +1,57 @@
+"""Refuses files of different jobs, which are not one run: their world sizes or their days differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tracelens.errors import UnusableInput
+from tracelens.model import fmt
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["RankFile", "check_one_job"]
+
+# ns: no rank of a job is profiled as long after all others, whatever their clocks are apart [chosen]
+MAX_TIME_BETWEEN_RANKS_NS: Final = 3_600_000_000_000
+_FIRST_DATE_NS: Final = 10**18  # ns since 1970, in 2001: clocks that show less count from a boot
+_ONE_BY_ONE: Final = "files of different jobs are not one run. Analyze them one by one."
+
+
+class RankFile(NamedTuple):
+    """A file of a rank: the world size that it says, 0 if it says none, and when it begins and ends."""
+
+    name: str
+    rank: int
+    world: int
+    first_ns: int
+    last_ns: int
+
+
+def check_one_job(files: Iterable[RankFile]) -> None:
+    """Refuse files that cannot be of one job.
+
+    Raises:
+        UnusableInput: their world sizes differ, or ranks were recorded at times far apart.
+    """
+    in_order = sorted(files, key=lambda one: one.first_ns)
+    worlds = {one.world: one.name for one in in_order if one.world}
+    if len(worlds) > 1:
+        (size, name), (other_size, other_name) = sorted(worlds.items())[:2]
+        raise UnusableInput(
+            f"'{name}' is of a job of {fmt.count(size, 'rank')}, and '{other_name}' of one of "
+            f"{other_size:,}: {_ONE_BY_ONE}"
+        )
+    if not in_order or in_order[0].first_ns < _FIRST_DATE_NS:
+        return
+    ended = in_order[0]
+    for at, one in enumerate(in_order):
+        apart_ns = one.first_ns - ended.last_ns
+        before = {earlier.rank for earlier in in_order[:at]}
+        after = {later.rank for later in in_order[at:]}
+        if apart_ns > MAX_TIME_BETWEEN_RANKS_NS and not before & after:
+            raise UnusableInput(
+                f"'{one.name}' begins {fmt.duration(apart_ns)} after '{ended.name}' ends, and they are "
+                f"of different ranks: {_ONE_BY_ONE}"
+            )
+        ended = max(ended, one, key=lambda each: each.last_ns)

@@ -1,8 +1,8 @@
 """Where what was found out about a trace is kept, and of which state of the trace it is.
 
-In a folder named after what it was made of, so that a stale one is simply not found: beside the
-trace, as `index-v*/FINGERPRINT`, or, where that cannot be written, in the user's cache. One process
-writes there at a time.
+In a folder named after what it was made of, so that a stale one is simply not found: in the trace
+folder, as `index-v*/FINGERPRINT`, if it is the user's own and can be written, else in the user's cache.
+One process writes there at a time. All verbs keep alike; with `--no-keep` none does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ __all__ = [
     "cache",
     "fingerprint",
     "index_places",
+    "keeping_nothing",
+    "keeps",
     "outdated",
+    "places_to_keep",
 ]
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
@@ -41,6 +44,24 @@ INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
+
+_keeps = True
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Write neither reports nor indexes meanwhile; those that are there are still read."""
+    global _keeps  # noqa: PLW0603 - of the whole process, whichever thread reads a run
+    before, _keeps = _keeps, False
+    try:
+        yield
+    finally:
+        _keeps = before
+
+
+def keeps() -> bool:
+    """Return whether reports and indexes may be written."""
+    return _keeps
 
 
 def fingerprint(trace: Path) -> str | None:
@@ -64,6 +85,27 @@ def index_places(trace: Path) -> list[Path]:
     """Return where the indexes of a trace may be, the best place first."""
     beside = [trace / INDEX_FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
     return [*beside, cache() / INDEX_FOLDER / _cached_name(trace)]
+
+
+def places_to_keep(trace: Path) -> list[Path]:
+    """Return where an index of a trace may be written, the best place first: none with `--no-keep`.
+
+    A folder of another user, or with a recording of another user, is left as it is, also by a user who
+    may write there.
+    """
+    if not _keeps:
+        return []
+    places = index_places(trace)
+    return places if _is_own(trace) else places[-1:]
+
+
+def _is_own(trace: Path) -> bool:
+    if not hasattr(os, "geteuid"):
+        return True
+    with os.scandir(trace) as entries:
+        files = [entry for entry in entries if entry.name.endswith(TRACE_SUFFIX)]
+    states = (trace.stat(), *(file.stat(follow_symlinks=False) for file in files))
+    return all(state.st_uid == os.geteuid() for state in states)
 
 
 def _is_utf8(trace: Path) -> bool:

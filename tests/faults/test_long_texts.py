@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from google.protobuf.internal.encoder import _VarintBytes as varint
 
+from tracelens import load
 from tracelens.cli import main
 
 if TYPE_CHECKING:
@@ -76,6 +77,36 @@ def test_many_short_lines_are_no_long_text(tmp_path: Path) -> None:
     lines = [row.format(9 * number, 9 * number + 9) for number in range(LONG // 40)]
     (tmp_path / "t.csv").write_text("rank,start_ns,end_ns,name\n" + "".join(lines))
     assert main(["info", str(tmp_path / "t.csv")]) == 0
+
+
+def test_a_long_name_is_cut_in_each_stack(tmp_path: Path) -> None:
+    """A stack repeats the names of its frames: long ones would become gigabytes."""
+    names = [f"{number}" + "x" * 20_000 for number in range(4)]
+    marks = [(name, phase) for name in names for phase in "BE"]
+    events = [
+        {"cat": "py-spy", "ph": phase, "name": name, "pid": 1, "tid": 1, "ts": 5 * at}
+        for at, (name, phase) in enumerate(marks)
+    ]
+    (tmp_path / "stacks.json").write_text(json.dumps(events))
+    frames = load.open(tmp_path / "stacks.json").samples["frames"].explode()
+    assert len(frames) == len(names)
+    assert frames.str.len_chars().max() == 1_000
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("s"), pa.timestamp("ms"), pa.duration("s"), pa.date32()]
+)
+def test_dates_beyond_any_year_are_left_out(kind: pa.DataType, tmp_path: Path) -> None:
+    """They have no text, and no nanoseconds."""
+    far = pa.array(
+        [2**31 - 9 if kind == pa.date32() else 2**53, 5],
+        pa.int32() if kind == pa.date32() else pa.int64(),
+    )
+    table = pa.table(
+        {"rank": [0, 0], "start_s": [0, 1], "end_s": far.cast(kind), "name": far.cast(kind)}
+    )
+    pq.write_table(table, tmp_path / "t.parquet")
+    assert main(["info", str(tmp_path / "t.parquet")]) in {0, 3}
 
 
 def bomb_of_json() -> bytes:

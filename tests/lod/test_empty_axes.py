@@ -49,6 +49,18 @@ def test_a_run_with_an_empty_axis_is_indexed(name: str, tmp_path: Path) -> None:
         _look_at(run)
 
 
+@pytest.mark.parametrize("name", ["steps without length", "calls without length"])
+def test_nothing_is_replayed_where_no_step_lasts(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The sentence says so; a share of no time would be no number."""
+    rows = {"rank": [0, 1], "start_ns": [0, 0], "end_ns": [0, 0], "name": ["a", "b"]} | RUNS[name]
+    table = tmp_path / "run.parquet"
+    pl.DataFrame(rows | {"end_ns": [0, 0]}).write_parquet(table)
+    assert main(["whatif", str(table), "--what", "all", "--format", "json"]) == 2
+    assert "no steps that last" in capsys.readouterr().err
+
+
 def _look_at(run: Run) -> None:
     times = run.times
     shape = (len(times.categories), len(times.steps))

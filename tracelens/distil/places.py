@@ -45,23 +45,24 @@ _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
 
-_keeps = True
+# In the environment, as limits are: "0" = nothing is kept, by this process and those that it starts.
+_VARIABLE: Final = "TRACELENS_KEEP"
 
 
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
     """Write neither reports nor indexes meanwhile; those that are there are still read."""
-    global _keeps  # noqa: PLW0603 - of the whole process, whichever thread reads a run
-    before, _keeps = _keeps, False
+    before = os.environ.get(_VARIABLE, "1")
+    os.environ[_VARIABLE] = "0"
     try:
         yield
     finally:
-        _keeps = before
+        os.environ[_VARIABLE] = before
 
 
 def keeps() -> bool:
     """Return whether reports and indexes may be written."""
-    return _keeps
+    return os.environ.get(_VARIABLE) != "0"
 
 
 def fingerprint(trace: Path) -> str | None:
@@ -93,7 +94,7 @@ def places_to_keep(trace: Path) -> list[Path]:
     A folder of another user, or with a recording of another user, is left as it is, also by a user who
     may write there.
     """
-    if not _keeps:
+    if not keeps():
         return []
     places = index_places(trace)
     return places if _is_own(trace) else places[-1:]

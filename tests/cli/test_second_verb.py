@@ -12,11 +12,13 @@ import pytest
 from support.launch.patience import PATIENCE_S
 from support.runs.indexes import SLOW, explained, recorded
 
+from tracelens import load
 from tracelens.cli import main
-from tracelens.distil import kept_report
+from tracelens.distil import kept_report, places
 from tracelens.lod import index, opening
 from tracelens.model.events import Source
 from tracelens.verdicts import report
+from tracelens_dashboard.runs.store import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,14 +50,55 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_nothing_is_kept_where_that_is_asked_for(trace: Path, tmp_path: Path) -> None:
-    """Neither beside the trace nor in the cache; and the report is the same."""
+@pytest.mark.parametrize("verb", [["analyze"], ["compare", "RUN"], ["scaling", "RUN"]], ids=str)
+def test_nothing_is_kept_where_that_is_asked_for(
+    verb: list[str], trace: Path, tmp_path: Path
+) -> None:
+    """Neither in the trace folder nor in the cache, whatever the verb."""
     before = contents(trace)
-    assert main(["analyze", str(trace), "--no-keep", "--format", "json"]) == 0
+    asked = [word.replace("RUN", str(trace)) for word in verb]
+    assert main([*asked, str(trace), "--no-keep", "--format", "json"]) in {0, 2, 3}
     assert contents(trace) == before
     assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
     assert index.find(trace) is None
     assert kept_report.find(trace) is None
+
+
+def test_a_dashboard_keeps_nothing_where_that_is_asked_for(trace: Path, tmp_path: Path) -> None:
+    """It shows the run from memory, and adds nothing to an index that is there."""
+    with places.keeping_nothing():
+        store = Store.open(trace, lambda: load.open(trace))
+        store.refine()
+        assert store.refinement
+        store.refinement.join()
+    assert index.find(trace) is None
+    assert not [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    assert main(["analyze", str(trace)]) == 0
+    folder = index.find(trace)
+    assert folder
+    before = sorted(folder.iterdir())
+    with places.keeping_nothing():
+        store = Store.open(trace, lambda: load.open(trace))
+        store.refine()
+        assert store.refinement
+        store.refinement.join()
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+@pytest.mark.parametrize("verb", [["analyze"], ["compare", "RUN"], ["index"]], ids=str)
+def test_the_folder_of_another_user_stays_as_it_is(
+    verb: list[str], trace: Path, tmp_path: Path
+) -> None:
+    """What is kept of it is in the cache of whoever reads it, and is found there."""
+    os.chown(next(trace.glob("*.arrow")), 12345, -1)
+    before = contents(trace)
+    asked = [word.replace("RUN", str(trace)) for word in verb]
+    assert main([*asked, str(trace)]) == 0
+    assert contents(trace) == before
+    folder = index.find(trace)
+    assert folder
+    assert folder.is_relative_to(tmp_path / "cache")
 
 
 @pytest.mark.slow

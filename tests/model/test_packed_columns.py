@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from tracelens.memory import BoundedCache
 from tracelens.model.columns import FOREVER, NULL, Columns, Words
 from tracelens.model.packed_columns import PackedColumns
+from tracelens.schema.rules import LATEST_NS
 
 NAMES = ("start_ns", "end_ns", "depth", "step", "bucket", "device_start_ns", "kind", "value")
-LATEST = 9_214_646_400_000_000_000
+LATEST = LATEST_NS
 starts = st.lists(st.integers(0, LATEST), max_size=30).map(sorted)
 
 

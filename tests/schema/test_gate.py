@@ -20,6 +20,7 @@ VALUES = {
     "decompressed": 68719476736,
     "rows": 50000000,
     "columns": 10000,
+    "text": 1048576,
     "side": 268435456,
     "segment": 268435456,
     "samples": 1073741824,

@@ -15,8 +15,8 @@ SECOND = 10**9
 COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
 
 
-def test_times_end_in_2262_and_nothing_lasts_more_than_a_year() -> None:
-    assert int(datetime(2262, 1, 1, tzinfo=UTC).timestamp()) * SECOND == LATEST_NS
+def test_times_end_in_2100_and_nothing_lasts_more_than_a_year() -> None:
+    assert int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * SECOND == LATEST_NS
     assert timedelta(days=366).total_seconds() * SECOND == LONGEST_NS
     for name in ("start_ns", "device_start_ns"):
         assert (RULES[name].least, RULES[name].most) == (0, LATEST_NS)
@@ -26,10 +26,10 @@ def test_times_end_in_2262_and_nothing_lasts_more_than_a_year() -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_what_is_said_of_a_column(name: str) -> None:
-    """Only steps may be -1, only of times there are too large ones, only what is never null drops."""
+    """Only steps may be -1, only times and bytes too large; only what is never null drops."""
     rule = RULES[name]
     assert rule.least in {None, -1 if name == "step" else 0}
-    assert (rule.most is not None) is name.endswith("_ns")
+    assert (rule.most is not None) is (name.endswith("_ns") or name == "bytes")
     assert rule.drops is (name in {"start_ns", "duration_ns", "type", "status"})
     assert rule.finite is (name == "value")
     assert bool(rule.words) is (name in {"type", "status"})

@@ -14,6 +14,7 @@ import numpy as np
 
 from tracelens.accounting.partition import Intervals, Pieces
 from tracelens.model.columns import Columns, Words
+from tracelens.schema.rules import LATEST_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,6 +61,11 @@ class Joined:
     last_ns: Ints
     begins: Ints
     rows: Ints
+
+    @staticmethod
+    def fits(windows: Sequence[Ints]) -> bool:
+        """Return True if 64 bits hold the time of all processes, one after the other."""
+        return sum(int(bounds[-1]) - int(bounds[0]) for bounds in windows) <= LATEST_NS
 
     @classmethod
     def of(cls, windows: Sequence[Ints], columns: Sequence[Columns]) -> Joined:

@@ -90,8 +90,9 @@ def _accounted_some(
         (task.training, task.tracks, shows_waits(one, task.training))
         for task, one in zip(tasks, columns, strict=True)
     }
-    joinable = len(alike) == 1 and not any("device_duration_ns" in one for one in columns)
-    if joinable and len(tasks) > 1:
+    timed_on_device = any("device_duration_ns" in one for one in columns)
+    fits = Joined.fits([task.windows for task in tasks])
+    if len(tasks) > 1 and len(alike) == 1 and fits and not timed_on_device:
         return _accounted_joined(tasks, columns, cache)
     return [_accounted_alone(task, one, cache) for task, one in zip(tasks, columns, strict=True)]
 

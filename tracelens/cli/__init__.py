@@ -94,7 +94,11 @@ def _tried(arguments: argparse.Namespace) -> int:
     try:
         if getattr(arguments, "limit", None):
             import_module("tracelens.cli.opening").raise_limits(arguments.limit)
-        code: int = arguments.run(arguments)
+        if getattr(arguments, "no_keep", False):
+            with import_module("tracelens.distil.places").keeping_nothing():
+                code: int = arguments.run(arguments)
+        else:
+            code = arguments.run(arguments)
     except TraceLensError as error:
         return _fail(error)
     except ModuleNotFoundError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import (
     add_executor,
+    add_keeping,
     add_memory,
     add_part,
     add_trace,
@@ -59,9 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--again", action="store_true", help="explain it anew, though its report was kept"
     )
-    parser.add_argument(
-        "--no-keep", action="store_true", help="keep neither report nor index for later verbs"
-    )
+    add_keeping(parser)
     parser.add_argument(
         "--format",
         choices=("text", "json", "markdown", "html", "prometheus", "otlp"),
@@ -85,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     places, choice = matched(arguments.trace), choice_of(arguments)
     # A recording that ends, of which the verdict is asked, still holds what it recorded.
-    keeps = len(places) == 1 and not (arguments.no_keep or arguments.verdict)
+    keeps = len(places) == 1 and not arguments.verdict
     report, trace = _kept(arguments, places, choice), None
     if report is None:
         trace, report = _explained(arguments, places, choice)

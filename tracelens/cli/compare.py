@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_limit, import_libraries, matched, measured, named
+from tracelens.cli.opening import add_keeping, add_limit, import_libraries, matched, measured, named
 from tracelens.errors import InvalidArgument
 from tracelens.remote.address import place
 
@@ -46,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--map", action="append", metavar="THEIRS=OURS", help="as of analyze, of all"
     )
     add_limit(parser)
+    add_keeping(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 

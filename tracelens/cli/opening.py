@@ -108,6 +108,15 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_keeping(parser: argparse.ArgumentParser) -> None:
+    """Add the option that keeps nothing of a run; whoever runs a verb obeys it."""
+    parser.add_argument(
+        "--no-keep",
+        action="store_true",
+        help="keep neither report nor index for later verbs (docs/reliability.md)",
+    )
+
+
 def raise_limits(given: Sequence[str]) -> None:
     """Set the limits of what is read that `--limit` asked for.
 

@@ -6,7 +6,15 @@ import argparse
 import sys
 from typing import Final
 
-from tracelens.cli.opening import add_limit, import_libraries, matched, measured, named, open_path
+from tracelens.cli.opening import (
+    add_keeping,
+    add_limit,
+    import_libraries,
+    matched,
+    measured,
+    named,
+    open_path,
+)
 from tracelens.errors import InvalidArgument
 from tracelens.remote.address import place
 
@@ -54,6 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--map", action="append", metavar="THEIRS=OURS", help="as of analyze, of all"
     )
     add_limit(parser)
+    add_keeping(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 

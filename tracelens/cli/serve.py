@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli.opening import (
+    add_keeping,
     add_trace,
     has_options,
     import_libraries,
@@ -42,6 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 shows the run to the network",
     )
+    add_keeping(parser)
     parser.add_argument("--port", type=int, default=8050, help="0 picks a free one")
     parser.add_argument(
         "--no-token",

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import import_libraries
+from tracelens.cli.opening import add_limit, import_libraries
 from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE.NAME=VALUE",
         help="what to set otherwise than the file, such as run.workers=128; again for each",
     )
+    add_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

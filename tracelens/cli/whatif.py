@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     found = whatif(trace, *arguments.what)
     if arguments.format == "json":
-        sys.stdout.write(json.dumps(found.to_dict(), indent=2) + "\n")
+        sys.stdout.write(json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n")
     else:
         write = markdown if arguments.format == "markdown" else text
         sys.stdout.write(write(found))

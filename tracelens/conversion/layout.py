@@ -132,7 +132,15 @@ class Growth:
             NotATrace: it is too much.
             struct.error: it is damaged.
         """
-        self._total += declared_bytes(message.header(content), message.body(content))
+        self.add_bytes(declared_bytes(message.header(content), message.body(content)))
+
+    def add_bytes(self, count: int) -> None:
+        """Count so many bytes more.
+
+        Raises:
+            NotATrace: it is too much.
+        """
+        self._total += count
         if self._total > self._allowed:
             raise NotATrace(
                 f"its {self._size} bytes would become more than {self._allowed} when decompressed"

@@ -82,7 +82,7 @@ def keep(trace: Path, report: Report, choice: Choice = EVERYTHING) -> None:
     state = _state(trace)
     if state is None:
         return
-    for place in places.index_places(trace):
+    for place in places.places_to_keep(trace):
         with suppress(OSError), places.alone(place):
             _write(place / _name(state, choice), report)
             _clear(place, state)

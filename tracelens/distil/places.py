@@ -1,8 +1,8 @@
 """Where what was found out about a trace is kept, and of which state of the trace it is.
 
-In a folder named after what it was made of, so that a stale one is simply not found: beside the
-trace, as `index-v*/FINGERPRINT`, or, where that cannot be written, in the user's cache. One process
-writes there at a time.
+In a folder named after what it was made of, so that a stale one is simply not found: in the trace
+folder, as `index-v*/FINGERPRINT`, if it is the user's own and can be written, else in the user's cache.
+One process writes there at a time. All verbs keep alike; with `--no-keep` none does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ __all__ = [
     "cache",
     "fingerprint",
     "index_places",
+    "keeping_nothing",
+    "keeps",
     "outdated",
+    "places_to_keep",
 ]
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
@@ -41,6 +44,25 @@ INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
 _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
+
+# In the environment, as limits are: "0" = nothing is kept, by this process and those that it starts.
+_VARIABLE: Final = "TRACELENS_KEEP"
+
+
+@contextmanager
+def keeping_nothing() -> Iterator[None]:
+    """Write neither reports nor indexes meanwhile; those that are there are still read."""
+    before = os.environ.get(_VARIABLE, "1")
+    os.environ[_VARIABLE] = "0"
+    try:
+        yield
+    finally:
+        os.environ[_VARIABLE] = before
+
+
+def keeps() -> bool:
+    """Return whether reports and indexes may be written."""
+    return os.environ.get(_VARIABLE) != "0"
 
 
 def fingerprint(trace: Path) -> str | None:
@@ -64,6 +86,27 @@ def index_places(trace: Path) -> list[Path]:
     """Return where the indexes of a trace may be, the best place first."""
     beside = [trace / INDEX_FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
     return [*beside, cache() / INDEX_FOLDER / _cached_name(trace)]
+
+
+def places_to_keep(trace: Path) -> list[Path]:
+    """Return where an index of a trace may be written, the best place first: none with `--no-keep`.
+
+    A folder of another user, or with a recording of another user, is left as it is, also by a user who
+    may write there.
+    """
+    if not keeps():
+        return []
+    places = index_places(trace)
+    return places if _is_own(trace) else places[-1:]
+
+
+def _is_own(trace: Path) -> bool:
+    if not hasattr(os, "geteuid"):
+        return True
+    with os.scandir(trace) as entries:
+        files = [entry for entry in entries if entry.name.endswith(TRACE_SUFFIX)]
+    states = (trace.stat(), *(file.stat(follow_symlinks=False) for file in files))
+    return all(state.st_uid == os.geteuid() for state in states)
 
 
 def _is_utf8(trace: Path) -> bool:

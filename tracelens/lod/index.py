@@ -4,8 +4,8 @@ It is written without levels into a folder that gets its name when it can be use
 does; levels are added, coarse ones first, each complete or absent. So whatever is found is complete,
 also after a kill, and an index can be looked at while it is refined. One process writes at a time.
 
-The folder is named after what the index was made of, so a stale one is simply not found: beside the
-trace, as `index-v*/FINGERPRINT`, or, where that cannot be written, in the user's cache.
+The folder is named after what the index was made of, so a stale one is simply not found; where it is,
+`tracelens.distil.places` decides.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tracelens.distil.places import (
     alone,
     fingerprint,
     index_places,
+    keeps,
     outdated,
+    places_to_keep,
 )
 from tracelens.lod import files, pyramid
 from tracelens.schema.ownership import is_ours
@@ -65,7 +67,7 @@ def write(
     made_of = fingerprint(trace)
     if made_of is None:
         return None
-    for place in index_places(trace):
+    for place in places_to_keep(trace):
         with suppress(OSError), alone(place):
             folder = place / made_of
             if not folder.is_dir():
@@ -78,14 +80,14 @@ def write(
 def refine(
     folder: Path, on_progress: OnProgress = _no_progress, most_bins: int | None = None
 ) -> None:
-    """Add levels to an index; does nothing where they are there.
+    """Add levels to an index; does nothing where they are there, or nothing is to be kept.
 
     `most_bins` is how fine they are to be; None = all.
 
     Raises:
         OSError: they cannot be written.
     """
-    if not _missing(files.load_run(folder), folder, most_bins):
+    if not keeps() or not _missing(files.load_run(folder), folder, most_bins):
         return
     with alone(folder.parent):
         run = files.load_run(folder)

@@ -285,8 +285,9 @@ class Rows:
 
     def __getitem__(self, wanted: slice) -> Array:
         begin, end, stride = wanted.indices(len(self))
-        found = self.numbers[begin * self.width : max(begin, end) * self.width]
-        return found.reshape(-1, self.width)[::stride]
+        end = max(begin, end)
+        found = self.numbers[begin * self.width : end * self.width]
+        return found.reshape(end - begin, self.width)[::stride]
 
 
 def column(folder: Path, name: str) -> Blocks:

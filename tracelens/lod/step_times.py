@@ -42,8 +42,11 @@ class Sums(NamedTuple):
     @classmethod
     def of(cls, ns: Block | Sequence[Rows], there: Flags | Rows) -> Sums:
         """Add up what `Times` hold."""
-        sums = [part[EVERY].sum(axis=1, dtype=np.float64) for part in ns]
-        return cls(np.array(sums).reshape(len(ns), -1), there[EVERY].sum(axis=1))
+        rank_counts = there[EVERY].sum(axis=1)
+        sums = np.zeros((len(ns), len(rank_counts)))
+        for row, part in zip(sums, ns, strict=True):
+            part[EVERY].sum(axis=1, dtype=np.float64, out=row)
+        return cls(sums, rank_counts)
 
 
 @dataclass(frozen=True, eq=False)

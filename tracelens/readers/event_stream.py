@@ -11,6 +11,7 @@ output_json.cpp.
 from __future__ import annotations
 
 import json
+import os
 import re
 import zlib
 from dataclasses import dataclass, field
@@ -18,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from tracelens.conversion.layout import Growth
 from tracelens.errors import NotATrace
-from tracelens.schema.gate import opened, refuse_beyond
+from tracelens.schema.gate import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +36,7 @@ _GZIP: Final = b"\x1f\x8b"
 _KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")
 _MOST_HEAD: Final = 64 << 20  # before the first event; deviceProperties and metadata of large jobs
+_LONGEST_KEY: Final = 64  # bytes of the key of the list, with blanks
 _LONGEST_EVENT: Final = 16 << 20
 _NEAR_END: Final = 1 << 15
 _TRIED: Final = 4  # boundaries, from the last: within a string or a nested list there may be some
@@ -105,14 +108,15 @@ class EventStream:
             NotATrace: there is no list of events, it is no regular file, or too large.
         """
         with opened(self.path) as file:
-            yield from self._events(self._guarded(plain(file, PIECE_BYTES)))
+            growth = Growth(os.fstat(file.fileno()).st_size)
+            yield from self._events(self._guarded(plain(file, PIECE_BYTES), growth))
 
-    def _guarded(self, parts: Iterator[bytes]) -> Iterator[bytes]:
+    def _guarded(self, parts: Iterator[bytes], growth: Growth) -> Iterator[bytes]:
         """Count bytes; a compressed stream that breaks off is a file that was cut."""
         try:
             for part in parts:
                 self.read_bytes += len(part)
-                refuse_beyond("decompressed", self.read_bytes)
+                growth.add_bytes(len(part))
                 yield part
         except (zlib.error, EOFError, OSError) as error:
             self._note(f"it cannot be decompressed to its end ({error})")
@@ -141,21 +145,22 @@ class EventStream:
 
     def _after_head(self, parts: Iterator[bytes]) -> bytes:
         """Read up to the first event; return what was read beyond."""
-        head = b""
+        head = bytearray()
         for part in parts:
-            head = (head + part).lstrip(_BEFORE)
+            searched = max(0, len(head) - _LONGEST_KEY)
+            head += part if head else part.lstrip(_BEFORE)
             if head[:1] == b"[":
                 self._is_list = True
-                return head[1:]
+                return bytes(head[1:])
             if head and self.lines:
                 self._is_list = True
-                return head
+                return bytes(head)
             if head and head[:1] != b"{":
                 break
-            found = _KEY.search(head)
+            found = _KEY.search(head, searched)
             if found:
-                self._learn(head[: found.start()].rstrip().rstrip(b",") + b"}")
-                return head[found.end() :]
+                self._learn(bytes(head[: found.start()].rstrip().rstrip(b",") + b"}"))
+                return bytes(head[found.end() :])
             if len(head) > _MOST_HEAD:
                 break
         raise NotATrace(

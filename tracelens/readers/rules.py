@@ -80,6 +80,8 @@ def _breaks(name: str, rule: Rule, kind: pl.DataType) -> pl.Expr | None:
         return None
     if rule.finite:
         return ~pl.col(name).is_finite()
+    if rule.most is not None:
+        return ~pl.col(name).is_between(rule.least or 0, rule.most)
     if rule.least is None or kind.is_unsigned_integer():
         return None
     return pl.col(name) < rule.least

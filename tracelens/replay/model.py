@@ -75,7 +75,7 @@ class Model:
 
     @classmethod
     def of(cls, trace: Trace, phases: Phases, steps: tuple[int, int] | None = None) -> Self | None:
-        """Build it; None for a run without steps, or in which a worker has none.
+        """Build it; None for a run without steps that last, or in which a worker has none.
 
         Servers that serve in an order of their own, not as requests come, keep to that.
 
@@ -572,7 +572,7 @@ def _find_work_of_peers(cell: Ints, work: Floats, steps: int, is_peer: Flags) ->
 
 
 def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:
-    """Return the steps of each worker, in order of time; empty if a worker has none.
+    """Return the steps of each worker, in order of time; empty if a worker has none, or none lasts.
 
     `window` is the place of each step among all of its worker.
     """
@@ -586,7 +586,7 @@ def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.Data
     chosen = ordered[rows].with_columns(window=pl.Series(rows - firsts))
     workers = trace.workers["process"].to_numpy()
     begins, ends = (np.searchsorted(process[rows], workers, side) for side in ("left", "right"))
-    if (begins == ends).any():
+    if (begins == ends).any() or not (chosen["end_ns"] > chosen["start_ns"]).any():
         return []
     return [chosen[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 

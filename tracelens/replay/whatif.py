@@ -130,7 +130,7 @@ class Replay:
         model = Model.of(trace, accounting.run(trace) if phases is None else phases)
         if model is None:
             raise InvalidArgument(
-                "The run has no steps on all its workers: there is nothing to replay."
+                "The run has no steps that last on all its workers: there is nothing to replay."
             )
         return cls(trace.path.name if trace.path else "", model, findings)
 

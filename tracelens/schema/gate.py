@@ -37,6 +37,7 @@ LIMITS: Final = {
     "decompressed": (64 << 30, "bytes that one file may become when it is decompressed"),
     "rows": (50_000_000, "rows of a table of spans, which is held in memory"),
     "columns": (10_000, "columns of a table of spans"),
+    "text": (1 << 20, "bytes of one text: a cell of a table, a name, a line"),
     "side": (256 << 20, "bytes of a recording's side file, or of its progress"),
     "segment": (256 << 20, "bytes of one live segment"),
     "samples": (1 << 30, "bytes of a file of sampled stacks"),
@@ -82,8 +83,8 @@ def _raised() -> dict[str, int]:
     return {name: int(value) for name, _, value in pairs if name in LIMITS and value.isdecimal()}
 
 
-def refuse_beyond(name: str, found: int) -> None:
-    """Refuse what is more than a limit.
+def refuse_beyond(name: str, found: int, what: str = "it") -> None:
+    """Refuse what is more than a limit; `what` has so much.
 
     Raises:
         NotATrace: it is; the sentence says how to raise the limit.
@@ -92,7 +93,7 @@ def refuse_beyond(name: str, found: int) -> None:
     if found > most:
         unit = LIMITS[name][1].partition(" ")[0]
         raise NotATrace(
-            f"it has {found} {unit}, more than the limit of {most} ('--limit {name}=...' raises it)"
+            f"{what} has {found} {unit}, more than the limit of {most} ('--limit {name}=...' raises it)"
         )
 
 

@@ -32,8 +32,11 @@ __all__ = [
     "unreadable",
 ]
 
-LATEST_NS: Final = 9_214_646_400_000_000_000  # the year 2262, near the end of 64 bits
+LATEST_NS: Final = (
+    4_102_444_800_000_000_000  # ns, the year 2100: sums of two times fit into 64 bits
+)
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000  # nothing lasts a year from a run's median
+LARGEST_CALL: Final = 1 << 48  # bytes, 256 TiB: no call moves more; sums of 32,767 fit into 64 bits
 NEGATIVE: Final = "negative duration"
 
 
@@ -66,7 +69,7 @@ RULES: Final[dict[str, Rule]] = {
     "micro_step": _COUNT,
     "communicator": _COUNT,  # and one that the side tables describe
     "seq": _COUNT,
-    "bytes": _COUNT,
+    "bytes": Rule(least=0, most=LARGEST_CALL),
     "algorithm": Rule(),
     "bucket": _COUNT,
     "peer": _COUNT,

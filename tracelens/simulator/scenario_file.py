@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import tomllib
 from difflib import get_close_matches
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, get_args
 
 from tracelens.errors import InvalidArgument, TraceNotFound, UnusableInput
 from tracelens.model.fmt import shown_name
 from tracelens.placement import STRATEGIES
+from tracelens.schema.gate import limit
+from tracelens.schema.rules import LONGEST_NS
 from tracelens.simulator.algorithms import ALGORITHMS, transfer
 from tracelens.simulator.scenario import Fault, FaultPhase, Scenario
 
@@ -87,6 +90,8 @@ _TYPES: Final = {
     bool: "true or false",
     list: "a list of numbers",
 }
+_MOST: Final = {"noise": 1.0, "spread": 1.0, "common": 1.0, "correlation": 0.999}  # of a share
+_LARGEST: Final = 1e15  # of any other number
 _WHOLE: Final = ("variables", "buckets", "ranks", "steps")  # lists whose numbers are whole
 
 
@@ -147,7 +152,38 @@ def scenario(found: Mapping[str, Any]) -> Scenario:
         _placement(values)
     else:
         values |= _transfers(given.get("allreduce", {}), values)
-    return Scenario(**values, faults=tuple(map(_fault, faults)))
+    made = Scenario(**values, faults=tuple(map(_fault, faults)))
+    _refuse_endless(made)
+    return made
+
+
+def _refuse_endless(made: Scenario) -> None:
+    """Refuse a run of more events than a table may have, or of more than a year, by rough sums.
+
+    Raises:
+        InvalidArgument: it is too large, or too long.
+    """
+    pieces = max(made.buckets, made.shards, len(made.variables))
+    of_step = 5 + 3 * made.layers + 4 * pieces * (made.ranks if made.hops else 1)
+    events = made.ranks * made.steps * of_step
+    if events > limit("rows"):
+        raise InvalidArgument(
+            f"The run would have about {events:,} events: expected at most {limit('rows'):,} "
+            "(fewer steps, workers, layers or buckets; '--limit rows=...' raises it)."
+        )
+    moved = max(sum(made.variables), sum(made.bytes_of_buckets)) / made.link_gbytes_per_s / 1e6
+    at_servers = made.ranks * (1 + made.incast * made.ranks) if made.shards else 1
+    each_ms = made.message_ms + made.transfer_ms + made.latency_us / 1e3 + made.apply_ms
+    step_ms = made.data_ms + made.forward_ms + made.backprop_ms + made.update_ms
+    step_ms += at_servers * (moved + pieces * each_ms)
+    factor = prod(max(1.0, fault.factor) for fault in made.faults)
+    extra_ms = sum(fault.extra_ms for fault in made.faults)
+    total_ms = made.steps * (step_ms * factor + extra_ms)
+    if total_ms * 1e6 > LONGEST_NS:
+        raise InvalidArgument(
+            f"The run would last about {total_ms / 1e3:.3g} s: expected less than a year "
+            "(fewer steps, shorter times, smaller variables, or a faster network)."
+        )
 
 
 def _placement(values: Mapping[str, Any]) -> None:
@@ -209,17 +245,23 @@ def _value(name: str, value: Any, entry: _Entry) -> Any:
     allowed: Any = (int, float) if kind is float else kind
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise InvalidArgument(f"Found {name} = {value!r}: expected {_TYPES[kind]}.")
-    if least is not None and not least <= value < 1e15:
-        raise InvalidArgument(f"Found {name} = {value}: expected at least {least:g}.")
+    most = _MOST.get(name.rpartition(".")[2], _LARGEST)
+    if least is not None and not least <= value <= most:
+        raise InvalidArgument(
+            f"Found {name} = {value:.6g}: expected at least {least:g} and at most {most:g}."
+        )
     if kind is not list:
         return value
     whole = name.rpartition(".")[2] in _WHOLE
     numbers: Any = int if whole else (int, float)
     if not value or not all(
-        isinstance(one, numbers) and not isinstance(one, bool) and one >= 0 for one in value
+        isinstance(one, numbers) and not isinstance(one, bool) and 0 <= one <= _LARGEST
+        for one in value
     ):
         what = "whole numbers" if whole else "numbers"
-        raise InvalidArgument(f"Found {name} = {value!r:.60}: expected a list of {what} from 0 on.")
+        raise InvalidArgument(
+            f"Found {name} = {value!r:.60}: expected a list of {what} from 0 to {_LARGEST:g}."
+        )
     return tuple(value)
 
 
@@ -243,6 +285,8 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UnusableInput(f"'{shown_name(path)}' is no TOML: {error}.") from None
+    except RecursionError:
+        raise UnusableInput(f"'{shown_name(path)}' is nested too deep for a scenario.") from None
 
 
 def _parsed(change: str) -> dict[str, Any]:
@@ -255,7 +299,7 @@ def _parsed(change: str) -> dict[str, Any]:
         )
     try:
         read = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         read = value.strip()
     return {table: {key: read}}
 

@@ -107,7 +107,7 @@ class Scan:
 
 
 def peer_residuals(own: Floats, step_ns: float) -> Floats:
-    """Return each rank's own time beyond the step's median rank, as a share of `step_ns`.
+    """Return each rank's own time beyond the step's median rank, as a share of `step_ns`, 1 at least.
 
     Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
     """
@@ -122,7 +122,7 @@ def peer_residuals(own: Floats, step_ns: float) -> Floats:
 def _peer_residuals(own: Floats, step_ns: float) -> Floats:
     absent = np.isnan(own).all(axis=1, keepdims=True)  # a step in which the job broke off
     own = np.where(absent, 0.0, own)
-    residuals: Floats = (own - medians(own, axis=1)[:, None]) / step_ns
+    residuals: Floats = (own - medians(own, axis=1)[:, None]) / max(step_ns, 1.0)
     return residuals if np.isfinite(residuals).all() else np.nan_to_num(residuals, nan=0.0)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import polars as pl
 
+from tracelens.distil.places import keeps
 from tracelens.lod.tracks.group import label
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class Names:
                 return pl.read_ipc(self._file)
         counted = [count(process, self._read(process)) for process in self._processes]
         table = pl.concat([pl.DataFrame(schema=NAME_COLUMNS), *counted])
-        if self._file:
+        if self._file and keeps():
             draft = self._file.with_name(f".{FILE}.unfinished")
             with suppress(OSError):
                 table.write_ipc(draft, compression="zstd")

@@ -55,8 +55,10 @@ def held_to_range(name: str, found: Array) -> Array:
     if rule.drops or rule.least is None or found.dtype.kind == "u":
         return found
     missing = MISSING.get(name, NULL)
-    below = found < rule.least
-    return np.where(below, missing, found) if np.any(found[below] != missing) else found
+    outside = found < rule.least
+    if rule.most is not None:
+        outside |= found > rule.most
+    return np.where(outside, missing, found) if np.any(found[outside] != missing) else found
 
 
 def repaired_columns(columns: Columns, known: dict[int, str], cache: BoundedCache) -> Columns:

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
 from tracelens.model import fmt
 from tracelens.model.fmt import shown_name
+from tracelens.schema.rules import added
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
     NO_ROOM,
@@ -119,12 +120,18 @@ def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErro
 
 def no_events(path: Path, count: int, lost: Iterable[Mapping[str, int]]) -> EmptyTrace:
     """Build the error for a trace of so many processes without an event; `lost` says what each lost."""
-    without_room = sum(reasons.get(NO_ROOM, 0) for reasons in lost)
+    counts: dict[str, int] = {}
+    for reasons in lost:
+        counts = added(counts, reasons)
+    without_room = counts.pop(NO_ROOM, 0)
+    listed = ", ".join(f"{count:,} for {reason}" for reason, count in counts.items() if count)
     why = (
         "the disk was full or could not be written when it was recorded "
         f"({fmt.count(without_room, 'event')} lost for that): free some room, or record elsewhere "
         "with --out."
         if without_room
+        else f"all events were left out: {listed}."
+        if listed
         else "check that the recorded program did any work after tl.start()."
     )
     processes = fmt.count(count, "recorded process", "recorded processes")

@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, get_type_hints
 
 from tracelens.errors import NotATrace
+from tracelens.schema.rules import LATEST_NS
 from tracelens.schema.side import ClockReading, Communicator, Kept, Past, Process, Retention, Thread
 from tracelens.schema.vocabulary import MOST_RANKS, ROLES
 
@@ -27,6 +28,10 @@ _LIMITS: Final[dict[str, int]] = {  # exclusive
     "Communicator.ranks": MOST_RANKS,
     "ClockReading.peer": _SMALL,
     "ClockReading.device": _SMALL,
+    "ClockReading.monotonic_ns": LATEST_NS,
+    "ClockReading.offset_ns": LATEST_NS,
+    "ClockReading.wall_ns": LATEST_NS,
+    "ClockReading.window_ns": LATEST_NS,
     "Thread.device": _SMALL,
 }
 _MAY_BE_NEGATIVE: Final = ("ClockReading.offset_ns", "ClockReading.wall_ns")

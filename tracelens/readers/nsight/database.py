@@ -108,6 +108,7 @@ def opened(path: Path, trace: Path | None = None) -> Iterator[Database]:
     except sqlite3.Error as error:
         raise _damaged(path, error) from error
     try:
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, gate.limit("text"))
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         connection.execute("pragma trusted_schema = off")
         connection.execute("pragma cell_size_check = on")

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from tracelens.conversion.layout import Growth
 from tracelens.errors import NotATrace
 from tracelens.readers.protobuf import classes, varint, whole
-from tracelens.schema.gate import beginning, contents, refuse_beyond
+from tracelens.schema.gate import beginning, contents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -175,11 +176,12 @@ class Packets:
             NotATrace: it is no regular file, or larger than it may be.
         """
         content = contents(self.path)
+        growth = Growth(len(content))
         if content.startswith(_GZIP):
-            content = self._unpacked(content, wbits=31)
-        yield from self._of(content)
+            content = self._unpacked(content, growth, wbits=31)
+        yield from self._of(content, growth)
 
-    def _of(self, content: bytes) -> Iterator[Any]:
+    def _of(self, content: bytes, growth: Growth, *, nested: bool = False) -> Iterator[Any]:
         place = 0
         while place < len(content):
             length, begin = varint(content, place + 1)
@@ -194,19 +196,21 @@ class Packets:
                 self.lost += 1
                 self.damage = self.damage or str(error)
                 continue
-            if packet.compressed:
-                yield from self._of(self._unpacked(packet.compressed))
+            if packet.compressed and nested:
+                self.lost += 1
+                self.damage = self.damage or "a compressed packet holds another one"
+            elif packet.compressed:
+                yield from self._of(self._unpacked(packet.compressed, growth), growth, nested=True)
             else:
                 yield packet
 
-    def _unpacked(self, packed: bytes, wbits: int = zlib.MAX_WBITS) -> bytes:
+    def _unpacked(self, packed: bytes, growth: Growth, wbits: int = zlib.MAX_WBITS) -> bytes:
         unpack = zlib.decompressobj(wbits=wbits)
-        parts, size = [], 0
+        parts = []
         try:
             while packed and not unpack.eof:
                 part = unpack.decompress(packed, _BEGIN_BYTES << 8)
-                size += len(part)
-                refuse_beyond("decompressed", size)
+                growth.add_bytes(len(part))
                 parts.append(part)
                 packed = unpack.unconsumed_tail
         except zlib.error as error:

@@ -13,6 +13,7 @@ import polars as pl
 from tracelens.readers.files import ReadFile
 from tracelens.readers.functions import OF_THE_USER, function_meaning
 from tracelens.readers.gathered import Gathered, What
+from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Frame", "Run", "Stacks", "Thread"]
 
 _LONGEST: Final = 256
+_LONGEST_TEXT: Final = 1_000  # characters of a function's name, or of its file's, in a stack
 _RANK: Final = re.compile(r"^rank (\d{1,6}): ")  # as TraceLens exports speedscope's JSON
 _STEP: Final = "step"
 _THREAD_COLUMNS: Final = {"rank": pl.Int32(), "pid": pl.Int64(), "thread_name": pl.String()}
@@ -35,8 +37,9 @@ class Frame(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As frames of samples are written."""
-        return f"{self.name} ({self.file}:{self.line})" if self.file else self.name
+        """As frames of samples are written; what is very long is cut, as each stack repeats it."""
+        name = self.name[:_LONGEST_TEXT]
+        return f"{name} ({self.file[:_LONGEST_TEXT]}:{self.line})" if self.file else name
 
 
 class Run(NamedTuple):
@@ -64,10 +67,20 @@ class Stacks(ReadFile):
     runs: dict[Thread, list[Run]] = field(default_factory=dict)
     compressed: bool = False
     _numbers: dict[tuple[Frame, ...], int] = field(default_factory=dict)
+    _text_bytes: int = 0
 
     def number(self, frames: tuple[Frame, ...]) -> int:
-        """Return the number of a stack, outermost frame first: a program comes back to a few."""
-        return self._numbers.setdefault(frames, len(self._numbers))
+        """Return the number of a stack, outermost frame first: a program comes back to a few.
+
+        Raises:
+            NotATrace: the texts of all stacks are larger than a file of samples may be.
+        """
+        known = len(self._numbers)
+        number = self._numbers.setdefault(frames, known)
+        if number == known:
+            self._text_bytes += sum(len(frame.text) for frame in frames)
+            refuse_beyond("samples", self._text_bytes, "the text of its stacks")
+        return number
 
     def translated(self) -> Stacks:
         """Set `rows`: a span is a phase, by the outermost function that is one, else a function."""

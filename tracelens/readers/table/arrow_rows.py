@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from polars.io.plugins import register_io_source
 
 from tracelens.errors import NotATrace
 from tracelens.readers.base import quoted
 from tracelens.schema.arrow import mapped
+from tracelens.schema.gate import limit, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,8 +103,22 @@ def _scan(schema: pa.Schema, batches: _Batches) -> pl.LazyFrame:
 
 def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
     batch.validate(full=True)
+    for column in batch.columns:
+        _refuse_long(column)
     columns = {field.name: _simple(batch.column(place)) for place, field in enumerate(batch.schema)}
     return cast("pl.DataFrame", pl.from_arrow(pa.table(columns)))
+
+
+def _refuse_long(column: pa.Array[Any]) -> None:
+    """Refuse texts that are longer than any that is read.
+
+    Raises:
+        NotATrace: there is one.
+    """
+    words = column.dictionary if isinstance(column, pa.DictionaryArray) else column
+    if any(is_text(words.type) for is_text in _TEXT) and words.nbytes > limit("text"):
+        lengths = pc.binary_length(cast("pa.LargeStringArray", words.cast(pa.large_string())))
+        refuse_beyond("text", pc.max(lengths).as_py() or 0, "a text")
 
 
 def _simple(column: pa.Array[Any]) -> pa.Array[Any]:

@@ -38,7 +38,8 @@ __all__ = [
     "whole",
 ]
 _ABSENT: Final = ("", "-", "nan", "nat", "null", "none", "na", "n/a")
-_OPAQUE: Final = (pl.Binary, pl.Duration, pl.Null, pl.Object)
+_OPAQUE: Final = (pl.Binary, pl.Null, pl.Object)
+_UNITS_NS: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000}
 _MOMENT: Final = (
     r"^(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d(?:\.\d+)?) ?(?:Z|UTC|([+-]\d\d):?(\d\d)?)?$"
 )
@@ -81,8 +82,8 @@ def is_text(kind: pl.DataType) -> bool:
 
 
 def is_opaque(kind: pl.DataType) -> bool:
-    """Return whether a column's cells have no text: lists, bytes and the like."""
-    return kind.is_nested() or any(kind == odd for odd in _OPAQUE)
+    """Return whether a column's cells have no text: lists, bytes, dates that may be beyond any year."""
+    return kind.is_nested() or kind.is_temporal() or any(kind == odd for odd in _OPAQUE)
 
 
 def is_absent(text: pl.Expr) -> pl.Expr:
@@ -102,10 +103,8 @@ def whole(cell: pl.Expr, kind: pl.DataType) -> pl.Expr:
 
 def nanoseconds(cell: pl.Expr, kind: pl.DataType, unit_ns: int) -> pl.Expr:
     """Return a cell as nanoseconds: numbers are in `unit_ns`, moments since 1970."""
-    if isinstance(kind, pl.Datetime):
-        return cell.dt.epoch("ns")
-    if isinstance(kind, pl.Duration):
-        return cell.dt.total_nanoseconds()
+    if isinstance(kind, (pl.Datetime, pl.Duration)):
+        return _scaled(cell.to_physical(), _UNITS_NS[kind.time_unit])
     if kind.is_integer():
         return _scaled(cell.cast(pl.Int64, strict=False), unit_ns)
     if kind.is_float():

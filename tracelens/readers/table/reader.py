@@ -49,8 +49,7 @@ _ARROW: Final = b"ARROW1"
 _PARQUET: Final = b"PAR1"
 _TEXT: Final = (".csv", ".tsv")
 _NAMED: Final = (".parquet", ".feather", *_TEXT)
-_SHORTEST_ROW: Final = 6  # bytes of a row with a rank and two times
-_LONGEST_LINE: Final = 1 << 20  # bytes of a header
+_BLOCK_BYTES: Final = 1 << 18  # bytes of text that are looked at together
 _DELIMITERS: Final = (",", ";", "\t", "|")
 # What a damaged file makes polars and Arrow's library raise.
 _DAMAGE: Final = (
@@ -114,7 +113,7 @@ def _refuse_huge(path: Path, begin: bytes) -> None:
         held = _footer(path)
         rows, columns = held.num_rows, held.num_columns
         groups = map(held.row_group, range(held.num_row_groups))
-        refuse_beyond("decompressed", sum(max(0, group.total_byte_size) for group in groups))
+        Growth(size).add_bytes(sum(max(0, group.total_byte_size) for group in groups))
     elif begin.startswith(_ARROW):
         content = mapped(path)
         view = memoryview(content)
@@ -125,15 +124,31 @@ def _refuse_huge(path: Path, begin: bytes) -> None:
             if message.kind == BATCH
         )
         columns = len(pa.ipc.read_schema(content.slice(len(LEAD))))
-    elif size > _SHORTEST_ROW * limit("rows"):
-        rows = _line_breaks(path)
+    else:
+        rows = _count_lines(path)
     refuse_beyond("rows", rows)
     refuse_beyond("columns", columns)
 
 
-def _line_breaks(path: Path) -> int:
+def _count_lines(path: Path) -> int:
+    """Count the line breaks of a file outside of quotes.
+
+    Raises:
+        NotATrace: a line is longer than any that is read.
+    """
+    count = length = 0
+    quoted = False
     with opened(path) as file:
-        return sum(block.count(b"\n") for block in iter(partial(file.read, 1 << 20), b""))
+        for block in iter(partial(file.read, _BLOCK_BYTES), b""):
+            length += len(block)
+            for part in block.split(b'"'):
+                if not quoted and b"\n" in part:
+                    count += part.count(b"\n")
+                    length = 0
+                quoted = not quoted
+            quoted = not quoted  # a block ends within a part
+            refuse_beyond("text", length, "a line")
+    return count
 
 
 def from_object(table: Any) -> pl.LazyFrame:
@@ -183,7 +198,7 @@ def _opened(frame: pl.LazyFrame) -> pl.LazyFrame:
 def _csv(path: Path) -> pl.LazyFrame:
     """Read every cell as text: what it means is decided by column, not by its first rows."""
     with opened(path) as file, io.BufferedReader(file) as lines:
-        head = lines.readline(_LONGEST_LINE).decode("utf-8-sig", "strict")
+        head = lines.readline(limit("text")).decode("utf-8-sig", "strict")
     if not head.strip():
         raise NotATrace(f"'{path}' has no header line: expected the names of the columns.")
     delimiter = max(_DELIMITERS, key=head.count)
@@ -272,8 +287,9 @@ class TableReader:
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read a file, which one process does, and whose events all stay in memory."""
+        table = scan(path)
         with _damage_named(path):
-            trace = build(scan(path), self.renaming, path.name, one_clock=self.one_clock)
+            trace = build(table, self.renaming, path.name, one_clock=self.one_clock)
             trace = _with_facts(trace, path)
         if how.progress:
             how.progress(1, 1)
@@ -315,6 +331,8 @@ def _damage_named(path: Path) -> Iterator[None]:
     """Turn what a damaged file makes polars raise, while its rows are read, into a sentence."""
     try:
         yield
+    except NotATrace as error:
+        raise NotATrace(f"'{path}' cannot be read as a table: {error}.") from error
     except _DAMAGE as error:
         raise NotATrace(f"'{path}' is damaged or cut off: {_reason(error)}.") from error
 

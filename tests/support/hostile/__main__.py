@@ -1,0 +1,58 @@
+"""`python -m support.hostile`: try inputs by their numbers, and say how many failed and how."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from support.hostile.formats import FORMATS
+from support.hostile.processes import in_new_folder, load_program, name_of
+
+
+def main() -> int:
+    """Try the inputs that were asked for; exit code 1 where one failed."""
+    parser = argparse.ArgumentParser(prog="python -m support.hostile", description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="number of the first input")
+    parser.add_argument("--inputs", type=int, default=20_000, help="how many")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which none begins")
+    parser.add_argument("--only", choices=FORMATS, help="inputs of one format")
+    parser.add_argument("--replay", type=int, nargs="+", help="these inputs, and no others")
+    parser.add_argument("--out", type=Path, default=Path(".fuzz"), help="where failures are kept")
+    asked = parser.parse_args()
+    os.nice(10)
+    load_program()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    numbers = asked.replay or range(asked.first, asked.first + asked.inputs)
+    kinds: Counter[str] = Counter()
+    codes: Counter[str] = Counter()
+    began, tried = time.monotonic(), 0
+    with (asked.out / "tried.jsonl").open("a") as log:
+        for number in numbers:
+            if asked.only and name_of(number) != asked.only:
+                continue
+            if time.monotonic() - began > 60 * asked.minutes:
+                break
+            outcome = in_new_folder(number, asked.out / "failing")
+            log.write(json.dumps(asdict(outcome)) + "\n")
+            log.flush()
+            tried += 1
+            codes[str(outcome.code)] += 1
+            if outcome.failure:
+                kinds[outcome.failure] += 1
+                sys.stdout.write(f"{number} {outcome.form} [{outcome.verb}]: {outcome.failure}\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{tried} inputs, exit codes {dict(codes)}, {sum(kinds.values())} failures\n")
+    for kind, count in kinds.most_common():
+        sys.stdout.write(f"{count:6} {kind}\n")
+    return int(bool(kinds))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

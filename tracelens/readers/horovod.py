@@ -14,6 +14,8 @@ import math
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -28,7 +30,7 @@ from tracelens.readers.words import meaning
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from tracelens.model.trace import Trace
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
 
 __all__ = ["HorovodReader"]
 
+# share of a tensor's operations: with fewer lost or added, it is still one of each step [chosen]
+MAX_SHARE_OF_CALLS_LOST: Final = 0.1
+# share of how late the last rank is: one that goes on sooner after each operation waited [chosen]
+MAX_PAUSE_AFTER_WAIT: Final = 0.2
 _FORMAT: Final = "timeline of Horovod"
 _LISTED: Final = 6
 _MARK: Final = re.compile(rb'"NEGOTIATE_[A-Z]|"start_time_since_epoch_in_micros"')
@@ -113,7 +119,7 @@ def timeline_of(path: Path) -> Timeline:
     found.streamed(stream)
     running = sum(tensor.call is not None for tensor in tensors.values())
     if running:
-        found.left_out["operations that do not end"] = running
+        found.left_out["operations that do not end"] += running
     found.calls, found.unmarked = len(calls), sum(not call.ready for call in calls)
     _number_steps(calls)
     found.ranks = len({rank for call in calls for rank in call.ready})
@@ -160,7 +166,11 @@ def _take(
 
 
 def _begin(name: str, now: int, tensor: _Tensor, found: Timeline) -> None:
-    if not tensor.open and name.startswith(_NEGOTIATION):
+    is_negotiation = name.startswith(_NEGOTIATION)
+    if is_negotiation and tensor.open:  # a tensor has one operation at a time: an end was lost
+        tensor.open.clear()
+        found.left_out["operations that do not end"] += 1
+    if is_negotiation:
         tensor.call = _Call(tensor.name, now)
     elif not tensor.open:
         tensor.call = tensor.call or _Call(tensor.name, now)
@@ -193,16 +203,24 @@ def _end(
 
 
 def _number_steps(calls: list[_Call]) -> None:
-    """Number steps by tensors that come back: what most operations do as often, they do in each step."""
+    """Number steps by tensors that come back: a step begins with the first one that it has already.
+
+    What most operations do about as often, they do in each step, but for operations that were lost.
+    """
     times = Counter(call.tensor for call in calls)
     ((often, _),) = Counter(times[call.tensor] for call in calls).most_common(1) or ((0, 0),)
     if often < 2:
         return
-    seen: Counter[str] = Counter()
+    step = 0
+    seen: set[str] = set()
     for call in calls:
-        if times[call.tensor] == often:
-            call.step = seen[call.tensor]
-            seen[call.tensor] += 1
+        if abs(times[call.tensor] - often) > MAX_SHARE_OF_CALLS_LOST * often:
+            continue
+        if call.tensor in seen:
+            step += 1
+            seen.clear()
+        seen.add(call.tensor)
+        call.step = step
 
 
 def _rows(calls: list[_Call], begin_us: int) -> pl.DataFrame:
@@ -229,32 +247,41 @@ def _reductions(calls: list[_Call], begin_us: int) -> Iterator[tuple[Any, ...]]:
 
 
 def _waits(calls: list[_Call], begin_us: int) -> Iterator[tuple[Any, ...]]:
-    """Yield how long each rank waits at a step's end: from its last tensor to the last operation's end.
+    """Yield how long each rank waits: from its last tensor of a step to the last operation's end.
 
-    That is how `DistributedOptimizer` works; the file itself does not hold it.
+    That is how `DistributedOptimizer` works; the file itself does not hold it. Ranks that go on
+    only after each operation wait for each.
     """
-    last: dict[tuple[int, int], int] = {}
+    of_ranks: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     ends: dict[int, int] = {}
     for call in calls:
         if call.step is not None:
             ends[call.step] = max(ends.get(call.step, 0), call.end)
             for rank, ready in (call.ready or {0: call.begin}).items():
-                last[rank, call.step] = max(last.get((rank, call.step), 0), ready)
-    for (rank, step), ready in last.items():
-        start, end = ((begin_us + at) * _US for at in (ready, max(ready, ends[step])))
-        yield (
-            rank,
-            start,
-            end,
-            "wait",
-            None,
-            "synchronize",
-            "training",
-            step,
-            None,
-            None,
-            "estimated",
-        )
+                of_ranks[rank].append((ready, call.step, max(ready, call.end)))
+    is_blocking = _waits_for_each(calls, of_ranks.values())
+    for rank, waits in of_ranks.items():
+        last = {step: (ready, step, max(ready, ends[step])) for ready, step, _ in sorted(waits)}
+        for ready, step, ended in waits if is_blocking else last.values():
+            start, end = ((begin_us + at) * _US for at in (ready, ended))
+            yield (
+                rank, start, end, "wait", None, "synchronize", "training", step, None, None, "estimated",
+            )  # fmt: skip
+
+
+def _waits_for_each(calls: list[_Call], of_ranks: Iterable[list[tuple[int, int, int]]]) -> bool:
+    """Return whether ranks go on only after each operation: at once, however late one of them was.
+
+    Each operation of a rank is when it was ready, its step, and its end.
+    """
+    pauses = []
+    for waits in of_ranks:
+        pairs = [pair for pair in pairwise(sorted(waits)) if pair[0][1] == pair[1][1]]
+        if not pairs or any(later[0] < earlier[2] for earlier, later in pairs):
+            return False
+        pauses.append(median(later[0] - earlier[2] for earlier, later in pairs))
+    late = [max(call.ready.values()) - min(call.ready.values()) for call in calls if call.ready]
+    return bool(late) and min(pauses) < MAX_PAUSE_AFTER_WAIT * median(late)
 
 
 def _size(args: dict[str, Any]) -> int | None:

@@ -10,7 +10,13 @@ import polars as pl
 from tracelens.readers.kineto.collectives import CALL_COLUMNS, communication
 from tracelens.readers.kineto.issues import Call, elements, pair_with_issues
 from tracelens.readers.kineto.phases import phase_at, windows_of, with_phases
-from tracelens.readers.kineto.words import RANGES, SYNCHRONIZES, collective, step_number
+from tracelens.readers.kineto.words import (
+    RANGES,
+    SYNCHRONIZES,
+    collective,
+    phase_of_annotation,
+    step_number,
+)
 from tracelens.readers.words import meaning
 
 if TYPE_CHECKING:
@@ -71,9 +77,15 @@ def _fitted(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_ranges(host: pl.DataFrame) -> pl.DataFrame:
-    """Make operators annotations that are ranges of the profiler by their names."""
-    operators = host.filter(pl.col("category") == "operator")["name"].unique().cast(pl.String)
+    """Make operators annotations that are ranges of the profiler by their names.
+
+    PyTorch 1.8 and 1.9 write all annotations as operators: there, names of phases are ranges, too.
+    """
+    is_operator = pl.col("category") == "operator"
+    operators = host.filter(is_operator)["name"].unique().cast(pl.String)
     ranges = operators.filter(operators.str.contains(RANGES)).to_list()
+    if not (host["category"] == "annotation").any():
+        ranges += [name for name in operators if phase_of_annotation(name)]
     if not ranges:
         return host
     is_range = pl.col("name").cast(pl.String).is_in(ranges)

@@ -13,7 +13,7 @@ import polars as pl
 
 from tracelens.model import fmt
 from tracelens.readers.kineto.columns import LostKernels
-from tracelens.readers.kineto.words import step_number
+from tracelens.readers.kineto.words import RANGES, step_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -86,7 +86,7 @@ def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKe
     if kernels.is_empty() or launches.is_empty():
         return LostKernels(0, launches.height)
     lost = ~launches["correlation"].is_in(kernels.unique().implode())
-    marks = table.rows.filter(pl.col("category") == "annotation").sort("start_ns")
+    marks = table.rows.filter(word.str.contains(RANGES)).sort("start_ns")
     steps = [
         (at, step)
         for at, name in marks.select("start_ns", word).rows()

@@ -1,0 +1,49 @@
+"""Profiles of PyTorch 1.8 and 1.9 say the same as today's: all they write on the host is an operator."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+from support.profiles import gpu_profile
+
+import tracelens as tl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+OLD_CATEGORIES: Final = {
+    "cpu_op": "Operator",
+    "user_annotation": "Operator",
+    "kernel": "Kernel",
+    "cuda_runtime": "Runtime",
+}
+OLD_ARGUMENTS: Final = ("device", "stream", "correlation", "context")
+STEPS: Final = 6
+
+
+def in_old_words(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a profile as PyTorch 1.8 writes it: nothing of the job, nothing of collectives."""
+    for one in content["traceEvents"]:
+        one["cat"] = OLD_CATEGORIES[one["cat"]]
+        one["args"] = {key: one["args"][key] for key in OLD_ARGUMENTS if key in one["args"]}
+        if one["cat"] == "Operator":
+            one["args"] |= {"Device": one["pid"], "Trace name": "PyTorch Profiler"}
+        one["tid"] = f"stream {one['tid']}" if one["cat"] == "Kernel" else str(one["tid"])
+    return {"schemaVersion": 1, "traceEvents": content["traceEvents"]}
+
+
+def opened(folder: Path, name: str, content: dict[str, Any]) -> tl.Trace:
+    file = folder / name
+    file.write_text(json.dumps(content))
+    return tl.open(file)
+
+
+def test_steps_and_phases_are_those_of_the_new_dialect(tmp_path: Path) -> None:
+    old = opened(tmp_path, "old.json", in_old_words(gpu_profile(0, steps=STEPS)))
+    new = opened(tmp_path, "new.json", gpu_profile(0, steps=STEPS))
+    assert old.steps["step"].to_list() == new.steps["step"].to_list() == [*range(STEPS)]
+    assert old.recognition
+    assert not [gap for gap in old.recognition.gaps if "no step is marked" in gap.missing]
+    ledgers = [tl.analyze(trace).ledger for trace in (old, new)]
+    assert ledgers[0] == ledgers[1]

@@ -18,6 +18,7 @@ from tracelens.errors import (
     UnusableInput,
 )
 from tracelens.memory import give_back
+from tracelens.model import fmt
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
@@ -25,6 +26,7 @@ from tracelens.model.recognition import joined
 from tracelens.model.trace import OF_PROCESSES, Trace
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
+from tracelens.readers.files import RANK_UNKNOWN
 from tracelens.readers.jobs import RankFile, check_one_job
 from tracelens.readers.links import inside
 from tracelens.remote.address import is_remote
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from tracelens.readers.native.reader import NativeReader
     from tracelens.readers.table import TableReader
 
+_SHOWN: Final = 3  # names of files in a sentence
 _FOR_EVENTS: Final = 4  # one part of so many of the memory
 DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
 
@@ -410,6 +413,17 @@ def _after(table: pl.DataFrame, offset: int) -> pl.DataFrame:
 
 def _check_ranks(traces: Sequence[Trace]) -> None:
     """Refuse a rank that is in two of them: which is meant cannot be known."""
+    silent = [
+        trace.processes["file"][0]
+        for trace in traces
+        if trace.recognition and RANK_UNKNOWN in trace.recognition.gaps
+    ]
+    if silent:
+        verb = "does" if len(silent) == 1 else "do"
+        raise UnusableInput(
+            f"Of {fmt.count(len(traces), 'input')}, {fmt.series(silent[:_SHOWN])} {verb} not say the "
+            f"rank: say it with --rank-of {silent[0]}=0, once for each."
+        )
     owner: dict[tuple[str, int], Path | None] = {}
     for trace in traces:
         for role, rank in trace.processes.filter("main").select("role", "rank").iter_rows():

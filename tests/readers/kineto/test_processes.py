@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from support.profiles import gpu_profile, write_ranks
 
 import tracelens as tl
 from tracelens.accounting.device_time import device_time
+from tracelens.cli import main
 from tracelens.readers.words import rank_in_name
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def profile_of(rank: int) -> dict[str, Any]:
@@ -96,6 +95,20 @@ def test_processes_of_other_tools_are_ranks_as_their_names_say(tmp_path: Path) -
     content = named({"traceEvents": events}, {7: "Megatron rank 5", 9: "Megatron rank 4"})
     trace = opened(tmp_path, content)
     assert trace.processes.select("pid", "rank").sort("pid").rows() == [(7, 5), (9, 4)]
+    assert trace.alignment.method == "same_clock"
+
+
+def test_what_we_export_is_the_run_of_its_ranks(tmp_path: Path) -> None:
+    """As ui.perfetto.dev gets it: the ranks, the steps and the straggler are the same."""
+    run = Path(__file__).parents[3] / "sample_traces/ddp-slow-backprop"
+    file = tmp_path / "run.json"
+    assert main(["convert", "--to", "perfetto", "--out", str(file), str(run)]) == 0
+    trace = tl.open(file)
+    assert trace.workers["rank"].to_list() == [0, 1]
+    assert trace.alignment.method == "same_clock"
+    assert (
+        tl.analyze(trace).verdict.headline == "STRAGGLER rank 1, backprop \N{MIDDLE DOT} critical"
+    )
 
 
 def test_a_profile_of_one_process_has_the_rank_of_its_name(tmp_path: Path) -> None:

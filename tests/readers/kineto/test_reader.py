@@ -103,6 +103,11 @@ def test_a_rank_that_no_file_says_is_asked_for(
         written(tmp_path / f"{rank}.json", content)
     assert main(["analyze", str(tmp_path)]) == 3
     assert "--rank-of 0.json=0, once for each." in capsys.readouterr().err
+    assert main(["analyze", str(tmp_path / "0.json"), str(tmp_path / "1.json")]) == 3
+    assert (
+        "0.json and 1.json do not say the rank: say it with --rank-of 0.json=0"
+        in capsys.readouterr().err
+    )
     told = ["--rank-of", "0.json=4", "--rank-of", "1.json=5"]
     assert main(["info", *told, str(tmp_path)]) == 0
     assert "worker 4" in capsys.readouterr().out

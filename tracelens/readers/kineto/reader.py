@@ -255,11 +255,14 @@ def _without_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> list
 def _described(rows: pl.DataFrame, table: EventTable, rank: int, world: int) -> pl.DataFrame:
     """Add whose rows they are."""
     name = table.path.name
+    clock = (
+        name if table.process and table.is_other else f"rank {rank}"
+    )  # one timeline has one clock
     return rows.with_columns(
         pl.lit(rank, pl.Int32).alias("rank"),
         pl.lit(world, pl.Int32).alias("world"),
         pl.lit(table.host, pl.Categorical).alias("host"),
-        pl.lit(f"rank {rank}", pl.Categorical).alias("clock"),
+        pl.lit(clock, pl.Categorical).alias("clock"),
         pl.lit(name, pl.Categorical).alias("file"),
         pl.lit(table.pid, pl.Int64).alias("pid"),
     )

@@ -75,7 +75,10 @@ class NsightReader:
             unusable={"no begin or no end": unusable},
             notes=notes,
             recognition=_recognition(
-                profiles, rows, unowned, is_assumed=any(note.kind == "assumed" for note in notes)
+                profiles,
+                rows,
+                unowned,
+                is_assumed=len(owners) == 1 and "assumed" in {note.kind for note in notes},
             ),
         )
         return spans.build(rows, origin).with_(path=path)

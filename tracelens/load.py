@@ -442,8 +442,8 @@ def _files_of_ranks(trace: Trace) -> Iterator[RankFile]:
     last = trace.processes["rank"].max()
     columns = trace.processes.select("file", "rank", "world", "first_ns", "last_ns")
     for file, rank, world, first_ns, last_ns in columns.rows():
-        is_said = isinstance(last, int) and world > last + 1
-        yield RankFile(file, rank, world if is_said else 0, first_ns, last_ns)
+        is_stated = isinstance(last, int) and world > last + 1
+        yield RankFile(file, rank, world if is_stated else 0, first_ns, last_ns)
 
 
 def _joined_communicators(traces: Sequence[Trace]) -> pl.DataFrame:

@@ -90,7 +90,7 @@ class EventTable:
     counts events that are read but become no row, by what they are; `unusable` those without a name or a
     time, and `negative` those that end before they begin. `impossible` are sentences on rows that were
     left out. `threads` and `processes` are names. Where a file holds several processes, `process` is the
-    one that the rows are of; `said_rank` is its rank, as its name, its collectives or, with
+    one that the rows are of; `stated_rank` is its rank, as its name, its collectives or, with
     `is_rank_of_device`, its device say.
     """
 
@@ -111,7 +111,7 @@ class EventTable:
     impossible: list[str] = field(default_factory=list)
     lost_kernels: LostKernels = LostKernels()
     process: str | None = None
-    said_rank: int | None = None
+    stated_rank: int | None = None
     is_rank_of_device: bool = False
 
     @property
@@ -149,7 +149,7 @@ class EventTable:
     def rank(self) -> int | None:
         """The rank that the file says it is of; of several processes none is the file's."""
         of_file = None if self.process else _below(self.distributed.get("rank"), MOST_RANKS)
-        return self.said_rank if of_file is None else of_file
+        return self.stated_rank if of_file is None else of_file
 
     @property
     def world(self) -> int:

@@ -47,17 +47,19 @@ def split_processes(table: EventTable, given: Mapping[str, int]) -> list[EventTa
     rows = table.rows.with_columns(pl.col("pid", "tid").cast(pl.String).fill_null("-"))
     on_host = rows.filter(~_ON_DEVICE)
     present = on_host["pid"].unique(maintain_order=True).to_list()
-    ranks = _ranks_said(table, on_host, present) | _ranks_given(table, present, given)
+    ranks = _ranks_stated(table, on_host, present) | _ranks_given(table, present, given)
     marks = on_host.filter(pl.col("name").cast(pl.String).str.contains(_STEP))
     marked = marks["pid"].unique().to_list()
     owners = [pid for pid in present if pid in ranks or (pid in marked and len(marked) > 1)]
     if len(owners) < 2:
-        table.said_rank = ranks[owners[0]] if owners else None
+        table.stated_rank = ranks[owners[0]] if owners else None
         return [table]
     owners.sort(key=lambda pid: (ranks.get(pid, 0), len(pid), pid))
     owner = _owners_of_rows(table, rows, owners)
     parts = [
-        replace(table, process=pid, rows=table.rows.filter(owner == pid), said_rank=ranks.get(pid))
+        replace(
+            table, process=pid, rows=table.rows.filter(owner == pid), stated_rank=ranks.get(pid)
+        )
         for pid in owners
     ]
     for part in parts[1:]:  # what is not whole of the file is said once
@@ -69,7 +71,9 @@ def split_processes(table: EventTable, given: Mapping[str, int]) -> list[EventTa
     return parts
 
 
-def _ranks_said(table: EventTable, on_host: pl.DataFrame, present: Sequence[str]) -> dict[str, int]:
+def _ranks_stated(
+    table: EventTable, on_host: pl.DataFrame, present: Sequence[str]
+) -> dict[str, int]:
     """Return the rank of each process by its name, or by its collectives."""
     ranks: dict[str, int] = {}
     votes: dict[str, Counter[int]] = defaultdict(Counter)
@@ -136,7 +140,7 @@ def _owners_of_rows(table: EventTable, rows: pl.DataFrame, owners: Sequence[str]
 
 
 def _check_owners(table: EventTable, device: pl.DataFrame, launches: pl.DataFrame) -> None:
-    """Refuse kernels that cannot be told apart.
+    """Refuse kernels whose process is not certain.
 
     Raises:
         UnusableInput: too few were launched by their process, or streams of two processes are one.
@@ -163,4 +167,4 @@ def _take_devices(parts: Sequence[EventTable]) -> None:
     ]
     if all(len(some) == 1 for some in devices) and len({some[0] for some in devices}) == len(parts):
         for part, (device,) in zip(parts, devices, strict=True):
-            part.said_rank, part.is_rank_of_device = device, True
+            part.stated_rank, part.is_rank_of_device = device, True

@@ -61,6 +61,27 @@ def test_nothing_is_replayed_where_no_step_lasts(
     assert "no steps that last" in capsys.readouterr().err
 
 
+def test_the_time_of_many_ranks_does_not_wrap(tmp_path: Path) -> None:
+    """Months of hundreds of ranks, one after the other, are more nanoseconds than 64 bits hold."""
+    ranks, month = 400, 30 * 86_400 * 10**9
+    rows = [
+        {
+            "rank": rank,
+            "start_ns": step * month,
+            "end_ns": (step + 1) * month,
+            "kind": "step",
+            "step": step,
+        }
+        for rank in range(ranks)
+        for step in range(11)
+    ]
+    table = tmp_path / "run.parquet"
+    pl.DataFrame(rows).with_columns(name=pl.lit("step")).write_parquet(table)
+    report = analyze(tl.open(table))
+    assert report.summary.ranks_seen == ranks
+    assert main(["whatif", str(table), "--what", "all"]) in {0, 2}
+
+
 def _look_at(run: Run) -> None:
     times = run.times
     shape = (len(times.categories), len(times.steps))

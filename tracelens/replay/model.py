@@ -33,6 +33,7 @@ from tracelens.replay.requests import Requests
 from tracelens.replay.resources import Tasks, replay_events
 from tracelens.replay.threads import Sides, Threads
 from tracelens.replay.timeline import IS_BLOCKED, Timeline
+from tracelens.schema.rules import LATEST_NS
 from tracelens.schema.vocabulary import PICKLE
 
 if TYPE_CHECKING:
@@ -574,6 +575,8 @@ def _find_work_of_peers(cell: Ints, work: Floats, steps: int, is_peer: Flags) ->
 def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:
     """Return the steps of each worker, in order of time; empty if a worker has none, or none lasts.
 
+    Also empty if 64 bits do not hold the time of all workers, one after the other, in nanoseconds.
+
     `window` is the place of each step among all of its worker.
     """
     ordered = in_process_order(trace.steps)
@@ -586,9 +589,16 @@ def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.Data
     chosen = ordered[rows].with_columns(window=pl.Series(rows - firsts))
     workers = trace.workers["process"].to_numpy()
     begins, ends = (np.searchsorted(process[rows], workers, side) for side in ("left", "right"))
-    if (begins == ends).any() or not (chosen["end_ns"] > chosen["start_ns"]).any():
+    lasts = (chosen["end_ns"] > chosen["start_ns"]).any()
+    if (begins == ends).any() or not lasts or _span_workers(chosen) > LATEST_NS:
         return []
     return [chosen[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
+
+
+def _span_workers(steps: pl.DataFrame) -> float:
+    """Return the time from each worker's first step to its last one's end, added up, ns."""
+    of_worker = steps.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    return float((of_worker["end_ns"] - of_worker["start_ns"]).cast(pl.Float64).sum())
 
 
 def _take_pieces(phases: Phases, windows: Sequence[pl.DataFrame]) -> list[WorkerPieces]:

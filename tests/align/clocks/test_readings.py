@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tracelens.align.clocks.readings import WANDER, Readings, map_through
+from tracelens.align.clocks.readings import WANDER, Readings, map_if_consistent, map_through
 
 if TYPE_CHECKING:
     from tracelens.align.clocks.maps import ClockMap
@@ -139,3 +139,9 @@ def test_senseless_readings_do_not_overflow(rows: list[tuple[int, int, int, int]
     moved = found.apply(np.array([0, 10**12, 2**60]))
     assert len(moved) == 3
     assert found.uncertainty_ns >= 0
+
+
+def test_windows_below_zero_at_one_moment_are_of_no_clock() -> None:
+    """As calls without length give whose ranks contradict each other."""
+    same = np.full(3, 459_712)
+    assert map_if_consistent(Readings(same, np.full(3, -4), np.zeros(3, np.int64))) is None

@@ -109,7 +109,7 @@ def _trend(t: Floats, moved: Floats, half: Floats) -> tuple[Line, float]:
     sharp = np.flatnonzero(half <= _SHARP * max(float(half.min()), 1.0))
     blocks = [part for part in np.array_split(sharp, min(BLOCKS, len(sharp))) if len(part)]
     best = np.array([part[np.argmin(half[part])] for part in blocks])
-    blunt = 2 * float(half[best].max())
+    blunt = 2 * max(float(half[best].max()), 0.0)  # below zero where readings contradict each other
     span = float(np.ptp(t[best]))
     shows_drift = span * PLAUSIBLE_DRIFT > blunt
     line = theil_sen(t[best], moved[best], 2 if shows_drift else len(best) + 1)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from google.protobuf.internal.encoder import _VarintBytes as varint
+from support.hostile.protobuf import varint
 
 from tracelens import load
 from tracelens.cli import main

@@ -48,7 +48,8 @@ def test_kernels_copies_and_ranges(tmp_path: Path) -> None:
     assert trace.steps["step"].to_list() == [0, 1, 2, 3]
     assert trace.recognition
     assert dict(trace.recognition.left_out) == {"calls of HIP": 16}
-    assert tl.analyze(trace).verdict.state == "inconclusive"
+    verdict = tl.analyze(trace).verdict
+    assert (verdict.state, verdict.kind) == ("bottleneck", "exposed_communication")
 
 
 def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:

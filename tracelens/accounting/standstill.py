@@ -107,6 +107,8 @@ def _count_calls(trace: Trace) -> Counter[int]:
 
 def _last_numbers(grid: CallGrid) -> dict[int, int]:
     """Return the number of the last call that each rank entered."""
+    if not grid.height:
+        return {}
     last_row = grid.height - 1 - grid.there[::-1].argmax(axis=0)
     return dict(zip(grid.ranks.tolist(), grid.seq[last_row].tolist(), strict=True))
 

@@ -281,7 +281,7 @@ def _waits_for_each(calls: list[_Call], of_ranks: Iterable[list[tuple[int, int, 
             return False
         pauses.append(median(later[0] - earlier[2] for earlier, later in pairs))
     delays = [max(call.ready.values()) - min(call.ready.values()) for call in calls if call.ready]
-    return bool(delays) and min(pauses) < MAX_PAUSE_AFTER_WAIT * median(delays)
+    return bool(delays and pauses) and min(pauses) < MAX_PAUSE_AFTER_WAIT * median(delays)
 
 
 def _size(args: dict[str, Any]) -> int | None:

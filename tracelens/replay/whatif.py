@@ -128,7 +128,7 @@ class Replay:
             InvalidArgument: it has no steps.
         """
         model = Model.of(trace, accounting.run(trace) if phases is None else phases)
-        if model is None:
+        if model is None or not model.lengths(model.recorded).any():
             raise InvalidArgument(
                 "The run has no steps that last on all its workers: there is nothing to replay."
             )

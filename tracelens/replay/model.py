@@ -590,15 +590,15 @@ def _choose_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.Data
     workers = trace.workers["process"].to_numpy()
     begins, ends = (np.searchsorted(process[rows], workers, side) for side in ("left", "right"))
     lasts = (chosen["end_ns"] > chosen["start_ns"]).any()
-    if (begins == ends).any() or not lasts or _span_workers(chosen) > LATEST_NS:
+    if (begins == ends).any() or not lasts or _measure_line(chosen) > LATEST_NS:
         return []
     return [chosen[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
-def _span_workers(steps: pl.DataFrame) -> float:
-    """Return the time from each worker's first step to its last one's end, added up, ns."""
-    of_worker = steps.group_by("process").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-    return float((of_worker["end_ns"] - of_worker["start_ns"]).cast(pl.Float64).sum())
+def _measure_line(steps: pl.DataFrame) -> float:
+    """Return how long the line is on which the time of each worker takes equally much, ns."""
+    whole = float(steps["end_ns"].to_numpy().max()) - float(steps["start_ns"].to_numpy().min())
+    return whole * steps["process"].n_unique()
 
 
 def _take_pieces(phases: Phases, windows: Sequence[pl.DataFrame]) -> list[WorkerPieces]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 import tracelens as tl
+from tracelens.errors import InvalidArgument
+from tracelens.replay.whatif import Replay
 
 DAY_NS = 86_400 * 10**9
 
 
-def test_many_ranks_far_apart_are_analyzed_without_a_replay() -> None:
+def test_many_ranks_far_apart_are_not_replayed() -> None:
     """Sixty ranks, of which each has one short step, over twenty years."""
     rows = [
         {"rank": rank, "step": 0, "kind": kind, "start_ns": begin, "end_ns": begin + 10**6}
@@ -19,5 +22,7 @@ def test_many_ranks_far_apart_are_analyzed_without_a_replay() -> None:
             ("backprop", rank * 120 * DAY_NS + 10**6),
         )
     ]
-    report = tl.analyze(tl.Trace.from_table(pl.DataFrame(rows)))
-    assert report.verdict.state == "inconclusive"
+    trace = tl.Trace.from_table(pl.DataFrame(rows))
+    with pytest.raises(InvalidArgument, match="nothing to replay"):
+        Replay.of(trace).asked("rank:0=median")
+    assert tl.analyze(trace).verdict.state == "inconclusive"

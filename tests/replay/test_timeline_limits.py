@@ -22,7 +22,7 @@ def test_many_ranks_far_apart_are_not_replayed() -> None:
             ("backprop", rank * 120 * DAY_NS + 10**6),
         )
     ]
-    trace = tl.Trace.from_table(pl.DataFrame(rows))
+    trace = tl.Trace.from_table(pl.DataFrame(rows), one_clock=True)
     with pytest.raises(InvalidArgument, match="nothing to replay"):
         Replay.of(trace).asked("rank:0=median")
     assert tl.analyze(trace).verdict.state == "inconclusive"

@@ -10,9 +10,9 @@ class Note:
     """Something that reading met and the reader of a report should know, in one sentence.
 
     `kind` is one of unreadable, truncated, running, incomplete, dropped, chosen, renumbered, restarted,
-    clock, desync, unjudged, unrecorded, plugin, assumed, and table. Assumed is of which rank a file is,
-    table what was made of a table's columns and words, chosen what the user asked to leave out. `ranks`
-    are those whose fault it is, where that can be told.
+    clock, desync, unjudged, unrecorded, plugin, assumed, and table: what was made of a table's columns
+    and words. Assumed is of which rank a file is, chosen what the user asked to leave out. `ranks` are
+    those whose fault it is, where that can be told.
     """
 
     file: str

@@ -51,9 +51,8 @@ MAX_DEVIATION_RATIO_IF_RUN_DRIFTS: Final = 0.9
 MIN_RISE_OF_DRIFT: Final = 0.15
 # share of pairs of blocks: the later one must be slower in as many [chosen]
 MIN_SHARE_OF_RISING_PAIRS: Final = 0.85
-MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = (
-    0.9  # share of ranks: half as much slower as the median rank [chosen]
-)
+# share of ranks: as many must be slower by half as much as the median rank [chosen]
+MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = 0.9
 MIN_SAVING_OF_SLOWDOWN: Final = 0.03  # of the job: a slowdown of less is not reported [policy]
 MIN_SAVING_OF_DRIFT: Final = 0.05  # of the job: a drift of less is not reported [chosen]
 # steps after the usual warm-up: what is slow from later on does not warm up [calibrate]

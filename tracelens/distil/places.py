@@ -46,7 +46,7 @@ _LOCK: Final = ".lock"
 _PATIENCE_S: Final = 600.0
 
 # In the environment, as limits are: "0" = nothing is kept, by this process and those that it starts.
-_VARIABLE: Final = "TRACELENS_KEEP"
+_VARIABLE: Final = "TRACELENS_KEEP_RESULTS"
 
 
 @contextmanager

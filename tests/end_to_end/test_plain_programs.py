@@ -139,3 +139,13 @@ def test_a_spawned_training_without_a_fault_accuses_nobody(tmp_path: Path) -> No
     pytest.importorskip("torch")
     report, _ = explained(tmp_path / "t", [sys.executable, str(SPAWNED), "nothing"])
     assert [f.sentence for f in report.findings if f.kind == "straggler"] == []
+
+
+def test_the_program_of_readme(tmp_path: Path) -> None:
+    """README begins with it, and with what is said of it."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    script = tmp_path / "train.py"
+    script.write_text(readme.partition("```python\n")[2].partition("```")[0])
+    report, _ = explained(tmp_path / "t", torchrun_command(script, 2))
+    assert report.verdict.headline.startswith("STRAGGLER rank 1, uninstrumented code")
+    assert "Verdict  STRAGGLER rank 1, uninstrumented code" in readme

@@ -70,6 +70,7 @@ def test_no_rank_is_accused_without_a_fault(marks: str, tmp_path: Path) -> None:
     assert report.summary.steps >= 55
 
 
+@pytest.mark.alone
 def test_a_rank_that_is_stopped_from_outside(tmp_path: Path) -> None:
     """By SIGSTOP, for 0.6 s of every 3 s; the program is as it was.
 
@@ -141,6 +142,7 @@ def test_a_spawned_training_without_a_fault_accuses_nobody(tmp_path: Path) -> No
     assert [f.sentence for f in report.findings if f.kind == "straggler"] == []
 
 
+@pytest.mark.alone
 def test_the_program_of_readme(tmp_path: Path) -> None:
     """README begins with it, and with what is said of it."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")

@@ -48,9 +48,13 @@ def test_of_few_tasks_it_is_said_who_takes_longest(style: str, tmp_path: Path) -
 @pytest.mark.alone
 @pytest.mark.parametrize("style", STYLES)
 def test_no_worker_is_accused_without_a_fault(style: str, tmp_path: Path) -> None:
-    """Though tasks differ, and ranks make unequally many of them."""
+    """Though tasks differ, and ranks make unequally many; that rank 0 often waits is no fault."""
     trace = recorded(tmp_path / "t", [*launch(PROGRAM, RANKS), style, "none", str(MANY)])
     found = tl.analyze(trace)
     busy = (core_wait_of_run(trace) or 0.0) >= MIN_WAIT_FOR_CORES_IF_BUSY
-    assert found.verdict.state == ("inconclusive" if busy else "healthy")
+    headline = found.verdict.headline
+    if busy:
+        assert found.verdict.state == "inconclusive"
+    else:
+        assert headline.startswith(("HEALTHY", "BOUND BY a rank that waits for requests"))
     assert [one.sentence for one in found.findings if one.category == "fault"] == []

@@ -92,7 +92,10 @@ def test_a_stage_that_is_slow_for_a_while_is_a_straggler(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("fault", [pytest.param("none", marks=pytest.mark.alone), "uneven"])
 def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: Path) -> None:
-    """A longer one is stage imbalance; what an even pipeline waits is its bubble."""
+    """A longer one is stage imbalance; what an even pipeline waits is its bubble.
+
+    No span covers what stages compute, only that backprop is seen.
+    """
     pytest.importorskip("torch")
     trace = recorded(tmp_path / "t", torchrun_command(PIPELINE, RANKS, [fault]))
     stages = find_stages(trace)
@@ -105,4 +108,7 @@ def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: P
     assert report.ledger
     assert any(loss.cause == "bubble" and loss.share > 0.05 for loss in report.ledger.losses)
     waited = core_wait_of_run(trace) or 0.0
-    assert waited >= MIN_WAIT_FOR_CORES_IF_BUSY or report.verdict.state != "inconclusive"
+    assert (
+        waited >= MIN_WAIT_FOR_CORES_IF_BUSY
+        or ("stage imbalance" if fault == "uneven" else "uninstrumented") in report.verdict.headline
+    )

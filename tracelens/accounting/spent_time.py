@@ -58,11 +58,11 @@ class SpentTime:
 def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) -> SpentTime:
     """Add up what the time of all workers was spent on; `useful` are categories of the host's time."""
     is_useful = np.isin(CATEGORIES, useful)
-    spent = phases.spent.sum(axis=0, dtype=np.int64)
+    host_ns = phases.spent.sum(axis=0, dtype=np.int64)
     useful_ns = phases.by_worker(phases.of(*useful))
     if any(outline.on_device for outline in outlined(trace).values()):
-        return _of_devices(trace, phases, is_useful, (spent, useful_ns))
-    return SpentTime(useful_ns, _lost(spent, is_useful))
+        return _of_devices(trace, phases, is_useful, (host_ns, useful_ns))
+    return SpentTime(useful_ns, _lost(host_ns, is_useful))
 
 
 def _lost(spent: Ints, is_useful: Flags) -> dict[str, int]:
@@ -73,8 +73,8 @@ def _of_devices(
     trace: Trace, phases: Phases, is_useful: Flags, of_hosts: tuple[Ints, Ints]
 ) -> SpentTime:
     """Correct what hosts spent by what devices did meanwhile."""
-    spent, useful_ns = of_hosts
-    before: Counter[str] = Counter()
+    host_ns, useful_ns = of_hosts
+    gap_ns_by_span: Counter[str] = Counter()
     on_devices = np.zeros((len(_STATES), len(CATEGORIES)), np.int64)
     work = device_work(trace)
     workers = [at for at, process in enumerate(phases.pieces.processes) if process in work]
@@ -85,16 +85,16 @@ def _of_devices(
         useful_ns[worker] = by_state[_COMPUTES].sum()
         on_devices += by_state
         launching = states[_IS_IDLE] * is_useful[pieces.category]
-        before += _before_gaps(pieces, work[pieces.process], launching, phases.pieces.words)
+        gap_ns_by_span += _before_gaps(pieces, work[pieces.process], launching, phases.pieces.words)
     elsewhere = on_devices[_IS_EXPOSED] * ~_IS_COMMUNICATION
-    spent -= on_devices[_COMPUTES] + on_devices[_COPIES] + elsewhere
-    spent[TRANSFER] += elsewhere.sum()
+    host_ns -= on_devices[_COMPUTES] + on_devices[_COPIES] + elsewhere
+    host_ns[TRANSFER] += elsewhere.sum()
     launching_ns = int(on_devices[_IS_IDLE, is_useful].sum())
-    lost = _lost(spent, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}
+    lost = _lost(host_ns, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}
     lost["idle"] += launching_ns
     compute, exposed, copies, _ = (on_devices.sum(axis=1) / _whole_ns(trace, workers)).tolist()
     shares = DeviceShares(
-        compute, exposed, copies, launching_ns / _whole_ns(trace, workers), _largest(before)
+        compute, exposed, copies, launching_ns / _whole_ns(trace, workers), _largest(gap_ns_by_span)
     )
     return SpentTime(useful_ns, lost, launching_ns, shares if workers else None)
 
@@ -103,25 +103,25 @@ def _whole_ns(trace: Trace, workers: Sequence[int]) -> int:
     return max(len(workers) * job_ns(trace), 1)
 
 
-def _largest(before: Mapping[str, int]) -> dict[str, float]:
+def _largest(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
     """Return the spans of the host after which devices waited longest, as shares of that time."""
-    whole = sum(before.values())
+    total_ns = sum(gap_ns_by_span.values())
     shares = {
-        name: ns / whole
-        for name, ns in before.items()
-        if ns >= MIN_SHARE_OF_GAPS_TO_NAME * whole > 0
+        name: ns / total_ns
+        for name, ns in gap_ns_by_span.items()
+        if ns >= MIN_SHARE_OF_GAPS_TO_NAME * total_ns > 0
     }
     return dict(sorted(shares.items(), key=lambda entry: -entry[1])[:MAX_SPANS_BEFORE_GAPS])
 
 
 def _states(pieces: WorkerPieces, work: Work) -> Array:
     """Return for how long a device did what in each piece: computing, exposed, copies, nothing."""
-    compute, both, busy, inside = (
+    compute, both, busy, profiled_ns = (
         np.diff(part.passed(pieces.bounds))
         for part in (work.compute, work.both, work.busy, work.windows)
     )
-    found = np.stack([compute, both - compute, busy - both, inside - busy])
-    return np.where(inside > 0, found, 0)
+    state_ns = np.stack([compute, both - compute, busy - both, profiled_ns - busy])
+    return np.where(profiled_ns > 0, state_ns, 0)
 
 
 def _by_category(pieces: WorkerPieces, ns: Ints) -> Ints:
@@ -133,14 +133,18 @@ def _before_gaps(
 ) -> Counter[str]:
     """Return for how long a device waited for launches, by the host's span in which it ran dry."""
     gaps = work.busy.end[:-1], work.busy.start[1:]
-    passed = np.concatenate([[0], np.cumsum(launching)])
+    launching_before = np.concatenate([[0], np.cumsum(launching)])
     first = pieces.bounds[0]  # times of today need more digits than fractions have
-    waited = np.diff(np.interp(np.array(gaps) - first, pieces.bounds - first, passed), axis=0)[0]
-    at = np.clip(np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(launching) - 1)
-    found: Counter[str] = Counter()
-    for name, ns in zip(*_summed(pieces.name[at], waited), strict=True):
-        found[words[name] if name >= 0 else ""] += int(ns)
-    return found
+    waited_ns = np.diff(
+        np.interp(np.array(gaps) - first, pieces.bounds - first, launching_before), axis=0
+    )[0]
+    piece_rows = np.clip(
+        np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(launching) - 1
+    )
+    gap_ns_by_span: Counter[str] = Counter()
+    for name, ns in zip(*_summed(pieces.name[piece_rows], waited_ns), strict=True):
+        gap_ns_by_span[words[name] if name >= 0 else ""] += int(ns)
+    return gap_ns_by_span
 
 
 def _summed(keys: Array, values: Array) -> tuple[list[int], list[float]]:

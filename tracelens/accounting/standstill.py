@@ -76,11 +76,11 @@ class Standstill:
 
     def waiting_for(self, rank: int) -> list[OpenCall]:
         """Return the first open call of each communicator in which a rank is awaited."""
-        first: dict[str, OpenCall] = {}
+        first_calls: dict[str, OpenCall] = {}
         for call in self.calls:
             if rank in call.awaited:
-                first.setdefault(call.communicator, call)
-        return list(first.values())
+                first_calls.setdefault(call.communicator, call)
+        return list(first_calls.values())
 
 
 def find_standstill(trace: Trace) -> Standstill:
@@ -131,33 +131,33 @@ def _open_calls(
     if grid.closed:
         return
     rows = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
-    some = grid.taken(rows)
+    open_rows = grid.taken(rows)
     ranks = grid.ranks.tolist()
     last_seq = _last_numbers(grid)
     expected = {*ranks} if members is None else {*members}
     if present is not None:
         expected &= present
-    mismatched = find_mismatched(some, equal)
+    mismatched = find_mismatched(open_rows, equal)
     astray = strayed = frozenset[int]()
-    for row, seq in enumerate(some.seq.tolist()):
+    for row, seq in enumerate(open_rows.seq.tolist()):
         parties = [frozenset(ranks)]
         if mismatched[row] and not astray:
-            variants = [ranks_of for _, ranks_of in split_by_variant(some, row, equal)]
+            variants = [ranks_of for _, ranks_of in split_by_variant(open_rows, row, equal)]
             strayed = astray = frozenset(find_minority(variants))
             if not astray:  # no party is the largest: each waits for the others
                 parties = [frozenset(ranks_of) for ranks_of in variants]
                 strayed = frozenset().union(*parties)
-        open_on = {
-            rank for rank, end in zip(ranks, some.end_ns[row], strict=True) if end == FOREVER
+        ranks_inside = {
+            rank for rank, end in zip(ranks, open_rows.end_ns[row], strict=True) if end == FOREVER
         }
         entered = {rank for rank in ranks if last_seq[rank] >= seq} - astray
         for party in parties:
             yield OpenCall(
                 grid.uid,
                 seq,
-                COLLECTIVES[int(some.op[row].max())],
-                int(some.step[row].max()),
-                tuple(sorted(open_on & party - astray)),
+                COLLECTIVES[int(open_rows.op[row].max())],
+                int(open_rows.step[row].max()),
+                tuple(sorted(ranks_inside & party - astray)),
                 tuple(sorted(expected - (entered & party))),
                 strayed,
             )
@@ -165,11 +165,11 @@ def _open_calls(
 
 def _open_messages(trace: Trace) -> Iterator[OpenCall]:
     """Yield sends and receives that did not end; whose other side is open as well lack no rank."""
-    found = trace.opened.filter(
+    messages = trace.opened.filter(
         pl.col("op").cast(pl.String).is_in(POINT_TO_POINT) & (pl.col("peer") >= 0)
     ).select(pl.col("communicator", "op").cast(pl.String), "rank", "peer", "step")
-    pairs = {(row[0], row[1], row[2], row[3]) for row in found.iter_rows()}
-    for communicator, op, rank, peer, step in found.sort("rank").iter_rows():
+    pairs = {(row[0], row[1], row[2], row[3]) for row in messages.iter_rows()}
+    for communicator, op, rank, peer, step in messages.sort("rank").iter_rows():
         other = "send" if op == "recv" else "recv"
         awaited = () if (communicator, other, peer, rank) in pairs else (peer,)
         yield OpenCall(communicator or "", -1, op, step, (rank,), awaited)
@@ -245,22 +245,32 @@ class _Graph:
         Null where no circle has such a call.
         """
         for members in self.find_ends():
-            within = [
+            circle_calls = [
                 call
                 for call in self.calls
                 if not (members.isdisjoint(call.inside) or members.isdisjoint(call.awaited))
             ]
-            if not within:
+            if not circle_calls:
                 continue
-            *others, most = sorted(within, key=lambda call: len(call.inside))
-            usual, often = Counter(counts[rank] for rank in most.inside).most_common(1)[0]
-            is_larger = all(len(most.inside) > len(one.inside) for one in others)
-            if not is_larger or often <= max(len(most.awaited), len(most.inside) / 2):
+            *others, largest_call = sorted(circle_calls, key=lambda call: len(call.inside))
+            usual_count, ranks_with_it = Counter(
+                counts[rank] for rank in largest_call.inside
+            ).most_common(1)[0]
+            is_larger = all(len(largest_call.inside) > len(one.inside) for one in others)
+            if not is_larger or ranks_with_it <= max(
+                len(largest_call.awaited), len(largest_call.inside) / 2
+            ):
                 continue
-            wrong = {rank for rank in members & {*most.inside} if counts[rank] != usual}
-            changed = [_correct(call, most, wrong) for call in within]
-            kept = [call for call in self.calls if all(call is not one for one in within)]
-            return self.of_calls([*kept, *(one for one in changed if one.inside and one.awaited)])
+            wrong_ranks = {
+                rank for rank in members & {*largest_call.inside} if counts[rank] != usual_count
+            }
+            corrected = [_correct(call, largest_call, wrong_ranks) for call in circle_calls]
+            other_calls = [
+                call for call in self.calls if all(call is not one for one in circle_calls)
+            ]
+            return self.of_calls(
+                [*other_calls, *(one for one in corrected if one.inside and one.awaited)]
+            )
         return None
 
     def find_waiting(self, ranks: set[int]) -> set[int]:

@@ -110,14 +110,16 @@ def _find_stretches(spans: Spans, flights: Intervals, bounds: Ints) -> _Stretche
     order = np.argsort(start, kind="stable")
     covered_until, follows = np.maximum.accumulate(end[order])[:-1], order[1:]
     is_gap = covered_until < start[follows]
-    begin, follows = covered_until[is_gap], follows[is_gap]
+    begin_ns, follows = covered_until[is_gap], follows[is_gap]
     end = start[follows]
     # Another thread may note the end of a call when the waiting one has gone on already.
-    noted = end + (MAX_SHARE_AFTER_CALL * (end - begin)).astype(np.int64)
+    noted = end + (MAX_SHARE_AFTER_CALL * (end - begin_ns)).astype(np.int64)
     call = np.searchsorted(call_ends, noted, side="right") - 1
-    until = np.where(call >= 0, np.clip(call_ends[call], begin, end), begin)
-    begun, over = (np.searchsorted(edges, end) for edges in (call_begins, call_ends))
-    chosen = (until > begin) | (begun > over)
-    thread = np.searchsorted(bounds, begin, side="right")
-    _, kind = np.unique(np.stack([thread, name[follows]])[:, chosen], axis=1, return_inverse=True)
-    return _Stretches(thread[chosen], kind.ravel(), begin[chosen], until[chosen], end[chosen])
+    until_ns = np.where(call >= 0, np.clip(call_ends[call], begin_ns, end), begin_ns)
+    calls_begun, calls_over = (np.searchsorted(edges, end) for edges in (call_begins, call_ends))
+    has_call = (until_ns > begin_ns) | (calls_begun > calls_over)
+    thread = np.searchsorted(bounds, begin_ns, side="right")
+    _, kind = np.unique(np.stack([thread, name[follows]])[:, has_call], axis=1, return_inverse=True)
+    return _Stretches(
+        thread[has_call], kind.ravel(), begin_ns[has_call], until_ns[has_call], end[has_call]
+    )

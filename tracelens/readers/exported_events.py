@@ -66,48 +66,52 @@ def events_of(path: Path) -> Exported:
         NotATrace: there is no list of events, it is no regular file, or larger than it may be.
         OSError: it cannot be read.
     """
-    found, stream = Exported(), EventStream(path)
+    export, stream = Exported(), EventStream(path)
     columns: dict[str, list[Any]] = {
         name: [] for name in ("pid", "start_ns", "end_ns", "value", *_WORDS, *_NUMBERS)
     }
     for piece in stream.pieces():
         for event in piece:
-            row = _row(event, found)
+            row = _row(event, export)
             for name, cells in columns.items() if row else ():
                 cells.append(row.get(name))
         refuse_beyond("rows", len(columns["pid"]))
-    found.streamed(stream)
-    _learn(stream.facts, found)
-    found.rows, found.says_ranks = _frame(columns, found, stream.facts), True
-    return found
+    export.streamed(stream)
+    _learn(stream.facts, export)
+    export.rows, export.says_ranks = _frame(columns, export, stream.facts), True
+    return export
 
 
-def _row(event: Event | object, found: Exported) -> dict[str, Any]:
+def _row(event: Event | object, export: Exported) -> dict[str, Any]:
     """Return an event as a row, empty if it is none."""
     if not isinstance(event, dict):
-        found.unusable += 1
+        export.unusable += 1
         return {}
-    phase, own, args = _text(event.get("ph")), event.get("tracelens"), event.get("args")
+    phase, our_facts, args = _text(event.get("ph")), event.get("tracelens"), event.get("args")
     pid, args = _whole(event.get("pid")), args if isinstance(args, dict) else {}
     if phase == "M":
-        _name(event, args, pid, found)
-    if phase in _DRAWN or not isinstance(own, dict) or "again" in own:
-        sort = "frames of sampled stacks" if phase == "X" and own is None else "what is drawn again"
-        found.left_out[_DRAWN.get(phase or "", sort)] += 1
+        _name(event, args, pid, export)
+    if phase in _DRAWN or not isinstance(our_facts, dict) or "again" in our_facts:
+        sort = (
+            "frames of sampled stacks"
+            if phase == "X" and our_facts is None
+            else "what is drawn again"
+        )
+        export.left_out[_DRAWN.get(phase or "", sort)] += 1
         return {}
     start, length = _ns(event.get("ts")), _ns(event.get("dur"))
     name = _text(event.get("name"))
     if pid is None or start is None or name is None or phase not in {"X", "B", "i", "C"}:
-        found.unusable += 1
+        export.unusable += 1
         return {}
-    thread = _whole(own.get("thread"))
+    thread = _whole(our_facts.get("thread"))
     track = _whole(event.get("tid"))
-    if thread is not None and track is not None and (pid, track) in found.tracks:
-        found.threads.setdefault(("", pid, thread), found.tracks[pid, track])
+    if thread is not None and track is not None and (pid, track) in export.tracks:
+        export.threads.setdefault(("", pid, thread), export.tracks[pid, track])
     value = args.get("value") if phase == "C" else None
     facts = {} if phase == "C" else args
     return {
-        **{name: _whole(own.get(name, facts.get(name))) for name in _NUMBERS},
+        **{name: _whole(our_facts.get(name, facts.get(name))) for name in _NUMBERS},
         **{name: _text(facts.get(name)) for name in _WORDS},
         "pid": pid,
         "start_ns": start,
@@ -120,47 +124,50 @@ def _row(event: Event | object, found: Exported) -> dict[str, Any]:
     }
 
 
-def _name(event: Event, args: dict[str, Any], pid: int | None, found: Exported) -> None:
+def _name(event: Event, args: dict[str, Any], pid: int | None, export: Exported) -> None:
     """Take the name of a process, which says a rank, or of a track."""
     name, track = _text(args.get("name")), _whole(event.get("tid"))
     if name is None or pid is None:
         return
-    if event.get("name") == "process_name" and (known := _NAMED.match(name)):
-        role = "ps" if known[1] == "PS" else "worker"
-        found.processes[pid] = {"role": role, "rank": int(known[2]), "host": known[3] or None}
+    if event.get("name") == "process_name" and (match := _NAMED.match(name)):
+        role = "ps" if match[1] == "PS" else "worker"
+        export.processes[pid] = {"role": role, "rank": int(match[2]), "host": match[3] or None}
     elif event.get("name") == "thread_name" and track is not None:
-        found.tracks[pid, track] = _TRACK.sub("", name)
+        export.tracks[pid, track] = _TRACK.sub("", name)
 
 
-def _learn(facts: dict[str, Any], found: Exported) -> None:
+def _learn(facts: dict[str, Any], export: Exported) -> None:
     """Take what the head of the file says of the run, as far as it says it."""
     other = facts.get("otherData")
     other = other if isinstance(other, dict) else {}
-    known = other.get("tracelens")
-    known = known if isinstance(known, dict) else {}
+    our_facts = other.get("tracelens")
+    our_facts = our_facts if isinstance(our_facts, dict) else {}
     if (notes := _text(other.get("notes"))) is not None:
-        found.sentences.append(notes)
-    found.window_ns, found.offset_ns = (
-        _whole(known.get(n)) or 0 for n in ("window_ns", "offset_ns")
+        export.sentences.append(notes)
+    export.window_ns, export.offset_ns = (
+        _whole(our_facts.get(n)) or 0 for n in ("window_ns", "offset_ns")
     )
-    groups = known.get("communicators")
+    groups = our_facts.get("communicators")
     for name, ranks in groups.items() if isinstance(groups, dict) else ():
-        found.members[name] = ranks_in(ranks)
-    listed = known.get("processes")
+        export.members[name] = ranks_in(ranks)
+    listed = our_facts.get("processes")
     for process in listed if isinstance(listed, list) else ():
-        if isinstance(process, dict) and (pid := _whole(process.get("process"))) in found.processes:
-            found.processes[pid or 0] |= {
+        if (
+            isinstance(process, dict)
+            and (pid := _whole(process.get("process"))) in export.processes
+        ):
+            export.processes[pid or 0] |= {
                 "clock": _text(process.get("clock_domain")),
                 **{name: _whole(process.get(name)) for name in ("world", "shard", "pid")},
             }
-    found.threads = {
+    export.threads = {
         (process["role"], process["rank"], thread): name
-        for (_, pid, thread), name in found.threads.items()
-        if (process := found.processes.get(pid)) is not None
+        for (_, pid, thread), name in export.threads.items()
+        if (process := export.processes.get(pid)) is not None
     }
 
 
-def _frame(columns: dict[str, list[Any]], found: Exported, facts: dict[str, Any]) -> pl.DataFrame:
+def _frame(columns: dict[str, list[Any]], export: Exported, facts: dict[str, Any]) -> pl.DataFrame:
     """Return rows in words of `spans.build`; those of no known process are counted."""
     kinds = {"pid": pl.Int64(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), "value": pl.Float64()}
     rows = pl.DataFrame(
@@ -178,7 +185,7 @@ def _frame(columns: dict[str, list[Any]], found: Exported, facts: dict[str, Any]
     columns.clear()
     names = ("rank", "role", "host", "clock", "world", "shard", "pid")
     owners = pl.DataFrame(
-        [(pid, *(known.get(name) for name in names)) for pid, known in found.processes.items()],
+        [(pid, *(known.get(name) for name in names)) for pid, known in export.processes.items()],
         schema={
             "pid": pl.Int64(), "rank": pl.Int64(), "role": pl.String(), "host": pl.String(),
             "clock": pl.String(), "world": pl.Int64(), "own_shard": pl.Int64(), "own_pid": pl.Int64(),
@@ -188,7 +195,7 @@ def _frame(columns: dict[str, list[Any]], found: Exported, facts: dict[str, Any]
     known = owners.filter(pl.col("role").is_in(ROLES), pl.col("rank") < MOST_RANKS)
     joined = rows.join(known, on="pid", how="inner", maintain_order="left")
     usable = joined.filter(pl.col("kind").is_in(KINDS))
-    found.unusable += rows.height - usable.height
+    export.unusable += rows.height - usable.height
     origin = _origin_ns(facts)
     return (
         usable.with_columns(
@@ -243,7 +250,7 @@ class ExportedEventsReader:
             NotATrace: it cannot be read.
             EmptyTrace: there is no event in it.
         """
-        found, notes = files.each_read(path, [path], events_of, how)
-        members = found[path.name].members
-        trace = files.joined(path, found, {}, notes, Recognition(_FORMAT), members=members)
-        return as_recorded(trace, found.values())
+        exports, notes = files.each_read(path, [path], events_of, how)
+        members = exports[path.name].members
+        trace = files.joined(path, exports, {}, notes, Recognition(_FORMAT), members=members)
+        return as_recorded(trace, exports.values())

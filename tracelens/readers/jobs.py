@@ -34,8 +34,8 @@ def check_one_job(files: Iterable[RankFile]) -> None:
     Raises:
         UnusableInput: their world sizes differ, or ranks were recorded at times far apart.
     """
-    in_order = sorted(files, key=lambda one: one.first_ns)
-    worlds = {one.world: one.name for one in in_order if one.world}
+    in_order = sorted(files, key=lambda file: file.first_ns)
+    worlds = {file.world: file.name for file in in_order if file.world}
     if len(worlds) > 1:
         (size, name), (other_size, other_name) = sorted(worlds.items())[:2]
         raise UnusableInput(
@@ -44,14 +44,14 @@ def check_one_job(files: Iterable[RankFile]) -> None:
         )
     if not in_order or in_order[0].first_ns < _FIRST_DATE_NS:
         return
-    ended = in_order[0]
-    for at, one in enumerate(in_order):
-        apart_ns = one.first_ns - ended.last_ns
-        before = {earlier.rank for earlier in in_order[:at]}
-        after = {later.rank for later in in_order[at:]}
+    latest_end = in_order[0]
+    for number, file in enumerate(in_order):
+        apart_ns = file.first_ns - latest_end.last_ns
+        before = {earlier.rank for earlier in in_order[:number]}
+        after = {later.rank for later in in_order[number:]}
         if apart_ns > MAX_TIME_BETWEEN_RANKS_NS and not before & after:
             raise UnusableInput(
-                f"'{one.name}' begins {fmt.duration(apart_ns)} after '{ended.name}' ends, and they are "
-                f"of different ranks: {_ONE_BY_ONE}"
+                f"'{file.name}' begins {fmt.duration(apart_ns)} after '{latest_end.name}' ends, and "
+                f"they are of different ranks: {_ONE_BY_ONE}"
             )
-        ended = max(ended, one, key=lambda each: each.last_ns)
+        latest_end = max(latest_end, file, key=lambda each: each.last_ns)

@@ -98,25 +98,25 @@ def calls_of(path: Path) -> Calls:
     """
     if not is_inspector(path):
         raise NotATrace("it does not begin with a line of NCCL Inspector")
-    found, lines = Calls(), JsonLines(path)
+    calls, lines = Calls(), JsonLines(path)
     columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
     for record in lines:
-        row = _row(record, found)
+        row = _row(record, calls)
         for name, cells in columns.items() if row else ():
             cells.append(row.get(name))
         refuse_beyond("rows", len(columns["op"]))
-    found.lost, found.cut, found.damage = lines.lost, lines.cut, lines.damage
+    calls.lost, calls.cut, calls.damage = lines.lost, lines.cut, lines.damage
     rows = pl.DataFrame(
         {
             name: pl.Series(columns[name], dtype=kind, strict=False)
             for name, kind in _COLUMNS.items()
         }
     )
-    found.rows = _placed(rows)
-    return found
+    calls.rows = _placed(rows)
+    return calls
 
 
-def _row(record: dict[str, Any], found: Calls) -> dict[str, Any]:
+def _row(record: dict[str, Any], calls: Calls) -> dict[str, Any]:
     """Return a call as a row, empty if the record is none or says too little."""
     header, metadata = (_object(record.get(name)) for name in ("header", "metadata"))
     group = _word(header.get("id"))
@@ -126,21 +126,29 @@ def _row(record: dict[str, Any], found: Calls) -> dict[str, Any]:
     if not side:
         stats = _object(record.get("dump_stats"))
         lost = sum(_whole(stats.get(f"{each}_dropped_total")) or 0 for each in ("coll", "p2p"))
-        found.dropped[group] = max(lost, found.dropped.get(group, 0))
-        found.left_out["summaries of dumps" if stats else "records of network proxies"] += 1
+        calls.dropped[group] = max(lost, calls.dropped.get(group, 0))
+        calls.left_out["summaries of dumps" if stats else "records of network proxies"] += 1
         return {}
     call = _object(record[f"{side}_perf"])
     name = _word(call.get(side))
     known = meaning(name)
-    spent, written = _ns(call.get(f"{side}_exec_time_us")), _ns(metadata.get("dump_timestamp_us"))
+    lasted_ns, written_ns = (
+        _ns(call.get(f"{side}_exec_time_us")),
+        _ns(metadata.get("dump_timestamp_us")),
+    )
     known_op = known[1] if known and known[1] in (*COLLECTIVES, *POINT_TO_POINT) else None
     member, members = _whole(header.get("rank")), _whole(header.get("n_ranks"))
-    if not group or not name or None in {spent, written, member} or (member or 0) >= MOST_RANKS:
-        found.unusable += 1
+    if (
+        not group
+        or not name
+        or None in {lasted_ns, written_ns, member}
+        or (member or 0) >= MOST_RANKS
+    ):
+        calls.unusable += 1
         return {}
-    found.sorts[name] += 1
+    calls.sorts[name] += 1
     started, ended = _kernel_times(_object(call.get("event_trace_ts")))
-    how = [_word(call.get(f"coll_{each}")) for each in ("algo", "proto")]
+    algorithm_words = [_word(call.get(f"coll_{each}")) for each in ("algo", "proto")]
     return {
         "communicator": group,
         "called": _word(header.get("comm_name")),
@@ -153,11 +161,12 @@ def _row(record: dict[str, Any], found: Calls) -> dict[str, Any]:
         "call": _whole(call.get(f"{side}_sn")),
         "bytes": _whole(call.get(f"{side}_msg_size_bytes")),
         "peer": _whole(call.get("p2p_peer")),
-        "algorithm": " ".join(word for word in how if word and word != "unknown") or None,
+        "algorithm": " ".join(word for word in algorithm_words if word and word != "unknown")
+        or None,
         "start_ns": started,
         "end_ns": ended,
-        "spent_ns": spent,
-        "written_ns": written,
+        "spent_ns": lasted_ns,
+        "written_ns": written_ns,
         "bandwidth": _number(call.get(f"{side}_busbw_gbs")),
     }
 
@@ -185,12 +194,12 @@ def _placed(rows: pl.DataFrame) -> pl.DataFrame:
     begins, ends = rows["start_ns"].to_list(), rows["end_ns"].to_list()
     next_of: dict[str, int] = {}
     facts = rows.select("communicator", "spent_ns", "written_ns").rows()
-    for place in reversed(range(rows.height)):
-        group, spent, written = facts[place]
-        if begins[place] is None:
-            ends[place] = min(written, next_of.get(group, written))
-            begins[place] = max(0, ends[place] - spent)
-        next_of[group] = begins[place]
+    for row in reversed(range(rows.height)):
+        group, lasted_ns, written_ns = facts[row]
+        if begins[row] is None:
+            ends[row] = min(written_ns, next_of.get(group, written_ns))
+            begins[row] = max(0, ends[row] - lasted_ns)
+        next_of[group] = begins[row]
     return rows.with_columns(
         start_ns=pl.Series(begins, dtype=pl.Int64), end_ns=pl.Series(ends, dtype=pl.Int64)
     )
@@ -237,29 +246,30 @@ class NcclInspectorReader:
             EmptyTrace: there is no call in them.
             UnusableInput: it is not known of which rank a file is.
         """
-        found, notes = files.each_read(path, files.called(path, SUFFIXES), calls_of, how)
-        world = _world(found)
-        for name, file in found.items():
+        files_of_calls, notes = files.each_read(path, files.called(path, SUFFIXES), calls_of, how)
+        world = _world(files_of_calls)
+        for name, file in files_of_calls.items():
             file.rows, file.says_ranks = _ranked(file, world, how.rank_of.get(name))
-        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=True)
-        every = pl.concat(
+        ranks = files.ranks_given(files_of_calls, how.rank_of, _WHY, alone=True)
+        all_calls = pl.concat(
             file.rows
             if file.says_ranks
             else file.rows.with_columns(rank=pl.lit(ranks[name], pl.Int32))
-            for name, file in found.items()
+            for name, file in files_of_calls.items()
         )
-        facts = [*_facts(every)]
-        gaps = _gaps(every, found, how.rank_of, world)
-        members = _members(every)
-        _finish(found, every)
-        recognition = files.recognized(_FORMAT, found, gaps, *facts)
-        return files.joined(path, found, ranks, notes, recognition, members=members)
+        facts = [*_facts(all_calls)]
+        gaps = _gaps(all_calls, files_of_calls, how.rank_of, world)
+        members = _members(all_calls)
+        _finish(files_of_calls, all_calls)
+        recognition = files.recognized(_FORMAT, files_of_calls, gaps, *facts)
+        return files.joined(path, files_of_calls, ranks, notes, recognition, members=members)
 
 
-def _world(found: Mapping[str, Calls]) -> str | None:
+def _world(files_of_calls: Mapping[str, Calls]) -> str | None:
     """Return the communicator whose ranks are those of the job: the largest, if it is in all files."""
     groups = [
-        dict(file.rows.select("communicator", "members").iter_rows()) for file in found.values()
+        dict(file.rows.select("communicator", "members").iter_rows())
+        for file in files_of_calls.values()
     ]
     most = max((size or 0 for sizes in groups for size in sizes.values()), default=0)
     large = [{name for name, size in sizes.items() if size == most} for sizes in groups]
@@ -267,34 +277,36 @@ def _world(found: Mapping[str, Calls]) -> str | None:
     return min(shared, default=None)
 
 
-def _ranked(file: Calls, world: str | None, given: int | None) -> tuple[pl.DataFrame, bool]:
+def _ranked(file: Calls, world: str | None, given_rank: int | None) -> tuple[pl.DataFrame, bool]:
     """Add ranks of the job to the calls of a file, and say whether they are known.
 
     Of a process with several devices only calls of the largest communicator say whose they are.
     """
     rows = file.rows
-    if given is not None or world is None:
+    if given_rank is not None or world is None:
         return rows, False
     members = rows.filter(communicator=world)["member"].unique()
     if len(members) == 1:
         return rows.with_columns(rank=pl.lit(members[0], pl.Int32)), True
-    kept = rows.filter(communicator=world)
-    if kept.height < rows.height:
+    calls_of_world = rows.filter(communicator=world)
+    if calls_of_world.height < rows.height:
         file.left_out["calls of a process with several devices, whose rank is not known"] += (
-            rows.height - kept.height
+            rows.height - calls_of_world.height
         )
-    return kept.with_columns(rank="member"), True
+    return calls_of_world.with_columns(rank="member"), True
 
 
-def _members(every: pl.DataFrame) -> dict[str, list[int]]:
-    found = every.group_by("communicator").agg(pl.col("rank").unique().sort())
-    return dict(found.iter_rows())
+def _members(all_calls: pl.DataFrame) -> dict[str, list[int]]:
+    ranks_of_groups = all_calls.group_by("communicator").agg(pl.col("rank").unique().sort())
+    return dict(ranks_of_groups.iter_rows())
 
 
-def _finish(found: Mapping[str, Calls], every: pl.DataFrame) -> None:
+def _finish(files_of_calls: Mapping[str, Calls], all_calls: pl.DataFrame) -> None:
     """Put rows into words of `spans.build`, with ranks of the job and numbers of communicators."""
-    known = every.select("communicator", peer="member", of="rank").unique(["communicator", "peer"])
-    timed = every.filter(pl.col("op").is_in(COLLECTIVES), pl.col("status") == "closed")
+    rank_of_member = all_calls.select("communicator", peer="member", of="rank").unique(
+        ["communicator", "peer"]
+    )
+    timed = all_calls.filter(pl.col("op").is_in(COLLECTIVES), pl.col("status") == "closed")
     numbers = (
         timed.group_by("communicator", "op", "call")
         .agg(pl.col("start_ns").min())
@@ -302,43 +314,45 @@ def _finish(found: Mapping[str, Calls], every: pl.DataFrame) -> None:
         .with_columns(seq=pl.int_range(pl.len()).over("communicator"))
         .drop("start_ns")
     )
-    for file in found.values():
+    for file in files_of_calls.values():
         of_calls = (pl.col("status") == "closed") & pl.col("call").is_not_null()
-        rows = file.rows.join(known, on=["communicator", "peer"], how="left", maintain_order="left")
+        rows = file.rows.join(
+            rank_of_member, on=["communicator", "peer"], how="left", maintain_order="left"
+        )
         rows = rows.join(
             numbers, on=["communicator", "op", "call"], how="left", maintain_order="left"
         )
-        named = (
+        group_name = (
             pl.when(pl.col("called").is_in(["", "unknown"]))
             .then("communicator")
             .otherwise("called")
         )
         words = ("communicator", "op", "name", "host", "algorithm", "kind", "thread")
-        wanted = ("rank",) if file.says_ranks else ()
+        rank_column = ("rank",) if file.says_ranks else ()
         file.rows = rows.with_columns(
             seq=pl.when(of_calls).then("seq"),
             kind=pl.lit("reduction"),
-            thread=pl.format("communicator {}", named),
+            thread=pl.format("communicator {}", group_name),
             peer="of",
         ).select(
-            *wanted, "start_ns", "end_ns", "bytes", "peer", "seq", "pid", "status",
+            *rank_column, "start_ns", "end_ns", "bytes", "peer", "seq", "pid", "status",
             pl.col(words).cast(pl.Categorical()),
         )  # fmt: skip
 
 
-def _facts(every: pl.DataFrame) -> Iterator[tuple[str, str]]:
+def _facts(all_calls: pl.DataFrame) -> Iterator[tuple[str, str]]:
     """Yield the bandwidth of each operation, and the rank with the lowest."""
-    of_rank = every.group_by("name", "rank").agg(pl.col("bandwidth").median(), calls=pl.len())
-    summed = every.group_by("name").agg(
+    of_rank = all_calls.group_by("name", "rank").agg(pl.col("bandwidth").median(), calls=pl.len())
+    summed = all_calls.group_by("name").agg(
         pl.col("bandwidth").median(),
         calls=pl.len(),
         least=pl.col("bytes").min(),
         most=pl.col("bytes").max(),
     )
-    for name, median, calls, least, most in (
+    for name, median, calls, smallest_bytes, largest_bytes in (
         summed.sort("calls", descending=True).head(_LISTED).rows()
     ):
-        if median is None or least is None:
+        if median is None or smallest_bytes is None:
             continue
         ranks = of_rank.filter(name=name).drop_nulls().sort("bandwidth", "rank")
         slowest = (
@@ -346,7 +360,11 @@ def _facts(every: pl.DataFrame) -> Iterator[tuple[str, str]]:
             if ranks.height > 1
             else ""
         )
-        sizes = fmt.size(least) if least == most else f"{fmt.size(least)} to {fmt.size(most)}"
+        sizes = (
+            fmt.size(smallest_bytes)
+            if smallest_bytes == largest_bytes
+            else f"{fmt.size(smallest_bytes)} to {fmt.size(largest_bytes)}"
+        )
         yield (
             f"bus bandwidth of {name}",
             f"median {median:.1f} GB/s of {fmt.count(calls, 'call')} with {sizes}{slowest}",
@@ -354,11 +372,14 @@ def _facts(every: pl.DataFrame) -> Iterator[tuple[str, str]]:
 
 
 def _gaps(
-    every: pl.DataFrame, found: Mapping[str, Calls], given: Mapping[str, int], world: str | None
+    all_calls: pl.DataFrame,
+    files_of_calls: Mapping[str, Calls],
+    given_ranks: Mapping[str, int],
+    world: str | None,
 ) -> Iterator[Gap]:
-    yield from files.cut_off(found, "Destroy communicators before the program ends.")
-    yield from files.ranks_unknown(found, given)
-    untimed = every.filter(status="estimated").height
+    yield from files.cut_off(files_of_calls, "Destroy communicators before the program ends.")
+    yield from files.ranks_unknown(files_of_calls, given_ranks)
+    untimed = all_calls.filter(status="estimated").height
     if untimed:
         yield Gap(
             f"of {fmt.count(untimed, 'call')} it is not recorded when they ran",
@@ -370,7 +391,7 @@ def _gaps(
         "what ranks did between their calls, and where steps begin",
         "Record the run with 'tracelens record', or profile it with torch.profiler.",
     )
-    lost = sum(sum(file.dropped.values()) for file in found.values())
+    lost = sum(sum(file.dropped.values()) for file in files_of_calls.values())
     if lost:
         yield Gap(
             f"{fmt.count(lost, 'call')} were overwritten before they were written",

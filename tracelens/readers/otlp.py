@@ -204,23 +204,23 @@ def spans_of(path: Path) -> SpanFile:
         MissingExtra: it is protobuf, and the library for it is not installed.
         OSError: it cannot be read.
     """
-    found, rows = SpanFile(), _Rows()
+    span_file, rows = SpanFile(), _Rows()
     is_json = _JSON.match(begin_of_events(path)) is not None
-    for part in _of_json(path, found) if is_json else _of_protobuf(path, found):
-        rows.add(part, found)
+    for part in _of_json(path, span_file) if is_json else _of_protobuf(path, span_file):
+        rows.add(part, span_file)
         refuse_beyond("rows", len(rows.start_ns))
-    found.rows = rows.frame(found)
-    return found
+    span_file.rows = rows.frame(span_file)
+    return span_file
 
 
-def _of_json(path: Path, found: SpanFile) -> Iterator[_Part]:
+def _of_json(path: Path, span_file: SpanFile) -> Iterator[_Part]:
     lines = JsonLines(path)
     for document in lines:
-        known = [key for key in _KEYS if isinstance(document.get(key), list)]
-        if not known:
-            found.left_out["lines without spans"] += 1
+        known_keys = [key for key in _KEYS if isinstance(document.get(key), list)]
+        if not known_keys:
+            span_file.left_out["lines without spans"] += 1
             continue
-        for entry in _objects(document[known[0]]):
+        for entry in _objects(document[known_keys[0]]):
             resource = entry.get("resource")
             attributes = _attributes(resource) if isinstance(resource, dict) else {}
             for key in _SCOPES:
@@ -229,7 +229,7 @@ def _of_json(path: Path, found: SpanFile) -> Iterator[_Part]:
                     scope = scope if isinstance(scope, dict) else {}
                     spans = (_json_span(span) for span in _objects(scoped.get("spans")))
                     yield _Part(attributes, _word(scope.get("name")), _attributes(scope), spans)
-    found.lost, found.cut, found.damage = lines.lost, lines.cut, lines.damage
+    span_file.lost, span_file.cut, span_file.damage = lines.lost, lines.cut, lines.damage
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:
@@ -262,12 +262,12 @@ def _json_span(span: dict[str, Any]) -> _Span:
 
 
 def _attributes(owner: dict[str, Any]) -> dict[str, Any]:
-    found = {}
+    attributes = {}
     for entry in _objects(owner.get("attributes")):
         key, value = entry.get("key"), entry.get("value")
         if isinstance(key, str) and isinstance(value, dict):
-            found[key] = _json_value(value)
-    return found
+            attributes[key] = _json_value(value)
+    return attributes
 
 
 def _json_value(value: dict[str, Any]) -> Any:
@@ -285,18 +285,18 @@ def _json_value(value: dict[str, Any]) -> Any:
     )
 
 
-def _of_protobuf(path: Path, found: SpanFile) -> Iterator[_Part]:
+def _of_protobuf(path: Path, span_file: SpanFile) -> Iterator[_Part]:
     try:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
         from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtra.naming("Reading spans of OpenTelemetry in protobuf", "otlp") from error
-    for content in _messages(path, found):
+    for content in _messages(path, span_file):
         try:
             resource = ResourceSpans.FromString(content)
         except DecodeError:
-            found.lost += 1
-            found.damage = found.damage or "it is no whole message of spans"
+            span_file.lost += 1
+            span_file.damage = span_file.damage or "it is no whole message of spans"
             continue
         attributes = _proto_attributes(resource.resource.attributes)
         for scoped in resource.scope_spans:
@@ -306,43 +306,46 @@ def _of_protobuf(path: Path, found: SpanFile) -> Iterator[_Part]:
             )
 
 
-def _messages(path: Path, found: SpanFile) -> Iterator[bytes]:
+def _messages(path: Path, span_file: SpanFile) -> Iterator[bytes]:
     """Yield the resources of all messages in a file.
 
     Raises:
         NotATrace: there is none.
     """
-    content = _content(path, found)
+    content = _content(path, span_file)
     framing = _framing(content[:_BEGIN_BYTES])
     if framing is None:
         raise NotATrace("it does not begin with spans of OpenTelemetry")
-    place = 0
-    while place < len(content):
+    position = 0
+    while position < len(content):
         length: int | None = len(content)
         if framing == "lengths":
-            length, place = int.from_bytes(content[place : place + 4], "big"), place + 4
+            length, position = int.from_bytes(content[position : position + 4], "big"), position + 4
         elif framing == "varints":
-            length, place = varint(content, place)
-        message = content[place : place + (length or 0)]
-        place += length or 1
+            length, position = varint(content, position)
+        message = content[position : position + (length or 0)]
+        position += length or 1
         for number, kind, resource in fields(message):
             if (number, kind) == (1, LENGTH):
                 yield resource
-        if framing != "message" and (length is None or place > len(content)):
-            found.cut, found.damage = True, found.damage or "it ends within a message"
+        if framing != "message" and (length is None or position > len(content)):
+            span_file.cut, span_file.damage = True, span_file.damage or "it ends within a message"
 
 
-def _content(path: Path, found: SpanFile) -> bytes:
-    parts, size = [], 0
+def _content(path: Path, span_file: SpanFile) -> bytes:
+    pieces, size = [], 0
     with opened(path) as file:
         try:
-            for part in plain(file, _BEGIN_BYTES):
-                size += len(part)
+            for piece in plain(file, _BEGIN_BYTES):
+                size += len(piece)
                 refuse_beyond("document", size)
-                parts.append(part)
+                pieces.append(piece)
         except (EOFError, zlib.error) as error:
-            found.cut, found.damage = True, f"it cannot be decompressed to its end ({error})"
-    return b"".join(parts)
+            span_file.cut, span_file.damage = (
+                True,
+                f"it cannot be decompressed to its end ({error})",
+            )
+    return b"".join(pieces)
 
 
 def _proto_span(span: Any) -> _Span:
@@ -390,30 +393,30 @@ class _Rows:
         self.row_of: dict[Any, int] = {}  # by number of the span
         self.parents: dict[int, Any] = {}  # of rows that are not ours
 
-    def add(self, part: _Part, found: SpanFile) -> None:
+    def add(self, scope_spans: _Part, span_file: SpanFile) -> None:
         """Add the spans of a scope."""
-        process = _process_of(part.resource)
+        process = _process_of(scope_spans.resource)
         number = self.processes.setdefault(process, len(self.processes))
-        found.pids.add((process.host, process.pid))
+        span_file.pids.add((process.host, process.pid))
         if process.ours:
-            _note_ours(part, process, found)
-        for span in part.spans:
-            self._add(span, number, process, part, found)
+            _note_ours(scope_spans, process, span_file)
+        for span in scope_spans.spans:
+            self._add(span, number, process, scope_spans, span_file)
 
     def _add(
-        self, span: _Span, number: int, process: _Process, part: _Part, found: SpanFile
+        self, span: _Span, number: int, process: _Process, scope_spans: _Part, span_file: SpanFile
     ) -> None:
         start, end, attributes = span.start_ns, span.end_ns, span.attributes
         if not span.name or start is None or end is None or not 0 <= start <= end < 2 * MOST_NS:
-            found.unusable += 1
+            span_file.unusable += 1
             return
         kind, op = _meaning(span.name, attributes)
         status = _word(attributes.get("tracelens.status")) or ("exception" if span.is_error else "")
         is_open = status == "open" or attributes.get("nemo.span.truncated") is True
-        found.sorts[kind] += 1
+        span_file.sorts[kind] += 1
         if span.links:
-            found.left_out["links between spans"] += span.links
-        thread = part.of_scope.get("tracelens.thread")
+            span_file.left_out["links between spans"] += span.links
+        thread = scope_spans.of_scope.get("tracelens.thread")
         thread = _text(thread if process.ours else _first(attributes, _THREAD_KEYS))
         kind_of_event = _one_of(attributes.get("tracelens.type"), EVENT_TYPES) or "span"
         self._row(number, start, -1 if is_open else end, attributes)
@@ -422,14 +425,14 @@ class _Rows:
         )
         self._step(kind, span.name, attributes)
         for event in span.events:
-            self._event(event, number, process, thread, found)
+            self._event(event, number, process, thread, span_file)
         if not process.ours:
-            found.foreign += 1
+            span_file.foreign += 1
             self.row_of[span.number] = len(self.start_ns) - 1
             self.parents[len(self.start_ns) - 1] = span.parent
 
     def _event(
-        self, event: _Event, number: int, process: _Process, thread: str | None, found: SpanFile
+        self, event: _Event, number: int, process: _Process, thread: str | None, span_file: SpanFile
     ) -> None:
         """Add the reading of a counter of ours; other events are counted."""
         kind, value = (
@@ -437,7 +440,7 @@ class _Rows:
             event.attributes.get("tracelens.value"),
         )
         if not process.ours or event.at_ns is None or not isinstance(value, int | float):
-            found.left_out["events of spans"] += 1
+            span_file.left_out["events of spans"] += 1
             return
         self._row(number, event.at_ns, event.at_ns, event.attributes, float(value))
         self._add_words(_one_of(kind, KINDS) or "user", None, event.name, thread, "counter", None)
@@ -474,20 +477,26 @@ class _Rows:
         self.numbers["step"].append(named if step is None else step)
         self.numbers["micro_step"].append(_number(attributes, _MICRO_STEP_KEYS))
 
-    def frame(self, found: SpanFile) -> pl.DataFrame:
+    def frame(self, span_file: SpanFile) -> pl.DataFrame:
         """Return rows in words of `spans.build`, without columns that are empty."""
         rank_of = [process.rank for process in self.processes]
-        of = pl.Series(self.process, dtype=pl.UInt32)
+        process_of_row = pl.Series(self.process, dtype=pl.UInt32)
         kinds: dict[str, pl.DataType] = {"rank": pl.Int32(), "world": pl.Int32(), "pid": pl.Int64()}
         columns = {
-            name: pl.Series([getattr(p, name) for p in self.processes], dtype=kind).gather(of)
+            name: pl.Series([getattr(p, name) for p in self.processes], dtype=kind).gather(
+                process_of_row
+            )
             for name, kind in kinds.items()
         }
         for name in ("role", "host", "clock"):
             texts = [getattr(process, name) for process in self.processes]
-            columns[name] = pl.Series(texts, dtype=pl.String).cast(pl.Categorical()).gather(of)
-        places = [self._place(process) for process in self.processes]
-        own_shard = pl.Series([p.shard for p in self.processes], dtype=pl.Int32).gather(of)
+            columns[name] = (
+                pl.Series(texts, dtype=pl.String).cast(pl.Categorical()).gather(process_of_row)
+            )
+        process_labels = [self._place(process) for process in self.processes]
+        own_shard = pl.Series([p.shard for p in self.processes], dtype=pl.Int32).gather(
+            process_of_row
+        )
         end = pl.Series(self.end_ns, dtype=pl.Int64)
         columns["start_ns"] = pl.Series(self.start_ns, dtype=pl.Int64)
         columns["end_ns"] = end.replace(-1, None)
@@ -497,27 +506,31 @@ class _Rows:
         for name, numbers in self.numbers.items():
             cells = pl.Series(numbers, dtype=pl.Int64, strict=False)
             columns[name] = cells.cast(EVENT_COLUMNS[name], strict=False)
-        place = pl.Series(places, dtype=pl.String).gather(of)
+        label_of_row = pl.Series(process_labels, dtype=pl.String).gather(process_of_row)
         rows = pl.DataFrame(columns).with_columns(
             shard=pl.coalesce("shard", own_shard),
-            thread=pl.when(place.is_null())
+            thread=pl.when(label_of_row.is_null())
             .then("thread")
             .otherwise(
                 pl.format(
-                    "{} of {}", pl.coalesce(pl.col("thread").cast(pl.String), pl.lit("main")), place
+                    "{} of {}",
+                    pl.coalesce(pl.col("thread").cast(pl.String), pl.lit("main")),
+                    label_of_row,
                 )
             )
             .cast(pl.Categorical()),
         )
-        rows = self._without_outer(rows, found)
-        if not found.foreign:  # as they were before the export: a date has no more digits to spare
+        rows = self._without_outer(rows, span_file)
+        if (
+            not span_file.foreign
+        ):  # as they were before the export: a date has no more digits to spare
             times = ("start_ns", "end_ns", "device_start_ns")
-            rows = rows.with_columns(pl.col(times) - found.offset_ns)
+            rows = rows.with_columns(pl.col(times) - span_file.offset_ns)
         if any(rank is not None for rank in rank_of):
-            found.says_ranks = True
+            span_file.says_ranks = True
             silent = rows["rank"].null_count()
             if silent:
-                found.left_out["spans of processes without a rank"] += silent
+                span_file.left_out["spans of processes without a rank"] += silent
                 rows = rows.drop_nulls("rank")
         else:
             rows = rows.drop("rank")
@@ -528,7 +541,7 @@ class _Rows:
         beside = {p.pid for p in self.processes if (p.role, p.rank) == (process.role, process.rank)}
         return str(process.pid) if len(beside) > 1 else None
 
-    def _without_outer(self, rows: pl.DataFrame, found: SpanFile) -> pl.DataFrame:
+    def _without_outer(self, rows: pl.DataFrame, span_file: SpanFile) -> pl.DataFrame:
         """Leave out spans of a program that has steps inside of them: they are no work of their own."""
         outer: set[int] = set()
         kinds = self.words["kind"]
@@ -543,24 +556,24 @@ class _Rows:
                 above = self.parents[around]
         if not outer:
             return rows
-        found.left_out["spans around steps"] += len(outer)
+        span_file.left_out["spans around steps"] += len(outer)
         return rows.with_row_index("row").filter(~pl.col("row").is_in(list(outer))).drop("row")
 
 
-def _note_ours(part: _Part, process: _Process, found: SpanFile) -> None:
+def _note_ours(scope_spans: _Part, process: _Process, span_file: SpanFile) -> None:
     """Take from a resource and a scope what our export says in them."""
-    number = part.of_scope.get("tracelens.thread")
+    number = scope_spans.of_scope.get("tracelens.thread")
     if isinstance(number, int) and process.rank is not None:
-        found.threads[process.role, process.rank, number] = part.scope
-    window = _number(part.resource, ("tracelens.window_ns",))
-    found.window_ns = max(found.window_ns, window or 0)
-    found.offset_ns = _number(part.resource, ("tracelens.offset_ns",)) or 0
-    for key, listed in part.resource.items():
+        span_file.threads[process.role, process.rank, number] = scope_spans.scope
+    window = _number(scope_spans.resource, ("tracelens.window_ns",))
+    span_file.window_ns = max(span_file.window_ns, window or 0)
+    span_file.offset_ns = _number(scope_spans.resource, ("tracelens.offset_ns",)) or 0
+    for key, listed in scope_spans.resource.items():
         if key.startswith(_MEMBERS):
-            found.members[key.removeprefix(_MEMBERS)] = ranks_in(listed)
-    sentences = part.resource.get("tracelens.notes")
-    if isinstance(sentences, list) and not found.sentences:
-        found.sentences = [_word(sentence) for sentence in sentences if _word(sentence)]
+            span_file.members[key.removeprefix(_MEMBERS)] = ranks_in(listed)
+    sentences = scope_spans.resource.get("tracelens.notes")
+    if isinstance(sentences, list) and not span_file.sentences:
+        span_file.sentences = [_word(sentence) for sentence in sentences if _word(sentence)]
 
 
 def _process_of(resource: Mapping[str, Any]) -> _Process:
@@ -645,24 +658,26 @@ class OtlpReader:
             EmptyTrace: there is no span in them.
             UnusableInput: it is not known of which rank a file is.
         """
-        found, notes = files.each_read(path, files.called(path, SUFFIXES), spans_of, how)
-        alone = all(len(file.pids) <= 1 for file in found.values())
-        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=alone)
-        foreign = any(file.foreign for file in found.values())
-        gaps = _gaps(found, how.rank_of) if foreign else iter(())
-        recognition = files.recognized(_FORMAT, found, gaps)
-        members = {name: ranks for file in found.values() for name, ranks in file.members.items()}
-        trace = files.joined(path, found, ranks, notes, recognition, members=members)
-        return trace if foreign else as_recorded(trace, found.values())
+        span_files, notes = files.each_read(path, files.called(path, SUFFIXES), spans_of, how)
+        alone = all(len(file.pids) <= 1 for file in span_files.values())
+        ranks = files.ranks_given(span_files, how.rank_of, _WHY, alone=alone)
+        foreign = any(file.foreign for file in span_files.values())
+        gaps = _gaps(span_files, how.rank_of) if foreign else iter(())
+        recognition = files.recognized(_FORMAT, span_files, gaps)
+        members = {
+            name: ranks for file in span_files.values() for name, ranks in file.members.items()
+        }
+        trace = files.joined(path, span_files, ranks, notes, recognition, members=members)
+        return trace if foreign else as_recorded(trace, span_files.values())
 
 
-def _gaps(found: Mapping[str, SpanFile], given: Mapping[str, int]) -> Iterator[Gap]:
+def _gaps(span_files: Mapping[str, SpanFile], given_ranks: Mapping[str, int]) -> Iterator[Gap]:
     sorts = Counter[str]()
-    for file in found.values():
+    for file in span_files.values():
         sorts += file.sorts
-    yield from files.cut_off(found, "Shut the exporter down before the program ends.")
-    yield from files.ranks_unknown(found, given)
-    numbered = any(_numbers_calls(file.rows) for file in found.values())
+    yield from files.cut_off(span_files, "Shut the exporter down before the program ends.")
+    yield from files.ranks_unknown(span_files, given_ranks)
+    numbered = any(_numbers_calls(file.rows) for file in span_files.values())
     if not numbered:
         missing = "spans of communication do not say which call they are"
         yield Gap(

@@ -35,10 +35,10 @@ _PLACE: Final = ("pid", "tid", "device")
 _UNOWNED: Final = "events of processes of no known rank"
 
 
-def split_processes(table: EventTable, given: Mapping[str, int]) -> list[EventTable]:
+def split_processes(table: EventTable, given_ranks: Mapping[str, int]) -> list[EventTable]:
     """Return a table for each process that is a rank; the table itself where it holds one rank.
 
-    `given` are the ranks that the user says, by file, or by file and process.
+    `given_ranks` are the ranks that the user says, by file, or by file and process.
 
     Raises:
         UnusableInput: kernels do not show which of several processes launched them, or there is no
@@ -47,7 +47,7 @@ def split_processes(table: EventTable, given: Mapping[str, int]) -> list[EventTa
     rows = table.rows.with_columns(pl.col("pid", "tid").cast(pl.String).fill_null("-"))
     on_host = rows.filter(~_ON_DEVICE)
     present = on_host["pid"].unique(maintain_order=True).to_list()
-    ranks = _ranks_stated(table, on_host, present) | _ranks_given(table, present, given)
+    ranks = _ranks_stated(table, on_host, present) | _ranks_given(table, present, given_ranks)
     marks = on_host.filter(pl.col("name").cast(pl.String).str.contains(_STEP))
     marked = marks["pid"].unique().to_list()
     owners = [pid for pid in present if pid in ranks or (pid in marked and len(marked) > 1)]
@@ -56,19 +56,19 @@ def split_processes(table: EventTable, given: Mapping[str, int]) -> list[EventTa
         return [table]
     owners.sort(key=lambda pid: (ranks.get(pid, 0), len(pid), pid))
     owner = _owners_of_rows(table, rows, owners)
-    parts = [
+    tables = [
         replace(
             table, process=pid, rows=table.rows.filter(owner == pid), stated_rank=ranks.get(pid)
         )
         for pid in owners
     ]
-    for part in parts[1:]:  # what is not whole of the file is said once
-        part.events = part.lost = part.unusable = part.negative = 0
-        part.cut, part.left_out = False, Counter()
+    for copy in tables[1:]:  # what is not whole of the file is said once
+        copy.events = copy.lost = copy.unusable = copy.negative = 0
+        copy.cut, copy.left_out = False, Counter()
     table.left_out[_UNOWNED] += owner.null_count()
     if not ranks:
-        _take_devices(parts)
-    return parts
+        _take_devices(tables)
+    return tables
 
 
 def _ranks_stated(
@@ -92,7 +92,7 @@ def _ranks_stated(
 
 
 def _ranks_given(
-    table: EventTable, present: Sequence[str], given: Mapping[str, int]
+    table: EventTable, present: Sequence[str], given_ranks: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the rank of each process that the user names.
 
@@ -100,14 +100,16 @@ def _ranks_given(
         UnusableInput: there is no such process.
     """
     name = f"{table.path.name}:"
-    asked = {key.removeprefix(name): rank for key, rank in given.items() if key.startswith(name)}
-    absent = sorted(asked.keys() - set(present))
+    rank_of_process = {
+        key.removeprefix(name): rank for key, rank in given_ranks.items() if key.startswith(name)
+    }
+    absent = sorted(rank_of_process.keys() - set(present))
     if absent:
         raise UnusableInput(
             f"'{table.path.name}' holds no process {absent[0]}: there are "
             f"{fmt.series(present[:_SHOWN])}."
         )
-    return asked
+    return rank_of_process
 
 
 def _owners_of_rows(table: EventTable, rows: pl.DataFrame, owners: Sequence[str]) -> pl.Series:
@@ -145,14 +147,15 @@ def _check_owners(table: EventTable, device: pl.DataFrame, launches: pl.DataFram
     Raises:
         UnusableInput: too few were launched by their process, or streams of two processes are one.
     """
-    known = device.drop_nulls("correlation")
-    pairs = known.join(launches, on=["correlation", "owner"])
+    with_correlation = device.drop_nulls("correlation")
+    pairs = with_correlation.join(launches, on=["correlation", "owner"])
     launched = pairs.filter(pl.col("launched") <= pl.col("start_ns"))["at"].n_unique()
     kernels = device.filter(pl.col("category") == "kernel").sort("start_ns")
     ended = (pl.col("start_ns") + pl.col("duration_ns")).shift(1).over("owner", *_PLACE)
     overlapping = (kernels.select(pl.col("start_ns") < ended).to_series().mean()) or 0.0
     if (
-        launched < MIN_SHARE_LAUNCHED * known.height or float(overlapping) > MAX_SHARE_OVERLAPPING  # type: ignore[arg-type]
+        launched < MIN_SHARE_LAUNCHED * with_correlation.height
+        or float(overlapping) > MAX_SHARE_OVERLAPPING  # type: ignore[arg-type]
     ):
         raise UnusableInput(
             f"'{table.path.name}' holds profiles of several processes, and its kernels do not say of "
@@ -160,11 +163,13 @@ def _check_owners(table: EventTable, device: pl.DataFrame, launches: pl.DataFram
         )
 
 
-def _take_devices(parts: Sequence[EventTable]) -> None:
+def _take_devices(tables: Sequence[EventTable]) -> None:
     """Number processes by their devices, where each has one of its own."""
     devices = [
-        part.rows.filter(_ON_DEVICE)["device"].drop_nulls().unique().to_list() for part in parts
+        table.rows.filter(_ON_DEVICE)["device"].drop_nulls().unique().to_list() for table in tables
     ]
-    if all(len(some) == 1 for some in devices) and len({some[0] for some in devices}) == len(parts):
-        for part, (device,) in zip(parts, devices, strict=True):
-            part.stated_rank, part.is_rank_of_device = device, True
+    if all(len(some) == 1 for some in devices) and len({some[0] for some in devices}) == len(
+        tables
+    ):
+        for table, (device,) in zip(tables, devices, strict=True):
+            table.stated_rank, table.is_rank_of_device = device, True

@@ -47,30 +47,31 @@ _LAUNCH: Final = r"LaunchKernel"
 
 def drop_impossible(table: EventTable) -> list[str]:
     """Leave out rows that cannot be, and return what they are, with their share."""
-    found = []
+    sentences = []
     if table.negative:
         share = fmt.percent(table.negative / max(table.events, 1), 1)
-        found.append(
+        sentences.append(
             f"events that end before they begin, {table.negative:,} of {table.events:,} ({share})"
         )
-    far = _far(table.rows)
-    if far.any():
-        share = fmt.percent(far.mean(), 1)
-        found.append(
-            f"events that begin or end far from all others, {int(far.sum()):,} of {len(far):,} ({share})"
+    is_far = _far(table.rows)
+    if is_far.any():
+        share = fmt.percent(is_far.mean(), 1)
+        sentences.append(
+            f"events that begin or end far from all others, {int(is_far.sum()):,} of "
+            f"{len(is_far):,} ({share})"
         )
-    table.rows = table.rows.filter(~far)
+    table.rows = table.rows.filter(~is_far)
     kernels = table.rows["category"].cast(pl.String) == "kernel"
-    longer = _outlasting(table.rows, kernels.to_numpy())
-    if longer.any():
+    is_too_long = _outlasting(table.rows, kernels.to_numpy())
+    if is_too_long.any():
         lasted = table.rows["duration_ns"].to_numpy()
-        share = fmt.percent(lasted[longer].sum() / lasted[kernels.to_numpy()].sum())
-        found.append(
-            f"kernels that outlast later ones of their stream, or all else, {int(longer.sum()):,} of "
-            f"{int(kernels.sum()):,} ({share} of the time of kernels)"
+        share = fmt.percent(lasted[is_too_long].sum() / lasted[kernels.to_numpy()].sum())
+        sentences.append(
+            f"kernels that outlast later ones of their stream, or all else, "
+            f"{int(is_too_long.sum()):,} of {int(kernels.sum()):,} ({share} of the time of kernels)"
         )
-    table.rows = table.rows.filter(~longer)
-    return found
+    table.rows = table.rows.filter(~is_too_long)
+    return sentences
 
 
 def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKernels:
@@ -88,25 +89,26 @@ def find_lost_kernels(table: EventTable, tables: Iterable[EventTable]) -> LostKe
     lost = ~launches["correlation"].is_in(kernels.unique().implode())
     marks = table.rows.filter(word.str.contains(RANGES)).sort("start_ns")
     steps = [
-        (at, step)
-        for at, name in marks.select("start_ns", word).rows()
+        (begin_ns, step)
+        for begin_ns, name in marks.select("start_ns", word).rows()
         if (step := step_number(name)) is not None
     ]
-    begins = np.array([at for at, _ in steps], np.int64)
+    begins = np.array([begin_ns for begin_ns, _ in steps], np.int64)
     window = np.searchsorted(begins, launches["start_ns"].to_numpy(), "right")
-    every, lost_there = (
+    launches_of_step, lost_of_step = (
         np.bincount(window, weights, len(steps) + 1)[1:] for weights in (None, lost.to_numpy())
     )
-    is_lossy = lost_there > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * every
-    left, lost_of_left = (
-        launches.height - every[is_lossy].sum(),
-        lost.sum() - lost_there[is_lossy].sum(),
+    is_lossy = lost_of_step > MIN_SHARE_LOST_IF_STEP_IS_LEFT_OUT * launches_of_step
+    launches_left, lost_of_rest = (
+        launches.height - launches_of_step[is_lossy].sum(),
+        lost.sum() - lost_of_step[is_lossy].sum(),
     )
     return LostKernels(
         int(lost.sum()),
         launches.height,
         tuple(step for (_, step), lossy in zip(steps, is_lossy.tolist(), strict=True) if lossy),
-        everywhere=bool(lost_of_left > MAX_LAUNCHES_WITHOUT_KERNEL * left) or left == 0,
+        everywhere=bool(lost_of_rest > MAX_LAUNCHES_WITHOUT_KERNEL * launches_left)
+        or launches_left == 0,
     )
 
 
@@ -124,18 +126,20 @@ def _far(rows: pl.DataFrame) -> Flags:
 
 def _outlasting(rows: pl.DataFrame, kernels: Flags) -> Flags:
     """Return which kernels last beyond the begins of several later ones of their stream."""
-    found = np.zeros(rows.height, np.bool_)
-    places = rows.with_row_index("at").filter(kernels).sort("start_ns")
-    for part in places.partition_by("device", "stream", "tid"):
+    is_outlasting = np.zeros(rows.height, np.bool_)
+    kernel_rows = rows.with_row_index("at").filter(kernels).sort("start_ns")
+    for stream_rows in kernel_rows.partition_by("device", "stream", "tid"):
         start, end = (
-            part.select("start_ns", end=pl.col("start_ns") + pl.col("duration_ns"))[name].to_numpy()
+            stream_rows.select("start_ns", end=pl.col("start_ns") + pl.col("duration_ns"))[
+                name
+            ].to_numpy()
             for name in ("start_ns", "end")
         )
         later = np.searchsorted(start, end) - np.arange(len(start)) - 1
         longer = later >= MIN_SUCCESSORS_OUTLASTED
         if longer.sum() <= max(MAX_SHARE_OUTLASTING * len(start), 1):
-            found[part["at"].to_numpy()[longer]] = True
-    return found | (kernels & _outlasts_file(rows))
+            is_outlasting[stream_rows["at"].to_numpy()[longer]] = True
+    return is_outlasting | (kernels & _outlasts_file(rows))
 
 
 def _outlasts_file(rows: pl.DataFrame) -> Flags:

@@ -49,17 +49,19 @@ def find_shifts(calls: pl.DataFrame) -> Shifts:
     Args:
         calls: With `rank`, `host`, `communicator`, `seq`, `step` and `end_ns`.
     """
-    parts = calls.filter(pl.col("step") >= 0).partition_by("rank", as_dict=True)
-    ranks = sorted(rank for (rank,) in parts)
-    groups = {rank: set(parts[rank,]["communicator"].unique()) for rank in ranks}
-    shifts, unknown = dict.fromkeys(ranks[:1], 0), []
+    calls_of_rank = calls.filter(pl.col("step") >= 0).partition_by("rank", as_dict=True)
+    ranks = sorted(rank for (rank,) in calls_of_rank)
+    groups = {rank: set(calls_of_rank[rank,]["communicator"].unique()) for rank in ranks}
+    shifts, unknown_ranks = dict.fromkeys(ranks[:1], 0), []
     for number, rank in enumerate(ranks[1:], 1):
         peer = next((one for one in ranks[:number] if groups[one] & groups[rank]), None)
-        shift = 0 if peer is None else _shift(parts[peer,], parts[rank,])
-        unknown += [rank] if shift is None else []
+        shift = 0 if peer is None else _shift(calls_of_rank[peer,], calls_of_rank[rank,])
+        unknown_ranks += [rank] if shift is None else []
         shifts[rank] = (shift or 0) + (0 if peer is None else shifts[peer])
-    least = min(shifts.values(), default=0)
-    return Shifts({rank: shift - least for rank, shift in shifts.items()}, tuple(unknown))
+    smallest_shift = min(shifts.values(), default=0)
+    return Shifts(
+        {rank: shift - smallest_shift for rank, shift in shifts.items()}, tuple(unknown_ranks)
+    )
 
 
 def steps_of_all(rows: pl.DataFrame, lossy: Collection[tuple[int, int]]) -> tuple[int, int] | None:
@@ -77,36 +79,36 @@ def steps_of_all(rows: pl.DataFrame, lossy: Collection[tuple[int, int]]) -> tupl
     return (begin + 1, end - 1) if end - begin > 1 else None
 
 
-def keep_steps(rows: pl.DataFrame, first: int, last: int) -> pl.DataFrame:
+def keep_steps(rows: pl.DataFrame, first_step: int, last_step: int) -> pl.DataFrame:
     """Return what ranks did from one step to another; a device's work belongs to where it was issued."""
     is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
-    before, after = is_step & (pl.col("step") < first), is_step & (pl.col("step") > last)
-    begin = pl.when(before.any().over("rank")).then(
-        pl.when(is_step & (pl.col("step") >= first)).then("start_ns").min().over("rank")
+    before, after = is_step & (pl.col("step") < first_step), is_step & (pl.col("step") > last_step)
+    begin_ns = pl.when(before.any().over("rank")).then(
+        pl.when(is_step & (pl.col("step") >= first_step)).then("start_ns").min().over("rank")
     )
-    end = pl.when(after).then("start_ns").min().over("rank")
+    end_ns = pl.when(after).then("start_ns").min().over("rank")
     issued = pl.coalesce("issued_ns", "start_ns")
     return rows.filter(
-        (issued >= begin).fill_null(value=True), (issued < end).fill_null(value=True)
+        (issued >= begin_ns).fill_null(value=True), (issued < end_ns).fill_null(value=True)
     )
 
 
-def _shift(theirs: pl.DataFrame, mine: pl.DataFrame) -> int | None:
+def _shift(peer_calls: pl.DataFrame, rank_calls: pl.DataFrame) -> int | None:
     """Return how many steps a rank's numbers are behind those of its peer; null if that is unknown."""
     group = pl.col("communicator")
-    theirs, mine = (
+    peer_calls, rank_calls = (
         some.filter(group.is_in(others["communicator"].unique().implode()))
-        for some, others in ((theirs, mine), (mine, theirs))
+        for some, others in ((peer_calls, rank_calls), (rank_calls, peer_calls))
     )
     key = ["communicator", "seq"]
-    matched = mine.join(theirs, on=key, suffix="_of_peer").unique(key)
+    matched = rank_calls.join(peer_calls, on=key, suffix="_of_peer").unique(key)
     if matched.height:
         apart = Counter(matched["step_of_peer"] - matched["step"])
         shift, count = apart.most_common(1)[0]
         return shift if count >= MIN_SHARE_OF_CALLS_THAT_AGREE * matched.height else None
-    hosts = pl.concat([theirs["host"], mine["host"]]).unique()
+    hosts = pl.concat([peer_calls["host"], rank_calls["host"]]).unique()
     return _shift_by_exits(
-        _exits(theirs), _exits(mine), one_clock=len(hosts) == 1 and hosts[0] is not None
+        _exits(peer_calls), _exits(rank_calls), one_clock=len(hosts) == 1 and hosts[0] is not None
     )
 
 
@@ -117,26 +119,34 @@ def _exits(calls: pl.DataFrame) -> tuple[Ints, Ints]:
 
 
 def _shift_by_exits(
-    theirs: tuple[Ints, Ints], mine: tuple[Ints, Ints], *, one_clock: bool
+    peer_exits: tuple[Ints, Ints], rank_exits: tuple[Ints, Ints], *, one_clock: bool
 ) -> int | None:
     """Return by how many steps two ranks are apart; null if neither clocks nor exits tell.
 
     `one_clock`: both ranks read the same clock, which then decides.
     """
-    least, most = int(theirs[0][0] - mine[0][-1]), int(theirs[0][-1] - mine[0][0])
-    step_ns = float(np.median(np.diff(theirs[1]))) if len(theirs[1]) > 1 else 0.0
+    lowest_shift, highest_shift = (
+        int(peer_exits[0][0] - rank_exits[0][-1]),
+        int(peer_exits[0][-1] - rank_exits[0][0]),
+    )
+    step_ns = float(np.median(np.diff(peer_exits[1]))) if len(peer_exits[1]) > 1 else 0.0
     near_ns = max(MAX_OFFSET_OF_SAME_STEP * step_ns, MAX_OFFSET_OF_CLOCKS_NS)
-    unmoved = _compare_exits(theirs, mine, 0)
+    unmoved = _compare_exits(peer_exits, rank_exits, 0)
     if unmoved and unmoved.offset_ns <= near_ns:
         return 0
-    found = {shift: _compare_exits(theirs, mine, shift) for shift in range(least, most + 1)}
-    known = {shift: one for shift, one in found.items() if one}
-    if not known:
+    exits_by_shift = {
+        shift: _compare_exits(peer_exits, rank_exits, shift)
+        for shift in range(lowest_shift, highest_shift + 1)
+    }
+    comparable = {shift: one for shift, one in exits_by_shift.items() if one}
+    if not comparable:
         return 0
-    near = [shift for shift, one in known.items() if one.offset_ns <= near_ns]
-    possible = near if one_clock else list(known)
-    most_ns = MIN_RATIO_OF_SCATTER * min((known[one].scatter_ns for one in possible), default=0.0)
-    alike = [shift for shift in possible if known[shift].scatter_ns <= most_ns]
+    near = [shift for shift, one in comparable.items() if one.offset_ns <= near_ns]
+    possible = near if one_clock else list(comparable)
+    most_ns = MIN_RATIO_OF_SCATTER * min(
+        (comparable[one].scatter_ns for one in possible), default=0.0
+    )
+    alike = [shift for shift in possible if comparable[shift].scatter_ns <= most_ns]
     nearest = [shift for shift in alike if shift in near]
     return next((some[0] for some in (alike, nearest) if len(some) == 1), None)
 
@@ -148,12 +158,14 @@ class _Exits(NamedTuple):
     scatter_ns: float
 
 
-def _compare_exits(theirs: tuple[Ints, Ints], mine: tuple[Ints, Ints], shift: int) -> _Exits | None:
+def _compare_exits(
+    peer_exits: tuple[Ints, Ints], rank_exits: tuple[Ints, Ints], shift: int
+) -> _Exits | None:
     """Compare exits if the steps of a rank are moved; null where too few are then in common."""
-    _, at, at_peer = np.intersect1d(mine[0] + shift, theirs[0], return_indices=True)
-    fewer = min(len(theirs[0]), len(mine[0]))
-    if len(at) < max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
+    _, rows, peer_rows = np.intersect1d(rank_exits[0] + shift, peer_exits[0], return_indices=True)
+    fewer = min(len(peer_exits[0]), len(rank_exits[0]))
+    if len(rows) < max(MIN_STEPS_IN_COMMON, MIN_SHARE_OF_STEPS_IN_COMMON * fewer):
         return None
-    apart = mine[1][at] - theirs[1][at_peer]
+    apart = rank_exits[1][rows] - peer_exits[1][peer_rows]
     middle = float(np.median(apart))
     return _Exits(abs(middle), float(np.median(np.abs(apart - middle))))

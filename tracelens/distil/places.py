@@ -52,12 +52,15 @@ _VARIABLE: Final = "TRACELENS_KEEP_RESULTS"
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
     """Write neither reports nor indexes meanwhile; those that are there are still read."""
-    before = os.environ.get(_VARIABLE, "1")
+    before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "0"
     try:
         yield
     finally:
-        os.environ[_VARIABLE] = before
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
 
 
 def keeps() -> bool:

@@ -139,6 +139,21 @@ def test_a_fault_without_effect_is_no_headline(saving: float | None, state: str)
     assert concluded(useful=1.0, findings=(late,)).state == state
 
 
+@pytest.mark.parametrize(("gain", "is_named"), [(0.27, True), (0.09, False), (0.05, False)])
+def test_a_small_fault_does_not_hide_a_larger_gain(gain: float, *, is_named: bool) -> None:
+    """An opportunity that saves much more is named in the line below the fault."""
+    fault = Finding(
+        kind="slow_all", category="fault", sentence="All slow.", saving=0.046, ranks=(0, 1)
+    )
+    opportunity = Finding(
+        kind="repeated_reductions", category="opportunity", sentence="8 times.", saving=gain
+    )
+    verdict = concluded(Loss("transfer", 0.3, "known"), findings=(fault, opportunity))
+    assert verdict.state == "fault"
+    named = "More can be gained elsewhere: repeated reductions, up to 27 % of the job."
+    assert verdict.why.endswith(named) == is_named
+
+
 @pytest.mark.parametrize(("share", "state"), [(0.099, "healthy"), (0.1, "inconclusive")])
 def test_code_that_no_span_covers_is_not_useful(share: float, state: str) -> None:
     """Where phases are known, a tenth of it keeps a run from being judged."""

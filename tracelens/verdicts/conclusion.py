@@ -47,6 +47,8 @@ __all__ = ["conclude"]
 
 # of the job: a fault that costs less is a finding, and no headline [policy]
 MIN_SAVING_OF_FAULT_IN_HEADLINE: Final = 0.01
+# times the fault's saving: an opportunity that saves more is named beside the fault [policy]
+MIN_RATIO_OF_GAIN_BESIDE_FAULT: Final = 2.0
 MIN_STEPS_IF_HEALTHY: Final = 10  # steps: a shorter run is not called healthy [policy]
 # times the uncovered time: a known cause that takes more comes first, as it can be acted on [policy]
 MIN_RATIO_OF_KNOWN_CAUSE: Final = 2 / 3
@@ -104,7 +106,8 @@ def conclude(
     if faults:
         worst = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))
         if worst.saving is None or worst.saving >= MIN_SAVING_OF_FAULT_IN_HEADLINE:
-            return Verdict("fault", _name(worst), _why(worst), advise(worst), scope, worst.kind)
+            why = _why(worst) + _describe_larger_gain(worst, findings)
+            return Verdict("fault", _name(worst), why, advise(worst), scope, worst.kind)
     bottleneck = find_bottleneck(facts, ledger, findings) if ledger else None
     undecided = _undecided(facts, summary, ledger, bottleneck, findings)
     if undecided:
@@ -306,6 +309,19 @@ def _why(finding: Finding) -> str:
         f"{subject(finding)}: {fmt.duration(mine)} per step in {fmt.phase(finding.phase)}; "
         f"the others: {fmt.duration(peers)}{when}."
     )
+
+
+def _describe_larger_gain(fault: Finding, findings: Sequence[Finding]) -> str:
+    """Name the opportunity that saves much more than the fault; empty if there is none."""
+    opportunities = [finding for finding in findings if finding.category == "opportunity"]
+    best = max(opportunities, key=lambda finding: finding.saving or 0.0, default=None)
+    if best is None or not best.saving or fault.saving is None:
+        return ""
+    min_gain = max(MIN_SHARE_OF_BOTTLENECK, MIN_RATIO_OF_GAIN_BESIDE_FAULT * fault.saving)
+    if best.saving < min_gain:
+        return ""
+    gain = fmt.percent(best.saving)
+    return f" More can be gained elsewhere: {KINDS[best.kind].name}, up to {gain} of the job."
 
 
 def _largest_unexplained(ledger: Ledger) -> Loss:

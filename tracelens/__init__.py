@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
     from tracelens.verdicts.report import analyze
+    from tracelens.verdicts.whatif import whatif
     from tracelens_instrument.hooks import attach
     from tracelens_instrument.recorder import (
         counter,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
         traced,
     )
 
-__version__ = "0.1.0"
+    __version__: str
 
 __all__ = [
     "Report",
@@ -65,6 +66,8 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return _read_version()
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -78,6 +81,16 @@ def __getattr__(name: str) -> Any:
         raise MissingExtra.naming(f"tracelens.{name}", "analyze") from error
     globals()[name] = value
     return value
+
+
+def _read_version() -> str:
+    """Return the version that was installed: it comes from the last tag."""
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - takes milliseconds
+
+    try:
+        return version("tracelens-training")
+    except PackageNotFoundError:  # a checkout that is only on the path
+        return "0+unknown"
 
 
 def __dir__() -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from support.hostile import changes, formats, processes
-from support.hostile.formats import FORMATS
+from support.hostile import changes, processes
+from support.hostile.registry import FORMATS
 from support.launch.patience import PATIENCE_S
 from support.launch.recording import clean_environment
 
@@ -80,7 +80,7 @@ def test_documents_are_sound_before_they_are_changed(
     for seed in range(4):
         place = tmp_path / str(seed)
         place.mkdir()
-        made = formats.FORMATS[name](place, Random(seed))
+        made = FORMATS[name](place, Random(seed))
         codes.add(main(["info", str(made.path), *made.options]))
         capsys.readouterr()
     assert 0 in codes

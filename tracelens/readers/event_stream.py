@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+import pyarrow as pa
 
 from tracelens.conversion.layout import Growth
 from tracelens.errors import NotATrace
@@ -25,14 +26,22 @@ from tracelens.schema.gate import opened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from io import FileIO
+    from io import BytesIO, FileIO
     from pathlib import Path
 
-__all__ = ["Event", "EventStream", "begin_of_events", "looks_like_events", "plain"]
+__all__ = [
+    "Event",
+    "EventStream",
+    "begin_of_events",
+    "is_compressed",
+    "looks_like_events",
+    "plain",
+]
 
 Event = dict[str, Any]
 PIECE_BYTES: Final = 1 << 16
 _GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY: Final = re.compile(rb"\}\s*,?\s*(?=\{)")
 _MOST_HEAD: Final = 64 << 20  # before the first event; deviceProperties and metadata of large jobs
@@ -273,18 +282,38 @@ def _first(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
             return
 
 
-def plain(file: FileIO, size: int) -> Iterator[bytes]:
-    """Yield the content of a file, decompressed if it is gzip (of several members, too).
+def is_compressed(content: bytes) -> bool:
+    """Return True if bytes begin as gzip or zstd do."""
+    return content.startswith((_GZIP, _ZSTD))
+
+
+def plain(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
+    """Yield the content of a file, decompressed if it is gzip (of several members, too) or zstd.
 
     Raises:
         EOFError, zlib.error: the compressed stream breaks off.
     """
-    begin = file.read(2)
+    begin = file.read(len(_ZSTD))
     file.seek(0)
-    if begin != _GZIP:
+    if begin == _ZSTD:
+        yield from _plain_of_zstd(file, size)
+    elif begin.startswith(_GZIP):
+        yield from _plain_of_gzip(file, size)
+    else:
         while part := file.read(size):
             yield part
-        return
+
+
+def _plain_of_zstd(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
+    stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+    try:
+        while part := stream.read(size):
+            yield part
+    except (OSError, pa.ArrowException) as error:
+        raise EOFError(str(error)) from error
+
+
+def _plain_of_gzip(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
     unpack = zlib.decompressobj(wbits=31)
     while packed := file.read(size // 8):
         while packed:

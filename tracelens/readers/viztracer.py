@@ -17,9 +17,9 @@ from tracelens.model.recognition import Gap
 from tracelens.readers import files
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import EventStream, begin_of_events
-from tracelens.readers.files import ReadFile
 from tracelens.readers.functions import function_meaning
 from tracelens.readers.gathered import MOST_NS, Gathered, What
+from tracelens.readers.processes import FileOfProcesses, process_column, rank_processes
 from tracelens.readers.words import step_number
 from tracelens.schema.gate import refuse_beyond
 
@@ -34,7 +34,7 @@ __all__ = ["VizTracerReader"]
 
 _SUFFIXES: Final = (".json", ".json.gz")
 _FORMAT: Final = "trace of VizTracer"
-_WHY: Final = "VizTracer does not write ranks, and there are several processes"
+_WHY: Final = "VizTracer does not write ranks, and there are several files"
 _MARK: Final = re.compile(rb'"cat"\s*:\s*"fee"|"viztracer_metadata"', re.IGNORECASE)
 _CALL: Final = re.compile(r"^(?P<name>.*) \((?P<file>.*):\d+\)$", re.DOTALL)
 _FUNCTION: Final = "fee"  # VizTracer's category: function entry and exit
@@ -53,17 +53,11 @@ _Spans = Gathered[tuple[bool, str], _Place]  # whether it is a function, and its
 
 
 @dataclass(eq=False)
-class Calls(ReadFile):
-    """What one file holds; `processes` and `threads` are names by number."""
+class Calls(FileOfProcesses):
+    """What one file holds; `threads` are names by number, `overflow`: calls were overwritten."""
 
-    processes: dict[int, str] = field(default_factory=dict)
     threads: dict[_Place, str] = field(default_factory=dict)
     overflow: bool = False
-
-    @property
-    def pids(self) -> set[int]:
-        """The processes that it names."""
-        return set(self.processes)
 
 
 def is_viztracer(path: Path) -> bool:
@@ -87,14 +81,10 @@ def calls_of(path: Path) -> Calls:
     found.streamed(stream)
     written = stream.facts.get("viztracer_metadata")
     found.overflow = isinstance(written, dict) and written.get("overflow") is True
-    several = len({pid for pid, _ in spans.places}) > 1
-
-    def thread(place: _Place) -> str:
-        pid, tid = place
-        name = found.threads.get(place, f"thread {tid}")
-        return f"{name} of {pid}" if several else name
-
-    found.rows = spans.frame(_what, thread)
+    found.processes = {pid: found.processes.get(pid, "") for pid, _ in spans.places}
+    found.rows = spans.frame(
+        _what, lambda place: found.threads.get(place, f"thread {place[1]}")
+    ).with_columns(process=process_column(spans, [pid for pid, _ in spans.places]))
     return found
 
 
@@ -115,7 +105,6 @@ def _take(event: Event | object, found: Calls, spans: _Spans) -> None:
         return
     is_function = str(event.get("cat")).casefold() == _FUNCTION
     found.sorts["calls of functions" if is_function else "events that the program logged"] += 1
-    found.processes.setdefault(pid, "")
     spans.add(start, start + length, (is_function, name[:_LONGEST_NAME]), (pid, tid))
 
 
@@ -170,9 +159,9 @@ class VizTracerReader:
             UnusableInput: it is not known of which rank a file is.
         """
         found, notes = files.each_read(path, files.called(path, _SUFFIXES), calls_of, how)
-        alone = all(len(file.pids) <= 1 for file in found.values())
-        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=alone)
-        rows = pl.concat(file.rows for file in found.values())
+        rank_processes(found, how.rank_of)
+        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=True)
+        rows = pl.concat((file.rows for file in found.values()), how="diagonal")
         gaps = _gaps(rows, found, how.rank_of)
         return files.joined(path, found, ranks, notes, files.recognized(_FORMAT, found, gaps))
 

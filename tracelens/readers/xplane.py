@@ -12,7 +12,7 @@ protobuf's library skips them. What is made of it: docs/formats.md.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,6 +25,17 @@ from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.files import ReadFile
 from tracelens.readers.links import inside
 from tracelens.readers.protobuf import classes, whole
+from tracelens.readers.soundness import (
+    KERNEL_LAUNCHES,
+    NO_LAUNCHES,
+    LostKernels,
+    drop_impossible,
+    drop_repeated_files,
+    find_lost_kernels,
+    gaps_of_records,
+    keep_common_steps,
+    notes_of_records,
+)
 from tracelens.readers.words import kernel_meaning, meaning, step_number
 from tracelens.schema.gate import contents, refuse_beyond
 
@@ -32,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
+    from tracelens.model.notes import Note
     from tracelens.model.trace import Trace
     from tracelens.readers.protobuf import Fields
 
@@ -109,6 +121,7 @@ _STEPS: Final = "Steps"
 _STREAM: Final = re.compile(r"^(?:Stream #|XLA Ops|Async XLA Ops|SparseCore)")
 _OF_XLA: Final = re.compile(r"^([a-z]+(?:-[a-z]+)*?)(?:-start|-done)?(?:\.\d+)*$")
 _STEP_NUMBER: Final = "step_num"
+_CORRELATION: Final = "correlation_id"
 _STREAMS_OF_A_DEVICE: Final = 1_000
 _PS: Final = 1_000
 _MOST_NS: Final = 2**61
@@ -118,12 +131,13 @@ _NONE: Final = -1
 
 
 class _Track(NamedTuple):
-    """A line: `stream` is null on the host; `numbered` is the stat that numbers steps, -1 for none."""
+    """A line: `stream` is null on the host; stats that number steps and launches, -1 for none."""
 
     name: str
     begin_ns: int
     stream: int | None
-    numbered: int
+    step_stat: int
+    correlation_stat: int
 
 
 class _Row(NamedTuple):
@@ -135,13 +149,19 @@ class _Row(NamedTuple):
     thread: str | None
     stream: int | None
     step: int | None
+    correlation: int | None = None
 
 
 @dataclass(eq=False)
 class Profile(ReadFile):
-    """What one file holds, of the host that wrote it; its `sorts` are planes."""
+    """What one file holds, of the host that wrote it; its `sorts` are planes.
+
+    `impossible` are sentences on rows that were left out.
+    """
 
     host: str = ""
+    impossible: list[str] = field(default_factory=list)
+    lost_kernels: LostKernels = NO_LAUNCHES
 
 
 def profile_of(path: Path) -> Profile:
@@ -160,10 +180,29 @@ def profile_of(path: Path) -> Profile:
     for place, plane in enumerate(content.planes):
         rows += _of_plane(place, plane, found)
         refuse_beyond("rows", len(rows))
-    found.rows = _frame(_marked_once(rows)).with_columns(
+    frame = _sound(_frame(_marked_once(rows)), found)
+    found.rows = frame.drop("correlation").with_columns(
         host=pl.lit(found.host or None, pl.String), clock=pl.lit(path.name)
     )
     return found
+
+
+def _sound(rows: pl.DataFrame, found: Profile) -> pl.DataFrame:
+    """Return the rows that can be; note which cannot, and which launches have no kernel."""
+    on_device, events = pl.col("stream").is_not_null(), rows.height
+    rows = rows.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"), is_kernel=on_device)
+    negative = int((rows["duration_ns"] < 0).sum())
+    rows, found.impossible = drop_impossible(
+        rows.filter(pl.col("duration_ns") >= 0), ("stream",), negative=negative, events=events
+    )
+    known = rows.drop_nulls("correlation")
+    steps = rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
+    found.lost_kernels = find_lost_kernels(
+        known.filter(~on_device),
+        known.filter(on_device)["correlation"],
+        steps.select("start_ns", "step").rows(),
+    )
+    return rows.drop("duration_ns", "is_kernel")
 
 
 def _marked_once(rows: list[_Row]) -> list[_Row]:
@@ -177,7 +216,10 @@ def _marked_once(rows: list[_Row]) -> list[_Row]:
 def _of_plane(place: int, plane: Any, found: Profile) -> Iterator[_Row]:
     names = {entry.key: entry.value for entry in plane.event_metadata}
     stats = {entry.key: entry.value.name for entry in plane.stat_metadata}
-    numbered = next((key for key, name in stats.items() if name == _STEP_NUMBER), _NONE)
+    step_stat, correlation_stat = (
+        next((key for key, name in stats.items() if name == sort), _NONE)
+        for sort in (_STEP_NUMBER, _CORRELATION)
+    )
     on_device = plane.name.startswith(_DEVICE)
     for line in plane.lines:
         called = line.display_name or line.name
@@ -191,7 +233,9 @@ def _of_plane(place: int, plane: Any, found: Profile) -> Iterator[_Row]:
             found.left_out[f"events of the plane '{plane.name[:40]}'"] += len(line.events)
             continue
         stream = place * _STREAMS_OF_A_DEVICE + line.id % _STREAMS_OF_A_DEVICE
-        track = _Track(called, line.timestamp_ns, stream if on_device else None, numbered)
+        track = _Track(
+            called, line.timestamp_ns, stream if on_device else None, step_stat, correlation_stat
+        )
         for event in line.events:
             row = _row(event, names.get(event.metadata_id), track)
             if row is None:
@@ -205,15 +249,17 @@ def _row(event: Any, known: Any, track: _Track) -> _Row | None:
     name = (known.display_name or known.name)[:_LONGEST_NAME] if known is not None else ""
     start = track.begin_ns + event.offset_ps // _PS
     end = start + event.duration_ps // _PS
-    if not name or event.num_occurrences or not 0 <= start <= end < _MOST_NS:
+    if not name or event.num_occurrences or not (0 <= start < _MOST_NS and abs(end) < _MOST_NS):
         return None
     on_host = track.stream is None
     if on_host or track.name == _STEPS:
-        step = _step(event, track.numbered, name) if on_host else _number(name)
+        step = _step(event, track.step_stat, name) if on_host else _number(name)
         if step is not None or not on_host:
             return _Row(start, end, "step", None, name, track.name, track.stream, step)
-        return _Row(start, end, *_of_host(name), name, track.name, None, None)
-    return _Row(start, end, *_of_device(name), name, None, track.stream, None)
+        launch = _stat(event, track.correlation_stat) if KERNEL_LAUNCHES in name else None
+        return _Row(start, end, *_of_host(name), name, track.name, None, None, launch)
+    launch = _stat(event, track.correlation_stat)
+    return _Row(start, end, *_of_device(name), name, None, track.stream, None, launch)
 
 
 def _of_host(name: str) -> tuple[str, str | None]:
@@ -229,12 +275,19 @@ def _of_device(name: str) -> tuple[str, str | None]:
     return found if found and found[0] == "reduction" else ("device", None)
 
 
-def _step(event: Any, numbered: int, name: str) -> int | None:
+def _step(event: Any, step_stat: int, name: str) -> int | None:
     """Return which step an annotation of the host is: what it says, or what its name does."""
-    for stat in event.stats if numbered != _NONE else ():
-        if stat.metadata_id == numbered:
-            return _number(str(stat.int64_value or stat.uint64_value))
-    return step_number(name)
+    value = _stat(event, step_stat)
+    return step_number(name) if value is None else _number(str(value))
+
+
+def _stat(event: Any, number: int) -> int | None:
+    """Return the whole number that an event has as a stat; None if it has no such stat."""
+    for stat in event.stats if number != _NONE else ():
+        if stat.metadata_id == number:
+            value: int = stat.int64_value or stat.uint64_value
+            return value if value < 1 << 63 else None
+    return None
 
 
 def _number(text: str) -> int | None:
@@ -245,6 +298,7 @@ def _frame(rows: list[_Row]) -> pl.DataFrame:
     schema = {
         "start_ns": pl.Int64, "end_ns": pl.Int64, "kind": pl.String, "op": pl.String,
         "name": pl.String, "thread": pl.String, "stream": pl.Int64, "step": pl.Int32,
+        "correlation": pl.Int64,
     }  # fmt: skip
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     on_steps = (pl.col("kind") == "step") & pl.col("stream").is_not_null()
@@ -271,10 +325,12 @@ class XPlaneReader:
             UnusableInput: it is not known of which rank a file is.
         """
         profiles, notes = files.each_read(path, _files(path), profile_of, how)
+        profiles, repeated = drop_repeated_files(profiles, aside=("clock",))
         given = files.ranks_given(
             profiles, how.rank_of, "XPlane files do not say their rank", alone=True
         )
         ranks = files.one_a_rank(given)
+        notes += [*repeated, *_notes(profiles), *_keep_sound_steps(profiles, ranks)]
         rows = pl.concat(profile.rows for profile in profiles.values())
         gaps = _gaps(rows, profiles, how.rank_of)
         recognition = files.recognized("profile of XLA", profiles, gaps)
@@ -286,11 +342,38 @@ def _files(path: Path) -> list[Path]:
     return [file for file in files.called(path, (SUFFIX,)) if file.name.endswith(SUFFIX)]
 
 
+def _notes(profiles: Mapping[str, Profile]) -> Iterator[Note]:
+    for name, profile in profiles.items():
+        yield from notes_of_records(name, profile.impossible, [profile.lost_kernels])
+
+
+def _keep_sound_steps(profiles: Mapping[str, Profile], ranks: Mapping[str, int]) -> list[Note]:
+    """Leave out the steps of which kernels are lost on some rank, and note that."""
+    lossy = [
+        (ranks[name], step) for name, file in profiles.items() for step in file.lost_kernels.steps
+    ]
+    if not lossy:
+        return []
+    parts = [
+        profile.rows.with_columns(rank=pl.lit(ranks[name]), issued_ns=pl.lit(None, pl.Int64))
+        for name, profile in profiles.items()
+    ]
+    rows, notes = keep_common_steps(pl.concat(parts), lossy)
+    for name, profile in profiles.items():
+        profile.rows = rows.filter(pl.col("rank") == ranks[name]).drop("rank", "issued_ns")
+    return notes
+
+
 def _gaps(
     rows: pl.DataFrame, profiles: Mapping[str, Profile], given: Mapping[str, int]
 ) -> Iterator[Gap]:
     kinds = set(rows["kind"].unique())
     yield from files.ranks_unknown(profiles, given)
+    yield from gaps_of_records(
+        (sentence for profile in profiles.values() for sentence in profile.impossible),
+        [profile.lost_kernels for profile in profiles.values()],
+        "profiler",
+    )
     if "step" not in kinds:
         yield Gap(
             "no step is marked",

@@ -53,17 +53,33 @@ def test_who_is_late_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_processes_that_are_no_ranks(tmp_path: Path) -> None:
-    """One alone is rank 0 with an open verdict; of several the user says the file's."""
+    """One alone is rank 0 with an open verdict; of several the user says which ranks they are."""
     one = written(tmp_path / "one.pftrace", perfetto.training(1, 8, name="python"))
     trace = PerfettoReader().read(one)
     assert trace.recognition
     assert "does not say of which rank" in trace.recognition.gaps[0].missing
     two = written(tmp_path / "two.pftrace", perfetto.training(2, 8, name="python"))
-    with pytest.raises(UnusableInput, match=r"--rank-of two\.pftrace=RANK"):
+    with pytest.raises(UnusableInput, match=r"--rank-of two\.pftrace:100=0, once for each"):
         PerfettoReader().read(two)
+    given = {"two.pftrace:100": 1, "two.pftrace:101": 0}
+    trace = PerfettoReader().read(two, Reading(rank_of=given))
+    assert trace.processes["rank"].to_list() == [0, 1]
+    assert trace.processes["clock_domain"].unique().to_list() == ["two.pftrace"]
+    assert trace.threads["name"].to_list() == ["main", "main"]
+    with pytest.raises(UnusableInput, match="holds no process 7: there are 100 and 101"):
+        PerfettoReader().read(two, Reading(rank_of={"two.pftrace:7": 1}))
     trace = PerfettoReader().read(two, Reading(rank_of={"two.pftrace": 3}))
     assert trace.processes["rank"].to_list() == [3]
     assert sorted(trace.threads["name"]) == ["main of 100", "main of 101"]
+
+
+def test_a_process_that_the_user_does_not_name_is_left_out(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.pftrace", perfetto.training(3, 8, name="python"))
+    given = {"a.pftrace:100": 0, "a.pftrace:101": 1}
+    trace = PerfettoReader().read(file, Reading(rank_of=given))
+    assert trace.processes["rank"].to_list() == [0, 1]
+    assert trace.recognition
+    assert dict(trace.recognition.left_out) == {"events of processes of no known rank": 8 * 5}
 
 
 def test_names_and_times_of_a_sequence(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Final
@@ -85,6 +86,21 @@ def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
     given = Reading(rank_of={f"{rank}.json": rank for rank in range(3)})
     trace = VizTracerReader().read(tmp_path, given)
     assert trace.workers["rank"].to_list() == [0, 1, 2]
+
+
+def test_processes_of_one_file_are_ranks_as_the_user_says(tmp_path: Path) -> None:
+    """Or they are of one rank, if the user names the file alone."""
+    first, second = (json.loads(viztracer.trace(12, pid=pid)) for pid in (71, 72))
+    first["traceEvents"] += second["traceEvents"]
+    file = written(tmp_path / "both.json", json.dumps(first).encode())
+    with pytest.raises(UnusableInput, match=r"--rank-of both\.json:71=0, once for each"):
+        tl.open(file)
+    trace = tl.open(file, rank_of={"both.json:71": 1, "both.json:72": 0})
+    assert trace.workers["rank"].to_list() == [0, 1]
+    assert trace.threads["name"].to_list() == ["MainThread", "MainThread"]
+    trace = tl.open(file, rank_of={"both.json": 4})
+    assert trace.workers["rank"].to_list() == [4]
+    assert trace.threads["name"].to_list() == ["MainThread of 71", "MainThread of 72"]
 
 
 def test_a_full_buffer_is_said(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import pytest
@@ -18,6 +18,7 @@ from tracelens.readers.base import Reading
 from tracelens.readers.xplane import XPlaneReader, profile_of, space
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PUBLISHED: Final = "xplane/jax_conv.xplane.pb"
@@ -116,6 +117,73 @@ def test_events_that_cannot_be_are_counted(tmp_path: Path) -> None:
     line.events.add(metadata_id=1, num_occurrences=7)
     trace = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
     assert sum(trace.dropped.values()) == 3
+
+
+def with_launches(content: Any, lost: Callable[[int], bool] = lambda _: False) -> Any:
+    """Give each operation of the device a launch on the host; some operations are lost."""
+    host, device = content.planes[0], content.planes[1]
+    host.event_metadata.add(key=77).value.name = "cuLaunchKernel"
+    for plane in (host, device):
+        plane.stat_metadata.add(key=5).value.name = "correlation_id"
+    launches = host.lines.add(id=2, name="launches", timestamp_ns=1_000)
+    operations = list(device.lines[0].events)
+    del device.lines[0].events[:]
+    for number, operation in enumerate(operations, 1):
+        launch = launches.events.add(metadata_id=77, duration_ps=1_000_000)
+        launch.offset_ps = operation.offset_ps - 500_000_000
+        for event in (launch, operation):
+            event.stats.add(metadata_id=5, int64_value=number)
+        if not lost(number):
+            device.lines[0].events.append(operation)
+    return content
+
+
+def sentences(trace: tl.Trace) -> str:
+    return " ".join(note.sentence for note in trace.notes)
+
+
+def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
+    content = with_launches(xplane.training(40), lambda number: number in range(21, 25))
+    trace = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+    assert "4 of 80 launches (5 %) have no kernel, most in steps 10-11" in sentences(trace)
+    assert trace.steps["step"].to_list() == list(range(12, 40))
+
+
+def test_kernels_that_are_lost_everywhere_leave_the_verdict_open(tmp_path: Path) -> None:
+    content = with_launches(xplane.training(40), lambda number: number % 4 == 0)
+    trace = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+    assert tl.analyze(trace).verdict.headline == (
+        "INCONCLUSIVE: 20 of 80 launches (25 %) have no kernel"
+    )
+
+
+@pytest.mark.parametrize(
+    ("begin_ms", "length_ms", "words"),
+    [
+        (5.0, 500.0, "kernels that outlast later ones of their stream, or all else, 1 of 81 ("),
+        (5.0, -2.0, "events that end before they begin, 1 of 161 (0.6 %)"),
+        (5.0, 4e8, "events that begin or end far from all others, 1 of 161 (0.6 %)"),
+    ],
+)
+def test_what_cannot_be_is_left_out(
+    begin_ms: float, length_ms: float, words: str, tmp_path: Path
+) -> None:
+    """And what is left is read as without it."""
+    content = xplane.training(40)
+    whole = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+    line = content.planes[1].lines[0]
+    line.events.add(metadata_id=1, offset_ps=int(begin_ms * 1e9), duration_ps=int(length_ms * 1e9))
+    wrong = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
+    assert words in sentences(wrong)
+    assert wrong.events.collect().equals(whole.events.collect())
+
+
+def test_a_file_that_repeats_another_counts_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        xplane.write(tmp_path / f"{name}.xplane.pb", xplane.training(8))
+    trace = tl.open(tmp_path)
+    assert trace.workers["rank"].to_list() == [0]
+    assert "'b.xplane.pb' repeats 'a.xplane.pb'" in sentences(trace)
 
 
 def test_a_file_without_events_is_empty(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-from support.hostile.formats import FORMATS
 from support.hostile.processes import in_new_folder, load_program, name_of
+from support.hostile.registry import FORMATS
 
 
 def main() -> int:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from support.hostile import changes, native, protobuf, tables
+from support.hostile import changes, protobuf
 from support.hostile.run import Span, draw_run
 
 if TYPE_CHECKING:
@@ -178,6 +178,7 @@ def viztracer(place: Path, random: Random) -> Input:
         "update": "step (/x/torch/optim/sgd.py:3)",
         "backprop": "backward (/x/torch/_tensor.py:8)",
     }
+    processes = random.choice([1, 1, 1, 2])
     documents = {
         rank: {
             "traceEvents": [
@@ -192,7 +193,7 @@ def viztracer(place: Path, random: Random) -> Input:
                     {
                         "ph": "X",
                         "cat": "FEE",
-                        "pid": 5,
+                        "pid": 5 + span.step % processes,
                         "tid": 5,
                         "ts": span.start / 1000,
                         "dur": (span.end - span.start) / 1000,
@@ -611,9 +612,10 @@ def perfetto(place: Path, random: Random) -> Input:
         {10: 1, 13: 1, 59: {58: 6, 11: {11: 1000}}},
     ]
     interned: dict[str, int] = {}
+    named = random.choice(["rank {}", "rank {}", "rank {}", "python", "python {}"])
     for rank, spans in by_rank(draw_run(random)).items():
         track = 1000 + rank
-        packets.append({60: {1: track, 3: {1: 50 + rank, 6: f"rank {rank}"}}, 10: 1})
+        packets.append({60: {1: track, 3: {1: 50 + rank, 6: named.format(rank)}}, 10: 1})
         packets.append({60: {1: track + 5000, 5: track, 4: {1: 50 + rank, 2: 9, 5: "main"}}, 10: 1})
         marks = sorted(
             ((t, kind, s) for s in spans for t, kind in ((s.start, 1), (s.end, 2))),
@@ -634,7 +636,8 @@ def perfetto(place: Path, random: Random) -> Input:
         document if isinstance(document, dict) else {}, random, random.choice([0, 0, 0, 0.005])
     )
     save(path, content, random, packed=float(path.name.endswith("gz")))
-    return Input(path)
+    answers = tuple(f"--rank-of={path.name}:{50 + rank}={rank}" for rank in range(2))
+    return Input(path, random.choice([(), (), answers]))
 
 
 def scenario(place: Path, random: Random) -> Input:
@@ -735,25 +738,3 @@ def _damaged(content: bytes, random: Random, times: int) -> bytes:
     for _ in range(times):
         content = changes.damage(content, random)
     return content
-
-
-FORMATS: Final[dict[str, Callable[[Path, Random], Input]]] = {
-    "kineto": kineto,
-    "viztracer": viztracer,
-    "py_spy": py_spy,
-    "speedscope": speedscope,
-    "dftracer": dftracer,
-    "horovod": horovod,
-    "flight_recorder": flight_recorder,
-    "nsight": nsight,
-    "xplane": xplane,
-    "perfetto": perfetto,
-    "otf2": archive,
-    "csv": lambda place, random: Input(*tables.write_text(place, random)),
-    "parquet": lambda place, random: Input(*tables.write_binary(place, random, "parquet")),
-    "arrow": lambda place, random: Input(*tables.write_binary(place, random, "arrow")),
-    "native": lambda place, random: Input(native.write_folder(place, random)),
-    "segments": lambda place, random: Input(native.write_segments(place, random)),
-    "scenario": scenario,
-    "report": report,
-}

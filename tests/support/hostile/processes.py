@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import mmap
 import os
@@ -18,15 +19,18 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from support.hostile import seeds
-from support.hostile.formats import FORMATS, Input
+from support.hostile.registry import FORMATS
 from support.hostile.tables import sound_table
 
-CPU_S: Final = 10  # s of CPU that a verb may take on an input [policy]
+if TYPE_CHECKING:
+    from support.hostile.formats import Input
+
+CPU_S: Final = 10  # s of CPU that a verb may take on an input, above all to refuse it [policy]
 CPU_S_OF_CONVERSION: Final = (
-    30  # s for a conversion, which takes 14 ms for each of a thousand ranks [policy]
+    30  # s for a conversion that succeeds: it takes 14 ms for each of a thousand ranks [policy]
 )
 MEMORY_BYTES: Final = 1 << 30  # bytes beyond those of the program that it may take [policy]
 _ADDRESSES: Final = (
@@ -45,9 +49,27 @@ _VERBS: Final = (
         ("index",),
         ("index",),
     ),
-    *(("validate",), ("convert",), ("compare",), ("whatif",)),
+    *(("validate",), ("convert",), ("compare",), ("whatif",), ("scaling",)),
 )
-_TARGETS: Final = ("native", "parquet", "perfetto", "csv", "otlp", "speedscope")
+_TARGETS: Final = (
+    *("native", "parquet", "perfetto", "perfetto_manifest", "csv", "otlp", "speedscope"),
+)
+_OF_SEVERAL_RUNS: Final = ("compare", "scaling")
+_AS_JSON: Final = ("--format", "json")
+# What a verb may be given besides, one of these.
+_EXTRAS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "info": ((),),
+    "index": ((),),
+    "analyze": ((), ("--ranks", "0"), ("--steps", "1-2"), ("--time", "0-1s")),
+    "validate": ((), _AS_JSON),
+    "whatif": ((), _AS_JSON),
+    "scaling": ((), _AS_JSON),
+    "compare": ((), _AS_JSON, ("--fail-if", "step_time>+3%"), ("--fail-if", "faults")),
+    "convert": (
+        *((), (), ("--keep", "flagged"), ("--anonymize",)),
+        *(("--steps", "1-2"), ("--ranks", "0")),
+    ),
+}
 _EDITS: Final = (
     "all",
     "fix:1",
@@ -92,6 +114,8 @@ def load_program() -> None:
         if not module.name.endswith("__main__") and ".studies" not in module.name:
             import_module(module.name)
     seeds.make()
+    gc.collect()
+    gc.freeze()  # children do not copy what they only look at
 
 
 def name_of(number: int) -> str:
@@ -101,62 +125,19 @@ def name_of(number: int) -> str:
 
 def draw_arguments(form: str, made: Input, place: Path, random: Random) -> list[str]:
     """Return the command line for an input."""
-    target = str(made.path)
+    runs = [str(made.path)]
     if form == "scenario":
-        return ["simulate", target, "--out", str(place / "simulated")]
+        return ["simulate", *runs, "--out", str(place / "simulated")]
     verb = ("validate",) if form == "report" else random.choice(_VERBS)
-    if verb[0] == "validate":
-        return [*verb, target, *made.options, *random.choice([(), ("--format", "json")])]
-    if verb[0] == "convert":
-        return [
-            *verb,
-            target,
-            *made.options,
-            "--to",
-            random.choice(_TARGETS),
-            "--out",
-            str(place / "converted"),
-            *random.choice(
-                [
-                    (),
-                    (),
-                    ("--keep", "flagged"),
-                    ("--anonymize",),
-                    ("--steps", "1-2"),
-                    ("--ranks", "0"),
-                ]
-            ),
-        ]
-    if verb[0] == "compare":
-        runs = [target, str(sound_table(place))]
+    if verb[0] in _OF_SEVERAL_RUNS:
+        runs.append(str(sound_table(place)))
         random.shuffle(runs)
-        return [
-            *verb,
-            *runs,
-            *random.choice(
-                [(), ("--format", "json"), ("--fail-if", "step_time>+3%"), ("--fail-if", "faults")]
-            ),
-        ]
-    if verb[0] == "whatif":
-        return [
-            *verb,
-            target,
-            *made.options,
-            "--what",
-            random.choice(_EDITS),
-            *random.choice([(), ("--format", "json")]),
-        ]
-    options = made.options if verb[0] != "index" else ()
-    return [
-        *verb,
-        target,
-        *options,
-        *(
-            random.choice([(), ("--ranks", "0"), ("--steps", "1-2"), ("--time", "0-1s")])
-            if verb[0] == "analyze"
-            else ()
-        ),
-    ]
+    needed = {
+        "convert": ("--to", random.choice(_TARGETS), "--out", str(place / "converted")),
+        "whatif": ("--what", random.choice(_EDITS)),
+    }.get(verb[0], ())
+    options = () if verb[0] in {*_OF_SEVERAL_RUNS, "index"} else made.options
+    return [*verb, *runs, *options, *needed, *random.choice(_EXTRAS[verb[0]])]
 
 
 def make(number: int, place: Path) -> list[str]:
@@ -241,7 +222,8 @@ def find_failure(code: int, cpu_s: float, memory: int, verb: str, place: Path) -
     noise = [line for line in foreign if any(word in line for word in _NOISE)]
     last = (said.strip().splitlines() or [""])[-1]
     sentence = last.startswith("tracelens") and last.endswith((".", "?"))
-    allowed_s = CPU_S_OF_CONVERSION if verb.startswith("convert") else CPU_S
+    is_conversion = verb.startswith("convert") and code == 0
+    allowed_s = CPU_S_OF_CONVERSION if is_conversion else CPU_S
     checks = (
         (bug is not None, f"{bug[1]} at {bug[2]}" if bug else ""),
         (code < 0, f"ended by signal {-code}"),

@@ -17,19 +17,19 @@ PHASES: Final = (
     ("reduction", 2, "allreduce"),
     ("update", 1, "optimizer"),
 )
-# Ranks and steps of a run, the usual ones more often.
-SHAPES: Final = (
-    (2, 6),
-    (3, 4),
-    (2, 12),
-    (3, 40),
-    (1, 5),
-    (1, 1),
-    (2, 1),
-    (0, 0),
-    (1000, 1),
-    (64, 2),
-)
+# Ranks and steps of a run, and how often it is drawn: runs of a thousand ranks take seconds.
+SHAPES: Final[dict[tuple[int, int], int]] = {
+    (2, 6): 100,
+    (3, 4): 100,
+    (2, 12): 100,
+    (3, 40): 60,
+    (1, 5): 20,
+    (1, 1): 20,
+    (2, 1): 20,
+    (0, 0): 10,
+    (64, 2): 6,
+    (1000, 1): 1,
+}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def draw_run(random: Random) -> list[Span]:
 
 
 def _sound_run(random: Random) -> list[Span]:
-    ranks, steps = random.choice([*SHAPES[:4] * 4, *SHAPES])
+    ((ranks, steps),) = random.choices([*SHAPES], [*SHAPES.values()])
     now = begin = random.choice([0, 5_000 * MS, 1_700_000_000_000 * MS, 4_000_000_000_000 * MS])
     spans: list[Span] = []
     for rank in range(ranks):

@@ -24,6 +24,7 @@ _RATES: Final = (1, 1000, 10**9, 2_095_197_216, 10**15)
 def make() -> None:
     """Make all of them, before processes are forked that share them."""
     sound_report()
+    exported_files()
     archives()
 
 
@@ -39,6 +40,22 @@ def _report_text() -> str:
         table = sound_table(Path(folder))
         command = [sys.executable, "-m", "tracelens", "analyze", str(table), "--format", "json"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@cache
+def exported_files() -> list[tuple[str, bytes]]:
+    """Return what `convert` writes for viewers and collectors of a small run, by name."""
+    names = {"perfetto": "run.json", "otlp": "run.jsonl", "speedscope": "run.speedscope.json"}
+    files = []
+    with tempfile.TemporaryDirectory() as folder:
+        table = sound_table(Path(folder))
+        for target, name in names.items():
+            out = Path(folder) / name
+            command = [sys.executable, "-m", "tracelens", "convert", str(table), "--to", target]
+            done = subprocess.run([*command, "--out", str(out)], capture_output=True, check=False)
+            if done.returncode == 0:
+                files.append((name, out.read_bytes()))
+    return files
 
 
 def archive_files(random: Random) -> dict[str, bytes]:

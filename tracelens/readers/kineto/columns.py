@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 
-from tracelens.model.fmt import percent
 from tracelens.readers.event_stream import EventStream
 from tracelens.readers.kineto.events import (
     NO_ARGUMENTS,
@@ -27,6 +26,7 @@ from tracelens.readers.kineto.events import (
     typed,
 )
 from tracelens.readers.kineto.words import IN_NO_ROW, LIBRARIES, category, phase_of_event
+from tracelens.readers.soundness import NO_LAUNCHES, LostKernels
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
@@ -57,31 +57,6 @@ ROW_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-@dataclass(frozen=True)
-class LostKernels:
-    """Launches of a file without a kernel: how many of all, and the steps in which many have none.
-
-    `everywhere`: also in the other steps, or outside of steps, too many have none.
-    """
-
-    count: int = 0
-    launches: int = 0
-    steps: tuple[int, ...] = ()
-    everywhere: bool = False
-
-    @property
-    def share(self) -> float:
-        """What share of launches has no kernel."""
-        return self.count / max(self.launches, 1)
-
-    @property
-    def text(self) -> str:
-        """The same in words."""
-        return (
-            f"{self.count:,} of {self.launches:,} launches ({percent(self.share)}) have no kernel"
-        )
-
-
 @dataclass(eq=False)
 class EventTable:
     """The rows of one file, in `ROW_COLUMNS`, and what else is known of it.
@@ -109,7 +84,7 @@ class EventTable:
     damage: str = ""
     lost_facts: bool = False  # what stands beside its events is no JSON
     impossible: list[str] = field(default_factory=list)
-    lost_kernels: LostKernels = LostKernels()
+    lost_kernels: LostKernels = NO_LAUNCHES
     process: str | None = None
     stated_rank: int | None = None
     is_rank_of_device: bool = False

@@ -10,6 +10,7 @@ from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.readers.files import RANK_UNKNOWN
 from tracelens.readers.kineto.rank_rows import UNKNOWN_GROUP
+from tracelens.readers.soundness import gaps_of_records
 from tracelens.schema.vocabulary import COLLECTIVES
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ def gaps_of(
             _unknown_ranks(tables, given),
             _unknown_format(tables),
             _damage(tables),
-            _records(tables),
+            gaps_of_records(
+                (sentence for table in tables for sentence in table.impossible),
+                [table.lost_kernels for table in tables],
+                "PyTorch",
+            ),
             _devices(rows, tables),
             _communication(rows, tables, ranks),
             _shifted(shifts),
@@ -89,26 +94,6 @@ def _damage(tables: Sequence[EventTable]) -> Iterator[Gap]:
             "what the events that cannot be read were",
             "Export the profile again.",
             decisive=False,
-        )
-
-
-def _records(tables: Sequence[EventTable]) -> Iterator[Gap]:
-    """Yield which records cannot be, and which are not there."""
-    impossible = [what for table in tables for what in table.impossible]
-    if impossible:
-        yield Gap(
-            f"what cannot be is left out: {fmt.series(list(dict.fromkeys(impossible)))}",
-            "what was done in records that cannot be",
-            "Profile fewer steps, or with a newer PyTorch.",
-            decisive=False,
-        )
-    lost = [table.lost_kernels for table in tables if table.lost_kernels.count]
-    if lost:
-        yield Gap(
-            max(lost, key=lambda one: one.share).text,
-            "what devices did where kernels are lost",
-            "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
-            decisive=any(one.everywhere for one in lost),
         )
 
 

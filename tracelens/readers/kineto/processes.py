@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.errors import UnusableInput
-from tracelens.model import fmt
+from tracelens.readers.processes import UNOWNED, given_by_process
 from tracelens.readers.words import rank_in_name
 
 if TYPE_CHECKING:
@@ -28,11 +28,9 @@ __all__ = ["split_processes"]
 MAX_SHARE_OVERLAPPING: Final = 0.05
 # share of a process's kernels: if it launched fewer of them, kernels cannot be told apart [chosen]
 MIN_SHARE_LAUNCHED: Final = 0.9
-_SHOWN: Final = 3
 _STEP: Final = r"^ProfilerStep\s*#"
 _ON_DEVICE: Final = pl.col("category").cast(pl.String).is_in(["kernel", "copy"])
 _PLACE: Final = ("pid", "tid", "device")
-_UNOWNED: Final = "events of processes of no known rank"
 
 
 def split_processes(table: EventTable, given_ranks: Mapping[str, int]) -> list[EventTable]:
@@ -47,7 +45,8 @@ def split_processes(table: EventTable, given_ranks: Mapping[str, int]) -> list[E
     rows = table.rows.with_columns(pl.col("pid", "tid").cast(pl.String).fill_null("-"))
     on_host = rows.filter(~_ON_DEVICE)
     present = on_host["pid"].unique(maintain_order=True).to_list()
-    ranks = _ranks_stated(table, on_host, present) | _ranks_given(table, present, given_ranks)
+    ranks = _ranks_stated(table, on_host, present)
+    ranks |= given_by_process(table.path.name, present, given_ranks)
     marks = on_host.filter(pl.col("name").cast(pl.String).str.contains(_STEP))
     marked = marks["pid"].unique().to_list()
     owners = [pid for pid in present if pid in ranks or (pid in marked and len(marked) > 1)]
@@ -65,7 +64,7 @@ def split_processes(table: EventTable, given_ranks: Mapping[str, int]) -> list[E
     for copy in tables[1:]:  # what is not whole of the file is said once
         copy.events = copy.lost = copy.unusable = copy.negative = 0
         copy.cut, copy.left_out = False, Counter()
-    table.left_out[_UNOWNED] += owner.null_count()
+    table.left_out[UNOWNED] += owner.null_count()
     if not ranks:
         _take_devices(tables)
     return tables
@@ -89,27 +88,6 @@ def _ranks_stated(
         if rank is not None:
             ranks[pid] = rank
     return ranks
-
-
-def _ranks_given(
-    table: EventTable, present: Sequence[str], given_ranks: Mapping[str, int]
-) -> dict[str, int]:
-    """Return the rank of each process that the user names.
-
-    Raises:
-        UnusableInput: there is no such process.
-    """
-    name = f"{table.path.name}:"
-    rank_of_process = {
-        key.removeprefix(name): rank for key, rank in given_ranks.items() if key.startswith(name)
-    }
-    absent = sorted(rank_of_process.keys() - set(present))
-    if absent:
-        raise UnusableInput(
-            f"'{table.path.name}' holds no process {absent[0]}: there are "
-            f"{fmt.series(present[:_SHOWN])}."
-        )
-    return rank_of_process
 
 
 def _owners_of_rows(table: EventTable, rows: pl.DataFrame, owners: Sequence[str]) -> pl.Series:

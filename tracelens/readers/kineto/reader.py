@@ -29,8 +29,8 @@ from tracelens.readers.kineto.matching import numbered
 from tracelens.readers.kineto.processes import split_processes
 from tracelens.readers.kineto.rank_rows import rows_of
 from tracelens.readers.kineto.soundness import drop_impossible, find_lost_kernels
-from tracelens.readers.kineto.windows import keep_steps, steps_of_all
 from tracelens.readers.links import check_inside, inside
+from tracelens.readers.soundness import keep_common_steps, notes_of_records
 from tracelens.readers.spans import Origin
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class KinetoReader:
             for table, rank in zip(tables, ranks, strict=True)
             for step in table.lost_kernels.steps
         ]
-        rows, kept = _in_common(rows, lossy)
+        rows, kept = keep_common_steps(rows, lossy)
         if rows.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no event that lasts: expected operators, kernels or ranges."
@@ -147,11 +147,7 @@ def _damaged(table: EventTable) -> list[Note]:
             "are read."
         )
         notes.append(Note(table.path.name, sentence, "truncated"))
-    if table.impossible:
-        sentence = (
-            f"Of '{table.path.name}', what cannot be is left out: {fmt.series(table.impossible)}."
-        )
-        notes.append(Note(table.path.name, sentence, "dropped"))
+    notes += notes_of_records(table.path.name, table.impossible, ())
     bad = table.lost + table.unusable
     if bad:
         reason = f", as {table.damage}" if table.damage and not table.cut else ""
@@ -245,10 +241,7 @@ def _without_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> list
     for table, rank in zip(tables, ranks, strict=True):
         peers = [one for one, other in zip(tables, ranks, strict=True) if other == rank]
         lost = table.lost_kernels = find_lost_kernels(table, peers)
-        if lost.count:
-            when = f", most in {fmt.steps(min(lost.steps), max(lost.steps))}" if lost.steps else ""
-            sentence = f"Of '{table.path.name}', {lost.text}{when}: the profiler lost it."
-            notes.append(Note(table.path.name, sentence, "dropped"))
+        notes += notes_of_records(table.path.name, (), [lost])
     return notes
 
 
@@ -266,24 +259,6 @@ def _described(rows: pl.DataFrame, table: EventTable, rank: int, world: int) -> 
         pl.lit(name, pl.Categorical).alias("file"),
         pl.lit(table.pid, pl.Int64).alias("pid"),
     )
-
-
-def _in_common(
-    rows: pl.DataFrame, lossy: Collection[tuple[int, int]]
-) -> tuple[pl.DataFrame, list[Note]]:
-    """Leave out the steps that not all ranks recorded, or of which kernels are lost, and note it."""
-    common = steps_of_all(rows, lossy)
-    if common is None:
-        return rows, []
-    kept = keep_steps(rows, *common)
-    steps = [part.filter(pl.col("kind") == "step").height for part in (rows, kept)]
-    if steps[0] == steps[1]:
-        return rows, []
-    sentence = (
-        f"Not all ranks recorded all steps: {fmt.steps(*common)}, which all did, are judged; of all "
-        f"ranks' steps, {steps[0] - steps[1]:,} of {steps[0]:,} are left out."
-    )
-    return kept, [Note("", sentence, "dropped")]
 
 
 def _renumbered(shifts: Shifts) -> Iterator[Note]:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
 
     from tracelens.arrays import Ints
 
-__all__ = ["Shifts", "find_shifts", "keep_steps", "steps_of_all"]
+__all__ = ["Shifts", "find_shifts"]
 
 # share of a step: exits that are closer at equal numbers are of the same step [chosen]
 MAX_OFFSET_OF_SAME_STEP: Final = 0.5
@@ -61,35 +60,6 @@ def find_shifts(calls: pl.DataFrame) -> Shifts:
     smallest_shift = min(shifts.values(), default=0)
     return Shifts(
         {rank: shift - smallest_shift for rank, shift in shifts.items()}, tuple(unknown_ranks)
-    )
-
-
-def steps_of_all(rows: pl.DataFrame, lossy: Collection[tuple[int, int]]) -> tuple[int, int] | None:
-    """Return the first and the last step of the longest stretch that all ranks recorded; null without.
-
-    `lossy` are ranks and steps of which too much was lost.
-    """
-    steps = rows.filter(pl.col("kind") == "step", pl.col("step") >= 0).group_by("rank")
-    bounds = steps.agg(first=pl.col("step").min(), last=pl.col("step").max())
-    if bounds.is_empty():
-        return None
-    first, last = bounds.select(pl.col("first").max(), pl.col("last").min()).row(0)
-    breaks = sorted({first - 1, *(step for _, step in lossy if first <= step <= last), last + 1})
-    begin, end = max(pairwise(breaks), key=lambda pair: pair[1] - pair[0], default=(0, 0))
-    return (begin + 1, end - 1) if end - begin > 1 else None
-
-
-def keep_steps(rows: pl.DataFrame, first_step: int, last_step: int) -> pl.DataFrame:
-    """Return what ranks did from one step to another; a device's work belongs to where it was issued."""
-    is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
-    before, after = is_step & (pl.col("step") < first_step), is_step & (pl.col("step") > last_step)
-    begin_ns = pl.when(before.any().over("rank")).then(
-        pl.when(is_step & (pl.col("step") >= first_step)).then("start_ns").min().over("rank")
-    )
-    end_ns = pl.when(after).then("start_ns").min().over("rank")
-    issued = pl.coalesce("issued_ns", "start_ns")
-    return rows.filter(
-        (issued >= begin_ns).fill_null(value=True), (issued < end_ns).fill_null(value=True)
     )
 
 

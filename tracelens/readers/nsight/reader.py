@@ -13,18 +13,30 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.files import RANK_UNKNOWN, note_assumed_rank, note_ranks_of_devices
+from tracelens.readers.files import (
+    RANK_UNKNOWN,
+    note_assumed_rank,
+    note_ranks_of_devices,
+)
 from tracelens.readers.links import inside
 from tracelens.readers.nsight.database import MAGIC, opened
 from tracelens.readers.nsight.rows import STREAMS_OF_A_DEVICE, Profile, profile_of
+from tracelens.readers.processes import UNOWNED, ask_for_ranks, given_by_process
+from tracelens.readers.soundness import (
+    drop_repeated_files,
+    gaps_of_records,
+    keep_common_steps,
+    notes_of_records,
+)
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import beginning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from tracelens.model.trace import Trace
+    from tracelens.readers.soundness import LostKernels
 
 __all__ = ["SUFFIXES", "NsightReader"]
 
@@ -54,10 +66,14 @@ class NsightReader:
             UnusableInput: of a process it is not known which rank it is, or two are the same one.
         """
         profiles, notes = _profiles(path, how)
+        profiles, repeated = drop_repeated_files(profiles)
+        notes += repeated
         owners = _owners(profiles, how.rank_of, notes)
         rows = _rows(profiles, owners)
         unowned = rows["rank"].null_count()
-        rows = rows.drop_nulls("rank")
+        lost = _lost_kernels(profiles, owners)
+        rows, left_out = _sound_steps(rows.drop_nulls("rank"), profiles, owners, lost)
+        notes += left_out
         if rows.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no kernel, no range of NVTX and no call of MPI of a rank: trace them "
@@ -78,10 +94,44 @@ class NsightReader:
                 profiles,
                 rows,
                 unowned,
+                lost.values(),
                 is_assumed=len(owners) == 1 and "assumed" in {note.kind for note in notes},
             ),
         )
-        return spans.build(rows, origin).with_(path=path)
+        return spans.build(rows.drop("issued_ns"), origin).with_(path=path)
+
+
+def _lost_kernels(
+    profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]
+) -> dict[tuple[str, int], LostKernels]:
+    """Return launches without a kernel of each process that is a rank."""
+    return {
+        (file, process): lost
+        for file, profile in profiles.items()
+        for process, lost in profile.lost_kernels.items()
+        if (file, process) in owners
+    }
+
+
+def _sound_steps(
+    rows: pl.DataFrame,
+    profiles: Mapping[str, Profile],
+    owners: Mapping[tuple[str, int], int],
+    lost: Mapping[tuple[str, int], LostKernels],
+) -> tuple[pl.DataFrame, list[Note]]:
+    """Leave out steps that lost their kernels; note that, and records that cannot be."""
+    notes = [
+        note
+        for file, profile in profiles.items()
+        for note in notes_of_records(
+            file, profile.impossible, [each for (of, _), each in lost.items() if of == file]
+        )
+    ]
+    lossy = [(owners[owner], step) for owner, each in lost.items() for step in each.steps]
+    if not lossy:
+        return rows, notes
+    rows, left_out = keep_common_steps(rows, lossy)
+    return rows, [*notes, *left_out]
 
 
 def _files(path: Path) -> list[Path]:
@@ -133,14 +183,14 @@ def _owners(
             file, profile, given, notes, alone=len(profiles) == 1
         ).items()
     }
-    places: dict[int, str] = {}
+    file_of_rank: dict[int, str] = {}
     for (file, _), rank in owners.items():
-        if rank in places:
+        earlier = file_of_rank.setdefault(rank, file)
+        if earlier != file:
             raise UnusableInput(
-                f"'{places[rank]}' and '{file}' both hold rank {rank}: leave one out, or say of which "
-                f"rank it is with --rank-of {file}=RANK."
+                f"'{earlier}' and '{file}' both hold rank {rank}: leave one out, or say of which rank "
+                f"it is with --rank-of {file}=RANK."
             )
-        places[rank] = file
     return owners
 
 
@@ -153,11 +203,12 @@ def _ranks_in(
         UnusableInput: none of them says it.
     """
     present = [int(process) for process in profile.rows["process"].drop_nulls().unique().sort()]
+    by_pid = {str(_pid(process)): process for process in present}
+    by_process = given_by_process(file, list(by_pid), given)
+    if file in given and not by_process:
+        return dict.fromkeys(present, given[file])
     ranks = {process: profile.ranks[process] for process in present if process in profile.ranks}
-    if file in given and len(present) == 1:
-        ranks = {present[0]: given[file]}
-    labels = {process: f"{file}:{_pid(process)}" for process in present}
-    ranks |= {process: given[name] for process, name in labels.items() if name in given}
+    ranks |= {by_pid[pid]: rank for pid, rank in by_process.items()}
     if ranks or not present:
         return ranks
     if len(present) == 1 and alone:
@@ -167,7 +218,7 @@ def _ranks_in(
     if len(devices) > 1:
         notes.append(note_ranks_of_devices(file, str(_pid(min(devices)))))
         return devices
-    raise _unknown(file, profile, present)
+    raise _unknown(file, {pid: profile.processes.get(by_pid[pid], "") for pid in by_pid})
 
 
 def _pid(process: Number) -> Number:
@@ -185,18 +236,14 @@ def _devices(rows: pl.DataFrame) -> dict[int, int]:
     return devices if len(devices) == len(pairs) == len({*devices.values()}) else {}
 
 
-def _unknown(file: str, profile: Profile, silent: Sequence[int]) -> UnusableInput:
-    names = sorted({profile.processes.get(process, "?") for process in silent})
-    if len(silent) == 1:
-        return UnusableInput(
-            f"'{file}' does not say of which rank it is (no MPI rank is in it): say so with "
-            f"--rank-of {file}=0, with the rank of '{names[0]}'."
-        )
-    pids = fmt.series([str(_pid(process)) for process in silent])
+def _unknown(file: str, names: Mapping[str, str]) -> UnusableInput:
+    """Return the question which ranks processes are; `names` are by the system's number."""
+    if len(names) > 1:
+        return ask_for_ranks(file, names)
+    (name,) = names.values()
     return UnusableInput(
-        f"'{file}' holds {len(silent)} processes ({pids}: {fmt.series(names)}) and does not say which "
-        f"ranks they are: say so with --rank-of {file}:{_pid(silent[0])}=0, once for each; without "
-        "--rank-of a process is left out."
+        f"'{file}' does not say of which rank it is (no MPI rank is in it): say so with "
+        f"--rank-of {file}=0, with the rank of '{name or '?'}'."
     )
 
 
@@ -222,10 +269,15 @@ def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]
 
 
 def _recognition(
-    profiles: Mapping[str, Profile], rows: pl.DataFrame, unowned: int, *, is_assumed: bool
+    profiles: Mapping[str, Profile],
+    rows: pl.DataFrame,
+    unowned: int,
+    lost: Iterable[LostKernels],
+    *,
+    is_assumed: bool,
 ) -> Recognition:
     counts: dict[str, int] = {}
-    left_out = {"events of processes of no known rank": unowned} if unowned else {}
+    left_out = {UNOWNED: unowned} if unowned else {}
     for profile in profiles.values():
         for total, part in ((counts, profile.counts), (left_out, profile.left_out)):
             for what, count in part.items():
@@ -235,7 +287,15 @@ def _recognition(
         format="profile by Nsight Systems",
         found=(("events", listed),),
         left_out=tuple(left_out.items()),
-        gaps=(*([RANK_UNKNOWN] if is_assumed else []), *_gaps(rows)),
+        gaps=(
+            *([RANK_UNKNOWN] if is_assumed else []),
+            *gaps_of_records(
+                (sentence for profile in profiles.values() for sentence in profile.impossible),
+                lost,
+                "Nsight Systems",
+            ),
+            *_gaps(rows),
+        ),
     )
 
 

@@ -11,6 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
+from tracelens.readers.gathered import MOST_NS
+from tracelens.readers.soundness import (
+    KERNEL_LAUNCHES,
+    LostKernels,
+    drop_impossible,
+    find_lost_kernels,
+)
 from tracelens.readers.words import kernel_meaning, meaning, rank_in_name, step_number
 
 if TYPE_CHECKING:
@@ -55,7 +62,9 @@ _COLUMNS: Final[dict[str, pl.DataType]] = {
     "step": pl.Int32(),
     "bytes": _INT,
     "peer": pl.Int32(),
+    "issued_ns": _INT,  # when a thread launched work of a device
 }
+_TIMES: Final = ("start_ns", "end_ns")
 _BESIDE: Final = (
     ("calls of the CUDA runtime", "CUPTI_ACTIVITY_KIND_RUNTIME"),
     ("synchronisations with a device", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"),
@@ -72,7 +81,8 @@ class Profile:
 
     `rows` have the columns above; `ranks` says of which rank a process is, as far as the file does;
     `counts` are of what was read, `left_out` of what was not. `begin_ns` is when times begin, since
-    1970; null where the file does not say. `unusable` rows have no begin or no end.
+    1970; null where the file does not say. `unusable` rows have no begin or no end. `impossible` are
+    sentences on rows that were left out, `lost_kernels` launches of each process without a kernel.
     """
 
     rows: pl.DataFrame
@@ -83,6 +93,8 @@ class Profile:
     left_out: dict[str, int]
     unusable: int = 0
     processes: dict[int, str] = field(default_factory=dict)
+    impossible: list[str] = field(default_factory=list)
+    lost_kernels: dict[int, LostKernels] = field(default_factory=dict)
 
 
 def profile_of(database: Database) -> Profile:
@@ -95,7 +107,12 @@ def profile_of(database: Database) -> Profile:
     ranges, ranks, marks = _ranges(database, names)
     kernels, copies = _kernels(database, names), _copies(database)
     calls = _mpi(database, names)
-    device = _by_launch(database, pl.concat([kernels, copies]), ranges)
+    launches = _launches(database, names)
+    device = _by_launch(
+        pl.concat([kernels.with_columns(is_kernel=True), copies.with_columns(is_kernel=False)]),
+        launches,
+        ranges,
+    )
     parts = {
         "kernels": kernels.height,
         "copies and sets of memory": copies.height,
@@ -104,8 +121,9 @@ def profile_of(database: Database) -> Profile:
     }
     rows = pl.concat(
         [device.drop("correlation"), _host_side(ranges, kernels), calls], how="diagonal"
-    ).select(*_COLUMNS)
-    whole = rows.filter(pl.col("start_ns").is_not_null(), pl.col("end_ns").is_not_null())
+    )
+    timed = rows.filter(pl.all_horizontal(pl.col(_TIMES).is_between(-MOST_NS, MOST_NS)))
+    whole, impossible = _sound(timed)
     beside = {what: database.count(table) for what, table in _BESIDE}
     return Profile(
         rows=whole.with_columns(name=pl.col("name").fill_null("?")),
@@ -117,14 +135,47 @@ def profile_of(database: Database) -> Profile:
         begin_ns=_first(database.table("TARGET_INFO_SESSION_START_TIME", utcEpochNs=_INT)),
         counts={what: count for what, count in parts.items() if count},
         left_out={what: count for what, count in (beside | marks).items() if count},
-        unusable=rows.height - whole.height,
+        unusable=rows.height - timed.height,
         processes=_process_names(database),
+        impossible=impossible,
+        lost_kernels=_lost_kernels(launches, device, whole),
     )
+
+
+def _sound(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
+    """Return the rows that can be, and sentences on the others."""
+    rows = rows.with_columns(
+        duration_ns=pl.col("end_ns") - pl.col("start_ns"),
+        is_kernel=pl.col("is_kernel").fill_null(value=False),
+    )
+    forward = rows.filter(pl.col("duration_ns") >= 0)
+    possible, sentences = drop_impossible(
+        forward, ("process", "stream"), negative=rows.height - forward.height, events=rows.height
+    )
+    return possible.select(*_COLUMNS), sentences
+
+
+def _lost_kernels(
+    launches: pl.DataFrame, device: pl.DataFrame, rows: pl.DataFrame
+) -> dict[int, LostKernels]:
+    """Compare the launches of each process with its work on devices."""
+    launches = launches.filter(pl.col("name").str.contains(KERNEL_LAUNCHES)).rename(
+        {"issued_ns": "start_ns"}
+    )
+    steps = rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
+    return {
+        process: find_lost_kernels(
+            some,
+            device.filter(pl.col("process") == process)["correlation"].drop_nulls(),
+            steps.filter(pl.col("process") == process).select("start_ns", "step").rows(),
+        )
+        for (process,), some in launches.partition_by("process", as_dict=True).items()
+    }
 
 
 def _first(table: pl.DataFrame) -> int | None:
     found = table.to_series().drop_nulls()
-    return int(found[0]) if len(found) and found[0] > 0 else None
+    return int(found[0]) if len(found) and 0 < found[0] < 1 << 62 else None
 
 
 def _texts(database: Database) -> pl.DataFrame:
@@ -245,24 +296,31 @@ def _host_side(ranges: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_launch(database: Database, device: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Give work of a device the phase of the range in which it was launched."""
-    phases = ranges.filter(pl.col("kind").is_in(_PHASES[:-1])).drop_nulls(["start_ns", "end_ns"])
-    if phases.is_empty() or device.is_empty():
-        return device
-    launches = database.table(
-        "CUPTI_ACTIVITY_KIND_RUNTIME", start=_INT, globalTid=_INT, correlationId=_INT
-    ).drop_nulls()
-    launches = launches.with_columns(process=_process("globalTid")).unique(
-        ["process", "correlationId"], keep="first"
+def _launches(database: Database, names: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that launched work of devices, the first of each correlation."""
+    table = database.table(
+        "CUPTI_ACTIVITY_KIND_RUNTIME", start=_INT, globalTid=_INT, correlationId=_INT, nameId=_INT
+    ).drop_nulls(["start", "globalTid", "correlationId"])
+    calls = table.select(
+        *("globalTid", "nameId"),
+        process=_process("globalTid"),
+        issued_ns="start",
+        correlation="correlationId",
     )
-    inside = launches.sort("start").join_asof(
+    first = calls.unique(["process", "correlation"], keep="first", maintain_order=True)
+    return _named(first, "nameId", names, "name")
+
+
+def _by_launch(device: pl.DataFrame, launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Give work of a device the phase of the range in which it was launched, and when that was."""
+    phases = ranges.filter(pl.col("kind").is_in(_PHASES[:-1])).drop_nulls(["start_ns", "end_ns"])
+    inside = launches.sort("issued_ns").join_asof(
         phases.sort("start_ns").select("globalTid", "start_ns", "end_ns", phase="kind"),
-        left_on="start", right_on="start_ns", by="globalTid", check_sortedness=False,
+        left_on="issued_ns", right_on="start_ns", by="globalTid", check_sortedness=False,
     )  # fmt: skip
-    inside = inside.filter(pl.col("start") <= pl.col("end_ns"))
-    known = inside.select("process", "phase", correlation="correlationId")
-    joined = device.join(known, on=["process", "correlation"], how="left")
+    phase = pl.when(pl.col("issued_ns") <= pl.col("end_ns")).then("phase")
+    known = inside.select("process", "correlation", "issued_ns", phase=phase)
+    joined = device.join(known, on=["process", "correlation"], how="left", maintain_order="left")
     computed = pl.col("phase").is_in(("forward", "backprop", "update")) & (
         pl.col("kind") == "device"
     )

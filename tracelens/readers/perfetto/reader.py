@@ -17,10 +17,10 @@ from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
 from tracelens.readers import files
 from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.files import ReadFile
 from tracelens.readers.gathered import MOST_NS, Gathered, What
 from tracelens.readers.perfetto.packets import Packets, is_perfetto
-from tracelens.readers.words import meaning, rank_in_name, step_number
+from tracelens.readers.processes import FileOfProcesses, process_column, rank_processes
+from tracelens.readers.words import meaning, step_number
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
@@ -57,13 +57,9 @@ class _Track(NamedTuple):
 
 
 @dataclass(eq=False)
-class Slices(ReadFile):
-    """What one file holds; `processes` are names by number, of those with slices.
+class Slices(FileOfProcesses):
+    """What one file holds; its rows are `ahead_ns` later than in the file, where `clock` counts."""
 
-    Times of its rows are `ahead_ns` later than those of the file, which are of the `clock`.
-    """
-
-    processes: dict[int, str] = field(default_factory=dict)
     clock: int = 0
     ahead_ns: int = 0
 
@@ -222,25 +218,17 @@ class _Reading:
         }
         tracks = {number: self._track(number, processes) for number in self.spans.places}
         found.processes = {track.pid or 0: track.process for track in tracks.values()}
-        ranks = {pid: rank_in_name(name) for pid, name in found.processes.items()}
-        says_ranks = None not in ranks.values()
-        several = len(ranks) > 1 and not says_ranks
-
-        def thread(number: int) -> str:
-            track = tracks[number]
-            return f"{track.name} of {track.pid}" if several else track.name
-
-        rows = self.spans.frame(lambda key: What(*_kind(*key), key[1]), thread)
+        rows = self.spans.frame(
+            lambda key: What(*_kind(*key), key[1]), lambda number: tracks[number].name
+        )
         numbers = [step_number(name) for _, name in self.spans.keys]
         step = pl.Series(numbers, dtype=pl.Int32).gather(
             pl.Series(self.spans.keyed, dtype=pl.UInt32)
         )
-        rows = rows.with_columns(step=pl.when(pl.col("kind") == "step").then(step))
-        if ranks and says_ranks:
-            found.says_ranks = True
-            of = [ranks[track.pid or 0] for track in tracks.values()]
-            placed = pl.Series(self.spans.placed, dtype=pl.UInt32)
-            rows = rows.with_columns(rank=pl.Series(of, dtype=pl.Int32).gather(placed))
+        rows = rows.with_columns(
+            step=pl.when(pl.col("kind") == "step").then(step),
+            process=process_column(self.spans, [track.pid or 0 for track in tracks.values()]),
+        )
         found.clock, found.ahead_ns = self.primary, self.real_ns or 0
         rows = rows.with_columns(pl.col("start_ns", "end_ns") + found.ahead_ns)
         found.rows = rows
@@ -306,8 +294,8 @@ class PerfettoReader:
             UnusableInput: it is not known of which rank a file is.
         """
         found, notes = files.each_read(path, files.called(path, SUFFIXES), slices_of, how)
-        alone = all(len(file.processes) <= 1 for file in found.values())
-        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=alone)
+        rank_processes(found, how.rank_of)
+        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=True)
         rows = pl.concat((file.rows for file in found.values()), how="diagonal")
         gaps = _gaps(rows, found, how.rank_of)
         return files.joined(path, found, ranks, notes, files.recognized(_FORMAT, found, gaps))

@@ -1,0 +1,38 @@
+"""All formats of hostile inputs, by name: the number of an input says which one it is of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from support.hostile import calls, formats, native, tables
+from support.hostile.formats import Input
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from random import Random
+
+FORMATS: Final[dict[str, Callable[[Path, Random], Input]]] = {
+    "kineto": formats.kineto,
+    "viztracer": formats.viztracer,
+    "py_spy": formats.py_spy,
+    "speedscope": formats.speedscope,
+    "dftracer": formats.dftracer,
+    "horovod": formats.horovod,
+    "flight_recorder": formats.flight_recorder,
+    "nsight": formats.nsight,
+    "xplane": formats.xplane,
+    "perfetto": formats.perfetto,
+    "otf2": formats.archive,
+    "otlp": calls.otlp,
+    "nccl_inspector": calls.nccl_inspector,
+    "rocprof": calls.rocprof,
+    "exported": calls.exported,
+    "csv": lambda place, random: Input(*tables.write_text(place, random)),
+    "parquet": lambda place, random: Input(*tables.write_binary(place, random, "parquet")),
+    "arrow": lambda place, random: Input(*tables.write_binary(place, random, "arrow")),
+    "native": lambda place, random: Input(native.write_folder(place, random)),
+    "segments": lambda place, random: Input(native.write_segments(place, random)),
+    "scenario": formats.scenario,
+    "report": formats.report,
+}

@@ -71,18 +71,18 @@ def begin_of_events(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed, from its first character on; none on failure."""
     try:
         with opened(path) as file:
-            begin = b"".join(_first(plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
+            first_bytes = b"".join(_take_bytes(plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
     except (OSError, EOFError, NotATrace, zlib.error):
         return b""
-    return begin.lstrip(_BEFORE)
+    return first_bytes.lstrip(_BEFORE)
 
 
 def looks_like_events(path: Path) -> bool:
-    """Return whether a file begins as trace events in JSON do."""
-    begin = begin_of_events(path)
-    if begin.startswith(b"{"):
-        return b'"traceEvents"' in begin or b'"schemaVersion"' in begin
-    return begin.startswith(b"[") and b'"ph"' in begin
+    """Return True if a file begins as trace events in JSON do."""
+    first_bytes = begin_of_events(path)
+    if first_bytes.startswith(b"{"):
+        return b'"traceEvents"' in first_bytes or b'"schemaVersion"' in first_bytes
+    return first_bytes.startswith(b"[") and b'"ph"' in first_bytes
 
 
 @dataclass
@@ -123,10 +123,10 @@ class EventStream:
     def _guarded(self, parts: Iterator[bytes], growth: Growth) -> Iterator[bytes]:
         """Count bytes; a compressed stream that breaks off is a file that was cut."""
         try:
-            for part in parts:
-                self.read_bytes += len(part)
-                growth.add_bytes(len(part))
-                yield part
+            for piece in parts:
+                self.read_bytes += len(piece)
+                growth.add_bytes(len(piece))
+                yield piece
         except (zlib.error, EOFError, OSError) as error:
             self._note(f"it cannot be decompressed to its end ({error})")
             self.cut = True
@@ -135,22 +135,22 @@ class EventStream:
         self.damage = self.damage or reason
 
     def _events(self, parts: Iterator[bytes]) -> Iterator[list[Any]]:
-        rest = self._after_head(parts)
+        unread = self._after_head(parts)
         for part in parts:
-            rest += part
+            unread += part
             if self._ended:
                 continue
-            if len(rest) >= PIECE_BYTES:
-                events, rest = self._whole(self._exactly(rest))
+            if len(unread) >= PIECE_BYTES:
+                events, unread = self._parse_piece(self._exactly(unread))
                 yield events
-            if len(rest) > _LONGEST_EVENT:
-                self._lose(f"no event ends in {len(rest) >> 20} MiB of it", rest)
-                rest = b""
+            if len(unread) > _LONGEST_EVENT:
+                self._lose(f"no event ends in {len(unread) >> 20} MiB of it", unread)
+                unread = b""
         if not self._ended:
-            events, rest = self._last(self._exactly(rest))
+            events, unread = self._parse_end(self._exactly(unread))
             yield events
         if self._ended and not self._is_list:
-            self._learn(b"{" + rest.strip().removeprefix(b","))
+            self._learn(b"{" + unread.strip().removeprefix(b","))
 
     def _after_head(self, parts: Iterator[bytes]) -> bytes:
         """Read up to the first event; return what was read beyond."""
@@ -166,10 +166,10 @@ class EventStream:
                 return bytes(head)
             if head and head[:1] != b"{":
                 break
-            found = _KEY.search(head, searched)
-            if found:
-                self._learn(bytes(head[: found.start()].rstrip().rstrip(b",") + b"}"))
-                return bytes(head[found.end() :])
+            match = _KEY.search(head, searched)
+            if match:
+                self._learn(bytes(head[: match.start()].rstrip().rstrip(b",") + b"}"))
+                return bytes(head[match.end() :])
             if len(head) > _MOST_HEAD:
                 break
         raise NotATrace(
@@ -180,17 +180,17 @@ class EventStream:
     def _learn(self, text: bytes) -> None:
         """Take the members of an object beside its events."""
         try:
-            found = orjson.loads(text)
+            members = orjson.loads(text)
         except orjson.JSONDecodeError:
-            found = _patiently(text)
-        if isinstance(found, dict):
-            self.facts |= found
+            members = _patiently(text)
+        if isinstance(members, dict):
+            self.facts |= members
         else:
             self.lost_facts = True
             self.lost += text.count(_PHASE)
             self._note("what stands beside its events is not JSON")
 
-    def _whole(self, text: bytes) -> tuple[list[Any], bytes]:
+    def _parse_piece(self, text: bytes) -> tuple[list[Any], bytes]:
         """Return the events of a text up to the last boundary, and what is behind that."""
         near = max(0, len(text) - _NEAR_END)
         ends = [found.end() for found in _BOUNDARY.finditer(text, near)]
@@ -208,7 +208,7 @@ class EventStream:
             return [], text
         return self._one_by_one(text[: ends[-1]]), text[ends[-1] :]
 
-    def _last(self, text: bytes) -> tuple[list[Event], bytes]:
+    def _parse_end(self, text: bytes) -> tuple[list[Event], bytes]:
         """Return the events up to the end of the list, and what stands behind it."""
         events, ended = _parsed_list(text, closed=True)
         if ended is not None:
@@ -217,10 +217,10 @@ class EventStream:
         ends = [found.end() for found in _BOUNDARY.finditer(text)]
         before = ends[-1] if ends else 0
         found = self._one_by_one(text[:before]) if before else []
-        events, behind = self._rest(text[before:])
+        events, behind = self._parse_last_event(text[before:])
         return found + events, behind
 
-    def _rest(self, text: bytes) -> tuple[list[Event], bytes]:
+    def _parse_last_event(self, text: bytes) -> tuple[list[Event], bytes]:
         """Return the last event, and what stands behind the end of the list if that is there."""
         events, ended = _parsed_list(text) if text.strip() else ([], None)
         if events is None:
@@ -254,18 +254,18 @@ class EventStream:
         """Return the events of a text that orjson refuses as a whole; count those beyond repair."""
         edges = [0, *(found.end() for found in _BOUNDARY.finditer(text)), len(text)]
         found: list[Event] = []
-        place, last = 0, len(edges) - 1
-        while place < last:
-            for beyond in range(place + 1, min(place + _JOINED, last) + 1):
-                part = text[edges[place] : edges[beyond]]
-                events = _parsed_list(part)[0] or _repaired(part)
+        edge, last = 0, len(edges) - 1
+        while edge < last:
+            for next_edge in range(edge + 1, min(edge + _JOINED, last) + 1):
+                part = text[edges[edge] : edges[next_edge]]
+                events = _parsed_list(part)[0] or _repair(part)
                 if events is not None:
                     found += events
-                    place = beyond
+                    edge = next_edge
                     break
             else:
-                self._lose("some of it is not JSON", text[edges[place] : edges[place + 1]])
-                place += 1
+                self._lose("some of it is not JSON", text[edges[edge] : edges[edge + 1]])
+                edge += 1
         return found
 
     def _lose(self, reason: str, text: bytes) -> None:
@@ -274,7 +274,7 @@ class EventStream:
         self._note(reason)
 
 
-def _first(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
+def _take_bytes(parts: Iterator[bytes], size: int) -> Iterator[bytes]:
     for part in parts:
         yield part[:size]
         size -= len(part)
@@ -293,11 +293,11 @@ def plain(file: FileIO | BytesIO, size: int) -> Iterator[bytes]:
     Raises:
         EOFError, zlib.error: the compressed stream breaks off.
     """
-    begin = file.read(len(_ZSTD))
+    first_bytes = file.read(len(_ZSTD))
     file.seek(0)
-    if begin == _ZSTD:
+    if first_bytes == _ZSTD:
         yield from _plain_of_zstd(file, size)
-    elif begin.startswith(_GZIP):
+    elif first_bytes.startswith(_GZIP):
         yield from _plain_of_gzip(file, size)
     else:
         while part := file.read(size):
@@ -337,19 +337,19 @@ def _parsed_list(text: bytes, *, closed: bool = False) -> tuple[list[Event] | No
 
     With them comes where the list ends, if that is within the text; `closed`: only if it does.
     """
-    whole = _as_list(text)
-    opened = whole[:-1]
+    listed = _as_list(text)
+    opened = listed[:-1]
     try:
-        found = orjson.loads(opened if closed else whole)
+        parsed = orjson.loads(opened if closed else listed)
     except orjson.JSONDecodeError as error:
         if not error.msg.startswith(_BEHIND):
             return None, None
         ended = len(error.doc[: error.pos].encode())
         return orjson.loads(opened[:ended]), ended - 1
-    return found, len(text) if closed else None
+    return parsed, len(text) if closed else None
 
 
-def _repaired(text: bytes) -> list[Event] | None:
+def _repair(text: bytes) -> list[Event] | None:
     """Parse events with numbers, escapes and characters that JSON has not; null if none are."""
     found = _patiently(b"[%b]" % text.strip().removesuffix(b","))
     return found if isinstance(found, list) else None
@@ -357,15 +357,15 @@ def _repaired(text: bytes) -> list[Event] | None:
 
 def _repaired_to_its_end(text: bytes) -> tuple[list[Event] | None, int | None]:
     """Parse the last event with patience, and find where its list ends: null where there is no end."""
-    place = text.find(b"]")
+    position = text.find(b"]")
     for _ in range(_TRIED_ENDS):
-        if place < 0:
+        if position < 0:
             break
-        events = _repaired(text[:place])
+        events = _repair(text[:position])
         if events is not None:
-            return events, place + 1
-        place = text.find(b"]", place + 1)
-    return _repaired(text), None
+            return events, position + 1
+        position = text.find(b"]", position + 1)
+    return _repair(text), None
 
 
 def _patiently(text: bytes) -> Any:

@@ -151,7 +151,7 @@ def find_lost_kernels(
 
 
 def _far(rows: pl.DataFrame) -> Flags:
-    """Return which rows begin or end far from nearly all others."""
+    """Mark rows that begin or end far from nearly all others."""
     start_ns = rows["start_ns"].to_numpy()
     end_ns = start_ns + rows["duration_ns"].to_numpy()
     if not len(start_ns):
@@ -163,7 +163,7 @@ def _far(rows: pl.DataFrame) -> Flags:
 
 
 def _outlasting(rows: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
-    """Return which kernels last beyond the begins of several later ones of their stream."""
+    """Mark kernels that last beyond the begins of several later ones of their stream."""
     is_outlasting = np.zeros(rows.height, np.bool_)
     is_kernel = rows["is_kernel"].to_numpy()
     kernel_rows = rows.with_row_index("row_number").filter(is_kernel).sort("start_ns")
@@ -178,7 +178,7 @@ def _outlasting(rows: pl.DataFrame, stream_columns: Sequence[str]) -> Flags:
 
 
 def _outlasts_file(rows: pl.DataFrame) -> Flags:
-    """Return which row, if any, goes on after all others for longer than these lasted."""
+    """Mark a row that goes on after all others for longer than these lasted."""
     start_ns = rows["start_ns"].to_numpy()
     end_ns = start_ns + rows["duration_ns"].to_numpy()
     if len(end_ns) < MIN_EVENTS_OUTLASTED:
@@ -191,7 +191,7 @@ def _outlasts_file(rows: pl.DataFrame) -> Flags:
 def notes_of_records(
     file: str, impossible: Sequence[str], lost: Iterable[LostKernels]
 ) -> list[Note]:
-    """Return what of a file was left out as impossible, and which kernels it lost."""
+    """Note which records of a file were left out as impossible, and which kernels it lost."""
     sentences = []
     if impossible:
         sentences.append(f"Of '{file}', what cannot be is left out: {fmt.series(impossible)}.")

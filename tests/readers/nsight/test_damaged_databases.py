@@ -19,7 +19,7 @@ from support.tiers import few_or_many
 
 from tracelens.errors import NotATrace, TraceLensError
 from tracelens.readers.nsight import NsightReader
-from tracelens.readers.nsight.database import MAGIC, opened
+from tracelens.readers.nsight.database import MAGIC, open_database
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +79,7 @@ def test_views_are_not_read(tmp_path: Path) -> None:
 def test_work_without_end_is_cut_short(tmp_path: Path) -> None:
     """A query of more instructions than the file's size allows is taken for damage."""
     path = training(0, steps=2000).write(tmp_path / "a.sqlite")
-    with pytest.raises(NotATrace, match="interrupted"), opened(path) as database:
+    with pytest.raises(NotATrace, match="interrupted"), open_database(path) as database:
         replace(database, max_instructions=0).table(
             "CUPTI_ACTIVITY_KIND_KERNEL", start=pl.Int64(), end=pl.Int64()
         )

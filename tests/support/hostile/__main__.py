@@ -25,30 +25,32 @@ def main() -> int:
     parser.add_argument("--only", choices=FORMATS, help="inputs of one format")
     parser.add_argument("--replay", type=int, nargs="+", help="these inputs, and no others")
     parser.add_argument("--out", type=Path, default=Path(".fuzz"), help="where failures are kept")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     os.nice(10)
     load_program()
-    asked.out.mkdir(parents=True, exist_ok=True)
-    numbers = asked.replay or range(asked.first, asked.first + asked.inputs)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    numbers = arguments.replay or range(arguments.first, arguments.first + arguments.inputs)
     kinds: Counter[str] = Counter()
     codes: Counter[str] = Counter()
-    began, tried = time.monotonic(), 0
-    with (asked.out / "tried.jsonl").open("a") as log:
+    began, tried_count = time.monotonic(), 0
+    with (arguments.out / "tried.jsonl").open("a") as log:
         for number in numbers:
-            if asked.only and name_of(number) != asked.only:
+            if arguments.only and name_of(number) != arguments.only:
                 continue
-            if time.monotonic() - began > 60 * asked.minutes:
+            if time.monotonic() - began > 60 * arguments.minutes:
                 break
-            outcome = in_new_folder(number, asked.out / "failing")
+            outcome = in_new_folder(number, arguments.out / "failing")
             log.write(json.dumps(asdict(outcome)) + "\n")
             log.flush()
-            tried += 1
+            tried_count += 1
             codes[str(outcome.code)] += 1
             if outcome.failure:
                 kinds[outcome.failure] += 1
                 sys.stdout.write(f"{number} {outcome.form} [{outcome.verb}]: {outcome.failure}\n")
                 sys.stdout.flush()
-    sys.stdout.write(f"{tried} inputs, exit codes {dict(codes)}, {sum(kinds.values())} failures\n")
+    sys.stdout.write(
+        f"{tried_count} inputs, exit codes {dict(codes)}, {sum(kinds.values())} failures\n"
+    )
     for kind, count in kinds.most_common():
         sys.stdout.write(f"{count:6} {kind}\n")
     return int(bool(kinds))

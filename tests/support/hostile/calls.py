@@ -45,17 +45,17 @@ def _attributes(words: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _otlp_document(rank: int, spans: list[Span], random: Random) -> dict[str, Any]:
-    ours = random.random() < 0.3
+    has_our_attributes = random.random() < 0.3
     resource = random.choice(
         [{"nv.dl.rank": rank}, {"service.instance.id": f"a-rank{rank}"}, {"process.pid": rank}]
     )
     rows = []
     for number, span in enumerate(spans):
-        words: dict[str, Any] = {"iteration": span.step} if span.kind == "step" else {}
-        if ours:
-            words |= {"tracelens.kind": span.kind, "tracelens.step": span.step}
+        attributes: dict[str, Any] = {"iteration": span.step} if span.kind == "step" else {}
+        if has_our_attributes:
+            attributes |= {"tracelens.kind": span.kind, "tracelens.step": span.step}
         if span.kind == "reduction":
-            words |= {
+            attributes |= {
                 "tracelens.op": "allreduce",
                 "tracelens.communicator": "w",
                 "tracelens.seq": span.step,
@@ -68,7 +68,7 @@ def _otlp_document(rank: int, spans: list[Span], random: Random) -> dict[str, An
                 "name": f"megatron.{span.name}" if random.random() < 0.05 else span.name,
                 "startTimeUnixNano": str(EPOCH_NS + span.start),
                 "endTimeUnixNano": str(EPOCH_NS + span.end),
-                "attributes": _attributes(words),
+                "attributes": _attributes(attributes),
                 "status": {"code": 2} if number == 3 else {},
                 "events": [],
             }
@@ -125,7 +125,7 @@ def _as_message(document: Any) -> dict[Any, Any]:
     }
 
 
-def otlp(place: Path, random: Random) -> Input:
+def otlp(folder: Path, random: Random) -> Input:
     """Spans of OpenTelemetry: lines of JSON, or messages of JSON or protobuf with their lengths."""
     documents = {
         rank: _otlp_document(rank, spans, random)
@@ -145,25 +145,25 @@ def otlp(place: Path, random: Random) -> Input:
         save(path, content, random)
 
     name = "spans{}.jsonl" if form == "lines" else "spans{}.otlp"
-    return one_or_folder(place, name, documents, random, write)
+    return one_or_folder(folder, name, documents, random, write)
 
 
-def nccl_inspector(place: Path, random: Random) -> Input:
+def nccl_inspector(folder: Path, random: Random) -> Input:
     """Logs of NCCL's Inspector: a call a line."""
-    found = by_rank(draw_run(random))
+    spans_of_rank = by_rank(draw_run(random))
     is_verbose = random.random() < 0.7
     documents = {}
-    for rank, spans in found.items():
+    for rank, spans in spans_of_rank.items():
         records = []
         for number, span in enumerate(span for span in spans if span.kind == "reduction"):
-            begin, end = span.start // 1000, span.end // 1000
+            begin_us, end_us = span.start // 1000, span.end // 1000
             call: dict[str, Any] = {
                 "coll": "AllReduce",
                 "coll_algo": "RING",
                 "coll_proto": "LL",
                 "coll_sn": number,
                 "coll_msg_size_bytes": 4096,
-                "coll_exec_time_us": end - begin,
+                "coll_exec_time_us": end_us - begin_us,
                 "coll_timing_source": "kernel_gpu",
                 "coll_algobw_gbs": 1.5,
                 "coll_busbw_gbs": 2.5,
@@ -171,23 +171,28 @@ def nccl_inspector(place: Path, random: Random) -> Input:
             if is_verbose:
                 kernel = {
                     "channel_id": 0,
-                    "kernel_start_ts": begin,
-                    "kernel_stop_ts": end,
-                    "kernel_record_ts": end,
+                    "kernel_start_ts": begin_us,
+                    "kernel_stop_ts": end_us,
+                    "kernel_record_ts": end_us,
                 }
                 call["event_trace_ts"] = {
-                    "coll_start_ts": begin,
-                    "coll_stop_ts": end,
+                    "coll_start_ts": begin_us,
+                    "coll_stop_ts": end_us,
                     "kernel_events": [kernel],
                 }
             records.append(
                 {
-                    "header": {"id": "0x7f", "rank": rank, "n_ranks": len(found), "nnodes": 1},
+                    "header": {
+                        "id": "0x7f",
+                        "rank": rank,
+                        "n_ranks": len(spans_of_rank),
+                        "nnodes": 1,
+                    },
                     "metadata": {
                         "inspector_output_format_version": "v4.4",
                         "git_rev": "",
                         "rec_mechanism": "nccl_profiler_interface",
-                        "dump_timestamp_us": end + 500,
+                        "dump_timestamp_us": end_us + 500,
                         "hostname": "node0",
                         "pid": 1000 + rank,
                     },
@@ -200,10 +205,10 @@ def nccl_inspector(place: Path, random: Random) -> Input:
         lines = document if isinstance(document, list) else [document]
         save(path, b"".join(as_json(line) + b"\n" for line in lines), random)
 
-    return one_or_folder(place, "node0-pid{}.log", documents, random, write)
+    return one_or_folder(folder, "node0-pid{}.log", documents, random, write)
 
 
-def rocprof(place: Path, random: Random) -> Input:
+def rocprof(folder: Path, random: Random) -> Input:
     """Documents of rocprofv3."""
     kinds = {
         "HIP_RUNTIME_API": ["hipLaunchKernel", "hipDeviceSynchronize"],
@@ -257,7 +262,7 @@ def rocprof(place: Path, random: Random) -> Input:
             ]
         }
     return one_or_folder(
-        place,
+        folder,
         "{}_results.json",
         documents,
         random,
@@ -265,12 +270,12 @@ def rocprof(place: Path, random: Random) -> Input:
     )
 
 
-def exported(place: Path, random: Random) -> Input:
+def exported(folder: Path, random: Random) -> Input:
     """What `convert` wrote for viewers, changed in its structure or its bytes."""
     name, content = random.choice(exported_files())
     document = json.loads(content) if name.endswith("json") else content
     if not isinstance(document, bytes):
         content = as_json(changed(document, random))
-    path = place / name
+    path = folder / name
     save(path, content, random)
     return Input(path)

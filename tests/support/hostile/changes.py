@@ -106,9 +106,9 @@ def _long(random: Random) -> str:
 
 def _container(document: Any, random: Random) -> Any:
     """Return a container anywhere in the document, deep ones as often as shallow ones."""
-    found = document
+    container = document
     for _ in range(random.randrange(7)):
-        children = found.values() if isinstance(found, dict) else found
+        children = container.values() if isinstance(container, dict) else container
         inner = [
             child
             for child in _sample(list(children), random)
@@ -116,8 +116,8 @@ def _container(document: Any, random: Random) -> Any:
         ]
         if not inner:
             break
-        found = random.choice(inner)
-    return found
+        container = random.choice(inner)
+    return container
 
 
 def _sample(children: list[Any], random: Random) -> list[Any]:
@@ -157,12 +157,12 @@ def _repeat(document: Any, random: Random) -> None:
     if container is None:
         return
     times = random.choice([1, 2, 50, MAX_ELEMENTS])
-    at = random.randrange(len(container))
-    elements = list(container) if random.random() < 0.3 else [container[at]]
+    index = random.randrange(len(container))
+    elements = list(container) if random.random() < 0.3 else [container[index]]
     room = min(
-        max(0, MAX_ELEMENTS - len(container)), 1 + MAX_TEXT // (1 + len(repr(container[at])))
+        max(0, MAX_ELEMENTS - len(container)), 1 + MAX_TEXT // (1 + len(repr(container[index])))
     )
-    container[at:at] = copy.deepcopy((elements * times)[:room])
+    container[index:index] = copy.deepcopy((elements * times)[:room])
 
 
 def _list(document: Any, random: Random) -> list[Any] | None:
@@ -185,12 +185,12 @@ def _exchange(document: Any, random: Random) -> None:
     """Exchange two values that need not be of one type."""
     left, right = _container(document, random), _container(document, random)
     if left is right or not (isinstance(left, dict) and isinstance(right, dict)):
-        key, other = random.choice(_keys(left)), random.choice(_keys(left))
-        left[key], left[other] = left[other], left[key]
+        key, other_key = random.choice(_keys(left)), random.choice(_keys(left))
+        left[key], left[other_key] = left[other_key], left[key]
         return
-    key, other = random.choice(_keys(left)), random.choice(_keys(right))
-    if not isinstance(left[key], (dict, list)) and not isinstance(right[other], (dict, list)):
-        left[key], right[other] = right[other], left[key]
+    key, other_key = random.choice(_keys(left)), random.choice(_keys(right))
+    if not isinstance(left[key], (dict, list)) and not isinstance(right[other_key], (dict, list)):
+        left[key], right[other_key] = right[other_key], left[key]
 
 
 def _rename(document: Any, random: Random) -> None:
@@ -262,8 +262,8 @@ def damage(content: bytes, random: Random) -> bytes:
     if not content:
         return random.randbytes(random.randrange(64))
     at, length = random.randrange(len(content)), random.choice([1, 1, 2, 4, 8, 64, 4096])
-    before, chosen, behind = content[:at], content[at : at + length], content[at + length :]
+    head, section, tail = content[:at], content[at : at + length], content[at + length :]
     high = b"\x7f" + bytes(length - 1)
     put = random.choice([bytes(length), b"\xff" * length, random.randbytes(length), high])
-    kept = (before, before + behind, before + chosen * 2 + behind, chosen + behind)
-    return random.choice([*kept, before + put + chosen + behind, *[before + put + behind] * 3])
+    kept = (head, head + tail, head + section * 2 + tail, section + tail)
+    return random.choice([*kept, head + put + section + tail, *[head + put + tail] * 3])

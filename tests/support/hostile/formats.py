@@ -31,10 +31,10 @@ class Input:
 
 def by_rank(spans: list[Span]) -> dict[int, list[Span]]:
     """Return spans by rank."""
-    found: dict[int, list[Span]] = {}
+    spans_of_rank: dict[int, list[Span]] = {}
     for span in spans:
-        found.setdefault(span.rank, []).append(span)
-    return found
+        spans_of_rank.setdefault(span.rank, []).append(span)
+    return spans_of_rank
 
 
 def changed(document: Any, random: Random) -> Any:
@@ -61,7 +61,7 @@ def as_json(document: Any) -> bytes:
 
 
 def one_or_folder(
-    place: Path,
+    folder: Path,
     name: str,
     documents: dict[int, Any],
     random: Random,
@@ -71,26 +71,26 @@ def one_or_folder(
     documents = {rank: changed(document, random) for rank, document in documents.items()}
     ranks = sorted(documents)[: random.choice([1, 2, 3, 3, 2000])] or [0]
     if len(ranks) == 1 or random.random() < 0.3:
-        path = place / name.format(ranks[0])
+        path = folder / name.format(ranks[0])
         write(path, documents.get(ranks[0], {}))
         return Input(path, (f"--rank-of={path.name}={ranks[0]}",) if random.random() < 0.5 else ())
-    folder = place / "run"
+    folder = folder / "run"
     folder.mkdir()
     for rank in ranks[:40]:
         write(folder / name.format(rank), documents[rank])
     return Input(folder, tuple(f"--rank-of={name.format(rank)}={rank}" for rank in ranks[:40]))
 
 
-def kineto(place: Path, random: Random) -> Input:
+def kineto(folder: Path, random: Random) -> Input:
     """Files of torch.profiler."""
-    found = by_rank(draw_run(random))
+    spans_of_rank = by_rank(draw_run(random))
     names = {
         "step": "ProfilerStep#{}",
         "reduction": "nccl:all_reduce",
         "update": "Optimizer.step#SGD.step",
     }
     documents = {}
-    for rank, spans in found.items():
+    for rank, spans in spans_of_rank.items():
         events: list[Any] = [
             {"ph": "M", "name": "process_name", "pid": 10, "args": {"name": "python"}}
         ]
@@ -120,9 +120,9 @@ def kineto(place: Path, random: Random) -> Input:
                     "Seq": span.step,
                     "In msg nelems": 1024,
                     "dtype": "Float",
-                    "Group size": len(found),
+                    "Group size": len(spans_of_rank),
                     "Process Group Name": "0",
-                    "Process Group Ranks": str(list(found)),
+                    "Process Group Ranks": str(list(spans_of_rank)),
                 }
                 events.append(
                     {
@@ -143,14 +143,14 @@ def kineto(place: Path, random: Random) -> Input:
             "distributedInfo": {
                 "backend": "nccl",
                 "rank": rank,
-                "world_size": len(found),
+                "world_size": len(spans_of_rank),
                 "pg_config": [
                     {
                         "pg_name": "0",
                         "pg_desc": "default_pg",
                         "backend_config": "cuda:nccl",
-                        "ranks": list(found),
-                        "pg_size": len(found),
+                        "ranks": list(spans_of_rank),
+                        "pg_size": len(spans_of_rank),
                     }
                 ],
             },
@@ -160,7 +160,7 @@ def kineto(place: Path, random: Random) -> Input:
         }
     suffix = random.choice([".json", ".json.gz"])
     return one_or_folder(
-        place,
+        folder,
         "rank{}.pt.trace" + suffix,
         documents,
         random,
@@ -170,7 +170,7 @@ def kineto(place: Path, random: Random) -> Input:
     )
 
 
-def viztracer(place: Path, random: Random) -> Input:
+def viztracer(folder: Path, random: Random) -> Input:
     """Files of VizTracer."""
     names = {
         "step": "train_step (/a/train.py:10)",
@@ -209,11 +209,11 @@ def viztracer(place: Path, random: Random) -> Input:
         for rank, spans in by_rank(draw_run(random)).items()
     }
     return one_or_folder(
-        place, "result{}.json", documents, random, lambda p, d: save(p, as_json(d), random)
+        folder, "result{}.json", documents, random, lambda p, d: save(p, as_json(d), random)
     )
 
 
-def py_spy(place: Path, random: Random) -> Input:
+def py_spy(folder: Path, random: Random) -> Input:
     """Stacks in Chrome's format, as py-spy writes them."""
     documents = {}
     for rank, spans in by_rank(draw_run(random)).items():
@@ -236,11 +236,11 @@ def py_spy(place: Path, random: Random) -> Input:
             for time, phase, span in marks
         ]
     return one_or_folder(
-        place, "stacks{}.json", documents, random, lambda p, d: save(p, as_json(d), random)
+        folder, "stacks{}.json", documents, random, lambda p, d: save(p, as_json(d), random)
     )
 
 
-def speedscope(place: Path, random: Random) -> Input:
+def speedscope(folder: Path, random: Random) -> Input:
     """Stacks in speedscope's format, sampled and evented."""
     documents = {}
     for rank, spans in by_rank(draw_run(random)).items():
@@ -280,11 +280,11 @@ def speedscope(place: Path, random: Random) -> Input:
             "activeProfileIndex": 0,
         }
     return one_or_folder(
-        place, "s{}.speedscope.json", documents, random, lambda p, d: save(p, as_json(d), random)
+        folder, "s{}.speedscope.json", documents, random, lambda p, d: save(p, as_json(d), random)
     )
 
 
-def dftracer(place: Path, random: Random) -> Input:
+def dftracer(folder: Path, random: Random) -> Input:
     """Logs of DFTracer: an event a line."""
     names = {
         "data": ("POSIX", "read"),
@@ -330,10 +330,10 @@ def dftracer(place: Path, random: Random) -> Input:
         text = b"[\n" + b"\n".join(map(as_json, lines)) + random.choice([b"", b"\n]", b"\n]\n"])
         save(path, text, random, packed=float(path.name.endswith("gz")))
 
-    return one_or_folder(place, random.choice(["t{}.pfw", "t{}.pfw.gz"]), documents, random, write)
+    return one_or_folder(folder, random.choice(["t{}.pfw", "t{}.pfw.gz"]), documents, random, write)
 
 
-def horovod(place: Path, random: Random) -> Input:
+def horovod(folder: Path, random: Random) -> Input:
     """Horovod's timeline: what rank 0 writes about all ranks."""
     spans = draw_run(random)
     world = max((span.rank for span in spans), default=0) + 1
@@ -374,16 +374,16 @@ def horovod(place: Path, random: Random) -> Input:
                     "args": {"dtype": "float32", "shape": "[64, 10]"},
                 },
             ]
-    path = place / "timeline.json"
+    path = folder / "timeline.json"
     save(path, as_json(changed(events, random)), random)
     return Input(path)
 
 
-def flight_recorder(place: Path, random: Random) -> Input:
+def flight_recorder(folder: Path, random: Random) -> Input:
     """Dumps of PyTorch's Flight Recorder, pickled; some as JSON."""
-    found = by_rank(draw_run(random))
+    spans_of_rank = by_rank(draw_run(random))
     documents = {}
-    for rank, spans in found.items():
+    for rank, spans in spans_of_rank.items():
         entries = [
             {
                 "frames": [{"name": "main", "filename": "/a/t.py", "line": 3}],
@@ -415,7 +415,9 @@ def flight_recorder(place: Path, random: Random) -> Input:
             "version": "2.10",
             "entries": entries,
             "rank": rank,
-            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(found))}},
+            "pg_config": {
+                "0": {"name": "0", "desc": "default_pg", "ranks": str(list(spans_of_rank))}
+            },
             "pg_status": {
                 "0": {
                     "last_enqueued_collective": len(entries),
@@ -434,10 +436,10 @@ def flight_recorder(place: Path, random: Random) -> Input:
         )
         save(path, content, random)
 
-    return one_or_folder(place, "nccl_trace_rank_{}", documents, random, write)
+    return one_or_folder(folder, "nccl_trace_rank_{}", documents, random, write)
 
 
-def nsight(place: Path, random: Random) -> Input:
+def nsight(folder: Path, random: Random) -> Input:
     """Databases that Nsight Systems exports."""
     documents = {}
     for rank, spans in by_rank(draw_run(random)).items():
@@ -522,7 +524,7 @@ def nsight(place: Path, random: Random) -> Input:
         base.close()
         save(path, path.read_bytes(), random)
 
-    return one_or_folder(place, "report.{}.sqlite", documents, random, write)
+    return one_or_folder(folder, "report.{}.sqlite", documents, random, write)
 
 
 def _write_table(base: sqlite3.Connection, name: str, rows: Any) -> None:
@@ -549,18 +551,18 @@ def _write_table(base: sqlite3.Connection, name: str, rows: Any) -> None:
                 base.execute(f'insert into "{name}" values ({marks})', simple)  # noqa: S608 - ours
 
 
-def xplane(place: Path, random: Random) -> Input:
+def xplane(folder: Path, random: Random) -> Input:
     """XSpaces of profilers of XLA."""
     documents = {}
     for rank, spans in by_rank(draw_run(random)).items():
         names = [*dict.fromkeys(span.name for span in spans), "all-reduce.1", "step_num"]
 
         def line(
-            number: int, name: str, chosen: list[Span], named: dict[str, int]
+            number: int, name: str, chosen: list[Span], number_of_name: dict[str, int]
         ) -> dict[Any, Any]:
             events = [
                 {
-                    1: named[s.name],
+                    1: number_of_name[s.name],
                     2: s.start * 1000,
                     3: (s.end - s.start) * 1000,
                     4: [{1: 1, 4: s.step}],
@@ -569,20 +571,29 @@ def xplane(place: Path, random: Random) -> Input:
             ]
             return {1: number, 2: name, 3: EPOCH_NS, 4: events}
 
-        named = {name: i + 1 for i, name in enumerate(names)}
-        metadata = [{1: i, 2: {1: i, 2: name}} for name, i in named.items()]
+        number_of_name = {name: i + 1 for i, name in enumerate(names)}
+        metadata = [{1: i, 2: {1: i, 2: name}} for name, i in number_of_name.items()]
         stats = [{1: 1, 2: {1: 1, 2: "step_num"}}]
         documents[rank] = {
             1: [
-                {1: 1, 2: "/host:CPU", 3: [line(1, "python", spans, named)], 4: metadata, 5: stats},
+                {
+                    1: 1,
+                    2: "/host:CPU",
+                    3: [line(1, "python", spans, number_of_name)],
+                    4: metadata,
+                    5: stats,
+                },
                 {
                     1: 2,
                     2: "/device:GPU:0",
                     3: [
                         line(
-                            2, "Stream #7(Compute)", [s for s in spans if s.kind != "step"], named
+                            2,
+                            "Stream #7(Compute)",
+                            [s for s in spans if s.kind != "step"],
+                            number_of_name,
                         ),
-                        line(3, "Steps", [s for s in spans if s.kind == "step"], named),
+                        line(3, "Steps", [s for s in spans if s.kind == "step"], number_of_name),
                     ],
                     4: metadata,
                     5: stats,
@@ -602,20 +613,20 @@ def xplane(place: Path, random: Random) -> Input:
             random,
         )
 
-    return one_or_folder(place, "n{}.xplane.pb", documents, random, write)
+    return one_or_folder(folder, "n{}.xplane.pb", documents, random, write)
 
 
-def perfetto(place: Path, random: Random) -> Input:
+def perfetto(folder: Path, random: Random) -> Input:
     """Traces of track events in protobuf, with interned names, clocks and defaults."""
     packets: list[Any] = [
         {6: {1: [{1: 6, 2: 1000}, {1: 1, 2: EPOCH_NS}, {1: 64, 2: 5, 3: 1, 4: 1000}], 2: 6}, 10: 1},
         {10: 1, 13: 1, 59: {58: 6, 11: {11: 1000}}},
     ]
     interned: dict[str, int] = {}
-    named = random.choice(["rank {}", "rank {}", "rank {}", "python", "python {}"])
+    process_name = random.choice(["rank {}", "rank {}", "rank {}", "python", "python {}"])
     for rank, spans in by_rank(draw_run(random)).items():
         track = 1000 + rank
-        packets.append({60: {1: track, 3: {1: 50 + rank, 6: named.format(rank)}}, 10: 1})
+        packets.append({60: {1: track, 3: {1: 50 + rank, 6: process_name.format(rank)}}, 10: 1})
         packets.append({60: {1: track + 5000, 5: track, 4: {1: 50 + rank, 2: 9, 5: "main"}}, 10: 1})
         marks = sorted(
             ((t, kind, s) for s in spans for t, kind in ((s.start, 1), (s.end, 2))),
@@ -630,7 +641,7 @@ def perfetto(place: Path, random: Random) -> Input:
             if kind == 1:
                 packet[11][10] = interned[name]
             packets.append(packet)
-    path = place / random.choice(["t.pftrace", "t.perfetto-trace", "t.pftrace.gz"])
+    path = folder / random.choice(["t.pftrace", "t.perfetto-trace", "t.pftrace.gz"])
     document = changed({1: packets}, random)
     content = protobuf.encode(
         document if isinstance(document, dict) else {}, random, random.choice([0, 0, 0, 0.005])
@@ -640,7 +651,7 @@ def perfetto(place: Path, random: Random) -> Input:
     return Input(path, random.choice([(), (), answers]))
 
 
-def scenario(place: Path, random: Random) -> Input:
+def scenario(folder: Path, random: Random) -> Input:
     """Scenarios of `simulate`."""
     document: Any = {
         "run": {"workers": 3, "steps": 5, "workers_per_host": 2, "seed": 1, "samples": 8},
@@ -673,7 +684,7 @@ def scenario(place: Path, random: Random) -> Input:
         }
     document["fault"] = [{"phase": "backprop", "ranks": [1], "steps": [2, 3], "factor": 1.5}]
     document = changed(document, random)
-    path = place / "scenario.toml"
+    path = folder / "scenario.toml"
     save(
         path,
         _as_toml(document if isinstance(document, dict) else {}).encode("utf-8", "surrogatepass"),
@@ -711,27 +722,27 @@ def _toml_value(value: Any) -> str:
     return json.dumps(value if isinstance(value, (bool, int, str)) else repr(value))
 
 
-def report(place: Path, random: Random) -> Input:
+def report(folder: Path, random: Random) -> Input:
     """Reports as `analyze --format json` writes them, for `validate`."""
     from support.hostile.seeds import sound_report  # noqa: PLC0415 - made once, by the command itself
 
-    path = place / "report.json"
+    path = folder / "report.json"
     save(path, as_json(changed(sound_report(), random)), random)
     return Input(path)
 
 
-def archive(place: Path, random: Random) -> Input:
+def archive(folder: Path, random: Random) -> Input:
     """Archives of OTF2, of extreme values, and with damaged files."""
     from support.hostile.seeds import archive_files  # noqa: PLC0415 - made once, by OTF2's own library
 
     files = archive_files(random)
     damaged = random.choice(sorted(files))
     for name, content in files.items():
-        path = place / "archive" / name
+        path = folder / "archive" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         times = random.choice([0, 1, 1, 1, 2, 5]) if name == damaged else 0
         path.write_bytes(_damaged(content, random, times))
-    return Input(place / "archive")
+    return Input(folder / "archive")
 
 
 def _damaged(content: bytes, random: Random, times: int) -> bytes:

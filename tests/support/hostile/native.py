@@ -47,7 +47,7 @@ _COLUMNS: Final = {
 }
 
 
-def _side(rank: int, world: int, first: int, last: int) -> dict[str, Any]:
+def _side(rank: int, world: int, first_ns: int, last_ns: int) -> dict[str, Any]:
     return {
         "process": {
             "role": "worker",
@@ -72,19 +72,19 @@ def _side(rank: int, world: int, first: int, last: int) -> dict[str, Any]:
         "clocks": [
             {
                 "method": "local",
-                "monotonic_ns": at,
+                "monotonic_ns": time_ns,
                 "window_ns": 100,
-                "wall_ns": at + 10**18,
+                "wall_ns": time_ns + 10**18,
                 "peer": None,
                 "offset_ns": None,
                 "device": None,
             }
-            for at in (first, last)
+            for time_ns in (first_ns, last_ns)
         ]
         + [
             {
                 "method": "ping_pong",
-                "monotonic_ns": first,
+                "monotonic_ns": first_ns,
                 "window_ns": 9000,
                 "wall_ns": None,
                 "peer": 0,
@@ -111,12 +111,12 @@ def _side(rank: int, world: int, first: int, last: int) -> dict[str, Any]:
 
 
 def _processes(random: Random) -> dict[int, dict[str, Any]]:
-    """Return of each rank its rows, side tables and communicators, changed."""
+    """Draw rows, side tables and communicators by rank, and change them."""
     spans = draw_run(random)
     ranks = sorted({span.rank for span in spans})[:64]
-    found: Any = {}
+    processes: Any = {}
     for rank in ranks:
-        mine = [span for span in spans if span.rank == rank]
+        spans_of_rank = [span for span in spans if span.rank == rank]
         rows = [
             {
                 "start_ns": s.start,
@@ -134,7 +134,7 @@ def _processes(random: Random) -> dict[int, dict[str, Any]]:
                     else {}
                 ),
             }
-            for s in mine
+            for s in spans_of_rank
         ]
         rows += [
             {
@@ -149,23 +149,23 @@ def _processes(random: Random) -> dict[int, dict[str, Any]]:
                 "step": s.step,
                 "value": 32.0,
             }
-            for s in mine
+            for s in spans_of_rank
             if s.kind == "step"
         ]
         rows.sort(key=lambda row: int(str(row["start_ns"])))
-        found[rank] = {
+        processes[rank] = {
             "rows": rows,
-            "side": _side(rank, len(ranks), mine[0].start, mine[-1].end),
+            "side": _side(rank, len(ranks), spans_of_rank[0].start, spans_of_rank[-1].end),
             "communicators": [{"index": 0, "uid": "ab12", "name": "world", "ranks": ranks}],
         }
     for _ in range(random.choice([0, 1, 1, 1, 2, 2, 3, 6])):
-        found = changes.change(found, random)
-    return found if isinstance(found, dict) else {}
+        processes = changes.change(processes, random)
+    return processes if isinstance(processes, dict) else {}
 
 
-def write_folder(place: Path, random: Random) -> Path:
+def write_folder(folder: Path, random: Random) -> Path:
     """Write a trace folder of finished processes; some files are damaged, some sums are wrong."""
-    folder = place / "run"
+    folder = folder / "run"
     folder.mkdir()
     for rank, changed in _processes(random).items():
         process = changed if isinstance(changed, dict) else {}
@@ -237,9 +237,9 @@ def _array(cells: list[Any], kind: Any) -> Any:
     return pa.array(fitting, kind)
 
 
-def write_segments(place: Path, random: Random) -> Path:
+def write_segments(folder: Path, random: Random) -> Path:
     """Write a trace folder of processes that record now, or were killed."""
-    folder = place / "run"
+    folder = folder / "run"
     folder.mkdir()
     for rank, process in list(_processes(random).items())[:4]:
         number = rank if isinstance(rank, int) else 0

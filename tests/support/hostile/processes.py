@@ -123,38 +123,38 @@ def name_of(number: int) -> str:
     return list(FORMATS)[number % len(FORMATS)]
 
 
-def draw_arguments(form: str, made: Input, place: Path, random: Random) -> list[str]:
+def draw_arguments(form: str, made: Input, folder: Path, random: Random) -> list[str]:
     """Return the command line for an input."""
     runs = [str(made.path)]
     if form == "scenario":
-        return ["simulate", *runs, "--out", str(place / "simulated")]
+        return ["simulate", *runs, "--out", str(folder / "simulated")]
     verb = ("validate",) if form == "report" else random.choice(_VERBS)
     if verb[0] in _OF_SEVERAL_RUNS:
-        runs.append(str(sound_table(place)))
+        runs.append(str(sound_table(folder)))
         random.shuffle(runs)
     needed = {
-        "convert": ("--to", random.choice(_TARGETS), "--out", str(place / "converted")),
+        "convert": ("--to", random.choice(_TARGETS), "--out", str(folder / "converted")),
         "whatif": ("--what", random.choice(_EDITS)),
     }.get(verb[0], ())
     options = () if verb[0] in {*_OF_SEVERAL_RUNS, "index"} else made.options
     return [*verb, *runs, *options, *needed, *random.choice(_EXTRAS[verb[0]])]
 
 
-def make(number: int, place: Path) -> list[str]:
+def make(number: int, folder: Path) -> list[str]:
     """Write an input below a folder and return the command line for it."""
     random = Random(f"hostile {number}")
     form = name_of(number)
-    return draw_arguments(form, FORMATS[form](place, random), place, random)
+    return draw_arguments(form, FORMATS[form](folder, random), folder, random)
 
 
-def try_input(number: int, place: Path) -> Outcome:
+def try_input(number: int, folder: Path) -> Outcome:
     """Make an input and run its verb in a process of its own."""
     shared = mmap.mmap(-1, 16)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory_before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.monotonic()
     child = os.fork()
     if not child:
-        _run(number, place, shared)
+        _run(number, folder, shared)
     while True:
         ended, status, used = os.wait4(child, os.WNOHANG)
         if ended:
@@ -165,22 +165,22 @@ def try_input(number: int, place: Path) -> Outcome:
     made_s, made_kib = struct.unpack("dd", shared[:])
     code = os.waitstatus_to_exitcode(status)
     cpu_s = used.ru_utime + used.ru_stime - made_s
-    memory = max(0, used.ru_maxrss - int(made_kib or before)) << 10
-    verb = (place / "verb").read_text() if (place / "verb").exists() else ""
-    failure = "" if code == _NOT_MADE else find_failure(code, cpu_s, memory, verb, place)
+    memory = max(0, used.ru_maxrss - int(made_kib or memory_before_kib)) << 10
+    verb = (folder / "verb").read_text() if (folder / "verb").exists() else ""
+    failure = "" if code == _NOT_MADE else find_failure(code, cpu_s, memory, verb, folder)
     return Outcome(number, name_of(number), verb or "none", code, round(cpu_s, 3), memory, failure)
 
 
-def _run(number: int, place: Path, shared: mmap.mmap) -> None:
+def _run(number: int, folder: Path, shared: mmap.mmap) -> None:
     """Be the process that makes an input and runs its verb; it ends here."""
     code = _NOT_MADE
     try:
         os.setpgid(0, 0)
-        os.environ.update(TMPDIR=str(place), XDG_CACHE_HOME=str(place / "cache"))
+        os.environ.update(TMPDIR=str(folder), XDG_CACHE_HOME=str(folder / "cache"))
         tempfile.tempdir = None
         resource.setrlimit(resource.RLIMIT_AS, (_addresses() + _ADDRESSES,) * 2)
-        arguments = make(number, place)
-        (place / "verb").write_text(" ".join(_shortened(arguments)))
+        arguments = make(number, folder)
+        (folder / "verb").write_text(" ".join(_shortened(arguments)))
         used = resource.getrusage(resource.RUSAGE_SELF)
         shared[:] = struct.pack("dd", time.process_time(), float(used.ru_maxrss))
         resource.setrlimit(
@@ -188,7 +188,7 @@ def _run(number: int, place: Path, shared: mmap.mmap) -> None:
             (int(time.process_time()) + 2 * CPU_S_OF_CONVERSION, resource.RLIM_INFINITY),
         )
         for stream, name in ((1, "stdout"), (2, "stderr")):
-            os.dup2(os.open(place / name, os.O_WRONLY | os.O_CREAT), stream)
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), stream)
         from tracelens.cli import main  # noqa: PLC0415 - imported before by whoever forked
 
         try:
@@ -213,15 +213,15 @@ def _addresses() -> int:
     return int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
 
 
-def find_failure(code: int, cpu_s: float, memory: int, verb: str, place: Path) -> str:
-    """Return what is wrong with how a verb ended, in a few words; empty where nothing is."""
-    printed, complaint = _read(place / "stdout"), _read(place / "stderr")
-    said = complaint.decode("utf-8", "replace")
-    bug = _BUG.search(said)
-    foreign = [line for line in said.splitlines() if not line.startswith("tracelens")]
+def find_failure(code: int, cpu_s: float, memory: int, verb: str, folder: Path) -> str:
+    """Say in a few words what is wrong with the end of a verb; empty if nothing is."""
+    printed, complaint = _read(folder / "stdout"), _read(folder / "stderr")
+    complaint_text = complaint.decode("utf-8", "replace")
+    bug = _BUG.search(complaint_text)
+    foreign = [line for line in complaint_text.splitlines() if not line.startswith("tracelens")]
     noise = [line for line in foreign if any(word in line for word in _NOISE)]
-    last = (said.strip().splitlines() or [""])[-1]
-    sentence = last.startswith("tracelens") and last.endswith((".", "?"))
+    last_line = (complaint_text.strip().splitlines() or [""])[-1]
+    sentence = last_line.startswith("tracelens") and last_line.endswith((".", "?"))
     is_conversion = verb.startswith("convert") and code == 0
     allowed_s = CPU_S_OF_CONVERSION if is_conversion else CPU_S
     checks = (
@@ -231,7 +231,7 @@ def find_failure(code: int, cpu_s: float, memory: int, verb: str, place: Path) -
         (cpu_s > allowed_s, f"more than {allowed_s} s of CPU"),
         (memory > MEMORY_BYTES, f"more than {MEMORY_BYTES >> 20} MiB"),
         (bool(noise), f"a library printed: {''.join(noise[:1])}"),
-        (code in {2, 3} and not sentence, f"no sentence on exit code {code}: {last}"),
+        (code in {2, 3} and not sentence, f"no sentence on exit code {code}: {last_line}"),
         (code == 0 and not printed.strip(), "nothing was printed"),
         (b"\x1b" in printed + complaint, "an escape sequence was printed"),
         (code in {0, 1} and "--format json" in verb and not _is_json(printed), "no valid JSON"),
@@ -257,14 +257,14 @@ def _refuse(constant: str) -> None:
 
 def in_new_folder(number: int, kept: Path | None) -> Outcome:
     """Try an input in a folder that is removed afterwards; of a failure it is kept."""
-    place = Path(tempfile.mkdtemp(prefix="hostile-"))
+    folder = Path(tempfile.mkdtemp(prefix="hostile-"))
     try:
-        outcome = try_input(number, place)
+        outcome = try_input(number, folder)
         if outcome.failure and kept:
             goal = kept / str(number)
             shutil.rmtree(goal, ignore_errors=True)
             goal.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(place, goal, symlinks=True)
+            shutil.copytree(folder, goal, symlinks=True)
         return outcome
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

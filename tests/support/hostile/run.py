@@ -56,31 +56,33 @@ def draw_run(random: Random) -> list[Span]:
 
 def _sound_run(random: Random) -> list[Span]:
     ((ranks, steps),) = random.choices([*SHAPES], [*SHAPES.values()])
-    now = begin = random.choice([0, 5_000 * MS, 1_700_000_000_000 * MS, 4_000_000_000_000 * MS])
+    now_ns = begin_ns = random.choice(
+        [0, 5_000 * MS, 1_700_000_000_000 * MS, 4_000_000_000_000 * MS]
+    )
     spans: list[Span] = []
     for rank in range(ranks):
-        now = begin + random.randrange(MS)
+        now_ns = begin_ns + random.randrange(MS)
         for step in range(steps):
             slow = 3 if rank == 1 and step > steps // 2 else 1
             inner = []
-            first = now
+            step_begin_ns = now_ns
             for kind, length, name in PHASES:
-                end = now + int(length * MS * slow * random.uniform(0.9, 1.1))
-                inner.append(Span(rank, now, end, kind, name, step))
-                now = end
-            spans += [Span(rank, first, now, "step", "step", step), *inner]
+                end = now_ns + int(length * MS * slow * random.uniform(0.9, 1.1))
+                inner.append(Span(rank, now_ns, end, kind, name, step))
+                now_ns = end
+            spans += [Span(rank, step_begin_ns, now_ns, "step", "step", step), *inner]
     return spans
 
 
 def _scale(spans: list[Span], random: Random) -> list[Span]:
     """Make times short or long, as a wrong unit does."""
     factor = random.choice([0.0, 1e-6, 1e-3, 1e3, 1e6, 1e9])
-    first = spans[0].start
+    first_ns = spans[0].start
     return [
         replace(
             s,
-            start=first + int((s.start - first) * factor),
-            end=first + int((s.end - first) * factor),
+            start=first_ns + int((s.start - first_ns) * factor),
+            end=first_ns + int((s.end - first_ns) * factor),
         )
         for s in spans
     ]
@@ -88,19 +90,22 @@ def _scale(spans: list[Span], random: Random) -> list[Span]:
 
 def _set_clock_apart(spans: list[Span], random: Random) -> list[Span]:
     """Move the times of a rank, as a wrong clock does."""
-    by = random.choice([1, -1]) * random.choice(
+    offset_ns = random.choice([1, -1]) * random.choice(
         [MS, 10**12, 10**16, 3 * 10**16, 10**17, 4 * 10**18]
     )
     rank = random.choice(spans).rank
-    return [replace(s, start=s.start + by, end=s.end + by) if s.rank == rank else s for s in spans]
+    return [
+        replace(s, start=s.start + offset_ns, end=s.end + offset_ns) if s.rank == rank else s
+        for s in spans
+    ]
 
 
 def _change_lengths(spans: list[Span], random: Random) -> list[Span]:
     """Make spans of a kind end at once, before they begin, or long after the next one begins."""
-    by = random.choice([None, None, -1, 10**9, 10**14, 3 * 10**16])
+    change_ns = random.choice([None, None, -1, 10**9, 10**14, 3 * 10**16])
     kind, share = random.choice(spans).kind, random.choice([1.0, 1.0, 0.1])
     return [
-        replace(s, end=s.start if by is None else s.end + by)
+        replace(s, end=s.start if change_ns is None else s.end + change_ns)
         if s.kind == kind and random.random() < share
         else s
         for s in spans
@@ -109,15 +114,15 @@ def _change_lengths(spans: list[Span], random: Random) -> list[Span]:
 
 def _leave_out(spans: list[Span], random: Random) -> list[Span]:
     """Leave out a kind, all but one kind, a share, or what a rank did from a moment on."""
-    one = random.choice(spans)
+    chosen_span = random.choice(spans)
     way = random.randrange(4)
-    kept: Callable[[Span], bool] = (
-        lambda s: s.kind != one.kind,
-        lambda s: s.kind == one.kind,
+    is_kept: Callable[[Span], bool] = (
+        lambda s: s.kind != chosen_span.kind,
+        lambda s: s.kind == chosen_span.kind,
         lambda _: random.random() < 0.5,
-        lambda s: s.rank != one.rank or s.start < one.start,
+        lambda s: s.rank != chosen_span.rank or s.start < chosen_span.start,
     )[way]
-    return [s for s in spans if kept(s)]
+    return [s for s in spans if is_kept(s)]
 
 
 def _number_steps(spans: list[Span], random: Random) -> list[Span]:

@@ -35,7 +35,7 @@ def sound_report() -> Any:
 
 @cache
 def _report_text() -> str:
-    """Return what the command prints, in a process of its own: ours stays without threads."""
+    """Run the command in its own process, so that this one stays without threads; return its output."""
     with tempfile.TemporaryDirectory() as folder:
         table = sound_table(Path(folder))
         command = [sys.executable, "-m", "tracelens", "analyze", str(table), "--format", "json"]
@@ -44,7 +44,7 @@ def _report_text() -> str:
 
 @cache
 def exported_files() -> list[tuple[str, bytes]]:
-    """Return what `convert` writes for viewers and collectors of a small run, by name."""
+    """Convert a small run for viewers and collectors; return names and contents of the files."""
     names = {"perfetto": "run.json", "otlp": "run.jsonl", "speedscope": "run.speedscope.json"}
     files = []
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def archive_files(random: Random) -> dict[str, bytes]:
 @cache
 def archives() -> list[dict[str, bytes]]:
     """Write archives whose clocks, times and sizes are drawn from extreme ones; none without OTF2."""
-    found = []
+    archives_files = []
     for number in range(_ARCHIVES):
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "archive"
@@ -77,14 +77,14 @@ def archives() -> list[dict[str, bytes]]:
                 _RATES[number // 5 % len(_RATES)],
                 ranks=1 + number % 3,
             )
-            found.append(
+            archives_files.append(
                 {
                     str(file.relative_to(path)): file.read_bytes()
                     for file in sorted(path.rglob("*"))
                     if file.is_file()
                 }
             )
-    return found
+    return archives_files
 
 
 def _write(path: Path, first: int, rate: int, ranks: int) -> None:
@@ -109,14 +109,19 @@ def _write(path: Path, first: int, rate: int, ranks: int) -> None:
             "MPI_Allreduce", region_role=RegionRole.COLL_ALL2ALL, paradigm=Paradigm.MPI
         )
         for rank, location in enumerate(locations):
-            writer, now = trace.event_writer_from_location(location), first + rank
+            writer, now_ticks = trace.event_writer_from_location(location), first + rank
             for number in range(4):
-                writer.enter(now, step)
-                writer.enter(now + MS, reduce)
-                writer.mpi_collective_begin(now + MS)
+                writer.enter(now_ticks, step)
+                writer.enter(now_ticks + MS, reduce)
+                writer.mpi_collective_begin(now_ticks + MS)
                 writer.mpi_collective_end(
-                    now + 2 * MS, CollectiveOp.ALLREDUCE, world, 0xFFFFFFFF, 64 << number, 2**63
+                    now_ticks + 2 * MS,
+                    CollectiveOp.ALLREDUCE,
+                    world,
+                    0xFFFFFFFF,
+                    64 << number,
+                    2**63,
                 )
-                writer.leave(now + 2 * MS, reduce)
-                writer.leave(now + 3 * MS, step)
-                now += 3 * MS
+                writer.leave(now_ticks + 2 * MS, reduce)
+                writer.leave(now_ticks + 3 * MS, step)
+                now_ticks += 3 * MS

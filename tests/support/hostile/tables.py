@@ -99,7 +99,7 @@ def _names(rows: list[dict[str, Any]]) -> list[Any]:
     return list(dict.fromkeys(key for row in rows for key in row)) or ["rank", "start_ns", "end_ns"]
 
 
-def write_text(place: Path, random: Random) -> tuple[Path, tuple[str, ...]]:
+def write_text(folder: Path, random: Random) -> tuple[Path, tuple[str, ...]]:
     """Write a CSV file."""
     rows = _rows(random)
     names, delimiter = _names(rows), random.choice(_DELIMITERS)
@@ -116,12 +116,12 @@ def write_text(place: Path, random: Random) -> tuple[Path, tuple[str, ...]]:
     content = "\n".join(lines).encode("utf-8", "surrogatepass") + b"\n"
     if random.random() < 0.25:
         content = changes.damage(content, random)
-    path = place / random.choice(["t.csv", "t.csv", "t.tsv"])
+    path = folder / random.choice(["t.csv", "t.csv", "t.tsv"])
     path.write_bytes(content)
     return path, random.choice([(), (), ("--one-clock",), ("--map", f"{names[0]}=rank")])
 
 
-def write_binary(place: Path, random: Random, kind: str) -> tuple[Path, tuple[str, ...]]:
+def write_binary(folder: Path, random: Random, kind: str) -> tuple[Path, tuple[str, ...]]:
     """Write a Parquet or an Arrow file."""
     rows = _rows(random)
     arrays, names = [], [str(name).encode("utf-8", "replace").decode() for name in _names(rows)]
@@ -131,7 +131,7 @@ def write_binary(place: Path, random: Random, kind: str) -> tuple[Path, tuple[st
     if random.random() < 0.05:
         arrays, names = arrays + arrays[:1], names + names[:1]
     table = pa.Table.from_arrays(arrays, names=names)
-    path = place / f"t.{kind}"
+    path = folder / f"t.{kind}"
     if kind == "parquet":
         pq.write_table(
             table,

@@ -107,20 +107,20 @@ def translated(value: Any, path: Path) -> Dump:
     Raises:
         NotATrace: it is none.
     """
-    known = value if isinstance(value, dict) and "version" in value else {}
+    content = value if isinstance(value, dict) and "version" in value else {}
     # PyTorch leaves the entries out of a dump as JSON, where there are none.
-    entries = known.get("entries", [] if isinstance(known.get("pg_config"), dict) else None)
+    entries = content.get("entries", [] if isinstance(content.get("pg_config"), dict) else None)
     if not isinstance(entries, list):
         raise NotATrace(
             f"'{path}' is no dump of Flight Recorder: expected a dictionary with 'version' and "
             "'entries'."
         )
-    members = _members(known.get("pg_config"))
+    members = _members(content.get("pg_config"))
     rows = [row for entry in entries for row in [_row(entry, members)] if row is not None]
     table = pl.DataFrame(rows, schema=COLUMNS, orient="row", strict=False)
     return Dump(
         file=path.name,
-        version=str(known["version"])[:20],
+        version=str(content["version"])[:20],
         rows=_number_by_group(_join_parts(table)),
         members=members,
         group_sizes=_group_sizes(entries),
@@ -154,15 +154,15 @@ def _plain(path: Path, trace: Path) -> Any:
 
 def _members(config: Any) -> dict[str, list[int]]:
     """Return the ranks of groups; gloo's dumps have none."""
-    found: dict[str, list[int]] = {}
+    members: dict[str, list[int]] = {}
     for name, facts in config.items() if isinstance(config, dict) else ():
         try:
             ranks = json.loads(facts["ranks"])
         except (TypeError, KeyError, ValueError, RecursionError):
             continue
         if isinstance(ranks, list) and ranks and all(_is_count(rank) for rank in ranks):
-            found[str(name)] = ranks
-    return found
+            members[str(name)] = ranks
+    return members
 
 
 def _is_count(value: object) -> bool:
@@ -192,7 +192,7 @@ def _row(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | 
         record if _is_size(record) else None,
         _bytes(entry, _EQUAL_SIZES.get(word, _EQUAL_SIZES.get(op or "", "input"))),
         _peer(name, members.get(number)) if is_message else None, str(entry.get("state")), "calls",
-        _called(entry.get("frames")),
+        _call_site(entry.get("frames")),
     )  # fmt: skip
 
 
@@ -211,7 +211,7 @@ def _peer(name: str, members: Sequence[int] | None) -> int | None:
 
 
 def _group_sizes(entries: Sequence[Any]) -> dict[str, int]:
-    """Return how many ranks groups have, where a call takes equally much of each, or gives it."""
+    """Return the sizes of groups, from calls whose input and output differ by that factor."""
     sizes = {}
     for entry in entries:
         word, _, op = (
@@ -291,7 +291,7 @@ def _is_size(value: object) -> bool:
     return isinstance(value, int) and 0 <= value < 1 << 40
 
 
-def _called(frames: Any) -> str:
+def _call_site(frames: Any) -> str:
     """Return the line of the program that called, which is below PyTorch's own."""
     for frame in frames if isinstance(frames, list) else ():
         file = frame.get("filename") if isinstance(frame, dict) else None

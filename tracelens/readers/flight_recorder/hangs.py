@@ -40,7 +40,7 @@ def hang_facts(
 
 
 def _where(calls: pl.DataFrame, ranks: Collection[int]) -> str:
-    """Return where ranks of a group are. Whose last call is later has been in those that it lost."""
+    """Describe the last calls of the ranks of a group. A rank has entered all calls before its last."""
     last_of = dict(calls.group_by("rank").agg(pl.col("seq").max()).iter_rows())
     state = calls.group_by("seq").agg(
         done=pl.col("rank").filter(pl.col("end_ns").is_not_null()).n_unique(),
@@ -49,22 +49,24 @@ def _where(calls: pl.DataFrame, ranks: Collection[int]) -> str:
         open=pl.col("rank").filter(pl.col("end_ns").is_null()).unique(),
     )
     state = state.sort("seq")
-    last = state.filter(pl.col("done") >= len(ranks))["seq"].max()
-    done = last if isinstance(last, int) else None
-    parts = ["no call completed by all" if done is None else f"last completed by all: call {done}"]
-    since = state.filter(pl.col("seq") > (-1 if done is None else done))
-    for seq, op, called in since.select("seq", "op", "called").iter_rows():
-        entered = [rank for rank, last in sorted(last_of.items()) if last >= seq]
+    last_call = state.filter(pl.col("done") >= len(ranks))["seq"].max()
+    done = last_call if isinstance(last_call, int) else None
+    clauses = [
+        "no call completed by all" if done is None else f"last completed by all: call {done}"
+    ]
+    calls_since = state.filter(pl.col("seq") > (-1 if done is None else done))
+    for seq, op, call_name in calls_since.select("seq", "op", "called").iter_rows():
+        entered = [rank for rank, last_call in sorted(last_of.items()) if last_call >= seq]
         absent = sorted(set(ranks) - set(entered))
         if absent:
-            place = f" at {called}" if called else ""
-            parts.append(
+            place = f" at {call_name}" if call_name else ""
+            clauses.append(
                 f"first missing: call {seq} ({op}{place}), entered by "
                 f"{fmt.listing('rank', entered)}, never by {fmt.listing('rank', absent)}"
             )
             break
     else:
-        still = since.explode("open").drop_nulls("open")["open"].unique().sort().to_list()
+        still = calls_since.explode("open").drop_nulls("open")["open"].unique().sort().to_list()
         if still:
-            parts.append(f"entered by all and not completed on {fmt.listing('rank', still)}")
-    return "; ".join(parts)
+            clauses.append(f"entered by all and not completed on {fmt.listing('rank', still)}")
+    return "; ".join(clauses)

@@ -44,7 +44,7 @@ class FlightRecorderReader:
     name: str = "dump of PyTorch's Flight Recorder"
 
     def sniff(self, path: Path) -> bool:
-        """Return whether a file, or the first of a folder, is such a dump."""
+        """Return True if a file, or the first of a folder, is such a dump."""
         return any(map(_is_dump, inside(_files(path), path)[:1]))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
@@ -144,14 +144,14 @@ def _with_all_ranks(
 
     Whoever wrote its dump was there to do so: what is open is a hang, no end of the recording.
     """
-    there = set(processes["rank"])
+    present_ranks = set(processes["rank"])
     silent = [
         {
             "process": process, "role": "worker", "rank": rank, "world": world, "host": f"rank {rank}",
             "clock_domain": _CLOCK, "main": True, "events": 0, "dropped": 0, "file": dump.file,
         }
         for process, (rank, dump) in enumerate(
-            ((rank, dump) for rank, dump in zip(ranks, dumps, strict=True) if rank not in there),
+            ((rank, dump) for rank, dump in zip(ranks, dumps, strict=True) if rank not in present_ranks),
             processes.height,
         )
     ]  # fmt: skip
@@ -175,19 +175,19 @@ def _is_dump(file: Path) -> bool:
 
 def _dumps(path: Path, how: Reading) -> tuple[list[Dump], list[Note]]:
     files = _files(path)
-    found, notes = [], []
+    dumps, notes = [], []
     for done, file in enumerate(files, 1):
         try:
-            found.append(dump_of(file, path))
+            dumps.append(dump_of(file, path))
         except NotATrace as error:
             if len(files) == 1:
                 raise
             notes.append(Note(file.name, str(error), "unreadable"))
         if how.progress:
             how.progress(done, len(files))
-    if not found:
+    if not dumps:
         raise NotATrace(f"None of {len(files)} files is a whole dump: {notes[0].sentence}")
-    return found, notes
+    return dumps, notes
 
 
 def _ranks(dumps: Sequence[Dump], given: Mapping[str, int]) -> list[int]:

@@ -61,18 +61,18 @@ def communication(table: EventTable, groups: Groups) -> pl.DataFrame:
     )
     linked = rows.join(recorded, on="external", how="left", maintain_order="left")
     call = pl.coalesce("call", "launched").fill_null(-1)
-    places = linked.select(call.alias("call"))["call"].to_list()
+    call_numbers = linked.select(call.alias("call"))["call"].to_list()
     names = linked["name"].cast(pl.String).to_list()
-    found = [
+    facts_of_call = [
         _facts(table.calls[place] if place >= 0 else {}, name, groups)
-        for place, name in zip(places, names, strict=True)
+        for place, name in zip(call_numbers, names, strict=True)
     ]
-    facts = pl.DataFrame(found, schema=CALL_COLUMNS, orient="row")
+    facts = pl.DataFrame(facts_of_call, schema=CALL_COLUMNS, orient="row")
     return pl.concat([linked.drop("launched"), facts], how="horizontal")
 
 
 def _communicates(rows: pl.DataFrame) -> pl.Expr:
-    """Return which rows are communication that runs beside the code."""
+    """Return an expression for rows of communication that does not run in the code itself."""
     names = rows["name"].unique().cast(pl.String)
     kernels = names.filter(names.str.contains(_KERNEL)).implode()
     spans = [
@@ -85,7 +85,7 @@ def _communicates(rows: pl.DataFrame) -> pl.Expr:
 
 
 def _facts(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[Any, ...]:
-    """Return what one call is, in the order of `CALL_COLUMNS`."""
+    """Describe one call, in the order of `CALL_COLUMNS`."""
     given = call.get("Collective name")
     op = collective(given) if isinstance(given, str) else None
     if op is None:
@@ -104,11 +104,11 @@ def _facts(call: Mapping[str, Any], name: str, groups: Groups) -> tuple[Any, ...
 
 def _bytes(call: Mapping[str, Any]) -> int | None:
     """Return the payload of this rank: what it puts in, or gets if that is all."""
-    each = element_bytes(call.get("dtype"))
+    bytes_per_element = element_bytes(call.get("dtype"))
     sizes = [call.get(f"{way} msg nelems") for way in ("In", "Out")]
     known = [size for size in sizes if isinstance(size, int) and size >= 0]
-    if known and each:
-        return max(known[0], 0) * each or max(known) * each
+    if known and bytes_per_element:
+        return max(known[0], 0) * bytes_per_element or max(known) * bytes_per_element
     kinds, shapes = call.get("Input type"), call.get("Input Dims")
     if not isinstance(kinds, list) or not isinstance(shapes, list):
         return None
@@ -125,10 +125,10 @@ def _bytes(call: Mapping[str, Any]) -> int | None:
 
 def _peer(call: Mapping[str, Any], op: str | None, ranks: Sequence[int]) -> int | None:
     """Return the other rank of a message; Kineto counts it within the group."""
-    place = call.get({"send": "Dst Rank", "recv": "Src Rank"}.get(op or "", ""))
-    if not isinstance(place, int) or place < 0:
+    rank_in_group = call.get({"send": "Dst Rank", "recv": "Src Rank"}.get(op or "", ""))
+    if not isinstance(rank_in_group, int) or rank_in_group < 0:
         return None
-    return ranks[place] if place < len(ranks) else None
+    return ranks[rank_in_group] if rank_in_group < len(ranks) else None
 
 
 def _group(call: Mapping[str, Any], groups: Groups) -> tuple[str | None, Sequence[int]]:
@@ -136,10 +136,10 @@ def _group(call: Mapping[str, Any], groups: Groups) -> tuple[str | None, Sequenc
 
     Names alone may repeat, so ranks are part of it. A call that says nothing is of the only group.
     """
-    name = _word(call.get("Process Group Name", call.get("Process Group ID")))
+    name = _as_text(call.get("Process Group Name", call.get("Process Group ID")))
     if not name and len(groups) == 1:
         name = next(iter(groups))
-    purpose, listed = groups.get(name, (_word(call.get("Process Group Description")), ()))
+    purpose, listed = groups.get(name, (_as_text(call.get("Process Group Description")), ()))
     ranks = listed or _ranks(call)
     return (group_name(name, purpose, ranks) if name or ranks else None), ranks
 
@@ -149,12 +149,17 @@ def _ranks(call: Mapping[str, Any]) -> Sequence[int]:
     given = _numbers(call.get("Process Group Ranks"))
     if given:
         return given
-    first, stride, size = (
+    first_rank, stride, size = (
         call.get(key) for key in ("Global rank start", "Global rank stride", "Group size")
     )
-    if isinstance(first, int) and isinstance(stride, int) and isinstance(size, int) and stride > 0:
-        found = range(first, first + stride * min(size, MOST_RANKS), stride)
-        return found if found and first >= 0 and found[-1] < MOST_RANKS else ()
+    if (
+        isinstance(first_rank, int)
+        and isinstance(stride, int)
+        and isinstance(size, int)
+        and stride > 0
+    ):
+        found = range(first_rank, first_rank + stride * min(size, MOST_RANKS), stride)
+        return found if found and first_rank >= 0 and found[-1] < MOST_RANKS else ()
     return ()
 
 
@@ -174,38 +179,38 @@ def _numbers(value: object) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _word(value: object) -> str:
+def _as_text(value: object) -> str:
     return str(value) if isinstance(value, (str, int)) else ""
 
 
 def group_name(name: str, purpose: str, ranks: Sequence[int]) -> str:
-    """Return what a group is called: ``default_pg 0 (ranks 0-7)``."""
+    """Name a group: ``default_pg 0 (ranks 0-7)``."""
     known = " ".join(word for word in (purpose if purpose != "undefined" else "", name) if word)
-    return f"{known or 'group'} (ranks {_shown(ranks)})" if ranks else known
+    return f"{known or 'group'} (ranks {_format_ranks(ranks)})" if ranks else known
 
 
-def _shown(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
             runs[-1][1] = rank
         else:
             runs.append([rank, rank])
-    shown = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
-    if len(shown) <= _MOST_SHOWN:
-        return ",".join(shown)
-    return f"{','.join(shown[:_MOST_SHOWN])},... {len(ranks)} in all, sum {sum(ranks)}"
+    runs_text = [str(a) if a == b else f"{a}-{b}" for a, b in runs]
+    if len(runs_text) <= _MOST_SHOWN:
+        return ",".join(runs_text)
+    return f"{','.join(runs_text[:_MOST_SHOWN])},... {len(ranks)} in all, sum {sum(ranks)}"
 
 
 def groups_of(facts: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return the process groups that a file lists: purpose and ranks by name."""
     given = facts.get("distributedInfo")
     listed = given.get("pg_config") if isinstance(given, dict) else None
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for one in listed if isinstance(listed, list) else []:
-        if not isinstance(one, dict):
+    groups: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for entry in listed if isinstance(listed, list) else []:
+        if not isinstance(entry, dict):
             continue
-        name, ranks = _word(one.get("pg_name")), _numbers(one.get("ranks"))
+        name, ranks = _as_text(entry.get("pg_name")), _numbers(entry.get("ranks"))
         if name and ranks:
-            found[name] = (_word(one.get("pg_desc")), ranks)
-    return found
+            groups[name] = (_as_text(entry.get("pg_desc")), ranks)
+    return groups

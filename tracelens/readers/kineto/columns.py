@@ -20,7 +20,7 @@ from tracelens.readers.kineto.events import (
     Event,
     decoded,
     described,
-    merged,
+    merge_arguments,
     names_collective,
     of_communication,
     typed,
@@ -123,13 +123,13 @@ class EventTable:
     @property
     def rank(self) -> int | None:
         """The rank that the file says it is of; of several processes none is the file's."""
-        of_file = None if self.process else _below(self.distributed.get("rank"), MOST_RANKS)
+        of_file = None if self.process else _parse_below(self.distributed.get("rank"), MOST_RANKS)
         return self.stated_rank if of_file is None else of_file
 
     @property
     def world(self) -> int:
         """How many ranks the job has; 0 if the file does not say so."""
-        return _below(self.distributed.get("world_size"), MOST_RANKS + 1) or 0
+        return _parse_below(self.distributed.get("world_size"), MOST_RANKS + 1) or 0
 
     @property
     def host(self) -> str | None:
@@ -152,7 +152,7 @@ class EventTable:
         return not known and (self.rows["category"] == "other").all()
 
 
-def _below(value: object, limit: int) -> int | None:
+def _parse_below(value: object, limit: int) -> int | None:
     """Return a number that may be written as a text; null where it is none, or not below `limit`."""
     if isinstance(value, str) and value.isdecimal() and len(value) < _MOST_DIGITS:
         value = int(value)
@@ -168,20 +168,20 @@ def read_events(path: Path) -> EventTable:
     """
     table, stream = EventTable(path), EventStream(path, decode=decoded)
     opened: dict[tuple[str, str], list[Event]] = {}
-    parts: list[pl.DataFrame] = []
+    frames: list[pl.DataFrame] = []
     cells = _Cells()
     for piece in stream.pieces():
         table.events += len(piece)
-        cells.take(*_kept(_complete(piece, table, opened), table))
+        cells.take(*_categorize(_complete(piece, table, opened), table))
         if cells.count >= _ROWS_AT_ONCE:
-            parts.append(cells.frame(table, exact=stream.exact))
+            frames.append(cells.frame(table, exact=stream.exact))
             cells = _Cells()
-    parts.append(cells.frame(table, exact=stream.exact))
+    frames.append(cells.frame(table, exact=stream.exact))
     table.left_out["begins without an end"] += sum(map(len, opened.values()))
     table.facts, table.lost = stream.facts, stream.lost
     table.cut, table.damage = stream.cut, stream.damage
     table.lost_facts = stream.lost_facts
-    table.rows = pl.concat(parts, rechunk=True)
+    table.rows = pl.concat(frames, rechunk=True)
     return table
 
 
@@ -212,47 +212,47 @@ class _Cells:
     def frame(self, table: EventTable, *, exact: bool) -> pl.DataFrame:
         """Return the rows, in `ROW_COLUMNS`, and count what is none."""
         of_event = self._of_event
-        columns = {name: _words(name, of_event[name]) for name in _WORDS}
+        columns = {name: _text_column(name, of_event[name]) for name in _WORDS}
         for name, cells in self._of_arguments.items():
             columns[name] = _column(name, cells, pl.Int64())
         for name in _TIMES:
             columns[name] = _nanoseconds(name, of_event[name], exact=exact)
         columns["call"] = _column("call", self._calls(columns["name"], table), pl.Int32())
         frame = pl.DataFrame(columns)
-        kept = (
+        usable = (
             frame.lazy().drop_nulls(["name", *_TIMES]).cast({pl.String: pl.Categorical()}).collect()
         )
-        table.unusable += frame.height - kept.height
-        negative = kept["duration_ns"] < 0
+        table.unusable += frame.height - usable.height
+        negative = usable["duration_ns"] < 0
         if negative.any():
             table.negative += int(negative.sum())
-            kept = kept.filter(~negative)
-        return kept.select(*ROW_COLUMNS)
+            usable = usable.filter(~negative)
+        return usable.select(*ROW_COLUMNS)
 
     def _calls(self, names: pl.Series, table: EventTable) -> list[int | None]:
         """Keep the arguments of communication; return for each row where they are."""
         distinct = names.unique().drop_nulls().to_list()
         libraries = {name for name in distinct if name.startswith(LIBRARIES)}
-        found: list[int | None] = [None] * self.count
+        call_of_row: list[int | None] = [None] * self.count
         called = self._of_event["name"]
-        for place, one in self._stated:
-            name = called[place]
-            if names_collective(one) or (type(name) is str and name in libraries):
-                found[place] = len(table.calls)
-                table.calls.append(described(one))
-        return found
+        for row_number, arguments in self._stated:
+            name = called[row_number]
+            if names_collective(arguments) or (type(name) is str and name in libraries):
+                call_of_row[row_number] = len(table.calls)
+                table.calls.append(described(arguments))
+        return call_of_row
 
 
-def _kept(rows: list[Event], table: EventTable) -> tuple[list[Event], list[str]]:
+def _categorize(rows: list[Event], table: EventTable) -> tuple[list[Event], list[str]]:
     """Return events with what they are, but for those whose category is in no row: they are counted."""
-    found = [category(cat) if type(cat := row.cat) is str else "other" for row in rows]
-    if _ASIDE.isdisjoint(found):
-        return rows, found
-    for what, count in Counter(found).items():
-        if what in IN_NO_ROW:
-            table.left_out[IN_NO_ROW[what]] += count
-    kept = [what not in IN_NO_ROW for what in found]
-    return [*compress(rows, kept)], [*compress(found, kept)]
+    categories = [category(cat) if type(cat := row.cat) is str else "other" for row in rows]
+    if _ASIDE.isdisjoint(categories):
+        return rows, categories
+    for category_name, count in Counter(categories).items():
+        if category_name in IN_NO_ROW:
+            table.left_out[IN_NO_ROW[category_name]] += count
+    kept = [category_name not in IN_NO_ROW for category_name in categories]
+    return [*compress(rows, kept)], [*compress(categories, kept)]
 
 
 def _complete(
@@ -263,15 +263,15 @@ def _complete(
         table.unusable += sum(not isinstance(event, dict) for event in events)
         events = [typed(event) for event in events if isinstance(event, dict)]
     rows = [event for event in events if event.ph == "X"]
-    others = [event for event in events if event.ph != "X"] if len(rows) < len(events) else []
-    for event in others:
+    markers = [event for event in events if event.ph != "X"] if len(rows) < len(events) else []
+    for event in markers:
         if event.ph == "M":
             _name(event, table)
         elif event.ph == "B":
-            opened.setdefault(_place(event), []).append(event)
+            opened.setdefault(_thread_key(event), []).append(event)
         elif event.ph == "E":
             _close(event, table, opened, rows)
-    for phase, count in Counter(str(event.ph) for event in others).items():
+    for phase, count in Counter(str(event.ph) for event in markers).items():
         if phase not in _PHASES:
             table.left_out[phase_of_event(phase)] += count
     return rows
@@ -283,23 +283,26 @@ def _close(
     opened: dict[tuple[str, str], list[Event]],
     rows: list[Event],
 ) -> None:
-    begun = opened.get(_place(event))
-    if not begun:
+    open_events = opened.get(_thread_key(event))
+    if not open_events:
         table.left_out["ends without a begin"] += 1
         return
-    first = begun.pop()
-    begin, end = first.ts, event.ts
-    if not isinstance(begin, (int, float)) or not isinstance(end, (int, float)):
+    begin_event = open_events.pop()
+    begin_us, end_us = begin_event.ts, event.ts
+    if not isinstance(begin_us, (int, float)) or not isinstance(end_us, (int, float)):
         table.unusable += 1
         return
     table.left_out["ends that are part of a row"] += 1
-    first.dur, first.args = end - begin, merged(first.args, event.args)
-    first.cat = event.cat if first.cat is None else first.cat
-    first.name = event.name if first.name is None else first.name
-    rows.append(first)
+    begin_event.dur, begin_event.args = (
+        end_us - begin_us,
+        merge_arguments(begin_event.args, event.args),
+    )
+    begin_event.cat = event.cat if begin_event.cat is None else begin_event.cat
+    begin_event.name = event.name if begin_event.name is None else begin_event.name
+    rows.append(begin_event)
 
 
-def _words(name: str, values: list[Any]) -> pl.Series:
+def _text_column(name: str, values: list[Any]) -> pl.Series:
     """Return texts; the numbers of processes and threads are some, too, but quicker as numbers."""
     if values and type(values[0]) is int:
         try:
@@ -316,11 +319,11 @@ def _column(name: str, values: list[Any], kind: pl.DataType) -> pl.Series:
 def _nanoseconds(name: str, values: list[Any], *, exact: bool) -> pl.Series:
     """Return times, which are microseconds; if exact, whole numbers too large for that are not."""
     if exact:
-        whole = [
-            value if type(value) is int and value > _SURELY_NS else _whole(value)
+        times_ns = [
+            value if type(value) is int and value > _SURELY_NS else _us_to_ns(value)
             for value in values
         ]
-        return _column(name, whole, pl.Int64())
+        return _column(name, times_ns, pl.Int64())
     number = pl.col(name)
     fits = number.is_finite() & (number.abs() < _MOST_US)
     return (
@@ -331,12 +334,12 @@ def _nanoseconds(name: str, values: list[Any], *, exact: bool) -> pl.Series:
     )
 
 
-def _whole(value: Any) -> int | None:
+def _us_to_ns(value: Any) -> int | None:
     fits = isinstance(value, (int, float)) and abs(value) < _MOST_US
     return round(value * _US) if fits else None
 
 
-def _place(event: Event) -> tuple[str, str]:
+def _thread_key(event: Event) -> tuple[str, str]:
     return str(event.pid), str(event.tid)
 
 
@@ -344,7 +347,7 @@ def _name(event: Event, table: EventTable) -> None:
     """Take the name of a thread or process."""
     name = event.args.named if event.args else None
     if isinstance(name, str):
-        pid, tid = _place(event)
+        pid, tid = _thread_key(event)
         if event.name == "thread_name":
             table.threads[pid, tid] = name
         elif event.name == "process_name":

@@ -14,7 +14,7 @@ __all__ = [
     "Event",
     "decoded",
     "described",
-    "merged",
+    "merge_arguments",
     "names_collective",
     "of_communication",
     "typed",
@@ -88,25 +88,27 @@ def decoded(text: bytes) -> list[Event] | None:
 
 def typed(event: dict[str, Any]) -> Event:
     """Return an event that was parsed without its types."""
-    given = event.get("args")
-    found = Event(*(event.get(name) for name in _MEMBERS))
-    if isinstance(given, dict):
-        found.args = Arguments(**{n: given[key] for n, key in _FIELDS.items() if key in given})
-    return found
+    arguments = event.get("args")
+    typed_event = Event(*(event.get(name) for name in _MEMBERS))
+    if isinstance(arguments, dict):
+        typed_event.args = Arguments(
+            **{n: arguments[key] for n, key in _FIELDS.items() if key in arguments}
+        )
+    return typed_event
 
 
 def described(arguments: Any) -> dict[str, Any]:
-    """Return what is said of a collective, by the file's own names."""
-    found = {}
+    """Return the facts of a collective, by the file's own names."""
+    facts = {}
     for name, key in _ATTRIBUTES.items():
         value = getattr(arguments, name)
         if value is not _UNSET:
-            found[key] = msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
-    return found
+            facts[key] = msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    return facts
 
 
 def names_collective(arguments: Any) -> bool:
-    """Return whether arguments say which collective an event is of."""
+    """Return True if arguments name the collective of an event."""
     return arguments.collective is not _UNSET
 
 
@@ -119,12 +121,12 @@ def of_communication(arguments: list[Any], first: int) -> list[tuple[int, Any]]:
     ]
 
 
-def merged(begin: Any, end: Any) -> Any:
+def merge_arguments(begin_arguments: Any, end_arguments: Any) -> Any:
     """Return the arguments of an event's begin and its end as one; of what both have, the end's."""
-    if begin is None or end is None:
-        return begin if end is None else end
-    both = {}
+    if begin_arguments is None or end_arguments is None:
+        return begin_arguments if end_arguments is None else end_arguments
+    values = {}
     for name in _FIELDS:
-        value = getattr(end, name)
-        both[name] = getattr(begin, name) if value is None or value is _UNSET else value
-    return Arguments(**both)
+        value = getattr(end_arguments, name)
+        values[name] = getattr(begin_arguments, name) if value is None or value is _UNSET else value
+    return Arguments(**values)

@@ -36,13 +36,13 @@ def gaps_of(
     shifts: Shifts,
     given: Collection[str],
 ) -> tuple[Gap, ...]:
-    """Return what is missing in the rows of all files, the most important first.
+    """List what is missing in the rows of all files, the most important first.
 
     `given` are the files, or processes of one, whose rank the user says.
     """
     return tuple(
         gap
-        for found in (
+        for gaps in (
             _unknown_ranks(tables, given),
             _unknown_format(tables),
             _damage(tables),
@@ -57,7 +57,7 @@ def gaps_of(
             _training(rows, tables),
             _details(tables),
         )
-        for gap in found
+        for gap in gaps
     )
 
 
@@ -67,15 +67,15 @@ def _unknown_ranks(tables: Sequence[EventTable], given: Collection[str]) -> Iter
 
 
 def _unknown_format(tables: Sequence[EventTable]) -> Iterator[Gap]:
-    others = sum(table.rows.filter(pl.col("category") == "other").height for table in tables)
-    if others:
-        every = all(table.is_other for table in tables)
+    unknown_count = sum(table.rows.filter(pl.col("category") == "other").height for table in tables)
+    if unknown_count:
+        is_all_unknown = all(table.is_other for table in tables)
         yield Gap(
-            f"{others:,} spans are of no kind that torch.profiler writes",
+            f"{unknown_count:,} spans are of no kind that torch.profiler writes",
             "what those spans are, but for what their names say",
             "Name ranges as phases are called (forward, backward, optimizer), or give a table of spans "
             "with --map.",
-            decisive=every,
+            decisive=is_all_unknown,
         )
 
 
@@ -117,14 +117,14 @@ def _communication(
     )
     if len(ranks) < 2 or calls.is_empty():
         return
-    unknown = calls.filter(pl.col("communicator") == UNKNOWN_GROUP).height
-    if unknown:
+    ungrouped_count = calls.filter(pl.col("communicator") == UNKNOWN_GROUP).height
+    if ungrouped_count:
         yield Gap(
-            f"{unknown:,} of {calls.height:,} collectives do not say of which group they are",
+            f"{ungrouped_count:,} of {calls.height:,} collectives do not say of which group they are",
             f"{_WAITS} in them",
             "Use a newer PyTorch, or the NCCL backend: both record the group of a call.",
         )
-    unmatched = calls["seq"].null_count() - unknown
+    unmatched = calls["seq"].null_count() - ungrouped_count
     if unmatched:
         yield Gap(
             f"{unmatched:,} of {calls.height:,} collectives cannot be matched between ranks, as their "

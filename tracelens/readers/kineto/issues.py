@@ -37,12 +37,12 @@ def pair_with_issues(works: Sequence[Call], issues: Sequence[Call]) -> dict[int,
     Both are in order of time. Work at the begin of a file may have been issued before it.
     """
     sizes = {
-        op: {call.elements for call in some}
-        for op, some in _group(issues, attrgetter("op")).items()
+        op: {call.elements for call in calls}
+        for op, calls in _group(issues, attrgetter("op")).items()
     }
     is_sized = {
-        op: None not in sizes.get(op, {None}) and {call.elements for call in some} <= sizes[op]
-        for op, some in _group(works, attrgetter("op")).items()
+        op: None not in sizes.get(op, {None}) and {call.elements for call in calls} <= sizes[op]
+        for op, calls in _group(works, attrgetter("op")).items()
     }
 
     def key(call: Call) -> Hashable:
@@ -50,17 +50,19 @@ def pair_with_issues(works: Sequence[Call], issues: Sequence[Call]) -> dict[int,
 
     issued_ns: dict[int, int] = {}
     issued = _group(issues, key)
-    for kind, some in _group(works, key).items():
-        begun = np.array([call.start_ns for call in some])
-        asked = np.array([call.start_ns for call in issued.get(kind, ())], np.int64)
-        before = np.searchsorted(begun, asked) - np.arange(len(asked))
+    for kind, calls in _group(works, key).items():
+        begun = np.array([call.start_ns for call in calls])
+        issued_at_ns = np.array([call.start_ns for call in issued.get(kind, ())], np.int64)
+        before = np.searchsorted(begun, issued_at_ns) - np.arange(len(issued_at_ns))
         first = int(before.max(initial=0))  # work that was issued before the file begins
-        issued_ns |= {call.row: at for call, at in zip(some[first:], asked.tolist(), strict=False)}
+        issued_ns |= {
+            call.row: at for call, at in zip(calls[first:], issued_at_ns.tolist(), strict=False)
+        }
     return issued_ns
 
 
 def elements(dimensions: object, depth: int = MAX_DEPTH_OF_TENSOR_LISTS) -> int | None:
-    """Return how many elements tensors have together; their dimensions stand in lists of lists."""
+    """Count the elements of all tensors; their dimensions are lists within lists."""
     if not isinstance(dimensions, list) or not depth:
         return None
     if dimensions and all(type(size) is int for size in dimensions):

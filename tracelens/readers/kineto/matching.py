@@ -19,27 +19,27 @@ from tracelens.schema.vocabulary import COLLECTIVES
 if TYPE_CHECKING:
     from tracelens.readers.kineto.windows import Shifts
 
-__all__ = ["numbered"]
+__all__ = ["number_collectives"]
 
 _GROUP: Final = "communicator"
 _ROW: Final = "call_row"
 _EQUAL_BYTES: Final = ("allreduce",)  # operations to which all ranks give equally many bytes
 
 
-def numbered(rows: pl.DataFrame) -> tuple[pl.DataFrame, Shifts]:
+def number_collectives(rows: pl.DataFrame) -> tuple[pl.DataFrame, Shifts]:
     """Return the rows of all ranks with `seq` filled in where it can be known, and moved steps."""
     rows = rows.with_row_index(_ROW)
     is_call = (pl.col("kind") == "reduction") & pl.col("op").cast(pl.String).is_in(COLLECTIVES)
     calls = rows.filter(is_call, pl.col(_GROUP) != UNKNOWN_GROUP).sort("rank", "issued_ns")
     calls = _with_steps(calls, rows.filter(pl.col("kind") == "step"))
     shifts = find_shifts(calls)
-    rows, calls = (_shifted(part, shifts) for part in (rows, calls))
+    rows, calls = (_shifted(frame, shifts) for frame in (rows, calls))
     has_numbers = pl.col("seq").is_not_null().any().over(_GROUP)
-    given = calls.filter(has_numbers).with_columns(
+    numbered_calls = calls.filter(has_numbers).with_columns(
         number=pl.when(pl.int_range(pl.len()).over("rank", _GROUP, "seq") == 0).then("seq")
     )
     counted = _by_order(calls.filter(~has_numbers))
-    found = pl.concat([part.select(_ROW, "number") for part in (given, counted)])
+    found = pl.concat([frame.select(_ROW, "number") for frame in (numbered_calls, counted)])
     joined = rows.join(found, on=_ROW, how="left", maintain_order="left")
     concluded = pl.col("seq").is_null() & pl.col("number").is_not_null()
     return joined.with_columns(
@@ -50,11 +50,11 @@ def numbered(rows: pl.DataFrame) -> tuple[pl.DataFrame, Shifts]:
 
 def _with_steps(calls: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Give each call the step of its rank in which it was issued; -1 where there is none."""
-    begun = steps.sort("start_ns").select("rank", "step", issued_ns="start_ns")
+    step_begins = steps.sort("start_ns").select("rank", "step", issued_ns="start_ns")
     return (
         calls.drop("step")
         .sort("issued_ns")
-        .join_asof(begun, on="issued_ns", by="rank", check_sortedness=False)
+        .join_asof(step_begins, on="issued_ns", by="rank", check_sortedness=False)
         .with_columns(pl.col("step").fill_null(-1))
     )
 
@@ -71,7 +71,7 @@ def _shifted(rows: pl.DataFrame, shifts: Shifts) -> pl.DataFrame:
 
 def _by_order(calls: pl.DataFrame) -> pl.DataFrame:
     """Number calls by their order within group and step, where all ranks agree on it."""
-    at, call = (_GROUP, "step"), (_GROUP, "step", "turn")
+    call_key, call = (_GROUP, "step"), (_GROUP, "step", "turn")
     within = calls.with_columns(
         turn=pl.int_range(pl.len()).over("rank", _GROUP, "step", order_by="issued_ns")
     )
@@ -82,7 +82,7 @@ def _by_order(calls: pl.DataFrame) -> pl.DataFrame:
         & (pl.col("op").n_unique().over(call) == 1)
         & ((size < 2) | ~pl.col("op").cast(pl.String).is_in(_EQUAL_BYTES))
     )
-    numbers = within.with_columns(agreed=agreed.all().over(at)).filter("agreed")
+    numbers = within.with_columns(agreed=agreed.all().over(call_key)).filter("agreed")
     order = (
         numbers.select(call).unique().sort(call).with_columns(
             number=pl.int_range(pl.len()).over(_GROUP).cast(pl.Int64)

@@ -47,18 +47,18 @@ def windows_of(host: pl.DataFrame, ends_ns: Ints) -> pl.DataFrame:
         host: Its operators and annotations, with `end_ns`.
         ends_ns: When communication that runs on threads of the host ended, ascending.
     """
-    marked = _marked(host)
+    marked = _phase_rows(host)
     if marked.is_empty():
         return pl.DataFrame(schema=WINDOW_COLUMNS)
     outer = _outermost(marked.sort(*_PLACE, "start_ns", "end_ns", descending=[False] * 3 + [True]))
     outer = outer.sort("start_ns", "end_ns")
-    begin, end = (outer[name].to_numpy() for name in ("start_ns", "end_ns"))
-    waited = _waits(end[:-1], begin[1:], ends_ns)
+    begin_ns, end_ns = (outer[name].to_numpy() for name in ("start_ns", "end_ns"))
+    waited = _waits(end_ns[:-1], begin_ns[1:], ends_ns)
     finishes = outer["finishes"].to_numpy()
     waited |= finishes[1:] & ~finishes[:-1]
     steps = host.filter(pl.col("phase") == "step")["start_ns"].sort().to_numpy()
     outer = outer.with_columns(
-        step=np.searchsorted(steps, begin, "right"), cut=np.cumsum(np.append(False, waited))
+        step=np.searchsorted(steps, begin_ns, "right"), cut=np.cumsum(np.append(False, waited))
     )
     changes = (pl.col("phase") != pl.col("phase").shift(1)).fill_null(value=False)
     grouped = (
@@ -91,25 +91,25 @@ def with_phases(host: pl.DataFrame) -> pl.DataFrame:
         host.filter(pl.col("category") == "annotation")["name"].unique().cast(pl.String).to_list()
     )
     meant = {name: phase for name in names if (phase := phase_of_annotation(name))}
-    named = (
+    phase_of_name = (
         pl.col("name").cast(pl.String).replace_strict(meant, default=None, return_dtype=pl.String)
     )
     return host.with_columns(
-        phase=pl.when(pl.col("category") == "annotation").then(named).cast(pl.Categorical)
+        phase=pl.when(pl.col("category") == "annotation").then(phase_of_name).cast(pl.Categorical)
     )
 
 
-def phase_at(places: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
+def phase_at(rows: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
     """Return the phase of the window in which each row begins on its thread; null where there is none.
 
     Args:
-        places: Rows with `pid`, `tid` and `start_ns`.
+        rows: Rows with `pid`, `tid` and `start_ns`.
         windows: As `windows_of` returns them.
     """
-    if windows.is_empty() or places.is_empty():
-        return pl.Series("phase", [None] * places.height, dtype=pl.Categorical)
-    found = (
-        places.select(*_PLACE, "start_ns")
+    if windows.is_empty() or rows.is_empty():
+        return pl.Series("phase", [None] * rows.height, dtype=pl.Categorical)
+    window_of_row = (
+        rows.select(*_PLACE, "start_ns")
         .with_row_index("row")
         .sort("start_ns")
         .join_asof(
@@ -121,10 +121,10 @@ def phase_at(places: pl.DataFrame, windows: pl.DataFrame) -> pl.Series:
         .sort("row")
     )
     inside = pl.when(pl.col("start_ns") < pl.col("until")).then("phase")
-    return found.select(inside.alias("phase")).to_series()
+    return window_of_row.select(inside.alias("phase")).to_series()
 
 
-def _marked(host: pl.DataFrame) -> pl.DataFrame:
+def _phase_rows(host: pl.DataFrame) -> pl.DataFrame:
     """Return the rows that say a phase: annotations, and operators that autograd knows."""
     operators = host.filter(pl.col("category") == "operator")
     names = operators["name"].unique().cast(pl.String)
@@ -134,7 +134,7 @@ def _marked(host: pl.DataFrame) -> pl.DataFrame:
     is_backward = pl.col("name").cast(pl.String).is_in(runs_backward.implode())
     backward = operators.filter(is_backward)
     recorded = operators.filter(~is_backward, pl.col("sequence") >= 0)
-    parts = [
+    frames = [
         host.filter(pl.col("phase").is_not_null(), ~pl.col("phase").is_in(_NOT_OWN)).with_columns(
             annotated=True
         ),
@@ -142,7 +142,10 @@ def _marked(host: pl.DataFrame) -> pl.DataFrame:
         recorded.with_columns(phase=pl.lit("forward", pl.Categorical), annotated=False),
     ]
     marked = pl.concat(
-        [part.select(*_PLACE, "name", "start_ns", "end_ns", "phase", "annotated") for part in parts]
+        [
+            part.select(*_PLACE, "name", "start_ns", "end_ns", "phase", "annotated")
+            for part in frames
+        ]
     )
     name = pl.col("name").cast(pl.String)
     return marked.with_columns(finishes=name.str.starts_with(_FINISHES)).drop("name")

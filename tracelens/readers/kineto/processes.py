@@ -91,7 +91,7 @@ def _ranks_stated(
 
 
 def _owners_of_rows(table: EventTable, rows: pl.DataFrame, owners: Sequence[str]) -> pl.Series:
-    """Return of which process each row is, null of none.
+    """Return the process of each row; null for rows of no process.
 
     Kernels belong to the process in whose part of the file they are; where parts are mixed, the first
     device is that of the first of `owners`.

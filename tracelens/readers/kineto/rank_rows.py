@@ -51,22 +51,22 @@ def rows_of(table: EventTable, groups: Groups) -> pl.DataFrame:
         end_ns=pl.col("start_ns") + pl.col("duration_ns") + table.base_ns,
     ).with_row_index("row")
     calls = communication(table, groups)
-    others = table.rows.join(calls.select("row"), on="row", how="anti", maintain_order="left")
-    on_host = others.filter(pl.col("category").is_in(["operator", "annotation", "other"]))
+    non_calls = table.rows.join(calls.select("row"), on="row", how="anti", maintain_order="left")
+    on_host = non_calls.filter(pl.col("category").is_in(["operator", "annotation", "other"]))
     host = with_phases(_with_ranges(on_host))
     calls = _since_issued(calls, host, table)
     in_flight = calls.filter(pl.col("category") != "kernel")
     windows = windows_of(host, np.sort(in_flight["end_ns"].to_numpy()))
-    runtime = others.filter(pl.col("category") == "runtime")
-    parts = [
+    runtime = non_calls.filter(pl.col("category") == "runtime")
+    frames = [
         _on_threads(host, windows, table),
         _windows(windows, table),
-        _awaited(runtime, windows, table),
-        _on_streams(others, runtime, windows),
+        _device_waits(runtime, windows, table),
+        _on_streams(non_calls, runtime, windows),
         _in_flight(calls, runtime, table, groups),
     ]
-    table.left_out[_LAUNCHES] += runtime.height - parts[2].height
-    return pl.concat([_fitted(part) for part in parts])
+    table.left_out[_LAUNCHES] += runtime.height - frames[2].height
+    return pl.concat([_fitted(part) for part in frames])
 
 
 def _fitted(frame: pl.DataFrame) -> pl.DataFrame:
@@ -95,16 +95,18 @@ def _with_ranges(host: pl.DataFrame) -> pl.DataFrame:
 
 def _on_threads(host: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
     """Return the operators and annotations of the host, each of its phase."""
-    named = _meant(
+    kind_of_annotation = _meant(
         host, "annotation", lambda name: "step" if step_number(name) is not None else None
     )
-    other = _meant(host, "other", _kind_of_word)
+    kind_of_other = _meant(host, "other", _kind_of_word)
     steps = {
         name: of_step
         for name in host.filter(pl.col("category") == "annotation")["name"].unique().cast(pl.String)
         if (of_step := step_number(name)) is not None
     }
-    kind = pl.coalesce(named, "phase", other, phase_at(host, windows), pl.lit("user", _WORD))
+    kind = pl.coalesce(
+        kind_of_annotation, "phase", kind_of_other, phase_at(host, windows), pl.lit("user", _WORD)
+    )
     number = (
         pl.col("name").cast(pl.String).replace_strict(steps, default=None, return_dtype=pl.Int32)
     )
@@ -113,13 +115,13 @@ def _on_threads(host: pl.DataFrame, windows: pl.DataFrame, table: EventTable) ->
 
 
 def _meant(host: pl.DataFrame, category: str, mean: Any) -> pl.Series:
-    """Return what the names of rows of a category mean, null where nothing."""
+    """Translate the names of rows of a category; null if a name means nothing."""
     names = host.filter(pl.col("category") == category)["name"].unique().cast(pl.String).to_list()
     known = {name: kind for name in names if (kind := mean(name))}
-    found = (
+    meaning_of_row = (
         pl.col("name").cast(pl.String).replace_strict(known, default=None, return_dtype=pl.String)
     )
-    chosen = pl.when(pl.col("category") == category).then(found).cast(_WORD)
+    chosen = pl.when(pl.col("category") == category).then(meaning_of_row).cast(_WORD)
     return host.select(chosen.alias("kind")).to_series()
 
 
@@ -130,11 +132,11 @@ def _kind_of_word(name: str) -> str | None:
 
 
 def _threads(table: EventTable) -> pl.Expr:
-    """Return what each row's thread is called: its name and number, and if need be its process."""
-    places = table.rows.select("pid", "tid").unique().cast(pl.String).fill_null("-").rows()
-    several = len({pid for pid, _ in places}) > 1
+    """Name the thread of each row: its name and number, and its process if two have the same."""
+    threads = table.rows.select("pid", "tid").unique().cast(pl.String).fill_null("-").rows()
+    several = len({pid for pid, _ in threads}) > 1
     names: dict[str, str] = {}
-    for pid, tid in places:
+    for pid, tid in threads:
         name = table.threads.get((pid, tid), "")
         called = name if tid in name and name else f"thread {tid}" + (f" ({name})" if name else "")
         names[f"{pid} {tid}"] = (
@@ -151,7 +153,7 @@ def _windows(windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
     )
 
 
-def _awaited(runtime: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
+def _device_waits(runtime: pl.DataFrame, windows: pl.DataFrame, table: EventTable) -> pl.DataFrame:
     """Return when threads that train waited for the device."""
     trains = windows.select("pid", "tid").unique()
     waits = runtime.filter(pl.col("name").cast(pl.String).str.contains(SYNCHRONIZES))
@@ -193,11 +195,11 @@ def _since_issued(calls: pl.DataFrame, host: pl.DataFrame, table: EventTable) ->
     issues = {name: op for name in names if name.startswith("c10d::") and (op := collective(name))}
     word = pl.col("name").cast(pl.String)
     issued = host.filter(word.is_in(list(issues)))
-    known = pair_with_issues(
+    issued_ns_of_row = pair_with_issues(
         _sized(calls.filter(flying), pl.col("op").cast(pl.String), table),
         _sized(issued, word.replace_strict(issues, default=None, return_dtype=pl.String), table),
     )
-    begun = pl.col("row").replace_strict(known, default=None, return_dtype=pl.Int64)
+    begun = pl.col("row").replace_strict(issued_ns_of_row, default=None, return_dtype=pl.Int64)
     return calls.with_columns(start_ns=pl.min_horizontal("start_ns", begun))
 
 
@@ -215,7 +217,7 @@ def _in_flight(
 ) -> pl.DataFrame:
     """Return the communication: kernels on their streams, the rest on its threads."""
     on_device = pl.col("category") == "kernel"
-    unknown = pl.col("communicator").is_null() & (len(groups) > 1)
+    has_no_group = pl.col("communicator").is_null() & (len(groups) > 1)
     launches = runtime.drop_nulls("correlation").unique("correlation", keep="first")
     launches = launches.select("correlation", issued_ns="start_ns")
     issued = calls.join(launches, on="correlation", how="left", maintain_order="left")
@@ -224,6 +226,8 @@ def _in_flight(
         kind=pl.lit("reduction", _WORD),
         stream=pl.when(on_device).then(_stream(table.rows.filter(pl.col("category") == "kernel"))),
         thread=pl.when(~on_device).then(_threads(table)),
-        communicator=pl.when(unknown).then(pl.lit(UNKNOWN_GROUP, _WORD)).otherwise("communicator"),
-        status=pl.when(unknown).then(pl.lit("estimated", _WORD)),
+        communicator=pl.when(has_no_group)
+        .then(pl.lit(UNKNOWN_GROUP, _WORD))
+        .otherwise("communicator"),
+        status=pl.when(has_no_group).then(pl.lit("estimated", _WORD)),
     )

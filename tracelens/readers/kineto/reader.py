@@ -25,7 +25,7 @@ from tracelens.readers.jobs import RankFile, check_one_job
 from tracelens.readers.kineto.collectives import group_name, groups_of
 from tracelens.readers.kineto.columns import read_events
 from tracelens.readers.kineto.gaps import gaps_of
-from tracelens.readers.kineto.matching import numbered
+from tracelens.readers.kineto.matching import number_collectives
 from tracelens.readers.kineto.processes import split_processes
 from tracelens.readers.kineto.rank_rows import rows_of
 from tracelens.readers.kineto.soundness import drop_impossible, find_lost_kernels
@@ -54,7 +54,7 @@ class KinetoReader:
     name: str = "trace events in JSON (torch.profiler)"
 
     def sniff(self, path: Path) -> bool:
-        """Return whether it is a file of events, or a folder with at least one."""
+        """Return True for a file of events, or a folder that holds one."""
         return any(map(looks_like_events, inside(_files(path), path)))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
@@ -73,20 +73,20 @@ class KinetoReader:
         )
         notes += [*repeated, *_assumed(tables, how.rank_of), *_without_kernels(tables, ranks)]
         world = max([max(ranks) + 1, *(table.world for table in tables)])
-        parts: list[pl.DataFrame] = []
+        frames: list[pl.DataFrame] = []
         members: dict[str, Sequence[int]] = {}
         for table, rank in zip(tables, ranks, strict=True):
             groups = groups_of(table.facts)
-            parts.append(_described(rows_of(table, groups), table, rank, world))
+            frames.append(_described(rows_of(table, groups), table, rank, world))
             members |= {group_name(name, *group): group[1] for name, group in groups.items()}
-        rows, shifts = numbered(pl.concat(parts))
-        del parts
+        rows, shifts = number_collectives(pl.concat(frames))
+        del frames
         lossy = [
             (rank, step + shifts.steps.get(rank, 0))
             for table, rank in zip(tables, ranks, strict=True)
             for step in table.lost_kernels.steps
         ]
-        rows, kept = keep_common_steps(rows, lossy)
+        rows, step_notes = keep_common_steps(rows, lossy)
         if rows.is_empty():
             raise EmptyTrace(
                 f"'{path}' holds no event that lasts: expected operators, kernels or ranges."
@@ -96,7 +96,7 @@ class KinetoReader:
             path.name,
             dates=all(table.base_ns for table in tables),
             once=True,
-            notes=[*notes, *_renumbered(shifts), *kept],
+            notes=[*notes, *_renumbered(shifts), *step_notes],
             members=members,
             recognition=_recognition(rows, tables, ranks, shifts, how.rank_of),
         )
@@ -148,11 +148,11 @@ def _damaged(table: EventTable) -> list[Note]:
         )
         notes.append(Note(table.path.name, sentence, "truncated"))
     notes += notes_of_records(table.path.name, table.impossible, ())
-    bad = table.lost + table.unusable
-    if bad:
+    lost_count = table.lost + table.unusable
+    if lost_count:
         reason = f", as {table.damage}" if table.damage and not table.cut else ""
         sentence = (
-            f"Of '{table.path.name}', {fmt.count(bad, 'event')} cannot be read{reason}: "
+            f"Of '{table.path.name}', {fmt.count(lost_count, 'event')} cannot be read{reason}: "
             f"{table.lost:,} as JSON, {table.unusable:,} for want of a name or of times."
         )
         notes.append(Note(table.path.name, sentence, "dropped"))
@@ -166,17 +166,17 @@ def _ranks_of(tables: Sequence[EventTable], given: Mapping[str, int]) -> list[in
         UnusableInput: it is not known.
     """
     ranks = [given.get(table.label, table.rank) for table in tables]
-    unknown = [table for table, rank in zip(tables, ranks, strict=True) if rank is None]
-    silent = [table.label for table in unknown]
+    silent_tables = [table for table, rank in zip(tables, ranks, strict=True) if rank is None]
+    silent = [table.label for table in silent_tables]
     if len(tables) == 1 and silent:
         return [0]
     if silent:
-        shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
-        more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
+        listed = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
+        rest_text = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
         plural = ("does", "it is") if len(silent) == 1 else ("do", "each is")
         raise UnusableInput(
-            f"{shown}{more} {plural[0]} not say of which rank {plural[1]} "
-            f"({_why_unknown(unknown[0])}): say so with --rank-of {silent[0]}=0"
+            f"{listed}{rest_text} {plural[0]} not say of which rank {plural[1]} "
+            f"({_why_unknown(silent_tables[0])}): say so with --rank-of {silent[0]}=0"
             + (", once for each." if len(silent) > 1 else ", with the rank that it is of.")
         )
     return [rank for rank in ranks if rank is not None]
@@ -211,28 +211,28 @@ def _without_repeats(
     Raises:
         UnusableInput: two files of a rank hold other events of the same time.
     """
-    kept: list[EventTable] = []
+    kept_tables: list[EventTable] = []
     notes = []
-    earlier: dict[int, EventTable] = {}
-    order = sorted(range(len(tables)), key=lambda at: (ranks[at], tables[at].first_ns))
-    for at in order:
-        table, before = tables[at], earlier.get(ranks[at])
-        if before is not None and table.rows.equals(before.rows):
+    table_of_rank: dict[int, EventTable] = {}
+    order = sorted(range(len(tables)), key=lambda number: (ranks[number], tables[number].first_ns))
+    for number in order:
+        table, earlier_table = tables[number], table_of_rank.get(ranks[number])
+        if earlier_table is not None and table.rows.equals(earlier_table.rows):
             sentence = (
-                f"'{table.label}' repeats '{before.label}', all {table.events:,} events: it "
+                f"'{table.label}' repeats '{earlier_table.label}', all {table.events:,} events: it "
                 "counts once."
             )
             notes.append(Note(table.path.name, sentence, "dropped"))
             continue
-        if before is not None and table.first_ns <= before.last_ns:
+        if earlier_table is not None and table.first_ns <= earlier_table.last_ns:
             raise UnusableInput(
-                f"'{before.label}' and '{table.label}' are both of rank {ranks[at]}, at the "
+                f"'{earlier_table.label}' and '{table.label}' are both of rank {ranks[number]}, at the "
                 "same time: leave one out, or say of which rank it is with --rank-of "
                 f"{table.label}=RANK."
             )
-        earlier[ranks[at]] = table
-        kept.append(table)
-    return kept, notes
+        table_of_rank[ranks[number]] = table
+        kept_tables.append(table)
+    return kept_tables, notes
 
 
 def _without_kernels(tables: Sequence[EventTable], ranks: Sequence[int]) -> list[Note]:
@@ -280,11 +280,11 @@ def _recognition(
     shifts: Shifts,
     given: Collection[str],
 ) -> Recognition:
-    """Return what was made of the files."""
+    """Summarize what was recognized in the files."""
     left_out: dict[str, int] = {}
     for table in tables:
-        for what, count in table.left_out.items():
-            left_out[what] = left_out.get(what, 0) + count
+        for reason, count in table.left_out.items():
+            left_out[reason] = left_out.get(reason, 0) + count
     events = sum(table.events for table in tables)
     sorts: dict[str, int] = {}
     for table in tables:
@@ -297,7 +297,7 @@ def _recognition(
     return Recognition(
         format="trace in Chrome's event format" if every else "profile by torch.profiler",
         found=(("events", f"{events:,}: {listed}"),),
-        left_out=tuple((what, count) for what, count in left_out.items() if count),
+        left_out=tuple((reason, count) for reason, count in left_out.items() if count),
         gaps=gaps_of(rows, tables, sorted(set(ranks)), shifts, given),
     )
 

@@ -64,7 +64,7 @@ def find_shifts(calls: pl.DataFrame) -> Shifts:
 
 
 def _shift(peer_calls: pl.DataFrame, rank_calls: pl.DataFrame) -> int | None:
-    """Return how many steps a rank's numbers are behind those of its peer; null if that is unknown."""
+    """Return by how many steps a rank counts less than its peer; None if that is unknown."""
     group = pl.col("communicator")
     peer_calls, rank_calls = (
         some.filter(group.is_in(others["communicator"].unique().implode()))
@@ -108,13 +108,13 @@ def _shift_by_exits(
         shift: _compare_exits(peer_exits, rank_exits, shift)
         for shift in range(lowest_shift, highest_shift + 1)
     }
-    comparable = {shift: one for shift, one in exits_by_shift.items() if one}
+    comparable = {shift: exits for shift, exits in exits_by_shift.items() if exits}
     if not comparable:
         return 0
-    near = [shift for shift, one in comparable.items() if one.offset_ns <= near_ns]
+    near = [shift for shift, exits in comparable.items() if exits.offset_ns <= near_ns]
     possible = near if one_clock else list(comparable)
     most_ns = MIN_RATIO_OF_SCATTER * min(
-        (comparable[one].scatter_ns for one in possible), default=0.0
+        (comparable[exits].scatter_ns for exits in possible), default=0.0
     )
     alike = [shift for shift in possible if comparable[shift].scatter_ns <= most_ns]
     nearest = [shift for shift in alike if shift in near]

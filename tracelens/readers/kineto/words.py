@@ -118,12 +118,12 @@ SYNCHRONIZES: Final = r"^(cuda|cu|hip)(Ctx|Device|Stream|Event)?Synchronize"
 
 @lru_cache(maxsize=1 << 12)
 def category(word: str) -> str:
-    """Return what an event of a category is; other where that is unknown."""
+    """Translate a category of the profiler; an unknown one is ``other``."""
     return _CATEGORIES.get(word.casefold(), "other")
 
 
 def phase_of_event(phase: Any) -> str:
-    """Return what an event that is no row is, by its phase (`ph`)."""
+    """Describe an event that becomes no row, by its phase (`ph`)."""
     known = _EVENTS.get(phase) if isinstance(phase, str) else None
     return known or f"events of the unknown type {str(phase)[:20]!r}"
 
@@ -155,7 +155,7 @@ def collective(name: str) -> str | None:
 
 
 def element_bytes(dtype: object) -> int | None:
-    """Return how many bytes an element takes; null if that is unknown."""
+    """Return the bytes of one element; None if the type is unknown."""
     word = re.sub(r"[\W_]+", "", dtype).casefold() if isinstance(dtype, str) else ""
     return _ELEMENT_BYTES.get(word) or _ELEMENT_BYTES.get(
         word.removeprefix("c10").removeprefix("at")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["MAGIC", "Database", "opened"]
+__all__ = ["MAGIC", "Database", "open_database"]
 
 MAGIC: Final = b"SQLite format 3\x00"
 _PLAIN: Final = "create table"
@@ -38,28 +38,28 @@ class Database:
     columns: Mapping[str, tuple[str, ...]]
     max_instructions: int
 
-    def table(self, name: str, /, **wanted: pl.DataType) -> pl.DataFrame:
+    def table(self, name: str, /, **schema: pl.DataType) -> pl.DataFrame:
         """Read columns of a table; what it lacks, and cells of another type, are null.
 
         Raises:
             sqlite3.Error: the file is damaged there.
         """
         known = self.columns.get(name, ())
-        there = [column for column in wanted if column in known]
-        if not there:
-            return pl.DataFrame(schema=wanted)
-        listed = ", ".join(f'"{column}"' for column in there)
-        found = self._fetched(f'select {listed} from "{name}"')  # noqa: S608 - names are constants of ours
-        cells = zip(*found, strict=True) if found else [()] * len(there)
+        present = [column for column in schema if column in known]
+        if not present:
+            return pl.DataFrame(schema=schema)
+        listed = ", ".join(f'"{column}"' for column in present)
+        rows = self._fetched(f'select {listed} from "{name}"')  # noqa: S608 - names are constants of ours
+        cells = zip(*rows, strict=True) if rows else [()] * len(present)
         read = {
-            column: pl.Series(column, _fitting(values, wanted[column]), wanted[column])
-            for column, values in zip(there, cells, strict=True)
+            column: pl.Series(column, _fitting(values, schema[column]), schema[column])
+            for column, values in zip(present, cells, strict=True)
         }
-        height = len(found)
+        height = len(rows)
         return pl.DataFrame(
             [
                 read.get(column, pl.Series(column, [None] * height, kind))
-                for column, kind in wanted.items()
+                for column, kind in schema.items()
             ]
         )
 
@@ -71,12 +71,12 @@ class Database:
         return int(count)
 
     def _fetched(self, query: str) -> list[tuple[Any, ...]]:
-        left = self.max_instructions // _BETWEEN_CHECKS
+        checks_left = self.max_instructions // _BETWEEN_CHECKS
 
         def check() -> int:
-            nonlocal left
-            left -= 1
-            return int(left < 0)
+            nonlocal checks_left
+            checks_left -= 1
+            return int(checks_left < 0)
 
         self.connection.set_progress_handler(check, _BETWEEN_CHECKS)
         return self.connection.execute(query).fetchall()
@@ -90,7 +90,7 @@ def _fitting(values: tuple[Any, ...], kind: pl.DataType) -> list[Any]:
 
 
 @contextmanager
-def opened(path: Path, trace: Path | None = None) -> Iterator[Database]:
+def open_database(path: Path, trace: Path | None = None) -> Iterator[Database]:
     """Open a file for reading; nothing is written beside it, and no code of its schema is trusted.
 
     Raises:
@@ -99,10 +99,10 @@ def opened(path: Path, trace: Path | None = None) -> Iterator[Database]:
     """
     try:
         check_inside(path, trace or path)
-        place = gate.passed(path).resolve()
+        resolved = gate.passed(path).resolve()
     except NotATrace as error:
         raise NotATrace(f"'{path}' is not read: {error}.") from error
-    address = f"{place.as_uri()}?mode=ro&immutable=1"
+    address = f"{resolved.as_uri()}?mode=ro&immutable=1"
     try:
         connection = sqlite3.connect(address, uri=True)
     except sqlite3.Error as error:
@@ -124,12 +124,12 @@ def opened(path: Path, trace: Path | None = None) -> Iterator[Database]:
 
 def _columns(connection: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
     """Return the columns of the tables that are plain; views and virtual tables may run anything."""
-    found = connection.execute(
+    table_rows = connection.execute(
         "select name, sql from sqlite_master where type = 'table'"
     ).fetchall()
     names = [
         name
-        for name, sql in found
+        for name, sql in table_rows
         if isinstance(name, str)
         and isinstance(sql, str)
         and sql.lower().startswith(_PLAIN)

@@ -19,7 +19,7 @@ from tracelens.readers.files import (
     note_ranks_of_devices,
 )
 from tracelens.readers.links import inside
-from tracelens.readers.nsight.database import MAGIC, opened
+from tracelens.readers.nsight.database import MAGIC, open_database
 from tracelens.readers.nsight.rows import STREAMS_OF_A_DEVICE, Profile, profile_of
 from tracelens.readers.processes import UNOWNED, ask_for_ranks, given_by_process
 from tracelens.readers.soundness import (
@@ -54,7 +54,7 @@ class NsightReader:
     name: str = "Nsight Systems export (SQLite)"
 
     def sniff(self, path: Path) -> bool:
-        """Return whether a file, or the first of a folder, is a database of Nsight Systems."""
+        """Return True if a file, or the first of a folder, is a database of Nsight Systems."""
         return any(map(_is_profile, inside(_files(path), path)[:1]))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
@@ -124,10 +124,14 @@ def _sound_steps(
         note
         for file, profile in profiles.items()
         for note in notes_of_records(
-            file, profile.impossible, [each for (of, _), each in lost.items() if of == file]
+            file,
+            profile.impossible,
+            [lost_kernels for (of, _), lost_kernels in lost.items() if of == file],
         )
     ]
-    lossy = [(owners[owner], step) for owner, each in lost.items() for step in each.steps]
+    lossy = [
+        (owners[owner], step) for owner, lost_kernels in lost.items() for step in lost_kernels.steps
+    ]
     if not lossy:
         return rows, notes
     rows, left_out = keep_common_steps(rows, lossy)
@@ -144,7 +148,7 @@ def _is_profile(file: Path) -> bool:
     if beginning(file, len(MAGIC)) != MAGIC:
         return False
     try:
-        with opened(file) as database:
+        with open_database(file) as database:
             return sum(name in database.columns for name in _MARKS) >= _FEWEST_MARKS
     except NotATrace:
         return True  # which reading says, in a sentence
@@ -152,20 +156,20 @@ def _is_profile(file: Path) -> bool:
 
 def _profiles(path: Path, how: Reading) -> tuple[dict[str, Profile], list[Note]]:
     files = _files(path)
-    found, notes = {}, []
+    profiles, notes = {}, []
     for done, file in enumerate(files, 1):
         try:
-            with opened(file, path) as database:
-                found[file.name] = profile_of(database)
+            with open_database(file, path) as database:
+                profiles[file.name] = profile_of(database)
         except NotATrace as error:
             if len(files) == 1:
                 raise
             notes.append(Note(file.name, str(error), "unreadable"))
         if how.progress:
             how.progress(done, len(files))
-    if not found:
+    if not profiles:
         raise NotATrace(f"None of {len(files)} files is a whole SQLite file: {notes[0].sentence}")
-    return found, notes
+    return profiles, notes
 
 
 def _owners(
@@ -185,11 +189,11 @@ def _owners(
     }
     file_of_rank: dict[int, str] = {}
     for (file, _), rank in owners.items():
-        earlier = file_of_rank.setdefault(rank, file)
-        if earlier != file:
+        earlier_file = file_of_rank.setdefault(rank, file)
+        if earlier_file != file:
             raise UnusableInput(
-                f"'{earlier}' and '{file}' both hold rank {rank}: leave one out, or say of which rank "
-                f"it is with --rank-of {file}=RANK."
+                f"'{earlier_file}' and '{file}' both hold rank {rank}: leave one out, or say of which "
+                f"rank it is with --rank-of {file}=RANK."
             )
     return owners
 
@@ -218,7 +222,7 @@ def _ranks_in(
     if len(devices) > 1:
         notes.append(note_ranks_of_devices(file, str(_pid(min(devices)))))
         return devices
-    raise _unknown(file, {pid: profile.processes.get(by_pid[pid], "") for pid in by_pid})
+    raise _ask_rank(file, {pid: profile.processes.get(by_pid[pid], "") for pid in by_pid})
 
 
 def _pid(process: Number) -> Number:
@@ -236,7 +240,7 @@ def _devices(rows: pl.DataFrame) -> dict[int, int]:
     return devices if len(devices) == len(pairs) == len({*devices.values()}) else {}
 
 
-def _unknown(file: str, names: Mapping[str, str]) -> UnusableInput:
+def _ask_rank(file: str, names: Mapping[str, str]) -> UnusableInput:
     """Return the question which ranks processes are; `names` are by the system's number."""
     if len(names) > 1:
         return ask_for_ranks(file, names)
@@ -249,23 +253,23 @@ def _unknown(file: str, names: Mapping[str, str]) -> UnusableInput:
 
 def _rows(profiles: Mapping[str, Profile], owners: Mapping[tuple[str, int], int]) -> pl.DataFrame:
     """Join the rows of all files, each process with its rank or null, each file with a clock."""
-    parts = []
+    frames = []
     for file, profile in profiles.items():
         ranks = {process: rank for (of, process), rank in owners.items() if of == file}
         rank = pl.col("process").replace_strict(ranks, default=None, return_dtype=pl.Int32)
-        begin = profile.begin_ns or 0
-        parts.append(
+        begin_ns = profile.begin_ns or 0
+        frames.append(
             profile.rows.with_columns(
                 rank=rank,
-                start_ns=pl.col("start_ns") + begin,
-                end_ns=pl.col("end_ns") + begin,
+                start_ns=pl.col("start_ns") + begin_ns,
+                end_ns=pl.col("end_ns") + begin_ns,
                 pid=_pid(pl.col("process")),
                 host=pl.lit(profile.host or None, pl.String),
                 clock=pl.lit(file),
                 file=pl.lit(file),
             )
         )
-    return pl.concat(parts).drop("process")
+    return pl.concat(frames).drop("process")
 
 
 def _recognition(

@@ -113,7 +113,7 @@ def profile_of(database: Database) -> Profile:
         launches,
         ranges,
     )
-    parts = {
+    count_of_sort = {
         "kernels": kernels.height,
         "copies and sets of memory": copies.height,
         "ranges of NVTX": ranges.height,
@@ -123,22 +123,22 @@ def profile_of(database: Database) -> Profile:
         [device.drop("correlation"), _host_side(ranges, kernels), calls], how="diagonal"
     )
     timed = rows.filter(pl.all_horizontal(pl.col(_TIMES).is_between(-MOST_NS, MOST_NS)))
-    whole, impossible = _sound(timed)
-    beside = {what: database.count(table) for what, table in _BESIDE}
+    sound_rows, impossible = _sound(timed)
+    count_of_unread = {sort: database.count(table) for sort, table in _BESIDE}
     return Profile(
-        rows=whole.with_columns(name=pl.col("name").fill_null("?")),
+        rows=sound_rows.with_columns(name=pl.col("name").fill_null("?")),
         ranks=_ranks_of_mpi(database)
         or ranks
         or _ranks_in_names(database)
-        or _ranks_set(database, whole),
+        or _ranks_set(database, sound_rows),
         host=_system(database, "Hostname") or "",
-        begin_ns=_first(database.table("TARGET_INFO_SESSION_START_TIME", utcEpochNs=_INT)),
-        counts={what: count for what, count in parts.items() if count},
-        left_out={what: count for what, count in (beside | marks).items() if count},
+        begin_ns=_first_positive(database.table("TARGET_INFO_SESSION_START_TIME", utcEpochNs=_INT)),
+        counts={sort: count for sort, count in count_of_sort.items() if count},
+        left_out={sort: count for sort, count in (count_of_unread | marks).items() if count},
         unusable=rows.height - timed.height,
         processes=_process_names(database),
         impossible=impossible,
-        lost_kernels=_lost_kernels(launches, device, whole),
+        lost_kernels=_lost_kernels(launches, device, sound_rows),
     )
 
 
@@ -165,15 +165,17 @@ def _lost_kernels(
     steps = rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
     return {
         process: find_lost_kernels(
-            some,
+            launches_of_process,
             device.filter(pl.col("process") == process)["correlation"].drop_nulls(),
             steps.filter(pl.col("process") == process).select("start_ns", "step").rows(),
         )
-        for (process,), some in launches.partition_by("process", as_dict=True).items()
+        for (process,), launches_of_process in launches.partition_by(
+            "process", as_dict=True
+        ).items()
     }
 
 
-def _first(table: pl.DataFrame) -> int | None:
+def _first_positive(table: pl.DataFrame) -> int | None:
     found = table.to_series().drop_nulls()
     return int(found[0]) if len(found) and 0 < found[0] < 1 << 62 else None
 
@@ -183,7 +185,7 @@ def _texts(database: Database) -> pl.DataFrame:
     return known.drop_nulls("id").unique("id", keep="first")
 
 
-def _named(table: pl.DataFrame, column: str, names: pl.DataFrame, to: str) -> pl.DataFrame:
+def _join_names(table: pl.DataFrame, column: str, names: pl.DataFrame, to: str) -> pl.DataFrame:
     """Replace numbers of texts by the texts."""
     joined = table.join(names.rename({"id": column, "value": to}), on=column, how="left")
     return joined.drop(column)
@@ -207,16 +209,16 @@ def _kernels(database: Database, names: pl.DataFrame) -> pl.DataFrame:
         start=_INT, end=_INT, deviceId=_INT, streamId=_INT, correlationId=_INT, globalPid=_INT,
         shortName=_INT,
     )  # fmt: skip
-    return _on_stream(_meant(_named(table, "shortName", names, "name"), kernels=True))
+    return _on_stream(_meant(_join_names(table, "shortName", names, "name"), kernels=True))
 
 
 def _copies(database: Database) -> pl.DataFrame:
-    wanted = {"start": _INT, "end": _INT, "deviceId": _INT, "streamId": _INT}
-    wanted |= {"correlationId": _INT, "globalPid": _INT, "bytes": _INT}
-    copied = database.table("CUPTI_ACTIVITY_KIND_MEMCPY", copyKind=_INT, **wanted)
+    schema = {"start": _INT, "end": _INT, "deviceId": _INT, "streamId": _INT}
+    schema |= {"correlationId": _INT, "globalPid": _INT, "bytes": _INT}
+    copied = database.table("CUPTI_ACTIVITY_KIND_MEMCPY", copyKind=_INT, **schema)
     sort = pl.col("copyKind").replace_strict(_COPIES, default="memcpy", return_dtype=_TEXT)
     copied = copied.with_columns(name=sort).drop("copyKind")
-    filled = database.table("CUPTI_ACTIVITY_KIND_MEMSET", **wanted).with_columns(
+    filled = database.table("CUPTI_ACTIVITY_KIND_MEMSET", **schema).with_columns(
         name=pl.lit("memset")
     )
     both = pl.concat([copied, filled], how="diagonal")
@@ -237,16 +239,19 @@ def _on_stream(table: pl.DataFrame) -> pl.DataFrame:
 
 def _meant(table: pl.DataFrame, *, kernels: bool = False) -> pl.DataFrame:
     """Add kind and operation by what names mean; others are work of a device, or the user's."""
-    found = {}
+    meaning_of_name = {}
     for name in table["name"].drop_nulls().unique():
         marked = not kernels and step_number(name) is not None
-        found[name] = ("step", None) if marked else (kernel_meaning if kernels else meaning)(name)
+        meaning_of_name[name] = (
+            ("step", None) if marked else (kernel_meaning if kernels else meaning)(name)
+        )
     rows = [
-        (name, *(known or ("device" if kernels else "user", None))) for name, known in found.items()
+        (name, *(meanings or ("device" if kernels else "user", None)))
+        for name, meanings in meaning_of_name.items()
     ]
-    known = pl.DataFrame(rows, schema={"name": _TEXT, "kind": _TEXT, "op": _TEXT}, orient="row")
+    meanings = pl.DataFrame(rows, schema={"name": _TEXT, "kind": _TEXT, "op": _TEXT}, orient="row")
     rest = pl.lit("device" if kernels else "user")
-    return table.join(known, on="name", how="left").with_columns(pl.col("kind").fill_null(rest))
+    return table.join(meanings, on="name", how="left").with_columns(pl.col("kind").fill_null(rest))
 
 
 def _ranges(
@@ -256,7 +261,7 @@ def _ranges(
     table = database.table(
         "NVTX_EVENTS", start=_INT, end=_INT, eventType=_INT, text=_TEXT, textId=_INT, globalTid=_INT
     )
-    table = _named(table, "textId", names, "registered")
+    table = _join_names(table, "textId", names, "registered")
     table = table.with_columns(
         name=pl.coalesce("text", "registered"), process=_process("globalTid")
     )
@@ -266,10 +271,10 @@ def _ranges(
         if rank is not None and process is not None:
             ranks[process] = rank
     is_range = pl.col("eventType").is_in(_RANGES).fill_null(value=False)
-    found = _meant(table.filter(is_range))
-    numbers = {name: step_number(name) for name in found["name"].drop_nulls().unique()}
+    named_ranges = _meant(table.filter(is_range))
+    numbers = {name: step_number(name) for name in named_ranges["name"].drop_nulls().unique()}
     step = pl.col("name").replace_strict(numbers, default=None, return_dtype=pl.Int32)
-    ranges = found.select(
+    ranges = named_ranges.select(
         "process", "kind", "op", "name",
         start_ns="start", end_ns="end", thread=_thread("globalTid"), globalTid="globalTid",
         step=pl.when(pl.col("kind") == "step").then(step),
@@ -308,18 +313,18 @@ def _launches(database: Database, names: pl.DataFrame) -> pl.DataFrame:
         correlation="correlationId",
     )
     first = calls.unique(["process", "correlation"], keep="first", maintain_order=True)
-    return _named(first, "nameId", names, "name")
+    return _join_names(first, "nameId", names, "name")
 
 
 def _by_launch(device: pl.DataFrame, launches: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
     """Give work of a device the phase of the range in which it was launched, and when that was."""
     phases = ranges.filter(pl.col("kind").is_in(_PHASES[:-1])).drop_nulls(["start_ns", "end_ns"])
-    inside = launches.sort("issued_ns").join_asof(
+    launches_in_ranges = launches.sort("issued_ns").join_asof(
         phases.sort("start_ns").select("globalTid", "start_ns", "end_ns", phase="kind"),
         left_on="issued_ns", right_on="start_ns", by="globalTid", check_sortedness=False,
     )  # fmt: skip
     phase = pl.when(pl.col("issued_ns") <= pl.col("end_ns")).then("phase")
-    known = inside.select("process", "correlation", "issued_ns", phase=phase)
+    known = launches_in_ranges.select("process", "correlation", "issued_ns", phase=phase)
     joined = device.join(known, on=["process", "correlation"], how="left", maintain_order="left")
     computed = pl.col("phase").is_in(("forward", "backprop", "update")) & (
         pl.col("kind") == "device"
@@ -330,13 +335,13 @@ def _by_launch(device: pl.DataFrame, launches: pl.DataFrame, ranges: pl.DataFram
 
 def _mpi(database: Database, names: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of MPI, where Nsight recorded them by tables of their own."""
-    parts = []
+    frames = []
     for table in _MPI:
         calls = database.table(
             table, start=_INT, end=_INT, globalTid=_INT, textId=_INT, size=_INT, remoteRank=_INT
         )
-        parts.append(_named(calls, "textId", names, "name"))
-    calls = _meant(pl.concat(parts))
+        frames.append(_join_names(calls, "textId", names, "name"))
+    calls = _meant(pl.concat(frames))
     return calls.select(
         "kind", "op", "name",
         process=_process("globalTid"), start_ns="start", end_ns="end", thread=_thread("globalTid"),

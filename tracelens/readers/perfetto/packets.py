@@ -121,7 +121,7 @@ _FIELDS: Final = frozenset({6, 8, 10, 11, 12, 13, 33, 35, 36, 41, 42, 43, 44, 50
 
 
 def is_perfetto(path: Path) -> bool:
-    """Return whether a file begins with a packet, whose first field is one that packets have."""
+    """Return True if a file begins with packets."""
     content = beginning(path, _BEGIN_BYTES)
     if content.startswith(_GZIP):
         try:
@@ -141,7 +141,7 @@ def is_perfetto(path: Path) -> bool:
 
 
 def _may_be_packet(content: bytes, *, whole: bool) -> bool:
-    """Return whether bytes are fields, of which some are such as packets have; text hardly is."""
+    """Return True if bytes are fields and some are fields of packets; text hardly ever is."""
     place, known = 0, not content
     while place < len(content):
         tag, place = varint(content, place)

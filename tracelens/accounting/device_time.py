@@ -109,11 +109,11 @@ class DeviceTime:
         return 1 - self.exposed_ns / self.communication_ns
 
 
-def device_time(trace: Trace) -> list[DeviceTime]:
-    """Return the time of devices by rank, of all ranks that have any."""
+def device_time(trace: Trace, timed: pl.DataFrame | None = None) -> list[DeviceTime]:
+    """Return the time of devices by rank; `timed` are the `timed_spans`, if the caller has them."""
     ranks = dict(trace.processes.select("process", "rank").iter_rows())
     times = []
-    for process, work in device_work(trace).items():
+    for process, work in device_work(trace, timed).items():
         compute, both, busy = (
             part.within(work.windows) for part in (work.compute, work.both, work.busy)
         )
@@ -130,11 +130,14 @@ def device_time(trace: Trace) -> list[DeviceTime]:
     return times
 
 
-def device_work(trace: Trace) -> dict[int, Work]:
-    """Return what devices did in the steps of each process that has one, or in all of its time."""
+def device_work(trace: Trace, timed: pl.DataFrame | None = None) -> dict[int, Work]:
+    """Return what devices did in the steps of each process that has one, or in all of its time.
+
+    `timed` are the `timed_spans`, if the caller has them.
+    """
     communicates = pl.col("kind") == "reduction"
     moves = pl.col("name").cast(pl.String).str.contains(_MEMORY).fill_null(value=False)
-    timed = timed_spans(trace).with_columns(
+    timed = (timed_spans(trace) if timed is None else timed).with_columns(
         communicates=communicates, computes=~communicates & ~moves
     )
     steps = trace.steps.select("process", start="start_ns", end="end_ns")

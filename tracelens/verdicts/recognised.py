@@ -27,15 +27,16 @@ __all__ = ["facts_of", "gaps_of"]
 def facts_of(trace: Trace) -> list[tuple[str, str]]:
     """Return what was recognised, as pairs of a subject and what there is of it."""
     found = trace.recognition.found if trace.recognition else ()
+    counts, timed = _count_spans(trace), timed_spans(trace)
     return [
         *found,
         ("ranks", _ranks(trace)),
         ("groups", _groups(trace)),
         ("steps", _steps(trace)),
-        ("collectives", _collectives(trace)),
-        ("phases", _phases(trace)),
-        ("streams", _streams(trace)),
-        *(("device", text) for text in _devices(trace)),
+        ("collectives", _collectives(trace, counts)),
+        ("phases", _phases(counts)),
+        ("streams", _streams(trace, timed)),
+        *(("device", text) for text in _devices(trace, timed)),
     ]
 
 
@@ -95,35 +96,43 @@ def _steps(trace: Trace) -> str:
     return f"{a_rank} a rank ({fmt.steps(first, last)})"
 
 
-def _collectives(trace: Trace) -> str:
-    op = pl.col("op").cast(pl.String)
-    calls = trace.spans.filter(pl.col("kind") == "reduction").select(op, "bytes").collect()
+def _count_spans(trace: Trace) -> pl.DataFrame:
+    """Return how many spans of each `kind` and `op` there are, and how large those are that say it.
+
+    Sums of sizes are fractions: those of a run may exceed 64 bits.
+    """
+    spans = trace.spans.select(
+        pl.col("kind", "op").cast(pl.String), pl.col("bytes").cast(pl.Float64)
+    )
+    counts = spans.group_by("kind", "op").agg(
+        pl.len().alias("spans"), sized=pl.col("bytes").count(), size=pl.col("bytes").sum()
+    )
+    return counts.sort(["spans", "op"], descending=[True, False]).collect()
+
+
+def _collectives(trace: Trace, counts: pl.DataFrame) -> str:
+    calls = counts.filter(pl.col("kind") == "reduction")
     if calls.is_empty():
         return "none"
-    counts = calls.with_columns(op.fill_null("of unknown operation"))["op"].value_counts(sort=True)
-    listed = ", ".join(f"{count:,} {name}" for name, count in counts.rows())
-    sizes = calls["bytes"]
-    known = "no sizes" if not sizes.count() else fmt.size(float(sizes.sum()))
-    if 0 < sizes.count() < len(sizes):
-        known += f" in the {sizes.count():,} whose size is known"
+    op = pl.col("op").fill_null("of unknown operation")
+    listed = ", ".join(f"{count:,} {name}" for name, count in calls.select(op, "spans").rows())
+    sized = calls["sized"].sum()
+    known = fmt.size(float(calls["size"].sum())) if sized else "no sizes"
+    if 0 < sized < calls["spans"].sum():
+        known += f" in the {sized:,} whose size is known"
     matched = sum(grid.start_ns.shape[0] for grid in trace.calls)
     several = trace.workers.height > 1 and calls["op"].is_in(list(COLLECTIVES)).any()
     ties = f"; {fmt.count(matched, 'call')} matched between ranks" if several else ""
     return f"{listed}; {known}{ties}"
 
 
-def _phases(trace: Trace) -> str:
-    kinds = trace.spans.select(pl.col("kind").cast(pl.String)).collect()["kind"]
-    counts = dict(kinds.value_counts().rows())
-    return ", ".join(fmt.phase(kind) for kind in OWN_KINDS if counts.get(kind)) or "none"
+def _phases(counts: pl.DataFrame) -> str:
+    kinds = set(counts["kind"])
+    return ", ".join(fmt.phase(kind) for kind in OWN_KINDS if kind in kinds) or "none"
 
 
-def _streams(trace: Trace) -> str:
-    there = (
-        timed_spans(trace)
-        .group_by("process", "thread")
-        .agg(reduces=(pl.col("kind") == "reduction").mean())
-    )
+def _streams(trace: Trace, timed: pl.DataFrame) -> str:
+    there = timed.group_by("process", "thread").agg(reduces=(pl.col("kind") == "reduction").mean())
     if there.is_empty():
         return "none: no device is recorded"
     named = there.join(trace.threads, on=["process", "thread"]).group_by("name").agg(
@@ -137,9 +146,9 @@ def _streams(trace: Trace) -> str:
     return ", ".join([*shown, *more])
 
 
-def _devices(trace: Trace) -> list[str]:
+def _devices(trace: Trace, timed: pl.DataFrame) -> list[str]:
     """Return how busy devices were: of each rank, or of the least and the most busy one."""
-    every = sorted(device_time(trace), key=lambda one: one.busy_ns / max(one.whole_ns, 1))
+    every = sorted(device_time(trace, timed), key=lambda one: one.busy_ns / max(one.whole_ns, 1))
     chosen = every if len(every) < 3 else [every[0], every[-1]]
     return [_device(one) for one in chosen]
 

@@ -191,8 +191,8 @@ def test_rows_without_times_are_counted(tmp_path: Path) -> None:
 
 
 def test_two_files_of_one_rank_are_refused(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        training(1, steps=3).write(tmp_path / f"{name}.sqlite")
+    for name, steps in (("a", 3), ("b", 4)):
+        training(1, steps=steps).write(tmp_path / f"{name}.sqlite")
     with pytest.raises(UnusableInput, match=r"'a\.sqlite' and 'b\.sqlite' both hold rank 1"):
         NsightReader().read(tmp_path)
 

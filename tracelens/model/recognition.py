@@ -18,7 +18,8 @@ class Gap:
     `missing` is a clause on what there is not, such as "no step is marked". `unknown` completes "not
     known: ", such as "which rank is slow". `advice` is a sentence on what to record, or tell, next
     time. Of a run with a `decisive` gap it is never said that it is healthy: its verdict is inconclusive
-    unless a fault was found. `hides_waits`: what waits for other ranks is in spans of something else.
+    unless a fault was found, and also then if the gap `voids_faults`, as what is missing looks like one.
+    `hides_waits`: what waits for other ranks is in spans of something else.
     """
 
     missing: str
@@ -26,6 +27,7 @@ class Gap:
     advice: str
     decisive: bool = True
     hides_waits: bool = False
+    voids_faults: bool = False
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,13 @@ def gaps_of_records(
         )
     lossy = [lost_kernels for lost_kernels in lost if lost_kernels.count]
     if lossy:
+        is_lost_everywhere = any(lost_kernels.everywhere for lost_kernels in lossy)
         yield Gap(
             max(lossy, key=lambda lost_kernels: lost_kernels.share).text,
             "what devices did where kernels are lost",
             "Profile fewer steps at once, so that the profiler's buffer holds all kernels.",
-            decisive=any(lost_kernels.everywhere for lost_kernels in lossy),
+            decisive=is_lost_everywhere,
+            voids_faults=is_lost_everywhere,
         )
 
 

@@ -101,7 +101,8 @@ def conclude(
     gaps = [gap for gap in every if gap.decisive]
     limiting = (fault for fault in faults if not KINDS[fault.kind].ends_job)
     stopped = any(KINDS[fault.kind].ends_job for fault in faults)
-    if gaps and not stopped and all(KINDS[fault.kind].group == "trace" for fault in limiting):
+    no_rank_is_accused = all(KINDS[fault.kind].group == "trace" for fault in limiting)
+    if not stopped and (any(gap.voids_faults for gap in gaps) or (gaps and no_rank_is_accused)):
         return _open(trace, gaps, scope)
     if faults:
         worst = max(faults, key=lambda one: (KINDS[one.kind].ends_job, one.saving or 0.0))

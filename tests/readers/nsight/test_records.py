@@ -74,7 +74,9 @@ def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
     """The longest stretch of whole steps is."""
     delete = f"delete from CUPTI_ACTIVITY_KIND_KERNEL where start between {300 * MS} and {359 * MS}"  # noqa: S608 - ours
     report = analyzed(tmp_path, delete)
-    assert "6 of 120 launches (5.0 %) have no kernel, most in steps 10\N{EN DASH}11" in sentences(report)
+    assert "6 of 120 launches (5.0 %) have no kernel, most in steps 10\N{EN DASH}11" in sentences(
+        report
+    )
     assert "steps 12\N{EN DASH}39, which all did, are judged" in sentences(report)
 
 

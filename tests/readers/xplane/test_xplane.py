@@ -145,7 +145,9 @@ def sentences(trace: tl.Trace) -> str:
 def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
     content = with_launches(xplane.training(40), lambda number: number in range(21, 25))
     trace = tl.open(xplane.write(tmp_path / "node0.xplane.pb", content))
-    assert "4 of 80 launches (5.0 %) have no kernel, most in steps 10\N{EN DASH}11" in sentences(trace)
+    assert "4 of 80 launches (5.0 %) have no kernel, most in steps 10\N{EN DASH}11" in sentences(
+        trace
+    )
     assert trace.steps["step"].to_list() == list(range(12, 40))
 
 

@@ -49,7 +49,7 @@ MANY_RANKS: Final = 4096
 MOST_SPANS: Final = 6_000_000  # of the run with many ranks
 LOOK_EVERY_S: Final = 0.05
 SCRIPT: Final = "tests/benchmarks/dashboard.py"
-PAGE: Final = "dashboard.md"
+PAGE: Final = "dashboard-costs.md"
 
 
 def main() -> int:
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, nargs="*", default=[512, MANY_RANKS])
     parser.add_argument("--looks", type=int, default=LOOKS, help="windows of each width")
     parser.add_argument("--keep", type=Path, help="folder for the runs, which stay and serve again")
-    parser.add_argument("--publish", action="store_true", help="write docs/dashboard.md")
+    parser.add_argument("--publish", action="store_true", help="write docs/dashboard-costs.md")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     given = parse_quick(parser, spans=20_000, ranks=[8], looks=1)
     if given.part:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 GOAL_S: Final = 2.0
-PAGE: Final = "dashboard.md"
+PAGE: Final = "dashboard-costs.md"
 SCRIPT: Final = "tests/benchmarks/live.py"
 PATIENCE_MS: Final = 120_000
 APART_S: Final = 2.0  # between two steps, at most

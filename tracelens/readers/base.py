@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
 
-_LONGEST: Final = 60  # of a word in a sentence
+MAX_CHARACTERS_QUOTED: Final = 60  # characters of a text in a sentence: more are cut off [policy]
 
 Progress = Callable[[int, int], None]  # (done, total), in processes or files
 
@@ -47,10 +47,10 @@ class Reader(Protocol):
     def name(self) -> str:
         """Name the format in a few words."""
 
-    def sniff(self, path: Path) -> bool:
-        """Return whether `path` looks like this format, without reading much of it."""
+    def sniff(self, path: Path, /) -> bool:
+        """Return True if `path` looks like this format, without reading much of it."""
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+    def read(self, path: Path, options: Reading = SIMPLY, /) -> Trace:
         """Read it; parts that cannot be read become notes, and the rest is read all the same.
 
         Raises:
@@ -60,4 +60,5 @@ class Reader(Protocol):
 
 def quoted(text: str) -> str:
     """Return a text in quotes; what is not printed as itself is escaped."""
-    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+    is_short = len(text) <= MAX_CHARACTERS_QUOTED
+    return repr(text if is_short else f"{text[:MAX_CHARACTERS_QUOTED]}...")

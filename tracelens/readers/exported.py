@@ -1,4 +1,4 @@
-"""What readers of our own exports have in common: facts of a run that stand beside its events."""
+"""Facts of a run that our own exports say beside its events, and that their readers have in common."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["ExportedFile", "as_recorded", "ranks_in"]
-
 _MOST_THREADS: Final = 2**16 - 1  # the highest number of a thread [definition]
 
 
@@ -27,51 +25,53 @@ _MOST_THREADS: Final = 2**16 - 1  # the highest number of a thread [definition]
 class ExportedFile(ReadFile):
     """What an export holds beside its rows.
 
-    `members` are the ranks of communicators, `threads` names by role, rank and number, `sentences` the
-    notes. Times of ranks compare to within `window_ns`; dates are `offset_ns` later than times of the
-    run.
+    `threads` are names by role, rank and number, `sentences` the notes. Times of ranks compare to
+    within `window_ns`; dates are `offset_ns` later than times of the run.
     """
 
-    members: dict[str, list[int]] = field(default_factory=dict)
     threads: dict[tuple[str, int, int], str] = field(default_factory=dict)
     sentences: list[str] = field(default_factory=list)
     window_ns: int = 0
     offset_ns: int = 0
 
 
-def ranks_in(listed: object) -> list[int]:
-    """Return the ranks in a list, empty if it is none."""
-    numbers = listed if isinstance(listed, list) else []
+def ranks_in(value: object) -> list[int]:
+    """Return the ranks in a list; none for anything else."""
+    numbers = value if isinstance(value, list) else []
     return [rank for rank in numbers if isinstance(rank, int) and 0 <= rank < MOST_RANKS]
 
 
-def as_recorded(trace: Trace, found: Collection[ExportedFile]) -> Trace:
+def common_clock(window_ns: int) -> pl.DataFrame:
+    """Return the clock reading that times of ranks compare to within `window_ns`; none if it is 0."""
+    reading = {"process": 0, "method": "common", "monotonic_ns": 0, "window_ns": window_ns}
+    return pl.DataFrame([reading] if window_ns else [], schema=CLOCK_COLUMNS)
+
+
+def as_recorded(trace: Trace, exports: Collection[ExportedFile]) -> Trace:
     """Add what exports say of the run; nothing of a recording of ours has to be recognised."""
-    window_ns = max(file.window_ns for file in found)
-    common = {"process": 0, "method": "common", "monotonic_ns": 0, "window_ns": window_ns}
-    reading = pl.DataFrame([common] if window_ns else [], schema=CLOCK_COLUMNS)
-    later_ns = max(file.offset_ns for file in found)
-    dates = wall_clocks(trace.processes, dates=later_ns > 0).with_columns(
-        pl.col("wall_ns") + later_ns
+    offset_ns = max(file.offset_ns for file in exports)
+    dates = wall_clocks(trace.processes, dates=offset_ns > 0).with_columns(
+        pl.col("wall_ns") + offset_ns
     )
-    named = pl.DataFrame(
+    names = pl.DataFrame(
         [
-            (*place, name)
-            for file in found
-            for place, name in file.threads.items()
-            if 0 <= place[-1] <= _MOST_THREADS
+            (*thread, name)
+            for file in exports
+            for thread, name in file.threads.items()
+            if 0 <= thread[-1] <= _MOST_THREADS
         ],
-        schema={"role": pl.String, "rank": pl.Int32, "thread": pl.UInt16, "called": pl.String},
+        schema={"role": pl.String, "rank": pl.Int32, "thread": pl.UInt16, "exported": pl.String},
         orient="row",
         strict=False,
     ).unique(["role", "rank", "thread"])
     owners = trace.processes.select("process", "role", "rank")
     threads = trace.threads.join(owners, on="process", how="left", maintain_order="left").join(
-        named, on=["role", "rank", "thread"], how="left", maintain_order="left"
+        names, on=["role", "rank", "thread"], how="left", maintain_order="left"
     )
+    sentences = (sentence for file in exports for sentence in file.sentences)
     return trace.with_(
-        clocks=pl.concat([dates, reading]),
-        threads=threads.with_columns(name=pl.coalesce("called", "name")).select(*THREAD_COLUMNS),
-        notes=(*trace.notes, *(Note("", s, "chosen") for file in found for s in file.sentences)),
+        clocks=pl.concat([dates, common_clock(max(file.window_ns for file in exports))]),
+        threads=threads.with_columns(name=pl.coalesce("exported", "name")).select(*THREAD_COLUMNS),
+        notes=(*trace.notes, *(Note("", sentence, "chosen") for sentence in sentences)),
         recognition=None,
     )

@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.model.recognition import Recognition
 from tracelens.model.trace import EVENT_COLUMNS
-from tracelens.readers import files
-from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import EventStream, begin_of_events
 from tracelens.readers.exported import ExportedFile, as_recorded, ranks_in
-from tracelens.readers.gathered import MOST_NS
+from tracelens.readers.files import FileSet, FilesReader
+from tracelens.readers.json_values import as_count, as_object, us_as_ns
 from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.vocabulary import FACTS, KINDS, MOST_RANKS, ROLES
 
@@ -31,12 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ExportedEventsReader", "is_exported"]
 
-_SUFFIXES: Final = (".json", ".json.gz")
-_FORMAT: Final = "trace events that TraceLens exported"
 _MARK: Final = re.compile(rb'^\{"displayTimeUnit":"ns","otherData":\{"written by": "TraceLens"')
 _NAMED: Final = re.compile(r"^(rank|PS) (\d{1,7}) \((.*)\)$", re.DOTALL)
 _TRACK: Final = re.compile(r" \(\d+\)$")  # of several for one thread
-_US: Final = 1_000
 _WORDS: Final = ("kind", "op", "name", "communicator", "algorithm", "status", "type", "thread")
 _PROCESS_WORDS: Final = ("role", "host", "clock")
 _NUMBERS: Final = (
@@ -76,7 +71,7 @@ def events_of(path: Path) -> Exported:
             for name, cells in columns.items() if row else ():
                 cells.append(row.get(name))
         refuse_beyond("rows", len(columns["pid"]))
-    export.streamed(stream)
+    export.take_damage(stream)
     _learn(stream.facts, export)
     export.rows, export.says_ranks = _frame(columns, export, stream.facts), True
     return export
@@ -88,7 +83,7 @@ def _row(event: Event | object, export: Exported) -> dict[str, Any]:
         export.unusable += 1
         return {}
     phase, our_facts, args = _text(event.get("ph")), event.get("tracelens"), event.get("args")
-    pid, args = _whole(event.get("pid")), args if isinstance(args, dict) else {}
+    pid, args = as_count(event.get("pid")), args if isinstance(args, dict) else {}
     if phase == "M":
         _name(event, args, pid, export)
     if phase in _DRAWN or not isinstance(our_facts, dict) or "again" in our_facts:
@@ -99,19 +94,19 @@ def _row(event: Event | object, export: Exported) -> dict[str, Any]:
         )
         export.left_out[_DRAWN.get(phase or "", sort)] += 1
         return {}
-    start, length = _ns(event.get("ts")), _ns(event.get("dur"))
+    start, length = us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
     name = _text(event.get("name"))
     if pid is None or start is None or name is None or phase not in {"X", "B", "i", "C"}:
         export.unusable += 1
         return {}
-    thread = _whole(our_facts.get("thread"))
-    track = _whole(event.get("tid"))
+    thread = as_count(our_facts.get("thread"))
+    track = as_count(event.get("tid"))
     if thread is not None and track is not None and (pid, track) in export.tracks:
         export.threads.setdefault(("", pid, thread), export.tracks[pid, track])
     value = args.get("value") if phase == "C" else None
     facts = {} if phase == "C" else args
     return {
-        **{name: _whole(our_facts.get(name, facts.get(name))) for name in _NUMBERS},
+        **{name: as_count(our_facts.get(name, facts.get(name))) for name in _NUMBERS},
         **{name: _text(facts.get(name)) for name in _WORDS},
         "pid": pid,
         "start_ns": start,
@@ -126,7 +121,7 @@ def _row(event: Event | object, export: Exported) -> dict[str, Any]:
 
 def _name(event: Event, args: dict[str, Any], pid: int | None, export: Exported) -> None:
     """Take the name of a process, which says a rank, or of a track."""
-    name, track = _text(args.get("name")), _whole(event.get("tid"))
+    name, track = _text(args.get("name")), as_count(event.get("tid"))
     if name is None or pid is None:
         return
     if event.get("name") == "process_name" and (match := _NAMED.match(name)):
@@ -138,14 +133,12 @@ def _name(event: Event, args: dict[str, Any], pid: int | None, export: Exported)
 
 def _learn(facts: dict[str, Any], export: Exported) -> None:
     """Take what the head of the file says of the run, as far as it says it."""
-    other = facts.get("otherData")
-    other = other if isinstance(other, dict) else {}
-    our_facts = other.get("tracelens")
-    our_facts = our_facts if isinstance(our_facts, dict) else {}
+    other = as_object(facts.get("otherData"))
+    our_facts = as_object(other.get("tracelens"))
     if (notes := _text(other.get("notes"))) is not None:
         export.sentences.append(notes)
     export.window_ns, export.offset_ns = (
-        _whole(our_facts.get(n)) or 0 for n in ("window_ns", "offset_ns")
+        as_count(our_facts.get(n)) or 0 for n in ("window_ns", "offset_ns")
     )
     groups = our_facts.get("communicators")
     for name, ranks in groups.items() if isinstance(groups, dict) else ():
@@ -154,11 +147,11 @@ def _learn(facts: dict[str, Any], export: Exported) -> None:
     for process in listed if isinstance(listed, list) else ():
         if (
             isinstance(process, dict)
-            and (pid := _whole(process.get("process"))) in export.processes
+            and (pid := as_count(process.get("process"))) in export.processes
         ):
             export.processes[pid or 0] |= {
                 "clock": _text(process.get("clock_domain")),
-                **{name: _whole(process.get(name)) for name in ("world", "shard", "pid")},
+                **{name: as_count(process.get(name)) for name in ("world", "shard", "pid")},
             }
     export.threads = {
         (process["role"], process["rank"], thread): name
@@ -211,46 +204,21 @@ def _frame(columns: dict[str, list[Any]], export: Exported, facts: dict[str, Any
 
 
 def _origin_ns(facts: dict[str, Any]) -> int:
-    other = facts.get("otherData")
-    known = other.get("tracelens") if isinstance(other, dict) else None
-    return (_whole(known.get("origin_ns")) or 0) if isinstance(known, dict) else 0
+    our_facts = as_object(as_object(facts.get("otherData")).get("tracelens"))
+    return as_count(our_facts.get("origin_ns")) or 0
 
 
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) and value else None
 
 
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value < 1 << 63 else None
-
-
-def _ns(value: object) -> int | None:
-    """Return microseconds as nanoseconds; None if they are none, or beyond all times."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return round(value * _US) if -MOST_NS < value * _US < MOST_NS else None
-
-
-@dataclass(frozen=True)
-class ExportedEventsReader:
+class ExportedEventsReader(FilesReader[Exported]):
     """Reads a file that `tracelens convert --to perfetto` or the dashboard wrote."""
 
-    name: str = _FORMAT
+    name = "trace events that TraceLens exported"
+    is_format = staticmethod(is_exported)
+    read_file = staticmethod(events_of)
 
-    def sniff(self, path: Path) -> bool:
-        """Return whether it is a file that begins as our export does."""
-        return path.is_file() and is_exported(path)
-
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
-        """Read the file.
-
-        Raises:
-            NotATrace: it cannot be read.
-            EmptyTrace: there is no event in it.
-        """
-        exports, notes = files.each_read(path, [path], events_of, how)
-        members = exports[path.name].members
-        trace = files.joined(path, exports, {}, notes, Recognition(_FORMAT), members=members)
-        return as_recorded(trace, exports.values())
+    def complete(self, trace: Trace, run: FileSet[Exported]) -> Trace:
+        """Add what the head of the file says of the run."""
+        return as_recorded(trace, run.contents.values())

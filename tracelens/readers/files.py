@@ -1,61 +1,51 @@
-"""Files of other tools that do not say their rank: which there are, and which rank each is of.
+"""Files that other tools wrote, one or several a rank: how they are found, ranked and joined.
 
-A file alone is shown as rank 0 of an unknown world; of several the user says it. A damaged file becomes
-a note where there are others.
+A file that does not say its rank is shown as rank 0 of an unknown world, if it is alone; of several the
+user says it. A damaged file becomes a note where there are others.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 import polars as pl
 
+from tracelens.caching import cached_property
 from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
 from tracelens.model import fmt
 from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
+from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.rules import lacking
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tracelens.model.trace import Trace
-    from tracelens.readers.base import Reading
-    from tracelens.readers.event_stream import EventStream
 
-__all__ = [
-    "RANK_UNKNOWN",
-    "ReadFile",
-    "called",
-    "cut_off",
-    "each_read",
-    "joined",
-    "note_assumed_rank",
-    "note_ranks_of_devices",
-    "one_a_rank",
-    "python_alone",
-    "ranks_given",
-    "ranks_unknown",
-    "recognized",
-    "sniffed",
-]
-
-Found = TypeVar("Found")
 RANK_UNKNOWN: Final = Gap(
     "the file does not say of which rank it is",
     "what other ranks did, and which one is slow",
     "Give the files of all processes, each with --rank-of FILE=RANK.",
     decisive=False,
 )
-_SHOWN: Final = 3
-_LISTED: Final = 12
-_SNIFFED: Final = 8  # files of a folder; the first may be damaged
+MAX_FILES_NAMED: Final = 3  # files: more are counted in the sentence that asks for ranks [policy]
+MAX_SORTS_LISTED: Final = 12  # sorts of events: more are not listed [policy]
+MAX_FILES_SNIFFED: Final = 8  # files of a folder: the first may be damaged [policy]
+
+
+class Damaged(Protocol):
+    """A source of events that may be damaged: `lost` could not be parsed, `cut`: its end is missing."""
+
+    lost: int
+    cut: bool
+    damage: str
 
 
 @dataclass(eq=False)
@@ -65,7 +55,7 @@ class ReadFile:
     `sorts` counts events by what the format calls them, `left_out` those that are no row of ours by what
     they are. `unusable` have no name or no time that there can be, `lost` cannot be parsed. `cut`: the
     file ends before its list of events does, for the reason in `damage`. `says_ranks`: it does, in a
-    column `rank` of its rows.
+    column `rank` of its rows. `members` are the ranks of communicators, by name.
     """
 
     rows: pl.DataFrame = field(default_factory=pl.DataFrame)
@@ -76,19 +66,142 @@ class ReadFile:
     cut: bool = False
     damage: str = ""
     says_ranks: bool = False
+    members: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def events(self) -> int:
-        """How many were read, rows or not."""
+        """Number of events that were read, rows or not."""
         return self.rows.height + self.unusable + sum(self.left_out.values())
 
-    def streamed(self, stream: EventStream) -> None:
-        """Take from a stream that was read to its end what of it could not be."""
-        self.lost, self.cut, self.damage = stream.lost, stream.cut, stream.damage
+    @property
+    def process_count(self) -> int:
+        """Number of processes that recorded the file, as far as it says so."""
+        return 1
+
+    def take_damage(self, source: Damaged) -> None:
+        """Take what could not be read of a source that was read to its end."""
+        self.lost, self.cut, self.damage = source.lost, source.cut, source.damage
 
 
-def called(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """Return a file, or the files of a folder whose names end so."""
+Content = TypeVar("Content", bound=ReadFile)
+
+
+@dataclass(frozen=True, eq=False)
+class FileSet(Generic[Content]):
+    """The files of a run by name, and the ranks of those files that do not say theirs."""
+
+    contents: Mapping[str, Content]
+    ranks: Mapping[str, int]
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """Rows of all files."""
+        return pl.concat((file.rows for file in self.contents.values()), how="diagonal")
+
+    @cached_property
+    def kinds(self) -> set[str]:
+        """Kinds of all rows."""
+        has_rows = "kind" in self.rows.columns
+        return set(self.rows["kind"].unique().cast(pl.String)) if has_rows else set()
+
+
+class FilesReader(Generic[Content]):
+    """Base of readers of files that other tools wrote.
+
+    A subclass says what it reads by `name`, and in sentences on a run by `format`, if that is another
+    word; `suffixes` are ends of the names of files that are looked for in a folder, the surest first.
+    Without any, only single files are read. `why_no_rank` is why several files need ranks from the
+    user, `advice_if_cut` is how to get a whole file.
+    """
+
+    name: str = ""
+    format: str = ""
+    suffixes: tuple[str, ...] = ()
+    why_no_rank: str = ""
+    advice_if_cut: str = ""
+    has_one_file_per_rank: bool = False
+
+    def is_format(self, file: Path, /) -> bool:
+        """Return True if a file is of the format, by its begin."""
+        raise NotImplementedError
+
+    def read_file(self, file: Path, /) -> Content:
+        """Read one file.
+
+        Raises:
+            NotATrace: it is not of the format, damaged, or larger than it may be.
+            MissingExtra: the library for it is not installed.
+            OSError: it cannot be read.
+        """
+        raise NotImplementedError
+
+    def rank_parts(
+        self, contents: Mapping[str, Content], given_ranks: Mapping[str, int], /
+    ) -> None:
+        """Give the rows of files with several processes their ranks, as files and user say them."""
+
+    def facts(self, run: FileSet[Content]) -> Iterable[tuple[str, str]]:  # noqa: ARG002
+        """Return facts on a run that its trace does not show, as name and value."""
+        return ()
+
+    def severe_gaps(self, run: FileSet[Content]) -> Iterable[Gap]:  # noqa: ARG002
+        """Return gaps that weigh more than a rank that is not known."""
+        return ()
+
+    def gaps(self, run: FileSet[Content]) -> Iterable[Gap]:  # noqa: ARG002
+        """Return what the files of a run do not hold."""
+        return ()
+
+    def complete(self, trace: Trace, run: FileSet[Content]) -> Trace:  # noqa: ARG002
+        """Add to a trace what its rows do not hold."""
+        return trace
+
+    def sniff(self, path: Path) -> bool:
+        """Return True if a file, or one of the first of a folder, is of the format."""
+        files = list_files(path, self.suffixes)
+        if path.is_dir():
+            files = [f for suffix in self.suffixes for f in files if f.name.endswith(suffix)]
+        return any(map(self.is_format, inside(files[:MAX_FILES_SNIFFED], path)))
+
+    def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
+        """Read a file, or all files of a folder; one that cannot be read is noted, if there are others.
+
+        Raises:
+            MissingExtra: the library for the format is not installed.
+            NotATrace: no file can be read.
+            EmptyTrace: no event in them lasts.
+            UnusableInput: the rank of a file is not known.
+        """
+        files = list_files(path, self.suffixes)
+        contents, notes = read_each(path, files, self.read_file, options)
+        return self.join(path, contents, notes, options.rank_of)
+
+    def join(
+        self,
+        path: Path,
+        contents: Mapping[str, Content],
+        notes: Sequence[Note],
+        given_ranks: Mapping[str, int],
+    ) -> Trace:
+        """Join the files of a run into a trace; `given_ranks` are those that the user gives, by name."""
+        self.rank_parts(contents, given_ranks)
+        alone = all(file.process_count <= 1 for file in contents.values())
+        ranks = assign_ranks(contents, given_ranks, self.why_no_rank, alone=alone)
+        if self.has_one_file_per_rank:
+            check_one_file_per_rank(ranks)
+        run = FileSet(contents, ranks)
+        gaps = [
+            *(gap_of_cut_files(contents, self.advice_if_cut) if self.advice_if_cut else ()),
+            *self.severe_gaps(run),
+            *gap_of_ranks(contents, given_ranks),
+            *self.gaps(run),
+        ]
+        recognition = recognize(self.format or self.name, contents, gaps, self.facts(run))
+        return self.complete(join_files(path, contents, ranks, notes, recognition), run)
+
+
+def list_files(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Return a file, or the files of a folder whose names end in one of `suffixes`, by name."""
     if not path.is_dir():
         return [path]
     return sorted(
@@ -96,57 +209,55 @@ def called(path: Path, suffixes: tuple[str, ...]) -> list[Path]:
     )
 
 
-def each_read(
-    path: Path, files: Sequence[Path], read: Callable[[Path], Found], how: Reading
-) -> tuple[dict[str, Found], list[Note]]:
-    """Read files of a trace one by one; what cannot be read is noted, where there are others.
+def read_each(
+    path: Path, files: Sequence[Path], read: Callable[[Path], Content], options: Reading
+) -> tuple[dict[str, Content], list[Note]]:
+    """Read files of a trace one by one; return them by name, and notes on those that cannot be read.
 
     Raises:
         NotATrace: no file can be read.
     """
-    found: dict[str, Found] = {}
+    contents: dict[str, Content] = {}
     notes = []
     for done, file in enumerate(files):
-        if how.progress:
-            how.progress(done, len(files))
+        if options.progress:
+            options.progress(done, len(files))
         try:
             check_inside(file, path)
-            found[file.name] = read(file)
+            contents[file.name] = read(file)
         except (NotATrace, OSError) as error:
             sentence = f"'{file.name}' cannot be read: {error}."
             if len(files) == 1:
                 raise NotATrace(sentence) from error
             notes.append(Note(file.name, sentence, "unreadable"))
-    if not found:
+    if not contents:
         raise NotATrace(notes[0].sentence if notes else f"'{path}' holds no such file.")
-    return found, notes
+    return contents, notes
 
 
-def joined(
+def join_files(
     path: Path,
-    found: Mapping[str, ReadFile],
+    contents: Mapping[str, ReadFile],
     ranks: Mapping[str, int],
     notes: Sequence[Note],
     recognition: Recognition,
-    *,
-    members: Mapping[str, Sequence[int]] | None = None,
 ) -> Trace:
-    """Return the trace of all files' rows, each with its rank and its file; `members` as of `Origin`.
+    """Return the trace of all files' rows, each with its rank and its file.
 
     Raises:
         EmptyTrace: there is no row.
     """
-    parts = [
+    tables = [
         file.rows.with_columns(
             pl.col("rank") if file.says_ranks else pl.lit(ranks[name], pl.Int32).alias("rank"),
             file=pl.lit(name),
         )
-        for name, file in found.items()
+        for name, file in contents.items()
     ]
-    rows = pl.concat(parts, how="diagonal")  # the column stands elsewhere where a file has it
+    rows = pl.concat(tables, how="diagonal")  # the column stands elsewhere where a file has it
     if rows.is_empty():
         raise EmptyTrace(f"'{path}', a {recognition.format}, holds no event that lasts.")
-    unusable = sum(file.unusable for file in found.values())
+    unusable = sum(file.unusable for file in contents.values())
     origin = Origin(
         f"'{path.name}'",
         path.name,
@@ -154,16 +265,16 @@ def joined(
         unusable={lacking("start_ns"): unusable} if unusable else {},
         notes=[
             *notes,
-            *(note for name, file in found.items() for note in _damaged(name, file)),
-            *(note_assumed_rank(name) for name in found if RANK_UNKNOWN in recognition.gaps),
+            *(note for name, file in contents.items() for note in _note_damage(name, file)),
+            *(note_assumed_rank(name) for name in contents if RANK_UNKNOWN in recognition.gaps),
         ],
-        members=members or {},
+        members={name: group for file in contents.values() for name, group in file.members.items()},
         recognition=recognition,
     )
     return spans.build(rows, origin).with_(path=path)
 
 
-def _damaged(name: str, file: ReadFile) -> Iterator[Note]:
+def _note_damage(name: str, file: ReadFile) -> Iterator[Note]:
     if file.cut:
         sentence = (
             f"'{name}' was cut off ({file.damage}): the {file.events:,} events before are read."
@@ -175,28 +286,31 @@ def _damaged(name: str, file: ReadFile) -> Iterator[Note]:
         yield Note(name, sentence, "dropped")
 
 
-def recognized(
-    form: str, found: Mapping[str, ReadFile], gaps: Iterator[Gap], *facts: tuple[str, str]
+def recognize(
+    format_name: str,
+    contents: Mapping[str, ReadFile],
+    gaps: Iterable[Gap],
+    facts: Iterable[tuple[str, str]],
 ) -> Recognition:
     """Return what was made of files: events by sort, facts, what is in no row, what is missing."""
-    sorts: Counter[str] = Counter()
-    left_out: Counter[str] = Counter()
-    for file in found.values():
+    sorts, left_out = Counter[str](), Counter[str]()
+    for file in contents.values():
         sorts += file.sorts
         left_out += file.left_out
     listed = ", ".join(
-        f"{count:,} {sort or 'without a category'}" for sort, count in sorts.most_common(_LISTED)
+        f"{count:,} {sort or 'without a category'}"
+        for sort, count in sorts.most_common(MAX_SORTS_LISTED)
     )
     return Recognition(
-        format=form,
+        format=format_name,
         found=(("events", f"{sum(sorts.values()):,}: {listed}"), *facts),
         left_out=tuple(left_out.items()),
         gaps=tuple(gaps),
     )
 
 
-def ranks_given(
-    found: Mapping[str, ReadFile], given: Mapping[str, int], why: str, *, alone: bool
+def assign_ranks(
+    contents: Mapping[str, ReadFile], given_ranks: Mapping[str, int], why: str, *, alone: bool
 ) -> dict[str, int]:
     """Return the rank of each file that does not say it, by name.
 
@@ -205,42 +319,53 @@ def ranks_given(
     Raises:
         UnusableInput: a rank is not known; `why` says what is special about such files.
     """
-    asked = [name for name, file in found.items() if not file.says_ranks]
-    silent = [name for name in asked if name not in given]
-    if silent and not (alone and len(found) == 1):
-        shown = fmt.series([f"'{name}'" for name in silent[:_SHOWN]])
-        more = f" and {len(silent) - _SHOWN} more" if len(silent) > _SHOWN else ""
+    names = [name for name, file in contents.items() if not file.says_ranks]
+    silent = [name for name in names if name not in given_ranks]
+    if silent and not (alone and len(contents) == 1):
+        listed = fmt.series([f"'{name}'" for name in silent[:MAX_FILES_NAMED]])
+        more = len(silent) - MAX_FILES_NAMED
         raise UnusableInput(
-            f"{why}: say of which rank {shown}{more} {'is' if len(silent) == 1 else 'are'} with "
-            f"--rank-of {silent[0]}=RANK."
+            f"{why}: say of which rank {listed}{f' and {more} more' if more > 0 else ''} "
+            f"{'is' if len(silent) == 1 else 'are'} with --rank-of {silent[0]}=RANK."
         )
-    return {name: given.get(name, 0) for name in asked}
+    return {name: given_ranks.get(name, 0) for name in names}
 
 
-def one_a_rank(ranks: Mapping[str, int]) -> Mapping[str, int]:
-    """Return ranks by file, of which no two are equal.
+def check_one_file_per_rank(ranks: Mapping[str, int]) -> None:
+    """Refuse ranks by file of which two are equal.
 
     Raises:
         UnusableInput: two are.
     """
-    places: dict[int, str] = {}
+    file_of_rank: dict[int, str] = {}
     for file, rank in ranks.items():
-        if rank in places:
+        if rank in file_of_rank:
             raise UnusableInput(
-                f"'{places[rank]}' and '{file}' are both said to be of rank {rank}: a rank has one file."
+                f"'{file_of_rank[rank]}' and '{file}' are both said to be of rank {rank}: a rank has "
+                "one file."
             )
-        places[rank] = file
-    return ranks
+        file_of_rank[rank] = file
 
 
-def ranks_unknown(found: Mapping[str, ReadFile], given: Mapping[str, int]) -> Iterator[Gap]:
-    """Yield what is not known where neither a file nor the user says its rank."""
-    if any(not file.says_ranks and name not in given for name, file in found.items()):
+def gap_of_ranks(contents: Mapping[str, ReadFile], given_ranks: Mapping[str, int]) -> Iterator[Gap]:
+    """Yield that the rank of a file is not known, if neither the file nor the user says it."""
+    if any(not file.says_ranks and name not in given_ranks for name, file in contents.items()):
         yield RANK_UNKNOWN
 
 
+def gap_of_cut_files(contents: Mapping[str, ReadFile], advice: str) -> Iterator[Gap]:
+    """Yield what is not known of files that end before their events do."""
+    names = [name for name, file in contents.items() if file.cut]
+    if names:
+        yield Gap(
+            f"{fmt.series(names)} {'was' if len(names) == 1 else 'were'} cut off",
+            "what happened after the last whole event",
+            advice,
+        )
+
+
 def note_assumed_rank(file: str, reason: str = "") -> Note:
-    """Return that a file which says no rank, for a reason, is shown as rank 0."""
+    """Note that a file which says no rank, for a reason, is shown as rank 0."""
     why = f" ({reason})" if reason else ""
     return Note(
         file,
@@ -251,7 +376,7 @@ def note_assumed_rank(file: str, reason: str = "") -> Note:
 
 
 def note_ranks_of_devices(file: str, process: str) -> Note:
-    """Return that processes of a file are numbered by their devices."""
+    """Note that processes of a file are numbered by their devices."""
     return Note(
         file,
         f"The processes of '{file}' do not say which ranks they are: each is the rank with the number "
@@ -260,23 +385,7 @@ def note_ranks_of_devices(file: str, process: str) -> Note:
     )
 
 
-def cut_off(found: Mapping[str, ReadFile], advice: str) -> Iterator[Gap]:
-    """Yield what is not known of files that end before their events do."""
-    cut = [name for name, file in found.items() if file.cut]
-    if cut:
-        yield Gap(
-            f"{fmt.series(cut)} {'was' if len(cut) == 1 else 'were'} cut off",
-            "what happened after the last whole event",
-            advice,
-        )
-
-
-def sniffed(path: Path, suffixes: tuple[str, ...], test: Callable[[Path], bool]) -> bool:
-    """Return whether a file, or one of the first of a folder whose names end so, is of a format."""
-    return any(map(test, inside(called(path, suffixes)[:_SNIFFED], path)))
-
-
-def python_alone(kinds: Collection[str]) -> Iterator[Gap]:
+def gaps_of_python_calls(kinds: Collection[str]) -> Iterator[Gap]:
     """Yield what calls of functions of Python do not say, whose rows are of some kinds."""
     if "step" not in kinds:
         yield Gap(

@@ -16,74 +16,71 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from tracelens.model.recognition import Gap
-from tracelens.readers import files
-from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import EventStream, begin_of_events
-from tracelens.readers.files import ReadFile
-from tracelens.readers.gathered import MOST_NS
+from tracelens.readers.files import FileSet, FilesReader, ReadFile
+from tracelens.readers.json_values import MOST_NS, MOST_US, as_number, as_object, as_text
 from tracelens.readers.words import meaning
 from tracelens.schema.gate import refuse_beyond
+from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tracelens.model.trace import Trace
-    from tracelens.readers.event_stream import Event
-
-__all__ = ["HorovodReader"]
-
 # share of a tensor's operations: with fewer lost or added, it is still one of each step [chosen]
 MAX_SHARE_OF_CALLS_LOST: Final = 0.1
 # share of how late the last rank is: one that goes on sooner after each operation waited [chosen]
 MAX_PAUSE_AFTER_WAIT: Final = 0.2
-_FORMAT: Final = "timeline of Horovod"
-_LISTED: Final = 6
+MAX_ACTIVITIES_LISTED: Final = 6  # activities: the shares of more are not listed [policy]
 _MARK: Final = re.compile(rb'"NEGOTIATE_[A-Z]|"start_time_since_epoch_in_micros"')
 _NEGOTIATION: Final = "NEGOTIATE_"
 _CYCLE: Final = "CYCLE_START"
-_US: Final = 1_000
-_MOST_US: Final = MOST_NS // _US
-_LONGEST_NAME: Final = 256
-_MOST_RANKS: Final = 1_000_000
 _ITEM_BYTES: Final = {
     **dict.fromkeys(("uint8", "int8", "bool", "byte"), 1),
     **dict.fromkeys(("uint16", "int16", "float16", "half"), 2),
     **dict.fromkeys(("int32", "float32"), 4),
     **dict.fromkeys(("int64", "float64"), 8),
 }
-_SHAPE: Final = re.compile(r"\d+")
+_DIMENSION: Final = re.compile(r"\d+")
+_ROW: Final = {
+    "rank": pl.Int32(), "start_ns": pl.Int64(), "end_ns": pl.Int64(), "kind": pl.String(),
+    "op": pl.String(), "name": pl.String(), "thread": pl.String(), "step": pl.Int32(),
+    "seq": pl.Int64(), "bytes": pl.Int64(), "status": pl.String(),
+}  # fmt: skip
 
 
 @dataclass(eq=False)
 class _Call:
-    """An operation: when ranks were ready for it, when it ran, and on what. Times are microseconds."""
+    """An operation: when ranks were ready for it, when it ran, and on which tensor.
+
+    Times are microseconds since the file begins; `ready_us` are by rank.
+    """
 
     tensor: str
-    begin: int
-    ready: dict[int, int] = field(default_factory=dict)
+    begin_us: int
+    ready_us: dict[int, int] = field(default_factory=dict)
     op: str = ""
-    end: int = -1
+    end_us: int = -1
     nbytes: int | None = None
     step: int | None = None
 
+    @property
+    def begin_of_rank(self) -> dict[int, int]:
+        """Time at which each rank was ready, or rank 0 alone began, in microseconds."""
+        return self.ready_us or {0: self.begin_us}
 
-@dataclass(eq=False)
-class Timeline(ReadFile):
-    """What a file holds: `calls` operations of `ranks`, of which `unmarked` say nothing of other ranks.
 
-    `activities_us` is how long operations of rank 0 were in each of their activities.
-    """
+class _RankCall(NamedTuple):
+    """An operation of one rank, from when it was ready to its end, in microseconds."""
 
-    calls: int = 0
-    ranks: int = 0
-    unmarked: int = 0
-    activities_us: Counter[str] = field(default_factory=Counter)
+    ready_us: int
+    step: int
+    end_us: int
 
 
 @dataclass(eq=False)
@@ -92,272 +89,253 @@ class _Tensor:
 
     name: str = ""
     call: _Call | None = None
-    open: list[tuple[str, int]] = field(default_factory=list)
+    open_events: list[tuple[str, int]] = field(default_factory=list)  # name, begin in microseconds
 
 
-def is_timeline(path: Path) -> bool:
-    """Return whether a file begins as Horovod's timelines do."""
-    return _MARK.search(begin_of_events(path)) is not None
+@dataclass(eq=False)
+class Timeline(ReadFile):
+    """The content of a file: `calls` of tensors in order of their ends.
 
-
-def timeline_of(path: Path) -> Timeline:
-    """Read one file.
-
-    Raises:
-        NotATrace: there is no list of events, it is no regular file, or larger than it may be.
-        OSError: it cannot be read.
+    `activities_us` is how long operations of rank 0 were in each of their activities. Times of the
+    file are since `origin_us`, microseconds since 1970. `ranks` were ready for some call, and
+    `unmarked` calls say nothing of other ranks.
     """
-    found = Timeline(says_ranks=True)
-    tensors: dict[int, _Tensor] = defaultdict(_Tensor)
-    calls: list[_Call] = []
-    begin_us = 0
-    stream = EventStream(path)
-    for piece in stream.pieces():
-        for event in piece:
-            begin_us = _take(event, found, tensors, calls) or begin_us
-        refuse_beyond("rows", len(calls))
-    found.streamed(stream)
-    running = sum(tensor.call is not None for tensor in tensors.values())
-    if running:
-        found.left_out["operations that do not end"] += running
-    found.calls, found.unmarked = len(calls), sum(not call.ready for call in calls)
-    _number_steps(calls)
-    found.ranks = len({rank for call in calls for rank in call.ready})
-    if 2 * found.unmarked > len(calls):
-        _leave_others_out(calls)
-    found.rows = _rows(calls, begin_us)
-    return found
 
+    calls: list[_Call] = field(default_factory=list)
+    tensors: dict[int, _Tensor] = field(default_factory=lambda: defaultdict(_Tensor))
+    activities_us: Counter[str] = field(default_factory=Counter)
+    origin_us: int = 0
+    ranks: set[int] = field(default_factory=set)
+    unmarked: int = 0
 
-def _leave_others_out(calls: list[_Call]) -> None:
-    """Keep what is known of rank 0 alone, where of the others hardly anything is."""
-    for call in calls:
-        call.ready = {0: call.ready.get(0, call.begin)}
+    def take(self, event: object) -> None:
+        """Take an event."""
+        if not isinstance(event, dict):
+            self.unusable += 1
+            return
+        phase, name, now_us = (
+            event.get("ph"),
+            event.get("name"),
+            as_number(event.get("ts"), MOST_US),
+        )
+        tensor = self.tensors[as_number(event.get("pid"), MOST_US) or 0]
+        args = as_object(event.get("args"))
+        if phase == "M":
+            if name == "process_name" and isinstance(args.get("name"), str):
+                tensor.name = as_text(args["name"])
+            self.left_out["names of tensors"] += 1
+        elif phase in ("i", "I"):
+            self.left_out["begins of cycles" if name == _CYCLE else "instants"] += 1
+        elif now_us is None or (phase != "E" and not isinstance(name, str)):
+            self.unusable += 1
+        elif phase == "B":
+            self._begin(str(name), now_us, tensor)
+        elif phase == "X":
+            self._mark_ready(str(name), now_us, tensor)
+        elif phase == "E" and tensor.open_events:
+            self._end(now_us, tensor, args)
+        else:
+            self.unusable += 1
+        origin_us = as_number(args.get("start_time_since_epoch_in_micros"), MOST_US)
+        self.origin_us = origin_us or self.origin_us
 
+    def _begin(self, name: str, now_us: int, tensor: _Tensor) -> None:
+        is_negotiation = name.startswith(_NEGOTIATION)
+        if is_negotiation and tensor.open_events:  # one operation at a time: an end was lost
+            tensor.open_events.clear()
+            self.left_out["operations that do not end"] += 1
+        if is_negotiation:
+            tensor.call = _Call(tensor.name, now_us)
+        elif not tensor.open_events:
+            tensor.call = tensor.call or _Call(tensor.name, now_us)
+            tensor.call.op = name
+        tensor.open_events.append((as_text(name), now_us))
+        is_outer = len(tensor.open_events) == 1
+        self.sorts["begins" if is_outer else "begins of activities"] += 1
 
-def _take(
-    event: Event | object, found: Timeline, tensors: dict[int, _Tensor], calls: list[_Call]
-) -> int:
-    """Take an event; return when the file's times begin, in microseconds since 1970, if it says so."""
-    if not isinstance(event, dict):
-        found.unusable += 1
-        return 0
-    phase, name, now = event.get("ph"), event.get("name"), _whole(event.get("ts"))
-    tensor = tensors[_whole(event.get("pid")) or 0]
-    args: Any = event.get("args")
-    args = args if isinstance(args, dict) else {}
-    if phase == "M":
-        if event.get("name") == "process_name" and isinstance(args.get("name"), str):
-            tensor.name = args["name"][:_LONGEST_NAME]
-        found.left_out["names of tensors"] += 1
-    elif phase in ("i", "I"):
-        found.left_out["begins of cycles" if name == _CYCLE else "instants"] += 1
-    elif now is None or (phase != "E" and not isinstance(name, str)):
-        found.unusable += 1
-    elif phase == "B":
-        _begin(str(name), now, tensor, found)
-    elif phase == "X":
-        _mark(str(name), now, tensor, found)
-    elif phase == "E" and tensor.open:
-        _end(now, tensor, args, found, calls)
-    else:
-        found.unusable += 1
-    return _whole(args.get("start_time_since_epoch_in_micros")) or 0
+    def _mark_ready(self, name: str, now_us: int, tensor: _Tensor) -> None:
+        """Take the mark that a rank is ready; the first counts."""
+        is_rank = name.isdecimal() and len(name) < len(str(MOST_RANKS))
+        if not is_rank or tensor.call is None:
+            self.unusable += 1
+            return
+        tensor.call.ready_us.setdefault(int(name), now_us)
+        self.sorts["ranks that are ready"] += 1
 
+    def _end(self, now_us: int, tensor: _Tensor, args: dict[str, Any]) -> None:
+        name, begin_us = tensor.open_events.pop()
+        self.sorts["ends"] += 1
+        if tensor.open_events:
+            self.activities_us[name] += max(0, now_us - begin_us)
+        elif not name.startswith(_NEGOTIATION) and tensor.call is not None:
+            tensor.call.end_us, tensor.call.nbytes = now_us, _tensor_bytes(args)
+            self.calls.append(tensor.call)
+            tensor.call = None
 
-def _begin(name: str, now: int, tensor: _Tensor, found: Timeline) -> None:
-    is_negotiation = name.startswith(_NEGOTIATION)
-    if is_negotiation and tensor.open:  # a tensor has one operation at a time: an end was lost
-        tensor.open.clear()
-        found.left_out["operations that do not end"] += 1
-    if is_negotiation:
-        tensor.call = _Call(tensor.name, now)
-    elif not tensor.open:
-        tensor.call = tensor.call or _Call(tensor.name, now)
-        tensor.call.op = name
-    tensor.open.append((name[:_LONGEST_NAME], now))
-    found.sorts["begins" if len(tensor.open) == 1 else "begins of activities"] += 1
-
-
-def _mark(name: str, now: int, tensor: _Tensor, found: Timeline) -> None:
-    """Take the mark that a rank is ready; the first counts."""
-    rank = int(name) if name.isdecimal() and len(name) < len(str(_MOST_RANKS)) else None
-    if rank is None or tensor.call is None:
-        found.unusable += 1
-        return
-    tensor.call.ready.setdefault(rank, now)
-    found.sorts["ranks that are ready"] += 1
-
-
-def _end(
-    now: int, tensor: _Tensor, args: dict[str, Any], found: Timeline, calls: list[_Call]
-) -> None:
-    name, begun = tensor.open.pop()
-    found.sorts["ends"] += 1
-    if tensor.open:
-        found.activities_us[name] += max(0, now - begun)
-    elif not name.startswith(_NEGOTIATION) and tensor.call is not None:
-        tensor.call.end, tensor.call.nbytes = now, _size(args)
-        calls.append(tensor.call)
-        tensor.call = None
+    def with_rows(self) -> Timeline:
+        """Set `rows` and what depends on all calls."""
+        unended = sum(tensor.call is not None for tensor in self.tensors.values())
+        if unended:
+            self.left_out["operations that do not end"] += unended
+        self.unmarked = sum(not call.ready_us for call in self.calls)
+        _number_steps(self.calls)
+        self.ranks = {rank for call in self.calls for rank in call.ready_us}
+        if 2 * self.unmarked > len(self.calls):  # of other ranks too little is known
+            for call in self.calls:
+                call.ready_us = {0: call.ready_us.get(0, call.begin_us)}
+        rows = [*_reductions(self.calls), *_waits(self.calls)]
+        times = pl.col("start_ns", "end_ns")
+        self.rows = pl.DataFrame(rows, schema=_ROW, orient="row").with_columns(
+            (times + self.origin_us) * 1_000, clock=pl.lit("rank 0")
+        )
+        return self
 
 
 def _number_steps(calls: list[_Call]) -> None:
     """Number steps by tensors that come back: a step begins with the first one that it has already.
 
-    What most operations do about as often, they do in each step, but for operations that were lost.
+    Tensors of each step have about as many operations as most have; some may be lost.
     """
-    times = Counter(call.tensor for call in calls)
-    ((often, _),) = Counter(times[call.tensor] for call in calls).most_common(1) or ((0, 0),)
-    if often < 2:
+    calls_of_tensor = Counter(call.tensor for call in calls)
+    counts = Counter(calls_of_tensor[call.tensor] for call in calls)
+    ((usual_count, _),) = counts.most_common(1) or ((0, 0),)
+    if usual_count < 2:
         return
     step = 0
-    seen: set[str] = set()
+    tensors: set[str] = set()
     for call in calls:
-        if abs(times[call.tensor] - often) > MAX_SHARE_OF_CALLS_LOST * often:
+        difference = abs(calls_of_tensor[call.tensor] - usual_count)
+        if difference > MAX_SHARE_OF_CALLS_LOST * usual_count:
             continue
-        if call.tensor in seen:
+        if call.tensor in tensors:
             step += 1
-            seen.clear()
-        seen.add(call.tensor)
+            tensors.clear()
+        tensors.add(call.tensor)
         call.step = step
 
 
-def _rows(calls: list[_Call], begin_us: int) -> pl.DataFrame:
-    schema = {
-        "rank": pl.Int32, "start_ns": pl.Int64, "end_ns": pl.Int64, "kind": pl.String, "op": pl.String,
-        "name": pl.String, "thread": pl.String, "step": pl.Int32, "seq": pl.Int64, "bytes": pl.Int64,
-        "status": pl.String,
-    }  # fmt: skip
-    rows = [*_reductions(calls, begin_us), *_waits(calls, begin_us)]
-    return pl.DataFrame(rows, schema=schema, orient="row").with_columns(clock=pl.lit("rank 0"))
+def _reductions(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
+    """Yield an operation for each rank that is known to take part, from when it was ready to its end.
 
-
-def _reductions(calls: list[_Call], begin_us: int) -> Iterator[tuple[Any, ...]]:
-    """Yield an operation for each rank that is known to take part: from when it was ready to its end."""
-    for number, call in enumerate(calls):
-        found = meaning(call.op)
-        kind, op = found or ("reduction", None)
-        for rank, ready in (call.ready or {0: call.begin}).items():
-            start, end = ((begin_us + at) * _US for at in (ready, max(ready, call.end)))
+    Times are microseconds, in rows as `_ROW` says.
+    """
+    for seq, call in enumerate(calls):
+        kind, op = meaning(call.op) or ("reduction", None)
+        for rank, ready_us in call.begin_of_rank.items():
             yield (
-                rank, start, end, kind, op, call.tensor, "reductions", call.step, number, call.nbytes,
-                "closed",
+                rank, ready_us, max(ready_us, call.end_us), kind, op, call.tensor, "reductions",
+                call.step, seq, call.nbytes, "closed",
             )  # fmt: skip
 
 
-def _waits(calls: list[_Call], begin_us: int) -> Iterator[tuple[Any, ...]]:
+def _waits(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
     """Yield how long each rank waits: from its last tensor of a step to the last operation's end.
 
     That is how `DistributedOptimizer` works; the file itself does not hold it. Ranks that go on
     only after each operation wait for each.
     """
-    of_ranks: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    ends: dict[int, int] = {}
+    calls_of_rank: dict[int, list[_RankCall]] = defaultdict(list)
+    end_of_step: dict[int, int] = {}
     for call in calls:
         if call.step is not None:
-            ends[call.step] = max(ends.get(call.step, 0), call.end)
-            for rank, ready in (call.ready or {0: call.begin}).items():
-                of_ranks[rank].append((ready, call.step, max(ready, call.end)))
-    is_blocking = _waits_for_each(calls, of_ranks.values())
-    for rank, waits in of_ranks.items():
-        last = {step: (ready, step, max(ready, ends[step])) for ready, step, _ in sorted(waits)}
-        for ready, step, ended in waits if is_blocking else last.values():
-            start, end = ((begin_us + at) * _US for at in (ready, ended))
+            end_of_step[call.step] = max(end_of_step.get(call.step, 0), call.end_us)
+            for rank, ready_us in call.begin_of_rank.items():
+                end_us = max(ready_us, call.end_us)
+                calls_of_rank[rank].append(_RankCall(ready_us, call.step, end_us))
+    is_blocking = _waits_for_each(calls, calls_of_rank.values())
+    for rank, rank_calls in calls_of_rank.items():
+        last_of_step = {call.step: call for call in sorted(rank_calls)}
+        ends_of_steps = [
+            call._replace(end_us=max(call.ready_us, end_of_step[step]))
+            for step, call in last_of_step.items()
+        ]
+        for ready_us, step, end_us in rank_calls if is_blocking else ends_of_steps:
             yield (
-                rank, start, end, "wait", None, "synchronize", "training", step, None, None, "estimated",
+                rank, ready_us, end_us, "wait", None, "synchronize", "training", step, None, None,
+                "estimated",
             )  # fmt: skip
 
 
-def _waits_for_each(calls: list[_Call], of_ranks: Iterable[list[tuple[int, int, int]]]) -> bool:
-    """Return whether ranks go on only after each operation: at once, however late one of them was.
-
-    Each operation of a rank is when it was ready, its step, and its end.
-    """
-    pauses = []
-    for waits in of_ranks:
-        pairs = [pair for pair in pairwise(sorted(waits)) if pair[0][1] == pair[1][1]]
-        if not pairs or any(later[0] < earlier[2] for earlier, later in pairs):
+def _waits_for_each(calls: list[_Call], calls_of_ranks: Iterable[list[_RankCall]]) -> bool:
+    """Return True if ranks go on only after each operation: at once, however late one of them was."""
+    pauses_us = []
+    for rank_calls in calls_of_ranks:
+        pairs = [pair for pair in pairwise(sorted(rank_calls)) if pair[0].step == pair[1].step]
+        if not pairs or any(second.ready_us < first.end_us for first, second in pairs):
             return False
-        pauses.append(median(later[0] - earlier[2] for earlier, later in pairs))
-    delays = [max(call.ready.values()) - min(call.ready.values()) for call in calls if call.ready]
-    return bool(delays and pauses) and min(pauses) < MAX_PAUSE_AFTER_WAIT * median(delays)
+        pauses_us.append(median(second.ready_us - first.end_us for first, second in pairs))
+    delays_us = [
+        max(call.ready_us.values()) - min(call.ready_us.values()) for call in calls if call.ready_us
+    ]
+    has_both = bool(delays_us and pauses_us)
+    return has_both and min(pauses_us) < MAX_PAUSE_AFTER_WAIT * median(delays_us)
 
 
-def _size(args: dict[str, Any]) -> int | None:
-    """Return how many bytes a tensor has, by its type and its shape, ``[3, 224, 224]``."""
-    item, shape = _ITEM_BYTES.get(str(args.get("dtype")).casefold()), args.get("shape")
-    if item is None or not isinstance(shape, str):
+def _tensor_bytes(args: dict[str, Any]) -> int | None:
+    """Return the number of bytes of a tensor, by its type and its shape, ``[3, 224, 224]``."""
+    item_bytes, shape = _ITEM_BYTES.get(str(args.get("dtype")).casefold()), args.get("shape")
+    if item_bytes is None or not isinstance(shape, str):
         return None
-    size = item * math.prod(int(number[:12]) for number in _SHAPE.findall(shape[:_LONGEST_NAME]))
-    return size if size < MOST_NS else None
+    dimensions = (int(number[:12]) for number in _DIMENSION.findall(as_text(shape)))
+    nbytes = item_bytes * math.prod(dimensions)
+    return nbytes if nbytes < MOST_NS else None
 
 
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 <= value < _MOST_US else None
-
-
-@dataclass(frozen=True)
-class HorovodReader:
+class HorovodReader(FilesReader[Timeline]):
     """Reads a file that `HOROVOD_TIMELINE` named."""
 
-    name: str = _FORMAT
+    name = "timeline of Horovod"
+    advice_if_cut = "Let the program end by itself, so that Horovod closes its file."
 
-    def sniff(self, path: Path) -> bool:
-        """Return whether it is a file that begins as a timeline does."""
-        return path.is_file() and is_timeline(path)
+    def is_format(self, file: Path) -> bool:
+        """Return True if a file begins as Horovod's timelines do."""
+        return _MARK.search(begin_of_events(file)) is not None
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
-        """Read the file.
+    def read_file(self, file: Path) -> Timeline:
+        """Read one file, as `FilesReader.read_file` says."""
+        timeline, stream = Timeline(says_ranks=True), EventStream(file)
+        for piece in stream.pieces():
+            for event in piece:
+                timeline.take(event)
+            refuse_beyond("rows", len(timeline.calls))
+        timeline.take_damage(stream)
+        return timeline.with_rows()
 
-        Raises:
-            NotATrace: it cannot be read.
-            EmptyTrace: there is no operation in it.
-        """
-        found, notes = files.each_read(path, [path], timeline_of, how)
-        timeline = found[path.name]
-        recognition = files.recognized(_FORMAT, found, _gaps(timeline), *_facts(timeline))
-        return files.joined(path, found, {}, notes, recognition)
+    def facts(self, run: FileSet[Timeline]) -> Iterator[tuple[str, str]]:
+        """Yield the shares of activities."""
+        for timeline in run.contents.values():
+            total_us = timeline.activities_us.total()
+            if total_us:
+                activities = timeline.activities_us.most_common(MAX_ACTIVITIES_LISTED)
+                shares = ", ".join(f"{name} {spent / total_us:.0%}" for name, spent in activities)
+                yield "operations of rank 0", f"of their activities' time {shares}"
 
-
-def _facts(timeline: Timeline) -> Iterator[tuple[str, str]]:
-    total = timeline.activities_us.total()
-    if total:
-        shares = [
-            f"{name} {spent / total:.0%}"
-            for name, spent in timeline.activities_us.most_common(_LISTED)
-        ]
-        yield "operations of rank 0", f"of their activities' time {', '.join(shares)}"
-
-
-def _gaps(timeline: Timeline) -> Iterator[Gap]:
-    yield from files.cut_off(
-        {"the file": timeline}, "Let the program end by itself, so that Horovod closes its file."
-    )
-    if timeline.unmarked:
+    def gaps(self, run: FileSet[Timeline]) -> Iterator[Gap]:
+        """Yield what operations do not say of ranks."""
+        for timeline in run.contents.values():
+            ranks = len(timeline.ranks)
+            if timeline.unmarked:
+                yield Gap(
+                    f"{timeline.unmarked:,} of {len(timeline.calls):,} operations do not say when "
+                    f"{f'the other of {ranks:,} ranks' if ranks > 1 else 'other ranks'} were "
+                    "ready, as Horovod knew them from the step before",
+                    "which rank others wait for in them",
+                    "Run with HOROVOD_CACHE_CAPACITY=0, and the timeline has a mark for each rank.",
+                )
         yield Gap(
-            f"{timeline.unmarked:,} of {timeline.calls:,} operations do not say when "
-            f"{f'the other of {timeline.ranks:,} ranks' if timeline.ranks > 1 else 'other ranks'} were "
-            "ready, as Horovod knew them from the step before",
-            "which rank others wait for in them",
-            "Run with HOROVOD_CACHE_CAPACITY=0, and the timeline has a mark for each rank.",
+            "what ranks do between reductions is not recorded",
+            "in which phase a rank is slow",
+            "Record the run with 'tracelens record'.",
         )
-    yield Gap(
-        "what ranks do between reductions is not recorded",
-        "in which phase a rank is slow",
-        "Record the run with 'tracelens record'.",
-    )
-    yield Gap(
-        "waits at the end of a step are taken from the last tensor to the last operation's end",
-        "how much of communication is hidden behind the update",
-        "Record the run with 'tracelens record'.",
-        decisive=False,
-    )
-    yield Gap(
-        "rank 0 hears once a cycle which ranks are ready",
-        "who is late by less than HOROVOD_CYCLE_TIME (1 ms, if it is not set)",
-        "Set HOROVOD_CYCLE_TIME to less.",
-        decisive=False,
-    )
+        yield Gap(
+            "waits at the end of a step are taken from the last tensor to the last operation's end",
+            "how much of communication is hidden behind the update",
+            "Record the run with 'tracelens record'.",
+            decisive=False,
+        )
+        yield Gap(
+            "rank 0 hears once a cycle which ranks are ready",
+            "who is late by less than HOROVOD_CYCLE_TIME (1 ms, if it is not set)",
+            "Set HOROVOD_CYCLE_TIME to less.",
+            decisive=False,
+        )

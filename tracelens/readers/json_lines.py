@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["JsonLines"]
-
-_PIECE_BYTES: Final = 1 << 20  # bytes that are read at once [definition]
+_CHUNK_BYTES: Final = 1 << 20  # bytes that are read at a time [definition]
 _BLANK: Final = b"\xef\xbb\xbf \r\n\t"
 _OPENING: Final = (b"{", b"[")
 
@@ -44,69 +42,67 @@ class JsonLines:
             NotATrace: the file is no regular file, larger than it may be, or holds no JSON.
         """
         lines = (line for line in self._lines() if line.strip(_BLANK))
-        first, second = next(lines, b"").lstrip(_BLANK), next(lines, b"")
-        if first.startswith(_OPENING) and _parsed(first) is None and _parsed(second) is None:
-            yield from self._whole()
+        first_line, second_line = next(lines, b"").lstrip(_BLANK), next(lines, b"")
+        is_json = first_line.startswith(_OPENING)
+        if is_json and _parse(first_line) is None and _parse(second_line) is None:
+            yield from self._read_document()
             return
-        if first and not first.startswith(_OPENING):
+        if first_line and not is_json:
             raise NotATrace("it does not begin with a JSON object")
-        broken = False
-        for line in filter(None, chain((first, second), lines)):
-            self.lost += broken
-            document = _parsed(line)
-            broken = document is None
-            yield from document or ()
-        if broken:
-            self._end("the last line is no whole JSON object")
+        is_broken = False
+        for line in filter(None, chain((first_line, second_line), lines)):
+            self.lost += is_broken
+            objects = _parse(line)
+            is_broken = objects is None
+            yield from objects or ()
+        if is_broken:
+            self._note_end("the last line is no whole JSON object")
 
-    def _whole(self) -> list[dict[str, Any]]:
+    def _read_document(self) -> list[dict[str, Any]]:
         """Parse a document over many lines, from its begin."""
         content = bytearray()
-        for part in self._pieces():
-            refuse_beyond("document", len(content) + len(part))
-            content += part
-        document = _parsed(content.lstrip(_BLANK))
-        if document is None:
+        for chunk in self._chunks():
+            refuse_beyond("document", len(content) + len(chunk))
+            content += chunk
+        objects = _parse(content.lstrip(_BLANK))
+        if objects is None:
             raise NotATrace("it is no whole JSON document, nor one object on each line")
-        return document
+        return objects
 
     def _lines(self) -> Iterator[bytes]:
-        parts: list[bytes] = []  # of a line that has not ended
+        chunks: list[bytes] = []  # of a line that has not ended
         size = 0
-        for part in self._pieces():
-            *lines, rest = part.split(b"\n")
+        for chunk in self._chunks():
+            *lines, end = chunk.split(b"\n")
             for line in lines:
                 refuse_beyond("document", size + len(line))
-                yield b"".join((*parts, line))
-                parts, size = [], 0
-            parts.append(rest)
-            size += len(rest)
+                yield b"".join((*chunks, line))
+                chunks, size = [], 0
+            chunks.append(end)
+            size += len(end)
             refuse_beyond("document", size)
-        yield b"".join(parts)
+        yield b"".join(chunks)
 
-    def _pieces(self) -> Iterator[bytes]:
-        read = 0
+    def _chunks(self) -> Iterator[bytes]:
+        size = 0
         with opened(self.path) as file:
             try:
-                for part in plain(file, _PIECE_BYTES):
-                    read += len(part)
-                    refuse_beyond("decompressed", read)
-                    yield part
+                for chunk in plain(file, _CHUNK_BYTES):
+                    size += len(chunk)
+                    refuse_beyond("decompressed", size)
+                    yield chunk
             except (zlib.error, EOFError) as error:
-                self._end(f"it cannot be decompressed to its end ({error})")
+                self._note_end(f"it cannot be decompressed to its end ({error})")
 
-    def _end(self, reason: str) -> None:
+    def _note_end(self, reason: str) -> None:
         self.cut, self.damage = True, self.damage or reason
 
 
-def _parsed(text: bytes | bytearray) -> list[dict[str, Any]] | None:
+def _parse(text: bytes | bytearray) -> list[dict[str, Any]] | None:
     """Return the object, or the objects of the list, that a text holds; None if it holds neither."""
     try:
-        found = orjson.loads(text)
+        value = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    if isinstance(found, dict):
-        return [found]
-    if isinstance(found, list) and all(isinstance(entry, dict) for entry in found):
-        return found
-    return None
+    objects = value if isinstance(value, list) else [value]
+    return objects if all(isinstance(entry, dict) for entry in objects) else None

@@ -1,4 +1,4 @@
-"""Which links in a trace are followed: those to files within it, as who sent it may name any other."""
+"""Which links in a trace are followed: those to files within it, as others may lead anywhere."""
 
 from __future__ import annotations
 
@@ -11,20 +11,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["check_inside", "check_no_links", "inside"]
-
 
 def inside(files: Iterable[Path], trace: Path) -> list[Path]:
     """Leave out the files of a trace that `check_inside` refuses."""
-    return [file for file in files if not _refused(file, trace)]
+    return [file for file in files if _is_inside(file, trace)]
 
 
-def _refused(file: Path, trace: Path) -> bool:
+def _is_inside(file: Path, trace: Path) -> bool:
     try:
         check_inside(file, trace)
     except NotATrace:
-        return True
-    return False
+        return False
+    return True
 
 
 def check_inside(path: Path, trace: Path) -> None:

@@ -20,33 +20,35 @@ import polars as pl
 from tracelens.errors import NotATrace
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
-from tracelens.readers import files
-from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import begin_of_events
-from tracelens.readers.files import ReadFile
-from tracelens.readers.gathered import MOST_NS
+from tracelens.readers.files import (
+    FilesReader,
+    ReadFile,
+    assign_ranks,
+    gap_of_cut_files,
+    gap_of_ranks,
+    join_files,
+    recognize,
+)
 from tracelens.readers.json_lines import JsonLines
+from tracelens.readers.json_values import MOST_US, as_number, as_object, as_text
 from tracelens.readers.words import meaning
 from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.vocabulary import COLLECTIVES, MOST_RANKS, POINT_TO_POINT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from tracelens.model.notes import Note
     from tracelens.model.trace import Trace
 
-__all__ = ["SUFFIXES", "NcclInspectorReader", "is_inspector"]
+__all__ = ["NcclInspectorReader", "is_inspector"]
 
-SUFFIXES: Final = (".log", ".log.gz", ".jsonl", ".jsonl.gz", ".json", ".json.gz")
-_FORMAT: Final = "log of NCCL Inspector"
 _WHY: Final = (
     "Ranks are those within communicators, and no communicator of the largest size is in all files"
 )
 _VERSION: Final = "inspector_output_format_version"
-_US: Final = 1_000
-_MOST_US: Final = MOST_NS // _US
-_LONGEST_WORD: Final = 128  # characters of a name
 _LISTED: Final = 6  # operations of which `info` shows the bandwidth [policy]
 _COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
@@ -105,7 +107,7 @@ def calls_of(path: Path) -> Calls:
         for name, cells in columns.items() if row else ():
             cells.append(row.get(name))
         refuse_beyond("rows", len(columns["op"]))
-    calls.lost, calls.cut, calls.damage = lines.lost, lines.cut, lines.damage
+    calls.take_damage(lines)
     rows = pl.DataFrame(
         {
             name: pl.Series(columns[name], dtype=kind, strict=False)
@@ -118,26 +120,26 @@ def calls_of(path: Path) -> Calls:
 
 def _row(record: dict[str, Any], calls: Calls) -> dict[str, Any]:
     """Return a call as a row, empty if the record is none or says too little."""
-    header, metadata = (_object(record.get(name)) for name in ("header", "metadata"))
-    group = _word(header.get("id"))
+    header, metadata = (as_object(record.get(name)) for name in ("header", "metadata"))
+    group = as_text(header.get("id"))
     side = next(
         (side for side in ("coll", "p2p") if isinstance(record.get(f"{side}_perf"), dict)), ""
     )
     if not side:
-        stats = _object(record.get("dump_stats"))
-        lost = sum(_whole(stats.get(f"{each}_dropped_total")) or 0 for each in ("coll", "p2p"))
+        stats = as_object(record.get("dump_stats"))
+        lost = sum(as_number(stats.get(f"{each}_dropped_total")) or 0 for each in ("coll", "p2p"))
         calls.dropped[group] = max(lost, calls.dropped.get(group, 0))
         calls.left_out["summaries of dumps" if stats else "records of network proxies"] += 1
         return {}
-    call = _object(record[f"{side}_perf"])
-    name = _word(call.get(side))
+    call = as_object(record[f"{side}_perf"])
+    name = as_text(call.get(side))
     known = meaning(name)
     lasted_ns, written_ns = (
         _ns(call.get(f"{side}_exec_time_us")),
         _ns(metadata.get("dump_timestamp_us")),
     )
     known_op = known[1] if known and known[1] in (*COLLECTIVES, *POINT_TO_POINT) else None
-    member, members = _whole(header.get("rank")), _whole(header.get("n_ranks"))
+    member, members = as_number(header.get("rank")), as_number(header.get("n_ranks"))
     if (
         not group
         or not name
@@ -147,34 +149,34 @@ def _row(record: dict[str, Any], calls: Calls) -> dict[str, Any]:
         calls.unusable += 1
         return {}
     calls.sorts[name] += 1
-    started, ended = _kernel_times(_object(call.get("event_trace_ts")))
-    algorithm_words = [_word(call.get(f"coll_{each}")) for each in ("algo", "proto")]
+    started, ended = _kernel_times(as_object(call.get("event_trace_ts")))
+    algorithm_words = [as_text(call.get(f"coll_{each}")) for each in ("algo", "proto")]
     return {
         "communicator": group,
-        "called": _word(header.get("comm_name")),
+        "called": as_text(header.get("comm_name")),
         "member": member,
         "members": members,
-        "host": _word(metadata.get("hostname")) or None,
-        "pid": _whole(metadata.get("pid")),
+        "host": as_text(metadata.get("hostname")) or None,
+        "pid": as_number(metadata.get("pid")),
         "op": known_op,
         "name": name,
-        "call": _whole(call.get(f"{side}_sn")),
-        "bytes": _whole(call.get(f"{side}_msg_size_bytes")),
-        "peer": _whole(call.get("p2p_peer")),
+        "call": as_number(call.get(f"{side}_sn")),
+        "bytes": as_number(call.get(f"{side}_msg_size_bytes")),
+        "peer": as_number(call.get("p2p_peer")),
         "algorithm": " ".join(word for word in algorithm_words if word and word != "unknown")
         or None,
         "start_ns": started,
         "end_ns": ended,
         "spent_ns": lasted_ns,
         "written_ns": written_ns,
-        "bandwidth": _number(call.get(f"{side}_busbw_gbs")),
+        "bandwidth": _fraction(call.get(f"{side}_busbw_gbs")),
     }
 
 
 def _kernel_times(times: dict[str, Any]) -> tuple[int | None, int | None]:
     """Return when the first channel's kernel began and the last one's ended, as the host saw it."""
     channels = times.get("kernel_events")
-    events = [_object(one) for one in channels] if isinstance(channels, list) else []
+    events = [as_object(one) for one in channels] if isinstance(channels, list) else []
     begins = [_ns(event.get("kernel_start_ts")) for event in events]
     ends = [_ns(event.get("kernel_stop_ts")) for event in events]
     if not events or not all(begins) or not all(ends):
@@ -205,64 +207,47 @@ def _placed(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _word(value: object) -> str:
-    return value[:_LONGEST_WORD] if isinstance(value, str) else ""
-
-
-def _number(value: object) -> float | None:
+def _fraction(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _whole(value: object) -> int | None:
-    number = _number(value)
-    return int(number) if number is not None and 0 <= number < MOST_NS else None
-
-
 def _ns(value: object) -> int | None:
-    """Return microseconds as nanoseconds; None if they are none, or beyond all times."""
-    number = _whole(value)
-    return number * _US if number is not None and number < _MOST_US else None
+    """Return whole microseconds as nanoseconds; None if they are none, or beyond all times."""
+    number = as_number(value, MOST_US)
+    return None if number is None else number * 1_000
 
 
-@dataclass(frozen=True)
-class NcclInspectorReader:
+class NcclInspectorReader(FilesReader[Calls]):
     """Reads a file or a folder of the Inspector's logs."""
 
-    name: str = _FORMAT
+    name = "log of NCCL Inspector"
+    suffixes = (".log", ".log.gz", ".jsonl", ".jsonl.gz", ".json", ".json.gz")
+    is_format = staticmethod(is_inspector)
+    read_file = staticmethod(calls_of)
 
-    def sniff(self, path: Path) -> bool:
-        """Return whether a file, or one of the first of a folder, begins with a line of the plugin."""
-        return files.sniffed(path, SUFFIXES, is_inspector)
-
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
-
-        Raises:
-            NotATrace: no file can be read.
-            EmptyTrace: there is no call in them.
-            UnusableInput: it is not known of which rank a file is.
-        """
-        files_of_calls, notes = files.each_read(path, files.called(path, SUFFIXES), calls_of, how)
-        world = _world(files_of_calls)
-        for name, file in files_of_calls.items():
-            file.rows, file.says_ranks = _ranked(file, world, how.rank_of.get(name))
-        ranks = files.ranks_given(files_of_calls, how.rank_of, _WHY, alone=True)
+    def join(
+        self,
+        path: Path,
+        contents: Mapping[str, Calls],
+        notes: Sequence[Note],
+        given_ranks: Mapping[str, int],
+    ) -> Trace:
+        """Join the calls of all files; ranks are those of the largest communicator."""
+        world = _world(contents)
+        for name, file in contents.items():
+            file.rows, file.says_ranks = _ranked(file, world, given_ranks.get(name))
+        ranks = assign_ranks(contents, given_ranks, _WHY, alone=True)
         all_calls = pl.concat(
             file.rows
             if file.says_ranks
             else file.rows.with_columns(rank=pl.lit(ranks[name], pl.Int32))
-            for name, file in files_of_calls.items()
+            for name, file in contents.items()
         )
-        facts = [*_facts(all_calls)]
-        gaps = _gaps(all_calls, files_of_calls, how.rank_of, world)
-        members = _members(all_calls)
-        _finish(files_of_calls, all_calls)
-        recognition = files.recognized(_FORMAT, files_of_calls, gaps, *facts)
-        return files.joined(path, files_of_calls, ranks, notes, recognition, members=members)
+        gaps = [*_gaps(all_calls, contents, given_ranks, world)]
+        contents[next(iter(contents))].members = _members(all_calls)
+        _finish(contents, all_calls)
+        recognition = recognize(self.name, contents, gaps, _facts(all_calls))
+        return join_files(path, contents, ranks, notes, recognition)
 
 
 def _world(files_of_calls: Mapping[str, Calls]) -> str | None:
@@ -377,8 +362,8 @@ def _gaps(
     given_ranks: Mapping[str, int],
     world: str | None,
 ) -> Iterator[Gap]:
-    yield from files.cut_off(files_of_calls, "Destroy communicators before the program ends.")
-    yield from files.ranks_unknown(files_of_calls, given_ranks)
+    yield from gap_of_cut_files(files_of_calls, "Destroy communicators before the program ends.")
+    yield from gap_of_ranks(files_of_calls, given_ranks)
     untimed = all_calls.filter(status="estimated").height
     if untimed:
         yield Gap(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from tracelens.readers.gathered import Gathered
+    from tracelens.readers.gathered import SpanBuffer
 
 __all__ = [
     "UNOWNED",
@@ -42,9 +42,11 @@ class FileOfProcesses(ReadFile):
     processes: dict[int, str] = field(default_factory=dict)
 
 
-def process_column(spans: Gathered[Any, Any], processes: Sequence[int]) -> pl.Series:
+def process_column(spans: SpanBuffer[Any, Any], processes: Sequence[int]) -> pl.Series:
     """Return the process of each span; `processes` are those of its places, in their order."""
-    return pl.Series(processes, dtype=pl.Int64).gather(pl.Series(spans.placed, dtype=pl.UInt32))
+    return pl.Series(processes, dtype=pl.Int64).gather(
+        pl.Series(spans.thread_of_row, dtype=pl.UInt32)
+    )
 
 
 def given_by_process(

@@ -1,6 +1,6 @@
 """Declares messages of protobuf to its own library; fields that are not declared are skipped by it.
 
-`fields` takes a message apart without that library, to tell a format by its first bytes.
+`fields` takes a message apart without that library, to recognize a format by its first bytes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from tracelens.errors import MissingExtra, NotATrace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["LENGTH", "Fields", "classes", "fields", "varint", "whole"]
-
-# Message: field: (number, type, repeated). A type that is none of protobuf's own is a message's.
+# Message: field: (number, type, repeated). A type that is not one of protobuf's own is a message's.
 Fields = dict[str, tuple[int, str, bool]]
 _PACKAGE: Final = "tracelens"
-_LONGEST_VARINT: Final = 10  # bytes
-_FIXED: Final = {1: 8, 5: 4}  # bytes, by wire type
+_MAX_VARINT_BYTES: Final = 10
+_FIXED_BYTES: Final = {1: 8, 5: 4}  # by wire type
 LENGTH: Final = 2  # the wire type of what has its length in front
 
 
@@ -42,20 +40,20 @@ def classes(name: str, messages: Mapping[str, Fields]) -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(
         name=f"{package}.proto", package=package, syntax="proto3"
     )
-    for called, fields in messages.items():
-        message = file.message_type.add(name=called)
-        for field, (number, kind, repeated) in fields.items():
+    for message_name, message_fields in messages.items():
+        message = file.message_type.add(name=message_name)
+        for field_name, (number, kind, repeated) in message_fields.items():
             label = kinds.LABEL_REPEATED if repeated else kinds.LABEL_OPTIONAL
-            added = message.field.add(name=field, number=number, label=label)
+            field = message.field.add(name=field_name, number=number, label=label)
             if kind in messages:
-                added.type, added.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
+                field.type, field.type_name = kinds.TYPE_MESSAGE, f".{package}.{kind}"
             else:
-                added.type = getattr(kinds, f"TYPE_{kind}")
+                field.type = getattr(kinds, f"TYPE_{kind}")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
-        called: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{called}"))
-        for called in messages
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for name in messages
     }
 
 
@@ -74,34 +72,35 @@ def whole(what: str) -> Iterator[None]:
         raise NotATrace(f"it is no whole {what}") from error
 
 
-def varint(content: bytes, place: int) -> tuple[int | None, int]:
-    """Return the number at a place, and where it ends; None where there is none."""
-    value = 0
-    for count, byte in enumerate(content[place : place + _LONGEST_VARINT]):
-        value |= (byte & 0x7F) << 7 * count
+def varint(content: bytes, position: int) -> tuple[int | None, int]:
+    """Return the number at a position, and where it ends; None where there is none."""
+    number = 0
+    for count, byte in enumerate(content[position : position + _MAX_VARINT_BYTES]):
+        number |= (byte & 0x7F) << 7 * count
         if byte < 0x80:
-            return value, place + count + 1
+            return number, position + count + 1
     return None, len(content)
 
 
 def fields(content: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Yield number, wire type and content of each field; that of numbers is empty.
 
-    The last one may be cut off. What has a wire type that does not exist is the last one.
+    The last one may be cut off. A field whose wire type does not exist is the last one.
     """
-    place = 0
-    while place < len(content):
-        tag, place = varint(content, place)
+    position = 0
+    while position < len(content):
+        tag, position = varint(content, position)
         if tag is None:
             return
-        size: int | None = _FIXED.get(tag & 7, 0)
-        if tag & 7 == LENGTH:
-            size, place = varint(content, place)
-        elif tag & 7 == 0:
-            _, place = varint(content, place)
+        number, wire_type = tag >> 3, tag & 7
+        size: int | None = _FIXED_BYTES.get(wire_type, 0)
+        if wire_type == LENGTH:
+            size, position = varint(content, position)
+        elif wire_type == 0:
+            _, position = varint(content, position)
         if size is None:
             return
-        yield tag >> 3, tag & 7, content[place : place + size] if tag & 7 == LENGTH else b""
-        if tag & 7 not in {0, LENGTH, *_FIXED}:
+        yield number, wire_type, content[position : position + size] if wire_type == LENGTH else b""
+        if wire_type not in {0, LENGTH, *_FIXED_BYTES}:
             return
-        place += size
+        position += size

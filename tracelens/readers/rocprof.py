@@ -16,32 +16,30 @@ import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
-from tracelens.readers import files
-from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import begin_of_events
-from tracelens.readers.files import ReadFile
-from tracelens.readers.gathered import MOST_NS
+from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.json_lines import JsonLines
-from tracelens.readers.words import kernel_meaning, meaning, step_number
+from tracelens.readers.json_values import MOST_NS, as_count, as_object, as_objects, as_text
+from tracelens.readers.words import (
+    NOT_OF_NAMES,
+    kernel_meaning,
+    meaning,
+    meaning_of_name,
+    step_number,
+)
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from tracelens.model.trace import Trace
+__all__ = ["RocprofReader", "is_rocprof"]
 
-__all__ = ["SUFFIXES", "RocprofReader", "is_rocprof"]
-
-SUFFIXES: Final = (".json", ".json.gz")
-_FORMAT: Final = "trace of rocprofv3"
-_WHY: Final = "rocprofv3 does not write ranks"
 _TOOL: Final = "rocprofiler-sdk-tool"
 _MARK: Final = re.compile(rb'^\{\s*"rocprofiler-sdk-tool"\s*:')
 _LONGEST_NAME: Final = 256  # characters
 _SYNCHRONIZES: Final = re.compile(r"^hip(Ctx|Device|Stream|Event)Synchronize")
 _COMPUTES: Final = ("forward", "backprop", "update")
-_NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device", "reduction"})
 _KERNEL_NAMES: Final = (
     *("formatted_kernel_name", "truncated_kernel_name", "demangled_kernel_name", "kernel_name"),
 )
@@ -81,6 +79,11 @@ class Profile(ReadFile):
 
     pids: set[int] = field(default_factory=set)
 
+    @property
+    def process_count(self) -> int:
+        """Number of processes in it."""
+        return len(self.pids)
+
 
 def is_rocprof(path: Path) -> bool:
     """Return whether a file begins as rocprofv3's do."""
@@ -102,7 +105,7 @@ def profile_of(path: Path) -> Profile:
         for process in _objects(content.get(_TOOL)):
             parts.append(_Process(process, found).rows())
             refuse_beyond("rows", sum(part.height for part in parts))
-    found.lost, found.cut, found.damage = document.lost, document.cut, document.damage
+    found.take_damage(document)
     found.rows = pl.concat(parts, how="diagonal") if parts else pl.DataFrame()
     return found
 
@@ -111,25 +114,25 @@ class _Process:
     """The records of one process."""
 
     def __init__(self, process: dict[str, Any], found: Profile) -> None:
-        metadata = _object(process.get("metadata"))
+        metadata = as_object(process.get("metadata"))
         self.found = found
-        self.pid = _whole(metadata.get("pid"))
-        self.host = _word(_object(metadata.get("node")).get("hostname"))
+        self.pid = _count(metadata.get("pid"))
+        self.host = as_text(as_object(metadata.get("node")).get("hostname"))
         found.pids.add(self.pid or 0)
-        strings = _object(process.get("strings"))
+        strings = as_object(process.get("strings"))
         self.kinds = list(_objects(strings.get("buffer_records")))
         self.messages = {
-            _whole(entry.get("key")): _word(entry.get("value"))
+            _count(entry.get("key")): as_text(entry.get("value"))
             for entry in _objects(strings.get("marker_api"))
         }
         self.kernels = {
-            _whole(entry.get("kernel_id", place)): next(
-                (name for key in _KERNEL_NAMES if (name := _word(entry.get(key)))), ""
+            _count(entry.get("kernel_id", place)): next(
+                (name for key in _KERNEL_NAMES if (name := as_text(entry.get(key)))), ""
             )
             for place, entry in enumerate(_objects(process.get("kernel_symbols")))
         }
-        self.records = _object(process.get("buffer_records"))
-        counters = _object(process.get("callback_records")).get("counter_collection")
+        self.records = as_object(process.get("buffer_records"))
+        counters = as_object(process.get("callback_records")).get("counter_collection")
         if counted := sum(1 for _ in _objects(counters)):
             found.left_out["collections of counters"] += counted
         self.streams: dict[tuple[object, ...], int] = {}
@@ -175,11 +178,11 @@ class _Process:
         )
 
     def _add(self, record: dict[str, Any], kind: str, name: str, **facts: Any) -> None:
-        start, end = (_whole(record.get(f"{side}_timestamp")) for side in ("start", "end"))
+        start, end = (_count(record.get(f"{side}_timestamp")) for side in ("start", "end"))
         if not name or start is None or end is None or end < start:
             self.found.unusable += 1
             return
-        correlation = _whole(_object(record.get("correlation_id")).get("internal"))
+        correlation = _count(as_object(record.get("correlation_id")).get("internal"))
         row = {"start_ns": start, "end_ns": end, "kind": kind, "name": name[:_LONGEST_NAME]}
         row |= {"correlation": correlation, **facts}
         for column, cells in self.columns.items():
@@ -190,8 +193,8 @@ class _Process:
         return self.streams.setdefault(place, len(self.streams))
 
     def _kernel(self, record: dict[str, Any]) -> None:
-        info = _object(record.get("dispatch_info"))
-        name = self.kernels.get(_whole(info.get("kernel_id")), "").removesuffix(".kd")
+        info = as_object(record.get("dispatch_info"))
+        name = self.kernels.get(_count(info.get("kernel_id")), "").removesuffix(".kd")
         kind, op = kernel_meaning(name) or ("device", None)
         stream = self._stream(
             *(_handle(info, key) for key in ("agent_id", "queue_id")), _handle(record, "stream_id")
@@ -207,7 +210,7 @@ class _Process:
             "device",
             _COPIES.get(name, "memcpy"),
             stream=stream,
-            bytes=_whole(record.get("bytes")),
+            bytes=_count(record.get("bytes")),
         )
 
     def _range(self, record: dict[str, Any]) -> None:
@@ -215,11 +218,10 @@ class _Process:
         if record.get("start_timestamp") == record.get("end_timestamp"):
             self.found.left_out["marks of ROCTx"] += 1
             return
-        number = _whole(_object(record.get("correlation_id")).get("internal"))
+        number = _count(as_object(record.get("correlation_id")).get("internal"))
         name = self.messages.get(number) or self._operation(record)
         step = step_number(name)
-        known = meaning(name)
-        kind = known[0] if known and known[0] not in _NOT_OF_NAMES else "user"
+        kind, _ = meaning_of_name(name, excluded=NOT_OF_NAMES | {"reduction"})
         self._add(
             record, "step" if step is not None else kind, name, thread=_thread(record), step=step
         )
@@ -246,11 +248,13 @@ class _Process:
 
     def _operation(self, record: dict[str, Any]) -> str:
         """Return what a record is, by the numbers of its kind and its operation."""
-        kind, operation = _whole(record.get("kind")), _whole(record.get("operation"))
+        kind, operation = _count(record.get("kind")), _count(record.get("operation"))
         if kind is None or operation is None or kind >= len(self.kinds):
             return ""
         names = self.kinds[kind].get("operations")
-        return _word(names[operation]) if isinstance(names, list) and operation < len(names) else ""
+        return (
+            as_text(names[operation]) if isinstance(names, list) and operation < len(names) else ""
+        )
 
 
 def _of_phases(
@@ -261,8 +265,8 @@ def _of_phases(
     called = pl.DataFrame(
         [
             (
-                _whole(_object(r.get("correlation_id")).get("internal")),
-                _whole(r.get("start_timestamp")),
+                _count(as_object(r.get("correlation_id")).get("internal")),
+                _count(r.get("start_timestamp")),
                 _thread(r),
             )
             for r in launches
@@ -292,86 +296,58 @@ def _of_phases(
 
 
 def _objects(value: object) -> Iterator[dict[str, Any]]:
-    listed = value if isinstance(value, list) else [value]  # older versions wrote the object alone
-    return (entry for entry in listed if isinstance(entry, dict))
+    # Older versions wrote the object alone.
+    return as_objects(value if isinstance(value, list) else [value])
 
 
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+def _count(value: object) -> int | None:
+    return as_count(value, MOST_NS)
 
 
 def _handle(record: dict[str, Any], key: str) -> int | None:
-    return _whole(_object(record.get(key)).get("handle"))
+    return _count(as_object(record.get(key)).get("handle"))
 
 
 def _thread(record: dict[str, Any]) -> str:
-    return f"thread {_whole(record.get('thread_id')) or 0}"
+    return f"thread {_count(record.get('thread_id')) or 0}"
 
 
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value < MOST_NS else None
-
-
-@dataclass(frozen=True)
-class RocprofReader:
+class RocprofReader(FilesReader[Profile]):
     """Reads a file or a folder of rocprofv3's JSON."""
 
-    name: str = _FORMAT
+    name = "trace of rocprofv3"
+    suffixes = (".json", ".json.gz")
+    why_no_rank = "rocprofv3 does not write ranks"
 
-    def sniff(self, path: Path) -> bool:
-        """Return whether a file, or one of the first of a folder, begins as rocprofv3's do."""
-        return files.sniffed(path, SUFFIXES, is_rocprof)
+    is_format = staticmethod(is_rocprof)
+    read_file = staticmethod(profile_of)
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
-
-        Raises:
-            NotATrace: no file can be read.
-            EmptyTrace: there is no kernel, copy or range in them.
-            UnusableInput: it is not known of which rank a file is.
-        """
-        found, notes = files.each_read(path, files.called(path, SUFFIXES), profile_of, how)
-        alone = all(len(file.pids) <= 1 for file in found.values())
-        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=alone)
-        gaps = _gaps(found, how.rank_of)
-        return files.joined(path, found, ranks, notes, files.recognized(_FORMAT, found, gaps))
-
-
-def _gaps(found: Mapping[str, Profile], given: Mapping[str, int]) -> Iterator[Gap]:
-    kinds: set[str] = set()
-    for file in found.values():
-        kinds |= set(file.rows["kind"].unique().cast(pl.String)) if file.rows.height else set()
-    yield from files.ranks_unknown(found, given)
-    if "step" not in kinds:
-        yield Gap(
-            "no range of ROCTx is called as a step is",
-            "where steps begin",
-            "Put each step into a range called 'step N', and record with --marker-trace.",
-        )
-    if not kinds.intersection(_COMPUTES):
-        yield Gap(
-            "no range of ROCTx is called as a phase of training is",
-            "which phase ranks compute in",
-            "Call ranges forward, backward and optimizer, and record with --marker-trace.",
-            decisive=False,
-        )
-    if "reduction" not in kinds:
-        yield Gap(
-            "no kernel or call of RCCL was recorded",
-            "which rank others wait for",
-            "Record with --kernel-trace and --rccl-trace.",
-            hides_waits=True,
-        )
-    else:
-        yield Gap(
-            "kernels and calls of RCCL say neither their group, nor their size or number",
-            "which calls belong to each other, where ranks do not make equally many",
-            "Record the run with 'tracelens record', or profile it with torch.profiler.",
-            decisive=False,
-        )
+    def gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
+        """Yield what ranges, kernels and calls do not say."""
+        if "step" not in run.kinds:
+            yield Gap(
+                "no range of ROCTx is called as a step is",
+                "where steps begin",
+                "Put each step into a range called 'step N', and record with --marker-trace.",
+            )
+        if not run.kinds.intersection(_COMPUTES):
+            yield Gap(
+                "no range of ROCTx is called as a phase of training is",
+                "which phase ranks compute in",
+                "Call ranges forward, backward and optimizer, and record with --marker-trace.",
+                decisive=False,
+            )
+        if "reduction" not in run.kinds:
+            yield Gap(
+                "no kernel or call of RCCL was recorded",
+                "which rank others wait for",
+                "Record with --kernel-trace and --rccl-trace.",
+                hides_waits=True,
+            )
+        else:
+            yield Gap(
+                "kernels and calls of RCCL say neither their group, nor their size or number",
+                "which calls belong to each other, where ranks do not make equally many",
+                "Record the run with 'tracelens record', or profile it with torch.profiler.",
+                decisive=False,
+            )

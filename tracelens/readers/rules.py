@@ -21,28 +21,29 @@ if TYPE_CHECKING:
 
     from tracelens.schema.rules import Rule
 
-__all__ = ["counted", "held_to_range", "reason", "timed_on_device"]
-
-_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
+_DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
 
 
-def reason(columns: Collection[str], per: Sequence[str] = ()) -> pl.Expr:
+def reason_left_out(columns: Collection[str], process: Sequence[str] = ()) -> pl.Expr:
     """Return why each row is left out, null where it stays: the first rule that it breaks.
 
     Args:
-        columns: Those that there are, `start_ns` among them.
-        per: The columns that identify a process, if rows are of several.
+        columns: Those of the frame, `start_ns` among them.
+        process: The columns that identify a process, if rows are of several.
     """
-    held = ((name, rule) for name, rule in RULES.items() if name in columns)
     broken = pl.coalesce(
-        pl.when(breaks).then(pl.lit(why)) for name, rule in held for breaks, why in _of(name, rule)
+        pl.when(breaks).then(pl.lit(reason))
+        for name, rule in RULES.items()
+        if name in columns
+        for breaks, reason in _rows_that_break(name, rule)
     )
-    middle = pl.when(broken.is_null()).then("start_ns").median()
-    lies_far = (pl.col("start_ns") - (middle.over(per) if per else middle)).abs() >= LONGEST_NS
-    return pl.coalesce(broken, pl.when(lies_far).then(pl.lit(far("start_ns"))))
+    median = pl.when(broken.is_null()).then("start_ns").median()
+    distance = (pl.col("start_ns") - (median.over(process) if process else median)).abs()
+    return pl.coalesce(broken, pl.when(distance >= LONGEST_NS).then(pl.lit(far("start_ns"))))
 
 
-def _of(name: str, rule: Rule) -> Iterator[tuple[pl.Expr, str]]:
+def _rows_that_break(name: str, rule: Rule) -> Iterator[tuple[pl.Expr, str]]:
+    """Yield tests of rows by a column, each with the reason for which they are left out."""
     cell = pl.col(name)
     if not rule.nullable:
         yield cell.is_null(), lacking(name)
@@ -56,43 +57,40 @@ def _of(name: str, rule: Rule) -> Iterator[tuple[pl.Expr, str]]:
         yield ~cell.is_between(rule.least, rule.most), out_of_range(name)
 
 
-def counted(reasons: pl.Series) -> dict[str, int]:
+def count_reasons(reasons: pl.Series) -> dict[str, int]:
     """Count rows that are left out, by reason."""
-    if not len(reasons) or reasons.null_count() == len(reasons):
+    if reasons.null_count() == len(reasons):
         return {}
-    found = reasons.drop_nulls().value_counts().sort(reasons.name)
-    return dict(found.iter_rows())
+    return dict(reasons.drop_nulls().value_counts().sort(reasons.name).iter_rows())
 
 
-def held_to_range(kinds: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
-    """Return what replaces columns whose values may break a rule that costs the cell alone."""
-    found = {
+def held_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+    """Return replacements of columns whose values may break a rule that costs the cell alone.
+
+    Of times on a device, both are null unless both are in range.
+    """
+    replacements = {
         name: pl.when(breaks).then(None if rule.nullable else rule.least).otherwise(pl.col(name))
         for name, rule in RULES.items()
-        if name in kinds and (breaks := _breaks(name, rule, kinds[name])) is not None
+        if name in dtypes and (breaks := _cells_that_break(name, rule, dtypes[name])) is not None
     }
-    return found | timed_on_device(kinds)
+    times = [name for name in _DEVICE_TIMES if name in dtypes]
+    is_timed = pl.lit(value=False)
+    if len(times) == len(_DEVICE_TIMES):
+        is_timed = pl.all_horizontal(
+            pl.col(name).is_between(RULES[name].least, RULES[name].most) for name in times
+        )
+    return replacements | {name: pl.when(is_timed).then(name) for name in times}
 
 
-def _breaks(name: str, rule: Rule, kind: pl.DataType) -> pl.Expr | None:
-    """Return which cells break a rule, None if no value of this type can."""
-    if rule.drops or not kind.is_numeric():
+def _cells_that_break(name: str, rule: Rule, dtype: pl.DataType) -> pl.Expr | None:
+    """Return which cells break a rule; None if no value of this type can."""
+    if rule.drops or not dtype.is_numeric():
         return None
     if rule.finite:
         return ~pl.col(name).is_finite()
     if rule.most is not None:
         return ~pl.col(name).is_between(rule.least or 0, rule.most)
-    if rule.least is None or kind.is_unsigned_integer():
+    if rule.least is None or dtype.is_unsigned_integer():
         return None
     return pl.col(name) < rule.least
-
-
-def timed_on_device(columns: Collection[str]) -> dict[str, pl.Expr]:
-    """Return what replaces times on a device, of the columns that are there: null, or both in range."""
-    held = [name for name in _ON_DEVICE if name in columns]
-    timed = pl.lit(value=False)
-    if len(held) == len(_ON_DEVICE):
-        timed = pl.all_horizontal(
-            pl.col(name).is_between(RULES[name].least, RULES[name].most) for name in held
-        )
-    return {name: pl.when(timed).then(name) for name in held}

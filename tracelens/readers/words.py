@@ -1,4 +1,4 @@
-"""Which of our kinds, operations and roles a word of another tool means.
+"""The vocabulary of other tools: which of our kinds, operations and roles a word of theirs means.
 
 In words case and separators do not count, nor do a library's name in front or a number behind:
 ``AllReduce``, ``all_reduce``, ``MPI_Allreduce`` and ``nccl:all_reduce`` are one word, ``forward.3`` is
@@ -10,10 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracelens.schema.vocabulary import KINDS, OPS, ROLES
-
-__all__ = ["Meaning", "kernel_meaning", "meaning", "normal", "rank_in_name", "role", "step_number"]
-
+from tracelens.schema.vocabulary import COLLECTIVES, KINDS, OPS, ROLES
 
 _KIND_SYNONYMS: Final[dict[str, str]] = {
     "step": "train_step training_step iteration iter profiler_step",
@@ -62,9 +59,13 @@ _ROLE_SYNONYMS: Final[dict[str, str]] = {
     "worker": "trainer client chief rank training",
     "ps": "server parameter_server param_server pserver shard",
 }
-_LIBRARY = re.compile(r"^(?:nccl|rccl|mpi|gloo|c10d|hvd|horovod|ucc|oneccl|dist|ps|cuda|torch)+")
+_LIBRARY: Final = re.compile(
+    r"^(?:nccl|rccl|mpi|gloo|c10d|hvd|horovod|ucc|oneccl|dist|ps|cuda|torch)+"
+)
+# What PyTorch puts behind the name of a collective: allreduce_coalesced_, _allgather_base.
+_VARIANT: Final = re.compile(r"(?:base|oop|coalesced|sparse|intotensor|tensor|single|v)+$")
 # What NCCL and RCCL call their kernels: ncclDevKernel_AllReduce_Sum_f32_RING_LL(...), normalized.
-_COLLECTIVE_KERNEL = re.compile(
+_COLLECTIVE_KERNEL: Final = re.compile(
     r"^[nr]ccl(?:dev)?kernel(?:debug)?"
     r"(allreduce|reducescatter|allgather|broadcast|reduce|sendrecv)"
 )
@@ -73,11 +74,16 @@ _STEP: Final = re.compile(r"(?i)^(?:\w+[ ._#-])?(?:step|iter|iteration|batch)[ .
 _RANK: Final = re.compile(
     r"(?i)(?:^worker|(?:\b|_)(?:(?P<of>[a-z]+)[ _-])?rank)[ #:=_-]*(?P<rank>\d{1,6})(?!\w)"
 )
-_RANKS_OF_PARTS: Final = frozenset(("local", "node", "group", "tp", "dp", "pp", "ep", "cp"))
-_SEPARATOR = re.compile(r"[\W_]+")
-_NUMBER = re.compile(r"\d+$")
+_GROUPS_SMALLER_THAN_JOB: Final = frozenset(
+    ("local", "node", "group", "tp", "dp", "pp", "ep", "cp")
+)
+_SEPARATOR: Final = re.compile(r"[\W_]+")
+_NUMBER: Final = re.compile(r"\d+$")
 _KIND_OF_OP: Final = {op: kind for kind, ops in OPS.items() for op in ops}
 Meaning = tuple[str, str | None]  # kind, and operation where the word says one
+USER_CODE: Final[Meaning] = ("user", None)
+# Kinds that a span's name alone does not prove: other code has functions called so.
+NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device"})
 
 
 def normal(word: str) -> str:
@@ -85,9 +91,12 @@ def normal(word: str) -> str:
     return _SEPARATOR.sub("", word).casefold()
 
 
-def _index(words: dict[str, str]) -> dict[str, str]:
-    known = {normal(ours): ours for ours in words}
-    return known | {normal(word): ours for ours, texts in words.items() for word in texts.split()}
+def _index(synonyms: dict[str, str]) -> dict[str, str]:
+    """Return our word by each normalized synonym; `synonyms` are lists of words by ours."""
+    by_word = {normal(ours): ours for ours in synonyms}
+    return by_word | {
+        normal(word): ours for ours, text in synonyms.items() for word in text.split()
+    }
 
 
 _MEANINGS: Final[dict[str, Meaning]] = {
@@ -105,37 +114,43 @@ def kernel_meaning(name: str) -> Meaning | None:
 
     A kernel that sends and receives may be part of several operations, so it has none.
     """
-    found = _COLLECTIVE_KERNEL.match(normal(name))
-    return _MEANINGS.get(found[1], ("reduction", None)) if found else None
+    match = _COLLECTIVE_KERNEL.match(normal(name))
+    return _MEANINGS.get(match[1], ("reduction", None)) if match else None
 
 
-def step_number(word: str) -> int | None:
-    """Return which step a range called so is, as ``train step 12``; None where it names none."""
-    found = _STEP.match(word)
-    return int(found[1]) if found else None
+def step_number(name: str) -> int | None:
+    """Return the step number in the name of a range: ``train step 12``; None without one."""
+    match = _STEP.match(name)
+    return int(match[1]) if match else None
 
 
 def rank_in_name(name: str) -> int | None:
-    """Return which rank a process called so is, as ``rank 3`` or ``worker 3``; None if it says none."""
-    found = _RANK.search(name)
-    if not found or (found["of"] or "").casefold() in _RANKS_OF_PARTS:
+    """Return the rank in the name of a process: ``rank 3``, ``worker 3``; None without one."""
+    match = _RANK.search(name)
+    if not match or (match["of"] or "").casefold() in _GROUPS_SMALLER_THAN_JOB:
         return None
-    return int(found["rank"])
+    return int(match["rank"])
 
 
 def meaning(word: str) -> Meaning | None:
     """Return the meaning of a word for a kind or an operation; None if it is unknown."""
-    whole = normal(word)
-    kernel = kernel_meaning(word)
-    if kernel:
+    if kernel := kernel_meaning(word):
         return kernel
-    bare = _NUMBER.sub("", whole)
-    for key in (whole, bare, _LIBRARY.sub("", bare)):
+    normalized = normal(word)
+    bare = _NUMBER.sub("", normalized)
+    for key in (normalized, bare, _LIBRARY.sub("", bare)):
         if key in _MEANINGS:
             return _MEANINGS[key]
-    return None
+    variant_of = _MEANINGS.get(_VARIANT.sub("", _LIBRARY.sub("", bare)))
+    return variant_of if variant_of and variant_of[1] in COLLECTIVES else None
+
+
+def meaning_of_name(*names: str, excluded: frozenset[str] = NOT_OF_NAMES) -> Meaning:
+    """Return the meaning of the first name that has one; user code if its kind is `excluded`."""
+    known = next(filter(None, map(meaning, names)), USER_CODE)
+    return known if known[0] not in excluded else USER_CODE
 
 
 def role(word: str) -> str | None:
-    """Return which role a word means; None if it is unknown."""
+    """Return the role that a word means; None if it is unknown."""
     return _ROLE_OF.get(_NUMBER.sub("", normal(word)))

@@ -20,10 +20,14 @@ import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
-from tracelens.readers import files
-from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.files import ReadFile
-from tracelens.readers.links import inside
+from tracelens.readers.files import (
+    FileSet,
+    FilesReader,
+    ReadFile,
+    assign_ranks,
+    check_one_file_per_rank,
+)
+from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.protobuf import classes, whole
 from tracelens.readers.soundness import (
     KERNEL_LAUNCHES,
@@ -36,11 +40,17 @@ from tracelens.readers.soundness import (
     keep_common_steps,
     notes_of_records,
 )
-from tracelens.readers.words import kernel_meaning, meaning, step_number
+from tracelens.readers.words import (
+    USER_CODE,
+    kernel_meaning,
+    meaning,
+    meaning_of_name,
+    step_number,
+)
 from tracelens.schema.gate import contents, refuse_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tracelens.model.notes import Note
@@ -124,9 +134,7 @@ _STEP_NUMBER: Final = "step_num"
 _CORRELATION: Final = "correlation_id"
 _STREAMS_OF_A_DEVICE: Final = 1_000
 _PS: Final = 1_000
-_MOST_NS: Final = 2**61
 _LONGEST_NAME: Final = 256
-_NOT_OF_HOSTS: Final = frozenset({"ps", "elastic", "device"})
 _NONE: Final = -1
 
 
@@ -249,7 +257,7 @@ def _row(event: Any, known: Any, track: _Track) -> _Row | None:
     name = (known.display_name or known.name)[:_LONGEST_NAME] if known is not None else ""
     start = track.begin_ns + event.offset_ps // _PS
     end = start + event.duration_ps // _PS
-    if not name or event.num_occurrences or not (0 <= start < _MOST_NS and abs(end) < _MOST_NS):
+    if not name or event.num_occurrences or not (0 <= start < MOST_NS and abs(end) < MOST_NS):
         return None
     on_host = track.stream is None
     if on_host or track.name == _STEPS:
@@ -264,8 +272,7 @@ def _row(event: Any, known: Any, track: _Track) -> _Row | None:
 
 def _of_host(name: str) -> tuple[str, str | None]:
     """Return the kind of an annotation; "$" begins a function of Python."""
-    found = None if name.startswith("$") else meaning(name)
-    return found if found and found[0] not in _NOT_OF_HOSTS else ("user", None)
+    return USER_CODE if name.startswith("$") else meaning_of_name(name)
 
 
 def _of_device(name: str) -> tuple[str, str | None]:
@@ -305,43 +312,6 @@ def _frame(rows: list[_Row]) -> pl.DataFrame:
     return frame.with_columns(stream=pl.when(~on_steps).then("stream"))
 
 
-@dataclass(frozen=True)
-class XPlaneReader:
-    """Reads a file ``HOST.xplane.pb``, or a folder with one a host."""
-
-    name: str = "profile of XLA (XPlane)"
-
-    def sniff(self, path: Path) -> bool:
-        """Return whether it is a file called so, or a folder with at least one."""
-        return bool(inside(_files(path), path))
-
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
-
-        Raises:
-            MissingExtra: protobuf's library is not installed.
-            NotATrace: no file can be read.
-            EmptyTrace: there is no event in them.
-            UnusableInput: it is not known of which rank a file is.
-        """
-        profiles, notes = files.each_read(path, _files(path), profile_of, how)
-        profiles, repeated = drop_repeated_files(profiles, aside=("clock",))
-        given = files.ranks_given(
-            profiles, how.rank_of, "XPlane files do not say their rank", alone=True
-        )
-        ranks = files.one_a_rank(given)
-        notes += [*repeated, *_notes(profiles), *_keep_sound_steps(profiles, ranks)]
-        rows = pl.concat(profile.rows for profile in profiles.values())
-        gaps = _gaps(rows, profiles, how.rank_of)
-        recognition = files.recognized("profile of XLA", profiles, gaps)
-        return files.joined(path, profiles, ranks, notes, recognition)
-
-
-def _files(path: Path) -> list[Path]:
-    """Return the files called as profilers of XLA call theirs: their names are all that marks them."""
-    return [file for file in files.called(path, (SUFFIX,)) if file.name.endswith(SUFFIX)]
-
-
 def _notes(profiles: Mapping[str, Profile]) -> Iterator[Note]:
     for name, profile in profiles.items():
         yield from notes_of_records(name, profile.impossible, [profile.lost_kernels])
@@ -364,34 +334,60 @@ def _keep_sound_steps(profiles: Mapping[str, Profile], ranks: Mapping[str, int])
     return notes
 
 
-def _gaps(
-    rows: pl.DataFrame, profiles: Mapping[str, Profile], given: Mapping[str, int]
-) -> Iterator[Gap]:
-    kinds = set(rows["kind"].unique())
-    yield from files.ranks_unknown(profiles, given)
-    yield from gaps_of_records(
-        (sentence for profile in profiles.values() for sentence in profile.impossible),
-        [profile.lost_kernels for profile in profiles.values()],
-        "profiler",
-    )
-    if "step" not in kinds:
-        yield Gap(
-            "no step is marked",
-            "how steps differ, and which rank is slow in them",
-            "Put each step into jax.profiler.StepTraceAnnotation('train', step_num=N).",
-            decisive=len(profiles) > 1,
+class XPlaneReader(FilesReader[Profile]):
+    """Reads a file ``HOST.xplane.pb``, or a folder with one a host."""
+
+    name = "profile of XLA (XPlane)"
+    format = "profile of XLA"
+    suffixes = (SUFFIX,)
+    why_no_rank = "XPlane files do not say their rank"
+    has_one_file_per_rank = True
+    read_file = staticmethod(profile_of)
+
+    def is_format(self, file: Path, /) -> bool:
+        """Return True if a file is called as profilers of XLA call theirs: nothing else marks it."""
+        return file.name.endswith(SUFFIX)
+
+    def join(
+        self,
+        path: Path,
+        contents: Mapping[str, Profile],
+        notes: Sequence[Note],
+        given_ranks: Mapping[str, int],
+    ) -> Trace:
+        """Join the profiles of a run, without those that repeat another, and steps that lost kernels."""
+        profiles, repeated = drop_repeated_files(contents, aside=("clock",))
+        ranks = assign_ranks(profiles, given_ranks, self.why_no_rank, alone=True)
+        check_one_file_per_rank(ranks)
+        dropped = [*_notes(profiles), *_keep_sound_steps(profiles, ranks)]
+        return super().join(path, profiles, [*notes, *repeated, *dropped], given_ranks)
+
+    def gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
+        """Yield what no annotation names."""
+        profiles = run.contents.values()
+        yield from gaps_of_records(
+            (sentence for profile in profiles for sentence in profile.impossible),
+            [profile.lost_kernels for profile in profiles],
+            "profiler",
         )
-    if not kinds & {"forward", "backprop", "update"}:
-        yield Gap(
-            "no annotation names a phase of training",
-            "which phase ranks compute in: XLA runs a step as one program",
-            "Put phases into jax.profiler.TraceAnnotation called forward, backward and optimizer.",
-            decisive=False,
-        )
-    if rows["stream"].n_unique() > 1:
-        yield Gap(
-            "all devices of a process are streams of its rank",
-            "which device of a process is slow",
-            "Run one process a device.",
-            decisive=False,
-        )
+        if "step" not in run.kinds:
+            yield Gap(
+                "no step is marked",
+                "how steps differ, and which rank is slow in them",
+                "Put each step into jax.profiler.StepTraceAnnotation('train', step_num=N).",
+                decisive=len(run.contents) > 1,
+            )
+        if not run.kinds & {"forward", "backprop", "update"}:
+            yield Gap(
+                "no annotation names a phase of training",
+                "which phase ranks compute in: XLA runs a step as one program",
+                "Put phases into jax.profiler.TraceAnnotation called forward, backward and optimizer.",
+                decisive=False,
+            )
+        if run.rows["stream"].n_unique() > 1:
+            yield Gap(
+                "all devices of a process are streams of its rank",
+                "which device of a process is slow",
+                "Run one process a device.",
+                decisive=False,
+            )

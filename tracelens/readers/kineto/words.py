@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 from tracelens.readers.words import meaning
-from tracelens.schema.vocabulary import COLLECTIVES
 
 __all__ = [
     "IN_NO_ROW",
@@ -90,21 +89,6 @@ _ANNOTATIONS: Final = (
 )  # fmt: skip
 _PHASES: Final = ("forward", "backprop", "update", "data", "checkpoint", "gc", "step")
 _DECORATION: Final = re.compile(r"^[\W_]+|[\W_]+$")
-# What c10d calls collectives in record_param_comms, where meaning does not find it.
-_COLLECTIVES: Final[dict[str, str]] = {
-    "allreduce_coalesced": "allreduce",
-    "allreduce_sparse": "allreduce",
-    "_allgather_base": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather",
-    "allgather_coalesced": "all_gather",
-    "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "all_to_allv": "all_to_all",
-    "alltoall_base": "all_to_all",
-    "broadcast_oop": "broadcast",
-    "_broadcast_oop": "broadcast",
-    "_reduce_oop": "reduce",
-}
 _ELEMENT_BYTES: Final[dict[str, int]] = {
     **dict.fromkeys(("double", "float64", "long", "int64", "uint64", "complexfloat"), 8),
     **dict.fromkeys(("float", "float32", "int", "int32", "complexhalf", "uint32", "unsignedint"), 4),
@@ -146,10 +130,6 @@ def phase_of_annotation(name: str) -> str | None:
 def collective(name: str) -> str | None:
     """Return the operation of a collective, or message, by any of its names; null if it is none."""
     bare = name.partition(":")[2] if name.startswith(LIBRARIES) else name
-    bare = bare.lstrip(":").rstrip("_")
-    known = _COLLECTIVES.get(bare.casefold())
-    if known:
-        return known
     found = meaning(bare)
     return found[1] if found and found[0] == "reduction" else None
 
@@ -160,6 +140,3 @@ def element_bytes(dtype: object) -> int | None:
     return _ELEMENT_BYTES.get(word) or _ELEMENT_BYTES.get(
         word.removeprefix("c10").removeprefix("at")
     )
-
-
-assert set(_COLLECTIVES.values()) <= set(COLLECTIVES)

@@ -1,7 +1,7 @@
-"""What rows of a recording are believed: the others are dropped and counted.
+"""Drops and counts the rows of a recording that break a rule.
 
-Files that the recorder wrote are sound and in order: that is looked up in a few extremes, and rows
-are only judged one by one, or sorted, where it is not so.
+Files that the recorder wrote are sound and in order: a few extremes tell that. Rows are only judged one
+by one, or sorted, where it is not so.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import polars as pl
 from tracelens.memory import BoundedCache
 from tracelens.model.columns import MISSING, NULL, Columns
 from tracelens.model.trace import EVENT_COLUMNS
+from tracelens.readers import rules
 from tracelens.readers.native.soundness import ALWAYS_READ, is_sound
-from tracelens.readers.rules import counted, reason
-from tracelens.readers.rules import held_to_range as held_to_range_of_frame
 from tracelens.schema.rules import LATEST_NS, LONGEST_NS, RULES, Rule
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Ints
     from tracelens.readers.native.arrow_file import Recording
 
-_ON_DEVICE: Final = ("device_start_ns", "device_duration_ns")
-_ANY: Final = Rule()
+_DEVICE_TIMES: Final = ("device_start_ns", "device_duration_ns")
+_NO_RULE: Final = Rule()
 
 
 def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
@@ -38,58 +37,61 @@ def usable_columns(recording: Recording) -> tuple[Columns, dict[str, int]]:
     if not is_sound(table):
         events, lost = usable_events(recording)
         return Columns.of_frame(events), lost
-    known = {group.index: group.uid for group in recording.side.communicators}
     columns = Columns.of_table(table)
-    numbers = {name: held_to_range(name, found) for name, found in columns.numbers.items()}
-    values = {name: held_to_range(name, found) for name, found in columns.values.items()}
-    ranged = Columns(columns.height, numbers, columns.words, values)
-    return repaired_columns(ranged, known, BoundedCache()).in_order(), {}
+    numbers = {name: held_to_range(name, values) for name, values in columns.numbers.items()}
+    fractions = {name: held_to_range(name, values) for name, values in columns.values.items()}
+    in_range = Columns(columns.height, numbers, columns.words, fractions)
+    uids = {group.index: group.uid for group in recording.side.communicators}
+    return repaired_columns(in_range, uids, BoundedCache()).in_order(), {}
 
 
-def held_to_range(name: str, found: Array) -> Array:
-    """Return a column of numbers, in which values that break a rule are as those that are missing."""
-    rule = RULES.get(name, _ANY)
+def held_to_range(name: str, values: Array) -> Array:
+    """Return a column of numbers in which values that break a rule are as those that are missing."""
+    rule = RULES.get(name, _NO_RULE)
     if rule.finite:
-        infinite = np.isinf(found)
-        return np.where(infinite, np.nan, found) if infinite.any() else found
-    if rule.drops or rule.least is None or found.dtype.kind == "u":
-        return found
+        is_infinite = np.isinf(values)
+        return np.where(is_infinite, np.nan, values) if is_infinite.any() else values
+    if rule.drops or rule.least is None or values.dtype.kind == "u":
+        return values
     missing = MISSING.get(name, NULL)
-    outside = found < rule.least
+    is_outside = values < rule.least
     if rule.most is not None:
-        outside |= found > rule.most
-    return np.where(outside, missing, found) if np.any(found[outside] != missing) else found
+        is_outside |= values > rule.most
+    has_others = np.any(values[is_outside] != missing)
+    return np.where(is_outside, missing, values) if has_others else values
 
 
-def repaired_columns(columns: Columns, known: dict[int, str], cache: BoundedCache) -> Columns:
-    """Return identifiers for numbers, and times on a device only where both are in range.
+def repaired_columns(columns: Columns, uids: dict[int, str], cache: BoundedCache) -> Columns:
+    """Return columns with the `uids` of communicators, and device times only where both are in range.
 
     Other values have been held to their ranges before.
     """
     numbers = dict(columns.numbers)
-    uids = tuple(known.values())
     if "communicator" in numbers:
-        found, order = numbers["communicator"], tuple(known)
+        values, known = numbers["communicator"], tuple(uids)
         numbers["communicator"] = cache.get_or_make(
-            "communicators", (found,), lambda: _places(found, order), order
+            "communicators", (values,), lambda: _indices(values, known), known
         )
-    held = [name for name in _ON_DEVICE if name in numbers]
-    if held:
-        start, length = (columns.number(name) for name in _ON_DEVICE)
-        timed = (start >= 0) & (start <= LATEST_NS) & (length >= 0) & (length <= LONGEST_NS)
-        for name in held:
-            numbers[name] = np.where(timed, numbers[name], MISSING.get(name, NULL))
-    return Columns(columns.height, numbers, columns.words, columns.values, uids)
+    times = [name for name in _DEVICE_TIMES if name in numbers]
+    if times:
+        start_ns, length_ns = (columns.number(name) for name in _DEVICE_TIMES)
+        is_timed = (start_ns >= 0) & (start_ns <= LATEST_NS)
+        is_timed &= (length_ns >= 0) & (length_ns <= LONGEST_NS)
+        for name in times:
+            numbers[name] = np.where(is_timed, numbers[name], MISSING.get(name, NULL))
+    return Columns(columns.height, numbers, columns.words, columns.values, tuple(uids.values()))
 
 
-def _places(numbers: Array, known: tuple[int, ...]) -> Array:
-    """Return where each number stands among the known ones; -1 for others."""
-    found = np.full(len(numbers), -1, np.int32)
-    for place, number in enumerate(known):
-        found[numbers == number] = place
-    same = found.dtype == numbers.dtype and np.array_equal(found, numbers)
-    found.setflags(write=numbers.flags.writeable)
-    return numbers if same else found  # so that what several processes share stays one
+def _indices(numbers: Array, known: tuple[int, ...]) -> Array:
+    """Return the index of each number in `known`; -1 for others."""
+    indices = np.full(len(numbers), -1, np.int32)
+    for index, number in enumerate(known):
+        indices[numbers == number] = index
+    indices.setflags(write=numbers.flags.writeable)
+    is_same = indices.dtype == numbers.dtype and np.array_equal(indices, numbers)
+    return (
+        numbers if is_same else indices
+    )  # so that an array which several processes share stays one
 
 
 def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
@@ -97,58 +99,46 @@ def usable_events(recording: Recording) -> tuple[pl.DataFrame, dict[str, int]]:
 
     Columns that hold nothing are left out, and so are those that are the same for a whole process.
     """
-    table = cast("pl.DataFrame", pl.from_arrow(_filled(recording.table)))
-    usable, lost = (table, {}) if is_sound(recording.table) else _sound_rows(table)
-    events = usable.with_columns(
-        end_ns=pl.col("start_ns") + pl.col("duration_ns"),
-        **(held_to_range_of_frame(usable.schema) | _identified(recording, usable.columns)),
-    )
+    table = recording.table
+    names = [n for n in table.column_names if n in ALWAYS_READ or table[n].null_count < len(table)]
+    events = cast("pl.DataFrame", pl.from_arrow(table.select(names)))
+    lost: dict[str, int] = {}
+    if not is_sound(table):
+        events, lost = _drop_unusable(events)
+    columns = rules.held_to_range(events.schema)
+    if "communicator" in events.columns:  # all members share the uid, unlike this process's number
+        uids = {group.index: group.uid for group in recording.side.communicators}
+        dtype = EVENT_COLUMNS["communicator"]
+        number = pl.col("communicator")
+        columns["communicator"] = number.replace_strict(uids, default=None, return_dtype=dtype)
+    events = events.with_columns(end_ns=pl.col("start_ns") + pl.col("duration_ns"), **columns)
     events = events.select(
-        pl.col(name).cast(kind) for name, kind in EVENT_COLUMNS.items() if name in events.columns
+        pl.col(name).cast(dtype) for name, dtype in EVENT_COLUMNS.items() if name in events.columns
     )
-    return _in_order(events), lost
-
-
-def _filled(table: pa.Table) -> pa.Table:
-    """Drop the columns in which every row is null."""
-    names = [
-        name
-        for name in table.column_names
-        if name in ALWAYS_READ or table[name].null_count < table.num_rows
-    ]
-    return table.select(names)
+    return _sort_events(events), lost
 
 
 def sound_rows(table: pa.Table) -> tuple[Ints, dict[str, int]]:
-    """Return which rows of a recording are usable, and how many are not, by reason.
+    """Return the indices of the usable rows of a recording, and how many are not usable, by reason.
 
     `table` has at least the columns `ALWAYS_READ`.
     """
     if is_sound(table):
         return np.arange(table.num_rows), {}
     frame = cast("pl.DataFrame", pl.from_arrow(table)).with_row_index("row")
-    usable, lost = _sound_rows(frame)
+    usable, lost = _drop_unusable(frame)
     return usable["row"].to_numpy().astype(np.int64), lost
 
 
-def _sound_rows(table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
-    why = table.select(reason(table.columns).alias("why")).to_series()
-    return table.filter(why.is_null()), counted(why)
+def _drop_unusable(table: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+    reasons = table.select(rules.reason_left_out(table.columns).alias("reason")).to_series()
+    return table.filter(reasons.is_null()), rules.count_reasons(reasons)
 
 
-def _identified(recording: Recording, columns: list[str]) -> dict[str, pl.Expr]:
-    """Return what all members of a communicator share, instead of this process's own number for it."""
-    if "communicator" not in columns:
-        return {}
-    known = {group.index: group.uid for group in recording.side.communicators}
-    number, kind = pl.col("communicator"), EVENT_COLUMNS["communicator"]
-    return {"communicator": number.replace_strict(known, default=None, return_dtype=kind)}
-
-
-def _in_order(events: pl.DataFrame) -> pl.DataFrame:
+def _sort_events(events: pl.DataFrame) -> pl.DataFrame:
     """Sort by start, outer spans first; as recordings are in order already, look first."""
-    later, deeper = pl.col("start_ns").diff(), pl.col("depth").cast(pl.Int32).diff()
-    risen = (later > 0) | ((later == 0) & (deeper >= 0))
-    if events.select(risen.drop_nulls().all()).item():
+    start_rises, depth_rises = pl.col("start_ns").diff(), pl.col("depth").cast(pl.Int32).diff()
+    in_order = (start_rises > 0) | ((start_rises == 0) & (depth_rises >= 0))
+    if events.select(in_order.drop_nulls().all()).item():
         return events
     return events.sort("start_ns", "depth", maintain_order=True)

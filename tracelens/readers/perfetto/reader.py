@@ -15,25 +15,22 @@ import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
-from tracelens.readers import files
-from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.gathered import MOST_NS, Gathered, What
+from tracelens.readers.files import FileSet, FilesReader
+from tracelens.readers.gathered import SpanBuffer, SpanMeaning
+from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.perfetto.packets import Packets, is_perfetto
 from tracelens.readers.processes import FileOfProcesses, process_column, rank_processes
-from tracelens.readers.words import meaning, step_number
+from tracelens.readers.words import meaning_of_name, step_number
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tracelens.model.trace import Trace
+    from tracelens.readers.words import Meaning
 
-__all__ = ["SUFFIXES", "PerfettoReader", "slices_of"]
+__all__ = ["PerfettoReader", "slices_of"]
 
-SUFFIXES: Final = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
-_FORMAT: Final = "trace of Perfetto"
-_WHY: Final = "The names of processes do not say ranks ('rank 3'), and there are several"
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _PHASES: Final = {ord("B"): _BEGIN, ord("E"): _END, ord("i"): _INSTANT, ord("I"): _INSTANT}
 _COMPLETE: Final = ord("X")
@@ -45,7 +42,6 @@ _US: Final = 1_000
 _LONGEST_NAME: Final = 256
 _DEEPEST: Final = 2_000
 _HIGHEST_PARENT: Final = 64
-_NOT_OF_NAMES: Final = frozenset({"ps", "elastic", "device"})
 
 
 class _Track(NamedTuple):
@@ -108,7 +104,7 @@ def slices_of(path: Path) -> Slices:
         refuse_beyond("rows", len(reading.spans))
     if not read:
         raise NotATrace(packets.damage or "there is no packet in it")
-    found.lost, found.cut, found.damage = packets.lost, packets.cut, packets.damage
+    found.take_damage(packets)
     return reading.finished(found)
 
 
@@ -116,7 +112,7 @@ class _Reading:
     """What is known so far of a file: tracks, sequences, clocks, slices that are open."""
 
     def __init__(self) -> None:
-        self.spans: Gathered[tuple[str, str], int] = Gathered()
+        self.spans: SpanBuffer[tuple[str, str], int] = SpanBuffer()
         self.tracks: dict[int, Any] = {}
         self.sequences: dict[int, _Sequence] = defaultdict(_Sequence)
         self.open: dict[int, list[_Slice]] = defaultdict(list)
@@ -216,14 +212,14 @@ class _Reading:
             for known in self.tracks.values()
             if known.HasField("process")
         }
-        tracks = {number: self._track(number, processes) for number in self.spans.places}
+        tracks = {number: self._track(number, processes) for number in self.spans.threads}
         found.processes = {track.pid or 0: track.process for track in tracks.values()}
         rows = self.spans.frame(
-            lambda key: What(*_kind(*key), key[1]), lambda number: tracks[number].name
+            lambda key: SpanMeaning(*_kind(*key), key[1]), lambda number: tracks[number].name
         )
         numbers = [step_number(name) for _, name in self.spans.keys]
         step = pl.Series(numbers, dtype=pl.Int32).gather(
-            pl.Series(self.spans.keyed, dtype=pl.UInt32)
+            pl.Series(self.spans.key_of_row, dtype=pl.UInt32)
         )
         rows = rows.with_columns(
             step=pl.when(pl.col("kind") == "step").then(step),
@@ -262,69 +258,46 @@ def _words(event: Any, sequence: _Sequence) -> tuple[str, str]:
     return name, ",".join(filter(None, listed))[:_LONGEST_NAME]
 
 
-def _kind(category: str, name: str) -> tuple[str, str | None]:
+def _kind(category: str, name: str) -> Meaning:
     """Return the kind of a slice by its name, else by its category."""
-    if step_number(name) is not None:
-        return ("step", None)
-    found = meaning(name) or meaning(category)
-    return found if found and found[0] not in _NOT_OF_NAMES else ("user", None)
+    return ("step", None) if step_number(name) is not None else meaning_of_name(name, category)
 
 
 def _text(content: bytes) -> str:
     return content[:_LONGEST_NAME].decode("utf-8", "replace")
 
 
-@dataclass(frozen=True)
-class PerfettoReader:
+class PerfettoReader(FilesReader[Slices]):
     """Reads a file or a folder of Perfetto's protobuf traces."""
 
-    name: str = _FORMAT
+    name = "trace of Perfetto"
+    suffixes = (".pftrace", ".perfetto-trace", ".pftrace.gz", ".perfetto-trace.gz")
+    why_no_rank = "The names of processes do not say ranks ('rank 3'), and there are several"
+    advice_if_cut = "Record again, and copy the trace whole."
+    is_format = staticmethod(is_perfetto)
+    read_file = staticmethod(slices_of)
+    rank_parts = staticmethod(rank_processes)
 
-    def sniff(self, path: Path) -> bool:
-        """Return whether a file, or one of the first of a folder, begins with a packet."""
-        return files.sniffed(path, SUFFIXES, is_perfetto)
-
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
-
-        Raises:
-            MissingExtra: protobuf's library is not installed.
-            NotATrace: no file can be read.
-            EmptyTrace: there is no slice in them.
-            UnusableInput: it is not known of which rank a file is.
-        """
-        found, notes = files.each_read(path, files.called(path, SUFFIXES), slices_of, how)
-        rank_processes(found, how.rank_of)
-        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=True)
-        rows = pl.concat((file.rows for file in found.values()), how="diagonal")
-        gaps = _gaps(rows, found, how.rank_of)
-        return files.joined(path, found, ranks, notes, files.recognized(_FORMAT, found, gaps))
-
-
-def _gaps(
-    rows: pl.DataFrame, found: Mapping[str, Slices], given: Mapping[str, int]
-) -> Iterator[Gap]:
-    kinds = set(rows["kind"].unique().cast(pl.String))
-    yield from files.cut_off(found, "Record again, and copy the trace whole.")
-    yield from files.ranks_unknown(found, given)
-    if "step" not in kinds:
-        yield Gap(
-            "no slice is called as a step is",
-            "where steps begin, but by the updates or collectives that come back",
-            "Put each step into a slice called 'step N'.",
-            decisive="rank" in rows.columns and rows["rank"].n_unique() > 1,
-        )
-    if not kinds & {"forward", "backprop", "update"}:
-        yield Gap(
-            "no slice is called as a phase of training is",
-            "which phase ranks compute in",
-            "Call slices forward, backward and optimizer.",
-            decisive=False,
-        )
-    if "reduction" not in kinds:
-        yield Gap(
-            "no slice is called as a collective is",
-            "which rank others wait for",
-            "Record the run with 'tracelens record', or profile it with torch.profiler.",
-            hides_waits=True,
-        )
+    def gaps(self, run: FileSet[Slices]) -> Iterator[Gap]:
+        """Yield what no slice is called as."""
+        if "step" not in run.kinds:
+            yield Gap(
+                "no slice is called as a step is",
+                "where steps begin, but by the updates or collectives that come back",
+                "Put each step into a slice called 'step N'.",
+                decisive="rank" in run.rows.columns and run.rows["rank"].n_unique() > 1,
+            )
+        if not run.kinds & {"forward", "backprop", "update"}:
+            yield Gap(
+                "no slice is called as a phase of training is",
+                "which phase ranks compute in",
+                "Call slices forward, backward and optimizer.",
+                decisive=False,
+            )
+        if "reduction" not in run.kinds:
+            yield Gap(
+                "no slice is called as a collective is",
+                "which rank others wait for",
+                "Record the run with 'tracelens record', or profile it with torch.profiler.",
+                hides_waits=True,
+            )

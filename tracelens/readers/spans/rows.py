@@ -14,7 +14,7 @@ import polars as pl
 from tracelens.errors import UnusableInput
 from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, PROCESS_COLUMNS, Note
 from tracelens.readers.base import quoted
-from tracelens.readers.rules import counted, held_to_range, reason
+from tracelens.readers.rules import count_reasons, held_to_range, reason_left_out
 from tracelens.schema.rules import LONGEST_NS, added
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
@@ -69,12 +69,12 @@ def usable_rows(
         UnusableInput: nothing is left.
     """
     frame = _typed(_shifted(frame)).with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    judged = frame.with_columns(reason(_JUDGED, _WORKER).alias(_REASON))
+    judged = frame.with_columns(reason_left_out(_JUDGED, _WORKER).alias(_REASON))
     kept = judged.filter(pl.col(_REASON).is_null()).drop(_REASON, "duration_ns")
     kept = kept.with_columns(**held_to_range(kept.schema))
     if kept.is_empty():
         raise UnusableInput(f"In {name} no row is usable: not one has an end after its begin.")
-    counts = added(unusable, counted(judged[_REASON]))
+    counts = added(unusable, count_reasons(judged[_REASON]))
     counts = {why: count for why, count in counts.items() if count}
     lost = (
         judged.filter(pl.col(_REASON).is_not_null())

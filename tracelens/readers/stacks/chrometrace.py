@@ -7,109 +7,86 @@ idle have no stack then, unless py-spy ran with `--idle`.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tracelens.readers.event_stream import EventStream, begin_of_events
-from tracelens.readers.gathered import MOST_NS
-from tracelens.readers.stacks.runs import Frame, Run, Stacks, Thread
+from tracelens.readers.json_values import MOST_US, as_number, as_object
+from tracelens.readers.stacks.runs import MAX_FRAMES, Frame, Run, Stacks, Thread
 from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from tracelens.readers.event_stream import Event
-
-__all__ = ["is_py_spy", "stacks_of"]
-
 _MARK: Final = re.compile(rb'"cat"\s*:\s*"py-spy"')
-_US: Final = 1_000
-_DEEPEST: Final = 2_000
+
+
+@dataclass(eq=False)
+class _OpenFrames:
+    """A thread's frames that are open, since when, and its runs so far."""
+
+    frames: list[Frame] = field(default_factory=list)
+    since_ns: int = 0
+    runs: list[Run] = field(default_factory=list)
 
 
 def is_py_spy(path: Path) -> bool:
-    """Return whether a file begins as py-spy's events do."""
+    """Return True if a file begins as py-spy's events do."""
     return _MARK.search(begin_of_events(path)) is not None
 
 
-def stacks_of(path: Path) -> Stacks:
+def read_stacks(path: Path) -> Stacks:
     """Read one file.
 
     Raises:
         NotATrace: there is no list of events, it is no regular file, or larger than it may be.
         OSError: it cannot be read.
     """
-    found = Stacks()
-    threads: dict[tuple[int, int], _Stack] = {}
-    stream = EventStream(path)
-    runs = 0
+    stacks, stream = Stacks(), EventStream(path)
+    threads: dict[tuple[int, int], _OpenFrames] = defaultdict(_OpenFrames)  # by pid and tid
+    run_count = 0
     for piece in stream.pieces():
         for event in piece:
-            runs += _take(event, found, threads)
-        refuse_beyond("rows", runs)
-    found.streamed(stream)
-    still_open = sum(len(stack.frames) for stack in threads.values())
-    if still_open:
-        found.left_out["frames that do not end"] = still_open
-    for (pid, tid), stack in threads.items():
-        if stack.runs:
-            found.runs[Thread(pid, f"thread {tid}")] = stack.runs
-    return found.translated()
+            run_count += _take_event(event, stacks, threads)
+        refuse_beyond("rows", run_count)
+    stacks.take_damage(stream)
+    unended = sum(len(thread.frames) for thread in threads.values())
+    if unended:
+        stacks.left_out["frames that do not end"] = unended
+    for (pid, tid), thread in threads.items():
+        if thread.runs:
+            stacks.runs[Thread(pid, f"thread {tid}")] = thread.runs
+    return stacks.with_rows()
 
 
-class _Stack:
-    """A thread's frames that are open, since when, and its runs so far."""
-
-    def __init__(self, number: Callable[[tuple[Frame, ...]], int]) -> None:
-        self._number = number
-        self.frames: list[Frame] = []
-        self.since_ns = 0
-        self.runs: list[Run] = []
-
-    def until(self, now_ns: int) -> int:
-        """End the run of the frames that are open, if any time has passed; return how many ended."""
-        ended = 0
-        if self.frames and now_ns > self.since_ns:
-            self.runs.append(Run(self.since_ns, now_ns, self._number(tuple(self.frames))))
-            ended = 1
-        self.since_ns = max(self.since_ns, now_ns)
-        return ended
-
-
-def _take(event: Event | object, found: Stacks, threads: dict[tuple[int, int], _Stack]) -> int:
-    """Take an event, and return how many runs it ends."""
+def _take_event(event: object, stacks: Stacks, threads: dict[tuple[int, int], _OpenFrames]) -> int:
+    """Take an event; return the number of runs that it ends, 0 or 1."""
     if not isinstance(event, dict):
-        found.unusable += 1
+        stacks.unusable += 1
         return 0
     phase, name = event.get("ph"), event.get("name")
-    pid, tid, at = (_number(event.get(key)) for key in ("pid", "tid", "ts"))
+    pid, tid, time_us = (as_number(event.get(key), MOST_US) for key in ("pid", "tid", "ts"))
     if phase not in ("B", "E"):
-        found.left_out["events that neither begin nor end a frame"] += 1
+        stacks.left_out["events that neither begin nor end a frame"] += 1
         return 0
-    if not isinstance(name, str) or not name or pid is None or tid is None or at is None:
-        found.unusable += 1
+    if not isinstance(name, str) or not name or pid is None or tid is None or time_us is None:
+        stacks.unusable += 1
         return 0
-    found.sorts["begins and ends of frames"] += 1
-    stack = threads.get((pid, tid))
-    if stack is None:
-        stack = threads[pid, tid] = _Stack(found.number)
-    ended = stack.until(at * _US)
-    if phase == "B" and len(stack.frames) < _DEEPEST:
-        stack.frames.append(_frame(name, event.get("args")))
-    elif phase == "E" and stack.frames and stack.frames[-1].name == name:
-        stack.frames.pop()
+    stacks.sorts["begins and ends of frames"] += 1
+    thread = threads[pid, tid]
+    now_ns = time_us * 1_000
+    has_run = bool(thread.frames) and now_ns > thread.since_ns
+    if has_run:
+        stack = stacks.number(tuple(thread.frames))
+        thread.runs.append(Run(thread.since_ns, now_ns, stack))
+    thread.since_ns = max(thread.since_ns, now_ns)
+    if phase == "B" and len(thread.frames) < MAX_FRAMES:
+        args = as_object(event.get("args"))
+        file, line = args.get("filename"), as_number(args.get("line"), MOST_US)
+        thread.frames.append(Frame(name, file if isinstance(file, str) else "", line or 0))
+    elif phase == "E" and thread.frames and thread.frames[-1].name == name:
+        thread.frames.pop()
     else:
-        found.unusable += 1
-    return ended
-
-
-def _frame(name: str, args: object) -> Frame:
-    place = args if isinstance(args, dict) else {}
-    file, line = place.get("filename"), _number(place.get("line"))
-    return Frame(name, file if isinstance(file, str) else "", line or 0)
-
-
-def _number(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return int(value) if 0 <= value < MOST_NS // _US else None
+        stacks.unusable += 1
+    return int(has_run)

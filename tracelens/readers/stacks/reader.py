@@ -2,104 +2,75 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from tracelens.model.recognition import Gap
 from tracelens.model.trace import SAMPLE_COLUMNS
-from tracelens.readers import files
-from tracelens.readers.base import SIMPLY, Reading
+from tracelens.readers.files import FileSet, FilesReader, gaps_of_python_calls
 from tracelens.readers.spans.rows import fitted
 from tracelens.readers.stacks import chrometrace, speedscope
+from tracelens.readers.stacks.runs import Stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracelens.model.trace import Trace
-    from tracelens.readers.stacks.runs import Stacks
-
-__all__ = ["StacksReader"]
-
-_SUFFIXES: Final = (".json", ".json.gz", ".speedscope", ".chrometrace")
-_FORMAT: Final = "profile of sampled stacks"
-_WHY: Final = "Files of sampled stacks do not say their rank"
 
 
-@dataclass(frozen=True)
-class StacksReader:
+class StacksReader(FilesReader[Stacks]):
     """Reads a file or a folder of sampled stacks."""
 
-    name: str = "sampled stacks (py-spy, speedscope)"
+    name = "sampled stacks (py-spy, speedscope)"
+    format = "profile of sampled stacks"
+    suffixes = (".json", ".json.gz", ".speedscope", ".chrometrace")
+    why_no_rank = "Files of sampled stacks do not say their rank"
+    advice_if_cut = "Stop py-spy with Ctrl-C, so that it writes all of its file."
+    has_one_file_per_rank = True
 
-    def sniff(self, path: Path) -> bool:
-        """Return whether a file, or one of the first of a folder, holds sampled stacks."""
-        return files.sniffed(path, _SUFFIXES, _holds_stacks)
+    def is_format(self, file: Path) -> bool:
+        """Return True if a file holds sampled stacks."""
+        return chrometrace.is_py_spy(file) or speedscope.is_speedscope(file)
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
-        """Read all files; one that cannot be read is noted, where there are others.
+    def read_file(self, file: Path) -> Stacks:
+        """Read one file, as `FilesReader.read_file` says."""
+        if chrometrace.is_py_spy(file):
+            return chrometrace.read_stacks(file)
+        return speedscope.read_stacks(file)
 
-        Raises:
-            NotATrace: no file can be read.
-            EmptyTrace: there is no stack in them.
-            UnusableInput: it is not known of which rank a file is.
-        """
-        found, notes = files.each_read(path, files.called(path, _SUFFIXES), _stacks, how)
-        ranks = files.ranks_given(found, how.rank_of, _WHY, alone=True)
-        rows = pl.concat((file.rows for file in found.values()), how="diagonal")
-        recognition = files.recognized(_FORMAT, found, _gaps(rows, found, how.rank_of))
-        trace = files.joined(path, found, files.one_a_rank(ranks), notes, recognition)
-        return trace.with_(samples=_samples(found, ranks, trace))
-
-
-def _holds_stacks(file: Path) -> bool:
-    return chrometrace.is_py_spy(file) or speedscope.is_speedscope(file)
-
-
-def _stacks(file: Path) -> Stacks:
-    if chrometrace.is_py_spy(file):
-        return chrometrace.stacks_of(file)
-    return speedscope.stacks_of(file)
-
-
-def _samples(found: Mapping[str, Stacks], ranks: Mapping[str, int], trace: Trace) -> pl.DataFrame:
-    """Return the stacks themselves, with the process and the thread of the trace that each is of."""
-    of_file = pl.concat(
-        file.samples(ranks.get(name, 0)).with_columns(file=pl.lit(name))
-        for name, file in found.items()
-    )
-    processes = trace.processes.select("process", "rank", "file")
-    threads = trace.threads.select("process", "thread", thread_name="name")
-    return fitted(
-        of_file.join(processes, on=["file", "rank"], how="inner").join(
-            threads, on=["process", "thread_name"], how="left", maintain_order="left"
-        ),
-        SAMPLE_COLUMNS,
-    )
-
-
-def _gaps(
-    rows: pl.DataFrame, found: Mapping[str, Stacks], given: Mapping[str, int]
-) -> Iterator[Gap]:
-    yield from files.cut_off(found, "Stop py-spy with Ctrl-C, so that it writes all of its file.")
-    yield from files.ranks_unknown(found, given)
-    if any(file.compressed for file in found.values()):
-        yield Gap(
-            "samples of threads that were idle may be left out, and the others stand end to end",
-            "when something ran, and for how long ranks waited",
-            "Record with py-spy record --idle, or with --format chrometrace.",
+    def complete(self, trace: Trace, run: FileSet[Stacks]) -> Trace:
+        """Add the stacks themselves, each with its process and its thread of the trace."""
+        samples = pl.concat(
+            file.samples(run.ranks.get(name, 0)).with_columns(file=pl.lit(name))
+            for name, file in run.contents.items()
         )
-    yield Gap(
-        "samples do not tell steps apart",
-        "how steps differ",
-        "Record with 'tracelens record --sample', which has both steps and stacks.",
-    )
-    yield from files.python_alone(set(rows["kind"].unique().cast(pl.String)))
-    yield Gap(
-        "spans are runs of samples",
-        "what took less time than lies between two samples",
-        "Sample more often, or record with 'tracelens record'.",
-        decisive=False,
-    )
+        processes = trace.processes.select("process", "rank", "file")
+        threads = trace.threads.select("process", "thread", thread_name="name")
+        of_processes = samples.join(processes, on=["file", "rank"], how="inner")
+        of_threads = of_processes.join(
+            threads, on=["process", "thread_name"], how="left", maintain_order="left"
+        )
+        return trace.with_(samples=fitted(of_threads, SAMPLE_COLUMNS))
+
+    def gaps(self, run: FileSet[Stacks]) -> Iterator[Gap]:
+        """Yield what samples do not say."""
+        if any(file.leaves_out_idle for file in run.contents.values()):
+            yield Gap(
+                "samples of threads that were idle may be left out, and the others stand end to end",
+                "when something ran, and for how long ranks waited",
+                "Record with py-spy record --idle, or with --format chrometrace.",
+            )
+        yield Gap(
+            "samples do not tell steps apart",
+            "how steps differ",
+            "Record with 'tracelens record --sample', which has both steps and stacks.",
+        )
+        yield from gaps_of_python_calls(run.kinds)
+        yield Gap(
+            "spans are runs of samples",
+            "what took less time than lies between two samples",
+            "Sample more often, or record with 'tracelens record'.",
+            decisive=False,
+        )

@@ -14,7 +14,7 @@ import polars as pl
 from tracelens.errors import EmptyTrace, UnusableInput
 from tracelens.model.trace import Note
 from tracelens.readers.base import quoted
-from tracelens.readers.rules import counted
+from tracelens.readers.rules import count_reasons
 from tracelens.readers.table.columns import (
     NEEDED,
     describe,
@@ -208,4 +208,4 @@ def _usable(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     )
     kept = judged.filter(pl.col(_REASON).is_null())
     spent = [column for column in kept.columns if column.endswith("!") or column in TIMES]
-    return kept.drop(_REASON, *spent), counted(judged[_REASON])
+    return kept.drop(_REASON, *spent), count_reasons(judged[_REASON])

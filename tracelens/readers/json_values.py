@@ -1,0 +1,65 @@
+"""Values out of JSON that other programs wrote: of the type that a reader needs, or none."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MOST_NS: Final = 2**61  # ns: begin and length of a span add up to what 64 bits hold [definition]
+MOST_US: Final = MOST_NS // 1_000
+_DECIMAL: Final = re.compile(r"\s*-?[0-9]{1,19}\s*")
+
+
+def as_object(value: object) -> dict[str, Any]:
+    """Return an object; an empty one for anything else."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_objects(value: object) -> Iterator[dict[str, Any]]:
+    """Return the objects of a list; none for anything else."""
+    return (
+        (entry for entry in value if isinstance(entry, dict))
+        if isinstance(value, list)
+        else iter(())
+    )
+
+
+def as_text(value: object, max_characters: int = 256) -> str:
+    """Return the begin of a text; an empty one for anything else."""
+    return value[:max_characters] if isinstance(value, str) else ""
+
+
+def as_count(value: object, limit: int = 1 << 63) -> int | None:
+    """Return a whole number from 0 to below `limit`; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if 0 <= value < limit else None
+
+
+def as_signed_number(value: object, limit: int) -> int | None:
+    """Return a number between -`limit` and `limit` without its fraction; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if -limit < value < limit else None
+
+
+def as_number(value: object, limit: int = MOST_NS) -> int | None:
+    """Return a number from 0 to below `limit` without its fraction; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value < limit else None
+
+
+def us_as_ns(value: object) -> int | None:
+    """Return a time in microseconds as nanoseconds; None for anything else, or beyond all times."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return round(value * 1_000) if -MOST_NS < value * 1_000 < MOST_NS else None
+
+
+def unquoted(value: object) -> object:
+    """Return the number that a text spells in decimal digits; any other value as it is."""
+    return int(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value

@@ -1,0 +1,276 @@
+"""Requests of spans in a file, in JSON or protobuf, taken apart into spans.
+
+The collector's file exporter writes one request a line in JSON, or messages of protobuf, each with its
+length in front (four bytes, the highest first). Single documents and messages, and messages whose
+length is a varint, are read, too.
+
+Sources: opentelemetry-proto 1.x; the file exporter's README (opentelemetry-collector-contrib).
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tracelens.errors import MissingExtra, NotATrace
+from tracelens.readers.event_stream import begin_of_events, plain
+from tracelens.readers.json_lines import JsonLines
+from tracelens.readers.json_values import as_count, as_object, as_objects, as_text, unquoted
+from tracelens.readers.protobuf import LENGTH, fields, varint
+from tracelens.schema.gate import opened, refuse_beyond
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from tracelens.readers.files import ReadFile
+
+_RESOURCE_KEYS: Final = ("resourceSpans", "resource_spans", "batches")
+_SCOPE_KEYS: Final = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+_JSON: Final = re.compile(rb'^\[?\s*\{\s*"(resource_?[sS]pans|batches)"\s*:\s*\[')
+_BEGIN_BYTES: Final = 1 << 16
+_ERROR: Final = 2  # STATUS_CODE_ERROR
+_BYTES_OF_IDS: Final = [(1, LENGTH, 16), (2, LENGTH, 8)]  # number, wire type, bytes: trace and span
+
+
+class SpanEvent(NamedTuple):
+    """Something that happened within a span."""
+
+    name: str
+    time_ns: int | None
+    attributes: Mapping[str, Any]
+
+
+class Span(NamedTuple):
+    """A span as a request has it; ids of any type, which are equal for equal spans."""
+
+    name: str
+    start_ns: int | None
+    end_ns: int | None
+    attributes: Mapping[str, Any]
+    id: Any
+    parent: Any
+    is_error: bool
+    events: Sequence[SpanEvent]
+    link_count: int
+
+
+class ScopeSpans(NamedTuple):
+    """The spans of one scope, with the attributes of their resource and their scope."""
+
+    resource: Mapping[str, Any]
+    scope: str
+    scope_attributes: Mapping[str, Any]
+    spans: Iterator[Span]
+
+
+def is_otlp(path: Path) -> bool:
+    """Return True if a file begins with a request of spans, in JSON or in protobuf."""
+    begin = begin_of_events(path)
+    if _JSON.match(begin):
+        names = (*_RESOURCE_KEYS[:2], *_SCOPE_KEYS)
+        return any(f'"{name}"'.encode() in begin for name in names)
+    try:
+        with opened(path) as file:
+            return _framing(next(plain(file, _BEGIN_BYTES), b"")) is not None
+    except (OSError, EOFError, NotATrace, zlib.error):
+        return False
+
+
+def read_requests(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
+    """Yield the spans of a file, scope by scope; note in `span_file` what of it cannot be read.
+
+    Raises:
+        NotATrace: it holds no request of spans, is no regular file, or larger than it may be.
+        MissingExtra: it is protobuf, and the library for it is not installed.
+        OSError: it cannot be read.
+    """
+    is_json = _JSON.match(begin_of_events(path)) is not None
+    return _read_json(path, span_file) if is_json else _read_protobuf(path, span_file)
+
+
+def _read_json(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
+    lines = JsonLines(path)
+    for document in lines:
+        key = next((key for key in _RESOURCE_KEYS if isinstance(document.get(key), list)), None)
+        if key is None:
+            span_file.left_out["lines without spans"] += 1
+            continue
+        for entry in as_objects(document[key]):
+            attributes = _json_attributes(as_object(entry.get("resource")))
+            scopes = (scoped for key in _SCOPE_KEYS for scoped in as_objects(entry.get(key)))
+            for scoped in scopes:
+                scope = as_object(scoped.get("scope") or scoped.get("instrumentationLibrary"))
+                spans = map(_json_span, as_objects(scoped.get("spans")))
+                name = as_text(scope.get("name"))
+                yield ScopeSpans(attributes, name, _json_attributes(scope), spans)
+    span_file.take_damage(lines)
+
+
+def _json_span(span: dict[str, Any]) -> Span:
+    trace = as_text(span.get("traceId") or span.get("trace_id"))
+    parent = as_text(span.get("parentSpanId") or span.get("parent_span_id"))
+    return Span(
+        as_text(span.get("name")),
+        as_whole(span.get("startTimeUnixNano") or span.get("start_time_unix_nano")),
+        as_whole(span.get("endTimeUnixNano") or span.get("end_time_unix_nano")),
+        _json_attributes(span),
+        (trace, as_text(span.get("spanId") or span.get("span_id"))),
+        (trace, parent) if parent else None,
+        str(as_object(span.get("status")).get("code")) in {str(_ERROR), "STATUS_CODE_ERROR"},
+        [
+            SpanEvent(
+                as_text(event.get("name")),
+                as_whole(event.get("timeUnixNano")),
+                _json_attributes(event),
+            )
+            for event in as_objects(span.get("events"))
+        ],
+        sum(1 for _ in as_objects(span.get("links"))),
+    )
+
+
+def as_whole(value: object) -> int | None:
+    """Return a whole number from 0 on, of 63 bits, also of a text; None for anything else."""
+    return as_count(unquoted(value))
+
+
+def _json_attributes(owner: dict[str, Any]) -> dict[str, Any]:
+    return {
+        entry["key"]: _json_value(entry["value"])
+        for entry in as_objects(owner.get("attributes"))
+        if isinstance(entry.get("key"), str) and isinstance(entry.get("value"), dict)
+    }
+
+
+def _json_value(value: dict[str, Any]) -> Any:
+    if "intValue" in value:
+        return as_whole(value["intValue"])
+    if "arrayValue" in value:
+        return [*map(_json_value, as_objects(as_object(value["arrayValue"]).get("values")))]
+    keys = ("stringValue", "boolValue", "doubleValue")
+    return next((value[key] for key in keys if key in value), None)
+
+
+def _read_protobuf(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
+    try:
+        from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
+        from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise MissingExtra.naming("Reading spans of OpenTelemetry in protobuf", "otlp") from error
+    for content in _resources(path, span_file):
+        try:
+            resource = ResourceSpans.FromString(content)
+        except DecodeError:
+            span_file.lost += 1
+            span_file.damage = span_file.damage or "it is no whole message of spans"
+            continue
+        attributes = _proto_attributes(resource.resource.attributes)
+        for scoped in resource.scope_spans:
+            name = as_text(scoped.scope.name)
+            scope_attributes = _proto_attributes(scoped.scope.attributes)
+            spans = map(_proto_span, scoped.spans)
+            yield ScopeSpans(attributes, name, scope_attributes, spans)
+
+
+def _proto_span(span: Any) -> Span:
+    return Span(
+        as_text(span.name),
+        span.start_time_unix_nano or None,
+        span.end_time_unix_nano or None,
+        _proto_attributes(span.attributes),
+        (span.trace_id, span.span_id),
+        (span.trace_id, span.parent_span_id) if span.parent_span_id else None,
+        span.status.code == _ERROR,
+        [
+            SpanEvent(event.name, event.time_unix_nano, _proto_attributes(event.attributes))
+            for event in span.events
+        ],
+        len(span.links),
+    )
+
+
+def _proto_attributes(entries: Any) -> dict[str, Any]:
+    return {entry.key: _proto_value(entry.value) for entry in entries}
+
+
+def _proto_value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [*map(_proto_value, value.array_value.values)]
+    return getattr(value, kind) if kind and kind != "kvlist_value" else None
+
+
+def _resources(path: Path, span_file: ReadFile) -> Iterator[bytes]:
+    """Yield the resources of all messages in a file.
+
+    Raises:
+        NotATrace: there is none.
+    """
+    content = _content(path, span_file)
+    framing = _framing(content[:_BEGIN_BYTES])
+    if framing is None:
+        raise NotATrace("it does not begin with spans of OpenTelemetry")
+    position = 0
+    while position < len(content):
+        size: int | None = len(content)
+        if framing == "lengths":
+            size, position = int.from_bytes(content[position : position + 4], "big"), position + 4
+        elif framing == "varints":
+            size, position = varint(content, position)
+        message = content[position : position + (size or 0)]
+        position += size or 1
+        for number, wire_type, resource in fields(message):
+            if (number, wire_type) == (1, LENGTH):
+                yield resource
+        if framing != "message" and (size is None or position > len(content)):
+            span_file.cut, span_file.damage = True, span_file.damage or "it ends within a message"
+
+
+def _content(path: Path, span_file: ReadFile) -> bytes:
+    content = bytearray()
+    with opened(path) as file:
+        try:
+            for chunk in plain(file, _BEGIN_BYTES):
+                content += chunk
+                refuse_beyond("document", len(content))
+        except (EOFError, zlib.error) as error:
+            span_file.cut = True
+            span_file.damage = f"it cannot be decompressed to its end ({error})"
+    return bytes(content)
+
+
+def _framing(content: bytes) -> str | None:
+    """Return how the lengths of messages are written; None if a file's first bytes hold no spans."""
+    if _begins_with_spans(content):
+        return "message"
+    if _begins_with_spans(content[4 : 4 + int.from_bytes(content[:4], "big")]):
+        return "lengths"
+    size, begin = varint(content, 0)
+    return "varints" if size and _begins_with_spans(content[begin : begin + size]) else None
+
+
+def _begins_with_spans(content: bytes) -> bool:
+    """Return True if fields of a request lead to a span with its two ids, unlike metrics and logs."""
+    for number, wire_type, resource in fields(content):
+        if (number, wire_type) != (1, LENGTH):
+            return False
+        has_span = _has_span(resource)
+        if has_span is not None:
+            return has_span
+    return False
+
+
+def _has_span(resource: bytes) -> bool | None:
+    """Return True if the first entry of a resource is a span; None if it has no entry."""
+    for number, wire_type, scope in fields(resource):
+        if wire_type != LENGTH or number not in {1, 2, 3, 1000}:
+            return False
+        for scope_number, scope_type, entry in fields(scope) if number == 2 else ():
+            if scope_type != LENGTH or scope_number not in {1, 2, 3}:
+                return False
+            if scope_number == 2:
+                ids = [(n, kind, len(value)) for n, kind, value in fields(entry)][:2]
+                return ids == _BYTES_OF_IDS
+    return None

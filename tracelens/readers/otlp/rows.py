@@ -1,0 +1,316 @@
+"""Spans of OpenTelemetry as rows in our words.
+
+A resource says whose spans are in it; a span says its kind by its name and its attributes. Attributes
+that begin with `tracelens.` are those of `tracelens.exports.otlp`, and are believed of any program.
+
+Sources: `docs/user-guide/observability` of Megatron-LM and `docs/user-guide/resources.mdx` of NeMo Lens.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+
+from tracelens.model.trace import EVENT_COLUMNS
+from tracelens.readers.exported import ExportedFile, ranks_in
+from tracelens.readers.gathered import RowBuffer
+from tracelens.readers.json_values import MOST_NS, as_text
+from tracelens.readers.otlp.requests import as_whole
+from tracelens.readers.words import USER_CODE, meaning_of_name, step_number
+from tracelens.schema.vocabulary import EVENT_TYPES, KINDS, MOST_RANKS, OPS, ROLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tracelens.readers.otlp.requests import ScopeSpans, Span, SpanEvent
+    from tracelens.readers.words import Meaning
+
+MAX_SPANS_AROUND_STEP: Final = 64  # spans: what is further out is not looked for [policy]
+_PREFIX: Final = "tracelens."
+_MEMBERS: Final = "tracelens.communicator."
+_RANK_KEYS: Final = ("tracelens.rank", "nv.dl.rank", "dl.rank", "megatron.rank", "rank")
+_WORLD_KEYS: Final = (
+    *("tracelens.world", "nv.dl.world_size", "dl.world_size", "megatron.world_size", "world_size"),
+)
+_HOST_KEYS: Final = ("host.name", "k8s.node.name", "host.id")
+_THREAD_KEYS: Final = ("thread.name", "thread.id")
+_STEP_KEYS: Final = ("tracelens.step", "megatron.iteration", "dl.iteration", "iteration", "step")
+_MICRO_STEP_KEYS: Final = ("tracelens.micro_step", "megatron.microbatch_id", "dl.microbatch_id")
+_INSTANCE: Final = re.compile(r"(?i)(?:^|[ ._-])(?:rank|worker)[ #:._-]*(\d{1,7})$")
+_LAST_WORD: Final = re.compile(r"[./:\s]")
+# Kind and operation of Megatron-LM's spans, by their names without `megatron.` in front.
+_MEGATRON: Final[dict[str, Meaning]] = {
+    **dict.fromkeys(("train_step", "train.iteration"), ("step", None)),
+    **dict.fromkeys(("optimizer_step", "train.iteration.optimizer"), ("update", None)),
+    **dict.fromkeys(("microbatch.forward", "layer.forward"), ("forward", None)),
+    "microbatch.backward": ("backprop", None),
+    **dict.fromkeys(("p2p.send_forward", "p2p.send_backward"), ("reduction", "send")),
+    **dict.fromkeys(("p2p.recv_forward", "p2p.recv_backward"), ("reduction", "recv")),
+    **dict.fromkeys(("grad_sync.start", "grad_sync.finish"), ("reduction", None)),
+    **dict.fromkeys(("train.gc_collect", "checkpoint.gc_collect"), ("gc", None)),
+    "startup.dataloader": ("data", None),
+}
+_MEGATRON_PREFIX: Final = "megatron."
+_CHECKPOINT: Final = re.compile(r"^megatron\.(?:(?:save_|load_)?checkpoint)\b")
+_TEXT, _INT = pl.String(), pl.Int64()
+_WORDS: Final = ("kind", "op", "name", "thread", "type", "status", "communicator", "algorithm")
+# Numbers of our export beside `step` and `micro_step`.
+_NUMBERS: Final = (
+    *("seq", "bytes", "bucket", "peer", "shard", "key", "queue_depth", "request"),
+    *("device_start_ns", "device_duration_ns", "stream"),
+)
+_ROW: Final[dict[str, pl.DataType]] = {
+    "process": pl.UInt32(),
+    **dict.fromkeys(("start_ns", "end_ns", "step", "micro_step", *_NUMBERS), _INT),
+    "value": pl.Float64(),
+    **dict.fromkeys(_WORDS, _TEXT),
+}
+_PROCESS_ROW: Final = {
+    "rank": pl.Int32(), "role": _TEXT, "host": _TEXT, "clock": _TEXT, "world": pl.Int32(),
+    "pid": _INT, "own_shard": pl.Int32(),
+}  # fmt: skip
+
+
+class Process(NamedTuple):
+    """The process that recorded the spans of a resource; `is_export`: our own export describes it."""
+
+    rank: int | None
+    role: str
+    host: str | None
+    clock: str | None
+    world: int | None
+    pid: int | None
+    shard: int | None
+    is_export: bool
+
+
+@dataclass(eq=False)
+class SpanFile(ExportedFile):
+    """What one file holds: `pids` are the processes, by host and number, `foreign` rows are not ours."""
+
+    pids: set[tuple[str | None, int | None]] = field(default_factory=set)
+    foreign: int = 0
+
+    @property
+    def process_count(self) -> int:
+        """Number of processes whose spans it holds."""
+        return len(self.pids)
+
+
+class SpanRows(RowBuffer):
+    """Rows of spans, and the processes that they are of, numbered in order of appearance."""
+
+    def __init__(self, span_file: SpanFile) -> None:
+        super().__init__(_ROW)
+        self.file = span_file
+        self.processes: dict[Process, int] = {}
+        self.row_of_span: dict[Any, int] = {}  # by id of the span, of spans of other programs
+        self.parent_of_row: dict[int, Any] = {}  # id of the span around it
+
+    def add_scope(self, scope_spans: ScopeSpans) -> None:
+        """Add the spans of a scope."""
+        process = _process(scope_spans.resource)
+        self.processes.setdefault(process, len(self.processes))
+        self.file.pids.add((process.host, process.pid))
+        if process.is_export:
+            _take_facts(scope_spans, process, self.file)
+        for span in scope_spans.spans:
+            self._add_span(span, process, scope_spans.scope_attributes)
+
+    def _add_span(self, span: Span, process: Process, scope_attributes: Mapping[str, Any]) -> None:
+        start_ns, end_ns, attributes = span.start_ns, span.end_ns, span.attributes
+        is_timed = start_ns is not None and end_ns is not None and start_ns <= end_ns < 2 * MOST_NS
+        if not span.name or not is_timed:
+            self.file.unusable += 1
+            return
+        kind, op = _meaning(span.name, attributes)
+        status = as_text(attributes.get("tracelens.status"))
+        is_open = status == "open" or attributes.get("nemo.span.truncated") is True
+        self.file.sorts[kind] += 1
+        if span.link_count:
+            self.file.left_out["links between spans"] += span.link_count
+        thread = scope_attributes.get("tracelens.thread")
+        row = {
+            **self._facts(attributes, process, span.name, kind),
+            "start_ns": start_ns,
+            "end_ns": None if is_open else end_ns,
+            "kind": kind,
+            "op": op,
+            "name": span.name,
+            "thread": _label(thread if process.is_export else _first(attributes, _THREAD_KEYS)),
+            "type": _one_of(attributes.get("tracelens.type"), EVENT_TYPES) or "span",
+            "status": "open" if is_open else status or ("exception" if span.is_error else None),
+        }
+        self.add(row)
+        if not process.is_export:
+            self.file.foreign += 1
+            self.row_of_span[span.id] = len(self) - 1
+            self.parent_of_row[len(self) - 1] = span.parent
+        for event in span.events:
+            self._add_event(event, process, row["thread"])
+
+    def _add_event(self, event: SpanEvent, process: Process, thread: str | None) -> None:
+        """Add the reading of a counter of ours; other events are counted."""
+        value = event.attributes.get("tracelens.value")
+        if not process.is_export or event.time_ns is None or not isinstance(value, int | float):
+            self.file.left_out["events of spans"] += 1
+            return
+        self.add(
+            {
+                **self._facts(event.attributes, process, event.name, ""),
+                "start_ns": event.time_ns,
+                "end_ns": event.time_ns,
+                "value": float(value),
+                "kind": _one_of(event.attributes.get("tracelens.kind"), KINDS) or "user",
+                "name": event.name,
+                "thread": thread,
+                "type": "counter",
+            }
+        )
+
+    def _facts(
+        self, attributes: Mapping[str, Any], process: Process, name: str, kind: str
+    ) -> dict[str, Any]:
+        """Return the columns that spans and readings of counters have in common."""
+        is_step = kind == "step"
+        step = _number(attributes, _STEP_KEYS if is_step else _STEP_KEYS[:1])
+        return {
+            "process": self.processes[process],
+            "step": step_number(name) if step is None and is_step else step,
+            "micro_step": _number(attributes, _MICRO_STEP_KEYS),
+            **{name: _number(attributes, (_PREFIX + name,)) for name in _NUMBERS},
+            "communicator": _label(attributes.get("tracelens.communicator")),
+            "algorithm": _label(attributes.get("tracelens.algorithm")),
+        }
+
+    def complete(self) -> SpanFile:
+        """Return the file with its rows in words of `spans.build`, without columns that are empty."""
+        span_file, rows = self.file, self._with_processes(self.frame())
+        outer = self._rows_around_steps()
+        if outer:
+            span_file.left_out["spans around steps"] += len(outer)
+            rows = rows.with_row_index("row").filter(~pl.col("row").is_in(outer)).drop("row")
+        if (
+            not span_file.foreign
+        ):  # as they were before the export: a date has no more digits to spare
+            times = ("start_ns", "end_ns", "device_start_ns")
+            rows = rows.with_columns(pl.col(times) - span_file.offset_ns)
+        span_file.says_ranks = any(process.rank is not None for process in self.processes)
+        unranked = rows["rank"].null_count() if span_file.says_ranks else 0
+        if unranked:
+            span_file.left_out["spans of processes without a rank"] += unranked
+            rows = rows.drop_nulls("rank")
+        span_file.rows = rows.select(
+            name for name in rows.columns if rows[name].null_count() < max(1, rows.height)
+        )
+        return span_file
+
+    def _with_processes(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Add the columns of processes; if a rank has several, threads are named after theirs."""
+        processes = pl.DataFrame(
+            [process[:-1] for process in self.processes],
+            schema=_PROCESS_ROW,
+            orient="row",
+            strict=False,
+        )
+        has_several = pl.col("pid").n_unique().over("role", "rank") > 1
+        pid = pl.col("pid").cast(pl.String).fill_null("None")
+        processes = processes.with_columns(process_label=pl.when(has_several).then(pid))
+        thread_of_process = pl.format(
+            "{} of {}", pl.col("thread").fill_null("main"), "process_label"
+        )
+        return (
+            pl.concat([rows, processes[rows["process"]]], how="horizontal")
+            .with_columns(
+                *(
+                    pl.col(name).cast(EVENT_COLUMNS[name], strict=False)
+                    for name in ("step", "micro_step", *_NUMBERS)
+                ),
+                thread=pl.coalesce(thread_of_process, "thread"),
+            )
+            .with_columns(shard=pl.coalesce("shard", "own_shard"))
+            .with_columns(pl.col(*_WORDS, "role", "host", "clock").cast(pl.Categorical()))
+            .drop("process", "own_shard", "process_label")
+        )
+
+    def _rows_around_steps(self) -> list[int]:
+        """Return spans of a program that have steps inside: they are no work of their own."""
+        outer: set[int] = set()
+        kinds = self.cells["kind"]
+        for row, parent in self.parent_of_row.items():
+            span_id = parent if kinds[row] == "step" else None
+            for _ in range(MAX_SPANS_AROUND_STEP):
+                row_around = self.row_of_span.get(span_id)
+                if row_around is None or row_around in outer:
+                    break
+                if kinds[row_around] == "user":
+                    outer.add(row_around)
+                span_id = self.parent_of_row[row_around]
+        return [*outer]
+
+
+def _take_facts(scope_spans: ScopeSpans, process: Process, span_file: SpanFile) -> None:
+    """Take the facts of a run that our export writes into resources and scopes."""
+    resource = scope_spans.resource
+    thread = scope_spans.scope_attributes.get("tracelens.thread")
+    if isinstance(thread, int) and process.rank is not None:
+        span_file.threads[process.role, process.rank, thread] = scope_spans.scope
+    window_ns = _number(resource, ("tracelens.window_ns",)) or 0
+    span_file.window_ns = max(span_file.window_ns, window_ns)
+    span_file.offset_ns = _number(resource, ("tracelens.offset_ns",)) or 0
+    for key, ranks in resource.items():
+        if key.startswith(_MEMBERS):
+            span_file.members[key.removeprefix(_MEMBERS)] = ranks_in(ranks)
+    sentences = resource.get("tracelens.notes")
+    if isinstance(sentences, list) and not span_file.sentences:
+        span_file.sentences = [*filter(None, map(as_text, sentences))]
+
+
+def _process(resource: Mapping[str, Any]) -> Process:
+    rank, world = _number(resource, _RANK_KEYS), _number(resource, _WORLD_KEYS)
+    if rank is None:
+        match = _INSTANCE.search(as_text(resource.get("service.instance.id")))
+        rank = int(match[1]) if match else None
+    return Process(
+        rank=rank if rank is not None and rank < MOST_RANKS else None,
+        role=_one_of(resource.get("tracelens.role"), ROLES) or "worker",
+        host=_label(_first(resource, _HOST_KEYS)),
+        clock=_label(resource.get("tracelens.clock")),
+        world=world if world is not None and world <= MOST_RANKS else None,
+        pid=_number(resource, ("process.pid",)),
+        shard=_number(resource, ("tracelens.shard",)),
+        is_export=_number(resource, ("tracelens.rank",)) is not None,
+    )
+
+
+def _meaning(name: str, attributes: Mapping[str, Any]) -> Meaning:
+    """Return kind and operation of a span: as its attributes say, else as its name does."""
+    kind = _one_of(attributes.get("tracelens.kind"), KINDS)
+    if kind is not None:
+        return kind, _one_of(_label(attributes.get("tracelens.op")), OPS.get(kind, ()))
+    if step_number(name) is not None:
+        return "step", None
+    if _CHECKPOINT.match(name) and not name.endswith("gc_collect"):
+        return "checkpoint", None
+    if name.startswith(_MEGATRON_PREFIX):
+        return _MEGATRON.get(name.removeprefix(_MEGATRON_PREFIX), USER_CODE)
+    return meaning_of_name(name, _LAST_WORD.split(name)[-1])
+
+
+def _first(attributes: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    return next((attributes[key] for key in keys if attributes.get(key) is not None), None)
+
+
+def _number(attributes: Mapping[str, Any], keys: Sequence[str]) -> int | None:
+    return as_whole(_first(attributes, keys))
+
+
+def _one_of(value: object, words: Sequence[str]) -> str | None:
+    return value if isinstance(value, str) and value in words else None
+
+
+def _label(value: object) -> str | None:
+    return as_text(str(value)) or None if isinstance(value, str | int) else None

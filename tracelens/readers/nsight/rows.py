@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.readers.gathered import MOST_NS
+from tracelens.readers.json_values import MOST_NS
 from tracelens.readers.soundness import (
     KERNEL_LAUNCHES,
     LostKernels,

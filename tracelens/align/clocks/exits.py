@@ -46,6 +46,7 @@ GATE_BLOCK: Final = 8  # collectives that say what a clock shows for a while
 MAD_TO_SIGMA: Final = 1.4826
 SMALLEST_PIECE_NS: Final = 1_000.0
 FAR_EXIT: Final = 0.9  # quantile of how far single exits are from the lines beside a jump
+MIN_EXITS_BESIDE_JUMP: Final = 8  # collectives: fewer on a side may be ranks that left late
 CLEAR_JUMP: Final = 3.0  # times as high as that is a jump
 MIN_COLLECTIVES: Final = 3
 VISIBLE: Final = 5.0
@@ -239,9 +240,12 @@ def _jump(
 ) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]] | None:
     """Fit a line on each side; the jump itself lies between two of the collectives `near` it.
 
-    None where it is not clearly higher than single exits scatter around these lines.
+    None where it is not clearly higher than single exits scatter around these lines, or where a side has
+    too few collectives to show a level.
     """
     split = min(max(_split(rest, near), 1), len(t) - 1)
+    if min(split, len(t) - split) < MIN_EXITS_BESIDE_JUMP:
+        return None
     left, right = _line_of_side(t[:split], rest[:split]), _line_of_side(t[split:], rest[split:])
     at = (t[split - 1] + t[split]) / 2
     knots_s = np.array([-FAR, at - 0.5, at + 0.5, FAR])  # within a nanosecond

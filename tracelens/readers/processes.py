@@ -66,9 +66,7 @@ def given_by_process(
     absent = sorted(rank_of_process.keys() - set(processes))
     if absent:
         there = f"there are {_listed(processes)}" if processes else "there is none"
-        raise UnusableInput(
-            f"'{file_name}' holds no process {absent[0]}: {there}."
-        )
+        raise UnusableInput(f"'{file_name}' holds no process {absent[0]}: {there}.")
     return rank_of_process
 
 

@@ -49,7 +49,7 @@ __all__ = [
 
 _HOMES: Final = {
     "Report": "tracelens.model.result",
-    "Trace": "tracelens.load",
+    "Trace": "tracelens.model.trace",
     "analyze": "tracelens.verdicts.report",
     "attach": "tracelens_instrument.hooks",
     "counter": "tracelens_instrument.recorder",

@@ -485,6 +485,3 @@ def _link_out_of(place: Path) -> Path | None:
 
 def _holds_recordings(entry: Path) -> bool:
     return entry.is_dir() and any(reader.sniff(entry) for reader in READERS)
-
-
-Trace.from_table = staticmethod(from_table)

@@ -26,7 +26,7 @@ DISPLAYS: Final = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.
 OF_THE_PROCESS: Final = {
     ("tracelens.containment", "_contained"),  # a process may be ended by what it reads
     ("tracelens.containment", "_left_out"),  # so these files are not read
-    ("tracelens.lod.packed", "KEPT"),  # one bound on the memory of all runs that are open
+    ("tracelens.lod.lane_files", "DECODED"),  # one bound on the memory of all runs that are open
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 from support.runs.segments import PROCESS, Slot
 
 from tracelens.conversion.arrow_file import GrowingFile, read_growing
-from tracelens.conversion.columns import SLOT, OnDevice, split, to_batch
+from tracelens.conversion.columns import SLOT, OnDevice, split_fields, to_batch
 from tracelens.conversion.definitions import meanings_of
 from tracelens.conversion.messages import END, LEAD, checksum_holds, footer_of
 from tracelens.readers.native.arrow_file import read_arrow, read_end
@@ -34,7 +34,11 @@ def batch(definitions: tuple[Definition, ...], *ids: int) -> pa.RecordBatch:
     meanings = meanings_of(definitions)
     rows = meanings.rows(records["definition"])
     return to_batch(
-        split(records), rows, np.zeros(len(rows), np.int64), meanings, OnDevice.of(None)
+        split_fields(records),
+        rows,
+        np.zeros(len(rows), np.int64),
+        meanings,
+        OnDevice.from_records(None),
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tracelens.conversion.flatbuffers import byte, field, followed, number, records, root, text
+from tracelens.conversion.flatbuffers import byte, field, follow, number, records, root, text
 from tracelens.conversion.layout import (
     MAX_GROWTH,
     STORED,
@@ -179,7 +179,7 @@ def test_vectors_are_aligned(size: int) -> None:
     for index, count in ((2, 2), (3, 2)):
         at = field(view, root(view), index)
         assert at is not None
-        vector = followed(view, at)
+        vector = follow(view, at)
         assert (vector + 4) % 8 == 0
         assert struct.unpack_from("<I", view, vector) == (count,)
 

@@ -16,7 +16,7 @@ from tracelens.conversion.columns import (
     join,
     null_column,
     pick,
-    split,
+    split_fields,
 )
 from tracelens.conversion.definitions import NO_INDEX, TYPES, UNKNOWN, meanings_of
 from tracelens.conversion.folder import Segment
@@ -41,7 +41,7 @@ def test_pick(where: list[int]) -> None:
     """In any order, more than once."""
     at = np.array(where, np.intp)
     assert pick(RECORDS, at).tobytes() == RECORDS[at].tobytes()
-    chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).at(at)
+    chunk = RecordChunk(RECORDS, np.arange(6) * 7, np.arange(6) - 1).take(at)
     assert chunk.records.tobytes() == RECORDS[at].tobytes()
     assert (chunk.origin.tolist(), chunk.depth.tolist()) == (
         [7 * n for n in where],
@@ -65,7 +65,7 @@ def test_join(sizes: list[int]) -> None:
 def test_split(count: int) -> None:
     """However many blocks they are."""
     records = drawn(count)
-    found = split(records)
+    found = split_fields(records)
     assert list(found) == list(SLOT.names or ())
     for name, values in found.items():
         assert values.dtype == records[name].dtype
@@ -92,7 +92,7 @@ def test_slots_of_a_segment(definitions: list[int], number: int) -> None:
     slots = np.zeros(len(definitions), SLOT)
     slots["definition"] = definitions
     segment = Segment(number, slots)
-    used, free = segment.used(), segment.free()
+    used, free = segment.used_records(), segment.free()
     assert used.records["definition"].tolist() == [d for d in definitions if d]
     origins = [*used.origin.tolist(), *free.tolist()]
     assert {origin >> 32 for origin in origins} <= {number}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.runs.segments import PROCESS, Slot
 
-from tracelens.conversion.columns import SLOT, OnDevice, split, to_batch
+from tracelens.conversion.columns import SLOT, OnDevice, split_fields, to_batch
 from tracelens.conversion.definitions import meanings_of
 from tracelens.conversion.tally import Tally
 from tracelens.schema.side import Definition, SideTables, Summary, Thread
@@ -65,7 +65,11 @@ def batch(given_slots: Sequence[Slot]) -> pa.RecordBatch:
     meanings = meanings_of(DEFINITIONS)
     rows = meanings.rows(records["definition"])
     return to_batch(
-        split(records), rows, np.zeros(len(rows), np.int64), meanings, OnDevice.of(None)
+        split_fields(records),
+        rows,
+        np.zeros(len(rows), np.int64),
+        meanings,
+        OnDevice.from_records(None),
     )
 
 

@@ -45,7 +45,7 @@ def test_a_run_with_an_empty_axis_is_indexed(name: str, tmp_path: Path) -> None:
     opened = opening.indexed(folder)
     assert opened is not None
     trace = tl.open(folder)
-    for run in (opened, run_data.with_pyramid(run_data.Run.of(trace, analyze(trace)))):
+    for run in (opened, run_data.with_pyramid(run_data.Run.from_trace(trace, analyze(trace)))):
         _look_at(run)
 
 
@@ -86,8 +86,8 @@ def _look_at(run: Run) -> None:
     times = run.times
     shape = (len(times.categories), len(times.steps))
     assert times.mean.shape == times.shares().shape == shape
-    assert StepGrid.of(times, times.categories, 9, 9).cells_ns.size == len(times.ranks) * len(
-        times.steps
-    )
-    assert len(StepTimes.of(times, times.categories).longest_ns) == len(times.steps)
+    assert StepGrid.from_times(times, times.categories, 9, 9).cells_ns.size == len(
+        times.ranks
+    ) * len(times.steps)
+    assert len(StepTimes.from_times(times, times.categories).longest_ns) == len(times.steps)
     assert run.residuals.levels.shape == (len(times.ranks), len(times.steps))

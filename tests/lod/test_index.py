@@ -39,7 +39,7 @@ def trace(tmp_path: Path) -> Path:
 def test_what_comes_back_is_what_went_in(trace: Path) -> None:
     """Findings, tables, lateness, spans and levels are the same as without an index."""
     opened = load.open(trace)
-    fresh = with_pyramid(Run.of(opened, analyze(opened)))
+    fresh = with_pyramid(Run.from_trace(opened, analyze(opened)))
     explained(trace)
     kept = opening.indexed(trace)
     assert kept
@@ -261,7 +261,7 @@ def test_an_index_with_a_file_cut_short_is_made_anew(trace: Path) -> None:
     explained(trace)
     found = index.find(trace)
     assert found
-    file = found / "spans-lengths.blocks"
+    file = found / "spans.arrow"
     file.write_bytes(file.read_bytes()[:-1])
     assert opening.indexed(trace) is None
     explained(trace)

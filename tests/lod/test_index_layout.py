@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from support import index_layout
 
 from tracelens.distil import places
@@ -28,7 +29,9 @@ def test_the_files_are_those_of_the_number() -> None:
 
 def test_another_type_of_a_column_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The description is fine enough to tell 32 bits from 64."""
-    monkeypatch.setitem(lane_files.COLUMNS, "steps", lane_files.COLUMNS["lengths"])
+    steps = lane_files.SCHEMA.get_field_index("step_change")
+    wider = lane_files.SCHEMA.set(steps, pa.field("step_change", pa.int64()))
+    monkeypatch.setattr(lane_files, "SCHEMA", wider)
     assert index_layout.layout() != index_layout.agreed()
 
 

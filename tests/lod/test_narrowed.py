@@ -42,7 +42,7 @@ def test_ranks_take_what_they_took(whole: Run) -> None:
     assert part.times.ranks == part.residuals.ranks == (1, 2)
     categories = whole.times.categories
     assert np.array_equal(
-        part.times.spent(categories), whole.times.spent(categories)[1:3], equal_nan=True
+        part.times.time_in(categories), whole.times.time_in(categories)[1:3], equal_nan=True
     )
     assert np.array_equal(part.residuals.residual_ns, whole.residuals.residual_ns[1:3])
     for lanes, every in (

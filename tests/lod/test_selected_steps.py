@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def codes_between(folder: Path, steps: str) -> tuple[set[int], set[int]]:
     """Return the codes of pieces within and between the steps that were asked for, of all ranks."""
     trace = load.open(folder, steps=steps)
-    found = Run.of(trace, analyze(trace)).scene.lanes
+    found = Run.from_trace(trace, analyze(trace)).scene.lanes
     within: set[int] = set()
     between: set[int] = set()
     for row, lane in enumerate(found.lanes):

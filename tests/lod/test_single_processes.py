@@ -33,7 +33,7 @@ def test_alone_as_together(scenario: Scenario, tmp_path: Path) -> None:
     together = trace.spans.collect()
     for process in trace.processes["process"]:
         mine = together.filter(pl.col("process") == process)
-        alone = read.of(process)
+        alone = read.spans_of(process)
         for column in mine.columns:
             words = mine.schema[column] == pl.Categorical
             first, second = (

@@ -62,16 +62,16 @@ def test_recursion_counts_once() -> None:
 def test_when_a_frame_was_on_the_stack() -> None:
     """As a share of each part of the window, innermost or not."""
     seen = samples((0, 3, [MAIN]), (3, 5, [MAIN, LOAD]), (5, 6, [MAIN, LOAD, READ]))
-    shares = stacks.when(seen, LOAD, Window(0, 8 * SECOND), 4)
+    shares = stacks.share_over_time(seen, LOAD, Window(0, 8 * SECOND), 4)
     assert shares.tolist() == pytest.approx([0, 0.5, 1, 0])
 
 
 def test_samples_count_only_in_the_pieces() -> None:
     """And stand for all of them, however little of their time was sampled."""
     inside = pl.DataFrame({"start_ns": [0, 8 * SECOND], "end_ns": [2 * SECOND, 10 * SECOND]})
-    found = stacks.spent(samples((1, 8, [MAIN]), (8, 9, [MAIN, LOAD])), inside)
+    found = stacks.time_by_stack(samples((1, 8, [MAIN]), (8, 9, [MAIN, LOAD])), inside)
     assert found == pytest.approx({(MAIN,): 2 * SECOND, (MAIN, LOAD): 2 * SECOND})
-    assert stacks.spent(samples((3, 8, [MAIN])), inside) == {}
+    assert stacks.time_by_stack(samples((3, 8, [MAIN])), inside) == {}
 
 
 def test_pieces_are_those_of_the_phase_in_the_window() -> None:

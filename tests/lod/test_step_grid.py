@@ -25,7 +25,7 @@ def test_one_late_rank_in_one_step_survives() -> None:
     block = times()
     assert isinstance(block.ns, np.ndarray)
     block.ns[0, 434, 211] = 5000
-    made = StepGrid.of(block, ("backprop",), 16, 20)
+    made = StepGrid.from_times(block, ("backprop",), 16, 20)
     row, column = np.unravel_index(made.cells_ns.argmax(), made.cells_ns.shape)
     assert made.cells_ns.shape == (16, 20)
     assert made.cells_ns.max() == 5000
@@ -37,9 +37,11 @@ def test_one_late_rank_in_one_step_survives() -> None:
 def test_it_is_the_maximum_of_all() -> None:
     """Without reduction it is the block itself; with it, each cell is the maximum of its part."""
     block = times()
-    whole = block.spent(("backprop", "wait"))
-    assert np.array_equal(StepGrid.of(block, block.categories, 10**6, 10**6).cells_ns, whole)
-    small = StepGrid.of(block, block.categories, 7, 11)
+    whole = block.time_in(("backprop", "wait"))
+    assert np.array_equal(
+        StepGrid.from_times(block, block.categories, 10**6, 10**6).cells_ns, whole
+    )
+    small = StepGrid.from_times(block, block.categories, 7, 11)
     for row, ranks in enumerate(small.rows):
         for column, steps in enumerate(small.columns):
             assert small.cells_ns[row, column] == whole[ranks, steps].max()
@@ -54,7 +56,7 @@ def test_who_was_not_there_is_no_cell() -> None:
     assert isinstance(block.there, np.ndarray)
     block.there[5] = False
     block.there[4, :3] = False
-    cells = StepGrid.of(block, ("wait",), 2, 6).cells_ns
+    cells = StepGrid.from_times(block, ("wait",), 2, 6).cells_ns
     assert np.isnan(cells[:, 5]).all()
     assert np.isnan(cells[0, 4])
     assert cells[1, 4] == 500
@@ -62,4 +64,4 @@ def test_who_was_not_there_is_no_cell() -> None:
 
 def test_a_run_without_steps_has_no_cells() -> None:
     """Nothing fails where there is nothing."""
-    assert StepGrid.of(times(3, 0), ("wait",), 4, 4).cells_ns.shape == (3, 0)
+    assert StepGrid.from_times(times(3, 0), ("wait",), 4, 4).cells_ns.shape == (3, 0)

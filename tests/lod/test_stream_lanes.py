@@ -71,7 +71,7 @@ def test_streams_stand_below_the_workers() -> None:
     workers = scene_of(2, 3).lanes
     spans = columns_of([(STREAM, "forward", 0, 10)])
     streams = [lanes.from_streams(rank, rank, spans, NAMES) for rank in range(2)]
-    both = lanes.joined([workers, *streams])
+    both = lanes.join_lanes([workers, *streams])
     plan = viewport.plan(both)
     assert [band.lanes for band in plan.section("streams")] == [(2,), (3,)]
     assert plan.section("streams")[0].top > plan.section("workers")[-1].top

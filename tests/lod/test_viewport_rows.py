@@ -27,8 +27,8 @@ def test_a_height_leads_back_to_its_band() -> None:
     """The middle of a band finds it; the space between two sections finds none."""
     plan = viewport.plan(scene_of(4, 2).lanes, pinned=[3])
     for band in plan.bands:
-        assert plan.at(band.middle) is band
-    assert plan.at(plan.bands[0].top + viewport.PINNED_PX + 1) is None
+        assert plan.band_at(band.middle) is band
+    assert plan.band_at(plan.bands[0].top + viewport.PINNED_PX + 1) is None
 
 
 def test_order_and_pins_are_respected() -> None:

@@ -66,8 +66,6 @@ def _described(file: Path) -> Any:
             return {name: str(dtype) for name, dtype in pl.read_ipc_schema(file).items()}
         case ".parquet":
             return {name: str(dtype) for name, dtype in pl.read_parquet_schema(file).items()}
-        case ".blocks":
-            return "compressed blocks of what the table beside it says"
         case ".json":
             return _shape(json.loads(file.read_text()))
     return "?"

@@ -41,7 +41,7 @@ from tracelens.accounting.workers import Accounted, Amounts, Task, account
 from tracelens.caching import cached_property
 from tracelens.distil.outline import in_flight_tracks, outlined
 from tracelens.memory import BoundedCache, give_back
-from tracelens.model.shown import Shown
+from tracelens.model.display import DisplayMixin
 from tracelens.parallel import at_once, mapped
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ NO_TIME: Final = 1 << 62  # ns: where no rank has a least time [definition]
 
 
 @dataclass(frozen=True, eq=False)
-class Phases(Shown):
+class Phases(DisplayMixin):
     """The partition of every worker's time; per rank and step it sums to the step exactly.
 
     `pieces` are the touching pieces themselves. `spent` sums them up, [step window, category] in the

@@ -15,8 +15,8 @@ import polars as pl
 
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 
@@ -39,7 +39,7 @@ _REDUCTIONS: Final = ("allreduce", "reduce_scatter")
 
 
 @dataclass(frozen=True)
-class Accumulation(Shown):
+class Accumulation(DisplayMixin):
     """At most one finding."""
 
     findings: tuple[Finding, ...] = ()

@@ -24,7 +24,7 @@ from tracelens.accounting.communication.awaited_ranks import (
 from tracelens.accounting.jitter import ALONE_COLUMNS
 from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
-from tracelens.model.shown import Shown
+from tracelens.model.display import DisplayMixin
 from tracelens.schema.vocabulary import COLLECTIVES
 from tracelens.stats.histogram import log_histogram
 
@@ -99,7 +99,7 @@ _WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 
 @dataclass(frozen=True, eq=False)
-class Arrivals(Shown):
+class Arrivals(DisplayMixin):
     """`by_step` and `last` (a row a rank), and the `spread` of the skew by operation.
 
     `alone` says for how long others waited for each rank alone, by step (`jitter.py`).

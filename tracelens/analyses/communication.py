@@ -20,8 +20,8 @@ from tracelens.accounting.communication import call_costs, transfers
 from tracelens.accounting.communication.pickled_calls import find_pickled_calls
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.replay.pricing import price_joined_calls
 from tracelens.stats.robust import bootstrap_interval
 
@@ -78,7 +78,7 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Communication(Shown):
+class Communication(DisplayMixin):
     """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits.
 
     `choices` says which of several algorithms is fastest from which size on.

@@ -21,7 +21,7 @@ import polars as pl
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.phases import after_steps, job_ns
 from tracelens.accounting.pieces import categories, covered_before
-from tracelens.model.shown import Shown
+from tracelens.model.display import DisplayMixin
 from tracelens.replay.path import PATH_COLUMNS, Lanes, walk_path
 from tracelens.replay.slack import measure_slack
 
@@ -53,7 +53,7 @@ SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class CriticalPath(Shown):
+class CriticalPath(DisplayMixin):
     """`path` holds its intervals, the last first; `shares` sums to 1; `slack` has a row a rank.
 
     `cells` adds it up by step, rank and category, `longest` holds its longest pieces

@@ -21,7 +21,7 @@ import polars as pl
 from tracelens.accounting.weight_updates import followed
 from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL
-from tracelens.model.shown import Shown
+from tracelens.model.display import DisplayMixin
 
 if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
@@ -54,7 +54,7 @@ SHOWN_COLUMNS: Final[dict[str, pl.DataType]] = CHAIN_COLUMNS | {  # what pages d
 
 
 @dataclass(frozen=True, eq=False)
-class GradientLatency(Shown):
+class GradientLatency(DisplayMixin):
     """`chains`: a row a bucket or shard."""
 
     chains: pl.DataFrame

@@ -27,8 +27,8 @@ from tracelens.accounting.compute_time import (
 )
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
 from tracelens.stats.robust import deviation, lower_medians
@@ -65,7 +65,7 @@ RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Imbalance(Shown):
+class Imbalance(DisplayMixin):
     """Imbalance of ranks: `lasting` on totals, `per_step` on average."""
 
     ranks: pl.DataFrame

@@ -17,8 +17,8 @@ import polars as pl
 from tracelens.accounting.restarts import left_behind
 from tracelens.accounting.standstill import find_standstill
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SEGMENTS_SUFFIX
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ MIN_SHARE_DROPPED_IF_FAULT: Final = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Integrity(Shown):
+class Integrity(DisplayMixin):
     """The findings; `open_spans` holds what each process that was cut off was in, innermost."""
 
     open_spans: pl.DataFrame

@@ -24,8 +24,8 @@ from tracelens.accounting.phases import exposed_transfer, job_ns
 from tracelens.model import fmt
 from tracelens.model.calls import NEVER, distinct, is_uniform
 from tracelens.model.columns import NULL
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_edits, price_less_work
 from tracelens.stats.histogram import log_histogram
@@ -65,7 +65,7 @@ OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Interleaving(Shown):
+class Interleaving(DisplayMixin):
     """Overlap per rank, step and bucket, gaps between updates, and what better interleaving could save.
 
     `gap_spread` counts the gaps by length (`robust.py`), within steps and from step to step.

@@ -19,8 +19,8 @@ import polars as pl
 
 from tracelens.accounting.restarts import begun_again, left_behind
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 
 if TYPE_CHECKING:
     from tracelens.accounting.early_ends import EarlyEnd
@@ -46,7 +46,7 @@ EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Membership(Shown):
+class Membership(DisplayMixin):
     """`epochs` divides the run by membership: one row where no rank joins or leaves."""
 
     epochs: pl.DataFrame

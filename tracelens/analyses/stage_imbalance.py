@@ -21,8 +21,8 @@ import polars as pl
 
 from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix, apply_fix
 from tracelens.stats.robust import bootstrap_interval, medians
 
@@ -53,7 +53,7 @@ MIN_SAVING_OF_EVEN_STAGES: Final = 0.01  # of the job: an imbalance of less is n
 
 
 @dataclass(frozen=True, eq=False)
-class StageImbalance(Shown):
+class StageImbalance(DisplayMixin):
     """`stages` has a row a stage; none where all ranks play the same part.
 
     `bubble_ns` is what all ranks together wait if nothing but the schedule makes them; 0 where that

@@ -73,7 +73,7 @@ def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
         return recorded.read(process)
 
     with suppress(TraceLensError):  # a file cannot be read any more: the index serves without
-        _ = Names.of(run, counted).table
+        _ = Names.from_run(run, counted).table
 
 
 def _explained(arguments: argparse.Namespace) -> Run:

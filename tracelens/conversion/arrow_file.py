@@ -102,8 +102,8 @@ class GrowingFile:
             self._flush(checksum=False)
             return
         columns = [*batch.columns, *_constants(self._process, batch.num_rows)]
-        whole = pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
-        self._writer.write_batch(whole, custom_metadata={CHECKSUM_KEY: NO_CHECKSUM})
+        file_batch = pa.RecordBatch.from_arrays(columns, schema=FILE_SCHEMA)
+        self._writer.write_batch(file_batch, custom_metadata={CHECKSUM_KEY: NO_CHECKSUM})
         self._flush(checksum=True)
 
     def sync(self) -> None:
@@ -130,9 +130,9 @@ class GrowingFile:
             self._append(self._written.getvalue()[: -len(END)])
         # Unmapped when nothing points into it any more: of an error, its frames do.
         content = mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ)
-        found = list(messages(memoryview(content)))
+        file_messages = list(messages(memoryview(content)))
         metadata = side.to_metadata(self._tally.summary(side))
-        footer = with_blocks(_empty_footer(self._schema.with_metadata(metadata)), found)
+        footer = with_blocks(_empty_footer(self._schema.with_metadata(metadata)), file_messages)
         self._append(END + footer + struct.pack("<i", len(footer)) + MAGIC)
         self.sync()
 
@@ -155,7 +155,7 @@ class GrowingFile:
         self._none_of_last = batch.slice(0, 0)
 
     def _take_up(self, path: Path) -> None:
-        """Find out the version of what was written before, and count what is in it."""
+        """Find out the version of the file's begin, and count its events."""
         content = mapped(path).slice(len(LEAD))
         try:
             if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(content).names):
@@ -168,21 +168,21 @@ class GrowingFile:
     def _flush(self, *, checksum: bool) -> None:
         """Append what the writer has written of a batch; no schema where the file has it already."""
         has_schema = not self._fresh and self._writer.stats.num_record_batches == 1
-        with self._written.getbuffer() as content:
-            begin = next(messages(content, 0)).end if has_schema else 0
-            with content[begin:] as part:
+        with self._written.getbuffer() as written_bytes:
+            begin = next(messages(written_bytes, 0)).end if has_schema else 0
+            with written_bytes[begin:] as new_bytes:
                 if checksum:
-                    with_checksum(part)
-                self._append(part)
+                    with_checksum(new_bytes)
+                self._append(new_bytes)
         self._written.seek(0)
         self._written.truncate()
 
     def _append(self, content: bytes | memoryview) -> None:
         length = len(content)
-        with memoryview(content) as whole:
+        with memoryview(content) as view:
             written = 0
             while written < length:
-                written += os.write(self._descriptor, whole[written:])
+                written += os.write(self._descriptor, view[written:])
         self.length += length
 
 
@@ -242,7 +242,7 @@ def write_events(
 ) -> None:
     """Write one process's events, given in `EVENT_SCHEMA`, sorted by start and compressed.
 
-    The file appears under its name only when it is whole, also if two processes write it at once.
+    The file appears under its name only when it is complete, also if two processes write it.
 
     Raises:
         OSError: there is no room.

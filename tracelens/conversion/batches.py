@@ -22,7 +22,7 @@ from tracelens.conversion.columns import (
     ends_of,
     join,
     pick,
-    split,
+    split_fields,
     to_batch,
 )
 from tracelens.conversion.definitions import TYPES, UNKNOWN, Meanings, meanings_of
@@ -77,7 +77,7 @@ class _Spans(NamedTuple):
     def and_(self, other: _Spans) -> _Spans:
         return _Spans(*map(np.append, self, other)) if len(self.start) else other
 
-    def at(self, where: Indices) -> _Spans:
+    def take(self, where: Indices) -> _Spans:
         return _Spans(*(values[where] for values in self))
 
 
@@ -99,11 +99,11 @@ class Conversion:
         _keep_memory()
         self._batch_rows = batch_rows
         self._max_waiting = max_waiting
-        before = progress or Progress()
-        self.lost = Counter(before.lost)
-        self.thinned = Counter(before.thinned)
-        self.latest_ns = before.latest_ns
-        self.sorted = before.sorted
+        earlier_progress = progress or Progress()
+        self.lost = Counter(earlier_progress.lost)
+        self.thinned = Counter(earlier_progress.thinned)
+        self.latest_ns = earlier_progress.latest_ns
+        self.sorted = earlier_progress.sorted
         self._sink = sink
         every = retention.every
         self._sampling = None if every is None else Sampling(every, retention.burst)
@@ -124,101 +124,103 @@ class Conversion:
         self._in_flight[flying] = True
 
     def knows_all(self, records: Records) -> bool:
-        """Return whether the definition of each of these records is known."""
+        """Return True if the definitions of all these records are known."""
         return bool((self._meanings.rows(records["definition"]) != UNKNOWN).all())
 
-    def feed(self, given: RecordChunk, ahead: Records, wants: ChunkMode) -> RecordChunk:
+    def feed(self, chunk: RecordChunk, ahead: Records, mode: ChunkMode) -> RecordChunk:
         """Convert a chunk; return what is held back, with its depths.
 
         Args:
-            given: What comes next, and what was held back before.
+            chunk: What comes next, and what was held back before.
             ahead: What comes after it. Unless something may be held back, nothing that begins later
                 is converted before it, so that rows are sorted.
-            wants: How.
+            mode: How.
         """
-        events, on_device = self._events(given, ahead)
+        events, on_device = self._events(chunk, ahead)
         pool = RecordChunk.concatenated([self._waiting, events]).sorted()
-        turn = self._turn(pool.records["start_ns"], ahead, wants)
-        self._waiting = pool.part(turn, None)
-        chunk = pool.part(0, turn)
-        return self._convert(chunk, on_device, wants) if turn else chunk
+        count = self._turn(pool.records["start_ns"], ahead, mode)
+        self._waiting = pool.slice_rows(count, None)
+        ready_chunk = pool.slice_rows(0, count)
+        return self._convert(ready_chunk, on_device, mode) if count else ready_chunk
 
-    def _events(self, given: RecordChunk, ahead: Records) -> tuple[RecordChunk, OnDevice]:
+    def _events(self, chunk: RecordChunk, ahead: Records) -> tuple[RecordChunk, OnDevice]:
         """Separate what is no event, or none that makes sense, and count the latter."""
-        row = self._meanings.rows(given.records["definition"])
-        types = self._meanings.type[row]
-        end = given.records["end_ns"]
-        known = row != UNKNOWN
-        forward = (types != _SPAN) | (end == 0) | (np.abs(end) >= given.records["start_ns"])
-        self.lost["unknown definition"] += len(row) - int(known.sum())
-        self.lost[NEGATIVE] += int((known & ~forward).sum())
-        events = given.where(known & forward & (types != _DEVICE))
+        rows = self._meanings.rows(chunk.records["definition"])
+        types = self._meanings.type[rows]
+        ends_ns = chunk.records["end_ns"]
+        is_known = rows != UNKNOWN
+        is_forward = (
+            (types != _SPAN) | (ends_ns == 0) | (np.abs(ends_ns) >= chunk.records["start_ns"])
+        )
+        self.lost["unknown definition"] += len(rows) - int(is_known.sum())
+        self.lost[NEGATIVE] += int((is_known & ~is_forward).sum())
+        events = chunk.where(is_known & is_forward & (types != _DEVICE))
         if not self._meanings.times_devices:
-            return events, OnDevice.of(None)
-        following = self._meanings.type[self._meanings.rows(ahead["definition"])] == _DEVICE
-        self._device = [*self._device[-1:], pick(given.records, np.flatnonzero(types == _DEVICE))]
-        found = [*self._device, pick(ahead, np.flatnonzero(following))]
-        return events, OnDevice.of(join(found))
+            return events, OnDevice.from_records(None)
+        is_device_time = self._meanings.type[self._meanings.rows(ahead["definition"])] == _DEVICE
+        self._device = [*self._device[-1:], pick(chunk.records, np.flatnonzero(types == _DEVICE))]
+        device_records = [*self._device, pick(ahead, np.flatnonzero(is_device_time))]
+        return events, OnDevice.from_records(join(device_records))
 
-    def _turn(self, starts: Ints, ahead: Records, wants: ChunkMode) -> int:
-        """Return how many of the sorted records are to be converted now."""
-        if wants.hold or wants.last or len(starts) > self._max_waiting or not len(ahead):
+    def _turn(self, starts: Ints, ahead: Records, mode: ChunkMode) -> int:
+        """Return the number of sorted records to convert now."""
+        if mode.hold or mode.last or len(starts) > self._max_waiting or not len(ahead):
             return len(starts)
         return int(np.searchsorted(starts, ahead["start_ns"].min()))
 
-    def _convert(self, chunk: RecordChunk, on_device: OnDevice, wants: ChunkMode) -> RecordChunk:
-        fields = split(chunk.records)
+    def _convert(self, chunk: RecordChunk, on_device: OnDevice, mode: ChunkMode) -> RecordChunk:
+        fields = split_fields(chunk.records)
         rows = self._meanings.rows(fields["definition"])
         types = self._meanings.type.take(rows)
         ends = ends_of(fields, types)
-        mine = _Spans(fields["thread"], fields["start_ns"], ends, fields["step"], rows)
-        spans = self._around.and_(mine)
-        count = len(self._around.start)
-        deep = depths(spans.thread, spans.start, spans.end)
-        depth = np.where(chunk.depth == UNKNOWN_DEPTH, deep[count:], chunk.depth)
-        still_open = (ends == FOREVER) & (types == _SPAN)
-        kept, held = self._choose(chunk, spans, deep, wants)
-        if wants.hold:
-            released_open = still_open & np.isin(chunk.origin, wants.released)
-            self.lost[OUTLASTED] += int(released_open.sum())
-            held |= still_open & ~released_open
-        self._count_thinned(rows[~kept & ~held])
-        self._emit(kept & ~held, fields, rows, depth, on_device)
-        self._remember(spans, np.append(np.zeros(count, np.bool_), held))
-        back = np.flatnonzero(held)
-        kept_back = RecordChunk(pick(chunk.records, back), chunk.origin[back], depth[back])
-        if wants.hold:
-            return kept_back
-        self._waiting = RecordChunk.concatenated([kept_back, self._waiting])
-        return kept_back.at(back[:0])
+        chunk_spans = _Spans(fields["thread"], fields["start_ns"], ends, fields["step"], rows)
+        spans = self._around.and_(chunk_spans)
+        remembered_count = len(self._around.start)
+        all_depths = depths(spans.thread, spans.start, spans.end)
+        depth = np.where(chunk.depth == UNKNOWN_DEPTH, all_depths[remembered_count:], chunk.depth)
+        is_open = (ends == FOREVER) & (types == _SPAN)
+        is_kept, is_held = self._choose(chunk, spans, all_depths, mode)
+        if mode.hold:
+            is_released = is_open & np.isin(chunk.origin, mode.released)
+            self.lost[OUTLASTED] += int(is_released.sum())
+            is_held |= is_open & ~is_released
+        self._count_thinned(rows[~is_kept & ~is_held])
+        self._emit(is_kept & ~is_held, fields, rows, depth, on_device)
+        self._remember(spans, np.append(np.zeros(remembered_count, np.bool_), is_held))
+        held_rows = np.flatnonzero(is_held)
+        held_chunk = RecordChunk(
+            pick(chunk.records, held_rows), chunk.origin[held_rows], depth[held_rows]
+        )
+        if mode.hold:
+            return held_chunk
+        self._waiting = RecordChunk.concatenated([held_chunk, self._waiting])
+        return held_chunk.take(held_rows[:0])
 
     def _choose(
-        self, chunk: RecordChunk, spans: _Spans, deep: Ints, wants: ChunkMode
+        self, chunk: RecordChunk, spans: _Spans, depths: Ints, mode: ChunkMode
     ) -> tuple[Flags, Flags]:
-        """Return which events are to be kept, and for which that is not known yet."""
-        size = len(chunk.records)
+        """Return, for each event of the chunk, whether it is kept, and whether that is undecided yet."""
+        chunk_size = len(chunk.records)
         if self._sampling is None:
-            return np.ones(size, np.bool_), np.zeros(size, np.bool_)
-        meanings, earlier = self._meanings, len(spans.start) - size
-        over = np.append(spans.end[:earlier] != FOREVER, chunk.records["end_ns"] > 0)
+            return np.ones(chunk_size, np.bool_), np.zeros(chunk_size, np.bool_)
+        meanings, remembered_count = self._meanings, len(spans.start) - chunk_size
+        is_over = np.append(spans.end[:remembered_count] != FOREVER, chunk.records["end_ns"] > 0)
         events = Sampled(
             thread=spans.thread,
             start=spans.start,
             end=spans.end,
             step=spans.step,
-            depth=deep,
+            depth=depths,
             phase=phases(meanings.kind, meanings.op)[spans.row],
             group=groups(
                 meanings.kind.codes, meanings.op.codes, meanings.communicator, meanings.shard
             )[spans.row],
             span=meanings.type[spans.row] == _SPAN,
-            over=over,
-            waited=np.append(np.zeros(earlier, np.bool_), chunk.depth != UNKNOWN_DEPTH),
+            over=is_over,
+            waited=np.append(np.zeros(remembered_count, np.bool_), chunk.depth != UNKNOWN_DEPTH),
         )
-        chosen = thin(
-            events, self._sampling, self._in_flight, continues=wants.hold, last=wants.last
-        )
-        return chosen.kept[earlier:], chosen.undecided[earlier:]
+        thinned = thin(events, self._sampling, self._in_flight, continues=mode.hold, last=mode.last)
+        return thinned.kept[remembered_count:], thinned.undecided[remembered_count:]
 
     def _count_thinned(self, rows: Int32s) -> None:
         kinds = self._meanings.kind
@@ -228,38 +230,46 @@ class Conversion:
 
     def _emit(
         self,
-        taken: Flags,
+        is_kept: Flags,
         fields: Fields,
         rows: Int32s,
         depth: Ints,
         on_device: OnDevice,
     ) -> None:
-        if not taken.all():
-            fields = {name: values[taken] for name, values in fields.items()}
-            rows, depth = rows[taken], depth[taken]
-        parts = -(-len(rows) // self._batch_rows)
-        bounds = np.linspace(0, len(rows), parts + 1, dtype=int).tolist()
-        for part in itertools.starmap(slice, itertools.pairwise(bounds)):
-            some = {name: values[part] for name, values in fields.items()}
-            start = some["start_ns"]
-            self.sorted &= self.latest_ns <= int(start[0])
-            self.latest_ns = max(self.latest_ns, int(start[-1]))
-            self._sink(to_batch(some, rows[part], depth[part], self._meanings, on_device))
+        if not is_kept.all():
+            fields = {name: values[is_kept] for name, values in fields.items()}
+            rows, depth = rows[is_kept], depth[is_kept]
+        batch_count = -(-len(rows) // self._batch_rows)
+        bounds = np.linspace(0, len(rows), batch_count + 1, dtype=int).tolist()
+        for rows_of_batch in itertools.starmap(slice, itertools.pairwise(bounds)):
+            batch_fields = {name: values[rows_of_batch] for name, values in fields.items()}
+            start_ns = batch_fields["start_ns"]
+            self.sorted &= self.latest_ns <= int(start_ns[0])
+            self.latest_ns = max(self.latest_ns, int(start_ns[-1]))
+            self._sink(
+                to_batch(
+                    batch_fields,
+                    rows[rows_of_batch],
+                    depth[rows_of_batch],
+                    self._meanings,
+                    on_device,
+                )
+            )
 
-    def _remember(self, spans: _Spans, held: Flags) -> None:
+    def _remember(self, spans: _Spans, is_held: Flags) -> None:
         """Keep spans that may contain later events; what is held back is fed again.
 
         That is what lasts longer than all that its own thread began: other threads may be far ahead.
         """
-        latest = np.full(int(spans.thread.max()) + 1, spans.start.min())
-        np.maximum.at(latest, spans.thread, spans.start)
-        reaching = np.flatnonzero((spans.end > latest[spans.thread]) & ~held)
-        self._around = spans.at(reaching[-_MOST_REACHING:])
+        latest_begins = np.full(int(spans.thread.max()) + 1, spans.start.min())
+        np.maximum.at(latest_begins, spans.thread, spans.start)
+        reaching_spans = np.flatnonzero((spans.end > latest_begins[spans.thread]) & ~is_held)
+        self._around = spans.take(reaching_spans[-_MOST_REACHING:])
 
 
 def _keep_memory() -> None:
     """Make the C library keep freed memory, or a third of the time goes into getting it again.
 
-    glibc returns a block to the kernel at once, unless one as large was freed before.
+    glibc returns a freed block to the kernel, unless one as large was freed before.
     """
     np.empty(_MOST_KEPT, np.int8)

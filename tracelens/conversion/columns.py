@@ -2,7 +2,7 @@
 
 With two that no single record holds: the depth of a span (how many spans of its thread were open
 when it began), and its times on a device. A device tells its times later than the host, so they
-come in records of their own, each of which names its span by an equal `request` (see
+come in records of their own, which name their span by an equal `request` (see
 `tracelens.schema.record`).
 """
 
@@ -49,7 +49,7 @@ __all__ = [
     "join",
     "null_column",
     "pick",
-    "split",
+    "split_fields",
     "to_batch",
 ]
 
@@ -95,7 +95,7 @@ def pick(records: Records, where: Indices) -> Records:
     """Select records; as rows of integers, because numpy copies structures field by field."""
     if len(where) == len(records) and bool((np.diff(where) == 1).all()):
         return records
-    picked: Records = _words(records)[where].reshape(-1).view(SLOT)
+    picked: Records = _as_words(records)[where].reshape(-1).view(SLOT)
     return picked
 
 
@@ -104,35 +104,37 @@ def join(parts: Sequence[Records]) -> Records:
     filled = [part for part in parts if len(part)]
     if len(filled) == 1:
         return filled[0]
-    words = [np.empty((0, RECORD_BYTES // _WORD), np.int64), *map(_words, filled)]
+    words = [np.empty((0, RECORD_BYTES // _WORD), np.int64), *map(_as_words, filled)]
     joined: Records = np.concatenate(words).reshape(-1).view(SLOT)
     return joined
 
 
-def _words(records: Records) -> Ints:
+def _as_words(records: Records) -> Ints:
     return np.ascontiguousarray(records).view(np.int64).reshape(-1, RECORD_BYTES // _WORD)
 
 
-def split(records: Records) -> Fields:
+def split_fields(records: Records) -> Fields:
     """Copy each field into an array of its own: block by block, which is kind to caches."""
-    words = _words(records)
-    turned = np.empty((words.shape[1], len(words)), np.int64)
-    for first in range(0, len(words), _BLOCK):
+    word_rows = _as_words(records)
+    word_columns = np.empty((word_rows.shape[1], len(word_rows)), np.int64)
+    for first in range(0, len(word_rows), _BLOCK):
         block = slice(first, first + _BLOCK)
-        turned[:, block] = words[block].T
-    return {name: _field(turned, name) for name in SLOT.names or ()}
+        word_columns[:, block] = word_rows[block].T
+    return {name: _field(word_columns, name) for name in SLOT.names or ()}
 
 
-def _field(turned: Ints, name: str) -> Array:
+def _field(word_columns: Ints, name: str) -> Array:
     assert SLOT.fields is not None
     dtype, offset, *_ = SLOT.fields[name]
-    word, within = divmod(offset, _WORD)
-    parts = _WORD // dtype.itemsize
-    return np.ascontiguousarray(turned[word].view(dtype)[within // dtype.itemsize :: parts])
+    word_index, byte_offset = divmod(offset, _WORD)
+    values_per_word = _WORD // dtype.itemsize
+    return np.ascontiguousarray(
+        word_columns[word_index].view(dtype)[byte_offset // dtype.itemsize :: values_per_word]
+    )
 
 
 def ends_of(fields: Fields, types: Int8s) -> Ints:
-    """Return when each event ends: `FOREVER` if it is open, at once if it is no span."""
+    """Return the end of each event, ns: `FOREVER` if it is open, its begin if it is no span."""
     end: Ints = np.abs(fields["end_ns"])
     end[end == 0] = FOREVER
     momentary = types != _SPAN
@@ -177,11 +179,11 @@ def to_batch(
 
 def _statuses(fields: Fields, spans: Flags) -> Int8s:
     estimated = fields["flags"] & ESTIMATED
-    found = (estimated * _ESTIMATED).astype(np.int8)
+    codes = (estimated * _ESTIMATED).astype(np.int8)
     end = fields["end_ns"]
-    found[spans & (end < 0)] = _EXCEPTION
-    found[spans & (end == 0)] = _OPEN
-    return found
+    codes[spans & (end < 0)] = _EXCEPTION
+    codes[spans & (end == 0)] = _OPEN
+    return codes
 
 
 def _unless_is(values: Array, absent: int) -> pa.Array[Any]:
@@ -230,7 +232,7 @@ def _coded(codes: Array, words: pa.Array[Any]) -> pa.Array[Any]:
 def _of_definitions(rows: Int32s, meanings: Meanings) -> dict[str, pa.Array[Any]]:
     """Columns that are constant for a definition."""
 
-    def words(column: Column) -> pa.Array[Any]:
+    def decode_words(column: Column) -> pa.Array[Any]:
         return _coded(column.codes.take(rows), column.words)
 
     def indexes(column: Ints) -> pa.Array[Any]:
@@ -238,10 +240,10 @@ def _of_definitions(rows: Int32s, meanings: Meanings) -> dict[str, pa.Array[Any]
         return _unless(values.astype(np.int32), values == NO_INDEX)
 
     return {
-        "name": words(meanings.name),
-        "kind": words(meanings.kind),
-        "op": words(meanings.op),
-        "algorithm": words(meanings.algorithm),
+        "name": decode_words(meanings.name),
+        "kind": decode_words(meanings.kind),
+        "op": decode_words(meanings.op),
+        "algorithm": decode_words(meanings.algorithm),
         "communicator": indexes(meanings.communicator),
         "shard": indexes(meanings.shard),
     }
@@ -258,14 +260,14 @@ class OnDevice:
     stream: UInt16s
 
     @classmethod
-    def of(cls, records: Records | None) -> OnDevice:
+    def from_records(cls, records: Records | None) -> OnDevice:
         """Read the records that are device times; those without a sense are passed over."""
         if records is None:
             none = np.empty(0, np.int64)
             return cls(False, none.astype(np.uint64), none, none, none.astype(np.uint16))
         length = records["end_ns"] - records["start_ns"]
-        sound = (records["bytes"] >= 0) & (records["end_ns"] > 0) & (length >= 0)
-        order = np.flatnonzero(sound)
+        is_sound = (records["bytes"] >= 0) & (records["end_ns"] > 0) & (length >= 0)
+        order = np.flatnonzero(is_sound)
         order = order[np.argsort(records["request"][order], kind="stable")]
         return cls(
             True,
@@ -276,19 +278,19 @@ class OnDevice:
         )
 
     def named_by(self, request: UInt64s) -> Flags:
-        """Return which spans' requests name device times, also those never recorded."""
+        """Return True for each request that names a device time, even one that was never recorded."""
         return np.asarray((request >> _NUMBER_BITS == _DEVICE_MARK) & self.used)
 
     def columns(self, request: UInt64s) -> dict[str, pa.Array[Any]]:
         """Return the columns of the spans with these requests; null where a span has none."""
         if not len(self.names):
             return {}
-        at = np.minimum(np.searchsorted(self.names, request), len(self.names) - 1)
-        missing = (self.names[at] != request) | ~self.named_by(request)
+        indices = np.minimum(np.searchsorted(self.names, request), len(self.names) - 1)
+        is_missing = (self.names[indices] != request) | ~self.named_by(request)
         return {
-            "device_start_ns": pa.array(self.begin[at], mask=missing),
-            "device_duration_ns": pa.array(self.length[at], mask=missing),
-            "stream": pa.array(self.stream[at], mask=missing),
+            "device_start_ns": pa.array(self.begin[indices], mask=is_missing),
+            "device_duration_ns": pa.array(self.length[indices], mask=is_missing),
+            "stream": pa.array(self.stream[indices], mask=is_missing),
         }
 
 
@@ -298,10 +300,10 @@ def depths(thread: Array, start: Ints, end: Ints) -> Ints:
     Of two that start together the longer one counts as earlier, of equal ones the first given. What
     takes no time holds nothing. On a track of operations in flight this is how many overlap.
     """
-    found = np.zeros(len(start), np.int64)
-    for chosen in by_thread(thread, start, end):
-        found[chosen] = _depths_of_thread(start[chosen], end[chosen])
-    return found
+    all_depths = np.zeros(len(start), np.int64)
+    for rows in by_thread(thread, start, end):
+        all_depths[rows] = _depths_of_thread(start[rows], end[rows])
+    return all_depths
 
 
 def by_thread(thread: Array, start: Ints, end: Ints) -> list[Indices]:
@@ -316,10 +318,10 @@ def by_thread(thread: Array, start: Ints, end: Ints) -> list[Indices]:
 
 def _depths_of_thread(start: Ints, end: Ints) -> Ints:
     """Count starts before each event minus ends before it; sorted by start, longest first."""
-    holds = end > start
-    begun: Ints = np.cumsum(holds) - holds
-    ended: Ints = np.searchsorted(np.sort(end[holds]), start, side="right")
-    return begun - ended
+    has_length = end > start
+    begun_before: Ints = np.cumsum(has_length) - has_length
+    ended_before: Ints = np.searchsorted(np.sort(end[has_length]), start, side="right")
+    return begun_before - ended_before
 
 
 class RecordChunk(NamedTuple):
@@ -346,19 +348,19 @@ class RecordChunk(NamedTuple):
 
     def where(self, chosen: Flags) -> RecordChunk:
         """Select by a mask, which mostly selects all."""
-        return self if chosen.all() else self.at(np.flatnonzero(chosen))
+        return self if chosen.all() else self.take(np.flatnonzero(chosen))
 
     def sorted(self) -> RecordChunk:
         """Put them in the order of their begin, as they mostly are."""
         start = np.ascontiguousarray(self.records["start_ns"])
         in_order = (start[1:] >= start[:-1]).all()
-        return self if in_order else self.at(np.argsort(start, kind="stable"))
+        return self if in_order else self.take(np.argsort(start, kind="stable"))
 
-    def part(self, first: int, end: int | None) -> RecordChunk:
+    def slice_rows(self, first: int, end: int | None) -> RecordChunk:
         """Return a slice."""
         part = slice(first, end)
         return RecordChunk(self.records[part], self.origin[part], self.depth[part])
 
-    def at(self, where: Indices) -> RecordChunk:
+    def take(self, where: Indices) -> RecordChunk:
         """Select by indexes."""
         return RecordChunk(pick(self.records, where), self.origin[where], self.depth[where])

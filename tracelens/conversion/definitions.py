@@ -29,7 +29,7 @@ _OTHER: Final = "other"
 
 @dataclass(frozen=True, eq=False)
 class Column:
-    """Words of the definitions: a code for each row, negative where there is none."""
+    """Words of the definitions: a code for each row, negative without a word."""
 
     codes: Array
     words: pa.Array[Any]
@@ -65,26 +65,32 @@ class Meanings:
 
 def meanings_of(definitions: Iterable[Definition]) -> Meanings:
     """Check each definition once; of two with the same number the first counts."""
-    sound: dict[int, Definition] = {}
-    for row in filter(_is_sound, definitions):
-        sound.setdefault(row.id, row)
-    rows = list(sound.values())
-    row_of = np.zeros(max(sound, default=0) + 2, np.int32)
-    row_of[[row.id for row in rows]] = np.arange(1, len(rows) + 1)
+    definition_by_id: dict[int, Definition] = {}
+    for definition in filter(_is_sound, definitions):
+        definition_by_id.setdefault(definition.id, definition)
+    definitions_in_order = list(definition_by_id.values())
+    row_of = np.zeros(max(definition_by_id, default=0) + 2, np.int32)
+    row_of[[definition.id for definition in definitions_in_order]] = np.arange(
+        1, len(definitions_in_order) + 1
+    )
     return Meanings(
         row_of=row_of,
-        type=np.array([0, *(TYPES.index(row.type) for row in rows)], np.int8),
-        name=_column([row.name for row in rows], np.int32),
-        kind=_column(_few([row.kind for row in rows])),
-        op=_column(_few([row.op for row in rows])),
-        algorithm=_column(_few([row.algorithm for row in rows])),
-        communicator=_indexes([row.communicator for row in rows]),
-        shard=_indexes([row.shard for row in rows]),
+        type=np.array(
+            [0, *(TYPES.index(definition.type) for definition in definitions_in_order)], np.int8
+        ),
+        name=_column([definition.name for definition in definitions_in_order], np.int32),
+        kind=_column(_limit_words([definition.kind for definition in definitions_in_order])),
+        op=_column(_limit_words([definition.op for definition in definitions_in_order])),
+        algorithm=_column(
+            _limit_words([definition.algorithm for definition in definitions_in_order])
+        ),
+        communicator=_indexes([definition.communicator for definition in definitions_in_order]),
+        shard=_indexes([definition.shard for definition in definitions_in_order]),
     )
 
 
 def _is_sound(row: Definition) -> bool:
-    """Return whether a definition is usable; the side file is read, but not trusted."""
+    """Return True if a definition is usable; the side file is read, but not trusted."""
     optional = (row.op, row.algorithm)
     indexes = [index for index in (row.communicator, row.shard) if index is not None]
     return (
@@ -116,8 +122,8 @@ def _printable(word: str) -> str:
     return word.encode(errors="replace").decode()
 
 
-def _few(words: Sequence[str | None]) -> Sequence[str | None]:
+def _limit_words(words: Sequence[str | None]) -> Sequence[str | None]:
     """Keep as many different words as a small dictionary holds; the rest becomes one."""
-    found = [word for word in dict.fromkeys(words) if word is not None]
-    kept = set(found[: _MOST_WORDS - 1])
-    return [word if word is None or word in kept else _OTHER for word in words]
+    distinct_words = [word for word in dict.fromkeys(words) if word is not None]
+    kept_words = set(distinct_words[: _MOST_WORDS - 1])
+    return [word if word is None or word in kept_words else _OTHER for word in words]

@@ -1,4 +1,4 @@
-"""Reads FlatBuffers, in which Arrow writes headers and footers; whatever is wrong is a `struct.error`.
+"""Reads FlatBuffers, in which Arrow writes headers and footers; damage raises `struct.error`.
 
 A table is a list of fields that may be missing; a field that is a table or vector is a distance ahead
 (flatbuffers.dev/internals).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-__all__ = ["byte", "field", "followed", "number", "records", "root", "text"]
+__all__ = ["byte", "field", "follow", "number", "records", "root", "text"]
 
 
 def root(buffer: memoryview) -> int:
@@ -17,9 +17,9 @@ def root(buffer: memoryview) -> int:
     return int(struct.unpack_from("<I", buffer, 0)[0])
 
 
-def followed(buffer: memoryview, at: int) -> int:
-    """Return the position to which the distance at `at` points."""
-    return at + int(struct.unpack_from("<I", buffer, at)[0])
+def follow(buffer: memoryview, position: int) -> int:
+    """Return the position to which the distance at `position` points."""
+    return position + int(struct.unpack_from("<I", buffer, position)[0])
 
 
 def field(buffer: memoryview, table: int, index: int) -> int | None:
@@ -36,36 +36,36 @@ def field(buffer: memoryview, table: int, index: int) -> int | None:
 
 def byte(buffer: memoryview, table: int, index: int) -> int:
     """Return a field of one byte, 0 if it is missing."""
-    at = field(buffer, table, index)
-    return 0 if at is None else int(struct.unpack_from("<B", buffer, at)[0])
+    position = field(buffer, table, index)
+    return 0 if position is None else int(struct.unpack_from("<B", buffer, position)[0])
 
 
 def number(buffer: memoryview, table: int, index: int) -> int:
     """Return a field of eight bytes, 0 if it is missing."""
-    at = field(buffer, table, index)
-    return 0 if at is None else int(struct.unpack_from("<q", buffer, at)[0])
+    position = field(buffer, table, index)
+    return 0 if position is None else int(struct.unpack_from("<q", buffer, position)[0])
 
 
-def records(buffer: memoryview, table: int, index: int, of: struct.Struct) -> list[Any]:
+def records(buffer: memoryview, table: int, index: int, layout: struct.Struct) -> list[Any]:
     """Return a list of structs; nothing if it is missing."""
-    at = field(buffer, table, index)
-    if at is None:
+    position = field(buffer, table, index)
+    if position is None:
         return []
-    vector = followed(buffer, at)
+    vector = follow(buffer, position)
     (count,) = struct.unpack_from("<I", buffer, vector)
-    content = buffer[vector + 4 : vector + 4 + of.size * count]
-    if len(content) != of.size * count:
+    content = buffer[vector + 4 : vector + 4 + layout.size * count]
+    if len(content) != layout.size * count:
         raise struct.error("a list is cut off")
-    return list(of.iter_unpack(content))
+    return list(layout.iter_unpack(content))
 
 
 def text(buffer: memoryview, table: int, index: int) -> tuple[int, int]:
     """Return begin and end of a text field."""
-    at = field(buffer, table, index)
-    if at is None:
+    position = field(buffer, table, index)
+    if position is None:
         return (0, 0)
-    begin = followed(buffer, at) + 4
-    (size,) = struct.unpack_from("<I", buffer, begin - 4)
-    if begin + size > len(buffer):
+    first_byte = follow(buffer, position) + 4
+    (size,) = struct.unpack_from("<I", buffer, first_byte - 4)
+    if first_byte + size > len(buffer):
         raise struct.error("a text is cut off")
-    return (begin, begin + size)
+    return (first_byte, first_byte + size)

@@ -1,8 +1,8 @@
 """The segments folder of a process: its segments, and how far they have become Arrow.
 
-Progress is one small file beside the segments. It is replaced as a whole after each batch is on the
-disk, and only then are segments removed. So a conversion that is killed at any moment goes on from
-the last batch that counts: nothing is lost, and nothing is there twice.
+Progress is a small file among the segments. It is replaced after each batch is on the disk, and only
+then are segments removed. So a conversion that is killed at any moment resumes after the last batch
+that counts: no event is lost, and none is doubled.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class Segment(NamedTuple):
     number: int
     slots: Records
 
-    def used(self) -> RecordChunk:
+    def used_records(self) -> RecordChunk:
         """Return the slots that are in use; their origins locate them."""
-        taken = np.flatnonzero(self.slots["definition"])
-        return RecordChunk.new(pick(self.slots, taken), self.origins(taken))
+        used_slots = np.flatnonzero(self.slots["definition"])
+        return RecordChunk.new(pick(self.slots, used_slots), self.origins(used_slots))
 
     def free(self) -> Ints:
         """Return the origins of the slots that are not in use."""
@@ -84,15 +84,15 @@ class SegmentFile(NamedTuple):
         if len(header) < RECORD_BYTES or header == _UNUSED_HEADER:
             return Segment(self.number, np.empty(0, SLOT))  # killed while it was being made
         _check_header(self.path.name, header)
-        whole = len(content) // RECORD_BYTES - 1
-        slots: Records = np.frombuffer(content, SLOT, count=whole, offset=RECORD_BYTES)
+        slot_count = len(content) // RECORD_BYTES - 1
+        slots: Records = np.frombuffer(content, SLOT, count=slot_count, offset=RECORD_BYTES)
         return Segment(self.number, slots)
 
 
 def segment_files(folder: Path) -> list[SegmentFile]:
     """List the segments of a folder in the order in which they were taken."""
-    found = [SegmentFile(_number(path), path) for path in folder.glob(f"*{SEGMENT_SUFFIX}")]
-    return sorted(found, key=lambda segment: (segment.number, segment.path))
+    files = [SegmentFile(_number(path), path) for path in folder.glob(f"*{SEGMENT_SUFFIX}")]
+    return sorted(files, key=lambda segment: (segment.number, segment.path))
 
 
 def _number(path: Path) -> int:
@@ -113,7 +113,7 @@ def _check_header(name: str, header: bytes) -> None:
 class Held(NamedTuple):
     """A slot that is not in the Arrow file yet, because its event may still change.
 
-    `depth` is that of its event, -1 if there is none yet; such a slot waits since `since_ns`, monotonic.
+    `depth` is that of its event, -1 without an event; such a slot waits since `since_ns`, monotonic.
     """
 
     segment: int

@@ -60,14 +60,14 @@ def convert_rest(
     Returns the side tables, with what was counted on the way.
     """
     conversion.learn(side.definitions, side.threads)
-    current = RecordChunk.concatenated(())
-    dropped: list[Past] = []
-    for following in _chunks(conversion, segments, progress, side, dropped):
-        if len(current.records):
-            conversion.feed(current, following.records, ChunkMode())
-        current = following
-    conversion.feed(current, np.empty(0, SLOT), ChunkMode(last=True))
-    return with_counts(replace(side, past=(*side.past, *dropped)), conversion)
+    chunk = RecordChunk.concatenated(())
+    past_steps: list[Past] = []
+    for next_chunk in _chunks(conversion, segments, progress, side, past_steps):
+        if len(chunk.records):
+            conversion.feed(chunk, next_chunk.records, ChunkMode())
+        chunk = next_chunk
+    conversion.feed(chunk, np.empty(0, SLOT), ChunkMode(last=True))
+    return with_counts(replace(side, past=(*side.past, *past_steps)), conversion)
 
 
 def with_counts(side: SideTables, conversion: Conversion) -> SideTables:
@@ -82,15 +82,17 @@ def with_counts(side: SideTables, conversion: Conversion) -> SideTables:
     )
 
 
-def held_in(segment: Segment, held: Sequence[Held]) -> tuple[RecordChunk, list[Held]]:
-    """Return what is now in slots of a segment that were held back; apart, those still not in use."""
-    where = np.array([row.slot for row in held], np.intp)
-    depth = np.array([row.depth for row in held], np.int64)
-    slots = pick(segment.slots, where) if len(where) else segment.slots[:0]
-    given = RecordChunk(slots, segment.origins(where), depth)
-    used = slots["definition"] != 0
-    free = [row for row, taken in zip(held, used.tolist(), strict=True) if not taken]
-    return given.at(np.flatnonzero(used)), free
+def held_in(segment: Segment, held_slots: Sequence[Held]) -> tuple[RecordChunk, list[Held]]:
+    """Return the records now in held slots of a segment, and the slots that are still unused."""
+    slot_indices = np.array([slot.slot for slot in held_slots], np.intp)
+    depths = np.array([slot.depth for slot in held_slots], np.int64)
+    slots = pick(segment.slots, slot_indices) if len(slot_indices) else segment.slots[:0]
+    used_slots = RecordChunk(slots, segment.origins(slot_indices), depths)
+    is_used = slots["definition"] != 0
+    unused_slots = [
+        slot for slot, in_use in zip(held_slots, is_used.tolist(), strict=True) if not in_use
+    ]
+    return used_slots.take(np.flatnonzero(is_used)), unused_slots
 
 
 def _chunks(
@@ -98,23 +100,23 @@ def _chunks(
     segments: Iterable[Segment],
     progress: Progress,
     side: SideTables,
-    dropped: list[Past],
+    past_steps: list[Past],
 ) -> Iterator[RecordChunk]:
     if side.retention.last is not None:
-        yield _last_steps(conversion, segments, side.retention.last, side, dropped)
+        yield _last_steps(conversion, segments, side.retention.last, side, past_steps)
         return
-    parts: list[RecordChunk] = []
+    segment_chunks: list[RecordChunk] = []
     for segment in segments:
-        parts.append(_rest_of(segment, progress))
-        if sum(len(part.records) for part in parts) >= _CHUNK_ROWS:
-            yield RecordChunk.concatenated(parts)
-            parts = []
-    yield RecordChunk.concatenated(parts)
+        segment_chunks.append(_rest_of(segment, progress))
+        if sum(len(chunk.records) for chunk in segment_chunks) >= _CHUNK_ROWS:
+            yield RecordChunk.concatenated(segment_chunks)
+            segment_chunks = []
+    yield RecordChunk.concatenated(segment_chunks)
 
 
 def _rest_of(segment: Segment, progress: Progress) -> RecordChunk:
     if segment.number >= progress.next or not progress.length:
-        return segment.used()
+        return segment.used_records()
     held = [row for row in progress.held if row.segment == segment.number]
     return held_in(segment, held)[0]
 
@@ -124,14 +126,22 @@ def _last_steps(
     segments: Iterable[Segment],
     last: int,
     side: SideTables,
-    dropped: list[Past],
+    past_steps: list[Past],
 ) -> RecordChunk:
     """Drop what is older than the steps that were to be kept, and count it and its steps."""
-    found = [(segment.number, segment.used().records) for segment in segments]
-    kept = cut_to_last(stretches(found), last, side.kept, side.definitions)
-    records = join(kept)
-    dropped += summarized(steps_cut_off([part for _, part in found], records, side.definitions))
-    conversion.lost[OUTDATED] += sum(len(part) for _, part in found) - len(records)
+    records_by_segment = [(segment.number, segment.used_records().records) for segment in segments]
+    kept_parts = cut_to_last(stretches(records_by_segment), last, side.kept, side.definitions)
+    records = join(kept_parts)
+    past_steps += summarized(
+        steps_cut_off(
+            [segment_records for _, segment_records in records_by_segment],
+            records,
+            side.definitions,
+        )
+    )
+    conversion.lost[OUTDATED] += sum(
+        len(segment_records) for _, segment_records in records_by_segment
+    ) - len(records)
     return RecordChunk.new(records, np.zeros(len(records), np.int64))
 
 
@@ -161,27 +171,29 @@ class IncrementalConversion:
         self._file.close()
 
     def advance(self, until: int) -> bool:
-        """Convert the next chunk of the segments before number `until`, which are full; if there is one.
+        """Convert the next chunk of full segments, before number `until`; return False without one.
 
         Raises:
             UnusableInput: a segment cannot be read.
             OSError: there is no room.
         """
-        following = [
+        full_segments = [
             file
             for file in segment_files(self._folder)
             if self._progress.next <= file.number < until
         ]
-        if len(following) < self._chunk + AHEAD:
+        if len(full_segments) < self._chunk + AHEAD:
             return False
-        chunk = [file.read() for file in following[: self._chunk]]
-        ahead = [file.read().used() for file in following[self._chunk : self._chunk + AHEAD]]
+        chunk = [file.read() for file in full_segments[: self._chunk]]
+        ahead = [
+            file.read().used_records() for file in full_segments[self._chunk : self._chunk + AHEAD]
+        ]
         self._names.read_on()
         self._conversion.learn(self._names.definitions, self._names.threads)
-        new = RecordChunk.concatenated([segment.used() for segment in chunk])
-        if not self._conversion.knows_all(new.records):
+        new_records = RecordChunk.concatenated([segment.used_records() for segment in chunk])
+        if not self._conversion.knows_all(new_records.records):
             return False  # a definition has no room on the disk as yet
-        self._convert(chunk, new, RecordChunk.concatenated(ahead).records)
+        self._convert(chunk, new_records, RecordChunk.concatenated(ahead).records)
         return True
 
     def finish(self, side: SideTables) -> Path:
@@ -192,10 +204,10 @@ class IncrementalConversion:
             OSError: there is no room.
         """
         files = segment_files(self._folder)
-        counted = convert_rest(
+        complete_side = convert_rest(
             self._conversion, (file.read() for file in files), self._progress, side
         )
-        self._file.finish(counted)
+        self._file.finish(complete_side)
         return self._folder / UNFINISHED_FILE
 
     def give_up(self) -> None:
@@ -203,18 +215,24 @@ class IncrementalConversion:
         if not self._progress.length:
             (self._folder / UNFINISHED_FILE).unlink(missing_ok=True)
 
-    def _convert(self, chunk: Sequence[Segment], new: RecordChunk, ahead: Records) -> None:
-        now = time.monotonic_ns()
-        given, waiting, released = self._held_now(now)
-        back = self._conversion.feed(
-            RecordChunk.concatenated([given, new]), ahead, ChunkMode(hold=True, released=released)
+    def _convert(
+        self, chunk: Sequence[Segment], new_records: RecordChunk, records_ahead: Records
+    ) -> None:
+        now_ns = time.monotonic_ns()
+        used_slots, waiting_slots, released_origins = self._held_now(now_ns)
+        held_chunk = self._conversion.feed(
+            RecordChunk.concatenated([used_slots, new_records]),
+            records_ahead,
+            ChunkMode(hold=True, released=released_origins),
         )
-        held = [
-            Held(origin >> SLOT_BITS, origin & _SLOT, depth, now)
-            for origin, depth in zip(back.origin.tolist(), back.depth.tolist(), strict=True)
+        held_slots = [
+            Held(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)
+            for origin, depth in zip(
+                held_chunk.origin.tolist(), held_chunk.depth.tolist(), strict=True
+            )
         ]
-        free = [
-            Held(segment.number, origin & _SLOT, UNKNOWN_DEPTH, now)
+        unused_slots = [
+            Held(segment.number, origin & _SLOT, UNKNOWN_DEPTH, now_ns)
             for segment in chunk
             for origin in segment.free().tolist()
         ]
@@ -222,32 +240,38 @@ class IncrementalConversion:
         self._progress = Progress(
             length=self._file.length,
             next=chunk[-1].number + 1,
-            held=tuple(sorted([*waiting, *held, *free])),
-            lost=_counted(self._conversion.lost),
-            thinned=_counted(self._conversion.thinned),
+            held=tuple(sorted([*waiting_slots, *held_slots, *unused_slots])),
+            lost=_nonzero_counts(self._conversion.lost),
+            thinned=_nonzero_counts(self._conversion.thinned),
             latest_ns=self._conversion.latest_ns,
             sorted=self._conversion.sorted,
         )
         save_progress(self._folder, self._progress)
         self._remove_converted()
 
-    def _held_now(self, now: int) -> tuple[RecordChunk, list[Held], Ints]:
-        """Return what became of what was held, free slots to wait for, and what is held no longer."""
+    def _held_now(self, now_ns: int) -> tuple[RecordChunk, list[Held], Ints]:
+        """Return records of held slots, unused slots to wait for, and origins held no longer."""
         files = {file.number: file for file in segment_files(self._folder)}
         by_segment: dict[int, list[Held]] = {}
-        for row in self._progress.held:
-            by_segment.setdefault(row.segment, []).append(row)
-        expired = _expired(by_segment)
-        parts: list[RecordChunk] = []
-        waiting: list[Held] = []
-        for number, rows in by_segment.items():
+        for slot in self._progress.held:
+            by_segment.setdefault(slot.segment, []).append(slot)
+        expired_segments = _expired(by_segment)
+        slot_chunks: list[RecordChunk] = []
+        waiting_slots: list[Held] = []
+        for number, held_slots in by_segment.items():
             if number in files:
-                given, free = held_in(files[number].read(), rows)
-                parts.append(given)
-                if number not in expired:
-                    waiting += [row for row in free if now - row.since_ns < _FREE_FOR_NS]
-        given = RecordChunk.concatenated(parts)
-        return given, waiting, given.origin[np.isin(given.origin >> SLOT_BITS, list(expired))]
+                used_slots, unused_slots = held_in(files[number].read(), held_slots)
+                slot_chunks.append(used_slots)
+                if number not in expired_segments:
+                    waiting_slots += [
+                        slot for slot in unused_slots if now_ns - slot.since_ns < _FREE_FOR_NS
+                    ]
+        used_slots = RecordChunk.concatenated(slot_chunks)
+        return (
+            used_slots,
+            waiting_slots,
+            used_slots.origin[np.isin(used_slots.origin >> SLOT_BITS, list(expired_segments))],
+        )
 
     def _remove_converted(self) -> None:
         """Remove the segments all of whose events are in the Arrow file."""
@@ -259,20 +283,20 @@ class IncrementalConversion:
                 file.path.unlink(missing_ok=True)
 
 
-def _counted(counter: Counter[str]) -> dict[str, int]:
+def _nonzero_counts(counter: Counter[str]) -> dict[str, int]:
     return {name: count for name, count in counter.items() if count}
 
 
-def _expired(held: dict[int, list[Held]]) -> set[int]:
+def _expired(held_by_segment: dict[int, list[Held]]) -> set[int]:
     """Name the oldest segments, where more wait than there may be."""
-    found: set[int] = set()
-    slots = sum(map(len, held.values()))
-    for number in sorted(held):
-        if len(held) - len(found) <= _MOST_HELD and slots <= _MOST_SLOTS:
+    expired_segments: set[int] = set()
+    slot_count = sum(map(len, held_by_segment.values()))
+    for number in sorted(held_by_segment):
+        if len(held_by_segment) - len(expired_segments) <= _MOST_HELD and slot_count <= _MOST_SLOTS:
             break
-        found.add(number)
-        slots -= len(held[number])
-    return found
+        expired_segments.add(number)
+        slot_count -= len(held_by_segment[number])
+    return expired_segments
 
 
 class _GrowingSideFile:
@@ -291,11 +315,11 @@ class _GrowingSideFile:
         with opened(self._path, "side") as file:
             file.seek(self._at)
             content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        self._at += len(whole)
-        lines = whole.split(b"\n")
+        complete_lines = content[: content.rfind(b"\n") + 1]
+        self._at += len(complete_lines)
+        lines = complete_lines.split(b"\n")
         self._first = self._first or next(iter(lines), b"")
-        found = from_lines([self._first, *lines])
-        self.definitions += found.definitions
-        self.threads += found.threads
-        return found
+        tables = from_lines([self._first, *lines])
+        self.definitions += tables.definitions
+        self.threads += tables.threads
+        return tables

@@ -9,7 +9,7 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens.conversion.flatbuffers import byte, field, followed, number, records, root
+from tracelens.conversion.flatbuffers import byte, field, follow, number, records, root
 from tracelens.conversion.messages import BATCH, DICTIONARY, LEAD, footer_content, messages
 from tracelens.errors import NotATrace
 from tracelens.schema.gate import limit
@@ -61,7 +61,7 @@ class Layout(NamedTuple):
 
 
 def layout_of(header: memoryview) -> Layout:
-    """Return how a record batch, or the words of a dictionary, are laid out.
+    """Return the layout of a record batch, or of a dictionary's words.
 
     Raises:
         struct.error: it is neither, or the header is damaged.
@@ -74,7 +74,7 @@ def layout_of(header: memoryview) -> Layout:
         rows=number(header, batch, _LENGTH),
         nodes=records(header, batch, _NODES, _PAIR),
         buffers=records(header, batch, _BUFFERS, _PAIR),
-        codec=None if compression is None else byte(header, followed(header, compression), _CODEC),
+        codec=None if compression is None else byte(header, follow(header, compression), _CODEC),
     )
 
 
@@ -94,7 +94,7 @@ def absent_columns(header: memoryview, columns: int) -> set[int]:
 
 
 def declared_bytes(header: memoryview, body: memoryview) -> int:
-    """Return how many bytes the buffers of one message claim to hold; 0 for a schema.
+    """Return the bytes that one message's buffers claim to hold when decompressed; 0 for a schema.
 
     Every compressed buffer begins with its full length, and the header says where buffers are.
 
@@ -116,7 +116,7 @@ def declared_bytes(header: memoryview, body: memoryview) -> int:
 
 
 class Growth:
-    """How many bytes a file of so many bytes claims to become when it is decompressed, so far."""
+    """Counts the bytes that a file of `size` bytes claims to become when it is decompressed."""
 
     def __init__(
         self, size: int, *, min_allowance: int = MIN_ALLOWANCE, max_growth: int = MAX_GROWTH
@@ -135,7 +135,7 @@ class Growth:
         self.add_bytes(declared_bytes(message.header(content), message.body(content)))
 
     def add_bytes(self, count: int) -> None:
-        """Count so many bytes more.
+        """Count more decompressed bytes.
 
         Raises:
             NotATrace: it is too much.
@@ -161,7 +161,7 @@ class Growth:
 
 @lru_cache(_FEW)
 def _buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
-    """Return where buffers are, and whether they are compressed; dictionaries mostly have them alike."""
+    """Return (offset, length) of each buffer, and whether they are compressed."""
     view = memoryview(header)
     batch = _batch_of(view)
     if batch is None:
@@ -170,7 +170,7 @@ def _buffers(header: bytes) -> tuple[list[tuple[int, int]], bool]:
 
 
 def dictionary_of(header: memoryview) -> int | None:
-    """Return the dictionary all words of which a message holds; None if it only adds some.
+    """Return the number of the dictionary that a message defines; None if it only adds words.
 
     Raises:
         struct.error: the header is damaged.
@@ -178,32 +178,32 @@ def dictionary_of(header: memoryview) -> int | None:
     table = field(header, root(header), _HEADER)
     if table is None:
         raise struct.error("a message has no header")
-    dictionary = followed(header, table)
+    dictionary = follow(header, table)
     if byte(header, dictionary, _IS_DELTA):
         return None
     return number(header, dictionary, _DICTIONARY_ID)
 
 
 def dictionary_ids(content: memoryview, columns: Iterable[int]) -> list[int]:
-    """Return which dictionary each of some columns of a file has, as its footer says.
+    """Return the dictionary number of each of some columns of a file, by its footer.
 
     Raises:
         struct.error: the footer is damaged, a column has none, or numbers have their high bytes first.
     """
     footer = footer_content(content)
-    at = field(footer, root(footer), _SCHEMA)
-    schema = None if at is None else followed(footer, at)
+    schema_position = field(footer, root(footer), _SCHEMA)
+    schema = None if schema_position is None else follow(footer, schema_position)
     fields = None if schema is None else field(footer, schema, _FIELDS)
     if schema is None or fields is None or byte(footer, schema, _ENDIANNESS):
         raise struct.error("there is no schema as it was written here")
-    vector = followed(footer, fields)
-    found = []
+    vector = follow(footer, fields)
+    ids = []
     for column in columns:
-        encoding = field(footer, followed(footer, vector + 4 + 4 * column), _ENCODING)
+        encoding = field(footer, follow(footer, vector + 4 + 4 * column), _ENCODING)
         if encoding is None:
             raise struct.error("a column has no dictionary")
-        found.append(number(footer, followed(footer, encoding), _ENCODING_ID))
-    return found
+        ids.append(number(footer, follow(footer, encoding), _ENCODING_ID))
+    return ids
 
 
 def _batch_of(header: memoryview) -> int | None:
@@ -212,7 +212,9 @@ def _batch_of(header: memoryview) -> int | None:
     kind, table = field(header, message, _HEADER_TYPE), field(header, message, _HEADER)
     if kind is None or table is None:
         return None
-    (found,) = struct.unpack_from("<B", header, kind)
-    if found == DICTIONARY:
-        table = field(header, followed(header, table), _DATA)
-    return None if table is None or found not in {DICTIONARY, BATCH} else followed(header, table)
+    (header_type,) = struct.unpack_from("<B", header, kind)
+    if header_type == DICTIONARY:
+        table = field(header, follow(header, table), _DATA)
+    return (
+        None if table is None or header_type not in {DICTIONARY, BATCH} else follow(header, table)
+    )

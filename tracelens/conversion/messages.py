@@ -16,7 +16,7 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tracelens.conversion.flatbuffers import field, followed, number, records, root, text
+from tracelens.conversion.flatbuffers import field, follow, number, records, root, text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ _MOST_PAIRS: Final = 64  # of custom metadata that are looked at
 
 
 class Message(NamedTuple):
-    """Where a message stands in a file, in bytes; the header includes its prefix."""
+    """A message's position and lengths in a file, in bytes; the header includes its prefix."""
 
     kind: int
     dictionary: int
@@ -76,7 +76,7 @@ class Message(NamedTuple):
         return header_in(content[self.offset :], self.header_bytes)
 
     def body(self, content: memoryview) -> memoryview:
-        """Return what follows the header."""
+        """Return its body."""
         return content[self.offset + self.header_bytes : self.end]
 
 
@@ -116,19 +116,23 @@ def messages(content: memoryview, offset: int = len(LEAD)) -> Iterator[Message]:
 
 def _message(header: memoryview, offset: int) -> Message:
     table = root(header)
-    kind = field(header, table, _HEADER_TYPE)
-    inner = field(header, table, _HEADER)
-    body = field(header, table, _BODY_LENGTH)
-    if kind is None or inner is None:
+    type_position = field(header, table, _HEADER_TYPE)
+    header_position = field(header, table, _HEADER)
+    body_position = field(header, table, _BODY_LENGTH)
+    if type_position is None or header_position is None:
         raise struct.error("a message has no header")
-    (found,) = struct.unpack_from("<B", header, kind)
-    is_dictionary = found == DICTIONARY
+    (header_type,) = struct.unpack_from("<B", header, type_position)
+    is_dictionary = header_type == DICTIONARY
     return Message(
-        kind=found,
-        dictionary=number(header, followed(header, inner), _DICTIONARY_ID) if is_dictionary else 0,
+        kind=header_type,
+        dictionary=number(header, follow(header, header_position), _DICTIONARY_ID)
+        if is_dictionary
+        else 0,
         offset=offset,
         header_bytes=_PREFIX.size + len(header),
-        body_bytes=0 if body is None else struct.unpack_from("<q", header, body)[0],
+        body_bytes=0
+        if body_position is None
+        else struct.unpack_from("<q", header, body_position)[0],
     )
 
 
@@ -136,15 +140,15 @@ def footer_of(content: memoryview) -> Footer:
     """Read which messages the footer of a file names.
 
     Raises:
-        struct.error: there is none, or it names places outside of what precedes it.
+        struct.error: it is missing, or names bytes outside of the messages.
     """
     footer = footer_content(content)
-    begin = len(content) - _TAIL.size - len(footer)
+    footer_begin = len(content) - _TAIL.size - len(footer)
     table = root(footer)
     return Footer(
-        _blocks(footer, table, _DICTIONARIES, DICTIONARY, begin),
-        _blocks(footer, table, _BATCHES, BATCH, begin),
-        begin,
+        _blocks(footer, table, _DICTIONARIES, DICTIONARY, footer_begin),
+        _blocks(footer, table, _BATCHES, BATCH, footer_begin),
+        footer_begin,
     )
 
 
@@ -152,7 +156,7 @@ def footer_content(content: memoryview) -> memoryview:
     """Return the FlatBuffer at the end of a file.
 
     Raises:
-        struct.error: there is none.
+        struct.error: it is missing.
     """
     end = len(content) - _TAIL.size
     if end < 0:
@@ -164,24 +168,31 @@ def footer_content(content: memoryview) -> memoryview:
 
 
 def _blocks(footer: memoryview, table: int, index: int, kind: int, limit: int) -> list[Message]:
-    found = [Message(kind, 0, *block) for block in records(footer, table, index, _BLOCK)]
-    if any(m.offset < len(LEAD) or m.header_bytes < _PREFIX.size for m in found) or any(
-        m.body_bytes < 0 or m.end > limit for m in found
-    ):
+    messages_in_footer = [
+        Message(kind, 0, *block) for block in records(footer, table, index, _BLOCK)
+    ]
+    if any(
+        m.offset < len(LEAD) or m.header_bytes < _PREFIX.size for m in messages_in_footer
+    ) or any(m.body_bytes < 0 or m.end > limit for m in messages_in_footer):
         raise struct.error("a message lies outside of the file")
-    return found
+    return messages_in_footer
 
 
-def with_blocks(footer: bytes, found: list[Message]) -> bytes:
+def with_blocks(footer: bytes, file_messages: list[Message]) -> bytes:
     """Put the places of messages into the footer of an empty file with the same schema.
 
     Of several messages of a dictionary the last counts, as words are only ever added to one.
     """
-    last = {message.dictionary: message for message in found if message.kind == DICTIONARY}
-    batches = [message for message in found if message.kind == BATCH]
-    for index, named in ((_DICTIONARIES, list(last.values())), (_BATCHES, batches)):
-        blocks = b"".join(_BLOCK.pack(*message[2:]) for message in named)
-        footer = _with_vector(footer, index, len(named), blocks)
+    last_dictionaries = {
+        message.dictionary: message for message in file_messages if message.kind == DICTIONARY
+    }
+    batches = [message for message in file_messages if message.kind == BATCH]
+    for index, messages_of_kind in (
+        (_DICTIONARIES, list(last_dictionaries.values())),
+        (_BATCHES, batches),
+    ):
+        blocks = b"".join(_BLOCK.pack(*message[2:]) for message in messages_of_kind)
+        footer = _with_vector(footer, index, len(messages_of_kind), blocks)
     return footer
 
 
@@ -190,10 +201,10 @@ def _with_vector(buffer: bytes, index: int, count: int, content: bytes) -> bytes
     grown = bytearray(buffer)
     # A vector's content is aligned, and its length stands right before it.
     grown += bytes(-(len(grown) + 4) % _ALIGNMENT)
-    at = field(memoryview(buffer), root(memoryview(buffer)), index)
-    if at is None:
+    field_position = field(memoryview(buffer), root(memoryview(buffer)), index)
+    if field_position is None:
         raise struct.error("the field to be replaced is missing")
-    struct.pack_into("<I", grown, at, len(grown) - at)
+    struct.pack_into("<I", grown, field_position, len(grown) - field_position)
     return bytes(grown) + struct.pack("<I", count) + content
 
 
@@ -203,44 +214,44 @@ def with_checksum(content: memoryview) -> None:
     Raises:
         struct.error: it has no place for one.
     """
-    *_, last = messages(content, 0)
-    at = _checksum_at(last.header(content))
-    if at is None or last.kind != BATCH:
+    *_, last_message = messages(content, 0)
+    digits_in_header = _checksum_at(last_message.header(content))
+    if digits_in_header is None or last_message.kind != BATCH:
         raise struct.error("the last message has no place for a checksum")
-    place = last.offset + _PREFIX.size + at
-    content[place : place + len(NO_CHECKSUM)] = b"%08x" % _checksum(content, place)
+    digits = last_message.offset + _PREFIX.size + digits_in_header
+    content[digits : digits + len(NO_CHECKSUM)] = b"%08x" % _checksum(content, digits)
 
 
 def checksum_holds(content: memoryview, begin: int, batch: Message) -> bool | None:
-    """Return whether a batch's checksum, from `begin` on, is right; None if it has none.
+    """Return True if a batch's checksum, over bytes from `begin` on, is right; None without a checksum.
 
     Raises:
         struct.error: its header is damaged.
     """
-    at = _checksum_at(batch.header(content))
-    if at is None:
+    digits_in_header = _checksum_at(batch.header(content))
+    if digits_in_header is None:
         return None
-    place = batch.offset + _PREFIX.size + at
-    given = bytes(content[place : place + len(NO_CHECKSUM)])
-    return given == b"%08x" % _checksum(content[begin : batch.end], place - begin)
+    digits = batch.offset + _PREFIX.size + digits_in_header
+    stored_digits = bytes(content[digits : digits + len(NO_CHECKSUM)])
+    return stored_digits == b"%08x" % _checksum(content[begin : batch.end], digits - begin)
 
 
-def _checksum(content: memoryview, place: int) -> int:
-    """Return the CRC-32 of content in which the digits at `place` are zeros."""
-    found = zlib.crc32(NO_CHECKSUM, zlib.crc32(content[:place]))
-    return zlib.crc32(content[place + len(NO_CHECKSUM) :], found)
+def _checksum(content: memoryview, digits: int) -> int:
+    """Return the CRC-32 of content in which the digits at `digits` are zeros."""
+    crc = zlib.crc32(NO_CHECKSUM, zlib.crc32(content[:digits]))
+    return zlib.crc32(content[digits + len(NO_CHECKSUM) :], crc)
 
 
 def _checksum_at(header: memoryview) -> int | None:
-    """Return where in a message's header the digits of its checksum are."""
-    custom = field(header, root(header), _CUSTOM)
-    if custom is None:
+    """Return the position of the checksum's digits in a message's header, or None."""
+    pairs_position = field(header, root(header), _CUSTOM)
+    if pairs_position is None:
         return None
-    vector = followed(header, custom)
+    vector = follow(header, pairs_position)
     (count,) = struct.unpack_from("<I", header, vector)
-    for place in range(min(count, _MOST_PAIRS)):
-        pair = followed(header, vector + 4 + 4 * place)
-        key, value = (text(header, pair, index) for index in (0, 1))
+    for pair_index in range(min(count, _MOST_PAIRS)):
+        pair_position = follow(header, vector + 4 + 4 * pair_index)
+        key, value = (text(header, pair_position, index) for index in (0, 1))
         if bytes(header[slice(*key)]) == CHECKSUM_KEY and value[1] - value[0] == len(NO_CHECKSUM):
             return value[0]
     return None

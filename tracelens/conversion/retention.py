@@ -1,4 +1,4 @@
-"""What is kept of a recording of which not all was to be kept: sampled steps, or the last ones.
+"""Selects the events to keep where the user keeps sampled steps, or the last ones.
 
 Step sampling keeps the detail of some steps, and of all the others what tells how long each phase
 took: their own span, the work done in it, on each thread the outermost spans of each phase, and of
@@ -57,7 +57,7 @@ class Sampling(NamedTuple):
     burst: int
 
     def summarised(self, step: Array) -> Flags:
-        """Return the steps of which only the summary is kept."""
+        """Return True for each step that keeps only its summary."""
         return np.asarray((step >= 0) & (step % self.every >= self.burst))
 
 
@@ -89,12 +89,14 @@ class Thinned(NamedTuple):
 
 def phases(kind: Column, op: Column) -> Ints:
     """Number what a span of each kind means for its thread's time; elastic operations differ in it."""
-    meanings = {"step": _STEP, "user": _USER}
-    words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1
-    meaning = np.array([meanings.get(word, number) for number, word in enumerate(words)])
-    elastic = np.array([word == "elastic" for word in words])[kind.codes]
-    apart: Ints = elastic * len(words) * (1 + op.codes.astype(np.int64))
-    found: Ints = meaning[kind.codes] + apart
+    number_of_word = {"step": _STEP, "user": _USER}
+    kind_words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1
+    number_of_kind = np.array(
+        [number_of_word.get(word, number) for number, word in enumerate(kind_words)]
+    )
+    is_elastic = np.array([word == "elastic" for word in kind_words])[kind.codes]
+    elastic_offset: Ints = is_elastic * len(kind_words) * (1 + op.codes.astype(np.int64))
+    found: Ints = number_of_kind[kind.codes] + elastic_offset
     return found
 
 
@@ -102,8 +104,8 @@ def groups(*columns: Array) -> Ints:
     """Number the different rows of some columns."""
     number = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        different, codes = np.unique(column, return_inverse=True)
-        _, number = np.unique(number * len(different) + codes, return_inverse=True)
+        distinct_values, codes = np.unique(column, return_inverse=True)
+        _, number = np.unique(number * len(distinct_values) + codes, return_inverse=True)
     return number
 
 
@@ -120,72 +122,78 @@ def thin(
     Unless these are the `last` events, more may come of the steps that are in them; the recording may
     be over all the same, or it still `continues`.
     """
-    summarised = sampling.summarised(events.step)
+    is_summarised = sampling.summarised(events.step)
     if not continues:  # a step that never ended may be where things went wrong
-        broken_off = events.span & (events.phase == _STEP) & ~events.over
-        summarised &= ~np.isin(events.step, events.step[broken_off])
-    flies = in_flight[np.minimum(events.thread, len(in_flight) - 1)]
-    open_for_choice = summarised & (events.phase != _STEP) & (events.over | ~events.span)
-    kept = ~open_for_choice
-    on_thread = open_for_choice & events.span & ~flies
+        is_unfinished_step = events.span & (events.phase == _STEP) & ~events.over
+        is_summarised &= ~np.isin(events.step, events.step[is_unfinished_step])
+    is_in_flight = in_flight[np.minimum(events.thread, len(in_flight) - 1)]
+    open_for_choice = is_summarised & (events.phase != _STEP) & (events.over | ~events.span)
+    is_kept = ~open_for_choice
+    on_thread = open_for_choice & events.span & ~is_in_flight
     if on_thread.any():
-        kept |= on_thread & _outermost(events, flies)
-    chosen, undecided = _last_in_flight(
-        events, np.flatnonzero(open_for_choice & events.span & flies)
+        is_kept |= on_thread & _outermost(events, is_in_flight)
+    last_rows, undecided_rows = _last_in_flight(
+        events, np.flatnonzero(open_for_choice & events.span & is_in_flight)
     )
     if last:
-        chosen, undecided = np.append(chosen, undecided), undecided[:0]
-    kept[chosen] = True
-    waits = np.zeros_like(kept)
-    waits[undecided] = True
-    return Thinned(kept, waits)
+        last_rows, undecided_rows = np.append(last_rows, undecided_rows), undecided_rows[:0]
+    is_kept[last_rows] = True
+    is_undecided = np.zeros_like(is_kept)
+    is_undecided[undecided_rows] = True
+    return Thinned(is_kept, is_undecided)
 
 
-def _outermost(events: Sampled, flies: Flags) -> Flags:
-    """Return which spans of threads are in no span of the same phase, but for phases in between."""
-    found = np.zeros(len(events.start), np.bool_)
-    for chosen in by_thread(events.thread, events.start, events.end):
-        nests = chosen[events.span[chosen] & ~flies[chosen]]
-        if len(nests):
-            found[nests] = _outermost_of_thread(events, nests)
-    return found
+def _outermost(events: Sampled, is_in_flight: Flags) -> Flags:
+    """Return True for each span whose parent, if any, is of another phase."""
+    is_outermost = np.zeros(len(events.start), np.bool_)
+    for thread_rows in by_thread(events.thread, events.start, events.end):
+        nested_rows = thread_rows[events.span[thread_rows] & ~is_in_flight[thread_rows]]
+        if len(nested_rows):
+            is_outermost[nested_rows] = _outermost_of_thread(events, nested_rows)
+    return is_outermost
 
 
-def _outermost_of_thread(events: Sampled, chosen: Indices) -> Flags:
-    start, end = events.start[chosen], events.end[chosen]
-    depth, phase = events.depth[chosen], events.phase[chosen].copy()
-    outermost = depth <= _DEEPEST
-    row = np.arange(len(chosen))
-    above = np.full(len(chosen), -1)  # the latest span of the level above
+def _outermost_of_thread(events: Sampled, rows: Indices) -> Flags:
+    start, end = events.start[rows], events.end[rows]
+    depth, phase = events.depth[rows], events.phase[rows].copy()
+    is_outermost = depth <= _DEEPEST
+    row_numbers = np.arange(len(rows))
+    latest_above = np.full(len(rows), -1)  # the latest span of the level above
     for level in range(int(min(depth.max(), _DEEPEST)) + 1):
-        at = np.flatnonzero(depth == level)
-        parent = above[at]
-        within = (parent >= 0) & (end[parent] > start[at])
-        around = np.where(within, phase[parent], _STEP)
-        own = phase[at]
-        phase[at] = np.where((own == _USER) & (around != _STEP), around, own)
-        outermost[at] = phase[at] != around
-        holds = np.full(len(chosen), -1)
-        longer = at[end[at] > start[at]]
-        holds[longer] = row[longer]
-        above = np.maximum.accumulate(holds)
-    return outermost
+        rows_at_level = np.flatnonzero(depth == level)
+        parent = latest_above[rows_at_level]
+        is_within = (parent >= 0) & (end[parent] > start[rows_at_level])
+        parent_phase = np.where(is_within, phase[parent], _STEP)
+        own_phase = phase[rows_at_level]
+        phase[rows_at_level] = np.where(
+            (own_phase == _USER) & (parent_phase != _STEP), parent_phase, own_phase
+        )
+        is_outermost[rows_at_level] = phase[rows_at_level] != parent_phase
+        latest_holders = np.full(len(rows), -1)
+        spans_with_length = rows_at_level[end[rows_at_level] > start[rows_at_level]]
+        latest_holders[spans_with_length] = row_numbers[spans_with_length]
+        latest_above = np.maximum.accumulate(latest_holders)
+    return is_outermost
 
 
-def _last_in_flight(events: Sampled, among: Indices) -> tuple[Indices, Indices]:
+def _last_in_flight(events: Sampled, candidates: Indices) -> tuple[Indices, Indices]:
     """Return the last event of each thread, group and step; apart those that may not be the last yet."""
-    keys = (events.step[among], events.group[among], events.thread[among])
-    order = among[np.lexsort((events.start[among], *keys))]
-    same = [values[order][1:] == values[order][:-1] for values in (events.thread, events.group)]
-    in_line = np.append(same[0] & same[1], False)  # the next is of the same thread and group
+    keys = (events.step[candidates], events.group[candidates], events.thread[candidates])
+    order = candidates[np.lexsort((events.start[candidates], *keys))]
+    same_values = [
+        values[order][1:] == values[order][:-1] for values in (events.thread, events.group)
+    ]
+    has_successor = np.append(
+        same_values[0] & same_values[1], False
+    )  # the next is of the same thread and group
     step = events.step[order]
-    in_step = in_line & (np.append(step[1:], step[-1:]) == step)
-    newest = ~in_line & ~events.waited[order]
-    return order[~in_step & ~newest], order[~in_step & newest]
+    has_successor_in_step = has_successor & (np.append(step[1:], step[-1:]) == step)
+    is_newest = ~has_successor & ~events.waited[order]
+    return order[~has_successor_in_step & ~is_newest], order[~has_successor_in_step & is_newest]
 
 
 class Stretch(NamedTuple):
-    """Records of the segments from `first` to `last`, without a gap; whether there is one after them."""
+    """Records of the consecutive segments `first` to `last`; `gap_after`: the next number is missing."""
 
     records: Records
     first: int
@@ -196,21 +204,28 @@ class Stretch(NamedTuple):
 def stretches(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
     """Put segments together that follow each other, by their numbers."""
     numbers = [number for number, _ in segments]
-    begins = [at for at, number in enumerate(numbers) if at == 0 or number != numbers[at - 1] + 1]
-    ends = [*begins, len(segments)][1:]
+    begin_indices = [
+        index
+        for index, number in enumerate(numbers)
+        if index == 0 or number != numbers[index - 1] + 1
+    ]
+    end_indices = [*begin_indices, len(segments)][1:]
     return [
         Stretch(
-            join([records for _, records in segments[begin:end]]),
-            numbers[begin],
-            numbers[end - 1],
-            end < len(segments),
+            join([records for _, records in segments[begin_index:end_index]]),
+            numbers[begin_index],
+            numbers[end_index - 1],
+            end_index < len(segments),
         )
-        for begin, end in zip(begins, ends, strict=True)
+        for begin_index, end_index in zip(begin_indices, end_indices, strict=True)
     ]
 
 
 def cut_to_last(
-    found: Sequence[Stretch], last: int, kept: Sequence[Kept], definitions: Sequence[Definition]
+    all_stretches: Sequence[Stretch],
+    last: int,
+    kept: Sequence[Kept],
+    definitions: Sequence[Definition],
 ) -> list[Records]:
     """Cut each stretch to its last whole steps before each moment of `kept` and before its end.
 
@@ -218,20 +233,26 @@ def cut_to_last(
     is in.
     """
     steps = _step_ids(definitions)
-    return [_cut(stretch, last, _moments(stretch, kept), steps) for stretch in found]
+    return [
+        _cut_stretch(stretch, last, _moments(stretch, kept), steps) for stretch in all_stretches
+    ]
 
 
 def steps_cut_off(
-    found: Sequence[Records], kept: Records, definitions: Sequence[Definition]
+    records_by_segment: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
 ) -> list[tuple[int, int, int]]:
     """Return step, begin and end of the steps that are over and were cut off."""
     ids = _step_ids(definitions)
-    kept_starts = kept["start_ns"][np.isin(kept["definition"], ids)]
-    rows = [records[np.isin(records["definition"], ids)] for records in found]
+    kept_starts = kept_records["start_ns"][np.isin(kept_records["definition"], ids)]
+    rows_by_segment = [
+        records[np.isin(records["definition"], ids)] for records in records_by_segment
+    ]
     return [
         (int(row["step"]), int(row["start_ns"]), abs(int(row["end_ns"])))
-        for part in rows
-        for row in part[~np.isin(part["start_ns"], kept_starts) & (part["end_ns"] != 0)]
+        for step_rows in rows_by_segment
+        for row in step_rows[
+            ~np.isin(step_rows["start_ns"], kept_starts) & (step_rows["end_ns"] != 0)
+        ]
     ]
 
 
@@ -240,39 +261,44 @@ def _step_ids(definitions: Sequence[Definition]) -> UInt32s:
     return np.array(named, np.uint32)
 
 
-def _cut(stretch: Stretch, last: int, moments: Sequence[int], step_ids: UInt32s) -> Records:
+def _cut_stretch(stretch: Stretch, last: int, moments: Sequence[int], step_ids: UInt32s) -> Records:
     records = stretch.records
-    rows = records[np.isin(records["definition"], step_ids)]
-    rows = rows[np.argsort(rows["start_ns"], kind="stable")]
-    if not len(rows):
+    step_rows = records[np.isin(records["definition"], step_ids)]
+    step_rows = step_rows[np.argsort(step_rows["start_ns"], kind="stable")]
+    if not len(step_rows):
         return records
-    until = _whole_until(records, rows) if stretch.gap_after else _FOREVER
-    since = int(rows["start_ns"][0]) if stretch.first > 0 else _FIRST
-    rows = rows[rows["start_ns"] < until]
-    wanted = np.zeros(len(records), bool)
-    for begin, end in _windows(rows, last, moments, since):
-        wanted |= (records["start_ns"] >= begin) & (records["start_ns"] < min(end, until))
-    return pick(records, np.flatnonzero(wanted))
+    last_end_ns = _whole_until(records, step_rows) if stretch.gap_after else _FOREVER
+    first_begin_ns = int(step_rows["start_ns"][0]) if stretch.first > 0 else _FIRST
+    step_rows = step_rows[step_rows["start_ns"] < last_end_ns]
+    is_wanted = np.zeros(len(records), bool)
+    for begin_ns, end_ns in _windows(step_rows, last, moments, first_begin_ns):
+        is_wanted |= (records["start_ns"] >= begin_ns) & (
+            records["start_ns"] < min(end_ns, last_end_ns)
+        )
+    return pick(records, np.flatnonzero(is_wanted))
 
 
 def _moments(stretch: Stretch, kept: Sequence[Kept]) -> list[int]:
     """Return the moments before which steps of this stretch were to be kept."""
-    inside = [row.at_ns for row in kept if stretch.first <= row.segment <= stretch.last]
-    return inside if stretch.gap_after and inside else [*inside, _FOREVER]
+    moments_inside = [row.at_ns for row in kept if stretch.first <= row.segment <= stretch.last]
+    return moments_inside if stretch.gap_after and moments_inside else [*moments_inside, _FOREVER]
 
 
-def _whole_until(records: Records, rows: Records) -> int:
+def _whole_until(records: Records, step_rows: Records) -> int:
     """When the step begins that the gap is in: the last, unless something began after it."""
-    begin, end = int(rows["start_ns"][-1]), abs(int(rows["end_ns"][-1]))
-    over = end != 0 and int(records["start_ns"].max()) > end
-    return _FOREVER if over else begin
+    begin_ns, end_ns = int(step_rows["start_ns"][-1]), abs(int(step_rows["end_ns"][-1]))
+    is_over = end_ns != 0 and int(records["start_ns"].max()) > end_ns
+    return _FOREVER if is_over else begin_ns
 
 
 def _windows(
-    rows: Records, last: int, moments: Sequence[int], since: int
+    step_rows: Records, last: int, moments_ns: Sequence[int], first_begin_ns: int
 ) -> Iterator[tuple[int, int]]:
     """Return begins and ends: the last steps that were over at each moment."""
-    ends = np.abs(rows["end_ns"])
-    for moment in moments:
-        over = rows["start_ns"][(ends != 0) & (ends <= moment)]
-        yield (int(over[-last]) if len(over) > last else since), moment
+    ends = np.abs(step_rows["end_ns"])
+    for moment_ns in moments_ns:
+        finished_begins = step_rows["start_ns"][(ends != 0) & (ends <= moment_ns)]
+        yield (
+            (int(finished_begins[-last]) if len(finished_begins) > last else first_begin_ns),
+            moment_ns,
+        )

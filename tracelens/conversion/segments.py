@@ -1,4 +1,4 @@
-"""From live segments to Arrow: at the end of a recording, or by whoever reads what a killed one left.
+"""From live segments to Arrow: at the end of a recording, or when a killed one is read.
 
 Segments may be read at any time, also while they are written: only records whose `definition` is set
 count, and it is written last, so a record is whole or absent. Of a long recording a part may be Arrow
@@ -52,19 +52,19 @@ _START_SLACK_NS: Final = (
 _PATIENCE_S: Final = 20.0
 
 
-def decode(place: Path) -> tuple[pa.Table, SideTables]:
+def decode(path: Path) -> tuple[pa.Table, SideTables]:
     """Read a segments folder: events in `EVENT_SCHEMA` sorted by start, and the side tables.
 
-    `place` is the folder, or the note that tells where on this host it is.
+    `path` is the folder, or the note that tells where on this host it is.
 
     Raises:
         TraceNotFound: there is no such folder, or no side file in it (any more).
         NotATrace: a file is not what its name says.
         NewerVersion: it was written by a newer TraceLens.
     """
-    folder = folder_of(place)
+    folder = folder_of(path)
     # In this order: what becomes Arrow meanwhile is read before, and known to be there twice.
-    segments = list(_there(folder))
+    segments = list(_read_segments(folder))
     progress = load_progress(folder)
     side = _read_side(folder)
     try:
@@ -79,48 +79,48 @@ def decode(place: Path) -> tuple[pa.Table, SideTables]:
     return table, side
 
 
-def convert(place: Path) -> Path:
-    """Turn a segments folder into an Arrow file, then remove the folder, and the note if there is one.
+def convert(path: Path) -> Path:
+    """Turn a segments folder into an Arrow file, then remove the folder and its note.
 
-    The file comes beside `place`, which is as for `decode`. Two may do it at the same time: one waits
-    for the other. The file is whole as soon as it is there.
+    The file gets the name of `path`, which is as for `decode`, with another suffix. Of two processes
+    that do this, one waits for the other. A file that exists is complete.
 
     Raises:
         UnusableInput: as `decode` does.
         OSError: the file cannot be written, or another process does so for very long; the segments are
             left as they were.
     """
-    done = place.with_suffix(TRACE_SUFFIX)
+    arrow_file = path.with_suffix(TRACE_SUFFIX)
     try:
-        folder = folder_of(place)
+        folder = folder_of(path)
         with locked(folder / SIDE_FILE, _PATIENCE_S):
-            if done.exists():  # and what it was made of was not removed any more
-                return _cleared(place, folder, done)
+            if arrow_file.exists():  # and what it was made of was not removed any more
+                return _cleared(path, folder, arrow_file)
             with IncrementalConversion(folder) as converting:
-                return finish(converting, place)
+                return finish(converting, path)
     except TraceNotFound:
-        if done.exists():
-            return done  # another process was quicker
+        if arrow_file.exists():
+            return arrow_file  # another process was quicker
         raise
 
 
-def finish(converting: IncrementalConversion, place: Path) -> Path:
-    """Convert the rest of `place`, whose recording is over, as `convert` does; its lock is held.
+def finish(converting: IncrementalConversion, path: Path) -> Path:
+    """Convert the rest of `path`, whose recording is over, as `convert` does; its lock is held.
 
     Raises:
         UnusableInput, OSError: as `convert` does.
     """
-    side = side_of(place)
+    side = side_of(path)
     try:
         unfinished = converting.finish(side)
-        place = _rename_for(side.process, place)
-        folder = folder_of(place)
-        path = place.with_suffix(TRACE_SUFFIX)
-        _publish(folder / unfinished.name, path)
+        path = _rename_for(side.process, path)
+        folder = folder_of(path)
+        arrow_file = path.with_suffix(TRACE_SUFFIX)
+        _publish(folder / unfinished.name, arrow_file)
     except BaseException:
         converting.give_up()
         raise
-    return _cleared(place, folder, path)
+    return _cleared(path, folder, arrow_file)
 
 
 def _publish(unfinished: Path, path: Path) -> None:
@@ -138,7 +138,7 @@ def _publish(unfinished: Path, path: Path) -> None:
             copy.unlink(missing_ok=True)
 
 
-def _cleared(place: Path, folder: Path, path: Path) -> Path:
+def _cleared(path: Path, folder: Path, arrow_file: Path) -> Path:
     """Remove what a file was made of; return the file.
 
     The side file goes first: who reads the folder meanwhile reads it last, so either nothing was gone
@@ -150,55 +150,55 @@ def _cleared(place: Path, folder: Path, path: Path) -> Path:
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a file of another program is in it
         folder.rmdir()
-    if place != folder:
-        place.unlink(missing_ok=True)
+    if path != folder:
+        path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             folder.parent.rmdir()  # made for this folder alone
-    return path
+    return arrow_file
 
 
-def folder_of(place: Path) -> Path:
-    """Return the segments folder: `place` itself, or the folder that its note names.
+def folder_of(path: Path) -> Path:
+    """Return the segments folder: `path` itself, or the folder that its note names.
 
     Raises:
         UnusableInput: it leads nowhere.
     """
-    return find_segments(place) if place.suffix == ELSEWHERE_SUFFIX else place
+    return find_segments(path) if path.suffix == ELSEWHERE_SUFFIX else path
 
 
-def is_live(place: Path) -> bool:
-    """Return whether the process that records to `place` still runs, on this machine.
+def is_live(path: Path) -> bool:
+    """Return True if the process that records to `path` still runs, on this machine.
 
     Raises:
         UnusableInput: as `decode` does.
     """
-    side = side_of(place)
+    side = side_of(path)
     process = side.process
     same_clock = process.host == host_name() and process.clock_domain == clock_domain()
     if side.complete or not same_clock:
         return False
-    started = process_started_ns(process.pid)
-    return started is not None and started <= process.incarnation + _START_SLACK_NS
+    started_ns = process_started_ns(process.pid)
+    return started_ns is not None and started_ns <= process.incarnation + _START_SLACK_NS
 
 
-def _rename_for(process: Process, place: Path) -> Path:
+def _rename_for(process: Process, path: Path) -> Path:
     """Name the folder, or the note, after the rank that the process turned out to have."""
-    known = parse_stem(place.stem)
-    if known is None or known[:2] == (process.role, process.rank):
-        return place
-    renamed = place.with_name(stem(process.role, process.rank, known[2]) + place.suffix)
+    stem_parts = parse_stem(path.stem)
+    if stem_parts is None or stem_parts[:2] == (process.role, process.rank):
+        return path
+    renamed = path.with_name(stem(process.role, process.rank, stem_parts[2]) + path.suffix)
     if renamed.exists() or renamed.with_suffix(TRACE_SUFFIX).exists():
-        return place
-    return place.rename(renamed)
+        return path
+    return path.rename(renamed)
 
 
-def side_of(place: Path) -> SideTables:
+def side_of(path: Path) -> SideTables:
     """Read the side tables alone.
 
     Raises:
         UnusableInput: as `decode` does.
     """
-    return _read_side(folder_of(place))
+    return _read_side(folder_of(path))
 
 
 def _read_side(folder: Path) -> SideTables:
@@ -212,7 +212,7 @@ def _read_side(folder: Path) -> SideTables:
         raise NotATrace(f"{folder / SIDE_FILE} cannot be read ({error.strerror})") from error
 
 
-def _there(folder: Path) -> Iterator[Segment]:
+def _read_segments(folder: Path) -> Iterator[Segment]:
     """Read all segments, but those that become Arrow and are removed just now."""
     for file in segment_files(folder):
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
 """Counts what batches of events hold, for the summary at a file's end; with numpy, batch by batch.
 
 Steps are counted as `tracelens.align.steps` divides a worker's time: on the training thread, which is
-the one with the most steps, else with the most spans; a step within another is none.
+the one with the most steps, else with the most spans; a step within another does not count.
 """
 
 from __future__ import annotations
@@ -93,19 +93,19 @@ class Tally:
         self._numbered.clear()
         self._spans_of.clear()
         for number in np.unique(thread).tolist():
-            mine = thread == number
-            before = self._step_ends.get(number, -_FOREVER)
-            ended = np.maximum.accumulate(np.append(before, end[mine]))
-            self._steps_of[number] += int(np.count_nonzero(start[mine] >= ended[:-1]))
-            self._step_ends[number] = int(ended[-1])
+            of_thread = thread == number
+            end_before = self._step_ends.get(number, -_FOREVER)
+            latest_ends = np.maximum.accumulate(np.append(end_before, end[of_thread]))
+            self._steps_of[number] += int(np.count_nonzero(start[of_thread] >= latest_ends[:-1]))
+            self._step_ends[number] = int(latest_ends[-1])
 
     def _note_numbers(self, thread: Array, step: Array) -> None:
         """Count each thread's spans, and note its step numbers: mostly many rows in a row have one."""
         counts = np.bincount(thread)
         self._spans_of.update({t: int(counts[t]) for t in np.flatnonzero(counts).tolist()})
         keys = (thread.astype(np.int64) << _THREAD_BITS) + np.maximum(step, 0)
-        changed = np.flatnonzero(np.diff(keys, prepend=-1))
-        self._numbered.update(np.unique(keys[changed]).tolist())
+        change_rows = np.flatnonzero(np.diff(keys, prepend=-1))
+        self._numbered.update(np.unique(keys[change_rows]).tolist())
 
     def _steps(self, flying: set[int]) -> int:
         stepped = {t: count for t, count in self._steps_of.items() if t not in flying}
@@ -126,7 +126,7 @@ def values_of(column: pa.Array[Any], dtype: type[np.generic]) -> Array:
 
 
 def valid_of(column: pa.Array[Any]) -> Flags:
-    """Return which rows are not null."""
+    """Return True for each row that is not null."""
     bits = column.buffers()[0]
     if not column.null_count or bits is None:
         return np.ones(len(column), np.bool_)
@@ -143,7 +143,7 @@ def _indices(column: pa.Array[Any]) -> tuple[Array, list[str | None]]:
 
 
 def _is_word(column: pa.Array[Any], word: str) -> Flags:
-    codes, words = _indices(column)
-    if word not in words:
+    codes, dictionary_words = _indices(column)
+    if word not in dictionary_words:
         return np.zeros(len(codes), np.bool_)
-    return np.asarray(codes == words.index(word))
+    return np.asarray(codes == dictionary_words.index(word))

@@ -23,10 +23,10 @@ import polars as pl
 from tracelens import plugins
 from tracelens.distil import places
 from tracelens.model.choice import EVERYTHING
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
 from tracelens.model.notes import Note
 from tracelens.model.result import DeviceShares, Efficiency, Report, Share, Summary
-from tracelens.model.shown import Shown
 from tracelens.model.trace import Alignment, HostClock
 from tracelens.model.verdict import Ledger, Loss, Verdict
 from tracelens.schema.json_text import loads
@@ -48,8 +48,8 @@ MOST_PARTS: Final = 8  # reports of parts of a run
 
 
 @dataclass(frozen=True, eq=False)
-class KeptTables(Shown):
-    """The tables of a report that was kept; its findings stand in the report itself."""
+class KeptTables(DisplayMixin):
+    """The tables of a stored report; its findings are in the report itself."""
 
     tables: Mapping[str, pl.DataFrame]
     findings: tuple[Finding, ...] = field(default=())
@@ -66,9 +66,9 @@ def find(trace: Path, choice: Choice = EVERYTHING) -> Report | None:
     if state is None:
         return None
     name = _name(state, choice)
-    for place in places.index_places(trace):
-        folder = place / name
-        if is_ours(place) and folder.is_dir() and not folder.is_symlink():
+    for directory in places.index_places(trace):
+        folder = directory / name
+        if is_ours(directory) and folder.is_dir() and not folder.is_symlink():
             with suppress(OSError, ValueError, LookupError, TypeError, pl.exceptions.PolarsError):
                 return _read(folder)
     return None
@@ -82,20 +82,22 @@ def keep(trace: Path, report: Report, choice: Choice = EVERYTHING) -> None:
     state = _state(trace)
     if state is None:
         return
-    for place in places.places_to_keep(trace):
-        with suppress(OSError), places.alone(place):
-            _write(place / _name(state, choice), report)
-            _clear(place, state)
+    for directory in places.places_to_keep(trace):
+        with suppress(OSError), places.alone(directory):
+            _write(directory / _name(state, choice), report)
+            _clear(directory, state)
             return
 
 
-def _clear(place: Path, state: str) -> None:
+def _clear(directory: Path, state: str) -> None:
     """Remove reports of other states, and of parts but the latest few."""
-    kept = [folder for folder in place.glob(f"{_PREFIX}*") if folder.name != state]
-    parts = [folder for folder in kept if folder.name.startswith(f"{state}-")]
-    latest = sorted(parts, key=lambda folder: folder.stat().st_mtime_ns)[-MOST_PARTS:]
-    for folder in kept:
-        if folder not in latest:
+    kept_folders = [folder for folder in directory.glob(f"{_PREFIX}*") if folder.name != state]
+    folders_of_parts = [folder for folder in kept_folders if folder.name.startswith(f"{state}-")]
+    latest_folders = sorted(folders_of_parts, key=lambda folder: folder.stat().st_mtime_ns)[
+        -MOST_PARTS:
+    ]
+    for folder in kept_folders:
+        if folder not in latest_folders:
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -108,7 +110,7 @@ def _read(folder: Path) -> Report:
 
 
 def _write(folder: Path, report: Report) -> None:
-    """Write it beside its place and move it there, so that whatever is found is whole."""
+    """Write to a draft and rename it, so that an existing report is complete."""
     draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=folder.parent))
     try:
         for number, (name, table) in enumerate(report.tables.items()):
@@ -135,7 +137,7 @@ def _name(state: str, choice: Choice) -> str:
 
 @cache
 def _code() -> str:
-    """Return a digest of what this code is made of: its files' names, sizes and times, and plug-ins."""
+    """Return a digest of this code: its files' names, sizes and times, and installed plug-ins."""
     root = Path(__file__).parents[1]
     added = (*plugins.installed(plugins.READERS), *plugins.installed(plugins.ANALYSES))
     described = [f"{plugin.distribution} {plugin.name} {plugin.value}" for plugin in added]

@@ -71,11 +71,11 @@ def outlined(trace: Trace) -> Mapping[int, Outline]:
 
 
 def in_flight_tracks(trace: Trace) -> dict[int, list[int]]:
-    """Return the tracks of each process on which operations run beside the code."""
-    found: dict[int, list[int]] = {}
+    """Return the tracks of each process on which operations are in flight."""
+    tracks_by_process: dict[int, list[int]] = {}
     for process, thread in trace.threads.filter("in_flight").select("process", "thread").rows():
-        found.setdefault(process, []).append(thread)
-    return found
+        tracks_by_process.setdefault(process, []).append(thread)
+    return tracks_by_process
 
 
 def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> Outline:
@@ -83,40 +83,42 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
 
     Args:
         columns: Its events, in order of begin, with the columns of `OUTLINED`.
-        in_flight: Its tracks of operations that run beside the code.
+        in_flight: Its tracks of operations in flight.
         cache: Of the pass over all processes.
     """
-    found = _found(columns, tuple(in_flight), cache)
-    start, end = columns.number("start_ns"), columns.number("end_ns")
-    last = np.maximum(start, end)
-    if len(last) and int(last.max()) >= FOREVER:
-        last = np.maximum(start, np.where(end == FOREVER, start, end))
-    of_calls = work_times(columns, found.calls)
+    timeless = _find_timeless(columns, tuple(in_flight), cache)
+    start_ns, end_ns = columns.number("start_ns"), columns.number("end_ns")
+    last_ns = np.maximum(start_ns, end_ns)
+    if len(last_ns) and int(last_ns.max()) >= FOREVER:
+        last_ns = np.maximum(start_ns, np.where(end_ns == FOREVER, start_ns, end_ns))
+    call_times = work_times(columns, timeless.calls)
     return Outline(
         rows=columns.height,
-        spans=found.spans,
-        first_ns=int(start[0]) if len(start) else None,
-        last_ns=int(last.max()) if len(start) else None,
-        of_steps=found.of_steps,
-        training_thread=found.training_thread,
-        training_last_ns=int(last.take(found.on_training).max(initial=NULL)),
-        steps=StepSpans(start_ns=start[found.steps], end_ns=end[found.steps], **found.step_facts),
-        implied=(found.implied_steps, start[found.implied]),
-        calls=CallRows(start_ns=of_calls[0], end_ns=of_calls[1], **found.call_facts),
-        requests=found.requests,
-        messages=found.messages,
-        opened=found.opened,
+        spans=timeless.spans,
+        first_ns=int(start_ns[0]) if len(start_ns) else None,
+        last_ns=int(last_ns.max()) if len(start_ns) else None,
+        of_steps=timeless.of_steps,
+        training_thread=timeless.training_thread,
+        training_last_ns=int(last_ns.take(timeless.on_training).max(initial=NULL)),
+        steps=StepSpans(
+            start_ns=start_ns[timeless.steps], end_ns=end_ns[timeless.steps], **timeless.step_facts
+        ),
+        implied=(timeless.implied_steps, start_ns[timeless.implied]),
+        calls=CallRows(start_ns=call_times[0], end_ns=call_times[1], **timeless.call_facts),
+        requests=timeless.requests,
+        messages=timeless.messages,
+        opened=timeless.opened,
         on_device=_on_device(columns),
         device_ns=_device_ns(columns),
-        counters=_counters(columns, found.counters),
+        counters=_counters(columns, timeless.counters),
         names=columns.word("name").known,
-        numberless=found.numberless,
+        numberless=timeless.numberless,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """What of an outline follows without times: counts, rows, and what else stands in these."""
+class _Timeless:
+    """The part of an outline that needs no times: counts, row numbers, and facts of those rows."""
 
     spans: int
     of_steps: int
@@ -135,69 +137,86 @@ class _Found:
     numberless: int
 
 
-def _found(columns: Columns, in_flight: tuple[int, ...], cache: BoundedCache) -> _Found:
-    """Look for what follows without times; the same columns as of another process have the same."""
-    looked_at = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
-    looked_at |= {name: words.codes for name, words in columns.words.items()}
+def _find_timeless(columns: Columns, in_flight: tuple[int, ...], cache: BoundedCache) -> _Timeless:
+    """Find the part of an outline that needs no times, once for all processes with equal columns."""
+    inspected_arrays = {
+        name: array for name, array in columns.numbers.items() if name not in _TIMES
+    }
+    inspected_arrays |= {name: words.codes for name, words in columns.words.items()}
     texts = tuple((name, words.known) for name, words in columns.words.items())
     return cache.get_or_make(
         "outline",
-        tuple(looked_at.values()),
+        tuple(inspected_arrays.values()),
         lambda: _look(columns, in_flight),
-        *(columns.height, in_flight, columns.uids, texts, tuple(looked_at)),
+        *(columns.height, in_flight, columns.uids, texts, tuple(inspected_arrays)),
     )
 
 
-def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Found:
+def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
     is_span, kind = columns.is_span, columns.word("kind")
-    thread, of_step = columns.number("thread"), kind.among(("step",))
-    update = kind.among(("update",))
-    training = _training_thread(thread[is_span], (of_step[is_span], update[is_span]), in_flight)
-    on_training = thread == training if training is not None else np.zeros(columns.height, np.bool_)
+    thread, is_step = columns.number("thread"), kind.among(("step",))
+    is_update = kind.among(("update",))
+    training_thread = _training_thread(
+        thread[is_span], (is_step[is_span], is_update[is_span]), in_flight
+    )
+    is_on_training = (
+        thread == training_thread
+        if training_thread is not None
+        else np.zeros(columns.height, np.bool_)
+    )
     reductions = np.flatnonzero(kind.among(("reduction",)) & is_span)
     collective = _with_op(columns, reductions, COLLECTIVES)
-    numbered = (columns.number("communicator")[collective] >= 0) & (
+    has_number = (columns.number("communicator")[collective] >= 0) & (
         columns.number("seq")[collective] >= 0
     )
-    steps = np.flatnonzero(of_step & is_span)
-    implied_steps, implied = _implied(columns, np.flatnonzero(on_training & is_span), of_step)
-    return _Found(
+    steps = np.flatnonzero(is_step & is_span)
+    implied_steps, implied = _implied(columns, np.flatnonzero(is_on_training & is_span), is_step)
+    return _Timeless(
         spans=int(np.count_nonzero(is_span)),
-        of_steps=int(np.count_nonzero(of_step)),
-        training_thread=training,
-        on_training=np.flatnonzero(on_training),
+        of_steps=int(np.count_nonzero(is_step)),
+        training_thread=training_thread,
+        on_training=np.flatnonzero(is_on_training),
         steps=steps,
         step_facts={
             "step": columns.number("step")[steps],
             "depth": columns.number("depth")[steps],
-            "on_training": on_training[steps],
+            "on_training": is_on_training[steps],
         },
         implied=implied,
         implied_steps=implied_steps,
-        calls=collective[numbered],
-        call_facts=_call_facts(columns, collective[numbered]),
+        calls=collective[has_number],
+        call_facts=_call_facts(columns, collective[has_number]),
         requests=int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
         messages=len(_with_op(columns, reductions, POINT_TO_POINT)),
         opened=int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
         counters=np.flatnonzero(columns.word("type").among(("counter",))),
-        numberless=int(len(collective) - np.count_nonzero(numbered)),
+        numberless=int(len(collective) - np.count_nonzero(has_number)),
     )
 
 
-def _training_thread(thread: Array, signs: Iterable[Flags], in_flight: Iterable[int]) -> int | None:
+def _training_thread(
+    thread: Array, span_masks: Iterable[Flags], in_flight: Iterable[int]
+) -> int | None:
     """Return the thread with the most steps, else updates, else spans, of several the first.
 
     The busiest may be the one on which PyTorch computes gradients on a device.
     """
     if not len(thread):
         return None
-    count = np.bincount(thread)
-    count[[track for track in in_flight if track < len(count)]] = 0
-    there = np.flatnonzero(count)
-    if not len(there):
+    span_counts = np.bincount(thread)
+    span_counts[[track for track in in_flight if track < len(span_counts)]] = 0
+    busy_threads = np.flatnonzero(span_counts)
+    if not len(busy_threads):
         return None
-    most = [-np.bincount(thread[which], minlength=len(count))[there] for which in signs]
-    return int(there[np.lexsort((there, -count[there], *reversed(most)))[0]])
+    negative_counts = [
+        -np.bincount(thread[is_of_kind], minlength=len(span_counts))[busy_threads]
+        for is_of_kind in span_masks
+    ]
+    return int(
+        busy_threads[
+            np.lexsort((busy_threads, -span_counts[busy_threads], *reversed(negative_counts)))[0]
+        ]
+    )
 
 
 def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
@@ -208,50 +227,52 @@ def _implied(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, I
     """Return each step number on the training thread, and the row that it begins with.
 
     Where rows carry no numbers, steps are counted by the updates that end them, and all is step 0 where
-    there are none of these either. Nothing where there are step spans.
+    updates are missing, too. Empty where step spans were recorded.
     """
     rows = rows[:0] if of_step[rows].any() else rows
-    numbers = columns.number("step")[rows]
-    if numbers.max(initial=-1) > 0:
-        step, first = np.unique(numbers, return_index=True)
-        return step[step >= 0].astype(np.int32), rows[first[step >= 0]]
-    begins = _between_updates(columns.word("kind").taken(rows))
-    begins = begins if len(begins) > 1 else np.arange(min(len(rows), 1))
-    return np.arange(len(begins), dtype=np.int32), rows[begins]
+    step_numbers = columns.number("step")[rows]
+    if step_numbers.max(initial=-1) > 0:
+        steps, first_rows = np.unique(step_numbers, return_index=True)
+        return steps[steps >= 0].astype(np.int32), rows[first_rows[steps >= 0]]
+    begin_indices = _between_updates(columns.word("kind").taken(rows))
+    begin_indices = begin_indices if len(begin_indices) > 1 else np.arange(min(len(rows), 1))
+    return np.arange(len(begin_indices), dtype=np.int32), rows[begin_indices]
 
 
 def _between_updates(kind: Words) -> Indices:
-    """Return where steps begin that end with the last update before other work begins again."""
-    update, work = kind.among(("update",)), kind.among(BEFORE_UPDATE)
-    if not work.any():
-        work = ~update
-    places = np.flatnonzero(update | work)
-    ends = np.flatnonzero(update[places])
-    if not len(ends):
-        return ends
-    first = np.flatnonzero(work[places])[:1]
-    after = np.flatnonzero(update[places][:-1] & work[places][1:]) + 1
-    begins = np.union1d(first, after)
-    return np.asarray(places[begins[begins < ends[-1]]])
+    """Return the rows with which steps begin that end with the last update before other work."""
+    is_update, is_work = kind.among(("update",)), kind.among(BEFORE_UPDATE)
+    if not is_work.any():
+        is_work = ~is_update
+    relevant_rows = np.flatnonzero(is_update | is_work)
+    end_indices = np.flatnonzero(is_update[relevant_rows])
+    if not len(end_indices):
+        return end_indices
+    first_work = np.flatnonzero(is_work[relevant_rows])[:1]
+    begins_after_update = (
+        np.flatnonzero(is_update[relevant_rows][:-1] & is_work[relevant_rows][1:]) + 1
+    )
+    begin_indices = np.union1d(first_work, begins_after_update)
+    return np.asarray(relevant_rows[begin_indices[begin_indices < end_indices[-1]]])
 
 
 def _call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
-    """Return what `CallRows` holds beside times."""
+    """Return all fields of `CallRows` but the times."""
     op, status = columns.word("op"), columns.word("status")
 
-    def of(name: str) -> Array:
+    def column_of(name: str) -> Array:
         return np.ascontiguousarray(columns.number(name)[rows])
 
     return {
         "uids": columns.uids,
-        "communicator": of("communicator"),
-        "seq": of("seq").astype(np.int64),
+        "communicator": column_of("communicator"),
+        "seq": column_of("seq").astype(np.int64),
         "op": op.codes[rows],
-        "step": of("step").astype(np.int32),
-        "bucket": of("bucket").astype(np.int32),
-        "nbytes": of("bytes").astype(np.int64),
-        "thread": of("thread").astype(np.int32),
-        "peer": of("peer").astype(np.int32),
+        "step": column_of("step").astype(np.int32),
+        "bucket": column_of("bucket").astype(np.int32),
+        "nbytes": column_of("bytes").astype(np.int64),
+        "thread": column_of("thread").astype(np.int32),
+        "peer": column_of("peer").astype(np.int32),
         "status": status.codes[rows],
         "ops": op.known,
         "statuses": status.known,
@@ -263,11 +284,13 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     start, end = columns.number("start_ns")[rows], columns.number("end_ns")[rows]
     if "device_duration_ns" not in columns:
         return start, end
-    begun, length = (
+    device_starts, device_durations = (
         columns.number(name)[rows] for name in ("device_start_ns", "device_duration_ns")
     )
-    known = (length >= 0) & (end != FOREVER)
-    return np.where(known, begun, start), np.where(known, begun + length, end)
+    is_timed = (device_durations >= 0) & (end != FOREVER)
+    return np.where(is_timed, device_starts, start), np.where(
+        is_timed, device_starts + device_durations, end
+    )
 
 
 def _on_device(columns: Columns) -> int:
@@ -285,7 +308,7 @@ def _device_ns(columns: Columns) -> tuple[int, int] | None:
 
 
 def _counters(columns: Columns, rows: Indices) -> Counters:
-    """Return what counters read that tell a number, of some rows."""
+    """Return the finite readings of counters in some rows."""
     name, value = columns.word("name"), columns.values.get("value", np.zeros(0))
     rows = rows[np.isfinite(value[rows])] if len(value) else rows[:0]
     return Counters(

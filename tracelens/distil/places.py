@@ -1,4 +1,4 @@
-"""Where what was found out about a trace is kept, and of which state of the trace it is.
+"""Directories for indexes and reports of a trace, and the fingerprint of the trace's state.
 
 In a folder named after what it was made of, so that a stale one is simply not found: in the trace
 folder, as `index-v*/FINGERPRINT`, if it is the user's own and can be written, else in the user's cache.
@@ -38,7 +38,7 @@ __all__ = [
 
 # Of the index format: to be raised when the files of an index change, or when the analyses come to other
 # findings on the same trace; `tests/lod/test_index_layout.py` holds the files to it.
-INDEX_VERSION: Final = 14
+INDEX_VERSION: Final = 15
 _FOLDERS: Final = "index-v"
 INDEX_FOLDER: Final = f"{_FOLDERS}{INDEX_VERSION}"
 _LIVE_SUFFIXES: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
@@ -51,25 +51,25 @@ _VARIABLE: Final = "TRACELENS_KEEP_RESULTS"
 
 @contextmanager
 def keeping_nothing() -> Iterator[None]:
-    """Write neither reports nor indexes meanwhile; those that are there are still read."""
-    before = os.environ.get(_VARIABLE)
+    """Write neither reports nor indexes meanwhile; existing ones are still read."""
+    value_before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "0"
     try:
         yield
     finally:
-        if before is None:
+        if value_before is None:
             del os.environ[_VARIABLE]
         else:
-            os.environ[_VARIABLE] = before
+            os.environ[_VARIABLE] = value_before
 
 
 def keeps() -> bool:
-    """Return whether reports and indexes may be written."""
+    """Return True if reports and indexes may be written."""
     return os.environ.get(_VARIABLE) != "0"
 
 
 def fingerprint(trace: Path) -> str | None:
-    """Return a digest of the files of a trace folder, and of which are left out.
+    """Return a digest of a trace folder's files, and of the names of those left out.
 
     None where there is nothing to keep an index of: a recording that still goes on, or no folder.
     """
@@ -86,13 +86,13 @@ def fingerprint(trace: Path) -> str | None:
 
 
 def index_places(trace: Path) -> list[Path]:
-    """Return where the indexes of a trace may be, the best place first."""
+    """Return the directories in which indexes of a trace may lie, the best first."""
     beside = [trace / INDEX_FOLDER] if _is_utf8(trace) else []  # polars writes nowhere else
     return [*beside, cache() / INDEX_FOLDER / _cached_name(trace)]
 
 
 def places_to_keep(trace: Path) -> list[Path]:
-    """Return where an index of a trace may be written, the best place first: none with `--no-keep`.
+    """Return the directories for a new index of a trace, the best first: none with `--no-keep`.
 
     A folder of another user, or with a recording of another user, is left as it is, also by a user who
     may write there.
@@ -123,11 +123,11 @@ def _is_utf8(trace: Path) -> bool:
 def outdated(trace: Path) -> list[Path]:
     """Return the places where older versions of the index format have kept indexes of a trace."""
     return [
-        place
+        directory
         for root, inside in ((trace, ""), (cache(), _cached_name(trace)))
         for version in range(1, INDEX_VERSION)
-        for place in [root / f"{_FOLDERS}{version}" / inside]
-        if place.is_dir()
+        for directory in [root / f"{_FOLDERS}{version}" / inside]
+        if directory.is_dir()
     ]
 
 
@@ -149,33 +149,33 @@ def _digest(lines: Iterable[str]) -> str:
     return hashlib.sha256(os.fsencode("\n".join(lines))).hexdigest()[:32]
 
 
-def _make(place: Path) -> None:
-    """Make a folder of indexes, with its marker, unless there is one.
+def _make(directory: Path) -> None:
+    """Make a folder of indexes, with its marker, unless it exists.
 
     It is moved to its place when it is marked, so that it is never found without.
     """
-    if is_ours(place):
+    if is_ours(directory):
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
-    unmarked = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    unmarked = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         mark(unmarked)
-        unmarked.rename(place)
+        unmarked.rename(directory)
     except OSError:
         shutil.rmtree(unmarked, ignore_errors=True)
-        if not is_ours(place):
+        if not is_ours(directory):
             raise
 
 
 @contextmanager
-def alone(place: Path) -> Iterator[None]:
+def alone(directory: Path) -> Iterator[None]:
     """Wait until no other process writes there.
 
     Raises:
         OSError: nothing can be written there, or TraceLens did not make it.
     """
-    _make(place)
-    lock = place / _LOCK
+    _make(directory)
+    lock = directory / _LOCK
     lock.touch()
     with locked(lock, _PATIENCE_S):
         yield

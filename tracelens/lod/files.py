@@ -1,4 +1,4 @@
-"""A `Run` as files: columns of lanes (see `lane_files`), arrays, tables as Arrow, and the rest as JSON.
+"""A `Run` as files: lanes (`lane_files`), tables and matrices as Arrow, arrays, and the rest as JSON.
 
 The report is written without the analyses' results, and read again without loss.
 """
@@ -15,13 +15,14 @@ import polars as pl
 
 from tracelens.caching import cached_property
 from tracelens.distil.kept_report import load_report, save_report
-from tracelens.lod import packed, residuals, run_data
+from tracelens.lod import residuals, run_data
+from tracelens.lod.block_columns import load_array
 from tracelens.lod.lane_files import load_lanes, save_lanes
 from tracelens.lod.lanes import Lane
-from tracelens.lod.packed import Rows, loaded
 from tracelens.lod.pyramid import COLOURS, PEAKS, Bins, Pyramid, file_of, ladder_of
 from tracelens.lod.query import Scene
 from tracelens.lod.run_data import Run
+from tracelens.lod.step_matrices import load_matrices, save_matrices
 from tracelens.lod.step_times import EVERY, Sums, Times
 from tracelens.lod.viewport import Window
 from tracelens.schema.json_text import loads
@@ -39,8 +40,8 @@ TABLES: Final = ("workers", "shards", "threads", "windows", "loads", "traffic")
 _MOVED: Final = "clocks.json"
 _CALLS: Final = "calls.parquet"
 ROWS_OF_GROUP: Final = 1 << 15  # of which least and greatest values are known
-_TIMES: Final = "times"
-_THERE: Final = "there"
+_TIMES: Final = "times.arrow"
+_PRESENT: Final = "present"  # column: whether a rank took part in a step
 _SUMS: Final = "sums.npy"
 _COUNTS: Final = "counts.npy"
 _PEERS: Final = "peers.npy"
@@ -63,7 +64,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
         _write_table(table, _table(folder, name))
     save_report(run.report, folder / _REPORT)
     run_data.save_glance(run, folder)
-    offsets, words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
+    offsets, span_words = save_lanes(parts, folder, "spans", len(scene.lanes), on_progress)
     save_lanes([scene.steps], folder, "steps", len(scene.lanes))
     ladder = ladder_of(offsets, scene.whole)
     _save_times(run, folder)
@@ -72,7 +73,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
         "whole": [scene.whole.start_ns, scene.whole.end_ns],
         "step_ns": scene.step_ns,
         "lanes": [[lane.process, lane.role, lane.rank, lane.part] for lane in scene.lanes.lanes],
-        "words": {"spans": words, "steps": scene.steps.words},
+        "words": {"spans": span_words, "steps": scene.steps.words},
         "ladders": {
             COLOURS: [asdict(rung) for rung in ladder],
             PEAKS: [asdict(rung) for rung in scene.peaks.ladder],
@@ -86,7 +87,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
         },
     }
     _save_calls(run.calls, folder / _CALLS)
-    (folder / _MOVED).write_text(json.dumps(_moved(run.moved)))
+    (folder / _MOVED).write_text(json.dumps(_describe_clock_maps(run.moved)))
     (folder / _FACTS).write_text(json.dumps(facts))
 
 
@@ -107,7 +108,7 @@ def load_run(folder: Path) -> Run:
         pyramid=_pyramid(COLOURS, folder, facts),
     )
     times = _load_times(folder, facts["times"])
-    peers_ns, ceiling_ns = loaded(folder / _PEERS), facts["times"]["ceiling_ns"]
+    peers_ns, ceiling_ns = load_array(folder / _PEERS), facts["times"]["ceiling_ns"]
     tables = {name: pl.read_ipc(folder / f"{name}.arrow") for name in TABLES}
     stage = tables["workers"]["stage"].to_numpy()
     (folder / _CALLS).stat()
@@ -116,22 +117,22 @@ def load_run(folder: Path) -> Run:
         report=load_report(folder / _REPORT),
         tables=_Tables(folder),
         times=times,
-        measured=lambda: residuals.measured(times, peers_ns, ceiling_ns, stage),
+        measured=lambda: residuals.restore(times, peers_ns, ceiling_ns, stage),
         scene=scene,
-        moved=_Moved(folder / _MOVED),
+        moved=_ClockMaps(folder / _MOVED),
         calls=pl.scan_parquet(folder / _CALLS),
         **tables,
     )
 
 
 class _Tables(Mapping[str, pl.DataFrame]):
-    """The tables of analyses, each read when it is asked for."""
+    """The tables of analyses, each read on first use."""
 
     def __init__(self, folder: Path) -> None:
-        """Make sure that all are there.
+        """Check that all files exist.
 
         Raises:
-            FileNotFoundError: one that pages need is not.
+            FileNotFoundError: one that pages need is missing.
         """
         self._files = {name: _table(folder, name) for name in run_data.KEPT_TABLES}
         for file in self._files.values():
@@ -158,48 +159,55 @@ def _table(folder: Path, name: str) -> Path:
     return folder / f"table-{name}.arrow"
 
 
-def _moved(moved: Mapping[int, Moved]) -> dict[str, Any]:
-    """Describe how processes' times were moved; many share a clock."""
+def _describe_clock_maps(clock_maps: Mapping[int, Moved]) -> dict[str, Any]:
+    """Describe the clock maps of processes, of which many share one."""
     from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
 
-    maps = {id(found): found for found in moved.values() if isinstance(found, ClockMap)}
-    place = {key: index for index, key in enumerate(maps)}
-    rows = [found.row for found in maps.values()]
-    return {"clocks": rows, "processes": [[p, place[id(found)]] for p, found in moved.items()]}
+    distinct_maps = {
+        id(clock_map): clock_map
+        for clock_map in clock_maps.values()
+        if isinstance(clock_map, ClockMap)
+    }
+    index_of_map = {key: index for index, key in enumerate(distinct_maps)}
+    rows = [clock_map.row for clock_map in distinct_maps.values()]
+    return {
+        "clocks": rows,
+        "processes": [[p, index_of_map[id(clock_map)]] for p, clock_map in clock_maps.items()],
+    }
 
 
-class _Moved(Mapping[int, "Moved"]):
-    """How the times of processes were moved: read when the spans of one are asked for."""
+class _ClockMaps(Mapping[int, "Moved"]):
+    """The clock map of each process, read when the spans of a process are first shown."""
 
     def __init__(self, file: Path) -> None:
-        """Make sure that it is there.
+        """Check that the file exists.
 
         Raises:
-            FileNotFoundError: it is not.
+            FileNotFoundError: it is missing.
         """
         file.stat()
         self._file = file
 
     @cached_property
-    def _found(self) -> dict[int, Moved]:
+    def _maps_by_process(self) -> dict[int, Moved]:
         from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
         from tracelens.readers.native.recordings import vanished  # noqa: PLC0415 - as above
 
         try:
             facts = loads(self._file.read_text())
-        except FileNotFoundError as error:  # the index went with its trace
-            raise vanished(self._file.parents[2]) from error
+        except FileNotFoundError as missing:  # the index went with its trace
+            raise vanished(self._file.parents[2]) from missing
         maps = [ClockMap.of(row) for row in facts["clocks"]]
         return {process: maps[clock] for process, clock in facts["processes"]}
 
     def __getitem__(self, process: int) -> Moved:
-        return self._found[process]
+        return self._maps_by_process[process]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._found)
+        return iter(self._maps_by_process)
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._maps_by_process)
 
 
 def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
@@ -207,16 +215,15 @@ def _pyramid(kind: str, folder: Path, facts: dict[str, Any]) -> Pyramid:
 
 
 def _save_calls(calls: pl.LazyFrame, file: Path) -> None:
-    """Write the calls, a row a rank, in row groups of which few hold a call, or a moment."""
+    """Write the calls, a row a rank, in small row groups, so that looking one up reads few of them."""
     calls.sink_parquet(file, compression="zstd", row_group_size=ROWS_OF_GROUP)
 
 
 def _save_times(run: Run, folder: Path) -> None:
     """Write the times of ranks in steps, their sums, and the peers' compute time."""
     times = run.times
-    for category, ns in zip(times.categories, times.ns, strict=True):
-        packed.save(folder, f"{_TIMES}-{category}", ns[EVERY])
-    packed.save(folder, _THERE, times.there[EVERY])
+    matrices = dict(zip(times.categories, (ns[EVERY] for ns in times.ns), strict=True))
+    save_matrices(folder / _TIMES, {_PRESENT: times.there[EVERY], **matrices})
     np.save(folder / _SUMS, times.sums.ns)
     np.save(folder / _COUNTS, times.sums.there)
     np.save(folder / _PEERS, run.residuals.peers_ns)
@@ -224,13 +231,13 @@ def _save_times(run: Run, folder: Path) -> None:
 
 def _load_times(folder: Path, facts: dict[str, Any]) -> Times:
     ranks, steps, categories = (tuple(facts[name]) for name in ("ranks", "steps", "categories"))
-    columns = [packed.column(folder, f"{_TIMES}-{category}") for category in categories]
+    matrices = load_matrices(folder / _TIMES, len(steps), len(ranks))
     return Times(
         ranks=ranks,
         steps=steps,
         categories=categories,
-        ns=[Rows(column, len(ranks)) for column in columns],
-        there=Rows(packed.column(folder, _THERE), len(ranks)),
+        ns=[matrices[category] for category in categories],
+        there=matrices[_PRESENT],
         usual_ns=facts["usual_ns"],
-        known=Sums(loaded(folder / _SUMS), loaded(folder / _COUNTS)),
+        known=Sums(load_array(folder / _SUMS), load_array(folder / _COUNTS)),
     )

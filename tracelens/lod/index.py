@@ -1,8 +1,8 @@
 """The level-of-detail index: a run on disk, made once, opened in a moment, with every level mapped.
 
 It is written without levels into a folder that gets its name when it can be used, as `tracelens analyze`
-does; levels are added, coarse ones first, each complete or absent. So whatever is found is complete,
-also after a kill, and an index can be looked at while it is refined. One process writes at a time.
+does; levels are added, coarse ones first, each complete or absent. So a file that exists is complete,
+also after a kill, and an index can be read while it is refined. One process writes at a time.
 
 The folder is named after what the index was made of, so a stale one is simply not found; where it is,
 `tracelens.distil.places` decides.
@@ -48,12 +48,14 @@ def _no_progress(_done: int, _total: int) -> None:
 
 
 def find(trace: Path) -> Path | None:
-    """Return the index of a trace as it is now; None if there is none."""
-    made_of = fingerprint(trace)
-    if made_of is None:
+    """Return the index of a trace in its present state, or None."""
+    trace_fingerprint = fingerprint(trace)
+    if trace_fingerprint is None:
         return None
-    found = (place / made_of for place in index_places(trace) if is_ours(place))
-    return next((folder for folder in found if folder.is_dir() and not folder.is_symlink()), None)
+    folders = (
+        directory / trace_fingerprint for directory in index_places(trace) if is_ours(directory)
+    )
+    return next((folder for folder in folders if folder.is_dir() and not folder.is_symlink()), None)
 
 
 def write(
@@ -64,15 +66,15 @@ def write(
     `parts` are the run's lanes from top to bottom. None where no index can be kept: the recording goes
     on, or nothing can be written.
     """
-    made_of = fingerprint(trace)
-    if made_of is None:
+    trace_fingerprint = fingerprint(trace)
+    if trace_fingerprint is None:
         return None
-    for place in places_to_keep(trace):
-        with suppress(OSError), alone(place):
-            folder = place / made_of
+    for directory in places_to_keep(trace):
+        with suppress(OSError), alone(directory):
+            folder = directory / trace_fingerprint
             if not folder.is_dir():
-                _clear(trace, place, made_of)
-                _write(run, parts, place, folder, on_progress)
+                _clear(trace, directory, trace_fingerprint)
+                _write(run, parts, directory, folder, on_progress)
             return folder
     return None
 
@@ -80,7 +82,7 @@ def write(
 def refine(
     folder: Path, on_progress: OnProgress = _no_progress, most_bins: int | None = None
 ) -> None:
-    """Add levels to an index; does nothing where they are there, or nothing is to be kept.
+    """Add missing levels to an index, unless nothing may be kept.
 
     `most_bins` is how fine they are to be; None = all.
 
@@ -106,7 +108,7 @@ def load(folder: Path) -> Run | None:
 
 
 def remove(trace: Path) -> None:
-    """Remove the index of a trace as it is now, if there is one, so that it is made anew."""
+    """Remove the index of a trace in its present state, so that it is made anew."""
     folder = find(trace)
     if folder:
         with alone(folder.parent):
@@ -115,17 +117,17 @@ def remove(trace: Path) -> None:
 
 def size(folder: Path) -> dict[str, int]:
     """Return the bytes of an index: levels of colours, peaks, columns of spans, and all the rest."""
-    found = {"levels": 0, "peaks": 0, "columns": 0, "rest": 0}
+    bytes_by_kind = {"levels": 0, "peaks": 0, "columns": 0, "rest": 0}
     for file in folder.iterdir():
         kind = _KINDS.get(file.name.split("-")[0], "rest")
-        found[kind] += file.stat().st_size
-    return found
+        bytes_by_kind[kind] += file.stat().st_size
+    return bytes_by_kind
 
 
 def _write(
-    run: Run, parts: Iterable[Lanes], place: Path, folder: Path, on_progress: OnProgress
+    run: Run, parts: Iterable[Lanes], directory: Path, folder: Path, on_progress: OnProgress
 ) -> None:
-    unfinished = place / UNFINISHED
+    unfinished = directory / UNFINISHED
     unfinished.mkdir()
     files.save_run(run, parts, unfinished, on_progress)
     unfinished.rename(folder)
@@ -134,8 +136,8 @@ def _write(
 def _missing(run: Run, folder: Path, most_bins: int | None) -> list[Bins]:
     assert run.scene.pyramid
     ladder = run.scene.pyramid.ladder
-    wanted = [rung for rung in ladder if most_bins is None or rung.count <= most_bins]
-    return [rung for rung in wanted or ladder[-1:] if not _level(folder, rung).exists()]
+    wanted_levels = [level for level in ladder if most_bins is None or level.count <= most_bins]
+    return [level for level in wanted_levels or ladder[-1:] if not _level(folder, level).exists()]
 
 
 def _add_levels(run: Run, rungs: list[Bins], folder: Path, on_progress: OnProgress) -> None:
@@ -163,10 +165,10 @@ def _draft(file: Path) -> Path:
     return file.with_name(f".{file.name}{UNFINISHED}")
 
 
-def _clear(trace: Path, place: Path, made_of: str) -> None:
-    """Remove indexes of what the trace was before, of older formats, and what a killed process left."""
-    for entry in place.iterdir():
-        if entry.is_dir() and not entry.is_symlink() and made_of not in entry.name:
+def _clear(trace: Path, directory: Path, trace_fingerprint: str) -> None:
+    """Remove indexes of earlier states and older formats, and the rest of a killed process's work."""
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink() and trace_fingerprint not in entry.name:
             shutil.rmtree(entry)
     for older in filter(is_ours, outdated(trace)):
         shutil.rmtree(older, ignore_errors=True)

@@ -1,7 +1,6 @@
 """Spans as rows of arrays, and their codes: the input of every level of detail.
 
-Codes are palette indexes: the small numbers that stand for a category, or for a range of residuals,
-in a pixel.
+Codes are palette indexes: small numbers that mean a category, or a range of residuals, in a pixel.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import CATEGORIES
-from tracelens.lod.packed import Blocks, first_from
+from tracelens.lod.block_columns import BlockColumn, first_at_least
 from tracelens.schema.vocabulary import OWN_KINDS
 
 if TYPE_CHECKING:
@@ -75,17 +74,17 @@ class Lanes:
 
     lanes: tuple[Lane, ...]
     offsets: Ints
-    starts: Ints | Blocks
-    ends: Ints | Blocks
-    codes: Bytes | Blocks
-    steps: Int32s | Blocks
-    names: Int32s | Blocks
+    starts: Ints | BlockColumn
+    ends: Ints | BlockColumn
+    codes: Bytes | BlockColumn
+    steps: Int32s | BlockColumn
+    names: Int32s | BlockColumn
     words: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.lanes)
 
-    def between(self, lane: int, start_ns: int, end_ns: int) -> slice:
+    def items_between(self, lane: int, start_ns: int, end_ns: int) -> slice:
         """Return the items of a lane that touch [start, end)."""
         (first,), (last,) = self.bounds(start_ns, end_ns, [lane])
         return slice(int(first), int(last))
@@ -93,21 +92,16 @@ class Lanes:
     def bounds(
         self, start_ns: int, end_ns: int, chosen: Sequence[int] | slice = slice(None)
     ) -> tuple[Ints, Ints]:
-        """Return, for some lanes at once, where the items that touch [start, end) begin and end."""
+        """Return the first item that touches [start, end), and the end of these, of each lane."""
         low, high = self.offsets[:-1][chosen], self.offsets[1:][chosen]
-        first = _first_from(self.ends, low, high, start_ns + 1)
-        last = _first_from(self.starts, low, high, end_ns)
+        first = first_at_least(self.ends, low, high, start_ns + 1)
+        last = first_at_least(self.starts, low, high, end_ns)
         return first, np.maximum(first, last)
 
     def count(self, start_ns: int, end_ns: int) -> int:
         """Count the items of all lanes that touch [start, end)."""
         first, last = self.bounds(start_ns, end_ns)
         return int((last - first).sum())
-
-
-def from_pieces(segments: Segments, workers: Sequence[tuple[int, int]]) -> Lanes:
-    """Make one lane a worker from the partition of its training thread."""
-    return joined(list(each_worker(segments, workers)))
 
 
 def each_worker(
@@ -117,17 +111,17 @@ def each_worker(
 
     `workers` lists (process, rank) in the order of the lanes; a worker without pieces gets an empty
     lane, so that its absence is seen. `ends` are those of the step windows, where some steps were
-    selected: what follows them is not of any.
+    selected: time after them belongs to no step.
     """
     step = segments.steps["step"].to_numpy()
-    place = {process: at for at, process in enumerate(segments.processes)}
-    words = ("", *segments.words)
+    row_of_process = {process: row for row, process in enumerate(segments.processes)}
+    all_words = ("", *segments.words)
     for worker, rank in workers:
         owner = (Lane(worker, "worker", rank),)
-        if worker not in place:
-            yield empty_lanes(owner, words)
+        if worker not in row_of_process:
+            yield empty_lanes(owner, all_words)
             continue
-        pieces = segments.of_worker(place[worker])
+        pieces = segments.of_worker(row_of_process[worker])
         codes = pieces.category.astype(np.uint8) + np.uint8(CODES[CATEGORIES[0]])
         if ends is not None:
             codes[pieces.bounds[:-1] >= ends[pieces.step + pieces.offset]] = CODES[UNSELECTED]
@@ -139,13 +133,8 @@ def each_worker(
             codes=codes,
             steps=step[pieces.step + pieces.offset],
             names=(pieces.name + 1).astype(np.int32),
-            words=words,
+            words=all_words,
         )
-
-
-def in_rows(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
-    """Put spans, each with the `part` and `code` of its row, into lanes; what overlaps is cut."""
-    return _build(_without_overlap(table), owners)
 
 
 def empty_lanes(owners: Sequence[Lane], words: tuple[str, ...] = ("",)) -> Lanes:
@@ -177,75 +166,76 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
     `names` are those of its threads and streams. What overlaps (a bucket that is ready while the one
     before it is reduced) is drawn one after another.
     """
-    begun, length = (columns.number(name) for name in TIMED_ON_DEVICE)
+    device_starts, device_durations = (columns.number(name) for name in TIMED_ON_DEVICE)
     stream = columns.number("stream")
-    timed = np.flatnonzero(columns.is_span & (length >= 0) & (stream >= 0))
-    numbers: dict[str, list[int]] = {}
-    for number in np.flatnonzero(np.bincount(stream[timed])).tolist():
+    timed_rows = np.flatnonzero(columns.is_span & (device_durations >= 0) & (stream >= 0))
+    streams_by_name: dict[str, list[int]] = {}
+    for number in np.flatnonzero(np.bincount(stream[timed_rows])).tolist():
         if number in names:
-            numbers.setdefault(names[number], []).append(number)
-    word, words = _used_words(columns.word("name"), timed)
+            streams_by_name.setdefault(names[number], []).append(number)
+    word_indices, used_words = _used_words(columns.word("name"), timed_rows)
     codes = columns.word("kind").translated(_CODE_OF_KIND, CODES["transfer"])
-    step, parts = columns.number("step"), []
-    for name, alike in sorted(numbers.items()):
-        rows = timed[np.isin(stream[timed], alike)]
-        rows = rows[np.argsort(begun[rows], kind="stable")]
-        over = np.maximum.accumulate(begun[rows] + length[rows])
-        start = np.maximum(begun[rows], np.append(begun[rows[:1]], over[:-1]))
-        left = over > start
-        rows = rows[left]
-        parts.append(
+    step, lanes_of_streams = columns.number("step"), []
+    for name, stream_numbers in sorted(streams_by_name.items()):
+        rows = timed_rows[np.isin(stream[timed_rows], stream_numbers)]
+        rows = rows[np.argsort(device_starts[rows], kind="stable")]
+        latest_ends = np.maximum.accumulate(device_starts[rows] + device_durations[rows])
+        starts = np.maximum(
+            device_starts[rows], np.append(device_starts[rows[:1]], latest_ends[:-1])
+        )
+        is_drawn = latest_ends > starts
+        rows = rows[is_drawn]
+        lanes_of_streams.append(
             Lanes(
                 lanes=(Lane(process, "device", rank, name),),
                 offsets=np.array([0, len(rows)]),
-                starts=start[left],
-                ends=over[left],
+                starts=starts[is_drawn],
+                ends=latest_ends[is_drawn],
                 codes=codes[rows].astype(np.uint8),
                 steps=step[rows].astype(np.int32),
-                names=word[rows],
-                words=words,
+                names=word_indices[rows],
+                words=used_words,
             )
         )
-    return joined(parts)
+    return join_lanes(lanes_of_streams)
 
 
-def _used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
+def _used_words(words: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
     """Return the place of each row's word among those of some rows, in order, the first being none."""
-    used = np.flatnonzero(np.bincount(column.codes[rows] + 1, minlength=len(column.known) + 1)[1:])
-    words = sorted((column.known[code], code) for code in used.tolist())
-    places = np.zeros(len(column.known) + 1, np.int32)  # the last one is for -1
-    places[[code for _, code in words]] = np.arange(1, len(words) + 1, dtype=np.int32)
-    return places[column.codes], ("", *(name for name, _ in words))
+    used_codes = np.flatnonzero(
+        np.bincount(words.codes[rows] + 1, minlength=len(words.known) + 1)[1:]
+    )
+    used_words = sorted((words.known[code], code) for code in used_codes.tolist())
+    index_of_code = np.zeros(len(words.known) + 1, np.int32)  # the last one is for -1
+    index_of_code[[code for _, code in used_words]] = np.arange(
+        1, len(used_words) + 1, dtype=np.int32
+    )
+    return index_of_code[words.codes], ("", *(name for name, _ in used_words))
 
 
-def joined(parts: Sequence[Lanes]) -> Lanes:
+def join_lanes(lane_parts: Sequence[Lanes]) -> Lanes:
     """Stack lanes, the first part's on top."""
-    if not parts:
+    if not lane_parts:
         return empty_lanes(())
-    words: dict[tuple[str, ...], int] = {}
-    names = [part.names[:] + base_of(words, part.words) for part in parts]
+    word_offsets: dict[tuple[str, ...], int] = {}
+    name_indices = [lanes.names[:] + base_of(word_offsets, lanes.words) for lanes in lane_parts]
     return Lanes(
-        lanes=tuple(lane for part in parts for lane in part.lanes),
-        offsets=np.cumsum([0, *(count for part in parts for count in np.diff(part.offsets))]),
-        starts=np.concatenate([part.starts[:] for part in parts]),
-        ends=np.concatenate([part.ends[:] for part in parts]),
-        codes=np.concatenate([part.codes[:] for part in parts]),
-        steps=np.concatenate([part.steps[:] for part in parts]),
-        names=np.concatenate(names),
-        words=tuple(word for group in words for word in group),
+        lanes=tuple(lane for lanes in lane_parts for lane in lanes.lanes),
+        offsets=np.cumsum(
+            [0, *(count for lanes in lane_parts for count in np.diff(lanes.offsets))]
+        ),
+        starts=np.concatenate([lanes.starts[:] for lanes in lane_parts]),
+        ends=np.concatenate([lanes.ends[:] for lanes in lane_parts]),
+        codes=np.concatenate([lanes.codes[:] for lanes in lane_parts]),
+        steps=np.concatenate([lanes.steps[:] for lanes in lane_parts]),
+        names=np.concatenate(name_indices),
+        words=tuple(word for group in word_offsets for word in group),
     )
 
 
-def base_of(known: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int32:
+def base_of(word_offsets: dict[tuple[str, ...], int], words: tuple[str, ...]) -> np.int32:
     """Return the offset of a part's words among those of all parts so far, to which they are added."""
-    return np.int32(known.setdefault(words, sum(map(len, known))))
-
-
-def _first_from(times: Ints | Blocks, low: Ints, high: Ints, at_ns: int) -> Ints:
-    """Return, in each range of items, the first whose time is not before `at_ns`."""
-    if isinstance(times, Blocks):
-        return times.first_from(low, high, at_ns)
-    return first_from(times, low, high, at_ns)
+    return np.int32(word_offsets.setdefault(words, sum(map(len, word_offsets))))
 
 
 def _without_overlap(spans: pl.DataFrame) -> pl.DataFrame:
@@ -268,8 +258,10 @@ def _build(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
     )
     rows = table.join(order, on=["process", "part"]).sort("lane", "start_ns")
     names = rows["name"].cast(pl.String).fill_null("")
-    words = names.unique().sort()
-    numbers = names.replace_strict(words, range(len(words)), return_dtype=pl.Int64)
+    sorted_words = names.unique().sort()
+    name_indices = names.replace_strict(
+        sorted_words, range(len(sorted_words)), return_dtype=pl.Int64
+    )
     return Lanes(
         lanes=tuple(owners),
         offsets=np.searchsorted(rows["lane"].to_numpy(), np.arange(len(owners) + 1)),
@@ -277,6 +269,6 @@ def _build(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
         ends=rows["end_ns"].to_numpy().astype(np.int64),
         codes=rows["code"].to_numpy().astype(np.uint8),
         steps=rows["step"].to_numpy().astype(np.int32),
-        names=numbers.to_numpy().astype(np.int32),
-        words=tuple(words),
+        names=name_indices.to_numpy().astype(np.int32),
+        words=tuple(sorted_words),
     )

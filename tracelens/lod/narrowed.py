@@ -53,34 +53,34 @@ def of_ranks(run: Run, choice: Choice) -> Run:
     rows = np.flatnonzero([choice.has_rank(rank) for rank in ranks])
     if len(rows) == len(ranks):
         return run
-    chosen = run.workers[rows]
-    mine = pl.col("rank").is_in(chosen["rank"].implode())
-    found = replace(
+    chosen_workers = run.workers[rows]
+    of_chosen_ranks = pl.col("rank").is_in(chosen_workers["rank"].implode())
+    narrowed_run = replace(
         run,
-        workers=chosen,
+        workers=chosen_workers,
         times=_times(run.times, rows),
         measured=lambda: run.residuals.of_rows(rows),
         tables={
-            name: table.filter(mine) if "rank" in table.columns else table
+            name: table.filter(of_chosen_ranks) if "rank" in table.columns else table
             for name, table in run.tables.items()
         },
         scene=_scene(run.scene, choice),
     )
-    return with_pyramid(found)
+    return with_pyramid(narrowed_run)
 
 
 def _times(times: Times, rows: Indices) -> Times:
-    def some(values: Any) -> Array:
-        parts = [np.asarray(values[part])[:, rows] for part in chunks(times)]
-        return np.concatenate(parts) if parts else np.asarray(values[:])[:, rows]
+    def take_ranks(values: Any) -> Array:
+        chunks_of_rows = [np.asarray(values[steps])[:, rows] for steps in chunks(times)]
+        return np.concatenate(chunks_of_rows) if chunks_of_rows else np.asarray(values[:])[:, rows]
 
-    ns = [some(category) for category in times.ns]
-    there = some(times.there)
+    times_ns = [take_ranks(category) for category in times.ns]
+    was_present = take_ranks(times.there)
     return replace(
         times,
         ranks=tuple(times.ranks[row] for row in rows.tolist()),
-        ns=np.array(ns).reshape(len(ns), *there.shape),
-        there=there,
+        ns=np.array(times_ns).reshape(len(times_ns), *was_present.shape),
+        there=was_present,
         known=None,
     )
 
@@ -96,25 +96,26 @@ def _scene(scene: Scene, choice: Choice) -> Scene:
             f"These ranks have {count:,} spans, more than the {_MOST_ITEMS:,} that can be shown apart "
             "from the others: choose fewer ranks."
         )
-    steps = _picked(scene.steps, rows)
+    steps = _take_lanes(scene.steps, rows)
     return replace(
         scene,
-        lanes=_picked(scene.lanes, rows),
+        lanes=_take_lanes(scene.lanes, rows),
         steps=steps,
         peaks=pyramid.peaks(steps, scene.whole, scene.step_ns),
         pyramid=None,
     )
 
 
-def _picked(lanes: Lanes, rows: Sequence[int]) -> Lanes:
+def _take_lanes(lanes: Lanes, rows: Sequence[int]) -> Lanes:
     """Copy some rows."""
-    parts = [slice(*lanes.offsets[row : row + 2].tolist()) for row in rows]
-    copied: dict[str, Any] = {
-        name: np.concatenate([getattr(lanes, name)[part] for part in parts]) for name in _COLUMNS
+    item_ranges = [slice(*lanes.offsets[row : row + 2].tolist()) for row in rows]
+    columns: dict[str, Any] = {
+        name: np.concatenate([getattr(lanes, name)[items] for items in item_ranges])
+        for name in _COLUMNS
     }
     return replace(
         lanes,
         lanes=tuple(lanes.lanes[row] for row in rows),
-        offsets=np.cumsum([0, *(part.stop - part.start for part in parts)]),
-        **copied,
+        offsets=np.cumsum([0, *(items.stop - items.start for items in item_ranges)]),
+        **columns,
     )

@@ -34,13 +34,13 @@ def without_progress(_what: str) -> Iterator[OnProgress]:
 
 
 def indexed(path: str | os.PathLike[str]) -> Run | None:
-    """Open the index of a trace; None if there is none, or not of the trace as it is now."""
+    """Open the index of a trace in its present state, or return None."""
     folder = index.find(Path(path))
     return index.load(folder) if folder else None
 
 
 def glanced(path: str | os.PathLike[str]) -> Glance | None:
-    """Return a trace at a glance, by its index; None where there is none, or a damaged one."""
+    """Return the glance in a trace's index; None without an index, or if it is damaged."""
     folder = index.find(Path(path))
     try:
         return run_data.load_glance(folder) if folder else None
@@ -60,35 +60,35 @@ def explained(
 
     with progress("analyzing") as on_progress:
         report = analyze(trace, on_progress, memory=memory)
-    place = trace.path if trace.choice.is_all else None  # a part is not what lies there
-    if place:
-        kept_report.keep(place, report)
-    folder = keep(place, trace, report, progress) if place else None
+    index_directory = trace.path if trace.choice.is_all else None  # a part is not what lies there
+    if index_directory:
+        kept_report.keep(index_directory, report)
+    folder = keep(index_directory, trace, report, progress) if index_directory else None
     if folder:
         index.refine(folder, most_bins=index.COARSE_BINS)
-    kept = index.load(folder) if folder else None
-    return kept or with_pyramid(Run.of(trace, report))
+    indexed_run = index.load(folder) if folder else None
+    return indexed_run or with_pyramid(Run.from_trace(trace, report))
 
 
 def keep(
-    place: Path, trace: Trace, report: Report, progress: Progress = without_progress
+    trace_path: Path, trace: Trace, report: Report, progress: Progress = without_progress
 ) -> Path | None:
-    """Keep the index of a whole trace, but for its levels, unless there is one.
+    """Write the index of a whole trace without its levels, unless it exists, and return its folder.
 
-    So whoever wants it need not go through the events again. None where no index can be kept.
+    None where no index can be kept.
     """
-    found = index.find(place)
-    if found or fingerprint(place) is None:
-        return found
+    existing = index.find(trace_path)
+    if existing or fingerprint(trace_path) is None:
+        return existing
     with progress("indexing") as on_progress:
         give_back()  # what analyses left: memory is at its most where both meet
         run, parts = outlined(trace, report)
         give_back()
-        return index.write(place, run, parts, on_progress)
+        return index.write(trace_path, run, parts, on_progress)
 
 
 def refined(run: Run, progress: Progress = without_progress) -> None:
-    """Add the levels that the index of a run still lacks; they show as soon as they are there."""
+    """Add the levels that the index of a run still lacks; pages use each as soon as it exists."""
     pyramid = run.scene.pyramid
     if pyramid and pyramid.folder and not pyramid.complete:
         with progress("refining the index") as on_progress:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.lod import raster
+from tracelens.lod.block_columns import map_array
 from tracelens.lod.lanes import BLANK, SHADE, SHADES
-from tracelens.lod.packed import mapped
 from tracelens.lod.viewport import Grid
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ def ladder_over(start_ns: int, end_ns: int, spans_a_lane: float) -> list[Bins]:
 
 def rungs_over(start_ns: int, end_ns: int, finest_ns: int) -> list[Bins]:
     """Return the levels from that with bins of this width upwards."""
-    found = [Bins.over(start_ns, end_ns, finest_ns)]
-    while found[-1].count > FEWEST_BINS:
-        found.append(Bins.over(start_ns, end_ns, 2 * found[-1].width_ns))
-    return found
+    levels = [Bins.over(start_ns, end_ns, finest_ns)]
+    while levels[-1].count > FEWEST_BINS:
+        levels.append(Bins.over(start_ns, end_ns, 2 * levels[-1].width_ns))
+    return levels
 
 
 def build_levels(starts: Ints, ends: Ints, codes: Bytes, ladder: list[Bins]) -> Iterator[Bytes]:
@@ -83,21 +83,27 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     present = np.flatnonzero(np.bincount(codes, minlength=SHADE)).astype(np.uint8)
     row = np.zeros(SHADE, np.int64)
     row[present] = bins.count * np.arange(len(present))
-    of, size = row[codes], bins.count * len(present)
+    row_begins, size = row[codes], bins.count * len(present)
     start, end = starts - bins.origin_ns, ends - bins.origin_ns
     width = bins.width_ns
-    first, last = start // width, (end - 1) // width
-    head = np.minimum(end, (first + 1) * width) - start
-    flat: Floats = np.bincount(first + of, weights=head, minlength=size).astype(np.float64)
-    more = np.flatnonzero(last > first)
-    first, last, of = first[more], last[more], of[more]
-    tail = end[more] - last * width
-    flat += np.bincount(last + of, weights=tail, minlength=size)
+    first_bins, last_bins = start // width, (end - 1) // width
+    head_ns = np.minimum(end, (first_bins + 1) * width) - start
+    flat: Floats = np.bincount(first_bins + row_begins, weights=head_ns, minlength=size).astype(
+        np.float64
+    )
+    spanning_items = np.flatnonzero(last_bins > first_bins)
+    first_bins, last_bins, row_begins = (
+        first_bins[spanning_items],
+        last_bins[spanning_items],
+        row_begins[spanning_items],
+    )
+    tail_ns = end[spanning_items] - last_bins * width
+    flat += np.bincount(last_bins + row_begins, weights=tail_ns, minlength=size)
     sums = flat.reshape(len(present), bins.count)
-    across = np.flatnonzero(last > first + 1)
-    for index in np.unique(of[across]) // bins.count if len(across) else ():
-        mine = across[of[across] == index * bins.count]
-        sums[index] += _middles(first[mine] + 1, last[mine], bins)
+    long_items = np.flatnonzero(last_bins > first_bins + 1)
+    for code_row in np.unique(row_begins[long_items]) // bins.count if len(long_items) else ():
+        items_of_code = long_items[row_begins[long_items] == code_row * bins.count]
+        sums[code_row] += _middles(first_bins[items_of_code] + 1, last_bins[items_of_code], bins)
     return present, sums
 
 
@@ -119,15 +125,15 @@ def _coded(present: Bytes, sums: Floats, width_ns: int) -> Bytes:
     """Choose the code with the most time; of equals the first."""
     if not len(present):
         return np.full(sums.shape[1], BLANK, np.uint8)
-    most, found = sums[0].copy(), np.full(sums.shape[1], present[0], np.uint8)
+    most_ns, dominant_codes = sums[0].copy(), np.full(sums.shape[1], present[0], np.uint8)
     for code, row in zip(present[1:], sums[1:], strict=True):
-        found[row > most] = code
-        np.maximum(most, row, out=most)
-    total = sums.sum(axis=0)
-    quarter = np.minimum(total * (SHADES / width_ns), SHADES - 1).astype(np.uint8)
-    found |= (SHADES - 1 - quarter) * np.uint8(SHADE)
-    found[total == 0] = BLANK
-    return found
+        dominant_codes[row > most_ns] = code
+        np.maximum(most_ns, row, out=most_ns)
+    busy_ns = sums.sum(axis=0)
+    shade = np.minimum(busy_ns * (SHADES / width_ns), SHADES - 1).astype(np.uint8)
+    dominant_codes |= (SHADES - 1 - shade) * np.uint8(SHADE)
+    dominant_codes[busy_ns == 0] = BLANK
+    return dominant_codes
 
 
 @dataclass(frozen=True)
@@ -174,27 +180,29 @@ class Pyramid:
         if rung.width_ns not in self.found and self.folder:
             file = file_of(self.folder, self.kind, rung)
             if file.exists():
-                self.found[rung.width_ns] = mapped(file)
+                self.found[rung.width_ns] = map_array(file)
         return self.found.get(rung.width_ns)
 
 
 def file_of(folder: Path, kind: str, rung: Bins) -> Path:
-    """Return where a level is kept."""
+    """Return the path of a level's file."""
     return folder / f"{kind}-{rung.width_ns}.npy"
 
 
 def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
     """Build the peaks of lanes whose items are steps, so usually long."""
-    most = max(MOST_CELLS // max(len(steps), 1), FEWEST_BINS)
-    finest_ns = max(step_ns // BINS_A_STEP, whole.width_ns // most, 1)
+    max_bins = max(MOST_CELLS // max(len(steps), 1), FEWEST_BINS)
+    finest_ns = max(step_ns // BINS_A_STEP, whole.width_ns // max_bins, 1)
     finest, *coarser = rungs = rungs_over(whole.start_ns, whole.end_ns, finest_ns)
     grid = Grid(finest.origin_ns, finest.width_ns, finest.count)
-    level = raster.highest(steps, range(len(steps)), grid)
-    found = {finest.width_ns: level}
-    for rung in coarser:
-        level = np.pad(level, ((0, 0), (0, level.shape[1] % 2)))
-        level = found[rung.width_ns] = np.maximum(level[:, 0::2], level[:, 1::2])
-    return Pyramid(PEAKS, tuple(rungs), found=found)
+    peak_rows = raster.highest(steps, range(len(steps)), grid)
+    rows_by_width = {finest.width_ns: peak_rows}
+    for level in coarser:
+        peak_rows = np.pad(peak_rows, ((0, 0), (0, peak_rows.shape[1] % 2)))
+        peak_rows = rows_by_width[level.width_ns] = np.maximum(
+            peak_rows[:, 0::2], peak_rows[:, 1::2]
+        )
+    return Pyramid(PEAKS, tuple(rungs), found=rows_by_width)
 
 
 def colours(lanes: Lanes, whole: Window) -> Pyramid:
@@ -207,15 +215,15 @@ def colours(lanes: Lanes, whole: Window) -> Pyramid:
 
 
 def ladder_of(offsets: Ints, whole: Window) -> list[Bins]:
-    """Choose the levels of lanes with so many items."""
+    """Choose the levels of lanes by their mean number of items; `offsets` as in `Lanes`."""
     a_lane = int(offsets[-1]) / max(len(offsets) - 1, 1)
     return ladder_over(whole.start_ns, whole.end_ns, a_lane)
 
 
 def of_lane(lanes: Lanes, lane: int, rungs: list[Bins]) -> list[Bytes]:
     """Build the rows of one lane; what is outside the run is left out."""
-    first, end = rungs[0].origin_ns, rungs[0].origin_ns + rungs[0].count * rungs[0].width_ns
-    part = lanes.between(lane, first, end)
-    starts = np.maximum(lanes.starts[part], first)
-    ends = np.minimum(lanes.ends[part], end)
-    return list(build_levels(starts, ends, lanes.codes[part], rungs))
+    first_ns, end_ns = rungs[0].origin_ns, rungs[0].origin_ns + rungs[0].count * rungs[0].width_ns
+    items = lanes.items_between(lane, first_ns, end_ns)
+    starts_ns = np.maximum(lanes.starts[items], first_ns)
+    ends_ns = np.minimum(lanes.ends[items], end_ns)
+    return list(build_levels(starts_ns, ends_ns, lanes.codes[items], rungs))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 import numpy as np
 
 from tracelens.lod import raster, viewport
-from tracelens.lod.packed import parts
+from tracelens.lod.block_columns import take_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,30 +84,36 @@ class Picture:
 
 
 def look(
-    scene: Scene, seen: Window, plan: Plan, columns: int = COLUMNS, most_bars: int = MOST_BARS
+    scene: Scene, window: Window, plan: Plan, columns: int = COLUMNS, most_bars: int = MOST_BARS
 ) -> Picture:
     """Choose the level of detail for a window and draw it."""
-    grid = viewport.snap(seen, scene.whole, columns)
+    grid = viewport.snap(window, scene.whole, columns)
     step_px = scene.step_ns / grid.step_ns
-    colours = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
-    needed = STEP_PX if colours else max(STEP_PX, SPAN_PX * scene.spans_a_step)
-    detailed = [step_px >= _share(band) * needed for band in plan.bands]
+    colour_grid = scene.pyramid.grid(grid.window, grid.step_ns) if scene.pyramid else None
+    min_step_px = STEP_PX if colour_grid else max(STEP_PX, SPAN_PX * scene.spans_a_step)
+    detailed = [step_px >= _share(band) * min_step_px for band in plan.bands]
     bars = _bars(scene, grid, plan, most_bars)
-    chosen = _chosen(scene, grid, plan.bands)
+    chosen_lanes = _lanes_of_bands(scene, grid, plan.bands)
     if any(detailed):
-        grid = colours or grid
+        grid = colour_grid or grid
     elif scene.peaks:
         grid = scene.peaks.grid(grid.window, grid.step_ns) or grid
-    pixels, hidden = _paint(scene, seen, grid, chosen, detailed)
-    whole = bars is not None and bars.every
-    workers = [d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"]
-    inside: Level = "dominant" if grid is colours else "sampled"
+    pixels, hidden = _paint(scene, window, grid, chosen_lanes, detailed)
+    shows_all_spans = bars is not None and bars.every
+    is_worker_detailed = [
+        d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"
+    ]
+    levels_for_detail: Level = "dominant" if grid is colour_grid else "sampled"
     return Picture(
         grid=grid,
-        pixels=raster.fill(plan, pixels, range(len(chosen))),
-        level="spans" if whole else inside if any(workers) else "residuals",
-        spans=scene.lanes.count(seen.start_ns, seen.end_ns),
-        hidden=0 if whole else hidden,
+        pixels=raster.fill(plan, pixels, range(len(chosen_lanes))),
+        level="spans"
+        if shows_all_spans
+        else levels_for_detail
+        if any(is_worker_detailed)
+        else "residuals",
+        spans=scene.lanes.count(window.start_ns, window.end_ns),
+        hidden=0 if shows_all_spans else hidden,
         bars=bars,
     )
 
@@ -116,19 +122,19 @@ def lane_at(
     scene: Scene, seen: Window, plan: Plan, height: float, columns: int = COLUMNS
 ) -> int | None:
     """Return the lane that is drawn at a height: the one that represents its band."""
-    band = plan.at(height)
+    band = plan.band_at(height)
     if band is None:
         return None
     grid = viewport.snap(seen, scene.whole, columns)
-    return _chosen(scene, grid, [band])[0]
+    return _lanes_of_bands(scene, grid, [band])[0]
 
 
-def _chosen(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int]:
+def _lanes_of_bands(scene: Scene, grid: Grid, bands: Sequence[Band]) -> list[int]:
     """Return the lane that represents each band; residuals are read only where there are several."""
     groups = [band.lanes for band in bands]
     if all(len(lanes) == 1 for lanes in groups):
         return [lane for (lane,) in groups]
-    return viewport.worst(groups, _severity(scene, grid))
+    return viewport.most_severe_lanes(groups, _severity(scene, grid))
 
 
 def _share(band: Band) -> float:
@@ -136,51 +142,54 @@ def _share(band: Band) -> float:
 
 
 def _paint(
-    scene: Scene, seen: Window, grid: Grid, chosen: list[int], detailed: list[bool]
+    scene: Scene, window: Window, grid: Grid, chosen_lanes: list[int], detailed: list[bool]
 ) -> tuple[Bytes, int]:
     """Draw a row for each chosen lane; count the spans in view that got no pixel."""
-    pixels, hidden = np.zeros((len(chosen), grid.columns), np.uint8), 0
-    fine = [row for row, yes in enumerate(detailed) if yes]
-    coarse = [row for row, yes in enumerate(detailed) if not yes]
-    if fine:
-        lanes = [chosen[row] for row in fine]
-        found = scene.pyramid.rows(lanes, grid) if scene.pyramid else None
-        if found is None:
-            found, hidden = raster.sample(scene.lanes, lanes, grid, seen)
-        pixels[fine] = found
-    if coarse:
-        lanes = [chosen[row] for row in coarse]
-        found = scene.peaks.rows(lanes, grid) if scene.peaks else None
-        pixels[coarse] = raster.highest(scene.steps, lanes, grid) if found is None else found
+    pixels, hidden = np.zeros((len(chosen_lanes), grid.columns), np.uint8), 0
+    fine_rows = [row for row, yes in enumerate(detailed) if yes]
+    coarse_rows = [row for row, yes in enumerate(detailed) if not yes]
+    if fine_rows:
+        lanes = [chosen_lanes[row] for row in fine_rows]
+        rows = scene.pyramid.rows(lanes, grid) if scene.pyramid else None
+        if rows is None:
+            rows, hidden = raster.sample(scene.lanes, lanes, grid, window)
+        pixels[fine_rows] = rows
+    if coarse_rows:
+        lanes = [chosen_lanes[row] for row in coarse_rows]
+        rows = scene.peaks.rows(lanes, grid) if scene.peaks else None
+        pixels[coarse_rows] = raster.highest(scene.steps, lanes, grid) if rows is None else rows
     return pixels, hidden
 
 
 def _severity(scene: Scene, grid: Grid) -> Ints:
     """Return the largest residual code of each lane in what is drawn."""
-    first, last = scene.steps.bounds(grid.start_ns, grid.end_ns)
-    codes = parts(scene.steps.codes, first, last)
-    there, begins = last > first, np.cumsum(last - first) - (last - first)
-    worst = np.zeros(len(first), np.int64)
-    if there.any():
-        worst[there] = np.maximum.reduceat(codes, begins[there])
-    return worst
+    first_items, end_items = scene.steps.bounds(grid.start_ns, grid.end_ns)
+    codes = take_ranges(scene.steps.codes, first_items, end_items)
+    has_items, code_offsets = (
+        end_items > first_items,
+        np.cumsum(end_items - first_items) - (end_items - first_items),
+    )
+    highest_codes = np.zeros(len(first_items), np.int64)
+    if has_items.any():
+        highest_codes[has_items] = np.maximum.reduceat(codes, code_offsets[has_items])
+    return highest_codes
 
 
-def _bars(scene: Scene, grid: Grid, plan: Plan, most: int) -> Bars | None:
+def _bars(scene: Scene, grid: Grid, plan: Plan, max_bars: int) -> Bars | None:
     """Choose the bands that can be shapes: all but groups' if they are few spans, else the pinned."""
-    every = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
-    for bands in (every, [(row, b) for row, b in every if b.section == "pinned"]):
+    ungrouped = [(row, band) for row, band in enumerate(plan.bands) if band.group is None]
+    for bands in (ungrouped, [(row, b) for row, b in ungrouped if b.section == "pinned"]):
         if any(len(band.lanes) > 1 or band.height < BAR_PX for _, band in bands):
             continue
         lanes = [band.lanes[0] for _, band in bands]
-        first, last = scene.lanes.bounds(grid.start_ns, grid.end_ns, lanes)
-        counts = last - first
-        if 0 < counts.sum() <= most:
-            parts = zip(first.tolist(), last.tolist(), strict=True)
+        first_items, end_items = scene.lanes.bounds(grid.start_ns, grid.end_ns, lanes)
+        counts = end_items - first_items
+        if 0 < counts.sum() <= max_bars:
+            item_ranges = zip(first_items.tolist(), end_items.tolist(), strict=True)
             return Bars(
-                items=np.concatenate([np.arange(begin, end) for begin, end in parts]),
+                items=np.concatenate([np.arange(begin, end) for begin, end in item_ranges]),
                 bands=np.repeat([row for row, _ in bands], counts),
-                every=bands is every and len(every) == len(plan.bands),
+                every=bands is ungrouped and len(ungrouped) == len(plan.bands),
             )
     return None
 
@@ -194,15 +203,15 @@ class PathStretch(NamedTuple):
 
 
 def path_within(stretches: pl.DataFrame, lanes: Lanes, grid: Grid) -> list[PathStretch]:
-    """Return what a grid of pixels can show; `stretches` as in `critical_path`, with processes."""
+    """Return the stretches that a pixel grid can show; `stretches` as in `critical_path`."""
     from tracelens.analyses import critical_path  # noqa: PLC0415 - few look at the path
 
     rows = {lane.process: index for index, lane in enumerate(lanes.lanes) if lane.role == "worker"}
-    shown = critical_path.stretches_within(
+    visible_stretches = critical_path.stretches_within(
         stretches, grid.start_ns, grid.end_ns, max(grid.columns // PATH_PX, 1)
     )
     return [
         PathStretch(rows[process], start, end)
-        for process, start, end in shown.iter_rows()
+        for process, start, end in visible_stretches.iter_rows()
         if process in rows
     ]

@@ -1,4 +1,4 @@
-"""Paints lanes into palette indexes, all items in view at once, a row for each lane; packs them as PNG.
+"""Paints lanes into palette indexes, a row for each lane, and encodes them as PNG.
 
 The PNG is indexed: one byte a pixel before compression, and no library.
 """
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from tracelens.lod.block_columns import take_ranges
 from tracelens.lod.lanes import BLANK
-from tracelens.lod.packed import parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,36 +38,42 @@ class _Items(NamedTuple):
 
 
 def sample(
-    lanes: Lanes, chosen: Sequence[int], grid: Grid, seen: Window | None = None
+    lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid, window: Window | None = None
 ) -> tuple[Bytes, int]:
     """Draw the span under each column's centre, a row for each chosen lane.
 
-    Also returns how many spans of these lanes, in the window `seen`, are between centres and not
+    Also returns how many spans of these lanes, in the window `window`, are between centres and not
     drawn.
     """
-    items, half = _items(lanes, chosen, grid), grid.step_ns // 2
-    begin = _column(items.starts - 1 - half, grid, -1) + 1
-    end = _column(items.ends - 1 - half, grid, -1) + 1
-    seen = seen or grid.window
-    hidden = (end <= begin) & (items.starts < seen.end_ns) & (items.ends > seen.start_ns)
-    pixels = _painted(items, begin, end, (len(chosen), grid.columns))
+    items, half = _items(lanes, chosen_lanes, grid), grid.step_ns // 2
+    first_columns = _column(items.starts - 1 - half, grid, -1) + 1
+    end_columns = _column(items.ends - 1 - half, grid, -1) + 1
+    window = window or grid.window
+    hidden = (
+        (end_columns <= first_columns)
+        & (items.starts < window.end_ns)
+        & (items.ends > window.start_ns)
+    )
+    pixels = _painted(items, first_columns, end_columns, (len(chosen_lanes), grid.columns))
     return pixels, int(np.count_nonzero(hidden))
 
 
-def highest(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> Bytes:
+def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
     """Draw the highest code that touches each column: a slow step shows, however narrow it is.
 
-    An item's first column may be that of others, too, of which the highest counts; the columns after
-    its first one are no other item's first but the last of them.
+    Several items may share a first column, and the highest of them counts. After its first column, an
+    item shares at most its last one, with the items that follow.
     """
-    items = _items(lanes, chosen, grid)
-    first, last = _column(items.starts, grid), _column(items.ends - 1, grid)
-    pixels = _painted(items, first + 1, last + 1, (len(chosen), grid.columns))
-    if len(first):
-        every = items.first + first
-        begins = np.flatnonzero(np.diff(every, prepend=-1))
-        place, flat = every[begins], pixels.ravel()
-        flat[place] = np.maximum(flat[place], np.maximum.reduceat(items.codes, begins))
+    items = _items(lanes, chosen_lanes, grid)
+    first_columns, last_columns = _column(items.starts, grid), _column(items.ends - 1, grid)
+    pixels = _painted(items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.columns))
+    if len(first_columns):
+        first_pixels = items.first + first_columns
+        group_begins = np.flatnonzero(np.diff(first_pixels, prepend=-1))
+        pixel_indices, flat_pixels = first_pixels[group_begins], pixels.ravel()
+        flat_pixels[pixel_indices] = np.maximum(
+            flat_pixels[pixel_indices], np.maximum.reduceat(items.codes, group_begins)
+        )
     return pixels
 
 
@@ -81,13 +87,13 @@ def fill(plan: Plan, rows: Bytes, band_rows: Sequence[int]) -> Bytes:
     return np.asarray(np.concatenate([rows, blank])[row_of])
 
 
-def _items(lanes: Lanes, chosen: Sequence[int], grid: Grid) -> _Items:
+def _items(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> _Items:
     """Gather the items of some lanes that touch a grid."""
-    begin, end = lanes.bounds(grid.start_ns, grid.end_ns, list(chosen))
-    columns = (lanes.starts, lanes.ends, lanes.codes)
-    starts, ends, codes = (parts(values, begin, end) for values in columns)
-    first = np.repeat(grid.columns * np.arange(len(begin)), end - begin)
-    return _Items(starts, ends, codes, first)
+    first_items, end_items = lanes.bounds(grid.start_ns, grid.end_ns, list(chosen_lanes))
+    lane_columns = (lanes.starts, lanes.ends, lanes.codes)
+    starts, ends, codes = (take_ranges(column, first_items, end_items) for column in lane_columns)
+    row_begins = np.repeat(grid.columns * np.arange(len(first_items)), end_items - first_items)
+    return _Items(starts, ends, codes, row_begins)
 
 
 def _column(times: Ints, grid: Grid, least: int = 0) -> Ints:
@@ -96,13 +102,17 @@ def _column(times: Ints, grid: Grid, least: int = 0) -> Ints:
     return np.asarray(np.clip(column, least, grid.columns - 1))
 
 
-def _painted(items: _Items, begin: Ints, end: Ints, shape: tuple[int, int]) -> Bytes:
-    """Fill the columns from `begin` up to `end` of each item; no two items have one in common."""
-    drawn = end > begin
-    first, codes = items.first[drawn], items.codes[drawn]
+def _painted(
+    items: _Items, first_columns: Ints, end_columns: Ints, shape: tuple[int, int]
+) -> Bytes:
+    """Fill columns `first_columns` up to `end_columns` of each item; no two items share a column."""
+    is_drawn = end_columns > first_columns
+    row_begins, codes = items.first[is_drawn], items.codes[is_drawn]
     changes = np.zeros(shape[0] * shape[1] + 1, np.uint8)
-    changes[first + begin[drawn]] = codes
-    changes[first + end[drawn]] -= codes  # sums of bytes wrap around, and end where they began
+    changes[row_begins + first_columns[is_drawn]] = codes
+    changes[row_begins + end_columns[is_drawn]] -= (
+        codes  # sums of bytes wrap around, and end where they began
+    )
     return np.cumsum(changes[:-1], dtype=np.uint8).reshape(shape)
 
 

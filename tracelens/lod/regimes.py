@@ -39,16 +39,20 @@ class Regime:
 
 def find(values: Floats) -> list[Regime]:
     """Divide a series; one regime where nothing changes for long, none for an empty series."""
-    known = np.flatnonzero(np.isfinite(values) & (values > 0))
-    if not len(known):
+    positive_indices = np.flatnonzero(np.isfinite(values) & (values > 0))
+    if not len(positive_indices):
         return []
-    series = np.asarray(values[known], float)
+    series = np.asarray(values[positive_indices], float)
     edges = np.linspace(0, len(series), min(len(series), BLOCKS) + 1).astype(int)
     blocks = np.array([np.median(series[a:b]) for a, b in pairwise(edges)])
-    cuts = _merged(series, [int(edges[cut]) for cut in _cuts(_without_spikes(np.log(blocks)))])
+    cut_indices = _drop_weak_cuts(
+        series, [int(edges[cut]) for cut in _cuts(_without_spikes(np.log(blocks)))]
+    )
     return [
-        Regime(int(known[a]), int(known[b - 1]), float(np.median(series[a:b])))
-        for a, b in pairwise(cuts)
+        Regime(
+            int(positive_indices[a]), int(positive_indices[b - 1]), float(np.median(series[a:b]))
+        )
+        for a, b in pairwise(cut_indices)
     ]
 
 
@@ -61,7 +65,7 @@ def _without_spikes(series: Floats) -> Floats:
 
 
 def _noise(series: Floats) -> float:
-    """Return the deviation from one place to the next, whatever the level."""
+    """Estimate the standard deviation from differences of neighbours, so that levels do not count."""
     if len(series) < 2:
         return 0.0
     return _TO_SIGMA * float(np.median(np.abs(np.diff(series)))) / 2**0.5
@@ -70,26 +74,30 @@ def _noise(series: Floats) -> float:
 def _cuts(series: Floats) -> list[int]:
     """Return the begins of the parts, and the end: the least squares with a price for each part."""
     count = len(series)
-    sums, squares = (np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2))
+    prefix_sums, prefix_squares = (
+        np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2)
+    )
     price = PENALTY * max(_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
     shortest = max(SHORTEST, count // OF_ALL)
-    best, previous = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
-    best[0] = 0.0
+    best_costs, best_begins = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
+    best_costs[0] = 0.0
     for end in range(1, count + 1):
         begins = np.arange(max(end - shortest + 1, 1))
         deviation = (
-            squares[end] - squares[begins] - (sums[end] - sums[begins]) ** 2 / (end - begins)
+            prefix_squares[end]
+            - prefix_squares[begins]
+            - (prefix_sums[end] - prefix_sums[begins]) ** 2 / (end - begins)
         )
-        total = best[begins] + deviation + price
-        previous[end] = int(total.argmin())
-        best[end] = total[previous[end]]
+        costs = best_costs[begins] + deviation + price
+        best_begins[end] = int(costs.argmin())
+        best_costs[end] = costs[best_begins[end]]
     cuts = [count]
     while cuts[-1]:
-        cuts.append(int(previous[cuts[-1]]))
+        cuts.append(int(best_begins[cuts[-1]]))
     return cuts[::-1]
 
 
-def _merged(series: Floats, cuts: list[int]) -> list[int]:
+def _drop_weak_cuts(series: Floats, cuts: list[int]) -> list[int]:
     """Remove the weakest cut until all are clear."""
     while len(cuts) > 2:
         places = range(1, len(cuts) - 1)

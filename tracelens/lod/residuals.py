@@ -31,7 +31,7 @@ class Residuals:
 
     Peers are the ranks of the same `stage`, [rank] (of pipelines; elsewhere all are of stage 0), as for
     the analyses. `peers_ns`, [stage, step], is their compute time: the lower median over those of a
-    step, or, where a stage is one rank, its own median over the steps.
+    step, or, of a stage with a single rank, that rank's median over the steps.
     """
 
     ranks: tuple[int, ...]
@@ -44,7 +44,7 @@ class Residuals:
     @cached_property
     def residual_ns(self) -> Floats:
         """Compute time less that of the peers, [rank, step]."""
-        return _beyond(self.compute_ns, self.peers_ns, self.stage)
+        return _subtract_peers(self.compute_ns, self.peers_ns, self.stage)
 
     @cached_property
     def total_ns(self) -> Floats:
@@ -72,7 +72,7 @@ def measure(
     times: Times, categories: Iterable[str] = OWN_CATEGORIES, stage: Ints | None = None
 ) -> Residuals:
     """Compare the ranks' time in `categories`, step by step; `stage` as in `Residuals`."""
-    return compare(times.spent(categories), times.ranks, times.steps, times.usual_ns, stage)
+    return compare(times.time_in(categories), times.ranks, times.steps, times.usual_ns, stage)
 
 
 def compare(
@@ -87,14 +87,14 @@ def compare(
     peers = np.zeros((int(stage.max(initial=0)) + 1, len(steps)))
     if compute.size:
         for one, row in enumerate(peers):
-            row[:] = _usual(compute[stage == one] if len(peers) > 1 else compute)
-    ceiling = _ceiling(compute, _beyond(compute, peers, stage), step_ns)
+            row[:] = _peer_medians(compute[stage == one] if len(peers) > 1 else compute)
+    ceiling = _ceiling(compute, _subtract_peers(compute, peers, stage), step_ns)
     return Residuals(ranks, steps, compute, peers, ceiling, stage)
 
 
-def measured(times: Times, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> Residuals:
-    """Return what `measure` did, by what was kept of it: nothing is sorted again."""
-    compute = times.spent(OWN_CATEGORIES)
+def restore(times: Times, peers_ns: Floats, ceiling_ns: float, stage: Ints) -> Residuals:
+    """Restore what `measure` returned from the stored peers' times, without sorting again."""
+    compute = times.time_in(OWN_CATEGORIES)
     return Residuals(times.ranks, times.steps, compute, peers_ns, ceiling_ns, stage)
 
 
@@ -161,13 +161,13 @@ def _busy(lanes: Lanes, lane: int, starts: Array) -> Floats:
     return np.bincount(step[within], duration[within], minlength=len(starts)).astype(float)
 
 
-def _usual(peers: Floats) -> Floats:
-    """Return what peers usually take, [step]; one alone has none but its own other steps."""
+def _peer_medians(peers: Floats) -> Floats:
+    """Return the peers' median time, [step]; of a single rank, that of its own other steps."""
     return np.asarray(_lower_median(peers, axis=0 if len(peers) > 1 else 1)[0])
 
 
-def _beyond(compute: Floats, peers: Floats, stage: Ints) -> Floats:
-    """Return compute time less that of the peers; of one stage without a copy as large as all of it."""
+def _subtract_peers(compute: Floats, peers: Floats, stage: Ints) -> Floats:
+    """Subtract the peers' time, [rank, step]; broadcast where all ranks are of one stage."""
     return np.asarray(compute - (peers[stage] if len(peers) > 1 else peers))
 
 

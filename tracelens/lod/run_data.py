@@ -25,7 +25,7 @@ from tracelens.caching import cached_property
 from tracelens.lod import lanes, pyramid, residuals, search
 from tracelens.lod.lanes import Lane
 from tracelens.lod.query import Scene
-from tracelens.lod.step_times import Times, parts
+from tracelens.lod.step_times import Times, split_evenly
 from tracelens.lod.viewport import Window
 from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
@@ -78,13 +78,13 @@ MOST_POINTS: Final = 120
 
 def tables_of(report: Report, max_rows: int = MOST_TABLE_ROWS) -> dict[str, pl.DataFrame]:
     """Return the first rows of a report's tables, without those of analyses that were not run."""
-    found = {}
+    tables = {}
     for name, path in KEPT_TABLES.items():
-        analysis, _, way = path.partition(".")
+        analysis, _, attribute_path = path.partition(".")
         if analysis in report.results:
-            table: pl.DataFrame = attrgetter(way)(report.results[analysis])
-            found[name] = table.head(max_rows)
-    return found
+            table: pl.DataFrame = attrgetter(attribute_path)(report.results[analysis])
+            tables[name] = table.head(max_rows)
+    return tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,23 +119,23 @@ class Run:
         return self.measured()
 
     @classmethod
-    def of(cls, trace: Trace, report: Report) -> Run:
+    def from_trace(cls, trace: Trace, report: Report) -> Run:
         """Make it from a trace and what was found in it; its scene has no pyramid yet."""
         run, parts = outlined(trace, report)
-        return replace(run, scene=replace(run.scene, lanes=lanes.joined(list(parts))))
+        return replace(run, scene=replace(run.scene, lanes=lanes.join_lanes(list(parts))))
 
 
 def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
     """Make a run whose lanes are empty, and an iterator over their parts, from top to bottom."""
     phases = cast("Phases", report.results["phases"])
-    times = Times.of(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
+    times = Times.from_partition(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
     stages = find_stages(trace)
     stage = stages.stage if stages else np.zeros(trace.workers.height, np.int64)
     rank_residuals = residuals.measure(times, stage=stage)
     windows = residuals.boundaries(trace.steps)
     loads = cast("Shards", report.results["shards"])
     workers = trace.workers.select("process", "rank").rows()
-    others = other_lanes(trace)
+    shard_and_stream_lanes = other_lanes(trace)
     run = Run(
         name=shown_name(trace.path.resolve().name) if trace.path else "run",
         report=report,
@@ -151,30 +151,34 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
         traffic=loads.traffic,
         tables=tables_of(report),
         scene=_scene(
-            trace, rank_residuals, windows, [Lane(p, "worker", r) for p, r in workers], others
+            trace,
+            rank_residuals,
+            windows,
+            [Lane(p, "worker", r) for p, r in workers],
+            shard_and_stream_lanes,
         ),
         moved=trace.moved,
         calls=search.calls_of(trace),
     )
-    whole = trace.choice.steps is None and trace.choice.time is None
-    ends = None if whole else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
-    return run, chain(lanes.each_worker(phases.pieces, workers, ends), others)
+    is_whole_run = trace.choice.steps is None and trace.choice.time is None
+    ends = None if is_whole_run else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
+    return run, chain(lanes.each_worker(phases.pieces, workers, ends), shard_and_stream_lanes)
 
 
 def _streams(trace: Trace) -> Lanes:
-    """Return rows of what ran on the workers' devices, a stream each; a process at a time is read."""
-    found, cache = [], BoundedCache()
+    """Return a lane for each stream of the workers' devices, reading one process at a time."""
+    lanes_of_processes, cache = [], BoundedCache()
     for process, rank in trace.workers.select("process", "rank").iter_rows():
         if trace.outlines is None or trace.outlines[process].on_device:
             threads = trace.threads.filter(pl.col("process") == process)
             names = dict(threads.select("thread", "name").iter_rows())
             columns = trace.source.columns(process, ON_STREAMS, cache)
-            found.append(lanes.from_streams(process, rank, columns, names))
-    return lanes.joined(found)
+            lanes_of_processes.append(lanes.from_streams(process, rank, columns, names))
+    return lanes.join_lanes(lanes_of_processes)
 
 
 def shard_spans(trace: Trace) -> pl.DataFrame:
-    """Return what parameter-server processes recorded."""
+    """Return the requests that parameter-server processes recorded."""
     of_servers = pl.col("role").cast(pl.String) == "ps"
     return trace.requests.filter(of_servers & (pl.col("kind").cast(pl.String) == "ps"))
 
@@ -184,26 +188,28 @@ def _scene(
     rank_residuals: Residuals,
     windows: pl.DataFrame,
     workers: list[Lane],
-    others: list[Lanes],
+    shard_and_stream_lanes: list[Lanes],
 ) -> Scene:
     """Stack a row a worker, then those of streams and shards; only their steps have items yet."""
-    more = [residuals.shard_lanes(part, windows) for part in others]
-    steps = lanes.joined([residuals.step_lanes(rank_residuals, trace.steps, workers), *more])
-    whole = _whole(trace)
-    usual = (windows["end_ns"] - windows["start_ns"]).median()
-    step_ns = max(1, int(cast("float", usual))) if windows.height else whole.width_ns
-    peaks = pyramid.peaks(steps, whole, step_ns)
-    return Scene(lanes.empty_lanes(steps.lanes), steps, whole, step_ns, peaks)
+    steps_of_others = [residuals.shard_lanes(part, windows) for part in shard_and_stream_lanes]
+    steps = lanes.join_lanes(
+        [residuals.step_lanes(rank_residuals, trace.steps, workers), *steps_of_others]
+    )
+    run_window = _whole(trace)
+    median_step_ns = (windows["end_ns"] - windows["start_ns"]).median()
+    step_ns = max(1, int(cast("float", median_step_ns))) if windows.height else run_window.width_ns
+    peaks = pyramid.peaks(steps, run_window, step_ns)
+    return Scene(lanes.empty_lanes(steps.lanes), steps, run_window, step_ns, peaks)
 
 
 def other_lanes(trace: Trace) -> list[Lanes]:
     """Return the rows of devices' streams and of parameter servers."""
     streams = _streams(trace)
-    found = [streams] if len(streams) else []
+    lanes_by_source = [streams] if len(streams) else []
     shards = trace.shards.select("process", _SHARD).rows()
     if shards:
-        found.append(lanes.from_shards(shard_spans(trace), shards))
-    return found
+        lanes_by_source.append(lanes.from_shards(shard_spans(trace), shards))
+    return lanes_by_source
 
 
 def _whole(trace: Trace) -> Window:
@@ -239,7 +245,7 @@ class Glance:
     pace_ns: tuple[int, ...]
 
     @classmethod
-    def of(cls, run: Run) -> Glance:
+    def from_run(cls, run: Run) -> Glance:
         """Summarize a run."""
         lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy()
         efficiency = run.report.efficiency
@@ -253,13 +259,15 @@ class Glance:
             faults=sum(finding.category == "fault" for finding in run.report.findings),
             verdict=run.report.verdict.headline,
             state=run.report.verdict.state,
-            pace_ns=tuple(int(lengths[part].max()) for part in parts(len(lengths), MOST_POINTS)),
+            pace_ns=tuple(
+                int(lengths[part].max()) for part in split_evenly(len(lengths), MOST_POINTS)
+            ),
         )
 
 
 def save_glance(run: Run, folder: Path) -> None:
-    """Write it beside the rest of an index."""
-    (folder / GLANCE_FILE).write_text(json.dumps(asdict(Glance.of(run))))
+    """Write the glance of a run into the folder of its index."""
+    (folder / GLANCE_FILE).write_text(json.dumps(asdict(Glance.from_run(run))))
 
 
 def load_glance(folder: Path) -> Glance:

@@ -41,12 +41,12 @@ FRAME_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.DataFrame:
     """Return a lane's pieces of one category (null: of any) in a window: start_ns, end_ns."""
-    part = lanes.between(lane, window.start_ns, window.end_ns)
+    items = lanes.items_between(lane, window.start_ns, window.end_ns)
     table = pl.DataFrame(
         {
-            "start_ns": np.maximum(lanes.starts[part], window.start_ns),
-            "end_ns": np.minimum(lanes.ends[part], window.end_ns),
-            "code": lanes.codes[part],
+            "start_ns": np.maximum(lanes.starts[items], window.start_ns),
+            "end_ns": np.minimum(lanes.ends[items], window.end_ns),
+            "code": lanes.codes[items],
         }
     )
     if category is not None:
@@ -54,74 +54,85 @@ def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.
     return table.select("start_ns", "end_ns")
 
 
-def spent(samples: pl.DataFrame, inside: pl.DataFrame) -> Mapping[Stack, float]:
-    """Return how much of some pieces' time each stack took, ns; empty if too little of it was seen."""
+def time_by_stack(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[Stack, float]:
+    """Divide the time of some pieces among the sampled stacks, ns; empty if too little was sampled."""
     from tracelens.accounting.sampled_code import by_stack  # noqa: PLC0415 - few runs have any
 
-    found = by_stack(samples, inside)
-    return {} if set(found) <= {()} else found
+    ns_by_stack = by_stack(samples, lane_pieces)
+    return {} if set(ns_by_stack) <= {()} else ns_by_stack
 
 
-def calls(mine: Mapping[Stack, float], peers: Sequence[Mapping[Stack, float]]) -> pl.DataFrame:
+def calls(
+    ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
+) -> pl.DataFrame:
     """Return the calls that took longest, callers before callees, in `CALL_COLUMNS`."""
     from tracelens.accounting.sampled_code import tree  # noqa: PLC0415 - few runs have any
 
-    if not mine:
+    if not ns_by_stack:
         return pl.DataFrame(schema=CALL_COLUMNS)
-    (own, *others) = tree([dict(mine), *(dict(peer) for peer in peers)])
-    chosen = sorted(own, key=lambda call: (-own[call], len(call)))[:MOST_CALLS]
-    number = {call: place for place, call in enumerate(chosen)}
+    (ns_by_call, *peer_ns_by_call) = tree(
+        [dict(ns_by_stack), *(dict(peer) for peer in ns_by_stack_of_peers)]
+    )
+    longest_calls = sorted(ns_by_call, key=lambda call: (-ns_by_call[call], len(call)))[:MOST_CALLS]
+    number_of_call = {call: call_number for call_number, call in enumerate(longest_calls)}
     rows = [
         (
-            place,
-            number[call[:-1]] if call else None,
+            call_number,
+            number_of_call[call[:-1]] if call else None,
             call[-1] if call else "",
-            own[call],
-            _median([other.get(call, 0.0) for other in others]),
+            ns_by_call[call],
+            _median([other.get(call, 0.0) for other in peer_ns_by_call]),
         )
-        for call, place in number.items()
+        for call, call_number in number_of_call.items()
     ]
     return pl.DataFrame(rows, schema=CALL_COLUMNS, orient="row")
 
 
-def frames(mine: Mapping[Stack, float], peers: Sequence[Mapping[Stack, float]]) -> pl.DataFrame:
+def frames(
+    ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
+) -> pl.DataFrame:
     """Return the frames, those that were innermost longest beyond the median peer first."""
-    own = _innermost(mine)
-    others = [_innermost(peer) for peer in peers]
-    below = _below(mine)
+    self_ns = _self_ns_by_frame(ns_by_stack)
+    peer_self_ns = [_self_ns_by_frame(peer) for peer in ns_by_stack_of_peers]
+    ns_by_frame = _total_ns_by_frame(ns_by_stack)
     rows = [
-        (frame, own.get(frame, 0.0), ns, _median([other.get(frame, 0.0) for other in others]))
-        for frame, ns in below.items()
+        (
+            frame,
+            self_ns.get(frame, 0.0),
+            ns,
+            _median([other.get(frame, 0.0) for other in peer_self_ns]),
+        )
+        for frame, ns in ns_by_frame.items()
     ]
     table = pl.DataFrame(rows, schema=FRAME_COLUMNS, orient="row")
-    beyond = pl.col("self_ns") - pl.col("peers_self_ns").fill_null(0)
-    return table.sort(beyond, "frame", descending=[True, False]).head(MOST_FRAMES)
+    residual_ns = pl.col("self_ns") - pl.col("peers_self_ns").fill_null(0)
+    return table.sort(residual_ns, "frame", descending=[True, False]).head(MOST_FRAMES)
 
 
-def when(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
-    """Return what share of each of some equal parts of a window a frame was on the stack."""
-    seen = samples.filter(pl.col("frames").list.contains(frame))
+def share_over_time(samples: pl.DataFrame, frame: str, window: Window, bins: int) -> Array:
+    """Return the share of time that a frame was on the stack, in each of `bins` parts of a window."""
+    matching_samples = samples.filter(pl.col("frames").list.contains(frame))
     edges = np.linspace(window.start_ns, window.end_ns, bins + 1)
-    begins, ends = seen["start_ns"].to_numpy(), seen["end_ns"].to_numpy()
-    passed = np.array([np.clip(edge - begins, 0, ends - begins).sum() for edge in edges])
-    return np.asarray(np.diff(passed) / np.diff(edges))
+    begins, ends = matching_samples["start_ns"].to_numpy(), matching_samples["end_ns"].to_numpy()
+    ns_until_edge = np.array([np.clip(edge - begins, 0, ends - begins).sum() for edge in edges])
+    return np.asarray(np.diff(ns_until_edge) / np.diff(edges))
 
 
-def _innermost(stacks: Mapping[Stack, float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for stack, ns in stacks.items():
+def _self_ns_by_frame(ns_by_stack: Mapping[Stack, float]) -> dict[str, float]:
+    ns_by_frame: dict[str, float] = {}
+    for stack, ns in ns_by_stack.items():
         if stack:
-            found[stack[-1]] = found.get(stack[-1], 0.0) + ns
-    return found
+            ns_by_frame[stack[-1]] = ns_by_frame.get(stack[-1], 0.0) + ns
+    return ns_by_frame
 
 
-def _below(stacks: Mapping[Stack, float]) -> dict[str, float]:
+def _total_ns_by_frame(ns_by_stack: Mapping[Stack, float]) -> dict[str, float]:
     """Return each frame's time including its callees; recursion counts once."""
-    found: dict[str, float] = {}
-    for stack, ns in stacks.items():
+    ns_by_frame: dict[str, float] = {}
+    for stack, ns in ns_by_stack.items():
         for frame in set(stack):
-            found[frame] = found.get(frame, 0.0) + ns
-    return found
+            ns_by_frame[frame] = ns_by_frame.get(frame, 0.0) + ns
+    return ns_by_frame
 
 
 def _median(values: list[float]) -> float | None:

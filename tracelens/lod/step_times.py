@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tracelens.arrays import Array, Flags, Floats, Ints
-    from tracelens.lod.packed import Rows
+    from tracelens.lod.step_matrices import StepMatrix
 
 
 EVERY: Final = slice(None)
@@ -40,7 +40,7 @@ class Sums(NamedTuple):
     there: Ints
 
     @classmethod
-    def of(cls, ns: Block | Sequence[Rows], there: Flags | Rows) -> Sums:
+    def from_matrices(cls, ns: Block | Sequence[StepMatrix], there: Flags | StepMatrix) -> Sums:
         """Add up what `Times` hold."""
         rank_counts = there[EVERY].sum(axis=1)
         sums = np.zeros((len(ns), len(rank_counts)))
@@ -60,43 +60,51 @@ class Times:
     ranks: tuple[int, ...]
     steps: tuple[int, ...]
     categories: tuple[str, ...]
-    ns: Block | Sequence[Rows]
-    there: Flags | Rows
+    ns: Block | Sequence[StepMatrix]
+    there: Flags | StepMatrix
     usual_ns: float
     known: Sums | None = None
 
     @classmethod
-    def of(cls, spent: Array, windows: pl.DataFrame, ranks: Iterable[int]) -> Times:
+    def from_partition(
+        cls, time_by_category: Array, windows: pl.DataFrame, ranks: Iterable[int]
+    ) -> Times:
         """Build them from `Phases.spent` and the step windows of its rows, with their rank and step.
 
         Time outside of steps is left out.
         """
         rows = tuple(ranks)
         step, rank = windows["step"].to_numpy(), windows["rank"].to_numpy()
-        spending = np.zeros(len(step), np.bool_)
-        for category in spent.T:
-            spending |= category != 0
-        inside = np.flatnonzero(spending & (step >= 0) & np.isin(rank, rows))
-        steps, column = np.unique(step[inside], return_inverse=True)
-        row = np.argsort(rows)[np.searchsorted(np.sort(rows), rank[inside])]
-        present = [code for code, category in enumerate(spent.T) if category[inside].any()]
-        kind = np.min_scalar_type(max((int(spent.T[code].max()) for code in present), default=0))
-        there = np.zeros((len(steps), len(rows)), np.bool_)
-        there[column, row] = True
-        ns = np.zeros((len(present), *there.shape), max(kind, np.dtype(np.uint32)))
-        for cells, code in zip(ns, present, strict=True):
-            mine = spent.T[code][inside]
-            some = np.flatnonzero(mine)
-            cells[column[some], row[some]] = mine[some]
-        lengths = ns.sum(axis=0)[there]
-        usual = float(np.median(lengths)) if len(lengths) else 0.0
-        categories = tuple(CATEGORIES[code] for code in present)
-        return cls(rows, tuple(steps.tolist()), categories, ns, there, usual)
+        has_time = np.zeros(len(step), np.bool_)
+        for category in time_by_category.T:
+            has_time |= category != 0
+        rows_in_steps = np.flatnonzero(has_time & (step >= 0) & np.isin(rank, rows))
+        steps, column = np.unique(step[rows_in_steps], return_inverse=True)
+        row = np.argsort(rows)[np.searchsorted(np.sort(rows), rank[rows_in_steps])]
+        present_codes = [
+            code
+            for code, category in enumerate(time_by_category.T)
+            if category[rows_in_steps].any()
+        ]
+        kind = np.min_scalar_type(
+            max((int(time_by_category.T[code].max()) for code in present_codes), default=0)
+        )
+        was_present = np.zeros((len(steps), len(rows)), np.bool_)
+        was_present[column, row] = True
+        ns = np.zeros((len(present_codes), *was_present.shape), max(kind, np.dtype(np.uint32)))
+        for category_cells, code in zip(ns, present_codes, strict=True):
+            category_ns = time_by_category.T[code][rows_in_steps]
+            nonzero = np.flatnonzero(category_ns)
+            category_cells[column[nonzero], row[nonzero]] = category_ns[nonzero]
+        lengths = ns.sum(axis=0)[was_present]
+        median_step_ns = float(np.median(lengths)) if len(lengths) else 0.0
+        categories = tuple(CATEGORIES[code] for code in present_codes)
+        return cls(rows, tuple(steps.tolist()), categories, ns, was_present, median_step_ns)
 
-    def spent(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
+    def time_in(self, categories: Iterable[str], columns: slice = EVERY) -> Floats:
         """Sum up some categories, [rank, step] in ns; NaN where a rank was not there.
 
-        `columns` are places in `steps`: of a long run with many ranks, not all fit into memory at once.
+        `columns` are indices into `steps`: a long run with many ranks does not fit into memory.
         """
         sums = np.where(self.there[columns], 0.0, np.nan)
         wanted = set(categories)
@@ -108,7 +116,7 @@ class Times:
     @cached_property
     def sums(self) -> Sums:
         """The sums over the ranks."""
-        return self.known or Sums.of(self.ns, self.there)
+        return self.known or Sums.from_matrices(self.ns, self.there)
 
     @property
     def mean(self) -> Floats:
@@ -116,34 +124,38 @@ class Times:
         return np.asarray(self.sums.ns / np.maximum(self.sums.there, 1))
 
     def in_step(self, category: str, step: int) -> dict[int, int]:
-        """Return every rank's time in one category of one step; none where there is no such step."""
+        """Return the time in one category of one step by rank, ns; empty where no such step exists."""
         return self._in_step(step, [category] if category in self.categories else [])
 
     def lengths_in(self, step: int) -> dict[int, int]:
-        """Return how long one step took each rank, in ns; none where there is no such step."""
+        """Return the length of one step by rank, ns; empty where no such step exists."""
         return self._in_step(step, self.categories)
 
     def _in_step(self, step: int, categories: Iterable[str]) -> dict[int, int]:
-        column = int(np.searchsorted(self.steps, step))
-        if column == len(self.steps) or self.steps[column] != step:
+        step_index = int(np.searchsorted(self.steps, step))
+        if step_index == len(self.steps) or self.steps[step_index] != step:
             return {}
-        at = slice(column, column + 1)
-        spent = np.zeros(len(self.ranks), np.int64)
+        step_slice = slice(step_index, step_index + 1)
+        spent_ns = np.zeros(len(self.ranks), np.int64)
         for category in categories:
-            spent += self.ns[self.categories.index(category)][at][0].astype(np.int64)
-        there = self.there[at][0]
-        return {rank: int(ns) for rank, ns, t in zip(self.ranks, spent, there, strict=True) if t}
+            spent_ns += self.ns[self.categories.index(category)][step_slice][0].astype(np.int64)
+        was_present = self.there[step_slice][0]
+        return {
+            rank: int(ns)
+            for rank, ns, t in zip(self.ranks, spent_ns, was_present, strict=True)
+            if t
+        }
 
     def shares(self) -> Floats:
-        """Return what share of all ranks' time each category took, [category, step]."""
+        """Return each category's share of all ranks' time, [category, step]."""
         sums = self.sums.ns
         return np.asarray(sums / np.maximum(sums.sum(axis=0), 1.0))
 
 
-def parts(count: int, most: int) -> list[slice]:
-    """Cut so many places into at most `most` neighbourhoods of about the same size."""
-    edges = np.linspace(0, count, min(count, most) + 1).astype(int).tolist()
-    return [slice(a, b) for a, b in pairwise(edges)]
+def split_evenly(length: int, max_parts: int) -> list[slice]:
+    """Split `length` indices into at most `max_parts` slices of about equal length."""
+    bounds = np.linspace(0, length, min(length, max_parts) + 1).astype(int).tolist()
+    return [slice(a, b) for a, b in pairwise(bounds)]
 
 
 def chunks(times: Times, max_numbers: int = AT_ONCE) -> Iterator[slice]:
@@ -163,24 +175,27 @@ class StepGrid:
     columns: list[slice]
 
     @classmethod
-    def of(
+    def from_times(
         cls, times: Times, categories: Iterable[str], most_rows: int, most_columns: int
     ) -> StepGrid:
         """Divide the block."""
-        rows, columns = parts(len(times.ranks), most_rows), parts(len(times.steps), most_columns)
+        rows, columns = (
+            split_evenly(len(times.ranks), most_rows),
+            split_evenly(len(times.steps), most_columns),
+        )
         return cls(times, tuple(categories), rows, columns)
 
     @cached_property
     def cells_ns(self) -> Floats:
         """The longest time of each cell, [row, column]; NaN where no rank took part."""
-        begins = [part.start for part in self.rows]
-        found = [
+        first_ranks = [steps.start for steps in self.rows]
+        longest_by_column = [
             np.fmax.reduceat(
-                np.fmax.reduce(self.times.spent(self.categories, part), axis=1), begins
+                np.fmax.reduce(self.times.time_in(self.categories, steps), axis=1), first_ranks
             )
-            for part in self.columns
+            for steps in self.columns
         ]
-        return np.array(found, float).T.reshape(len(self.rows), len(self.columns))
+        return np.array(longest_by_column, float).T.reshape(len(self.rows), len(self.columns))
 
     def shown_at(self, first_rank: int, first_step: int) -> tuple[int, int]:
         """Return the rank and step that a cell shows, by the first rank and the first step of it."""
@@ -191,7 +206,7 @@ class StepGrid:
     def longest(self, row: int, column: int) -> tuple[int, int]:
         """Return the rank and the step that a cell shows."""
         ranks, steps = self.rows[row], self.columns[column]
-        block = np.nan_to_num(self.times.spent(self.categories, steps)[ranks], nan=-1)
+        block = np.nan_to_num(self.times.time_in(self.categories, steps)[ranks], nan=-1)
         rank, step = np.unravel_index(int(block.argmax()), block.shape)
         return self.times.ranks[ranks.start + int(rank)], self.times.steps[steps.start + int(step)]
 
@@ -212,20 +227,24 @@ class StepTimes:
     every: int
 
     @classmethod
-    def of(cls, times: Times, categories: Sequence[str]) -> StepTimes:
+    def from_times(cls, times: Times, categories: Sequence[str]) -> StepTimes:
         """Measure all steps in which any rank took part."""
-        usual, longest, rows = [np.zeros(0)], [np.zeros(0)], [np.zeros(0, np.int64)]
-        for part in chunks(times):
-            spent = times.spent(categories, part)
-            usual.append(_median(spent))
+        median_parts, longest_parts, longest_rank_rows = (
+            [np.zeros(0)],
+            [np.zeros(0)],
+            [np.zeros(0, np.int64)],
+        )
+        for steps in chunks(times):
+            spent = times.time_in(categories, steps)
+            median_parts.append(_median(spent))
             filled = np.nan_to_num(spent, nan=-1)
-            longest.append(filled.max(axis=0))
-            rows.append(filled.argmax(axis=0))
-        every = max(-(-len(times.steps) * len(times.ranks) // SAMPLED), 1)
-        ranks = tuple(times.ranks[row] for row in np.concatenate(rows).tolist())
-        sample = times.spent(categories, slice(None, None, every))
-        found = np.concatenate(usual), np.concatenate(longest)
-        return cls(times.steps, *found, ranks, times.ranks, sample, every)
+            longest_parts.append(filled.max(axis=0))
+            longest_rank_rows.append(filled.argmax(axis=0))
+        sample_stride = max(-(-len(times.steps) * len(times.ranks) // SAMPLED), 1)
+        ranks = tuple(times.ranks[row] for row in np.concatenate(longest_rank_rows).tolist())
+        sample = times.time_in(categories, slice(None, None, sample_stride))
+        medians_and_maxima = np.concatenate(median_parts), np.concatenate(longest_parts)
+        return cls(times.steps, *medians_and_maxima, ranks, times.ranks, sample, sample_stride)
 
 
 def _median(spent: Floats) -> Floats:

@@ -37,19 +37,21 @@ _COLOURS: Final = STRONG | PALE
 
 def render(trace: Trace, max_events: int = MOST_EVENTS) -> str:
     """Return the picture, its rows named, with a legend and the time that it is about."""
-    head = f"<p><b>{escape(repr(trace)[len('Trace(') : -1])}</b></p>"
+    heading = f"<p><b>{escape(repr(trace)[len('Trace(') : -1])}</b></p>"
     if trace.steps.is_empty():
-        return _part([head, "<p>No step is known, so there is no timeline.</p>"])
+        return _section([heading, "<p>No step is known, so there is no timeline.</p>"])
     if int(trace.processes["events"].sum()) > max_events:
-        return _part(
-            [head, "<p>Too many events for a picture here: tracelens serve shows them.</p>"]
+        return _section(
+            [heading, "<p>Too many events for a picture here: tracelens serve shows them.</p>"]
         )
-    whole = Window(_moment(trace, "start_ns"), _moment(trace, "end_ns"))
+    run_window = Window(_moment(trace, "start_ns"), _moment(trace, "end_ns"))
     lanes = _lanes(trace)
-    layout = plan(lanes)
-    painted = _painted(lanes, whole, layout)
-    png = raster.encode_png(painted, shades(_COLOURS, _SURFACE), small=True)
-    return _part([head, _picture(png, lanes, layout), _axis(whole), _legend(painted)])
+    plan_of_rows = plan(lanes)
+    palette_indices = _painted(lanes, run_window, plan_of_rows)
+    png = raster.encode_png(palette_indices, shades(_COLOURS, _SURFACE), small=True)
+    return _section(
+        [heading, _picture(png, lanes, plan_of_rows), _axis(run_window), _legend(palette_indices)]
+    )
 
 
 def _moment(trace: Trace, column: str) -> int:
@@ -60,11 +62,11 @@ def _moment(trace: Trace, column: str) -> int:
 
 def _lanes(trace: Trace) -> Lanes:
     workers = trace.workers.select("process", "rank").rows()
-    parts = phases.run(trace)
-    whole = trace.choice.steps is None and trace.choice.time is None
-    ends = None if whole else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
-    return rows.joined(
-        [*rows.each_worker(parts.pieces, workers, ends), *run_data.other_lanes(trace)]
+    partition = phases.run(trace)
+    is_whole_run = trace.choice.steps is None and trace.choice.time is None
+    ends = None if is_whole_run else trace.steps.sort("process", "start_ns")["end_ns"].to_numpy()
+    return rows.join_lanes(
+        [*rows.each_worker(partition.pieces, workers, ends), *run_data.other_lanes(trace)]
     )
 
 
@@ -121,6 +123,6 @@ def _legend(painted: Bytes) -> str:
     return f'<div style="margin-left:90px;font-size:11px">{items}</div>'
 
 
-def _part(parts: list[str]) -> str:
+def _section(parts: list[str]) -> str:
     style = "color:#1f2328;background:#fff;font:13px/1.4 system-ui,sans-serif;padding:8px"
     return f'<div style="{style};overflow-x:auto">{"".join(parts)}</div>'

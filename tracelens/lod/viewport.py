@@ -1,8 +1,8 @@
 """What a timeline has room for: windows of time, the pixel grid they snap to, rows for lanes.
 
 Rows go from top to bottom: pinned ranks, all workers, devices' streams, shards. Below the row of an
-opened process there is room for its tracks. Workers may be gathered into groups, each of which has one
-row; below that of an opened group are the rows of its workers.
+opened process there is room for its tracks. Workers may be gathered into groups with a row each; below
+the row of an opened group are those of its workers.
 """
 
 from __future__ import annotations
@@ -83,14 +83,9 @@ class Grid:
         """Return the borders of the columns, one more than there are columns."""
         return self.start_ns + self.step_ns * np.arange(self.columns + 1, dtype=np.int64)
 
-    @property
-    def centres(self) -> Ints:
-        """Return the middle of each column."""
-        return self.edges[:-1] + self.step_ns // 2
-
 
 def snap(window: Window, whole: Window, columns: int) -> Grid:
-    """Cover a window, and `OVERSCAN` on each side, with columns of which `columns` span the window.
+    """Cover a window with `columns` columns, and `OVERSCAN` of it on each side with more.
 
     Columns start at multiples of their width: a span keeps its pixels while one pans, so that
     nothing shimmers. The grid ends where the run ends.
@@ -143,7 +138,7 @@ class Plan:
     top: int = 0
     slots: Mapping[int, int] = field(default_factory=dict)
 
-    def at(self, y: float) -> Band | None:
+    def band_at(self, y: float) -> Band | None:
         """Return the band at a height; None between bands."""
         found = (band for band in self.bands if band.top <= y < band.top + band.height)
         return next(found, None)
@@ -175,23 +170,23 @@ def plan(
         row_px: The height of a row that is asked for; null = as there is room.
     """
     workers = [i for i, lane in enumerate(lanes.lanes) if lane.role == "worker"]
-    shown = {
+    opened_processes = {
         lanes.lanes[lane].process for lane in opened or ()
     }  # with the streams among their tracks
     streams = [
         i
         for i, lane in enumerate(lanes.lanes)
-        if lane.role == "device" and lane.process not in shown
+        if lane.role == "device" and lane.process not in opened_processes
     ]
     shards = [i for i, lane in enumerate(lanes.lanes) if lane.role == "ps"]
     stack = _Stack(opened or {}, row_px)
     stack.add("pinned", list(pinned)[:MAX_PINNED], PINNED_PX * MAX_PINNED)
-    beside = sum((opened or {}).values()) + stack.top
-    left = max(WORKERS_PX, room - beside)
+    other_px = sum((opened or {}).values()) + stack.top
+    worker_room_px = max(WORKERS_PX, room - other_px)
     if groups:
-        stack.gather(groups, left)
+        stack.gather(groups, worker_room_px)
     else:
-        stack.add("workers", list(order or workers), left)
+        stack.add("workers", list(order or workers), worker_room_px)
     stack.add("streams", streams, STREAMS_PX)
     stack.add("shards", shards, SHARDS_PX)
     return Plan(tuple(stack.bands), max(stack.top, 1), slots=stack.slots)
@@ -201,12 +196,12 @@ def tracks(lanes: Lanes, top: int = 0, row_px: int | None = None) -> Plan:
     """Assign a band to each lane of an opened process, from `top` on."""
     pitch = row_px or (LOW_TRACK_PX if len(lanes) > MANY_TRACKS else TRACK_PX)
     bands: list[Band] = []
-    at = top + BESIDE_GROUP_PX
+    next_top = top + BESIDE_GROUP_PX
     for index, lane in enumerate(lanes.lanes):
-        at += BETWEEN_TRACKS_PX if bands and not lane.level else 0
-        bands.append(Band("tracks", at, max(1, pitch - 1), (index,)))
-        at += pitch
-    return Plan(tuple(bands), at + BESIDE_GROUP_PX, top)
+        next_top += BETWEEN_TRACKS_PX if bands and not lane.level else 0
+        bands.append(Band("tracks", next_top, max(1, pitch - 1), (index,)))
+        next_top += pitch
+    return Plan(tuple(bands), next_top + BESIDE_GROUP_PX, top)
 
 
 class _Stack:
@@ -225,34 +220,34 @@ class _Stack:
             return
         self._begin()
         tallest = PINNED_PX if section == "pinned" else TALLEST_PX
-        pitch, most = self._pitch(len(lanes), room, tallest)
-        self._rows(section, lanes, pitch, most)
+        pitch, max_rows = self._pitch(len(lanes), room, tallest)
+        self._rows(section, lanes, pitch, max_rows)
 
     def gather(self, groups: Sequence[RowGroup], room: int) -> None:
         """Append a band for each group, and below that of an opened one those of its workers."""
         self._begin()
         count = sum(1 + len(group.lanes) * group.opened for group in groups)
-        pitch, most = self._pitch(count, room, TALLEST_PX)
+        pitch, max_rows = self._pitch(count, room, TALLEST_PX)
         for group in groups:
             section: Section = "groups" if group.opened else "workers"
-            mine = max(pitch, TRACK_PX) if group.opened else pitch
-            self._append(section, group.lanes, mine, group)
+            group_pitch = max(pitch, TRACK_PX) if group.opened else pitch
+            self._append(section, group.lanes, group_pitch, group)
             if group.opened:
-                self._rows("workers", list(group.lanes), pitch, most)
+                self._rows("workers", list(group.lanes), pitch, max_rows)
 
     def _begin(self) -> None:
         self.top += BETWEEN_SECTIONS_PX if self.bands else 0
 
     def _pitch(self, count: int, room: int, tallest: int) -> tuple[int, int]:
-        """Return how high so many rows are, and how many rows there is room for."""
+        """Return the height of each of `count` rows, pixels, and the most rows that fit."""
         if self._row_px:
             return self._row_px, max(room, TALLEST_PLAN_PX) // self._row_px
         pitch = max(1, min(tallest, room // count))
         return pitch, max(1, room // pitch)
 
-    def _rows(self, section: Section, lanes: list[int], pitch: int, most: int) -> None:
-        for part in np.array_split(np.array(lanes), min(len(lanes), most)):
-            for band in self._parted(part.tolist()):
+    def _rows(self, section: Section, lanes: list[int], pitch: int, max_rows: int) -> None:
+        for lanes_of_row in np.array_split(np.array(lanes), min(len(lanes), max_rows)):
+            for band in self._parted(lanes_of_row.tolist()):
                 self._band(section, band, pitch)
 
     def _parted(self, group: list[int]) -> Iterator[tuple[int, ...]]:
@@ -285,6 +280,6 @@ class _Stack:
         self.top += pitch
 
 
-def worst(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
+def most_severe_lanes(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
     """Choose the lane that represents each group: the one with the greatest severity."""
     return [max(group, key=lambda lane: int(severity[lane])) for group in groups]

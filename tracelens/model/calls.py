@@ -117,15 +117,15 @@ class CallGrid(CallFacts):
         return len(self.seq)
 
     def varies(self, name: str, missing: int) -> Flags:
-        """Return in which calls ranks give different values of a fact, [call]; `missing` is none."""
+        """Return True for each call whose ranks differ in a fact, [call]; `missing` does not count."""
         cells: Array = getattr(self, name)
         if is_uniform(cells):
             return np.zeros(self.height, np.bool_)
         is_given = self.there & (cells != missing)
         high, low = np.iinfo(cells.dtype).max, np.iinfo(cells.dtype).min
-        most = np.where(is_given, cells, low).max(axis=1)
-        least = np.where(is_given, cells, high).min(axis=1)
-        return np.asarray(is_given.any(axis=1) & (most != least))
+        highest = np.where(is_given, cells, low).max(axis=1)
+        lowest = np.where(is_given, cells, high).min(axis=1)
+        return np.asarray(is_given.any(axis=1) & (highest != lowest))
 
     @property
     def follows_mismatch(self) -> Flags:
@@ -134,14 +134,14 @@ class CallGrid(CallFacts):
 
     @cached_property
     def there(self) -> Flags:
-        """Return who made which call, [call, process]."""
+        """Return True where a process made a call, [call, process]."""
         if self.whole:
             return np.broadcast_to(np.True_, self.start_ns.shape)
         return np.asarray(self.start_ns != NEVER)
 
     @property
     def completed(self) -> Flags:
-        """Return who made which call and left it when it was over, [call, process].
+        """Return True where a process made a call and completed it, [call, process].
 
         Time in a call that was still open, or that ended with an error, says nothing of transfers.
         """
@@ -150,16 +150,16 @@ class CallGrid(CallFacts):
 
     @cached_property
     def arrived(self) -> Int32s:
-        """Return how many ranks made each call, [call]."""
+        """Return the number of ranks that made each call, [call]."""
         return np.asarray(self.there.sum(axis=1, dtype=np.int32))
 
     @cached_property
     def alone_ns(self) -> Ints:
-        """Return how long the last arrival was after the one before, [call]; 0 without one."""
-        found = np.zeros(self.height, np.int64)
+        """Return the time between the last two arrivals, ns, [call]; 0 for a single rank."""
+        gaps_ns = np.zeros(self.height, np.int64)
         for rows, some in self.blocks():
-            found[rows] = alone_ns(some.start_ns)
-        return found
+            gaps_ns[rows] = alone_ns(some.start_ns)
+        return gaps_ns
 
     @cached_property
     def closed(self) -> bool:
@@ -168,7 +168,7 @@ class CallGrid(CallFacts):
 
     @cached_property
     def is_full(self) -> Flags:
-        """Return which calls no rank leaves before the last one arrived, [call]."""
+        """Return True for each call that no rank leaves before the last arrival, [call]."""
         return np.asarray(np.isin(self.first("op"), FULL))
 
     def first(self, name: str) -> Array:
@@ -182,15 +182,17 @@ class CallGrid(CallFacts):
         """Return some calls, by their places; no copy of those that follow each other."""
         rows = calls if isinstance(calls, slice) else stretch(calls)
         shape = (len(self.seq[rows]), len(self.processes))
-        of_call: dict[str, Any] = {name: getattr(self, name)[rows] for name in ("seq", *_OF_CALL)}
-        times: dict[str, Any] = {
+        call_facts: dict[str, Any] = {
+            name: getattr(self, name)[rows] for name in ("seq", *_OF_CALL)
+        }
+        time_columns: dict[str, Any] = {
             name: taken(getattr(self, name), rows) for name in ("start_ns", "end_ns")
         }
-        facts: dict[str, Any] = {
+        cell_facts: dict[str, Any] = {
             name: np.broadcast_to(taken(distinct(getattr(self, name)), rows), shape)
             for name in _OF_CELL
         }
-        return replace(self, **of_call, **times, **facts)
+        return replace(self, **call_facts, **time_columns, **cell_facts)
 
     def blocks(self) -> Iterator[tuple[slice, CallGrid]]:
         """Yield all calls, some at a time, and their places: what is made of them stays small."""
@@ -207,19 +209,19 @@ class CallGrid(CallFacts):
         if self.whole or not self.height:
             return self
         columns = np.flatnonzero(self.there[0])
-        same = np.flatnonzero((self.there == self.there[0]).all(axis=1))
-        some = self.taken(same)
+        call_rows = np.flatnonzero((self.there == self.there[0]).all(axis=1))
+        same_calls = self.taken(call_rows)
         cells = ("start_ns", "end_ns", *_OF_CELL)
         return replace(
-            some,
-            processes=some.processes[columns],
-            ranks=some.ranks[columns],
+            same_calls,
+            processes=same_calls.processes[columns],
+            ranks=same_calls.ranks[columns],
             whole=True,
-            **{name: getattr(some, name)[:, columns] for name in cells},
+            **{name: getattr(same_calls, name)[:, columns] for name in cells},
         )
 
     def wait_ns(self) -> Ints:
-        """Return how long each rank was in each call before it could proceed, [call, process].
+        """Return the wait of each rank in each call, ns, [call, process].
 
         That is until the last arrival, or as the operation's root requires, and no longer than the
         call. Undefined where `last_ns` is not known.
@@ -235,14 +237,14 @@ class CallGrid(CallFacts):
         """Return the same of one process, [call]."""
         return np.asarray(self._waits(slice(column, column + 1), self.last_ns[:, None])[:, 0])
 
-    def _waits(self, columns: slice, last: Ints) -> Ints:
+    def _waits(self, columns: slice, last_ns: Ints) -> Ints:
         start, end = self.start_ns[:, columns], self.end_ns[:, columns]
-        until: Ints = np.maximum(last, NEVER // 2) - np.maximum(start, NEVER // 2)
+        waits_ns: Ints = np.maximum(last_ns, NEVER // 2) - np.maximum(start, NEVER // 2)
         if len(self._rooted):
-            until[self._rooted] = self._awaited(columns) - start[self._rooted]
-        np.maximum(until, 0, out=until)
-        np.minimum(until, end - start, out=until)
-        return until
+            waits_ns[self._rooted] = self._awaited(columns) - start[self._rooted]
+        np.maximum(waits_ns, 0, out=waits_ns)
+        np.minimum(waits_ns, end - start, out=waits_ns)
+        return waits_ns
 
     @cached_property
     def _rooted(self) -> Indices:
@@ -257,31 +259,31 @@ class CallGrid(CallFacts):
         return np.asarray(arrived.min(axis=1, keepdims=True))
 
     def _roots(self, columns: slice) -> Flags:
-        """Return which of some ranks is the root of each of these calls."""
-        peer, there = self.peer[:, columns][self._rooted], self.there[:, columns][self._rooted]
-        return np.asarray((peer == self.ranks[columns]) & there)
+        """Return True where a rank is the root of a rooted call, [rooted call, process]."""
+        peer, made_call = self.peer[:, columns][self._rooted], self.there[:, columns][self._rooted]
+        return np.asarray((peer == self.ranks[columns]) & made_call)
 
     def _awaited(self, columns: slice) -> Ints:
         """Return when some ranks could proceed in calls with a root."""
-        rows, at = self._rooted, self._root_arrived
+        rows, root_ns = self._rooted, self._root_arrived
         start, op = self.start_ns[:, columns][rows], self.op[:, columns][rows]
-        is_root, known = self._roots(columns), at < FOREVER
-        last = self.last_ns[rows, None]
+        is_root, is_root_known = self._roots(columns), root_ns < FOREVER
+        last_ns = self.last_ns[rows, None]
         return np.where(
-            np.isin(op, FROM_ROOT) & known,
-            np.where(is_root, start, at),
-            np.where(np.isin(op, TO_ROOT) & known & ~is_root, start, last),
+            np.isin(op, FROM_ROOT) & is_root_known,
+            np.where(is_root, start, root_ns),
+            np.where(np.isin(op, TO_ROOT) & is_root_known & ~is_root, start, last_ns),
         )
 
     def times(self) -> pl.DataFrame:
-        """Return who was when in which call, in columns of `TIME_COLUMNS`, by call and rank."""
+        """Return a row for each call and rank that made it, in `TIME_COLUMNS`, by call and rank."""
         order = np.argsort(self.ranks, kind="stable")
         by_rank = slice(None) if np.all(np.diff(order) == 1) else order
         shape = self.start_ns.shape
-        chosen = slice(None) if self.whole else np.flatnonzero(self.there[:, by_rank])
+        cells_of_callers = slice(None) if self.whole else np.flatnonzero(self.there[:, by_rank])
 
         def cells(values: Array) -> Array:
-            return np.broadcast_to(values, shape)[:, by_rank].reshape(-1)[chosen]
+            return np.broadcast_to(values, shape)[:, by_rank].reshape(-1)[cells_of_callers]
 
         end = cells(self.end_ns)
         columns: dict[str, Any] = {
@@ -299,18 +301,18 @@ class CallGrid(CallFacts):
     def frame(self) -> pl.DataFrame:
         """Return a row for each call and rank that made it, in `ARRIVAL_COLUMNS`, by call."""
         order = np.argsort(self.processes, kind="stable")
-        flat = self.there[:, order].ravel()
-        chosen = slice(None) if self.whole else np.flatnonzero(flat)
+        made_call = self.there[:, order].ravel()
+        cells_of_callers = slice(None) if self.whole else np.flatnonzero(made_call)
         shape = self.start_ns.shape
 
         def cells(values: Array) -> Array:
-            return np.broadcast_to(values, shape)[:, order].ravel()[chosen]
+            return np.broadcast_to(values, shape)[:, order].ravel()[cells_of_callers]
 
         def calls(values: Array) -> Array:
             return cells(values[:, None])
 
-        known = calls(self.last_ns != NEVER)
-        closed = cells(self.end_ns != FOREVER)
+        is_matched = calls(self.last_ns != NEVER)
+        is_closed = cells(self.end_ns != FOREVER)
         wait = cells(self.wait_ns())
         start, end = cells(self.start_ns), cells(self.end_ns)
         last_rank, bucket, nbytes = calls(self.last_rank), cells(self.bucket), cells(self.nbytes)
@@ -327,13 +329,13 @@ class CallGrid(CallFacts):
             "bytes": _where(nbytes >= 0, nbytes),
             "thread": cells(self.thread),
             "start_ns": start,
-            "end_ns": _where(closed, end),
-            "last_arrival_ns": _where(known, calls(self.last_ns)),
+            "end_ns": _where(is_closed, end),
+            "last_arrival_ns": _where(is_matched, calls(self.last_ns)),
             "last_rank": _where(last_rank != NULL, last_rank),
             "arrived": calls(self.arrived),
             "expected": calls(self.expected),
-            "wait_ns": _where(known, wait),
-            "transfer_ns": _where(known & closed, end - start - wait),
+            "wait_ns": _where(is_matched, wait),
+            "transfer_ns": _where(is_matched & is_closed, end - start - wait),
         }
         return pl.DataFrame(
             [pl.Series(name, columns[name]).cast(kind) for name, kind in ARRIVAL_COLUMNS.items()]
@@ -341,17 +343,21 @@ class CallGrid(CallFacts):
 
 
 def alone_ns(start_ns: Ints) -> Ints:
-    """Return how long the last arrival of each row was after the one before; 0 without one."""
+    """Return the time between the last two arrivals of each row, ns; 0 for a single arrival."""
     if start_ns.shape[1] < 2:
         return np.zeros(len(start_ns), np.int64)
-    rest, rows, latest = start_ns.copy(), np.arange(len(start_ns)), start_ns.argmax(axis=1)
-    rest[rows, latest] = NEVER
-    before = rest.max(axis=1)
-    return np.where(before == NEVER, 0, start_ns[rows, latest] - before)
+    other_starts, row_indices, latest_columns = (
+        start_ns.copy(),
+        np.arange(len(start_ns)),
+        start_ns.argmax(axis=1),
+    )
+    other_starts[row_indices, latest_columns] = NEVER
+    previous_ns = other_starts.max(axis=1)
+    return np.where(previous_ns == NEVER, 0, start_ns[row_indices, latest_columns] - previous_ns)
 
 
 def is_uniform(cells: Array) -> bool:
-    """Return whether a matrix holds one column, repeated."""
+    """Return True if a matrix is one column, repeated."""
     return cells.strides[1] == 0 if cells.ndim == 2 and cells.shape[1] > 1 else True
 
 
@@ -368,7 +374,7 @@ def stretch(places: Indices) -> slice | Indices:
 
 
 def taken(cells: Array, rows: Indices | slice) -> Array:
-    """Return some rows of a matrix, of which those of a column lie together as before."""
+    """Return some rows of a matrix, keeping each column contiguous in memory."""
     return cells[rows] if isinstance(rows, slice) else np.take(cells.T, rows, axis=1).T
 
 
@@ -399,31 +405,31 @@ def arrivals_of(grids: Sequence[CallGrid]) -> pl.DataFrame:
 
 
 def grids_of(arrivals: pl.DataFrame) -> tuple[CallGrid, ...]:
-    """Take calls from a frame in `ARRIVAL_COLUMNS`, of which `peer` and `status` may lack."""
+    """Take calls from a frame in `ARRIVAL_COLUMNS`; `peer` and `status` may be missing."""
     parts = arrivals.partition_by("communicator", maintain_order=True)
     ordered = sorted(parts, key=lambda part: str(part["communicator"][0]))
     return tuple(_grid_of(part) for part in ordered)
 
 
-def _grid_of(part: pl.DataFrame) -> CallGrid:
-    owners = part.select("process", "rank").unique().sort("process")
-    seq = part["seq"].unique().sort()
-    row = seq.search_sorted(part["seq"]).to_numpy()
-    column = owners["process"].search_sorted(part["process"]).to_numpy()
+def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
+    owners = arrivals.select("process", "rank").unique().sort("process")
+    seq = arrivals["seq"].unique().sort()
+    row = seq.search_sorted(arrivals["seq"]).to_numpy()
+    column = owners["process"].search_sorted(arrivals["process"]).to_numpy()
     shape = (len(seq), owners.height)
 
     def cells(name: str, missing: int, absent: int | None = None) -> Array:
         matrix = np.full(shape, missing if absent is None else absent, np.int64)
-        if name in part.columns:
-            matrix[row, column] = part[name].cast(pl.Int64).fill_null(missing).to_numpy()
+        if name in arrivals.columns:
+            matrix[row, column] = arrivals[name].cast(pl.Int64).fill_null(missing).to_numpy()
         return matrix
 
-    ops = part.with_columns(op=_numbered(part["op"], COLLECTIVES))["op"]
+    ops = arrivals.with_columns(op=_numbered(arrivals["op"], COLLECTIVES))["op"]
     op = np.zeros(shape, np.int8)
     op[row, column] = ops.to_numpy()
-    calls = part.unique("seq", keep="first", maintain_order=True).sort("seq")
+    calls = arrivals.unique("seq", keep="first", maintain_order=True).sort("seq")
     return CallGrid(
-        uid=str(part["communicator"][0]),
+        uid=str(arrivals["communicator"][0]),
         processes=owners["process"].to_numpy().astype(np.int64),
         ranks=owners["rank"].to_numpy().astype(np.int64),
         seq=seq.to_numpy().astype(np.int64),
@@ -436,7 +442,7 @@ def _grid_of(part: pl.DataFrame) -> CallGrid:
         thread=cells("thread", -1).astype(np.int32),
         peer=cells("peer", NULL).astype(np.int32),
         status=np.broadcast_to(np.int8(STATUSES.index("closed")), shape),
-        whole=part.height == shape[0] * shape[1],
+        whole=arrivals.height == shape[0] * shape[1],
         last_ns=calls["last_arrival_ns"].fill_null(NEVER).to_numpy(),
         last_rank=calls["last_rank"].fill_null(NULL).to_numpy(),
         expected=calls["expected"].to_numpy(),

@@ -76,17 +76,17 @@ class Choice:
         return described(self.texts)
 
     def has_rank(self, rank: int) -> bool:
-        """Return whether a worker's rank is wanted."""
+        """Return True if a worker's rank is chosen."""
         return self.ranks is None or any(first <= rank <= last for first, last in self.ranks)
 
     def of_steps(self, steps: Array) -> Flags:
-        """Return which steps are wanted."""
+        """Return True for each chosen step."""
         if self.steps is None:
             return np.asarray(steps >= 0)
-        found = np.zeros(steps.shape, np.bool_)
+        is_chosen = np.zeros(steps.shape, np.bool_)
         for first, last in self.steps:
-            found |= (steps >= first) & (steps <= last)
-        return found
+            is_chosen |= (steps >= first) & (steps <= last)
+        return is_chosen
 
 
 EVERYTHING: Final = Choice()
@@ -95,17 +95,25 @@ EVERYTHING: Final = Choice()
 def described(texts: Mapping[str, str | None]) -> str:
     """Name what is chosen, by `Choice.texts`; empty for all."""
     time = texts["time"]
-    words = [f"{name} {texts[name]}" for name in ("ranks", "steps") if texts[name] is not None]
+    parts_in_words = [
+        f"{name} {texts[name]}" for name in ("ranks", "steps") if texts[name] is not None
+    ]
     if time is not None:
-        words.append(f"times from {time[:-1]} s on" if time.endswith("-") else f"times {time} s")
-    return series(words) if words else ""
+        parts_in_words.append(
+            f"times from {time[:-1]} s on" if time.endswith("-") else f"times {time} s"
+        )
+    return series(parts_in_words) if parts_in_words else ""
 
 
-def without(ranges: Ranges, there: Collection[int]) -> str | None:
-    """Return the first range that holds nothing of what is there, as it is written; None if all do."""
-    empty = (one for one in ranges if not any(one[0] <= number <= one[1] for number in there))
-    found = next(empty, None)
-    return None if found is None else written((found,))
+def without(ranges: Ranges, numbers: Collection[int]) -> str | None:
+    """Return the first range, as text, that contains none of `numbers`; None if all contain some."""
+    empty_ranges = (
+        limits
+        for limits in ranges
+        if not any(limits[0] <= number <= limits[1] for number in numbers)
+    )
+    first_empty = next(empty_ranges, None)
+    return None if first_empty is None else written((first_empty,))
 
 
 def written(ranges: Ranges) -> str:
@@ -121,32 +129,34 @@ def of_numbers(numbers: Collection[int]) -> Ranges:
     return _joined([(number, number) for number in numbers])
 
 
-def _ranges(text: str, option: str, most: int) -> Ranges:
+def _ranges(text: str, option: str, number_limit: int) -> Ranges:
     """Read ``0-3,41``; ranges that touch become one."""
-    found = []
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        first = int(match[1]) if match else -1
-        last = first if not match or not match[2] else int(match[3] or _OPEN)
-        if not 0 <= first < most or most <= last < _OPEN:
+    ranges = []
+    for range_text in text.split(","):
+        match = _PART.fullmatch(range_text.strip())
+        first_number = int(match[1]) if match else -1
+        last_number = first_number if not match or not match[2] else int(match[3] or _OPEN)
+        if not 0 <= first_number < number_limit or number_limit <= last_number < _OPEN:
             raise InvalidArgument(f"{option} {text}: {_EXPECTED}")
-        if last < first:
-            raise InvalidArgument(f"{option} {text}: {first} is not before {last}; {_EXPECTED}")
-        found.append((first, last))
-    return _joined(found)
+        if last_number < first_number:
+            raise InvalidArgument(
+                f"{option} {text}: {first_number} is not before {last_number}; {_EXPECTED}"
+            )
+        ranges.append((first_number, last_number))
+    return _joined(ranges)
 
 
 _EXPECTED: Final = "expected numbers such as 3, 0-7, 0-3,41 or 200-."
 
 
 def _joined(ranges: Collection[tuple[int, int]]) -> Ranges:
-    found: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if found and first <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], last))
+    merged_ranges: list[tuple[int, int]] = []
+    for first_number, last_number in sorted(ranges):
+        if merged_ranges and first_number <= merged_ranges[-1][1] + 1:
+            merged_ranges[-1] = (merged_ranges[-1][0], max(merged_ranges[-1][1], last_number))
         else:
-            found.append((first, last))
-    return tuple(found)
+            merged_ranges.append((first_number, last_number))
+    return tuple(merged_ranges)
 
 
 def _time(text: str) -> tuple[int, int]:
@@ -154,10 +164,10 @@ def _time(text: str) -> tuple[int, int]:
     match = _TIME.fullmatch(text.strip())
     if match:
         # A unit that only the end has is that of the begin, too.
-        first = _ns(match[1], match[2] or match[4])
-        last = _ns(match[3], match[4]) if match[3] else _LONGEST_NS
-        if first < last <= _LONGEST_NS:
-            return first, last
+        begin_ns = _ns(match[1], match[2] or match[4])
+        end_ns = _ns(match[3], match[4]) if match[3] else _LONGEST_NS
+        if begin_ns < end_ns <= _LONGEST_NS:
+            return begin_ns, end_ns
     raise InvalidArgument(
         f"--time {text}: expected seconds from the run's begin, such as 12.5-20, 10s-70s, 1m-2m or "
         "30-, the earlier first."

@@ -60,11 +60,11 @@ class Words:
         return [code for code, word in enumerate(self.known) if word in wanted]
 
     def among(self, words: Iterable[str]) -> Array:
-        """Return which rows have one of some words."""
-        found = np.zeros(len(self.codes), np.bool_)
+        """Return True for each row with one of some words."""
+        is_among = np.zeros(len(self.codes), np.bool_)
         for place in self.places(words):  # comparing small numbers is quicker than looking them up
-            found |= self.codes == place
-        return found
+            is_among |= self.codes == place
+        return is_among
 
     def translated(self, numbers: Mapping[str, int], otherwise: int) -> Array:
         """Return a number for each row's word."""
@@ -94,7 +94,7 @@ class Columns:
         return name in self.numbers or name in self.words or name in self.values
 
     def number(self, name: str) -> Array:
-        """Return a column of numbers, [row]; what is missing stands in it as `MISSING` says."""
+        """Return a column of numbers, [row]; missing values are as `MISSING` says."""
         found = self.numbers.get(name)
         if found is not None:
             return found
@@ -109,18 +109,18 @@ class Columns:
 
     @property
     def is_span(self) -> Array:
-        """Return which rows are spans."""
+        """Return True for each row that is a span."""
         return self.word("type").among(("span",))
 
     def taken(self, rows: Any) -> Columns:
         """Return some rows, by a slice, flags or places."""
-        some = {name: values[rows] for name, values in self.numbers.items()}
-        height = len(next(iter(some.values()))) if some else 0
+        numbers_of_rows = {name: values[rows] for name, values in self.numbers.items()}
+        height = len(next(iter(numbers_of_rows.values()))) if numbers_of_rows else 0
         return Columns(
             height,
-            some,
-            {name: found.taken(rows) for name, found in self.words.items()},
-            {name: found[rows] for name, found in self.values.items()},
+            numbers_of_rows,
+            {name: column_words.taken(rows) for name, column_words in self.words.items()},
+            {name: column_words[rows] for name, column_words in self.values.items()},
             self.uids,
         )
 
@@ -133,10 +133,10 @@ class Columns:
         if not len(rows):
             return self
         status = self.word("status")
-        known = status.known if ESTIMATED in status.known else (*status.known, ESTIMATED)
+        status_words = status.known if ESTIMATED in status.known else (*status.known, ESTIMATED)
         codes = status.codes.astype(np.int32)
-        codes[rows] = known.index(ESTIMATED)
-        words = {**self.words, "status": Words(codes, known)}
+        codes[rows] = status_words.index(ESTIMATED)
+        words = {**self.words, "status": Words(codes, status_words)}
         return Columns(self.height, self.numbers, words, self.values, self.uids)
 
     def in_order(self) -> Columns:
@@ -150,42 +150,42 @@ class Columns:
     @classmethod
     def of_table(cls, table: pa.Table, uids: tuple[str, ...] = ()) -> Columns:
         """Take events of a file (`tracelens.schema.arrow`); `uids` by the file's numbers."""
-        numbers: dict[str, Array] = {}
-        words: dict[str, Words] = {}
-        values: dict[str, Floats] = {}
+        numbers_by_name: dict[str, Array] = {}
+        words_by_name: dict[str, Words] = {}
+        values_by_name: dict[str, Floats] = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
             if name == "duration_ns":
-                numbers["end_ns"] = _ends(table["start_ns"], column)
+                numbers_by_name["end_ns"] = _ends(table["start_ns"], column)
             elif name in WORDS:
-                words[name] = _words_of(column)
+                words_by_name[name] = _words_of(column)
             elif name == "value":
-                values[name] = _array_of(column, np.nan)
+                values_by_name[name] = _array_of(column, np.nan)
             elif column.null_count < len(column):
-                numbers[name] = _array_of(column, MISSING.get(name, NULL))
-        return cls(table.num_rows, numbers, words, values, uids)
+                numbers_by_name[name] = _array_of(column, MISSING.get(name, NULL))
+        return cls(table.num_rows, numbers_by_name, words_by_name, values_by_name, uids)
 
     @classmethod
     def of_frame(cls, frame: pl.DataFrame) -> Columns:
         """Take events in the columns of `tracelens.model.trace`, all of one process or of several."""
-        numbers: dict[str, Array] = {}
-        words: dict[str, Words] = {}
-        values: dict[str, Floats] = {}
+        numbers_by_name: dict[str, Array] = {}
+        words_by_name: dict[str, Words] = {}
+        values_by_name: dict[str, Floats] = {}
         uids: tuple[str, ...] = ()
         for name in frame.columns:
             column = frame[name]
             if name in _OF_PROCESS or (column.null_count() == len(column) and name != "end_ns"):
                 continue
             if name in WORDS:
-                words[name] = _words_of_frame(column)
+                words_by_name[name] = _words_of_frame(column)
             elif name == "communicator":
-                found = _words_of_frame(column)
-                numbers[name], uids = found.codes, found.known
+                uid_words = _words_of_frame(column)
+                numbers_by_name[name], uids = uid_words.codes, uid_words.known
             elif name == "value":
-                values[name] = column.fill_null(np.nan).to_numpy()
+                values_by_name[name] = column.fill_null(np.nan).to_numpy()
             else:
-                whole = column.cast(_SIGNED.get(str(column.dtype), column.dtype))
-                numbers[name] = whole.fill_null(MISSING.get(name, NULL)).to_numpy()
-        return cls(frame.height, numbers, words, values, uids)
+                integers = column.cast(_SIGNED.get(str(column.dtype), column.dtype))
+                numbers_by_name[name] = integers.fill_null(MISSING.get(name, NULL)).to_numpy()
+        return cls(frame.height, numbers_by_name, words_by_name, values_by_name, uids)
 
 
 def filled(values: Array, valid: Flags | None, missing: float) -> Array:
@@ -246,7 +246,7 @@ def _ends(start: pa.ChunkedArray[Any], duration: pa.ChunkedArray[Any]) -> Ints:
 
 
 def _words_of(column: pa.ChunkedArray[Any]) -> Words:
-    """Take a column of dictionaries, of which each holds those before it."""
+    """Take a dictionary column in chunks; each chunk's dictionary extends the one before."""
     if not column.num_chunks:
         return Words(np.zeros(0, np.int8), ())
     chunks: list[Any] = column.chunks
@@ -261,25 +261,27 @@ def _words_of_frame(column: pl.Series) -> Words:
     words that there are become text, in place of a search and a sort of the whole column.
     """
     if column.dtype.is_(pl.String):
-        known = column.drop_nulls().unique().sort()
-        codes = column.replace_strict(known, range(len(known)), default=-1, return_dtype=pl.Int32)
-        return Words(codes.to_numpy(), tuple(known))
+        distinct_words = column.drop_nulls().unique().sort()
+        codes = column.replace_strict(
+            distinct_words, range(len(distinct_words)), default=-1, return_dtype=pl.Int32
+        )
+        return Words(codes.to_numpy(), tuple(distinct_words))
     physical = column.to_physical()
-    numbers = physical.to_numpy() if not physical.null_count() else None
-    if numbers is None:  # nulls get a number of their own, the last one
+    row_codes = physical.to_numpy() if not physical.null_count() else None
+    if row_codes is None:  # nulls get a number of their own, the last one
         highest = physical.max()
         assert highest is None or isinstance(highest, int)
-        last = 0 if highest is None else highest + 1
-        numbers = physical.cast(pl.Int64).fill_null(last).to_numpy()
-    first = np.full(int(numbers.max(initial=0)) + 1, -1)
-    first[numbers[::-1]] = np.arange(len(numbers) - 1, -1, -1)
-    there = np.flatnonzero(first >= 0)
-    words = column.gather(first[there]).cast(pl.String).to_list()
+        null_code = 0 if highest is None else highest + 1
+        row_codes = physical.cast(pl.Int64).fill_null(null_code).to_numpy()
+    first_rows = np.full(int(row_codes.max(initial=0)) + 1, -1)
+    first_rows[row_codes[::-1]] = np.arange(len(row_codes) - 1, -1, -1)
+    codes_in_use = np.flatnonzero(first_rows >= 0)
+    words_in_use = column.gather(first_rows[codes_in_use]).cast(pl.String).to_list()
     by_word = not isinstance(column.dtype, pl.Enum)  # those of an enumeration have an order
     order = sorted(
-        (place for place, word in enumerate(words) if word is not None),
-        key=lambda place: words[place] if by_word else place,
+        (code for code, word in enumerate(words_in_use) if word is not None),
+        key=lambda code: words_in_use[code] if by_word else code,
     )
-    table = np.full(len(first), -1, np.int32)
-    table[there[order]] = np.arange(len(order), dtype=np.int32)
-    return Words(table[numbers], tuple(words[place] for place in order))
+    table = np.full(len(first_rows), -1, np.int32)
+    table[codes_in_use[order]] = np.arange(len(order), dtype=np.int32)
+    return Words(table[row_codes], tuple(words_in_use[code] for code in order))

@@ -19,10 +19,10 @@ def cells(frame: pl.DataFrame) -> pl.DataFrame:
 
     What begins like a formula gets an apostrophe before it (OWASP, "CSV Injection").
     """
-    words = [
+    word_columns = [
         name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)
     ]
-    return frame.with_columns(_inert(frame[name]) for name in words)
+    return frame.with_columns(_inert(frame[name]) for name in word_columns)
 
 
 def _inert(column: pl.Series) -> pl.Series:

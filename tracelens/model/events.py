@@ -1,8 +1,8 @@
 """The events of a run, process by process: read when they are asked for, and then forgotten.
 
 A reader, the simulator or a table offer a `Part` a process. What alignment finds out later (the common
-clock, the step that an event is in) is a list of `Change`s, which are applied to whatever is read. So a
-run of any size takes no more memory than its largest process.
+clock, the step that an event is in) is a list of `Change`s, which are applied on each read. So a run of
+any size takes no more memory than its largest process.
 """
 
 from __future__ import annotations
@@ -65,15 +65,14 @@ class Change(Protocol):
         """Return the columns with other times, steps or order."""
 
     def only(self, process: int) -> Change:
-        """Return what of it concerns one process, to be sent to where that is read."""
+        """Return the part that concerns one process, to send it to the process that reads it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
     """The parts of a run by process, and what is changed in them, in order.
 
-    `kept` are columns that an earlier pass read: whoever asks for them first need not read them again,
-    and then they are forgotten.
+    `kept` are columns that an earlier pass read: the next read of them takes them from here.
     """
 
     parts: Mapping[int, Part]
@@ -85,7 +84,7 @@ class Source:
         return replace(self, changes=(*self.changes, change))
 
     def only(self, process: int) -> Source:
-        """Return what is needed to read one process."""
+        """Return the part that is needed to read one process."""
         parts = {process: self.parts[process].alone()}
         kept = {process: self.kept.pop(process)} if process in self.kept else {}
         return Source(parts, tuple(change.only(process) for change in self.changes), kept)
@@ -97,28 +96,28 @@ class Source:
         cache = cache or BoundedCache()
         needed = dict.fromkeys([*names, *(need for one in self.changes for need in one.needs)])
         if process in self.kept and self.kept[process].names.issuperset(needed):
-            found = self.kept.pop(process).restored(cache)
+            columns = self.kept.pop(process).restored(cache)
         else:
-            found = self.parts[process].columns(list(needed), cache)
+            columns = self.parts[process].columns(list(needed), cache)
         for change in self.changes:
-            found = change(process, found)
-        return found
+            columns = change(process, columns)
+        return columns
 
     def frame(self, process: int) -> pl.DataFrame:
         """Read all columns of a process."""
         frame = self.parts[process].frame()
         if not self.changes or frame.is_empty():
             return frame
-        needed = [need for one in self.changes for need in one.needs]
-        found = self.parts[process].columns(needed, BoundedCache())
-        rows = np.arange(found.height)
-        changed = found.replaced(**{_ROW: rows})
+        needed_names = [need for one in self.changes for need in one.needs]
+        columns = self.parts[process].columns(needed_names, BoundedCache())
+        rows = np.arange(columns.height)
+        changed_columns = columns.replaced(**{_ROW: rows})
         for change in self.changes:
-            changed = change(process, changed)
-        order = changed.number(_ROW)
+            changed_columns = change(process, changed_columns)
+        order = changed_columns.number(_ROW)
         if not np.array_equal(order, rows):
-            frame, found = frame[order], found.taken(order)
-        return frame.with_columns(_differences(frame, found, changed))
+            frame, columns = frame[order], columns.taken(order)
+        return frame.with_columns(_differences(frame, columns, changed_columns))
 
     def scan(self, schema: Mapping[str, pl.DataType]) -> pl.LazyFrame:
         """Return all events as a frame that is read process by process when it is collected."""
@@ -141,15 +140,17 @@ def lazily(
         n_rows: int | None,
         _batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
-        left = n_rows
+        rows_left = n_rows
         for frame in frames():
-            chosen = frame if with_columns is None else frame.select(with_columns)
-            kept = chosen if predicate is None else chosen.filter(predicate)
-            if left is not None:
-                kept = kept.head(left)
-                left -= kept.height
-            yield kept
-            if left == 0:
+            selected_columns = frame if with_columns is None else frame.select(with_columns)
+            selected_rows = (
+                selected_columns if predicate is None else selected_columns.filter(predicate)
+            )
+            if rows_left is not None:
+                selected_rows = selected_rows.head(rows_left)
+                rows_left -= selected_rows.height
+            yield selected_rows
+            if rows_left == 0:
                 return
 
     return register_io_source(read, schema=pl.Schema(schema), is_pure=True)
@@ -181,7 +182,7 @@ class FramePart:
         return self.whole.frame[self.whole.rows(self.process)]
 
     def alone(self) -> Part:
-        """Return it as it is: whoever works in this process shares what was made of the whole."""
+        """Return it as it is: within this process all parts share one frame."""
         return self
 
     def __reduce__(self) -> tuple[type[FramePart], tuple[WholeFrame, int]]:
@@ -195,7 +196,7 @@ class FramePart:
 
 @dataclass(frozen=True)
 class Numbered:
-    """A part under another process number, as in a run of which it is one of several traces."""
+    """A part under another process number, as in a run that several traces make up."""
 
     part: Part
     process: int
@@ -242,10 +243,14 @@ class WholeFrame:
     @cached_property
     def _bounds(self) -> dict[int, tuple[int, int]]:
         process = self.frame["process"].to_numpy()
-        known, first = np.unique(process, return_index=True)
-        after = np.append(first, len(process))[1:]
+        processes, first_rows = np.unique(process, return_index=True)
+        end_rows = np.append(first_rows, len(process))[1:]
         return dict(
-            zip(known.tolist(), zip(first.tolist(), after.tolist(), strict=True), strict=True)
+            zip(
+                processes.tolist(),
+                zip(first_rows.tolist(), end_rows.tolist(), strict=True),
+                strict=True,
+            )
         )
 
     @property
@@ -254,7 +259,7 @@ class WholeFrame:
         return list(self._bounds)
 
     def rows(self, process: int) -> slice:
-        """Return where the events of a process stand."""
+        """Return the rows of a process."""
         return slice(*self._bounds.get(process, (0, 0)))
 
 
@@ -265,18 +270,26 @@ def source_of(events: pl.LazyFrame, processes: Sequence[int]) -> Source:
     return Source({process: FramePart(whole, process) for process in every})
 
 
-def _differences(frame: pl.DataFrame, old: Columns, new: Columns) -> list[pl.Series]:
+def _differences(
+    frame: pl.DataFrame, old_columns: Columns, new_columns: Columns
+) -> list[pl.Series]:
     """Return the columns of a frame that changes have changed."""
-    found = []
+    changed_series = []
     for name in _CHANGEABLE:
-        if name in new.numbers and new.numbers[name] is not old.numbers.get(name):
+        if name in new_columns.numbers and new_columns.numbers[name] is not old_columns.numbers.get(
+            name
+        ):
             kind = frame.schema.get(name, pl.Int64())
-            found.append(_series(name, new.numbers[name], kind))
-    if "status" in new.words and new.words["status"] is not old.words.get("status"):
-        words = new.words["status"]
-        known = pl.Series([*words.known, None], dtype=pl.String)
-        found.append(known[_indices(words.codes)].cast(frame.schema["status"]).alias("status"))
-    return found
+            changed_series.append(_series(name, new_columns.numbers[name], kind))
+    if "status" in new_columns.words and new_columns.words["status"] is not old_columns.words.get(
+        "status"
+    ):
+        status = new_columns.words["status"]
+        words_and_null = pl.Series([*status.known, None], dtype=pl.String)
+        changed_series.append(
+            words_and_null[_indices(status.codes)].cast(frame.schema["status"]).alias("status")
+        )
+    return changed_series
 
 
 def _indices(codes: Array) -> Indices:
@@ -284,7 +297,7 @@ def _indices(codes: Array) -> Indices:
 
 
 def _series(name: str, numbers: Array, kind: pl.DataType) -> pl.Series:
-    """Return a column, with null again where a number stands for what is missing."""
+    """Return a column, with null where a number means a missing value."""
     missing = MISSING.get(name, NULL)
     series = pl.Series(name, numbers).cast(kind)
     if name == "step" or not (numbers == missing).any():

@@ -77,16 +77,16 @@ class FindingKind:
     def message(self, case: str, fields: Mapping[str, str]) -> str:
         """Fill in the sentence of a case; all its fields must be given, and no others."""
         template = self.template(case)
-        named = fields_of(template)
-        if set(fields) != named:
+        field_names = fields_of(template)
+        if set(fields) != field_names:
             raise ValueError(
-                f"the sentence of {self.kind!r} has the fields {sorted(named)}; "
+                f"the sentence of {self.kind!r} has the fields {sorted(field_names)}; "
                 f"given are {sorted(fields)}"
             )
         return template.format(**fields)
 
     def on(self, path: str) -> bool:
-        """Return whether a page shows cards of this kind."""
+        """Return True if a page shows cards of this kind."""
         return path in self.also_on or (self.page is not None and self.page.path == path)
 
 

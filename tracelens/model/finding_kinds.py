@@ -1,7 +1,7 @@
 """The one table of the kinds of finding: `KINDS`.
 
 A kind is added by the analysis that reports it and by one entry here. All else that depends on the
-kind stands in its entry: its title, the sentence that an analysis fills in (`Finding.of`), the page
+kind is in its entry: its title, the sentence that an analysis fills in (`Finding.of`), the page
 that shows the evidence, and which other findings explain the same loss. docs/report.schema.json is
 written from the table (`python -m tracelens.reports.schema`).
 """
@@ -60,7 +60,7 @@ _NOT_PRICED: Final = "What fixing it would save is not known: {refusal}."
 
 
 def _without_price(sentence: str) -> str:
-    """Return a sentence whose last one, which says what is saved, says why that is not known."""
+    """Replace the last sentence, on the saving, by the reason why the saving is not known."""
     return f"{sentence[: sentence.rindex('. ')]}. {_NOT_PRICED}"
 
 

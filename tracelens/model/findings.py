@@ -7,9 +7,9 @@ from math import hypot
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 from tracelens.model import fmt
+from tracelens.model.display import upper_layers
 from tracelens.model.finding_entries import Category, fields_of
 from tracelens.model.finding_kinds import KINDS
-from tracelens.model.shown import above
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ Pattern = Literal["persistent", "transient", "intermittent", "drifting", "sparse
 
 
 class Details(TypedDict, total=False):
-    """What `Finding.of` passes on: the fields of a finding beside its kind, category and sentence."""
+    """Fields of a finding but its kind, category and sentence, which `Finding.of` takes as keywords."""
 
     saving: float | None
     interval: tuple[float, float] | None
@@ -117,18 +117,18 @@ class Finding:
                 is added what predictions are off by (`predicted`).
         """
         entry = KINDS[kind]
-        chosen = category or entry.category
-        if chosen is None:
+        final_category = category or entry.category
+        if final_category is None:
             raise ValueError(f"a finding of kind {kind!r} needs a category: its kind has none")
-        given = dict(fields)
+        filled_fields = dict(fields)
         saving, interval = details.get("saving"), details.get("interval")
         if saving is not None and interval is not None:
             low, high = predicted(saving, interval)
             details["interval"] = max(low, 0.0), min(high, 1.0)
         if saving is not None and "saving" in fields_of(entry.template(case)):
-            given.setdefault("saving", fmt.saving(saving, details.get("interval")))
-        sentence = " ".join([entry.message(case, given), *more])
-        return cls(kind=kind, category=chosen, sentence=sentence, **details)
+            filled_fields.setdefault("saving", fmt.saving(saving, details.get("interval")))
+        sentence = " ".join([entry.message(case, filled_fields), *more])
+        return cls(kind=kind, category=final_category, sentence=sentence, **details)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields but `fix`, as reports store them."""
@@ -141,17 +141,17 @@ class Finding:
         return f"Finding({self.kind}, {self.category}: {self.sentence!r})"
 
     def _repr_html_(self) -> str:
-        page: str = above("tracelens.reports.to_html").of_findings([self])
+        page: str = upper_layers().to_html.of_findings([self])
         return page
 
 
 def first_sentence(finding: Finding) -> str:
-    """Return what a finding says first: who or what it is about, and when."""
+    """Return a finding's first sentence: its subject and its time."""
     return finding.sentence.split(". ")[0].removesuffix(".") + "."
 
 
 def rate_severity(finding: Finding) -> str:
-    """Return how much a fault costs, in a word, or that its cost is not known."""
+    """Return the severity of a fault in a word, by the saving of fixing it."""
     if KINDS[finding.kind].ends_job:
         return "critical"
     if finding.saving is None:
@@ -162,15 +162,15 @@ def rate_severity(finding: Finding) -> str:
 
 
 def suppressed(finding: Finding, findings: Iterable[Finding]) -> bool:
-    """Return whether other findings explain the same loss."""
+    """Return True if other findings explain the same loss."""
     rule = KINDS[finding.kind].suppressed
     if rule is None:
         return False
-    explaining = [other for other in findings if other.kind in rule.by]
+    explaining = [explanation for explanation in findings if explanation.kind in rule.by]
     if rule.share is None:
-        named = {rank for other in explaining for rank in other.ranks}
+        named = {rank for explanation in explaining for rank in explanation.ranks}
         return bool(finding.ranks) and set(finding.ranks) <= named
-    savings = [other.saving or 0.0 for other in explaining]
+    savings = [explanation.saving or 0.0 for explanation in explaining]
     least = rule.share * (finding.saving or 0.0)
     return sum(savings) >= least if rule.summed else any(saving >= least for saving in savings)
 

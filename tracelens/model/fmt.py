@@ -91,7 +91,7 @@ def parsed_size(text: str) -> int:
     """Read a number of bytes: ``2GiB``, ``512 MiB``, ``1000000``.
 
     Raises:
-        ValueError: it is none, or 0.
+        ValueError: it is not a size, or 0.
     """
     factors = {unit.lower(): factor for factor, unit in _SIZES} | {"b": 1, "": 1}
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
@@ -137,12 +137,12 @@ def count(number: int, noun: str, plural: str | None = None) -> str:
 
 def listing(noun: str, names: Sequence[int | str]) -> str:
     """Name some: ``rank 3``, ``ranks 3, 5 and 7``, ``ranks 0, 1, 2 and 61 more``."""
-    shown = [str(name) for name in names]
-    if len(shown) == 1:
-        return f"{noun} {shown[0]}"
-    if len(shown) > MOST_LISTED:
-        shown = [*shown[: MOST_LISTED - 1], f"{len(shown) - MOST_LISTED + 1} more"]
-    return f"{noun}s {series(shown)}"
+    texts = [str(name) for name in names]
+    if len(texts) == 1:
+        return f"{noun} {texts[0]}"
+    if len(texts) > MOST_LISTED:
+        texts = [*texts[: MOST_LISTED - 1], f"{len(texts) - MOST_LISTED + 1} more"]
+    return f"{noun}s {series(texts)}"
 
 
 def series(names: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """Messages between two ranks, both sides of each, and how long one rank waited in them for the other.
 
 Sides belong together if communicator, tag and number are equal. Messages within a collective are hops of
-its algorithm, and no calls of the program: who is waited for there is what the collective shows.
+its algorithm, and no calls of the program: waits there are waits in the collective.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def ends(
 
 def matched(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
     """Match both sides; a pair on clocks that nothing ties together shows nothing."""
-    both = sends.unique(_MESSAGE).join(
+    pairs = sends.unique(_MESSAGE).join(
         received.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
     )
-    return both.filter(pl.col("clock").eq_missing(pl.col("clock_there")))
+    return pairs.filter(pl.col("clock").eq_missing(pl.col("clock_there")))
 
 
 def with_hops(messages: pl.DataFrame, calls: Sequence[CallGrid]) -> pl.DataFrame:
@@ -74,30 +74,32 @@ def with_hops(messages: pl.DataFrame, calls: Sequence[CallGrid]) -> pl.DataFrame
         messages[name].fill_null(FOREVER).to_numpy() for name in ("process", "start_ns", "end_ns")
     )
     bounds = np.flatnonzero(np.diff(process, prepend=-1, append=-1))
-    for first, after in pairwise(bounds.tolist()):
-        begins, over = _calls_of(calls, int(process[first]))
-        hops[first:after] = _within(begins, over, start[first:after], end[first:after])
+    for first_row, end_row in pairwise(bounds.tolist()):
+        call_begins, call_ends = _calls_of(calls, int(process[first_row]))
+        hops[first_row:end_row] = _within(
+            call_begins, call_ends, start[first_row:end_row], end[first_row:end_row]
+        )
     return messages.with_columns(hop=pl.Series(hops, dtype=pl.Boolean))
 
 
 def _calls_of(calls: Sequence[CallGrid], process: int) -> tuple[Ints, Ints]:
     """Return begins and ends of the collectives of a process, by begin."""
-    starts, last = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    start_parts, end_parts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for grid in calls:
         for column in np.flatnonzero(grid.processes == process).tolist():
-            there = grid.start_ns[:, column] != NEVER
-            starts.append(grid.start_ns[there, column])
-            last.append(grid.end_ns[there, column])
-    start, end = np.concatenate(starts), np.concatenate(last)
+            made_call = grid.start_ns[:, column] != NEVER
+            start_parts.append(grid.start_ns[made_call, column])
+            end_parts.append(grid.end_ns[made_call, column])
+    start, end = np.concatenate(start_parts), np.concatenate(end_parts)
     order = np.argsort(start, kind="stable")
     return start[order], end[order]
 
 
-def _within(begins: Ints, over: Ints, start: Ints, end: Ints) -> Flags:
-    """Return which intervals lie within one of some others, which are in order of begin."""
-    place = np.searchsorted(begins, start, side="right")
-    latest = np.concatenate([[NEVER], np.maximum.accumulate(over)])
-    return np.asarray(latest[place] >= end)
+def _within(call_begins: Ints, call_ends: Ints, start: Ints, end: Ints) -> Flags:
+    """Return True for each interval within one of the calls, which are in order of begin."""
+    index = np.searchsorted(call_begins, start, side="right")
+    latest = np.concatenate([[NEVER], np.maximum.accumulate(call_ends)])
+    return np.asarray(latest[index] >= end)
 
 
 def awaited(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
@@ -108,12 +110,14 @@ def awaited(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     from the begin of that one of the `waits` (for requests: `process`, `wait_ns`, `over_ns`) on in which
     it ends. Of a process without any, it is not known from when: receives count since they were begun.
     """
-    both = exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
-    received = with_waits(_side(both, "_there", "", "sender"), waits)
-    sent = with_waits(_side(both, "", "_there", "receiver"), waits)
+    pairs = exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
+    received = with_waits(_side(pairs, "_there", "", "sender"), waits)
+    sent = with_waits(_side(pairs, "", "_there", "receiver"), waits)
     # A wait in which messages came as well may have been for these.
-    alone = sent.join(received, on=("process", "wait_ns"), how="anti").filter(~pl.col("stops"))
-    blocking = pl.concat([sent.filter("stops"), alone.drop_nulls("wait_ns")])
+    sends_without_receives = sent.join(received, on=("process", "wait_ns"), how="anti").filter(
+        ~pl.col("stops")
+    )
+    blocking = pl.concat([sent.filter("stops"), sends_without_receives.drop_nulls("wait_ns")])
     unknown = ~pl.col("process").is_in(waits["process"].unique().implode())
     awaited_receives = received.filter(pl.col("stops") | unknown | pl.col("wait_ns").is_not_null())
     awaited_sends = blocking.filter(pl.col("end_ns") > pl.col("other_ns"))

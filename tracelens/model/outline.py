@@ -116,20 +116,20 @@ class Outline:
 _Table = TypeVar("_Table", CallRows, StepSpans, Counters)
 
 
-def _sharing(table: _Table, like: _Table) -> _Table:
-    equal = {
-        name: other
-        for name, mine in vars(table).items()
-        for other in [getattr(like, name)]
-        if name not in _OWN and _is_equal(mine, other)
+def _sharing(table: _Table, similar_table: _Table) -> _Table:
+    shared_values = {
+        name: like_value
+        for name, value in vars(table).items()
+        for like_value in [getattr(similar_table, name)]
+        if name not in _OWN and _is_equal(value, like_value)
     }
-    return type(table)(**(vars(table) | equal))
+    return type(table)(**(vars(table) | shared_values))
 
 
-def _is_equal(mine: Any, other: Any) -> bool:
-    if mine is other:
+def _is_equal(value: Any, other_value: Any) -> bool:
+    if value is other_value:
         return True
-    if isinstance(mine, np.ndarray):
-        alike = mine.dtype == other.dtype and mine.shape == other.shape
-        return alike and bool((mine == other).all())
-    return bool(mine == other)
+    if isinstance(value, np.ndarray):
+        alike = value.dtype == other_value.dtype and value.shape == other_value.shape
+        return alike and bool((value == other_value).all())
+    return bool(value == other_value)

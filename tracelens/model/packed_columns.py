@@ -1,6 +1,6 @@
 """Events of one process in a third of the memory, to be kept from one pass over a run to the next.
 
-Reading a file takes longer than most of what is asked of it. Begins are kept as differences, ends as
+Reading a file takes longer than most questions about it. Begins are kept as differences, ends as
 lengths, and all whole numbers in the smallest type that holds them. Columns that are equal in all
 processes of a program, as most but times are, are kept once.
 """
@@ -48,42 +48,56 @@ class PackedColumns:
     def of(cls, columns: Columns, names: Collection[str]) -> Self:
         """Pack some columns, times among them; ``communicator`` cannot be."""
         start, end = columns.number("start_ns"), columns.number("end_ns")
-        since = np.zeros_like(start)
-        np.subtract(start[1:], start[:-1], out=since[1:])
-        own = {
-            "start_ns": since,
+        gaps_ns = np.zeros_like(start)
+        np.subtract(start[1:], start[:-1], out=gaps_ns[1:])
+        relative_times = {
+            "start_ns": gaps_ns,
             "end_ns": np.where(end == FOREVER, _OPEN, end - start),
         }
-        numbers, arrays, values = {}, {}, {}
+        numbers, arrays, values_by_name = {}, {}, {}
         for name in columns.numbers.keys() & names:
-            found = own.get(name, columns.numbers[name])
-            least, arrays[name] = _small(found)
-            numbers[name] = least, found.dtype
+            values = relative_times.get(name, columns.numbers[name])
+            least, arrays[name] = _small(values)
+            numbers[name] = least, values.dtype
         for name in columns.values.keys() & names:
             fractions = columns.values[name]
-            arrays[name], values[name] = _given(fractions)
-        words = {name: columns.words[name].known for name in columns.words.keys() & names}
-        arrays |= {name: columns.words[name].codes for name in words}
+            arrays[name], values_by_name[name] = _given(fractions)
+        words_by_name = {name: columns.words[name].known for name in columns.words.keys() & names}
+        arrays |= {name: columns.words[name].codes for name in words_by_name}
         first_ns = int(start[0]) if columns.height else 0
-        return cls(frozenset(names), columns.height, first_ns, arrays, numbers, words, values)
+        return cls(
+            frozenset(names),
+            columns.height,
+            first_ns,
+            arrays,
+            numbers,
+            words_by_name,
+            values_by_name,
+        )
 
     def restored(self, cache: BoundedCache) -> Columns:
         """Return the columns as they were; arrays that processes share are restored once."""
-        once = partial(cache.get_or_make, "restored columns")
+        restore_once = partial(cache.get_or_make, "restored columns")
         numbers = {
-            name: once((packed,), partial(_widened, packed, least, kind), least, kind)
+            name: restore_once((packed,), partial(_widened, packed, least, kind), least, kind)
             for name, (least, kind) in self.numbers.items()
             for packed in [self.arrays[name]]
         }
         start, lengths = np.cumsum(numbers["start_ns"]) + self.first_ns, numbers["end_ns"]
         end = np.where(lengths == _OPEN, FOREVER, start + lengths)
-        words = {name: Words(self.arrays[name], known) for name, known in self.words.items()}
-        values = {
-            name: once((rows, given), partial(_spread, rows, given, self.height), self.height)
+        words_by_name = {
+            name: Words(self.arrays[name], known) for name, known in self.words.items()
+        }
+        values_by_name = {
+            name: restore_once(
+                (rows, given), partial(_spread, rows, given, self.height), self.height
+            )
             for name, given in self.values.items()
             for rows in [self.arrays[name]]
         }
-        return Columns(self.height, numbers | {"start_ns": start, "end_ns": end}, words, values)
+        return Columns(
+            self.height, numbers | {"start_ns": start, "end_ns": end}, words_by_name, values_by_name
+        )
 
     def sharing(self, like: PackedColumns | None) -> PackedColumns:
         """Return it with the arrays of another process's where they are equal, so that one is kept."""
@@ -98,19 +112,19 @@ class PackedColumns:
         return replace(self, arrays={**self.arrays, **shared})
 
     def bytes_beside(self, like: PackedColumns | None) -> int:
-        """Return how much memory it takes beside another that it shares arrays with."""
+        """Return the bytes of the arrays that it does not share with another."""
         shared = {id(array) for array in like.arrays.values()} if like else set()
         return sum(array.nbytes for array in self.arrays.values() if id(array) not in shared)
 
 
 def _given(fractions: Floats) -> tuple[Array, Floats]:
-    """Return which rows have a fraction, and those."""
+    """Return the rows that have a fraction, and their fractions."""
     rows = np.flatnonzero(~np.isnan(fractions))
     return _as_fixed_as(fractions, rows), _as_fixed_as(fractions, fractions[rows])
 
 
 def _spread(rows: Array, given: Floats, height: int) -> Floats:
-    """Return what `_given` was given."""
+    """Undo `_given`."""
     found = np.full(height, np.nan)
     found[rows] = given
     return _as_fixed_as(rows, found)
@@ -120,19 +134,19 @@ def _small(values: Array) -> tuple[int, Array]:
     """Return whole numbers less the least of them, in the smallest type that holds them."""
     if not len(values):
         return 0, values
-    least, most = int(values.min()), int(values.max())
-    for small, limit in _SMALL:
-        if most - least <= limit:
-            return least, _as_fixed_as(values, (values - least).astype(small))
+    lowest, most = int(values.min()), int(values.max())
+    for small_type, max_span in _SMALL:
+        if most - lowest <= max_span:
+            return lowest, _as_fixed_as(values, (values - lowest).astype(small_type))
     return 0, values
 
 
 def _widened(packed: Array, least: int, kind: np.dtype[np.generic]) -> Array:
-    """Return what `_small` was given."""
+    """Undo `_small`."""
     return _as_fixed_as(packed, packed.astype(kind) + kind.type(least))
 
 
 def _as_fixed_as(one: Array, made: Array) -> Array:
-    """Return what was made of an array, fixed if that is: then processes share both."""
+    """Make a derived array read-only if its source is, so that processes share both."""
     made.setflags(write=one.flags.writeable)
     return made

@@ -50,24 +50,26 @@ class Recognition:
 
     @property
     def hides_waits(self) -> bool:
-        """Whether useful time is only known to be at most so much."""
+        """Whether the useful time may contain hidden waits, so that it is an upper bound."""
         return any(gap.hides_waits for gap in self.gaps)
 
 
 def joined(parts: list[Recognition | None]) -> Recognition | None:
-    """Return what was recognised of all parts of a run; null if all are TraceLens' own recordings."""
-    known = [part for part in parts if part is not None]
-    if not known:
+    """Join the recognitions of all parts of a run; None if all are TraceLens' own recordings."""
+    recognitions = [recognition for recognition in parts if recognition is not None]
+    if not recognitions:
         return None
     left_out: dict[str, int] = {}
-    for part in known:
-        for what, count in part.left_out:
+    for recognition in recognitions:
+        for what, count in recognition.left_out:
             left_out[what] = left_out.get(what, 0) + count
     return Recognition(
-        format=", ".join(dict.fromkeys(part.format for part in known)),
-        found=tuple(dict.fromkeys(fact for part in known for fact in part.found)),
+        format=", ".join(dict.fromkeys(recognition.format for recognition in recognitions)),
+        found=tuple(
+            dict.fromkeys(fact for recognition in recognitions for fact in recognition.found)
+        ),
         left_out=tuple(left_out.items()),
-        gaps=tuple(dict.fromkeys(gap for part in known for gap in part.gaps)),
-        equal_bytes=min((part.equal_bytes for part in known), key=len),
-        is_snapshot=all(part.is_snapshot for part in known),
+        gaps=tuple(dict.fromkeys(gap for recognition in recognitions for gap in recognition.gaps)),
+        equal_bytes=min((recognition.equal_bytes for recognition in recognitions), key=len),
+        is_snapshot=all(recognition.is_snapshot for recognition in recognitions),
     )

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from tracelens.model.choice import described
+from tracelens.model.display import to_pandas, upper_layers
 from tracelens.model.fmt import count, percent, series
-from tracelens.model.shown import above, to_pandas
 
 if TYPE_CHECKING:
     import os
@@ -33,7 +33,7 @@ class Result(Protocol):
 
 @runtime_checkable
 class Tabled(Protocol):
-    """A result with tables that a report shows; they are there, if empty, for every trace."""
+    """A result with tables that a report shows; every trace has them, if empty."""
 
     @property
     def tables(self) -> Mapping[str, pl.DataFrame]:
@@ -52,7 +52,7 @@ class Share:
 class DeviceShares:
     """What devices did, as shares of the job's time; they were `idle` for the rest.
 
-    `exposed` is communication that no computation ran beside, `launching` the part of `idle` in which
+    `exposed` is communication that no computation overlapped, `launching` the part of `idle` in which
     they waited until the host queued work. `host_before` says in which of its spans the host was when
     they ran out of work: shares of `launching` by name, the largest first; the name is empty where no
     span covers the code.
@@ -159,12 +159,12 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as plain lists, objects, numbers and texts (docs/report.md)."""
-        found: dict[str, Any] = above("tracelens.reports.to_json").to_object(self)
+        found: dict[str, Any] = upper_layers().to_json.to_object(self)
         return found
 
     def to_markdown(self) -> str:
         """Return the report as Markdown."""
-        text: str = above("tracelens.reports.to_markdown").render(self)
+        text: str = upper_layers().to_markdown.render(self)
         return text
 
     def to_pandas(self, table: str = "findings") -> Any:
@@ -174,7 +174,7 @@ class Report:
             InvalidArgument: it has no such table.
             MissingExtra: pandas is not installed.
         """
-        frames = above("tracelens.reports.saving").frames(self)
+        frames = upper_layers().saving.frames(self)
         return to_pandas(frames, table, "this report")
 
     def save(self, path: str | os.PathLike[str], trace: Trace | None = None) -> None:
@@ -187,7 +187,7 @@ class Report:
             InvalidArgument: the name ends otherwise, or the file cannot be written.
             MissingExtra: charts need libraries that are not installed.
         """
-        above("tracelens.reports.saving").save(self, path, trace)
+        upper_layers().saving.save(self, path, trace)
 
     def save_tables(self, folder: str | os.PathLike[str]) -> list[str]:
         """Write its findings and all tables of its results as CSV, a file each; return their names.
@@ -195,7 +195,7 @@ class Report:
         Raises:
             InvalidArgument: the folder cannot be written to.
         """
-        names: list[str] = above("tracelens.reports.saving").save_tables(self, folder)
+        names: list[str] = upper_layers().saving.save_tables(self, folder)
         return names
 
     def __repr__(self) -> str:
@@ -206,5 +206,5 @@ class Report:
         return f"Report({self.verdict.state}: {self.verdict.headline!r}, {size}, {found})"
 
     def _repr_html_(self) -> str:
-        page: str = above("tracelens.reports.to_html").fragment(self)
+        page: str = upper_layers().to_html.fragment(self)
         return page

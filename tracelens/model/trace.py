@@ -8,19 +8,19 @@ clock, that of the first host, and every worker's time is divided into steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import polars as pl
 
 from tracelens.caching import cached_property
 from tracelens.model.calls import arrivals_of, grids_of
 from tracelens.model.choice import EVERYTHING
+from tracelens.model.display import frames_of, to_pandas, upper_layers
 from tracelens.model.events import Source, completed, source_of
 from tracelens.model.fmt import count, shown_name
 from tracelens.model.messages import awaited, ends, matched, with_hops
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
 from tracelens.model.recognition import EQUAL_BYTES
-from tracelens.model.shown import above, frames_of, to_pandas
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
 
 if TYPE_CHECKING:
@@ -202,19 +202,6 @@ class Moved(Protocol):
         """Return common times."""
 
 
-class FromTable(Protocol):
-    """Takes a table of spans, as `tracelens.load.from_table` does."""
-
-    def __call__(
-        self,
-        table: Any,
-        *,
-        map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
-        one_clock: bool = False,
-    ) -> Trace:
-        """Return the trace."""
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A run. Frames are documented by the column tables of this module.
@@ -226,8 +213,6 @@ class Trace:
     they were. `choice` says what of the run is here, where a part was asked for, and `cut_short` that
     the run went on after that.
     """
-
-    from_table: ClassVar[FromTable]  # set by tracelens.load, which stands above readers
 
     events: pl.LazyFrame
     processes: pl.DataFrame
@@ -259,6 +244,17 @@ class Trace:
     def of(cls, source: Source, **tables: Any) -> Self:
         """Make a trace whose events are read from a source."""
         return cls(events=source.scan(EVENT_COLUMNS), parts=source, **tables)
+
+    @staticmethod
+    def from_table(
+        table: Any,
+        *,
+        map: Mapping[str, str] | None = None,  # noqa: A002 - called what the command line calls it
+        one_clock: bool = False,
+    ) -> Trace:
+        """Read a table of spans, as `tracelens.load.from_table` does."""
+        trace: Trace = upper_layers().load.from_table(table, map=map, one_clock=one_clock)
+        return trace
 
     @cached_property
     def source(self) -> Source:
@@ -312,14 +308,14 @@ class Trace:
     @property
     def request_waits(self) -> pl.DataFrame:
         """When training threads waited for requests, as `messages.awaited` takes it."""
-        found = self._exchanging.filter(
+        request_wait_spans = self._exchanging.filter(
             pl.col("op") == "request_wait", pl.col("end_ns").is_not_null()
         )
         threads = self.processes.select("process", "training_thread")
-        mine = found.join(threads, on="process").filter(
+        on_training_thread = request_wait_spans.join(threads, on="process").filter(
             pl.col("thread") == pl.col("training_thread")
         )
-        return mine.select("process", wait_ns="start_ns", over_ns="end_ns")
+        return on_training_thread.select("process", wait_ns="start_ns", over_ns="end_ns")
 
     @property
     def sent(self) -> pl.DataFrame:
@@ -350,13 +346,13 @@ class Trace:
     def _spans_where(self, count: str, chosen: pl.Expr) -> pl.DataFrame:
         """Return spans of some kind; what outlines say to have none of them is not read."""
         outlines = self.outlines
-        wanted = (pl.col("type") == "span") & chosen
-        found = [
-            completed(self.source.frame(process), EVENT_COLUMNS).filter(wanted)
+        is_wanted = (pl.col("type") == "span") & chosen
+        frames = [
+            completed(self.source.frame(process), EVENT_COLUMNS).filter(is_wanted)
             for process in self.source.parts
             if outlines is None or getattr(outlines[process], count)
         ]
-        return pl.concat([pl.DataFrame(schema=EVENT_COLUMNS), *found])
+        return pl.concat([pl.DataFrame(schema=EVENT_COLUMNS), *frames])
 
     @cached_property
     def workers(self) -> pl.DataFrame:
@@ -372,7 +368,7 @@ class Trace:
 
     @cached_property
     def parted(self) -> frozenset[str]:
-        """The communicators of calls of which ranks were left out as asked, or may have been."""
+        """The communicators of calls from which the user's choice left out ranks, or may have."""
         if self.choice.ranks is None:
             return frozenset()
         named = self.communicators.select(pl.col("communicator").cast(pl.String), "ranks").rows()
@@ -430,11 +426,14 @@ class Trace:
         """Return its name and how much it holds, in one line."""
         name = repr(shown_name(self.path.name)) if self.path else "in memory"
         shards, events = self.shards.height, self.processes["events"].sum()
-        parts = [count(self.workers.height, "rank")]
-        parts += [count(shards, "parameter server")] if shards else []
-        parts += [count(self.steps["step"].n_unique(), "step"), count(int(events), "event")]
-        return f"Trace({name}: {', '.join(parts)})"
+        counts_in_words = [count(self.workers.height, "rank")]
+        counts_in_words += [count(shards, "parameter server")] if shards else []
+        counts_in_words += [
+            count(self.steps["step"].n_unique(), "step"),
+            count(int(events), "event"),
+        ]
+        return f"Trace({name}: {', '.join(counts_in_words)})"
 
     def _repr_html_(self) -> str:
-        page: str = above("tracelens.lod.timeline_page").render(self)
+        page: str = upper_layers().timeline_page.render(self)
         return page

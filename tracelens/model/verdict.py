@@ -26,7 +26,7 @@ class Loss:
     - ``bubble``: stages of a pipeline wait for each other as its schedule makes them;
     - ``jitter``: ranks wait now for one rank, now for another, as much for each, in many steps;
     - ``launching``: devices wait until the host queues work for them;
-    - ``uncovered``: all ranks ran code that no span covers, and of which nothing more is known;
+    - ``uncovered``: all ranks ran code that no span covers, and nothing more is known of it;
     - ``unexplained``: nothing that was recorded says why.
     """
 

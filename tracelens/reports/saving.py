@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,8 +11,8 @@ import polars as pl
 
 from tracelens.errors import InvalidArgument, MissingExtra
 from tracelens.model.csv_cells import cells
+from tracelens.model.display import frames_of
 from tracelens.model.fmt import series, shown_name
-from tracelens.model.shown import above, frames_of
 from tracelens.reports import report_format
 from tracelens.reports.to_json import to_object
 
@@ -63,7 +64,9 @@ def save(report: Report, path: str | os.PathLike[str], trace: Trace | None = Non
     if trace is not None and name == "html":
         text = _with_charts(report, trace)
     elif name == "text":
-        text = above("tracelens.reports.to_text").render(report, width=100)
+        from tracelens.reports import to_text  # noqa: PLC0415 - a terminal library, not before it is needed
+
+        text = to_text.render(report, width=100)
     else:
         text = report_format(name).render(report)
     try:
@@ -74,8 +77,8 @@ def save(report: Report, path: str | os.PathLike[str], trace: Trace | None = Non
 
 def _with_charts(report: Report, trace: Trace) -> str:
     try:
-        store = above("tracelens_dashboard.runs.store").Store.of(trace, report)
-        text: str = above("tracelens_dashboard.export.report").render(store)
+        store = import_module("tracelens_dashboard.runs.store").Store.of(trace, report)
+        text: str = import_module("tracelens_dashboard.export.report").render(store)
     except ModuleNotFoundError as error:
         raise MissingExtra.naming("a page with charts", "dashboard") from error
     return text

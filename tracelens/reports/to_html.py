@@ -8,10 +8,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from tracelens.model.display import frames_of
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
 from tracelens.model.inert import clean
-from tracelens.model.shown import frames_of
 from tracelens.reports.messages import cause, lines_of, noted, saving
 from tracelens.reports.tables import sections
 

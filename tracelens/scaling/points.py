@@ -79,7 +79,9 @@ class Point:
     def of_trace(cls, trace: Trace, report: Report, name: str) -> Point:
         """Measure a run that was just explained; raises as `of`."""
         phases = cast("Phases", report.results["phases"])
-        times = Times.of(phases.spent, phases.pieces.steps, trace.workers["rank"].to_list())
+        times = Times.from_partition(
+            phases.spent, phases.pieces.steps, trace.workers["rank"].to_list()
+        )
         overlap = cast("Interleaving", report.results["interleaving"]).by_step
         return cls._of(report, times, name, (trace.workers.height, trace.shards.height), overlap)
 
@@ -94,7 +96,7 @@ class Point:
                 "('tracelens info' says what there is)."
             )
         step_ns = spent.job_ns / steps
-        work = times.spent(OWN_CATEGORIES)
+        work = times.time_in(OWN_CATEGORIES)
         hidden, exposed = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
         there = work[:, ~np.isnan(work).all(axis=0)]
         return cls(
@@ -108,7 +110,7 @@ class Point:
             slowest_ns=float(np.nanmax(there, axis=0).mean()),
             communication_ns=hidden + exposed,
             hidden_ns=hidden,
-            backprop_ns=float(np.nanmean(times.spent(("backprop",)))),
+            backprop_ns=float(np.nanmean(times.time_in(("backprop",)))),
             factors=_factors(spent.pop),
         )
 

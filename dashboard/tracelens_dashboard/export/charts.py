@@ -87,7 +87,9 @@ def step_times(store: Store, theme: Theme) -> Drawing:
 
 def steps_by_rank(store: Store, theme: Theme) -> Drawing:
     """Draw the steps' length by rank and step."""
-    grid = StepGrid.of(store.times, store.times.categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
+    grid = StepGrid.from_times(
+        store.times, store.times.categories, axes.MOST_ROWS, axes.MOST_COLUMNS
+    )
     return step_durations.by_rank(grid, theme)
 
 

@@ -233,7 +233,7 @@ def over_run(by_step: pl.DataFrame, theme: Theme) -> Drawing:
     if by_step.is_empty():
         return empty(theme, NONE_IN_STEPS)
     skew = by_step["skew_max_ns"].to_numpy()
-    columns = step_times.parts(by_step.height, MOST_POINTS)
+    columns = step_times.split_evenly(by_step.height, MOST_POINTS)
     kept = by_step[[part.start + int(skew[part].argmax()) for part in columns]]
     lost = (
         kept.group_by("last_rank").agg(pl.col("skew_max_ns").sum()).sort("skew_max_ns", "last_rank")

@@ -9,7 +9,7 @@ import numpy as np
 from plotly import graph_objects as go
 
 from tracelens.comparison.series import CATEGORY_OF, EFFICIENCY, STEP_TIME, title
-from tracelens.lod.step_times import parts
+from tracelens.lod.step_times import split_evenly
 from tracelens.model import fmt
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
@@ -42,7 +42,10 @@ def by_rank(found: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing
     """
     if not found.compute_ns.size or np.isnan(found.compute_ns).all():
         return empty(theme, NOTHING)
-    rows, columns = parts(len(found.ranks), MOST_ROWS), parts(len(found.steps), MOST_COLUMNS)
+    rows, columns = (
+        split_evenly(len(found.ranks), MOST_ROWS),
+        split_evenly(len(found.steps), MOST_COLUMNS),
+    )
     cells = _largest(_largest(found.compute_ns, rows, 0), columns, 1)
     labels = [rank_label(found.ranks[part]) for part in rows]
     ceiling = _ceiling(cells, step_ns)

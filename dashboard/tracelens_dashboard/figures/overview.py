@@ -116,7 +116,7 @@ def step_parts(times: Times, theme: Theme) -> Drawing:
     if not times.steps:
         return empty(theme, "No steps recorded.")
     mean = times.mean
-    columns = step_times.parts(len(times.steps), MOST_PARTS_POINTS)
+    columns = step_times.split_evenly(len(times.steps), MOST_PARTS_POINTS)
     shown = np.stack([mean[:, part].mean(axis=1) for part in columns], axis=1)
     steps = [times.steps[part.start] for part in columns]
     areas = [

@@ -37,7 +37,7 @@ def draw(table: pl.DataFrame, parts: Sequence[Part], theme: Theme) -> go.Figure:
     """Draw a table with a row a step, in order of `step`; a bar's `customdata` ends with its step."""
     values = table.select(part.column for part in parts).to_numpy()
     total = values.sum(axis=1)
-    columns = step_times.parts(table.height, MOST_BARS)
+    columns = step_times.split_evenly(table.height, MOST_BARS)
     at = [column.start + int(total[column].argmax()) for column in columns]
     steps = table["step"].to_numpy()[at].tolist()
     bars = [

@@ -53,7 +53,7 @@ def over_run(
     """Draw the series; of a long run each point is the longest of some neighbouring steps."""
     if not times.steps:
         return empty(theme, NO_STEPS)
-    columns = step_times.parts(len(times.steps), MOST_POINTS)
+    columns = step_times.split_evenly(len(times.steps), MOST_POINTS)
     shown = marks[:MOST_MARKS]
     drawn = figure(
         theme,

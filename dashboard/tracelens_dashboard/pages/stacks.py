@@ -190,7 +190,7 @@ def _times(store: Store, theme: Theme, *values: Any) -> Drawing:
         found = stacks.frames(*peer_stacks.stacks_of(store, asked))
         frame = "" if found.is_empty() else str(found["frame"][0])
     shares = {
-        rank: stacks.when(store.samples(rank), frame, asked.window, sampled_stacks.BINS)
+        rank: stacks.share_over_time(store.samples(rank), frame, asked.window, sampled_stacks.BINS)
         for rank in (asked.rank, *asked.peers)
         if frame
     }

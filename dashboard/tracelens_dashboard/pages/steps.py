@@ -101,7 +101,7 @@ def _spread(store: Store, theme: Theme, chosen: str | None) -> Drawing:
 
 def _grid(store: Store, chosen: str | None) -> StepGrid:
     categories = measured_categories(store, chosen)
-    return StepGrid.of(store.times, categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
+    return StepGrid.from_times(store.times, categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
 
 
 def _marks(store: Store) -> list[step_durations.Mark]:

@@ -200,8 +200,8 @@ def _controls(store: Store, edits: Sequence[str]) -> Component:
 
 def _phases(store: Store) -> list[str]:
     """Return the phases of ranks' own work that take a part of the time."""
-    whole = float(np.nansum(store.times.spent(store.times.categories)))
-    shares = {name: float(np.nansum(store.times.spent([name]))) for name in OWN_CATEGORIES}
+    whole = float(np.nansum(store.times.time_in(store.times.categories)))
+    shares = {name: float(np.nansum(store.times.time_in([name]))) for name in OWN_CATEGORIES}
     return [name for name, spent in shares.items() if spent > SEEN * max(whole, 1.0)]
 
 

@@ -293,7 +293,7 @@ class Runs:
         """Return a run at a glance; None where it has to be read first."""
         store = self._open.get(entry.id)
         if store:
-            return Glance.of(store[0].run)
+            return Glance.from_run(store[0].run)
         found = opening.glanced(entry.path) if self._indexed else None
         state, seen = self._glances.get(entry.id, (None, None))
         return found or (seen if seen and state == entry.state else None)
@@ -382,7 +382,7 @@ class Runs:
     def _read_first(self, entry: Entry) -> None:
         """Analyze a run that was not yet; keep it open if a page waits for it."""
         store = self._analyze(entry, partial(entry.progress_of, check=self._worker.check))
-        self._glances[entry.id] = entry.state, Glance.of(store.run)
+        self._glances[entry.id] = entry.state, Glance.from_run(store.run)
         if entry.awaited:
             store.refine()
             self._keep(entry, store)

@@ -59,14 +59,14 @@ class Store:
         self.source = source
         self.refinement: Thread | None = None
         self._recorded = RecordedSpans(shown, source)
-        self.names = Names.of(shown, self._recorded.read)
+        self.names = Names.from_run(shown, self._recorded.read)
         self._opened = last_results(self._open, KEPT_GROUPS)
         self._last_step_times = last_results(self._step_times, KEPT_PROCESSES)
 
     @classmethod
     def of(cls, trace: Trace, report: Report) -> Store:
         """Keep a trace and its report in memory."""
-        return cls(run_data.with_pyramid(Run.of(trace, report)), trace)
+        return cls(run_data.with_pyramid(Run.from_trace(trace, report)), trace)
 
     @classmethod
     def open(
@@ -192,7 +192,7 @@ class Store:
         return self._last_step_times(categories)
 
     def _step_times(self, categories: tuple[str, ...]) -> StepTimes:
-        return StepTimes.of(self.times, categories)
+        return StepTimes.from_times(self.times, categories)
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -262,11 +262,11 @@ class Store:
         names = dict(named.select("thread", "name").iter_rows())
         events = self._recorded.events_of(lane.process)
         if lane.role == "ps":
-            return group_of(events, lane, names, None, whole=self.whole)
+            return group_of(events, lane, names, None, run_window=self.whole)
         samples = self.samples(lane.rank) if lane.rank in self.sampled else None
         mine = self.run.workers.row(by_predicate=pl.col("process") == lane.process, named=True)
         thread = mine["training_thread"]
-        return group_of(events, lane, names, thread, whole=self.whole, samples=samples)
+        return group_of(events, lane, names, thread, run_window=self.whole, samples=samples)
 
     @cached_property
     def groups(self) -> dict[str, int]:
@@ -314,7 +314,7 @@ class Store:
         """Return which event of its process a span in a track is; -1 where there is none."""
         group = self.opened(row)
         lanes = group.scene.lanes
-        items = lanes.between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)
+        items = lanes.items_between(track, at_ns, at_ns + 1) if track < len(lanes) else slice(0, 0)
         return int(group.rows[items.start]) if items.start < items.stop else -1
 
     def call_of(self, row: int, track: int, at_ns: int) -> Call | None:
@@ -334,7 +334,7 @@ class Store:
         Raises:
             UnusableInput: its file cannot be read any more.
         """
-        return self._recorded.of(process)
+        return self._recorded.spans_of(process)
 
     def spans_in_rows(self, row: int, tracks: Collection[int] | None) -> pl.DataFrame:
         """Return the spans of a row's process, or of its stream; of some of its tracks, if given.
@@ -348,7 +348,7 @@ class Store:
         if lane.role == "device":
             return self._on_stream(lane.process, lane.part)
         if tracks is None:
-            return self._recorded.of(lane.process)
+            return self._recorded.spans_of(lane.process)
         group = self.opened(row)
         offsets = group.scene.lanes.offsets
         parts = [
@@ -368,7 +368,7 @@ class Store:
         inside = (pl.col("start_ns") <= at_ns) & (
             pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
         )
-        return self._recorded.of(process).filter(inside).sort("thread", "depth", "start_ns")
+        return self._recorded.spans_of(process).filter(inside).sort("thread", "depth", "start_ns")
 
     def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
@@ -380,7 +380,7 @@ class Store:
         streams = self.run.threads.drop_nulls("device")
         number = streams.filter(process=process, name=stream)["thread"]
         end = pl.col("device_start_ns") + pl.col("device_duration_ns")
-        mine = self._recorded.of(process).filter(pl.col("stream").is_in(number.implode()))
+        mine = self._recorded.spans_of(process).filter(pl.col("stream").is_in(number.implode()))
         return mine.with_columns(start_ns="device_start_ns", end_ns=end)
 
 

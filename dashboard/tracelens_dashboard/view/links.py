@@ -86,7 +86,7 @@ def to_most(store: Store, category: str, steps: tuple[int, int] | None = None) -
 
     Of waiting that is the straggler of the step, not a rank that waits for it.
     """
-    spent = np.nan_to_num(store.times.spent([category]))
+    spent = np.nan_to_num(store.times.time_in([category]))
     first, last = steps or (-1, np.inf)
     known = np.array(store.times.steps)
     inside = np.flatnonzero((known >= first) & (known <= last))

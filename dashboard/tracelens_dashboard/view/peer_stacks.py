@@ -69,7 +69,7 @@ def _spent(store: Store, asked: Comparison, rank: int) -> Mapping[Stack, float]:
     if lane is None or rank not in store.sampled:
         return {}
     inside = stacks.pieces(store.scene.lanes, lane, asked.window, asked.phase)
-    return stacks.spent(store.samples(rank), inside)
+    return stacks.time_by_stack(store.samples(rank), inside)
 
 
 def stacks_of(

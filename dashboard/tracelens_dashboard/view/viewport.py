@@ -170,7 +170,7 @@ def _outlined(store: Store, now: Frame, place: Place) -> Iterator[Selected]:
 
 
 def _spans_at(lanes: Lanes, plan: Plan, lane: int, at_ns: int) -> Iterator[Selected]:
-    items = lanes.between(lane, at_ns, at_ns + 1) if lane < len(lanes) else slice(0, 0)
+    items = lanes.items_between(lane, at_ns, at_ns + 1) if lane < len(lanes) else slice(0, 0)
     if items.start < items.stop:
         begin, end = int(lanes.starts[items.start]), int(lanes.ends[items.start])
         yield from (Selected(band, begin, end) for band in plan.bands if band.lanes == (lane,))
@@ -224,7 +224,7 @@ def at(store: Store, now: Frame, click: Any) -> Place | None:
     seconds, height = place
     moment = now.scene.whole.start_ns + int(seconds * SECOND)
     for one in now.opened:
-        band = one.plan.at(height)
+        band = one.plan.band_at(height)
         if band:
             return Place(store.groups[one.key], moment, band.lanes[0])
     lane = query.lane_at(now.scene, now.seen, now.plan, height, now.columns)

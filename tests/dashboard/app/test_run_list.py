@@ -91,7 +91,7 @@ def test_the_index_keeps_a_run_at_a_glance(folder: Path) -> None:
     seen = opening.glanced(folder / "late")
     run = opening.indexed(folder / "late")
     assert run
-    assert seen == Glance.of(run)
+    assert seen == Glance.from_run(run)
     assert (seen.ranks, seen.steps, seen.shards) == (4, 60, 0)
     assert seen.faults >= 1
     assert "ank 1" in seen.verdict

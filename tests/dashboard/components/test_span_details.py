@@ -138,7 +138,7 @@ def test_the_step_stands_beside_the_median() -> None:
     assert all(word in page for word in ("Step 25", *usual))
     for ns in (lengths[0], float(np.median(list(lengths.values()))), store.times.usual_ns):
         assert text.duration(ns) in page
-    steps = store.times.spent(store.times.categories)[0]
+    steps = store.times.time_in(store.times.categories)[0]
     assert lengths[0] == steps[store.times.steps.index(25)]
     assert store.times.lengths_in(10**6) == {}
 

@@ -97,7 +97,7 @@ def test_fit_shows_the_clicked_span() -> None:
     assert found is not None
     assert found.start_ns < at < found.end_ns
     lanes = store.scene.lanes
-    item = lanes.between(lane, place.at_ns, place.at_ns + 1).start
+    item = lanes.items_between(lane, place.at_ns, place.at_ns + 1).start
     assert found.width_ns == pytest.approx(3 * int(lanes.ends[item] - lanes.starts[item]), rel=0.01)
     steps = keys.destination(store, "f", {"steps": [20, 39]}, None)
     assert steps is not None

@@ -23,7 +23,7 @@ def whole() -> StepTimes:
 def test_times_are_those_of_the_trace() -> None:
     """Median and longest of each step are those of the recorded steps; all parts sum to them."""
     store, found = slow_rank(), whole()
-    spent = store.times.spent(store.times.categories)
+    spent = store.times.time_in(store.times.categories)
     assert np.allclose(found.usual_ns, np.median(spent, axis=0))
     assert np.allclose(found.longest_ns, spent.max(axis=0))
     assert found.sample_ns.shape == spent.shape
@@ -36,7 +36,7 @@ def test_what_steps_consist_of_adds_up_to_them() -> None:
     times = slow_rank().times
     drawing = overview.step_parts(times, LIGHT)
     heights = sum(np.asarray(area.y) for area in drawing.figure.data)
-    assert np.allclose(heights, times.spent(times.categories).mean(axis=0))
+    assert np.allclose(heights, times.time_in(times.categories).mean(axis=0))
     names = [area.name for area in drawing.figure.data]
     biggest = max(drawing.figure.data, key=lambda area: float(np.sum(area.y))).name
     assert biggest in drawing.summary
@@ -61,7 +61,7 @@ def test_a_long_run_keeps_its_longest_step() -> None:
     times = Times(
         (0, 1, 2), tuple(range(50_000)), ("user",), ns, np.ones((50_000, 3), np.bool_), 1e6
     )
-    found = StepTimes.of(times, ("user",))
+    found = StepTimes.from_times(times, ("user",))
     drawing = step_durations.over_run(found, regimes.find(found.usual_ns), [], "step time", LIGHT)
     longest = drawing.figure.data[0]
     assert len(longest.x) <= step_durations.MOST_POINTS
@@ -77,7 +77,7 @@ def test_the_map_says_whom_a_cell_stands_for() -> None:
     times = Times(
         tuple(range(4096)), tuple(range(500)), ("user",), ns, np.ones((500, 4096), np.bool_), 1e6
     )
-    grid = StepGrid.of(times, ("user",), axes.MOST_ROWS, axes.MOST_COLUMNS)
+    grid = StepGrid.from_times(times, ("user",), axes.MOST_ROWS, axes.MOST_COLUMNS)
     drawing = step_durations.by_rank(grid, LIGHT, (70, 80))
     cells = drawing.figure.data[0].z
     assert cells.shape == (axes.MOST_ROWS, axes.MOST_COLUMNS)
@@ -92,7 +92,7 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_compute_time() -> None
     store = slow_rank()
     same, own = (
         step_durations.by_rank_summary(
-            StepGrid.of(store.times, steps.measured_categories(store, name), 160, 320)
+            StepGrid.from_times(store.times, steps.measured_categories(store, name), 160, 320)
         )
         for name in (steps.WHOLE_STEP, steps.COMPUTE_TIME)
     )
@@ -106,7 +106,7 @@ def test_the_spread_counts_every_step_once() -> None:
     bars = drawing.figure.data[0]
     assert sum(bars.y) == SLOW_RANK.ranks * SLOW_RANK.steps
     assert sum(row["steps of ranks"] for row in drawing.rows) == sum(bars.y)
-    spent = slow_rank().times.spent(slow_rank().times.categories)
+    spent = slow_rank().times.time_in(slow_rank().times.categories)
     for begin, width, count, (_, example) in zip(
         bars.x, bars.width, bars.y, bars.customdata, strict=True
     ):
@@ -135,7 +135,7 @@ def test_some_very_long_steps_leave_colours_for_the_others() -> None:
     ns[0, :4] = 1_000_000_000
     ns[0, 20:30, 3] = 150_000_000
     times = Times(tuple(range(8)), tuple(range(40)), ("user",), ns, np.ones((40, 8), np.bool_), 1e8)
-    drawing = step_durations.by_rank(StepGrid.of(times, ("user",), 160, 320), LIGHT)
+    drawing = step_durations.by_rank(StepGrid.from_times(times, ("user",), 160, 320), LIGHT)
     trace = drawing.figure.data[0]
     share = (150e6 - trace.zmin) / (trace.zmax - trace.zmin)
     assert 0.3 < share < 0.9
@@ -147,6 +147,8 @@ def test_noise_of_equal_steps_stays_pale() -> None:
     draw = np.random.default_rng(1)
     ns = (1e8 * draw.normal(1, 0.03, (1, 60, 8))).astype(np.uint32)
     times = Times(tuple(range(8)), tuple(range(60)), ("user",), ns, np.ones((60, 8), np.bool_), 1e8)
-    trace = step_durations.by_rank(StepGrid.of(times, ("user",), 160, 320), LIGHT).figure.data[0]
+    trace = step_durations.by_rank(
+        StepGrid.from_times(times, ("user",), 160, 320), LIGHT
+    ).figure.data[0]
     shares = (np.array(trace.z) - trace.zmin) / (trace.zmax - trace.zmin)
     assert np.quantile(shares, 0.99) < 0.5

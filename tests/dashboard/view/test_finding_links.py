@@ -120,7 +120,7 @@ def test_a_finding_that_names_nobody_leads_somewhere(kind: str) -> None:
 def test_exposed_transfer_leads_to_the_step_with_most_of_it() -> None:
     """Within the finding's steps, if it has some; pinned is the rank with most of it."""
     store = slow_rank()
-    spent = store.times.spent(["transfer"])
+    spent = store.times.time_in(["transfer"])
     view = view_of(links.to_most(store, "transfer", (5, 9)))
     assert view.steps == (5, 9)
     (step,) = steps_in(store, view)

@@ -35,7 +35,7 @@ def events() -> pl.DataFrame:
 
 
 def opened(samples: pl.DataFrame | None = None) -> Group:
-    return group_of(events(), RANK, NAMES, 0, whole=WHOLE, samples=samples)
+    return group_of(events(), RANK, NAMES, 0, run_window=WHOLE, samples=samples)
 
 
 def in_track(found: Group, name: str) -> list[list[tuple[str, int, int]]]:
@@ -87,7 +87,7 @@ def test_few_spans_become_shapes() -> None:
 
 def test_a_process_without_events_has_no_lanes() -> None:
     """Nothing recorded is not an error."""
-    found = group_of(events().clear(), RANK, NAMES, 0, whole=WHOLE)
+    found = group_of(events().clear(), RANK, NAMES, 0, run_window=WHOLE)
     assert len(found.scene.lanes) == 0
     look(found.scene, WHOLE, viewport.tracks(found.scene.lanes))
 
@@ -117,7 +117,9 @@ SPANS = st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), min_size=1
 def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
     """Whatever overlaps, all is drawn as it was recorded, in as many lanes as were in flight at once."""
     rows = [call(0, seq, begin, begin + lasts) for seq, (begin, lasts) in enumerate(sorted(spans))]
-    found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, whole=Window(0, 1_000))
+    found = group_of(
+        trace_of(rows).events.collect(), RANK, NAMES, None, run_window=Window(0, 1_000)
+    )
     lanes = found.scene.lanes
     for lane in range(len(lanes)):
         mine = slice(int(lanes.offsets[lane]), int(lanes.offsets[lane + 1]))
@@ -131,7 +133,7 @@ def test_no_two_calls_of_a_lane_overlap(spans: list[tuple[int, int]]) -> None:
 def test_what_has_no_lane_is_counted() -> None:
     """Of more calls at once than there are lanes, those left out are counted."""
     rows = [call(0, seq, 10, 50) for seq in range(MOST_LEVELS + 2)]
-    found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, whole=WHOLE)
+    found = group_of(trace_of(rows).events.collect(), RANK, NAMES, None, run_window=WHOLE)
     assert len(found.scene.lanes) == MOST_LEVELS
     assert found.hidden == 2
 
@@ -146,7 +148,7 @@ def test_counters_are_read_by_time() -> None:
     joined = pl.concat(
         [table.with_columns(pl.col("kind", "name").cast(pl.String)), read], how="diagonal"
     )
-    found = group_of(joined, RANK, NAMES, 0, whole=WHOLE)
+    found = group_of(joined, RANK, NAMES, 0, run_window=WHOLE)
     ((lane, counter),) = found.counters.items()
     assert found.scene.lanes.lanes[lane].part == "samples"
     assert np.diff(found.scene.lanes.offsets)[lane] == 0

@@ -95,7 +95,9 @@ def scene_of(
 ) -> Scene:
     """Build the timeline's scene of such a run."""
     run = run_of(ranks, steps, late)
-    detail = lanes.from_pieces(run.pieces, [(rank, rank) for rank in range(ranks)])
+    detail = lanes.join_lanes(
+        list(lanes.each_worker(run.pieces, [(rank, rank) for rank in range(ranks)]))
+    )
     late_by = residuals.measure(times_of(run.times, range(ranks)))
     coarse = residuals.step_lanes(late_by, run.steps, detail.lanes)
     ends = run.steps["end_ns"].max()
@@ -109,7 +111,7 @@ def times_of(times: pl.DataFrame, ranks: Iterable[int]) -> Times:
     rows = times.join(windows, on=["rank", "step"])
     spent = np.zeros((windows.height, len(CATEGORIES)), np.int64)
     spent[rows["window"].to_numpy(), rows["category"].to_physical().to_numpy()] = rows["ns"]
-    return Times.of(spent, windows, ranks)
+    return Times.from_partition(spent, windows, ranks)
 
 
 def _row(rank: int, step: int, start: int, end: int, category: str) -> dict[str, Any]:

@@ -29,8 +29,8 @@ from tracelens.accounting.core_waits import is_busy
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.links import congestion
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import TransferPrice, price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
@@ -92,7 +92,7 @@ LINK_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Links(Shown):
+class Links(DisplayMixin):
     """`links` has a row for each pair of ranks that sent messages, the slowest first."""
 
     links: pl.DataFrame

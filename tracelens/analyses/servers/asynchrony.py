@@ -18,8 +18,8 @@ import polars as pl
 
 from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ _MADE: Final = ("apply", "master_update")
 
 
 @dataclass(frozen=True, eq=False)
-class Asynchrony(Shown):
+class Asynchrony(DisplayMixin):
     """A row a worker; empty where workers take no turns and servers number no updates."""
 
     workers: pl.DataFrame

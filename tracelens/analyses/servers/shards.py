@@ -34,8 +34,8 @@ from tracelens.analyses.servers.queues import (
 )
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 
 if TYPE_CHECKING:
     from tracelens.analyses.servers.bottleneck import Bound
@@ -92,7 +92,7 @@ TRAFFIC_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Shards(Shown):
+class Shards(DisplayMixin):
     """Load per shard, per worker and shard, by placement and by tensor; empty where a run has no PS.
 
     `queues` says why workers are queued, `statement` what binds shards and is not known.

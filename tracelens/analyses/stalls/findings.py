@@ -18,8 +18,8 @@ from tracelens.accounting.core_waits import core_wait_of_all
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stalls.pace import COMPUTED, price_slowdown, warms_up
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
-from tracelens.model.shown import Shown
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
 from tracelens.stats.changepoint import course, greatest_run
@@ -67,7 +67,7 @@ _KINDS: Final[dict[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Stalls(Shown):
+class Stalls(DisplayMixin):
     """Findings on all ranks combined."""
 
     findings: tuple[Finding, ...] = ()

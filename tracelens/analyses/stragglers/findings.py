@@ -37,8 +37,8 @@ from tracelens.analyses.stragglers.episodes import fix_of, priced
 from tracelens.analyses.stragglers.location import parts_of, place_of, place_sentences
 from tracelens.analyses.stragglers.turns import find_turns
 from tracelens.model import fmt
+from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import TWO_SIDED, Finding
-from tracelens.model.shown import Shown
 from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ _KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_sta
 
 
 @dataclass(frozen=True)
-class Stragglers(Shown):
+class Stragglers(DisplayMixin):
     """`statement` says in a sentence what could not be judged; null if everything was."""
 
     findings: tuple[Finding, ...] = ()

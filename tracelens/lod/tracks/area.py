@@ -17,7 +17,7 @@ P95: Final = 0.95
 
 
 def overlapping(window: Window) -> pl.Expr:
-    """Return whether some of a span lies in a window; one that is still open lasts on."""
+    """Return True where a span overlaps a window; an open span has no end."""
     end = pl.col("end_ns")
     begins_before = pl.col("start_ns") < window.end_ns
     return begins_before & (
@@ -26,7 +26,7 @@ def overlapping(window: Window) -> pl.Expr:
 
 
 def longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
-    """Return the spans of a process that lie in a window in part, at most so many, the longest first.
+    """Return the `most` longest spans of a process that overlap a window, the longest first.
 
     Args:
         spans: Spans of one process, in `SPAN_COLUMNS`.
@@ -39,7 +39,7 @@ def longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
     return (
         spans.filter(overlapping(window))
         .select(
-            *_called(),
+            *_name_and_kind(),
             "start_ns",
             length_ns=pl.col("end_ns").fill_null(window.end_ns) - pl.col("start_ns"),
             open=pl.col("end_ns").is_null(),
@@ -51,7 +51,7 @@ def longest(spans: pl.DataFrame, window: Window, most: int) -> pl.DataFrame:
     )
 
 
-def _called() -> tuple[pl.Expr, pl.Expr]:
+def _name_and_kind() -> tuple[pl.Expr, pl.Expr]:
     """Return name and kind; what has no name is called as its kind."""
     name, kind = label(numbered=False), pl.col("kind").cast(pl.String)
     return pl.when(name == "").then(kind).otherwise(name).alias("name"), kind.alias("kind")
@@ -69,20 +69,20 @@ def sums(spans: pl.DataFrame, window: Window) -> pl.DataFrame:
         is the part; `mean_ns` and `p95_ns` of whole spans, null where all are still open. Spans that
         hold others, or overlap, have shares that add up to more than 1.
     """
-    within = pl.min_horizontal(
+    ns_in_window = pl.min_horizontal(
         pl.col("end_ns").fill_null(window.end_ns), window.end_ns
     ) - pl.max_horizontal("start_ns", window.start_ns)
-    lasted = pl.col("end_ns") - pl.col("start_ns")
+    length_ns = pl.col("end_ns") - pl.col("start_ns")
     return (
         spans.filter(overlapping(window))
-        .with_columns(*_called())
+        .with_columns(*_name_and_kind())
         .group_by("name", "kind")
         .agg(
             count=pl.len(),
-            total_ns=within.sum(),
-            share=within.sum() / window.width_ns,
-            mean_ns=lasted.mean(),
-            p95_ns=lasted.quantile(P95, interpolation="linear"),
+            total_ns=ns_in_window.sum(),
+            share=ns_in_window.sum() / window.width_ns,
+            mean_ns=length_ns.mean(),
+            p95_ns=length_ns.quantile(P95, interpolation="linear"),
         )
         .sort(pl.col("total_ns"), "name", descending=[True, False])
     )

@@ -1,7 +1,7 @@
 """The tracks of one process: its threads by depth, what was in flight, streams, counters, samples.
 
-A track is one lane for each depth of nesting; where calls overlap without nesting (reductions in
-flight, requests to shards), one lane for each of those that are in flight at once.
+A track has a lane for each depth of nesting. Where calls overlap without nesting (reductions in
+flight, requests to shards), it has as many lanes as calls overlap.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ _LOOKS: Final = {kind: kind for kind in OWN_KINDS} | {
     "wait": "wait", "reduction": "transfer", "ps": "transfer", "elastic": "transfer", "step": STEPS[0],
 }  # fmt: skip
 _QUEUE: Final = -1  # in place of a thread: requests that a shard has and does not serve yet
-_STACKS: Final = -2
 
 
 class Counter(NamedTuple):
@@ -71,26 +70,26 @@ class _Track(NamedTuple):
 
 
 def label(*, numbered: bool = True) -> pl.Expr:
-    """Return what a span is called: its name, with its bucket and shard where it lacks them.
+    """Return a span's label: its name, with its bucket and shard where the name lacks them.
 
     `numbered` steps have their number, too.
     """
     name = pl.col("name").cast(pl.String).fill_null("")
-    parts = [name]
+    name_parts = [name]
     if numbered:
         steps = (pl.col("kind") == "step") & (pl.col("step") >= 0)
-        parts += [pl.when(steps).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
+        name_parts += [pl.when(steps).then(pl.format(" {}", "step")).otherwise(pl.lit(""))]
     bucket = pl.when(name.str.contains("bucket")).then(pl.lit(" ")).otherwise(pl.lit(" bucket "))
-    for column, before in (("bucket", bucket), ("shard", pl.lit(" to PS "))):
+    for column, bucket_prefix in (("bucket", bucket), ("shard", pl.lit(" to PS "))):
         number = pl.col(column).cast(pl.String)
-        clear = pl.lit(column == "shard") & pl.col("op").cast(pl.String).is_in(SHARD_OPS)
-        there = name.str.contains(number, literal=True) | clear
-        parts.append(
-            pl.when(number.is_not_null() & ~there.fill_null(value=False))
-            .then(before + number)
+        is_clear = pl.lit(column == "shard") & pl.col("op").cast(pl.String).is_in(SHARD_OPS)
+        is_in_name = name.str.contains(number, literal=True) | is_clear
+        name_parts.append(
+            pl.when(number.is_not_null() & ~is_in_name.fill_null(value=False))
+            .then(bucket_prefix + number)
             .otherwise(pl.lit(""))
         )
-    return pl.concat_str(parts)
+    return pl.concat_str(name_parts)
 
 
 def group_of(
@@ -99,7 +98,7 @@ def group_of(
     names: Mapping[int, str],
     training: int | None,
     *,
-    whole: Window,
+    run_window: Window,
     samples: pl.DataFrame | None = None,
 ) -> Group:
     """Make the tracks of a process.
@@ -109,37 +108,44 @@ def group_of(
         owner: The summary lane of the process.
         names: The names of its threads and streams.
         training: Its training thread, which comes first.
-        whole: The run.
+        run_window: The run.
         samples: Its sampled stacks, as in `Trace.samples`.
     """
-    spans = _spans(events.with_row_index("row"), whole)
+    spans = _spans(events.with_row_index("row"), run_window)
     tracks = list(_tracks(spans, owner, names, training))
     if samples is not None and samples.height:
-        seen = _stacks(samples, events)
+        sampled_stacks = _stacks(samples, events)
         tracks += [
             _Track(name, "worker", part, np.zeros(part.height, np.int64))
-            for (name,), part in seen.partition_by("part", as_dict=True).items()
+            for (name,), part in sampled_stacks.partition_by("part", as_dict=True).items()
         ]
     lanes, rows, hidden = _in_lanes(tracks, owner)
     counters = _counters(events)
-    more = [Lane(owner.process, owner.role, owner.rank, one.name) for one in counters]
-    first = len(lanes)
+    counter_lanes = [
+        Lane(owner.process, owner.role, owner.rank, counter.name) for counter in counters
+    ]
+    first_counter_lane = len(lanes)
     lanes = Lanes(
-        (*lanes.lanes, *more), np.pad(lanes.offsets, (0, len(more)), mode="edge"),
+        (*lanes.lanes, *counter_lanes), np.pad(lanes.offsets, (0, len(counter_lanes)), mode="edge"),
         lanes.starts, lanes.ends, lanes.codes, lanes.steps, lanes.names, lanes.words,
     )  # fmt: skip
     scene = Scene(
         lanes=lanes,
-        steps=_one_each(lanes, whole),
-        whole=whole,
-        step_ns=max(whole.width_ns, 1),
-        pyramid=pyramid.colours(lanes, whole),
+        steps=_one_each(lanes, run_window),
+        whole=run_window,
+        step_ns=max(run_window.width_ns, 1),
+        pyramid=pyramid.colours(lanes, run_window),
     )
-    return Group(scene, rows, {first + at: one for at, one in enumerate(counters)}, hidden)
+    return Group(
+        scene,
+        rows,
+        {first_counter_lane + at: counter for at, counter in enumerate(counters)},
+        hidden,
+    )
 
 
 def _spans(events: pl.DataFrame, whole: Window) -> pl.DataFrame:
-    """Return what is drawn of a process: spans on their threads, and those that devices timed there."""
+    """Return the spans to draw: those of threads, and those that devices timed."""
     kind, op = pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)
     looks = (
         pl.when(op.is_in(SHARD_OPS))
@@ -176,17 +182,17 @@ def _tracks(
     spans: pl.DataFrame, owner: Lane, names: Mapping[int, str], training: int | None
 ) -> Iterator[_Track]:
     """Put the training thread first, then what was in flight, other threads, and streams."""
-    parts = spans.partition_by("device", "thread", as_dict=True)
+    spans_of_tracks = spans.partition_by("device", "thread", as_dict=True)
     if owner.role == "ps":
         queue = _queued(spans)
-        parts |= {(False, _QUEUE): queue} if queue.height else {}
-    found = {key: _Track(
+        spans_of_tracks |= {(False, _QUEUE): queue} if queue.height else {}
+    tracks = {key: _Track(
         _thread_name(names, int(key[1])), "device" if key[0] else owner.role, part, _levels(part)
-    ) for key, part in parts.items()}  # fmt: skip
+    ) for key, part in spans_of_tracks.items()}  # fmt: skip
 
-    def place(key: tuple[object, ...]) -> tuple[bool, int, int]:
+    def sort_key(key: tuple[object, ...]) -> tuple[bool, int, int]:
         device, thread = bool(key[0]), int(str(key[1]))
-        kinds, ops = (set(parts[key][name].unique()) for name in ("kind", "op"))
+        kinds, ops = (set(spans_of_tracks[key][name].unique()) for name in ("kind", "op"))
         if thread == training:
             order = 0
         elif owner.role == "ps":
@@ -195,8 +201,8 @@ def _tracks(
             order = 1 if kinds <= set(COMMUNICATION_KINDS) else 2
         return device, order, thread
 
-    for key in sorted(found, key=place):
-        yield found[key]
+    for key in sorted(tracks, key=sort_key):
+        yield tracks[key]
 
 
 def _thread_name(names: Mapping[int, str], thread: int) -> str:
@@ -245,27 +251,27 @@ def _levels(spans: pl.DataFrame) -> Ints:
 
 def _first_free(starts: Ints, ends: Ints) -> Ints:
     """Put each span into the first lane in which nothing is under way, outer spans first."""
-    levels = np.zeros(len(starts), np.int64)
+    lane_of_span = np.zeros(len(starts), np.int64)
     order = np.lexsort((-ends, starts))
-    busy: list[tuple[int, int]] = []
-    free: list[int] = []
-    begins, lasts = starts[order].tolist(), ends[order].tolist()
-    for place, begin, end in zip(order.tolist(), begins, lasts, strict=True):
-        while busy and busy[0][0] <= begin:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        level = heapq.heappop(free) if free else len(busy)
-        levels[place] = level
-        heapq.heappush(busy, (end, level))
-    return levels
+    busy_lanes: list[tuple[int, int]] = []
+    free_lanes: list[int] = []
+    begins_ns, ends_ns = starts[order].tolist(), ends[order].tolist()
+    for span_index, begin_ns, end_ns in zip(order.tolist(), begins_ns, ends_ns, strict=True):
+        while busy_lanes and busy_lanes[0][0] <= begin_ns:
+            heapq.heappush(free_lanes, heapq.heappop(busy_lanes)[1])
+        level = heapq.heappop(free_lanes) if free_lanes else len(busy_lanes)
+        lane_of_span[span_index] = level
+        heapq.heappush(busy_lanes, (end_ns, level))
+    return lane_of_span
 
 
 def _in_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
     """Put the spans of all tracks into lanes; count those for which there is no room."""
     owners: list[Lane] = []
-    places: list[Ints] = []
+    lane_of_span: list[Ints] = []
     for track in tracks:
         count = int(track.levels.max(initial=-1)) + 1
-        places.append(track.levels + len(owners))
+        lane_of_span.append(track.levels + len(owners))
         owners += [
             Lane(owner.process, track.role, owner.rank, track.name, level) for level in range(count)
         ]
@@ -273,39 +279,41 @@ def _in_lanes(tracks: Sequence[_Track], owner: Lane) -> tuple[Lanes, Ints, int]:
         return empty_lanes(()), np.zeros(0, np.int64), 0
     drawn = ["row", "start_ns", "end_ns", "code", "step", "name"]
     table = pl.concat([track.spans.select(drawn) for track in tracks])
-    lane = np.concatenate(places)
+    lane = np.concatenate(lane_of_span)
     start, end = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
     order = np.lexsort((start, lane))
     order = order[lane[order] < MOST_LANES]
-    first = np.maximum(start[order], _before(lane[order], end[order]))
-    left = end[order] > first
-    order, first = order[left], first[left]
+    first_ns = np.maximum(start[order], _latest_end_before(lane[order], end[order]))
+    has_length = end[order] > first_ns
+    order, first_ns = order[has_length], first_ns[has_length]
     owners = owners[:MOST_LANES]
-    words = table["name"].unique().sort()
-    numbers = table["name"].replace_strict(words, range(len(words)), return_dtype=pl.Int32)
+    sorted_words = table["name"].unique().sort()
+    name_indices = table["name"].replace_strict(
+        sorted_words, range(len(sorted_words)), return_dtype=pl.Int32
+    )
     lanes = Lanes(
         lanes=tuple(owners),
         offsets=np.searchsorted(lane[order], np.arange(len(owners) + 1)),
-        starts=first,
+        starts=first_ns,
         ends=end[order],
         codes=table["code"].to_numpy()[order],
         steps=table["step"].to_numpy()[order].astype(np.int32),
-        names=numbers.to_numpy()[order],
-        words=tuple(words),
+        names=name_indices.to_numpy()[order],
+        words=tuple(sorted_words),
     )
     rows = table["row"].cast(pl.Int64).fill_null(-1).to_numpy()[order]
     return lanes, rows, len(lane) - len(order)
 
 
-def _before(lane: Ints, end: Ints) -> Ints:
+def _latest_end_before(lane: Ints, end: Ints) -> Ints:
     """Return, for spans by lane and begin, when the last of those before in the same lane ends."""
     if not len(end):
         return end
-    least = int(end.min()) - 1
-    apart = (lane - lane[0]) * (int(end.max()) - least + 1)
-    latest = np.maximum.accumulate(end - least + apart)
-    before = np.append(0, latest[:-1]) - apart
-    return np.where(before > 0, before + least, np.iinfo(np.int64).min)
+    origin_ns = int(end.min()) - 1
+    lane_shift = (lane - lane[0]) * (int(end.max()) - origin_ns + 1)
+    latest_ends = np.maximum.accumulate(end - origin_ns + lane_shift)
+    earlier_ends = np.append(0, latest_ends[:-1]) - lane_shift
+    return np.where(earlier_ends > 0, earlier_ends + origin_ns, np.iinfo(np.int64).min)
 
 
 def _stacks(samples: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
@@ -313,26 +321,30 @@ def _stacks(samples: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
     innermost = pl.col("frames").list.last().str.replace(FOLDERS, " (")
     steps = events.filter(pl.col("kind") == "step", pl.col("type") == "span")
     steps = steps.select("start_ns", "step").sort("start_ns")
-    seen = samples.filter(pl.col("frames").list.len() > 0).sort("start_ns")
-    part = pl.format("code of {}", "thread_name")
-    joined = seen.with_columns(name=innermost, part=part).join_asof(steps, on="start_ns")
-    run = pl.col("name").rle_id().over("part")
-    this, other = (pl.lit(CODES[label], pl.UInt8) for label in STACKS)
-    return joined.with_columns(
+    sampled_rows = samples.filter(pl.col("frames").list.len() > 0).sort("start_ns")
+    thread_label = pl.format("code of {}", "thread_name")
+    samples_in_steps = sampled_rows.with_columns(name=innermost, part=thread_label).join_asof(
+        steps, on="start_ns"
+    )
+    stack_run = pl.col("name").rle_id().over("part")
+    code, alternate_code = (pl.lit(CODES[label], pl.UInt8) for label in STACKS)
+    return samples_in_steps.with_columns(
         row=pl.lit(None, pl.UInt32),
-        code=pl.when(run % 2 == 0).then(this).otherwise(other),
+        code=pl.when(stack_run % 2 == 0).then(code).otherwise(alternate_code),
         step=pl.col("step").fill_null(-1),
     )
 
 
 def _counters(events: pl.DataFrame) -> list[Counter]:
     """Return the counters that a process read, each by time."""
-    read = events.filter(pl.col("type") == "counter", pl.col("value").is_finite())
-    named = read.with_columns(pl.col("name").cast(pl.String).fill_null("counter")).sort("start_ns")
-    parts = named.partition_by("name", as_dict=True, maintain_order=True)
+    readings = events.filter(pl.col("type") == "counter", pl.col("value").is_finite())
+    named_readings = readings.with_columns(
+        pl.col("name").cast(pl.String).fill_null("counter")
+    ).sort("start_ns")
+    readings_by_name = named_readings.partition_by("name", as_dict=True, maintain_order=True)
     return [
         Counter(str(name), part["start_ns"].to_numpy(), part["value"].to_numpy())
-        for (name,), part in sorted(parts.items())
+        for (name,), part in sorted(readings_by_name.items())
     ]
 
 

@@ -1,8 +1,8 @@
-"""What the spans of a run are called: how often, how long, on which process; and where each of them is.
+"""Names of a run's spans: how often and how long each occurs, on which process, and when.
 
 All recorded spans are counted once, process by process, by name, kind, operation, bucket and shard; the
-table is kept beside the run's index. A search asks the table how many there are and which processes
-have them, and reads one of these for the place of the next one.
+table is stored in the run's index. A search counts matches and processes by the table, and reads the
+events of one process to find the next match.
 """
 
 from __future__ import annotations
@@ -40,38 +40,44 @@ def count(process: int, events: pl.DataFrame) -> pl.DataFrame:
     """Count the spans of a process by what they are called, in `NAME_COLUMNS`."""
     length = pl.col("end_ns") - pl.col("start_ns")
     spans = events.filter(pl.col("type") == "span").with_columns(length=length.fill_null(0))
-    found = spans.group_by(*IDENTITY).agg(
+    counts = spans.group_by(*IDENTITY).agg(
         count=pl.len(),
         total_ns=pl.col("length").sum(),
         longest_ns=pl.col("length").max(),
         longest_at=pl.col("start_ns").sort_by("length").last(),
     )
-    named = found.with_columns(label=_label(), text=_text(), process=pl.lit(process, pl.Int32))
-    return named.select(*NAME_COLUMNS).cast(pl.Schema(NAME_COLUMNS)).sort("text")
+    named_counts = counts.with_columns(
+        label=_label(), text=_text(), process=pl.lit(process, pl.Int32)
+    )
+    return named_counts.select(*NAME_COLUMNS).cast(pl.Schema(NAME_COLUMNS)).sort("text")
 
 
 def _label() -> pl.Expr:
-    """Name what is called alike; steps are, whatever their number."""
+    """Return the label by which spans are counted: all steps have the same."""
     return label(numbered=False)
 
 
 def _text() -> pl.Expr:
-    """Return what a search looks at: label, kind, operation, bucket and shard, in small letters."""
-    parts = [_label(), pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)]
-    numbers = [pl.lit(f"{name} ") + pl.col(name).cast(pl.String) for name in ("bucket", "shard")]
-    server = [pl.lit("ps ") + pl.col("shard").cast(pl.String)]
-    joined = pl.concat_str([*parts, *numbers, *server], separator=" ", ignore_nulls=True)
+    """Return the text to search: label, kind, operation, bucket and shard, in lower case."""
+    text_parts = [_label(), pl.col("kind").cast(pl.String), pl.col("op").cast(pl.String)]
+    numbered_parts = [
+        pl.lit(f"{name} ") + pl.col(name).cast(pl.String) for name in ("bucket", "shard")
+    ]
+    server_part = [pl.lit("ps ") + pl.col("shard").cast(pl.String)]
+    joined = pl.concat_str(
+        [*text_parts, *numbered_parts, *server_part], separator=" ", ignore_nulls=True
+    )
     return joined.str.to_lowercase()
 
 
-def _holds(text: pl.Expr, wanted: str) -> pl.Expr:
-    """Return whether all words that are asked for occur."""
-    words = wanted.lower().split()
+def _contains_words(text: pl.Expr, searched_text: str) -> pl.Expr:
+    """Return True where all words of the searched text occur."""
+    words = searched_text.lower().split()
     return pl.all_horizontal([text.str.contains(word, literal=True) for word in words])
 
 
 class Names:
-    """The names of a run, counted when they are first asked for, or read from beside its index."""
+    """The names of a run, counted when they are first used, or read from its index."""
 
     def __init__(
         self, processes: Sequence[int], read: Callable[[int], pl.DataFrame], folder: Path | None
@@ -83,7 +89,7 @@ class Names:
         self._table: pl.DataFrame | None = None
 
     @classmethod
-    def of(cls, run: Run, read: Callable[[int], pl.DataFrame]) -> Self:
+    def from_run(cls, run: Run, read: Callable[[int], pl.DataFrame]) -> Self:
         """Count those of a run, whose events of a process `read` gives, or take what its index has."""
         processes = [*run.workers["process"], *run.shards["process"]]
         pyramid = run.scene.pyramid
@@ -98,16 +104,16 @@ class Names:
         """
         with self._lock:
             if self._table is None:
-                self._table = self._kept()
+                self._table = self._load_or_count()
             return self._table
 
     def find(self, wanted: str) -> pl.DataFrame:
-        """Return what is called as asked, in `NAME_COLUMNS`; nothing where nothing is asked for."""
+        """Return the names with all words of `wanted`, in `NAME_COLUMNS`; none for a blank text."""
         if not wanted.strip():
             return pl.DataFrame(schema=NAME_COLUMNS)
-        return self.table.filter(_holds(pl.col("text"), wanted))
+        return self.table.filter(_contains_words(pl.col("text"), wanted))
 
-    def _kept(self) -> pl.DataFrame:
+    def _load_or_count(self) -> pl.DataFrame:
         if self._file and self._file.exists():
             with suppress(OSError, pl.exceptions.PolarsError):
                 return pl.read_ipc(self._file)
@@ -124,4 +130,8 @@ class Names:
 def hits(events: pl.DataFrame, wanted: str) -> pl.DataFrame:
     """Return the spans of a process that are called as asked: rows among its events, and begins."""
     spans = events.with_row_index("row").filter(pl.col("type") == "span")
-    return spans.filter(_holds(_text(), wanted)).select("row", "start_ns").sort("start_ns", "row")
+    return (
+        spans.filter(_contains_words(_text(), wanted))
+        .select("row", "start_ns")
+        .sort("start_ns", "row")
+    )

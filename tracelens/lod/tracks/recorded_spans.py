@@ -53,7 +53,7 @@ class RecordedSpans:
 
         return open_trace(self._source) if isinstance(self._source, Path) else self._source
 
-    def of(self, process: int) -> pl.DataFrame:
+    def spans_of(self, process: int) -> pl.DataFrame:
         """Return the spans of one process as in `Trace.spans`, in order of their begins.
 
         Raises:

@@ -55,7 +55,7 @@ def span_details(store: Store, place: Place) -> Component:
             return _nothing(f"{subject_of(lane)}, {_track_name(tracks, place.track)}")
         return _of_event(store, place, tracks, event)
     lanes = store.scene.lanes
-    part = lanes.between(place.lane, place.at_ns, place.at_ns + 1)
+    part = lanes.items_between(place.lane, place.at_ns, place.at_ns + 1)
     if part.start == part.stop:
         return _nothing(subject_of(lane))
     return _of_item(store, place, part.start)
@@ -94,7 +94,7 @@ def _of_event(store: Store, place: Place, tracks: Lanes, event: dict[str, Any]) 
     """Describe a recorded span."""
     assert place.track is not None
     lane, track = store.scene.lanes.lanes[place.lane], tracks.lanes[place.track].part
-    item = tracks.between(place.track, place.at_ns, place.at_ns + 1).start
+    item = tracks.items_between(place.track, place.at_ns, place.at_ns + 1).start
     begin, end, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
         ("span", clean(event["name"]) or "unnamed"),

@@ -123,7 +123,7 @@ def _key_meant(store: Store, *shown: Any) -> str | None:
     """Return what addresses call the group or process that is under the mouse, else the selected one."""
     frame, hover, chosen = _drawn(store, *shown)
     point = viewport.mouse(hover)
-    band = frame.plan.at(point[1]) if point else None
+    band = frame.plan.band_at(point[1]) if point else None
     if band and band.group:
         return band.group.key
     place = viewport.at(store, frame, hover) or viewport.place_of(store, chosen)
@@ -170,7 +170,11 @@ def _fitted(store: Store, view: Any, selected: Any) -> Window | None:
         inside = place.track is not None
         lanes = store.opened(place.lane).scene.lanes if inside else store.scene.lanes
         lane = place.lane if place.track is None else place.track
-        part = lanes.between(lane, place.at_ns, place.at_ns + 1) if lane < len(lanes) else slice(0)
+        part = (
+            lanes.items_between(lane, place.at_ns, place.at_ns + 1)
+            if lane < len(lanes)
+            else slice(0)
+        )
         if (part.start or 0) < part.stop:
             span = Window(int(lanes.starts[part.start]), int(lanes.ends[part.start]))
             return _wider(store, span, AROUND_SPAN)

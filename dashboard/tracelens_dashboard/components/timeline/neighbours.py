@@ -121,7 +121,7 @@ def _on_path_at(store: Store, name: str, process: int, at_ns: int) -> list[Compo
         if lane.process == process and lane.role != "device"
     ]
     for row in rows:
-        part = lanes.between(row, at_ns, at_ns + 1)
+        part = lanes.items_between(row, at_ns, at_ns + 1)
         if part.start < part.stop:
             extent = int(lanes.starts[part.start]), int(lanes.ends[part.start])
             what = name_of(label_of(int(lanes.codes[part.start])))

@@ -1,7 +1,6 @@
 """How values show themselves: a line of text each, a page in a notebook, frames of pandas.
 
-What draws stands in rooms above this one. It is imported by name when it is first asked for, so that
-the model needs none of them (as `tracelens` itself does with its names).
+Code that draws them lies in upper layers, which are imported when a value is first drawn.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from tracelens.model.fmt import count
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Shown", "above", "frames_of", "to_pandas"]
+__all__ = ["DisplayMixin", "frames_of", "to_pandas", "upper_layers"]
 
 
-def above(module: str) -> Any:
-    """Import a module of a room above."""
-    return import_module(module)
+def upper_layers() -> Any:
+    """Import `tracelens.upper_layers`, the modules that methods of the model call."""
+    return import_module("tracelens.upper_layers")
 
 
-class Shown:
+class DisplayMixin:
     """A result of an analysis: its `repr` is one line, a notebook shows its findings and tables."""
 
     def __init_subclass__(cls) -> None:
@@ -44,20 +43,22 @@ class Shown:
         return to_pandas(frames_of(self), table, type(self).__name__)
 
     def _repr_html_(self) -> str:
-        page: str = above("tracelens.reports.to_html").of_result(self)
+        page: str = upper_layers().to_html.of_result(self)
         return page
 
 
 def frames_of(value: Any) -> dict[str, Any]:
     """Return the frames among a dataclass's fields by name; those of its parts as ``part.name``."""
-    found = {}
+    frames = {}
     for field in fields(value):
-        part = getattr(value, field.name)
-        if hasattr(part, "to_pandas") and hasattr(part, "height"):
-            found[field.name] = part
-        elif is_dataclass(part) and not isinstance(part, type):
-            found |= {f"{field.name}.{name}": frame for name, frame in frames_of(part).items()}
-    return found
+        field_value = getattr(value, field.name)
+        if hasattr(field_value, "to_pandas") and hasattr(field_value, "height"):
+            frames[field.name] = field_value
+        elif is_dataclass(field_value) and not isinstance(field_value, type):
+            frames |= {
+                f"{field.name}.{name}": frame for name, frame in frames_of(field_value).items()
+            }
+    return frames
 
 
 def to_pandas(frames: Mapping[str, Any], table: str, owner: str) -> Any:

@@ -16,7 +16,7 @@ from tracelens.analyses import ANALYSES
 from tracelens.errors import InvalidArgument, MissingExtra
 from tracelens.lod import timeline_page
 from tracelens.lod.lanes import CODES
-from tracelens.model import shown
+from tracelens.model import display
 
 SLOW = RUNS["slow rank"][0]
 VOID = {"meta", "img"}
@@ -90,8 +90,8 @@ def test_notebooks_show_every_result(analysis: object) -> None:
     """With its tables, of which the first rows."""
     for run in ("slow rank", "hot shard", "alone"):
         result = report(RUNS[run][0]).results[analysis.name]  # type: ignore[attr-defined]  # an Analysis
-        tags = check_part(result._repr_html_())  # type: ignore[attr-defined]  # of `Shown`
-        filled = [frame for frame in shown.frames_of(result).values() if frame.height]
+        tags = check_part(result._repr_html_())  # type: ignore[attr-defined]  # of `DisplayMixin`
+        filled = [frame for frame in display.frames_of(result).values() if frame.height]
         assert tags.count("table") == len(filled)
 
 
@@ -139,7 +139,7 @@ def test_tables_become_frames_of_pandas() -> None:
     assert len(run.to_pandas()) == run.events.collect().height
     assert list(found.to_pandas()["kind"]) == [finding.kind for finding in found.findings]
     assert len(found.to_pandas("bandwidths")) == found.tables["bandwidths"].height
-    by_step = found.results["interleaving"].to_pandas("by_step")  # type: ignore[attr-defined]  # of `Shown`
+    by_step = found.results["interleaving"].to_pandas("by_step")  # type: ignore[attr-defined]  # of `DisplayMixin`
     assert len(by_step) == 80
 
 
@@ -149,7 +149,7 @@ def test_an_unknown_table_is_named() -> None:
 
 
 def test_without_pandas_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shown, "find_spec", lambda _name: None)
+    monkeypatch.setattr(display, "find_spec", lambda _name: None)
     with pytest.raises(MissingExtra, match="'notebook'"):
         trace(SLOW).to_pandas("steps")
 

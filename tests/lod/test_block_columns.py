@@ -1,4 +1,4 @@
-"""Columns on disk give back what was written, whichever part is read, and little is held."""
+"""Columns on disk give back what was written, whichever part is read, and little is decoded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracelens.lod import lane_files, packed
+from tracelens.lod import block_columns, lane_files, step_matrices
+from tracelens.lod.block_columns import BlockColumn
 from tracelens.lod.lanes import Lane, Lanes
-from tracelens.lod.packed import Blocks, Kept, Rows
 
-SMALL = 5  # numbers of a block, so that few items are many blocks
+SMALL = 5  # items of a block, so that few items are many blocks
 COLUMNS = ("starts", "ends", "codes", "steps", "names")
 ROWS = st.lists(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 1 << 40)), max_size=30),
@@ -25,86 +25,80 @@ ROWS = st.lists(
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (packed, lane_files):
+    for module in (block_columns, lane_files):
         monkeypatch.setattr(module, "BLOCK", SMALL)
+    monkeypatch.setattr(step_matrices, "VALUES_PER_BATCH", 3 * SMALL)
 
 
-def kept(folder: Path, numbers: list[int], kind: str) -> tuple[np.ndarray, Blocks]:
-    array = np.array(numbers, kind)
-    packed.save(folder, "column", array)
-    return array, packed.column(folder, "column")
+def column_of(array: np.ndarray, decoded_blocks: list[int]) -> BlockColumn:
+    """Return a column of blocks in memory; notes which blocks are decoded."""
+
+    def decode(blocks: np.ndarray) -> list[np.ndarray]:
+        decoded_blocks.extend(blocks.tolist())
+        return [array[block * SMALL : (block + 1) * SMALL] for block in blocks.tolist()]
+
+    return BlockColumn(len(array), array.dtype, decode)
 
 
 @settings(max_examples=60)
 @given(
     numbers=st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=40),
     part=st.slices(40),
-    places=st.lists(st.integers(0, 39)),
+    items=st.lists(st.integers(0, 39)),
 )
 def test_any_part_of_a_column_is_what_was_written(
-    numbers: list[int], part: slice, places: list[int]
+    numbers: list[int], part: slice, items: list[int]
 ) -> None:
     """For any numbers of 64 bits: every one, any slice, and any choice of them."""
-    with tempfile.TemporaryDirectory() as folder:
-        array, column = kept(Path(folder), numbers, "int64")
-        assert len(column) == len(array)
-        assert [int(column[place]) for place in range(len(array))] == array.tolist()
-        forward = slice(part.start, part.stop, abs(part.step or 1))
-        assert column[forward].tolist() == array[forward].tolist()
-        there = np.array([place for place in places if place < len(array)], np.int64)
-        assert column[there].tolist() == array[there].tolist()
-        assert column.dtype == np.asarray(column).dtype == array.dtype
+    array = np.array(numbers, np.int64)
+    column = column_of(array, [])
+    assert len(column) == len(array)
+    assert [int(column[item]) for item in range(len(array))] == array.tolist()
+    forward = slice(part.start, part.stop, abs(part.step or 1))
+    assert column[forward].tolist() == array[forward].tolist()
+    present = np.array([item for item in items if item < len(array)], np.int64)
+    assert column[present].tolist() == array[present].tolist()
+    assert column.dtype == np.asarray(column).dtype == array.dtype
 
 
-def test_small_numbers_and_repeated_ones_take_few_bytes(tmp_path: Path) -> None:
-    """Bytes that are zero in a whole block are not written, and of zeros there is nothing."""
-    kept(tmp_path, [0] * 10 * SMALL, "int64")
-    assert (tmp_path / "column.blocks").stat().st_size == 0
-    noise = np.random.default_rng(0).integers(0, 1 << 16, 1 << 14)
-    packed.save(tmp_path, "noise", noise)
-    assert (tmp_path / "noise.blocks").stat().st_size < 0.5 * noise.nbytes
+def test_a_slice_decodes_only_the_blocks_in_which_it_lies() -> None:
+    """Two blocks of a hundred for a slice over an edge."""
+    decoded_blocks: list[int] = []
+    column = column_of(np.arange(100 * SMALL), decoded_blocks)
+    assert column[3 * SMALL - 1 : 3 * SMALL + 1].tolist() == [3 * SMALL - 1, 3 * SMALL]
+    assert decoded_blocks == [2, 3]
 
 
-def test_rows_are_read_by_slices(tmp_path: Path) -> None:
-    """A block of numbers, [row, number], of which rows are read, also every second."""
-    array = np.arange(60, dtype=np.uint32).reshape(12, 5)
-    packed.save(tmp_path, "rows", array)
-    rows = Rows(packed.column(tmp_path, "rows"), 5)
-    assert len(rows) == 12
+def test_decoded_blocks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second look at the same items reads no file."""
+    opened = written(lanes_of([[(0, 7)] * 4 * SMALL], 0), 1, tmp_path)
+    before = opened.codes[SMALL : 2 * SMALL]
+    monkeypatch.setattr(lane_files._ItemFile, "_read", None)
+    assert opened.codes[SMALL : 2 * SMALL].tolist() == before.tolist()
+    assert opened.starts[SMALL] == 7 * SMALL
+
+
+def test_a_file_that_is_cut_short_does_not_open(tmp_path: Path) -> None:
+    whole = lanes_of([[(0, 7)] * 4 * SMALL], 0)
+    written(whole, 1, tmp_path)
+    file = tmp_path / "spans.arrow"
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(ValueError, match=r"."):
+        lane_files.load_lanes(tmp_path, "spans", whole.lanes, whole.words)
+
+
+@pytest.mark.parametrize("kind", ["uint32", "uint64", "bool"])
+def test_matrices_are_read_by_steps(tmp_path: Path, kind: str) -> None:
+    """A column of [step, rank] of which steps are read, also every second; also without ranks."""
+    array = (np.arange(60).reshape(12, 5) % 7).astype(kind)
+    step_matrices.save_matrices(tmp_path / "some.arrow", {"other": array + 1, "array": array})
+    matrix = step_matrices.load_matrices(tmp_path / "some.arrow", 12, 5)["array"]
+    assert len(matrix) == 12
     for part in (slice(None), slice(3, 7), slice(1, None, 2), slice(7, 3), slice(11, 12)):
-        assert np.array_equal(rows[part], array[part])
-
-
-def test_a_slice_decodes_only_the_blocks_in_which_it_lies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two blocks of a hundred for a slice over an edge; none the second time."""
-    decoded: list[int] = []
-    plain = packed.Packed.decode
-
-    def counted(self: packed.Packed, blocks: np.ndarray) -> list[np.ndarray]:
-        decoded.extend(blocks.tolist())
-        return plain(self, blocks)
-
-    monkeypatch.setattr(packed.Packed, "decode", counted)
-    _, column = kept(tmp_path, list(range(100 * SMALL)), "int64")
-    for _ in range(2):
-        assert column[3 * SMALL - 1 : 3 * SMALL + 1].tolist() == [3 * SMALL - 1, 3 * SMALL]
-        assert decoded == [2, 3]
-
-
-def test_what_is_kept_is_bounded() -> None:
-    """What was asked for last stays; the rest goes, so that memory does not grow with a run."""
-    decoded: list[int] = []
-
-    def decode(blocks: np.ndarray) -> list[np.ndarray]:
-        decoded.extend(blocks.tolist())
-        return [np.full(10, block) for block in blocks.tolist()]
-
-    found = Kept(most_bytes=250).of(decode)
-    for blocks in ([1], [2, 3], [1], [4], [3], [1], [2]):
-        assert [numbers[0] for numbers in found(np.array(blocks))] == blocks
-    assert decoded == [1, 2, 3, 4, 2]
+        assert matrix[part].dtype == array.dtype
+        assert np.array_equal(matrix[part], array[part])
+    step_matrices.save_matrices(tmp_path / "none.arrow", {"none": array[:0, :0]})
+    assert step_matrices.load_matrices(tmp_path / "none.arrow", 0, 0)["none"][:].shape == (0, 0)
 
 
 @settings(max_examples=60)
@@ -133,7 +127,7 @@ def test_lanes_on_disk_find_what_lanes_in_memory_find(
         opened = written(whole, 1, Path(folder))
         for mine, plain in zip(opened.bounds(*window), whole.bounds(*window), strict=True):
             assert mine.tolist() == plain.tolist()
-        assert opened.between(0, *window) == whole.between(0, *window)
+        assert opened.items_between(0, *window) == whole.items_between(0, *window)
         assert opened.count(*window) == whole.count(*window)
 
 

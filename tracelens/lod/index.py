@@ -119,7 +119,7 @@ def size(folder: Path) -> dict[str, int]:
     """Return the bytes of an index: levels of colours, peaks, columns of spans, and all the rest."""
     bytes_by_kind = {"levels": 0, "peaks": 0, "columns": 0, "rest": 0}
     for file in folder.iterdir():
-        kind = _KINDS.get(file.name.split("-")[0], "rest")
+        kind = _KINDS.get(file.stem.partition("-")[0], "rest")
         bytes_by_kind[kind] += file.stat().st_size
     return bytes_by_kind
 

@@ -42,7 +42,7 @@ def test_steps_slow_on_all_ranks(deviations: float, found: bool) -> None:  # noq
     """Where loading varies a lot, that is far more than a fifth of a step, and noise all the same."""
     own = loading(deviations)
     job = int(STEPS * STEP_NS)
-    said = stalls._slow(own, 0, np.zeros(STEPS, np.bool_), job, None)
+    said = stalls.find_slow_steps(own, 0, np.zeros(STEPS, np.bool_), job, None)
     assert bool(said) == found
     assert all(one.finding.evidence["steps_slow"] == len(STALLED) for one in said)
 

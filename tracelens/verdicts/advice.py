@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.accounting.sampled_code import path_text
-from tracelens.analyses.stragglers.location import Place
+from tracelens.analyses.stragglers.location import Gap
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import subject
@@ -125,7 +125,7 @@ def _slow_part(evidence: Mapping[str, Any], ranks: str) -> str | None:
         return f"Look at {parts[0]['name']} of {ranks}: {share} of the delay is there."
     place = evidence.get("place")
     if place and place["share"] >= MIN_SHARE_OF_DELAY_IN_PART:
-        between = Place(**place).text
+        between = Gap(**place).text
         return (
             f"Put the code of {ranks} {between} into a span (tl.span), or record with --sample: "
             f"{fmt.percent(place['share'])} of the delay is there."

@@ -9,7 +9,7 @@ import numpy as np
 from tracelens.accounting import sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.jitter import in_few_steps
-from tracelens.analyses.stragglers.location import place_of
+from tracelens.analyses.stragglers.location import find_gap
 from tracelens.model import fmt
 from tracelens.stats.robust import medians
 
@@ -57,7 +57,7 @@ def _where(facts: Facts, rank: int) -> str:
     steps, peers = own.steps[few], tuple(one for one in own.ranks if one != rank)
     parts = [fmt.phase(phase)]
     if phase == CATEGORIES[UNINSTRUMENTED]:
-        place = place_of(phases, (rank,), peers, steps)
+        place = find_gap(phases, (rank,), peers, steps)
         parts += [place.text] if place and place.share >= MIN_SHARE_OF_DELAY_AT_PLACE else []
     usual = float(extra[few].mean())
     seen = sampled_code.of_ranks(trace, phases, (rank,), peers, phase, steps=steps, extra_ns=usual)

@@ -15,7 +15,7 @@ from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.core_waits import is_busy
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.sampled_code import path_text
-from tracelens.analyses.stragglers.location import place_of
+from tracelens.analyses.stragglers.location import find_gap
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import first_sentence, rate_severity, subject
@@ -214,7 +214,7 @@ def _unknown(
 def _uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, str]:
     """Return that much of the time is in code that no span covers, and between what it lies."""
     phases = facts.phases
-    place = place_of(phases, tuple(phases.pieces.ranks), (), phases.steps)
+    place = find_gap(phases, tuple(phases.pieces.ranks), (), phases.steps)
     where = f", {fmt.percent(place.share)} of it {place.text}" if place else ""
     code = sampled_code.of_always(
         facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0

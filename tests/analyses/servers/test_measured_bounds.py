@@ -105,7 +105,7 @@ def test_handlers_at_work_at_once_are_one_processor() -> None:
         | {"start_ns": int(str(row["start_ns"])) - 10, "end_ns": row["end_ns"]}
         for row in rows
     ]
-    sums = utilisation.utilisation_by_step(pl.DataFrame(rows), pl.DataFrame(asked))
+    sums = utilisation.measure_utilisation(pl.DataFrame(rows), pl.DataFrame(asked))
     assert sums["cpu"].sum() == pytest.approx(5_100, abs=50)
     assert sums["push_window"].sum() == pytest.approx(5_110, abs=50)
 

@@ -64,10 +64,11 @@ def test_names_tell_where_keys_do_not() -> None:
 def test_sizes_are_in_order_of_creation() -> None:
     """By key, not by when they were pushed; a single unknown one makes all of them unknown."""
     known = labelled(request("push", key=10), request("push", key=9, bytes=4))
-    assert list(variable_placement.tensor_sizes(known, 1).items()) == [
+    assert list(variable_placement.measure_tensors(known, 1).items()) == [
         ("variable 9", 4),
         ("variable 10", 8),
     ]
     assert (
-        variable_placement.tensor_sizes(labelled(request("push", key=1), request("push")), 1) == {}
+        variable_placement.measure_tensors(labelled(request("push", key=1), request("push")), 1)
+        == {}
     )

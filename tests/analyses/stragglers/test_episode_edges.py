@@ -36,4 +36,4 @@ def test_late_between_its_stalls_is_late_for_a_while(seed: int) -> None:
     matrices[2][80:, 3] += 0.25 * draw.uniform(0.5, 1.5, STEPS - 80)
     (late,) = detection.find_episodes(own_time(matrices))
     assert (late.ranks, late.pattern) == ((3,), "persistent")
-    assert abs(late.first - 80) <= 4
+    assert abs(late.rows[0] - 80) <= 4

@@ -29,7 +29,7 @@ def test_turns_are_one_finding(ranks: int) -> None:
         matrices, visited = turns(healthy(seed, ranks, 160), 0.4, seed)
         (late,) = detection.find_episodes(own_time(matrices))
         assert (set(late.ranks), late.phase, late.pattern) == (visited, "backprop", "migrating")
-        assert late.effect.sum(axis=1)[STAY:-STAY].mean() == pytest.approx(0.4 * 2e7, rel=0.3)
+        assert late.delay_ns.sum(axis=1)[STAY:-STAY].mean() == pytest.approx(0.4 * 2e7, rel=0.3)
 
 
 def test_ranks_late_together_do_not_wander() -> None:
@@ -55,7 +55,7 @@ def test_it_is_told_where_others_disturbances_hide_it() -> None:
     draw = np.random.default_rng(0)
     matrices[2] += (draw.random((160, 256)) < 0.03) * 1.5
     own = own_time(matrices)
-    ((late, cost),) = episodes.priced(own, float(own.total.max(axis=1).sum()))
+    ((late, cost),) = episodes.price_episodes(own, float(own.total.max(axis=1).sum()))
     assert (late.pattern, set(late.ranks) <= visited) == ("migrating", True)
     assert cost.saving < 0.01
 
@@ -65,7 +65,7 @@ def test_noise_that_lasts_for_some_steps_does_not_wander() -> None:
     for seed in range(3):
         matrices = healthy(seed, 256, 80, noise=0.12, memory=0.85)
         own = own_time(matrices)
-        assert episodes.priced(own, float(own.total.max(axis=1).sum())) == []
+        assert episodes.price_episodes(own, float(own.total.max(axis=1).sum())) == []
 
 
 def test_it_is_told_in_noise_that_does_not_last() -> None:

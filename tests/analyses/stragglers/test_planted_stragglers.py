@@ -42,9 +42,9 @@ def test_delays_is_found_where_it_is(
     own = own_time(matrices)
     (late,) = (late for late in detection.find_episodes(own) if late.pattern != "sparse")
     assert (late.ranks, late.phase, late.pattern) == ((rank,), PHASES[phase], "transient")
-    assert abs(late.first - first) <= edge
-    assert abs(late.last - last) <= edge
-    assert late.effect[late.touched, rank].mean() / STEP_NS == pytest.approx(extra, rel=0.35)
+    assert abs(late.rows[0] - first) <= edge
+    assert abs(late.rows[-1] - last) <= edge
+    assert late.delay_ns[late.rows, rank].mean() / STEP_NS == pytest.approx(extra, rel=0.35)
 
 
 @pytest.mark.parametrize("runs", few_or_many(6, 30))
@@ -64,7 +64,7 @@ def test_lasting_lateness_spans_the_run() -> None:
     matrices = healthy(0, 4, 80)
     matrices[1][:, 3] += 0.2
     (late,) = detection.find_episodes(own_time(matrices))
-    assert (late.first, late.last, late.pattern) == (0, 79, "persistent")
+    assert (late.rows[0], late.rows[-1], late.pattern) == (0, 79, "persistent")
 
 
 def test_growing_lateness_drifts() -> None:
@@ -73,8 +73,8 @@ def test_growing_lateness_drifts() -> None:
     matrices[2][40:, 5] += 0.4 * np.arange(80) / 80
     (late,) = detection.find_episodes(own_time(matrices))
     assert (late.ranks, late.pattern) == ((5,), "drifting")
-    assert late.last == 119
-    assert abs(late.first - 40) <= 3 * BLOCK
+    assert late.rows[-1] == 119
+    assert abs(late.rows[0] - 40) <= 3 * BLOCK
 
 
 def test_regular_stalls_are_sparse() -> None:
@@ -83,7 +83,7 @@ def test_regular_stalls_are_sparse() -> None:
     matrices[0][8::10, 2] += 0.5
     (late,) = detection.find_episodes(own_time(matrices))
     assert (late.ranks, late.phase, late.pattern, late.period) == ((2,), "data", "sparse", 10)
-    assert late.touched.tolist() == list(range(8, 100, 10))
+    assert late.rows.tolist() == list(range(8, 100, 10))
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(4), quick=[0]))
@@ -96,8 +96,8 @@ def test_stalls_for_a_while_are_those_of_a_rank(ranks: int, seed: int) -> None:
         matrices[draw.integers(3)][row, 1] += 0.7
     late, *others = detection.find_episodes(own_time(matrices))
     assert (late.ranks, late.pattern, others) == ((1,), "sparse", [])
-    assert late.touched.tolist() == hit.tolist()
-    assert {late.phase, *late.also} == set(PHASES)
+    assert late.rows.tolist() == hit.tolist()
+    assert {*late.phases} == set(PHASES)
 
 
 def test_two_ranks_need_a_large_difference() -> None:
@@ -113,7 +113,7 @@ def test_the_slower_of_two_is_named() -> None:
         matrices = healthy(slow, 2, 80)
         matrices[2][30:60, slow] += 0.5
         (late,) = detection.find_episodes(own_time(matrices))
-        assert (late.ranks, late.first, late.last) == ((slow,), 30, 59)
+        assert (late.ranks, late.rows[0], late.rows[-1]) == ((slow,), 30, 59)
 
 
 def test_a_rank_that_lacks_steps_does_not_disturb() -> None:

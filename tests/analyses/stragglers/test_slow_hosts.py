@@ -35,7 +35,7 @@ def on_hosts(matrices: list[Floats], per_host: int) -> ComputeTime:
 
 def told(own: ComputeTime) -> list[Episode]:
     """Return who is told to be late."""
-    return [late for late, _ in episodes.priced(own, float(own.total.max(axis=1).sum()))]
+    return [late for late, _ in episodes.price_episodes(own, float(own.total.max(axis=1).sum()))]
 
 
 @pytest.mark.parametrize("seed", mark_slow(range(2), quick=[0]))
@@ -51,7 +51,7 @@ def test_a_slow_host_is_one_finding_with_all_its_ranks(
         values[LATE, slow] *= 1.25
     (late,) = told(on_hosts(matrices, per_host))
     assert late.ranks == tuple(slow)
-    assert (late.first, late.last) == pytest.approx((LATE.start, LATE.stop - 1), abs=2)
+    assert (late.rows[0], late.rows[-1]) == pytest.approx((LATE.start, LATE.stop - 1), abs=2)
 
 
 @pytest.mark.parametrize("runs", few_or_many(1, 3))
@@ -64,7 +64,7 @@ def test_a_host_shows_what_its_ranks_alone_do_not(runs: int) -> None:
         assert len(detection.find_episodes(own)) < 8
         (late,) = told(own)
         assert late.ranks == tuple(range(8, 16))
-        share = late.effect[late.touched][:, 8:16].mean() / STEP_NS
+        share = late.delay_ns[late.rows][:, 8:16].mean() / STEP_NS
         assert share == pytest.approx(0.03, rel=0.2)
 
 
@@ -84,7 +84,7 @@ def test_ranks_of_a_host_lose_each_its_own() -> None:
     grown = np.linspace(0.2, 0.4, 8)
     matrices[2][LATE, 8:16] += grown
     (late,) = told(on_hosts(matrices, 8))
-    found = late.effect[late.touched][:, 8:16].mean(axis=0) / STEP_NS
+    found = late.delay_ns[late.rows][:, 8:16].mean(axis=0) / STEP_NS
     assert found == pytest.approx(grown, abs=0.03)
 
 

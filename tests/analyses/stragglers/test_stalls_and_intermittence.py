@@ -22,7 +22,7 @@ def test_six_regular_stalls_among_three_ranks(seed: int) -> None:
     matrices[1][6::9, 1] += 8.0
     (late,) = detection.find_episodes(own_time(matrices))
     assert (late.ranks, late.phase, late.pattern, late.period) == ((1,), "forward", "sparse", 9)
-    assert late.touched.tolist() == list(range(6, 60, 9))
+    assert late.rows.tolist() == list(range(6, 60, 9))
 
 
 IRREGULAR = [6, 11, 25, 31, 47, 52]
@@ -83,8 +83,8 @@ def test_a_delay_that_comes_and_goes_has_its_own_steps(seed: int) -> None:
     matrices[2][on, 5] += 0.3
     (late,) = detection.find_episodes(own_time(matrices))
     assert (late.ranks, late.phase, late.pattern) == ((5,), "backprop", "intermittent")
-    assert np.count_nonzero((late.effect[:, 5] > 0) != on) <= 8
-    assert late.effect[:, 5].sum() == pytest.approx(120 * 0.3 * 2e7, rel=0.15)
+    assert np.count_nonzero((late.delay_ns[:, 5] > 0) != on) <= 8
+    assert late.delay_ns[:, 5].sum() == pytest.approx(120 * 0.3 * 2e7, rel=0.15)
 
 
 def test_a_phase_that_one_rank_has_alone_is_seen_in_any_noise() -> None:
@@ -96,4 +96,4 @@ def test_a_phase_that_one_rank_has_alone_is_seen_in_any_noise() -> None:
     own = replace(own_time(matrices), phases=("data", "forward", "backprop", "gc"))
     (late,) = detection.find_episodes(own)
     assert (late.ranks, late.phase, late.pattern) == ((7,), "gc", "sparse")
-    assert set(range(12, 120, 13)) <= set(late.touched.tolist())
+    assert set(range(12, 120, 13)) <= set(late.rows.tolist())

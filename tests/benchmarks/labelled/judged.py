@@ -46,6 +46,12 @@ def verdicts(phases: Mapping[str, Floats], per_host: int) -> list[Verdict]:
         settled=np.arange(steps) >= WARM_UP,
     )
     return [
-        Verdict(late.ranks, late.phase, (late.first, late.last), cost.saving, cost.interval)
-        for late, cost in episodes.priced(table, float(total.max(axis=1).sum()))
+        Verdict(
+            late.ranks,
+            late.phase,
+            (int(late.rows[0]), int(late.rows[-1])),
+            cost.saving,
+            cost.interval,
+        )
+        for late, cost in episodes.price_episodes(table, float(total.max(axis=1).sum()))
     ]

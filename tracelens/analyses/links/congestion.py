@@ -1,10 +1,9 @@
 """Congestion: transfers that are slow for all ranks in parts of the run, against the run's own best.
 
 Each collective's time on the wire is compared with what calls of the same operation and payload usually
-take, and each step's sum with the lowest level of the run that lasts. Steps that are slow follow each
-other in episodes; outside of these few are, and computation must not slow down with them, or it is the
-machine and not the network. Each step loses by its own slowness, however that varies in an episode and
-from one to the next.
+take, and each step's sum with the lowest level of the run that lasts. Slow steps follow each other in
+episodes; few are slow elsewhere, and computation must not slow down with them, or it is the machine and
+not the network. Each step loses by its own slowness.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
-from tracelens.stats.changepoint import greatest_run
+from tracelens.stats.changepoint import greatest_run, within
 from tracelens.stats.robust import deviation, join_intervals, medians
 
 if TYPE_CHECKING:
@@ -38,76 +37,64 @@ if TYPE_CHECKING:
     from tracelens.replay.pricing import TransferPrice
     from tracelens.replay.windows import WindowedReplay
 
-__all__ = ["findings"]
+__all__ = ["find_congestion"]
 
-# of the job: congestion that costs less is not reported [policy]
-MIN_SAVING_TO_REPORT_CONGESTION: Final = 0.01
-# times: a communicator is slow if its calls take as many times as long as outside [calibrate]
-MIN_RATIO_OF_SLOW_COMMUNICATOR: Final = 1.5
-# calls: those of a rarer size are compared with calls of about that size [calibrate]
-MIN_CALLS_OF_SIZE: Final = 16
-# steps: fewer have no room for an episode and for what is usual [calibrate]
-MIN_STEPS_TO_SEARCH_EPISODES: Final = 32
-# times: steps of an episode take as many times as long as usual [calibrate]
-MIN_RATIO_OF_EPISODE: Final = 1.5
-# standard deviations: an episode is as far beyond what is usual [calibrate]
-MIN_Z_SCORE_OF_EPISODE: Final = 6.0
-# steps: fewer outside of episodes do not tell what is usual [calibrate]
-MIN_STEPS_OUTSIDE_EPISODES: Final = 16
-# share: nothing is reported if fewer steps outside of episodes are usual [calibrate]
-MIN_SHARE_OF_USUAL_STEPS_OUTSIDE: Final = 0.9
-# steps: as many neighbours count as one, since they are correlated [chosen]
-CORRELATED_STEPS_OUTSIDE_EPISODES: Final = 3
+MIN_SAVING_TO_REPORT_CONGESTION: Final = 0.01  # of the job: less is not reported [policy]
+MIN_RATIO_OF_SLOW_COMMUNICATOR: Final = 1.5  # times: its calls take as many as outside [calibrate]
+MIN_CALLS_OF_SIZE: Final = 16  # calls: rarer sizes are compared with similar ones [calibrate]
+MIN_STEPS_TO_SEARCH_EPISODES: Final = 32  # steps: fewer hold no episode and baseline [calibrate]
+MIN_RATIO_OF_EPISODE: Final = 1.5  # times: its steps take as many as usual [calibrate]
+MIN_Z_SCORE_OF_EPISODE: Final = 6.0  # standard deviations: it is as far out [calibrate]
+MIN_STEPS_OUTSIDE_EPISODES: Final = 16  # steps: fewer do not show what is usual [calibrate]
+MIN_SHARE_OF_USUAL_STEPS_OUTSIDE: Final = 0.9  # share: with fewer there is no episode [calibrate]
+CORRELATED_STEPS_OUTSIDE_EPISODES: Final = 3  # steps: as many neighbours count as one [chosen]
 MIN_STEPS_OF_LOWEST_LEVEL: Final = 16  # steps: the lowest level lasts as long [calibrate]
 MIN_RATIO_OF_LEVELS: Final = 1.5  # times: levels whose ratio is smaller are one [calibrate]
-# share: two levels that explain less of the variance are one [calibrate]
-MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS: Final = 0.75
-# share: as many steps of an episode are slow [calibrate]
-MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE: Final = 0.9
+MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS: Final = 0.75  # share: less is one level [calibrate]
+MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE: Final = 0.9  # share: as many of its steps are slow [calibrate]
 MIN_STEPS_OF_EPISODE: Final = 16  # steps: what is slow for fewer is no episode [calibrate]
-# share of the transfers' slowdown: the machine is slow, not
-# the network, if computation slows down by more [calibrate]
+# share of the transfers' slowdown: if computation slows down by more, the machine is slow,
+# not the network [calibrate]
 MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE: Final = 0.25
-# share: congestion in fewer steps is transient [chosen]
-MIN_SHARE_OF_STEPS_IF_LASTING: Final = 0.6
+MIN_SHARE_OF_STEPS_IF_LASTING: Final = 0.6  # share: congestion in fewer is transient [chosen]
 
 
 @dataclass(frozen=True, eq=False)
-class _Slow:
-    """Rows of steps with slow transfer, of which a typical one takes `level` times as long as usual.
+class _SlowSteps:
+    """Which rows (steps) have slow transfers, and how many times as long as usual a median one takes.
 
-    `episodes` are the first and last rows of those that follow each other, `uncertainty` the standard
-    error of what is usual, as a share of it.
+    `episodes` are their first and last rows; `relative_error` is the standard error of what is usual.
     """
 
     inside: Flags
     level: float
     episodes: tuple[tuple[int, int], ...]
-    uncertainty: float
+    relative_error: float
 
 
-def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Finding]:
-    """Search the run for congestion; `recorded` says whether messages between ranks were."""
-    trace = facts.trace
-    job = job_ns(trace)
-    taken = _beside_usual(calls)
-    relative = taken.group_by("step").agg(pl.col("wire_ns", "usual").sum()).sort("step")
-    steps = relative["step"].to_numpy().astype(np.int64)
-    slow = _find((relative["wire_ns"] / relative["usual"]).to_numpy())
-    groups = _slow_groups(taken, steps, slow) if slow else {}
-    if slow is None or not groups or _compute_slowdown(facts.phases, steps, slow):
+def find_congestion(facts: Facts, calls: pl.DataFrame, *, has_messages: bool) -> list[Finding]:
+    """Search the run for congestion; `has_messages`: messages between ranks were recorded."""
+    length_ns = job_ns(facts.trace)
+    by_communicator = _compare_with_usual(calls)
+    by_step = by_communicator.group_by("step").agg(pl.col("wire_ns", "usual").sum()).sort("step")
+    steps = by_step["step"].to_numpy().astype(np.int64)
+    slow = _find_episodes((by_step["wire_ns"] / by_step["usual"]).to_numpy())
+    ratios = _measure_ratios(by_communicator, steps, slow) if slow else {}
+    if slow is None or not ratios or _compute_slows_down(facts.phases, steps, slow):
         return []
-    hit = steps[slow.inside]
-    price = _price(facts.replay, calls, hit, groups, 1.0)
-    saving = float(price.saved_ns.sum()) / job
+    slow_steps, margin = steps[slow.inside], TWO_SIDED * slow.relative_error
+    price = _price(facts.replay, calls, slow_steps, ratios, 1.0)
+    saving = float(price.saved_ns.sum()) / length_ns
     if saving < MIN_SAVING_TO_REPORT_CONGESTION:
         return []
     less, more = (
-        float(_price(facts.replay, calls, hit, groups, usual).saved_ns.sum()) / job
-        for usual in (1 + TWO_SIDED * slow.uncertainty, 1 - TWO_SIDED * slow.uncertainty)
+        float(_price(facts.replay, calls, slow_steps, ratios, usual).saved_ns.sum()) / length_ns
+        for usual in (1 + margin, 1 - margin)
     )
-    ranks, level = _ranks_of(trace, groups), float(np.median(np.concatenate([*groups.values()])))
+    ranks = _find_ranks(facts.trace, ratios)
+    level = float(np.median(np.concatenate([*ratios.values()])))
     when, pattern = _describe_steps(steps, slow)
+    unknown_link = "collectives do not tell which link"
     return [
         Finding.of(
             "congestion",
@@ -115,21 +102,19 @@ def findings(facts: Facts, calls: pl.DataFrame, *, recorded: bool) -> list[Findi
                 "who": fmt.listing("rank", ranks) if ranks else "all ranks",
                 "steps": when,
                 "ratio": f"{level:.1f}",
-                "link": "no single link is the cause"
-                if recorded
-                else "collectives do not tell which link",
+                "link": "no single link is the cause" if has_messages else unknown_link,
             },
             phase="reduction",
             pattern=pattern,
-            steps=(int(hit[0]), int(hit[-1])),
+            steps=(int(slow_steps[0]), int(slow_steps[-1])),
             ranks=ranks,
             slowdown=level,
             saving=saving,
-            interval=join_intervals(saving, price.measure_interval(job), (less, more)),
+            interval=join_intervals(saving, price.measure_interval(length_ns), (less, more)),
             fix=price.fix,
             evidence={
                 "times_as_long": level,
-                "steps_slow": len(hit),
+                "steps_slow": len(slow_steps),
                 "episodes": [[int(steps[row]) for row in edges] for edges in slow.episodes],
                 "link_identifiable": False,
             },
@@ -141,79 +126,77 @@ def _price(
     replay: WindowedReplay,
     calls: pl.DataFrame,
     steps: Ints,
-    groups: dict[str, Floats],
+    ratios: dict[str, Floats],
     usual: float,
 ) -> TransferPrice:
-    """Price slow calls that take `usual` times what is usual."""
-    takes: dict[Carrier, Floats] = {
-        uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in groups.items()
+    """Price that slow calls take `usual` times what is usual."""
+    shares: dict[Carrier, Floats] = {
+        uid: np.minimum(usual / np.maximum(ratio, 1.0), 1.0) for uid, ratio in ratios.items()
     }
     lost_ns = np.zeros(len(steps))
-    for communicator, share in takes.items():
-        mine = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.wire_of_steps(mine, steps) * (1 - share)
-    return price_faster_calls(replay, TransferFix(steps, takes), lost_ns)
+    for communicator, share in shares.items():
+        of_communicator = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
+        lost_ns += transfers.wire_of_steps(of_communicator, steps) * (1 - share)
+    return price_faster_calls(replay, TransferFix(steps, shares), lost_ns)
 
 
-def _slow_groups(taken: pl.DataFrame, steps: Ints, slow: _Slow) -> dict[str, Floats]:
-    """Return of each communicator that is slow how many times as long as usual, [slow step]."""
-    found = {}
-    for (uid,), part in taken.partition_by("communicator", as_dict=True).items():
+def _measure_ratios(
+    by_communicator: pl.DataFrame, steps: Ints, slow: _SlowSteps
+) -> dict[str, Floats]:
+    """Return how many times as long as usual each slow communicator's calls take, [slow step]."""
+    ratios = {}
+    for (uid,), rows in by_communicator.partition_by("communicator", as_dict=True).items():
         ratio = np.full(len(steps), np.nan)
-        ratio[np.searchsorted(steps, part["step"])] = part["wire_ns"] / part["usual"]
-        usual, level = (float(medians(ratio[rows], 0)) for rows in (~slow.inside, slow.inside))
-        if level >= MIN_RATIO_OF_SLOW_COMMUNICATOR * usual:
-            found[str(uid)] = np.nan_to_num(ratio[slow.inside] / usual, nan=1.0)
-    return found
+        ratio[np.searchsorted(steps, rows["step"])] = rows["wire_ns"] / rows["usual"]
+        outside, inside = (float(medians(ratio[some], 0)) for some in (~slow.inside, slow.inside))
+        if inside >= MIN_RATIO_OF_SLOW_COMMUNICATOR * outside:
+            ratios[str(uid)] = np.nan_to_num(ratio[slow.inside] / outside, nan=1.0)
+    return ratios
 
 
-def _beside_usual(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return what the calls of each communicator and step take, and what they usually do.
+def _compare_with_usual(calls: pl.DataFrame) -> pl.DataFrame:
+    """Sum what the calls of each communicator and step take, `wire_ns`, and what is `usual`, ns.
 
     Calls of a size that is rare are compared with those of about its size, within a factor of 1.4.
     """
-    of = ("communicator", "op")
-    rare = pl.len().over(*of, "bytes") < MIN_CALLS_OF_SIZE
+    alike = ("communicator", "op")
+    is_rare = pl.len().over(*alike, "bytes") < MIN_CALLS_OF_SIZE
     size = pl.col("bytes").fill_null(-1)
-    about = -2 - (pl.col("bytes") + 1).log(2).mul(2).round().cast(pl.Int64)
-    usual = calls.with_columns(size=pl.when(rare & (size >= 0)).then(about).otherwise(size))
-    usual = usual.with_columns(usual=pl.col("wire_ns").median().over(*of, "size"))
+    rounded = -2 - (pl.col("bytes") + 1).log(2).mul(2).round().cast(pl.Int64)
     return (
-        usual.filter(pl.col("step") >= 0)
+        calls.with_columns(size=pl.when(is_rare & (size >= 0)).then(rounded).otherwise(size))
+        .with_columns(usual=pl.col("wire_ns").median().over(*alike, "size"))
+        .filter(pl.col("step") >= 0)
         .group_by(pl.col("communicator").cast(pl.String), "step")
         .agg(pl.col("wire_ns", "usual").sum())
     )
 
 
-def _find(ratio: Floats) -> _Slow | None:
-    """Look for episodes beyond what is usual."""
+def _find_episodes(ratio: Floats) -> _SlowSteps | None:
+    """Search for episodes; `ratio` is how many times as long as usual transfers take, [step]."""
     if len(ratio) < MIN_STEPS_TO_SEARCH_EPISODES + WARM_UP:
         return None
-    usual, spread = _lowest_level(ratio[WARM_UP:])
-    beyond = max((MIN_RATIO_OF_EPISODE - 1) * usual, MIN_Z_SCORE_OF_EPISODE * spread)
-    slow = ratio > usual + beyond / 2
-    slow[:WARM_UP] = False
-    episodes = _episodes(slow)
-    inside = np.zeros(len(ratio), np.bool_)
-    for first, last in episodes:
-        inside[first : last + 1] = True
+    lowest, spread = _find_lowest_level(ratio[WARM_UP:])
+    least_rise = max((MIN_RATIO_OF_EPISODE - 1) * lowest, MIN_Z_SCORE_OF_EPISODE * spread)
+    is_slow = ratio > lowest + least_rise / 2
+    is_slow[:WARM_UP] = False
+    episodes = _join_slow_steps(is_slow)
+    inside = within(episodes, len(ratio))
     outside = ~inside
     outside[:WARM_UP] = False
     if not episodes or outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
         return None
-    if np.mean(slow[outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE:
-        return None
-    if np.median(ratio[inside]) < usual + beyond:
+    too_many_outside = np.mean(is_slow[outside]) > 1 - MIN_SHARE_OF_USUAL_STEPS_OUTSIDE
+    if too_many_outside or np.median(ratio[inside]) < lowest + least_rise:
         return None
     usual = float(np.median(ratio[outside]))
-    level = float(np.median(ratio[inside])) / usual
     independent_steps = outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
-    uncertainty = deviation(ratio[outside] - usual) / usual / np.sqrt(independent_steps)
-    return _Slow(inside, level, episodes, float(uncertainty))
+    error = deviation(ratio[outside] - usual) / usual / np.sqrt(independent_steps)
+    return _SlowSteps(inside, float(np.median(ratio[inside])) / usual, episodes, float(error))
 
 
-def _lowest_level(ratio: Floats) -> tuple[float, float]:
-    """Return the lowest level that lasts, and how far its steps deviate.
+def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
+    """Return the lowest level that lasts, and the standard deviation of its steps.
 
     Steps are divided in two where logarithms differ most (N. Otsu, A threshold selection method from
     gray-level histograms, 1979), and the lower ones again, as long as there are two levels.
@@ -221,60 +204,61 @@ def _lowest_level(ratio: Floats) -> tuple[float, float]:
     ordered = np.sort(np.log(ratio))
     while len(ordered) > MIN_STEPS_OF_LOWEST_LEVEL:
         count = np.arange(1, len(ordered))
-        below = np.cumsum(ordered)[:-1]
-        apart = below / count - (ordered.sum() - below) / count[::-1]
-        between = count * count[::-1] * apart**2 / len(ordered) ** 2
+        sum_below = np.cumsum(ordered)[:-1]
+        difference = sum_below / count - (ordered.sum() - sum_below) / count[::-1]
+        between = count * count[::-1] * difference**2 / len(ordered) ** 2
         lower = int(between.argmax()) + 1
         log_ratio = np.median(ordered[lower:]) - np.median(ordered[:lower])
-        is_apart = log_ratio >= np.log(MIN_RATIO_OF_LEVELS)
-        if lower < MIN_STEPS_OF_LOWEST_LEVEL or not is_apart:
-            break
-        if between.max() < MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS * np.var(ordered):
+        is_one_level = log_ratio < np.log(MIN_RATIO_OF_LEVELS) or (
+            between.max() < MIN_SHARE_OF_VARIANCE_BETWEEN_LEVELS * np.var(ordered)
+        )
+        if lower < MIN_STEPS_OF_LOWEST_LEVEL or is_one_level:
             break
         ordered = ordered[:lower]
-    values = np.exp(ordered)
-    level = float(np.median(values))
-    return level, deviation(values - level)
+    ratios = np.exp(ordered)
+    level = float(np.median(ratios))
+    return level, deviation(ratios - level)
 
 
-def _episodes(slow: Flags) -> tuple[tuple[int, int], ...]:
-    """Return runs of rows, the most of which are slow, in order."""
+def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
+    """Return the first and last row of runs in which nearly all steps are slow, in order."""
     cost = MIN_SHARE_OF_SLOW_STEPS_IN_EPISODE
-    gains = np.where(slow, 1 - cost, -cost)
-    found: list[tuple[int, int]] = []
+    gains = np.where(is_slow, 1 - cost, -cost)
+    episodes: list[tuple[int, int]] = []
     while True:
         first, last = greatest_run(gains)
-        if last - first + 1 < MIN_STEPS_OF_EPISODE or not slow[first]:
-            return tuple(sorted(found))
-        found.append((first, last))
+        if last - first + 1 < MIN_STEPS_OF_EPISODE or not is_slow[first]:
+            return tuple(sorted(episodes))
+        episodes.append((first, last))
         gains[first : last + 1] = -cost
 
 
-def _compute_slowdown(phases: Phases, steps: Ints, slow: _Slow) -> bool:
-    """Return whether computation slows down in the same steps."""
+def _compute_slows_down(phases: Phases, steps: Ints, slow: _SlowSteps) -> bool:
+    """Return True if computation slows down in the same steps."""
     computed = phases.pieces.steps.select("step", ns=phases.of(*USEFUL_KINDS))
     by_step = computed.filter(pl.col("ns") > 0).group_by("step").agg(pl.col("ns").median())
-    inside, outside = (
+    inside_ns, outside_ns = (
         by_step.filter(pl.col("step").is_in(steps[rows]))["ns"].to_numpy()
         for rows in (slow.inside, ~slow.inside)
     )
-    if not len(inside) or not len(outside):
+    if not len(inside_ns) or not len(outside_ns):
         return False
-    growth = np.median(inside) / np.median(outside)
+    growth = np.median(inside_ns) / np.median(outside_ns)
     return bool(growth - 1 > MAX_SHARE_OF_SLOWDOWN_IN_COMPUTE * (slow.level - 1))
 
 
-def _ranks_of(trace: Trace, groups: Iterable[str]) -> tuple[int, ...]:
+def _find_ranks(trace: Trace, communicators: Iterable[str]) -> tuple[int, ...]:
     """Return the ranks of some communicators; none where these are all."""
-    slow = {rank for grid in trace.calls if grid.uid in groups for rank in grid.ranks.tolist()}
-    return () if len(slow) == trace.workers.height else tuple(sorted(slow))
+    grids = [grid for grid in trace.calls if grid.uid in communicators]
+    ranks = {rank for grid in grids for rank in grid.ranks.tolist()}
+    return () if len(ranks) == trace.workers.height else tuple(sorted(ranks))
 
 
-def _describe_steps(steps: Ints, slow: _Slow) -> tuple[str, Pattern]:
+def _describe_steps(steps: Ints, slow: _SlowSteps) -> tuple[str, Pattern]:
     """Return which steps are slow, in words, and in which pattern."""
-    hit = steps[slow.inside]
-    when = fmt.steps(int(hit[0]), int(hit[-1]))
+    slow_steps = steps[slow.inside]
+    when = fmt.steps(int(slow_steps[0]), int(slow_steps[-1]))
     if len(slow.episodes) > 1:
-        return f"{len(hit)} of {when} (in {len(slow.episodes)} episodes)", "sparse"
-    is_lasting = len(hit) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
+        return f"{len(slow_steps)} of {when} (in {len(slow.episodes)} episodes)", "sparse"
+    is_lasting = len(slow_steps) >= MIN_SHARE_OF_STEPS_IF_LASTING * len(steps)
     return when, "persistent" if is_lasting else "transient"

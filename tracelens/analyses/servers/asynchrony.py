@@ -1,9 +1,9 @@
 """Asynchronous training: no rank waits for the last one; a slow one is stale, or a server serializes.
 
 A server numbers its updates (`seq` of an apply or a master_update), and what a worker sends names the
-version that it had last seen. Staleness of an update = updates that others made in between (Ho et al.
+version that it had last read. Staleness of an update = updates that others made in between (Ho et al.
 2013, "More effective distributed ML via a stale synchronous parallel parameter server"). Where each
-contribution makes an update of its own, `updates` and `rate` tell how fairly the workers are served.
+contribution makes an update of its own, `updates` and `rate` say how fairly the workers are served.
 A stale worker costs learning, and delays the end where each worker has so many steps to do.
 Waiting for a turn is the cost of a server that serves one worker at a time (You, Buluc, Demmel 2017).
 """
@@ -11,9 +11,9 @@ Waiting for a turn is the cost of a server that serves one worker at a time (You
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import polars as pl
 
 from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
@@ -30,19 +30,15 @@ if TYPE_CHECKING:
 
 __all__ = ["WORKER_COLUMNS", "Asynchrony", "run"]
 
-# of the job: waiting for turns that costs less is not reported [policy]
-MIN_SAVING_TO_REPORT_TURNS: Final = 0.05
-# times: a stale worker has as many times the others' mean staleness [calibrate]
-MIN_RATIO_OF_STALENESS: Final = 1.5
-# versions: a stale worker is as many behind the others, in the mean [calibrate]
-MIN_MORE_VERSIONS_IF_STALE: Final = 3
-# blocks: a worker is stale if it is so in each; by chance it
-# is once in 256 [calibrate; one decision in _stale, _lasting]
+MIN_SAVING_TO_REPORT_TURNS: Final = 0.05  # of the job: waiting of less is not reported [policy]
+MIN_RATIO_OF_STALENESS: Final = 1.5  # times the others': it has as many [calibrate]
+MIN_MORE_VERSIONS_IF_STALE: Final = 3  # versions: a stale worker is as many behind [calibrate]
+# blocks: a worker is stale if it is so in each; by chance it is once in 256 [calibrate]
 BLOCKS_OF_UPDATES: Final = 8
 MIN_UPDATES_OF_BLOCK: Final = 3  # updates: a worker with fewer in a block is not judged [calibrate]
-# share of contributions: training is asynchronous
-# if as many make an update of their own [calibrate]
+# share of contributions: training is asynchronous if as many make an update of their own [calibrate]
 MIN_SHARE_OF_OWN_UPDATES: Final = 0.9
+
 WORKER_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
     "updates": pl.Int64(),  # while all workers train
@@ -67,10 +63,10 @@ class Asynchrony(DisplayMixin):
 def run(facts: Facts) -> Asynchrony:
     """Measure staleness, fairness and waiting for turns."""
     trace, phases = facts.trace, facts.phases
-    job = job_ns(trace)
-    updates = _updates(trace)
+    length_ns = job_ns(trace)
+    updates = _find_updates(trace)
     turns = _sum_ns(trace.requests.lazy().filter(pl.col("op") == "turn_wait"), "rank")
-    if not job or (updates.is_empty() and turns.is_empty()):
+    if not length_ns or (updates.is_empty() and turns.is_empty()):
         return Asynchrony(pl.DataFrame(schema=WORKER_COLUMNS), ())
     served = (
         updates.group_by("rank")
@@ -86,151 +82,150 @@ def run(facts: Facts) -> Asynchrony:
         .unique()
         .join(served, on="rank", how="left")
         .join(turns, on="rank", how="left")
-        .with_columns(turn_ns="ns", turn_share=pl.col("ns") / job)
+        .with_columns(turn_ns="ns", turn_share=pl.col("ns") / length_ns)
         .select(pl.col(name).cast(kind) for name, kind in WORKER_COLUMNS.items())
         .sort("rank")
     )
+    stale = _find_stale(updates, table)
     findings = [
-        *_serialised(table, trace, job),
-        *(_finding(row, usual, trace, phases) for row, usual in _stale(updates, table)),
+        *_report_turns(table, trace, length_ns),
+        *(_report_stale(worker, others, trace, phases) for worker, others in stale),
     ]
     return Asynchrony(table, tuple(findings))
 
 
-def _updates(trace: Trace) -> pl.DataFrame:
+def _find_updates(trace: Trace) -> pl.DataFrame:
     """Return the updates while all workers train, in order, with rank and staleness.
 
     None if an update takes many contributions: then it is synchronous.
     """
     op = pl.col("op").cast(pl.String)
     sent, made = (
-        trace.requests_of(part)
+        trace.requests_of(processes)
         .drop_nulls(["seq", "request"])
         .filter(op.is_in(ops))
         .select("request", "shard", "rank", "end_ns", version=pl.col("seq").cast(pl.Int64))
         .collect()
-        for ops, part in ((_SENT, trace.workers), (_MADE, trace.shards))
+        for ops, processes in ((_SENT, trace.workers), (_MADE, trace.shards))
     )
-    joined = made.drop("rank").join(
-        sent.select("request", "rank", seen="version").unique("request"), on="request"
+    updates = made.drop("rank").join(
+        sent.select("request", "rank", read="version").unique("request"), on="request"
     )
-    if joined.height < MIN_SHARE_OF_OWN_UPDATES * sent.height:
-        joined = joined.clear()
-    staleness = (pl.col("version") - 1 - pl.col("seen")).clip(lower_bound=0)
-    until = joined.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
-    combined = joined.filter(pl.col("end_ns") <= until) if until is not None else joined
-    return combined.with_columns(staleness=staleness).sort("end_ns")
+    if updates.height < MIN_SHARE_OF_OWN_UPDATES * sent.height:
+        updates = updates.clear()
+    staleness = (pl.col("version") - 1 - pl.col("read")).clip(lower_bound=0)
+    until_ns = updates.group_by("rank").agg(pl.col("end_ns").max())["end_ns"].min()
+    if until_ns is not None:
+        updates = updates.filter(pl.col("end_ns") <= until_ns)
+    return updates.with_columns(staleness=staleness).sort("end_ns")
 
 
 def _sum_ns(spans: pl.LazyFrame, by: str) -> pl.DataFrame:
     """Sum up how long spans took that were over, ns."""
-    lasted = pl.col("end_ns") - pl.col("start_ns")
+    lasted_ns = pl.col("end_ns") - pl.col("start_ns")
     over = spans.filter(pl.col("end_ns").is_not_null())
-    return over.group_by(by).agg(ns=lasted.sum().cast(pl.Int64)).collect()
+    return over.group_by(by).agg(ns=lasted_ns.sum().cast(pl.Int64)).collect()
 
 
-def _serialised(table: pl.DataFrame, trace: Trace, job: int) -> list[Finding]:
+def _report_turns(table: pl.DataFrame, trace: Trace, length_ns: int) -> list[Finding]:
     """Report what serving in turns costs: without turns, the job lasts as long as its busiest part."""
     waiting = table.filter(pl.col("turn_ns") > 0)
     if waiting.height < 2:
         return []
-    least = _number(waiting["turn_ns"].min())
-    saving = min(least, max(job - _server_ns(trace), 0)) / job
-    if saving < MIN_SAVING_TO_REPORT_TURNS:
+    # No order of serving is quicker than what the busiest server transferred and updated.
+    served = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
+    busiest_ns = int(_to_float(_sum_ns(served, "process")["ns"].max()))
+    saved_ns = min(_to_float(waiting["turn_ns"].min()), max(length_ns - busiest_ns, 0))
+    if saved_ns / length_ns < MIN_SAVING_TO_REPORT_TURNS:
         return []
-    share = _number(waiting["turn_share"].mean())
+    share = _to_float(waiting["turn_share"].mean())
     return [
         Finding.of(
             "exposed_communication",
             {"share": f"{100 * share:.0f} %"},
             case="turns",
             cost=share * waiting.height / table.height,
-            saving=saving,
+            saving=saved_ns / length_ns,
             phase="elastic",
             evidence={"turn_share": share, "workers": waiting.height},
         )
     ]
 
 
-def _server_ns(trace: Trace) -> int:
-    """Return how long the busiest server transferred and updated: no order of serving is quicker."""
-    served = trace.requests_of(trace.shards).filter(pl.col("kind") == "elastic")
-    return int(_number(_sum_ns(served, "process")["ns"].max()))
-
-
-def _stale(updates: pl.DataFrame, table: pl.DataFrame) -> Iterator[tuple[dict[str, Any], float]]:
+def _find_stale(
+    updates: pl.DataFrame, table: pl.DataFrame
+) -> Iterator[tuple[dict[str, Any], float]]:
     """Yield workers whose contributions are far older all the time, and the others' mean staleness."""
     total, number = updates.select(pl.col("staleness").sum(), number=pl.len()).row(0)
     least_updates = BLOCKS_OF_UPDATES * MIN_UPDATES_OF_BLOCK
-    for row in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
-        mean, others = row["staleness"], number - row["updates"]
+    for worker in table.filter(pl.col("updates") >= least_updates).iter_rows(named=True):
+        mean, others = worker["staleness"], number - worker["updates"]
         if not others:
             continue
-        usual = (total - mean * row["updates"]) / others
-        own = updates.filter(pl.col("rank") == row["rank"])["staleness"]
-        least_staleness = max(MIN_RATIO_OF_STALENESS * usual, usual + MIN_MORE_VERSIONS_IF_STALE)
-        if mean >= least_staleness and _lasting(own, usual):
-            yield row, usual
+        usual = (total - mean * worker["updates"]) / others
+        staleness = updates.filter(pl.col("rank") == worker["rank"])["staleness"].to_numpy()
+        edges = len(staleness) * np.arange(1, BLOCKS_OF_UPDATES) // BLOCKS_OF_UPDATES
+        is_lasting = all(block.mean() > usual for block in np.split(staleness, edges))
+        least = max(MIN_RATIO_OF_STALENESS * usual, usual + MIN_MORE_VERSIONS_IF_STALE)
+        if mean >= least and is_lasting:
+            yield worker, usual
 
 
-def _lasting(own: pl.Series, usual: float) -> bool:
-    edges = [len(own) * block // BLOCKS_OF_UPDATES for block in range(BLOCKS_OF_UPDATES + 1)]
-    return all(own[first:end].to_numpy().mean() > usual for first, end in pairwise(edges))
+def _report_stale(worker: dict[str, Any], others: float, trace: Trace, phases: Phases) -> Finding:
+    """Report who is stale, why, and by how much the job ends later for it.
 
-
-def _finding(row: dict[str, Any], usual: float, trace: Trace, phases: Phases) -> Finding:
-    """Report who is stale, why, and by how much the job ends later for it."""
-    process = int(trace.workers.filter(pl.col("rank") == row["rank"])["process"][0])
+    `worker` is a row of `WORKER_COLUMNS`, `others` their mean staleness.
+    """
+    rank, staleness, rate = worker["rank"], worker["staleness"], worker["rate"]
+    process = int(trace.workers.filter(pl.col("rank") == rank)["process"][0])
     ends = trace.steps.group_by("process").agg(pl.col("end_ns").max())
-    own = pl.col("process") == process
-    last, others = (_number(ends.filter(subject)["end_ns"].max()) for subject in (own, ~own))
-    saving = max(last - others, 0.0) / max(job_ns(trace), 1)
-    phase, slowdown = _slow_in(phases, process)
-    why = (
-        "" if phase is None else f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}"
+    is_worker = pl.col("process") == process
+    end_ns, others_end_ns = (
+        _to_float(ends.filter(some)["end_ns"].max()) for some in (is_worker, ~is_worker)
     )
+    saving = max(end_ns - others_end_ns, 0.0) / max(job_ns(trace), 1)
+    phase, slowdown = _find_slow_category(phases, process)
+    why = f", since it takes {slowdown:.1f}x as long for {fmt.phase(phase)}" if phase else ""
     cost = f", and fixing it would shorten the job by {fmt.percent(saving)}" if saving else ""
     return Finding.of(
         "stale_worker",
         {
-            "rank": str(row["rank"]),
-            "staleness": f"{row['staleness']:.1f}",
-            "others": f"{usual:.1f}",
-            "rate": f"{row['rate']:.1f}",
+            "rank": str(rank),
+            "staleness": f"{staleness:.1f}",
+            "others": f"{others:.1f}",
+            "rate": f"{rate:.1f}",
             "why": why,
             "cost": cost,
         },
         saving=saving,
-        ranks=(row["rank"],),
+        ranks=(rank,),
         phase=phase,
         pattern="persistent",
         slowdown=slowdown,
-        evidence={"staleness": row["staleness"], "others": usual, "rate": row["rate"]},
+        evidence={"staleness": staleness, "others": others, "rate": rate},
     )
 
 
-def _slow_in(phases: Phases, process: int) -> tuple[str | None, float | None]:
+def _find_slow_category(phases: Phases, process: int) -> tuple[str | None, float | None]:
     """Return the category in which a worker's step exceeds the others' most, and how many times."""
-    usual = (
+    is_worker = pl.col("process") == process
+    excess_ns = pl.col("own") - pl.col("others")
+    longer = (
         phases.times.filter(pl.col("category").cast(pl.String).is_in(OWN_CATEGORIES))
         .group_by("category")
         .agg(
-            own=pl.col("ns").filter(pl.col("process") == process).median(),
-            others=pl.col("ns").filter(pl.col("process") != process).median(),
+            own=pl.col("ns").filter(is_worker).median(),
+            others=pl.col("ns").filter(~is_worker).median(),
         )
-        .filter(pl.col("own") > pl.col("others"))
-        .sort(
-            pl.col("own") - pl.col("others"),
-            pl.col("category").cast(pl.String),
-            descending=[True, False],
-        )
+        .filter(excess_ns > 0)
+        .sort(excess_ns, pl.col("category").cast(pl.String), descending=[True, False])
     )
-    if usual.is_empty():
+    if longer.is_empty():
         return None, None
-    row = usual.row(0, named=True)
+    row = longer.row(0, named=True)
     return str(row["category"]), row["own"] / row["others"] if row["others"] else None
 
 
-def _number(value: object) -> float:
+def _to_float(value: object) -> float:
     """Return a number out of a frame; 0 where there was none."""
     return float(value) if isinstance(value, int | float) else 0.0

@@ -11,7 +11,7 @@ reported by `bottleneck.py`, where variables should lie by `variable_placement.p
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -19,19 +19,15 @@ import polars as pl
 from tracelens.accounting import sampled_code
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.service import PROCESSOR_OPS, SERVICE_OPS
-from tracelens.analyses.servers import (
-    small_messages,
-    utilisation,
-    variable_placement,
-)
-from tracelens.analyses.servers.bottleneck import classify, findings
-from tracelens.analyses.servers.exchange import Exchange
+from tracelens.analyses.servers import utilisation, variable_placement
+from tracelens.analyses.servers.bottleneck import classify_shards, find_bottlenecks
 from tracelens.analyses.servers.queues import (
     NO_QUEUES,
     Queues,
-    held_requests,
+    find_held_requests,
     measure_queues,
 )
+from tracelens.analyses.servers.small_messages import Messages
 from tracelens.analyses.servers.variable_placement import PLACEMENT_COLUMNS, TENSOR_COLUMNS
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
@@ -39,26 +35,24 @@ from tracelens.model.findings import Finding
 
 if TYPE_CHECKING:
     from tracelens.analyses.servers.bottleneck import Bound
+    from tracelens.analyses.servers.utilisation import Exchange
     from tracelens.analyses.servers.variable_placement import Advice
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
-    from tracelens.replay.pricing import EditPrice
 
 __all__ = ["SHARD_COLUMNS", "Shards", "run"]
 
-# share of the mean bytes: a hot shard has as many more;
-# bytes are exact, only a gain is in doubt [calibrate]
-MIN_MORE_BYTES_OF_HOT_SHARD: Final = 0.25
+MIN_MORE_BYTES_OF_HOT_SHARD: Final = 0.25  # of the mean bytes: it has as many more [calibrate]
 # of the job: a hot shard that costs less is not reported
-# [policy; one decision in _may_hold_up, _hot_shard]
+# [policy; one decision in _may_hold_up, _find_hot_shard]
 MIN_SAVING_TO_REPORT_HOT_SHARD: Final = 0.03
-# share of the push/pull window: a shard that is at work
-# for less keeps hardly any request waiting [calibrate]
-MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = 0.25
+MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = (
+    0.25  # of its window: less keeps none waiting [calibrate]
+)
 # times the others' service time: a hot shard of unknown cost is a fault if it serves as long [chosen]
 MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT: Final = 1.5
-# share of the workers' time: servers are hidden, and
-# not judged, if more goes on without them [calibrate]
+# share of the workers' time: servers are hidden, and not judged, if more goes on
+# without them [calibrate]
 MAX_SHARE_OF_TIME_WITHOUT_SERVERS: Final = 0.9
 
 NOT_RECORDED: Final = "not recorded"  # whether links or incast bind a shard
@@ -122,75 +116,70 @@ NOTHING: Final = Shards(
 
 
 def run(facts: Facts) -> Shards:
-    """Measure the shards' load, and look for a hot one and for what else holds servers up."""
+    """Measure the shards' load; find a hot one, and what else holds servers up."""
     trace, phases = facts.trace, facts.phases
     served = utilisation.served_requests(trace)
-    every = _asked(trace, served)
-    asked = every.filter(pl.col("shard").is_not_null())
-    sized = _sized(every)
-    if every.is_empty() or trace.shards.is_empty():
+    requests = _read_requests(trace, served)
+    asked = requests.filter(pl.col("shard").is_not_null())
+    if requests.is_empty() or trace.shards.is_empty():
         return NOTHING
-    traffic = _traffic(asked)
-    loads = _loads(trace.shards, traffic, asked, served)
-    unknown = ([] if asked.height == every.height else ["requests"]) + (
-        [] if sized else ["bytes", "bytes_share"]
+    is_sized = _is_sized(requests)
+    unknown = [] if asked.height == requests.height else ["requests"]
+    unknown += [] if is_sized else ["bytes", "bytes_share"]
+    traffic = _sum_traffic(asked)
+    loads = _measure_loads(trace.shards, traffic, asked, served).with_columns(
+        pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown
     )
-    loads = loads.with_columns(pl.lit(None, SHARD_COLUMNS[name]).alias(name) for name in unknown)
     queues = measure_queues(trace, phases, asked, served)
-    exchange = Exchange.from_sums(
-        utilisation.utilisation_by_step(served, asked, is_aligned=not trace.alignment.unaligned),
+    is_aligned = not trace.alignment.unaligned
+    exchange = utilisation.Exchange.from_sums(
+        utilisation.measure_utilisation(served, asked, is_aligned=is_aligned),
         phases,
         loads,
         job_ns=float(job_ns(trace)),
-        goodput=utilisation.measure_goodput(served, None if trace.alignment.unaligned else asked),
+        goodput=utilisation.measure_goodput(served, asked if is_aligned else None),
         replay=facts.replay,
     )
-    messages = small_messages.Messages.of(asked, served)
-    bound = classify(exchange, messages.share)
-    advice = variable_placement.advise(facts.replay, asked, loads) if sized else None
-    found: list[Finding] = []
+    messages = Messages.from_requests(asked, served)
+    bounds = classify_shards(exchange, messages.share)
+    advice = variable_placement.advise(facts.replay, asked, loads) if is_sized else None
+    findings: list[Finding] = []
     unseen: list[int] = []
-    least_exposed_ns = (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns
-    if exchange.exposed.sum() >= least_exposed_ns:
-        hot = [] if advice is None else _hot_shard(loads, exchange, advice)
-        named = frozenset(shard for finding in hot for shard in finding.shards)
-        found = [*hot, *findings(exchange, bound, messages, named)]
-        found += held_requests(exchange, queues.held_ns, trace.workers.height)
-        unseen = [
-            row for row in np.flatnonzero(~exchange.sees_receives).tolist() if row not in bound
-        ]
-    found = [
-        sampled_code.with_code(_with_work(one, served), sampled_code.of_shards(trace, one.shards))
-        for one in found
-    ]
+    if exchange.exposed.sum() >= (1 - MAX_SHARE_OF_TIME_WITHOUT_SERVERS) * exchange.job_ns:
+        findings = [] if advice is None else _find_hot_shard(loads, exchange, advice)
+        hot = frozenset(shard for finding in findings for shard in finding.shards)
+        findings += find_bottlenecks(exchange, bounds, messages, hot)
+        findings += find_held_requests(exchange, queues.held_ns, trace.workers.height)
+        unseen = [c for c in np.flatnonzero(~exchange.sees_receives).tolist() if c not in bounds]
     return Shards(
-        _with_bounds(loads, exchange, bound),
+        _add_bounds(loads, exchange, bounds),
         traffic,
         NOTHING.placements if advice is None else advice.table,
-        variable_placement.largest_tensors(asked),
-        tuple(found),
+        variable_placement.list_largest_tensors(asked),
+        tuple(_add_clues(finding, trace, served) for finding in findings),
         queues,
-        _describe_unseen(exchange, unseen),
+        _describe_unseen([exchange.shards[column] for column in unseen]),
     )
 
 
-def _describe_unseen(exchange: Exchange, columns: list[int]) -> str | None:
-    """Return which shards may be bound by links or by incast, which was not recorded."""
-    if not columns:
+def _describe_unseen(shards: list[int]) -> str | None:
+    """Say which shards may be bound by links or by incast, which was not recorded."""
+    if not shards:
         return None
-    shards = fmt.listing("PS shard", [exchange.shards[column] for column in columns])
     return (
-        f"What binds {shards} is not recorded: no 'receive' span shows how long links are busy, and "
-        "processors are not busy all the time, so it may be slow links, incast or long latency."
+        f"What binds {fmt.listing('PS shard', shards)} is not recorded: no 'receive' span shows how "
+        "long links are busy, and processors are not busy all the time, so it may be slow links, "
+        "incast or long latency."
     )
 
 
-def _traffic(asked: pl.DataFrame) -> pl.DataFrame:
+def _sum_traffic(asked: pl.DataFrame) -> pl.DataFrame:
     """Return what workers asked of shards, by operation, and the longest request of each."""
+    nbytes = pl.col("bytes")
     return (
         asked.group_by("rank", "shard", "op")
         .agg(
-            _known_sum("bytes"),
+            pl.when(nbytes.null_count() == 0).then(nbytes.sum()).alias("bytes"),
             pl.col("start_ns", "end_ns").get(pl.col("ns").arg_max()).name.prefix("longest_"),
             requests=pl.len().cast(pl.Int64),
             ns=pl.col("ns").sum(),
@@ -200,39 +189,32 @@ def _traffic(asked: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_work(finding: Finding, served: pl.DataFrame) -> Finding:
-    """Add what the processors of shards that they bind are at work with."""
+def _add_clues(finding: Finding, trace: Trace, served: pl.DataFrame) -> Finding:
+    """Add what busy processors are at work with, and the sampled code of the shards."""
+    culprit = sampled_code.of_shards(trace, finding.shards)
     if finding.kind != "ps_cpu_bound":
-        return finding
-    mine = served.filter(pl.col("shard").is_in(finding.shards), pl.col("op").is_in(PROCESSOR_OPS))
-    spent = dict(mine.group_by("op").agg(pl.col("ns").sum()).iter_rows())
-    share = spent.get("apply", 0) / max(sum(spent.values()), 1)
-    applies = share > 1 / 2
-    what = "applying updates" if applies else "adding up gradients"
-    more = f"{fmt.percent(share if applies else 1 - share)} of that work is {what}."
-    return replace(
+        return sampled_code.with_code(finding, culprit)
+    is_work = pl.col("shard").is_in(finding.shards) & pl.col("op").is_in(PROCESSOR_OPS)
+    spent_ns = dict(served.filter(is_work).group_by("op").agg(pl.col("ns").sum()).iter_rows())
+    share = spent_ns.get("apply", 0) / max(sum(spent_ns.values()), 1)
+    mostly = (share, "applying updates") if share > 1 / 2 else (1 - share, "adding up gradients")
+    detailed = replace(
         finding,
-        sentence=f"{finding.sentence} {more}",
+        sentence=f"{finding.sentence} {fmt.percent(mostly[0])} of that work is {mostly[1]}.",
         evidence={**finding.evidence, "apply_share": share},
     )
+    return sampled_code.with_code(detailed, culprit)
 
 
-def _sized(every: pl.DataFrame) -> bool:
-    """Return whether all shards are known, and the bytes of all pushes, of all pulls, or of both."""
-    missing = every.group_by("op").agg(null=pl.col("bytes").null_count(), all=pl.len())
-    known = (missing["null"] == 0).any() and (
-        (missing["null"] == 0) | (missing["null"] == missing["all"])
-    ).all()
-    return bool(known) and not every["shard"].null_count()
+def _is_sized(requests: pl.DataFrame) -> bool:
+    """Return True if all shards are known, and the bytes of all pushes, of all pulls, or of both."""
+    sizes = requests.group_by("op").agg(null=pl.col("bytes").null_count(), all=pl.len())
+    is_known, is_unknown = sizes["null"] == 0, sizes["null"] == sizes["all"]
+    is_consistent = is_known.any() and (is_known | is_unknown).all()
+    return bool(is_consistent) and not requests["shard"].null_count()
 
 
-def _known_sum(name: str) -> pl.Expr:
-    """Sum up a column; null where a value was not measured."""
-    column = pl.col(name)
-    return pl.when(column.null_count() == 0).then(column.sum()).alias(name)
-
-
-def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
+def _read_requests(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
     """Return the requests as the workers recorded them; their shard also as shards did."""
     by = served.lazy().filter(pl.col("request").is_not_null()).select("request", by="shard")
     return (
@@ -247,28 +229,30 @@ def _asked(trace: Trace, served: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_bounds(loads: pl.DataFrame, exchange: Exchange, bound: dict[int, Bound]) -> pl.DataFrame:
+def _add_bounds(loads: pl.DataFrame, exchange: Exchange, bounds: dict[int, Bound]) -> pl.DataFrame:
+    """Add goodputs, how busy shards are, and what binds them, in `SHARD_COLUMNS`."""
     links = exchange.links
     best = [max(link.best, link.usual) if link else None for link in links]
     cpu_share, wire_share = map(pl.Series, exchange.busy_shares())
-    bounds = [
-        bound.get(row) or (None if is_seen else NOT_RECORDED)
-        for row, is_seen in enumerate(exchange.sees_receives)
+    words = [
+        bounds.get(column) or (None if is_seen else NOT_RECORDED)
+        for column, is_seen in enumerate(exchange.sees_receives)
     ]
     return loads.with_columns(
         cpu_share=cpu_share.fill_nan(None),
         wire_share=wire_share.fill_nan(None),
         goodput=pl.Series([link.usual if link else None for link in links], dtype=pl.Float64),
         best_goodput=pl.Series(best, dtype=pl.Float64),
-        bound=pl.Series(bounds, dtype=pl.String),
+        bound=pl.Series(words, dtype=pl.String),
     ).select(*SHARD_COLUMNS)
 
 
-def _loads(
+def _measure_loads(
     processes: pl.DataFrame, traffic: pl.DataFrame, asked: pl.DataFrame, served: pl.DataFrame
 ) -> pl.DataFrame:
+    """Return a row a shard, the columns of `SHARD_COLUMNS` that say nothing of bounds."""
     is_service = pl.col("op").is_in(SERVICE_OPS)
-    requests = (
+    queued = (
         served.filter(pl.col("request").is_not_null())
         .group_by("shard", "request")
         .agg(
@@ -280,19 +264,19 @@ def _loads(
     windows = asked.group_by("shard", "step", "op").agg(
         window=pl.col("end_ns").max() - pl.col("start_ns").min()
     )
-    joined = processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
-    for part in (
+    loads = processes.select(pl.coalesce("shard", "rank").alias("shard"), "rank", "host")
+    for sums in (
         traffic.group_by("shard").agg(pl.col("bytes", "requests").sum()),
         served.group_by("shard").agg(
             service_ns=pl.col("ns").filter(is_service).sum(),
             queue_depth=pl.col("queue_depth").mean(),
         ),
-        requests.group_by("shard").agg(queue_ns=pl.col("queued").sum()),
+        queued.group_by("shard").agg(queue_ns=pl.col("queued").sum()),
         windows.group_by("shard").agg(pl.col("window").sum()),
     ):
-        joined = joined.join(part, on="shard", how="left")
+        loads = loads.join(sums, on="shard", how="left")
     return (
-        joined.with_columns(pl.col("bytes", "requests", "service_ns", "queue_ns").fill_null(0))
+        loads.with_columns(pl.col("bytes", "requests", "service_ns", "queue_ns").fill_null(0))
         .with_columns(
             busy_share=(pl.col("service_ns") / pl.col("window")).clip(0, 1),
             bytes_share=pl.col("bytes") / pl.col("bytes").sum().clip(lower_bound=1),
@@ -302,7 +286,7 @@ def _loads(
 
 
 def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> bool:
-    """Return whether a shard with `ratio` times the mean bytes may cost a share of the job that matters.
+    """Return True if a shard with `ratio` times the mean bytes may cost a share of the job that matters.
 
     It must be at work for so long that requests are queued for it, and no more can be saved than what it
     works for its surplus of bytes, if it recorded when it received them.
@@ -311,43 +295,30 @@ def _may_hold_up(hottest: dict[str, Any], ratio: float, exchange: Exchange) -> b
         return False
     column = exchange.shards.index(hottest["shard"])
     work_ns = float((exchange.cpu + exchange.wire)[:, column].sum())
-    saved_at_most = work_ns * (1 - 1 / ratio) / exchange.job_ns
-    records_receives = exchange.received[:, column].any()
-    return not records_receives or saved_at_most >= MIN_SAVING_TO_REPORT_HOT_SHARD
+    max_saving = work_ns * (1 - 1 / ratio) / exchange.job_ns
+    return not exchange.sees_receives[column] or max_saving >= MIN_SAVING_TO_REPORT_HOT_SHARD
 
 
-def _category(
-    loads: pl.DataFrame, hottest: dict[str, Any], price: EditPrice
-) -> Literal["fault", "opportunity"]:
-    """Return "opportunity" if it is not known whether the job would be shorter without a hot shard.
+def _find_hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
+    """Find a shard with far more bytes than the mean that the job would be shorter without.
 
-    It is a fault all the same if that shard is at work for clearly longer than the others.
+    Where that cannot be replayed, it must be at work for so long that requests are queued for it. Then
+    it is a fault only if it is at work for clearly longer than the others.
     """
-    usual_ns = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
-    least_ns = MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT * (
-        usual_ns if isinstance(usual_ns, float) else 0.0
-    )
-    is_fault = price.saving is not None or hottest["service_ns"] >= least_ns
-    return "fault" if is_fault else "opportunity"
-
-
-def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[Finding]:
-    """Look for a shard with far more bytes than the mean that the job would be shorter without.
-
-    Where that cannot be replayed, it must be at work for so long that requests are queued for it.
-    """
-    mean = loads["bytes"].mean()
-    if loads.height < 2 or not isinstance(mean, float) or mean <= 0:
+    mean_bytes = loads["bytes"].mean()
+    if loads.height < 2 or not isinstance(mean_bytes, float) or mean_bytes <= 0:
         return []
     hottest = loads.sort("bytes", descending=True).row(0, named=True)
-    ratio = hottest["bytes"] / mean
+    ratio, price = hottest["bytes"] / mean_bytes, advice.price
     if ratio < 1 + MIN_MORE_BYTES_OF_HOT_SHARD and hottest["bytes_share"] <= 2 / loads.height:
         return []
-    price = advice.price
     if price.saving is None and not _may_hold_up(hottest, ratio, exchange):
         return []
     if price.saving is not None and price.saving < MIN_SAVING_TO_REPORT_HOT_SHARD:
         return []
+    others_ns = loads.filter(pl.col("shard") != hottest["shard"])["service_ns"].median()
+    usual_ns = others_ns if isinstance(others_ns, float) else 0.0
+    serves_longer = hottest["service_ns"] >= MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT * usual_ns
     exposed = float(exchange.exposed.sum()) / exchange.job_ns
     return [
         Finding.of(
@@ -361,7 +332,7 @@ def _hot_shard(loads: pl.DataFrame, exchange: Exchange, advice: Advice) -> list[
                 "exposed": f"{100 * exposed:.0f} %",
             },
             more=[advice.sentence],
-            category=_category(loads, hottest, price),
+            category="fault" if price.saving is not None or serves_longer else "opportunity",
             shards=(hottest["shard"],),
             hosts=(hottest["host"],),
             phase="ps",

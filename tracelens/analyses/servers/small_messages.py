@@ -2,7 +2,7 @@
 
 What a push, and a reply, costs a link is latency + bytes x pace (`fit_cost_model`), fitted to each
 message's part of the link's time. Twice the bandwidth halves what is for bytes; fewer messages save what
-is for messages. Where all sizes are much alike nothing tells the two apart, and all counts as for bytes.
+is for messages. Where all sizes are much alike the two cannot be separated: all counts as for bytes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from tracelens.replay.pricing import price_edits
 from tracelens.stats.cost_line import fit_cost_model
 
 if TYPE_CHECKING:
-    from tracelens.analyses.servers.exchange import Exchange
+    from tracelens.analyses.servers.utilisation import Exchange
 
-__all__ = ["Messages", "find"]
+__all__ = ["Messages", "find_small_messages"]
 
-# share: links work as long for messages, however few their bytes [calibrate]
-MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES: Final = 0.5
+MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES: Final = 0.5  # share: however few their bytes [calibrate]
 MIN_STEPS_TO_JUDGE_MESSAGES: Final = 20  # steps: messages are not judged by fewer [calibrate]
-# of the job: fewer messages that save less are not reported [policy]
-MIN_SAVING_TO_REPORT_MESSAGES: Final = 0.03
+MIN_SAVING_TO_REPORT_MESSAGES: Final = 0.03  # of the job: less is not reported [policy]
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Messages:
     """How many a worker exchanges with servers in a step, with how many shards, and their mean bytes.
 
     `cost_ns` is what one takes of a link however few its bytes, the mean of a push and a reply, and
-    `share` what that is of the links' work; 0 where sizes do not tell, or where it may be none.
+    `share` what that is of the links' work; 0 where sizes do not show it, or where it may be none.
     """
 
     per_step: float
@@ -46,16 +44,16 @@ class Messages:
     share: float
 
     @classmethod
-    def of(cls, asked: pl.DataFrame, served: pl.DataFrame) -> Self:
+    def from_requests(cls, asked: pl.DataFrame, served: pl.DataFrame) -> Self:
         """Count workers' requests that move bytes, and measure what they cost the shards."""
         moving = asked.filter(pl.col("bytes") > 0)
-        turns = max(moving.select("rank", "step").n_unique(), 1)
-        mean = moving["bytes"].mean()
+        rank_steps = max(moving.select("rank", "step").n_unique(), 1)
+        mean_bytes = moving["bytes"].mean()
         return cls(
-            moving.height / turns,
+            moving.height / rank_steps,
             moving["shard"].n_unique(),
-            float(mean) if isinstance(mean, float) else 0.0,
-            *_message_costs(served),
+            float(mean_bytes) if isinstance(mean_bytes, float) else 0.0,
+            *_measure_costs(served),
         )
 
     @property
@@ -65,50 +63,43 @@ class Messages:
         return min(needed / max(self.per_step, 1.0), 1.0) if self.per_step > needed else 0.5
 
 
-def _message_costs(served: pl.DataFrame) -> tuple[float, float]:
-    """Return what a message costs a link however few its bytes, and what share that is of all."""
-    costs, fixed, whole = [], 0.0, 0.0
+def _measure_costs(served: pl.DataFrame) -> tuple[float, float]:
+    """Return what a message costs a link however few its bytes, ns, and the share of all costs."""
+    latencies_ns, fixed_ns, total_ns = [], 0.0, 0.0
     for op in ("receive", "reply"):
         messages = served.filter(pl.col("op") == op, pl.col("bytes") > 0)
         spans = (
-            part.select("start_ns", "end_ns").to_numpy().T
-            for part in messages.partition_by("shard", maintain_order=True)
+            of_shard.select("start_ns", "end_ns").to_numpy().T
+            for of_shard in messages.partition_by("shard", maintain_order=True)
         )
-        ns = np.concatenate([np.zeros(0), *(measure_link_time(*span) for span in spans)])
-        model = fit_cost_model(messages["bytes"].to_numpy(), ns)
-        costs.append(model.latency_ns if model and model.latency_interval[0] > 0 else 0.0)
-        fixed, whole = fixed + float(np.minimum(ns, costs[-1]).sum()), whole + float(ns.sum())
-    return float(np.mean(costs)), fixed / max(whole, 1.0)
+        link_ns = np.concatenate([np.zeros(0), *(measure_link_time(*span) for span in spans)])
+        model = fit_cost_model(messages["bytes"].to_numpy(), link_ns)
+        latency_ns = model.latency_ns if model and model.latency_interval[0] > 0 else 0.0
+        latencies_ns.append(latency_ns)
+        fixed_ns += float(np.minimum(link_ns, latency_ns).sum())
+        total_ns += float(link_ns.sum())
+    return float(np.mean(latencies_ns)), fixed_ns / max(total_ns, 1.0)
 
 
-def find(exchange: Exchange, messages: Messages) -> list[Finding]:
+def find_small_messages(exchange: Exchange, messages: Messages) -> list[Finding]:
     """Report messages that cost the links more than their bytes do."""
-    if messages.share < MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES:
-        return []
-    if len(exchange.exposed) < MIN_STEPS_TO_JUDGE_MESSAGES:
+    is_costly = messages.share >= MIN_SHARE_OF_LINK_TIME_FOR_MESSAGES
+    if not is_costly or len(exchange.exposed) < MIN_STEPS_TO_JUDGE_MESSAGES:
         return []
     price = price_edits(exchange.replay, f"messages/{1 / messages.fused:g}")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_MESSAGES:
         return []
-    fields = {
-        "calls": fmt.count(round(messages.per_step), "push or pull", "pushes and pulls"),
-        "size": fmt.size(messages.mean_bytes),
-        "latency": fmt.duration(messages.cost_ns),
-        "share": fmt.percent(messages.share),
-        "messages": fmt.count(max(round(messages.per_step * messages.fused), 1), "message"),
-    }
-    evidence = {
-        "calls_per_step": messages.per_step,
-        "messages_per_step": messages.per_step * messages.fused,
-        "mean_bytes": messages.mean_bytes,
-        "latency_ns": messages.cost_ns,
-        "latency_share": messages.share,
-        "edits": price.edits,
-    }
+    fused_per_step = messages.per_step * messages.fused
     return [
         Finding.of(
             "small_messages",
-            fields,
+            {
+                "calls": fmt.count(round(messages.per_step), "push or pull", "pushes and pulls"),
+                "size": fmt.size(messages.mean_bytes),
+                "latency": fmt.duration(messages.cost_ns),
+                "share": fmt.percent(messages.share),
+                "messages": fmt.count(max(round(fused_per_step), 1), "message"),
+            },
             shards=exchange.shards,
             hosts=exchange.hosts_of([*range(len(exchange.shards))]),
             phase="ps",
@@ -116,6 +107,13 @@ def find(exchange: Exchange, messages: Messages) -> list[Finding]:
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
-            evidence=evidence,
+            evidence={
+                "calls_per_step": messages.per_step,
+                "messages_per_step": fused_per_step,
+                "mean_bytes": messages.mean_bytes,
+                "latency_ns": messages.cost_ns,
+                "latency_share": messages.share,
+                "edits": price.edits,
+            },
         )
     ]

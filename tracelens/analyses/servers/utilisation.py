@@ -1,13 +1,12 @@
 """Utilisation of shards: how long processor and link were at work in each step, and the goodput.
 
 All times of a shard are on its own clock. The processor works while it aggregates or applies, the link
-while it receives a push or sends a reply; the window of pushes reaches from the first one's arrival to
-the last update, that of pulls from the first reply's begin to the last one's end. Utilisation is judged
-inside these windows: a synchronous job leaves its servers idle while workers compute. A shard that did
-not record what it receives has pushes since the first worker sent one: how long its link is at work is
-not known. Asynchronous workers are at the same step at different times, so that their windows are as
-long as requests are open, or work for them goes on. A processor is at work while any of its threads is,
-for whatever step, and so is a link.
+while it receives a push or sends a reply, whatever the step and the thread. The window of pushes reaches
+from the first one's arrival to the last update, that of pulls from the first reply's begin to the last
+one's end. Utilisation is judged inside these windows: a synchronous job leaves its servers idle while
+workers compute. A shard that did not record what it receives has pushes since the first worker sent one.
+Asynchronous workers are at the same step at different times, so that their windows are as long as
+requests are open, or work for them goes on.
 
 Goodput is what gets through by how many messages share the link: what incast collapses. Messages on a
 link at once get equal parts of it, so a message's bytes are the sum, over the numbers n of messages
@@ -20,7 +19,7 @@ each from its begin until the worker has it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
@@ -28,31 +27,109 @@ import polars as pl
 from tracelens.accounting.service import PROCESSOR_OPS
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Floats, Ints
+    from collections.abc import Mapping
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Flags, Floats, Ints
     from tracelens.model.trace import Trace
+    from tracelens.replay.windows import WindowedReplay
 
-__all__ = ["Goodput", "measure_goodput", "served_requests", "utilisation_by_step"]
+__all__ = ["Exchange", "Goodput", "measure_goodput", "measure_utilisation", "served_requests"]
 
-# share: pushes of steps interleave if more begin before an earlier step is added up [calibrate]
-MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5
-MIN_MESSAGES_FOR_GOODPUT: Final = 64  # messages: fewer do not tell how fast a link is [calibrate]
-# parts: the best goodputs of as many tell how certain that of the run is [chosen]
-PARTS_OF_RUN_FOR_DOUBT: Final = 8
-# messages: parts of a run with fewer do not tell how certain it is [chosen]
-MIN_MESSAGES_OF_PART: Final = 64
-# share of the time on the link: a number of messages
-# has a goodput if they shared it as long [calibrate]
-MIN_SHARE_OF_LINK_TIME_OF_COUNT: Final = 0.02
+MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE: Final = 0.5  # of steps: more begin too early [calibrate]
+MIN_MESSAGES_FOR_GOODPUT: Final = 64  # messages: fewer do not show how fast a link is [calibrate]
+PARTS_OF_RUN_FOR_ERROR: Final = 8  # parts: their best goodputs show the error of one [chosen]
+MIN_MESSAGES_OF_PART: Final = 64  # messages: parts with fewer do not show that error [chosen]
+MIN_SHARE_OF_LINK_TIME_OF_COUNT: Final = 0.02  # of its time: a count is fitted [calibrate]
 ROUNDS_OF_GOODPUT_FIT: Final = 500  # rounds: goodputs are fitted as often [policy]
+
 _GROUP: Final = ("shard", "step")
+_SPAN: Final = ("shard", "start_ns", "end_ns")
 _IS_REPLY: Final = pl.col("op") == "reply"
 _IS_RECEIVED: Final = (pl.col("op") == "receive") & (pl.col("bytes").fill_null(0) > 0)
 # What a shard's processor, its link, and its link for pushes alone, are at work with.
-_AT_WORK: Final = {
+_WORK: Final = {
     "cpu": pl.col("op").is_in(PROCESSOR_OPS),
     "wire": _IS_RECEIVED | _IS_REPLY,
     "received": _IS_RECEIVED,
 }
+_TIMES: Final = (*_WORK, "push_window", "pull_window")
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """What shards did, ns, [step, shard]; `exposed` is what a worker gave them, [step].
+
+    `moved` are the bytes of all workers by shard, None where requests do not say; `hosts` are the
+    shards' machines, `links` the goodputs of their links, None where too little was received. The
+    `replay` of the run prices changes of them.
+    """
+
+    shards: tuple[int, ...]
+    hosts: tuple[str, ...]
+    steps: Ints
+    cpu: Floats
+    wire: Floats
+    received: Floats
+    push_window: Floats
+    pull_window: Floats
+    exposed: Floats
+    moved: Floats | None
+    job_ns: float
+    links: tuple[Goodput | None, ...]
+    replay: WindowedReplay
+
+    @classmethod
+    def from_sums(
+        cls,
+        sums: pl.DataFrame,
+        phases: Phases,
+        loads: pl.DataFrame,
+        *,
+        job_ns: float,
+        goodput: Mapping[int, Goodput],
+        replay: WindowedReplay,
+    ) -> Exchange:
+        """Put sums by shard and step into matrices; `loads` has a row a shard."""
+        workers = phases.by_step(phases.there)
+        is_there = workers > 0
+        steps, shards, nbytes = phases.steps[is_there], loads["shard"], loads["bytes"]
+        known = sums.filter(pl.col("step").is_in(steps))
+        row, column = np.searchsorted(steps, known["step"]), shards.search_sorted(known["shard"])
+        matrices = np.zeros((len(_TIMES), len(steps), len(shards)))
+        matrices[:, row, column] = known.select(_TIMES).to_numpy().T
+        times: dict[str, Any] = dict(zip(_TIMES, matrices, strict=True))
+        exposed_ns = phases.by_step(phases.of("ps_queue", "transfer"))
+        return cls(
+            shards=tuple(shards.to_list()),
+            hosts=tuple(loads["host"].fill_null("").to_list()),
+            steps=steps,
+            exposed=exposed_ns[is_there] / workers[is_there],
+            moved=None if nbytes.null_count() else nbytes.to_numpy().astype(np.float64),
+            job_ns=job_ns or 1.0,
+            links=tuple(map(goodput.get, shards)),
+            replay=replay,
+            **times,
+        )
+
+    def hosts_of(self, columns: list[int]) -> tuple[str, ...]:
+        """Return the machines of some shards, by their columns, each once."""
+        return tuple(dict.fromkeys(self.hosts[column] for column in columns))
+
+    @property
+    def sees_receives(self) -> Flags:
+        """Which shards recorded when they received pushes, [shard]."""
+        return np.asarray(self.received.any(axis=0))
+
+    def busy_shares(self) -> tuple[Floats, Floats]:
+        """Return the share of their windows in which processors, and links, are at work, [shard].
+
+        nan where that was not recorded.
+        """
+        push, pull = self.push_window.sum(axis=0), self.pull_window.sum(axis=0)
+        cpu = np.where(push > 0, self.cpu.sum(axis=0) / np.maximum(push, 1), np.nan)
+        wire = self.wire.sum(axis=0) / np.maximum(push + pull, 1)
+        return cpu, np.where(self.sees_receives, wire, np.nan)
 
 
 def served_requests(trace: Trace) -> pl.DataFrame:
@@ -84,7 +161,7 @@ def served_requests(trace: Trace) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def utilisation_by_step(
+def measure_utilisation(
     served: pl.DataFrame, asked: pl.DataFrame, *, is_aligned: bool = True
 ) -> pl.DataFrame:
     """Sum up what each shard was at work with in each step, ns; `asked` are the workers' requests.
@@ -95,42 +172,38 @@ def utilisation_by_step(
     pushed = asked.filter(pl.col("op") == "push").group_by(_GROUP).agg(sent_ns=pl.min("start_ns"))
     is_seen = (pl.col("received") > 0).any().over("shard")
     since_sent_ns = (pl.col("worked_ns") - pl.col("sent_ns")).clip(lower_bound=0)
+    push_window = pl.when(is_seen).then("push_window").when(pl.lit(is_aligned)).then(since_sent_ns)
     by_step = (
         served.group_by(_GROUP)
         .agg(
-            **{name: _busy_ns(part) for name, part in _AT_WORK.items()},
-            push_window=_window_ns(_AT_WORK["cpu"] | _AT_WORK["received"]),
-            pull_window=_window_ns(_IS_REPLY),
-            worked_ns=pl.col("end_ns").filter(_AT_WORK["cpu"]).max(),
+            **{name: _sum_busy_ns(is_work) for name, is_work in _WORK.items()},
+            push_window=_measure_window_ns(_WORK["cpu"] | _WORK["received"]),
+            pull_window=_measure_window_ns(_IS_REPLY),
+            worked_ns=pl.col("end_ns").filter(_WORK["cpu"]).max(),
         )
         .join(pushed, on=_GROUP, how="left")
-        .with_columns(
-            push_window=pl.when(is_seen)
-            .then("push_window")
-            .when(pl.lit(is_aligned))
-            .then(since_sent_ns)
-        )
+        .with_columns(push_window=push_window)
         .drop("worked_ns", "sent_ns")
         .with_columns(pl.exclude(_GROUP).fill_null(0))
         .sort(_GROUP)
     )
-    return _open_windows(by_step, served, asked) if _pushes_interleave(served) else by_step
+    return _scale_to_open(by_step, served, asked) if _pushes_interleave(served) else by_step
 
 
-def _busy_ns(part: pl.Expr) -> pl.Expr:
-    """Sum up how long any of a part of a group's spans lasts; they are sorted by start."""
-    start, end = pl.col("start_ns").filter(part), pl.col("end_ns").filter(part)
+def _sum_busy_ns(is_work: pl.Expr) -> pl.Expr:
+    """Sum up how long any of some spans of a group lasts; they are sorted by start."""
+    start, end = pl.col("start_ns").filter(is_work), pl.col("end_ns").filter(is_work)
     reached = end.cum_max().shift(1, fill_value=0)
     return (end - pl.max_horizontal(start, reached)).clip(lower_bound=0).sum()
 
 
-def _window_ns(part: pl.Expr) -> pl.Expr:
-    """Return the time from the first begin to the last end of a part of a group's spans."""
-    return pl.col("end_ns").filter(part).max() - pl.col("start_ns").filter(part).min()
+def _measure_window_ns(is_work: pl.Expr) -> pl.Expr:
+    """Return the time from the first begin to the last end of some spans of a group."""
+    return pl.col("end_ns").filter(is_work).max() - pl.col("start_ns").filter(is_work).min()
 
 
 def _pushes_interleave(served: pl.DataFrame) -> bool:
-    """Return whether shards add up a push of most steps before they have added up an earlier step's."""
+    """Return True if shards add up a push of most steps before they have added up an earlier step's."""
     windows = (
         served.filter(pl.col("op") == "aggregate")
         .group_by(_GROUP)
@@ -142,21 +215,18 @@ def _pushes_interleave(served: pl.DataFrame) -> bool:
     return int(begins_early.sum()) > MIN_SHARE_OF_STEPS_IF_PUSHES_INTERLEAVE * windows.height
 
 
-def _open_windows(sums: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
-    """Scale sums of each shard, so that no moment counts for two steps.
+def _scale_to_open(sums: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Scale the sums of each shard so that no moment counts for two steps.
 
     Together its windows are as long as any worker has a request open with it, or it works for one.
     """
-    columns = "shard", "start_ns", "end_ns"
-    pushes, pulls = (asked.filter(pl.col("op") == op).select(columns) for op in ("push", "pull"))
-    works = {name: served.filter(part).select(columns) for name, part in _AT_WORK.items()}
-    replies = served.filter(_IS_REPLY).select(columns)
-    every = works | {
-        "push_window": pl.concat([pushes, works["cpu"]]),
-        "pull_window": pl.concat([pulls, replies]),
-    }
-    for name, spans in every.items():
-        busy = spans.sort("start_ns").group_by("shard").agg(busy_ns=_busy_ns(pl.lit(value=True)))
+    spans = {name: served.filter(is_work).select(_SPAN) for name, is_work in _WORK.items()}
+    pushes, pulls = (asked.filter(pl.col("op") == op).select(_SPAN) for op in ("push", "pull"))
+    spans["push_window"] = pl.concat([pushes, spans["cpu"]])
+    spans["pull_window"] = pl.concat([pulls, served.filter(_IS_REPLY).select(_SPAN)])
+    is_any = pl.lit(value=True)
+    for name, part in spans.items():
+        busy = part.sort("start_ns").group_by("shard").agg(busy_ns=_sum_busy_ns(is_any))
         scale = pl.col("busy_ns") / pl.col(name).sum().over("shard").clip(lower_bound=1)
         sums = (
             sums.join(busy, on="shard", how="left", maintain_order="left")
@@ -171,8 +241,8 @@ class Goodput:
     """Bytes per nanosecond by the least number of messages in a class: 1, 2, 4, 8 ...
 
     `usual` is what got through on average, `crowd` how many messages were on the link on average. `sent`
-    is the best that it sends, where fewer messages never come in at once, else null. `doubt` is the
-    standard error of the best, as a share of it: from parts of the run by themselves.
+    is the best that it sends, where fewer messages never come in at once, else null. `relative_error` is
+    the standard error of the best as a share of it: from parts of the run.
     """
 
     counts: tuple[int, ...]
@@ -180,7 +250,7 @@ class Goodput:
     usual: float
     crowd: float
     sent: float | None = None
-    doubt: float = 0.0
+    relative_error: float = 0.0
 
     @property
     def best(self) -> float:
@@ -201,37 +271,38 @@ class Goodput:
 def measure_goodput(served: pl.DataFrame, asked: pl.DataFrame | None = None) -> dict[int, Goodput]:
     """Measure the incoming link of every shard that received enough; `asked` are workers' requests."""
     incoming = served.filter(pl.col("op") == "receive", pl.col("bytes") > 0)
-    found = {}
-    for (shard,), part in incoming.partition_by("shard", as_dict=True).items():
-        goodput = link = _of_enough(part)
-        measured = part
+    goodputs = {}
+    for (shard,), pushes in incoming.partition_by("shard", as_dict=True).items():
+        goodput = link = _fit_enough(pushes)
+        messages = pushes
         if goodput is None:
             continue
         # Neither one message alone nor half as many as usual were seen on the link.
         is_always_crowded = goodput.counts[0] > max(goodput.crowd / 2, 1)
         if is_always_crowded and asked is not None:
-            measured = _replies(served.filter(shard=int(shard)), asked)
-            link = _of_enough(measured)
+            messages = _find_replies(served.filter(shard=int(shard)), asked)
+            link = _fit_enough(messages)
             goodput = replace(goodput, sent=link.usual if link else None)
-        found[int(shard)] = replace(goodput, doubt=_doubt(measured) if link else 0.0)
-    return found
+        error = _measure_error(messages) if link else 0.0
+        goodputs[int(shard)] = replace(goodput, relative_error=error)
+    return goodputs
 
 
-def _of_enough(messages: pl.DataFrame) -> Goodput | None:
-    return _of_link(messages) if messages.height >= MIN_MESSAGES_FOR_GOODPUT else None
+def _fit_enough(messages: pl.DataFrame) -> Goodput | None:
+    return _fit_goodput(messages) if messages.height >= MIN_MESSAGES_FOR_GOODPUT else None
 
 
-def _doubt(messages: pl.DataFrame) -> float:
+def _measure_error(messages: pl.DataFrame) -> float:
     """Return the relative standard error of the best goodput, from parts of the run."""
-    size = messages.height // PARTS_OF_RUN_FOR_DOUBT
-    parts = (messages.slice(row * size, size) for row in range(PARTS_OF_RUN_FOR_DOUBT))
-    best = [link.best for part in parts if (link := _of_link(part)) is not None]
+    size = messages.height // PARTS_OF_RUN_FOR_ERROR
+    parts = (messages.slice(row * size, size) for row in range(PARTS_OF_RUN_FOR_ERROR))
+    best = [link.best for part in parts if (link := _fit_goodput(part)) is not None]
     if size < MIN_MESSAGES_OF_PART or len(best) < 2:
         return 0.0
     return float(np.std(best, ddof=1) / np.mean(best) / np.sqrt(len(best)))
 
 
-def _replies(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+def _find_replies(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     """Return a shard's replies with bytes, until the worker has them."""
     returned = asked.filter(pl.col("op") == "pull").select("request", returned="end_ns")
     return (
@@ -242,44 +313,46 @@ def _replies(served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_link(part: pl.DataFrame) -> Goodput | None:
-    begin, end = part["start_ns"].to_numpy(), part["end_ns"].to_numpy()
-    nbytes = part["bytes"].to_numpy().astype(np.float64)
-    shares, lasted = _shares(begin, end)
-    combined = lasted @ np.exp2(np.arange(len(lasted)))
-    whole = lasted.sum()
-    known = np.flatnonzero(lasted >= MIN_SHARE_OF_LINK_TIME_OF_COUNT * whole)
-    if whole <= 0 or not len(known):
+def _fit_goodput(messages: pl.DataFrame) -> Goodput | None:
+    begin_ns, end_ns = messages["start_ns"].to_numpy(), messages["end_ns"].to_numpy()
+    nbytes = messages["bytes"].to_numpy().astype(np.float64)
+    shares_ns, class_ns = _share_link_time(begin_ns, end_ns)
+    link_ns = class_ns.sum()
+    known = np.flatnonzero(class_ns >= MIN_SHARE_OF_LINK_TIME_OF_COUNT * link_ns)
+    if link_ns <= 0 or not len(known):
         return None
-    rates = _positive(shares[:, known], nbytes)
+    rates = _solve_without_negatives(shares_ns[:, known], nbytes)
     counts = tuple(int(1 << power) for power in known)
-    crowd = float(combined / whole)
-    return Goodput(counts, tuple(rates.tolist()), float(nbytes.sum() / whole), crowd)
+    crowd = float(class_ns @ np.exp2(np.arange(len(class_ns))) / link_ns)
+    return Goodput(counts, tuple(rates.tolist()), float(nbytes.sum() / link_ns), crowd)
 
 
-def _shares(begin: Ints, end: Ints) -> tuple[Floats, Floats]:
-    """Return each message's part of the link's time, and that time, by class of how many share it."""
-    edges = np.unique(np.concatenate([begin, end]))
-    first, last = np.searchsorted(edges, begin), np.searchsorted(edges, end)
+def _share_link_time(begin_ns: Ints, end_ns: Ints) -> tuple[Floats, Floats]:
+    """Return each message's part of the link's time, [message, class], and that time, [class], ns.
+
+    Class k is of the moments in which 2^k to 2^(k+1) - 1 messages share the link.
+    """
+    edges = np.unique(np.concatenate([begin_ns, end_ns]))
+    first, last = np.searchsorted(edges, begin_ns), np.searchsorted(edges, end_ns)
     change = np.bincount(first, minlength=len(edges)) - np.bincount(last, minlength=len(edges))
-    there = np.cumsum(change)[:-1]
-    length = np.diff(edges).astype(np.float64)
-    powers = np.floor(np.log2(np.maximum(there, 1))).astype(np.int64)
+    count = np.cumsum(change)[:-1]
+    powers = np.floor(np.log2(np.maximum(count, 1))).astype(np.int64)
     classes = np.arange(int(powers.max(initial=0)) + 1)
-    lasted = ((powers == classes[:, None]) & (there > 0)) * length  # [class, stretch of time]
-    until = np.cumsum(np.insert(lasted / np.maximum(there, 1), 0, 0.0, axis=1), axis=1)
-    return (until[:, last] - until[:, first]).T, lasted.sum(axis=1)
+    is_in_class = (powers == classes[:, None]) & (count > 0)
+    lasted_ns = is_in_class * np.diff(edges).astype(np.float64)  # [class, interval of time]
+    until = np.cumsum(np.insert(lasted_ns / np.maximum(count, 1), 0, 0.0, axis=1), axis=1)
+    return (until[:, last] - until[:, first]).T, lasted_ns.sum(axis=1)
 
 
-def _positive(parts: Floats, nbytes: Floats) -> Floats:
-    """Solve parts @ rates = nbytes without negative rates, by coordinate descent."""
+def _solve_without_negatives(shares_ns: Floats, nbytes: Floats) -> Floats:
+    """Solve shares_ns @ rates = nbytes without negative rates, by coordinate descent."""
     scale = 1 / np.maximum(nbytes, 1)  # relative errors: large messages do not decide alone
-    left = parts * scale[:, None]
-    normal, right = left.T @ left, left.T @ (nbytes * scale)
-    rates = np.full(len(right), float(nbytes.sum() / parts.sum()))
+    relative = shares_ns * scale[:, None]
+    normal, right = relative.T @ relative, relative.T @ (nbytes * scale)
+    rates = np.full(len(right), float(nbytes.sum() / shares_ns.sum()))
     rows = np.flatnonzero(np.diag(normal) > 0)
     for _ in range(ROUNDS_OF_GOODPUT_FIT):
         for row in rows:
-            rest = right[row] - normal[row] @ rates + normal[row, row] * rates[row]
-            rates[row] = max(rest / normal[row, row], 0.0)
+            residual = right[row] - normal[row] @ rates + normal[row, row] * rates[row]
+            rates[row] = max(residual / normal[row, row], 0.0)
     return rates

@@ -1,9 +1,9 @@
-"""Stalls of all: when every rank is slow at the same time, in a phase or in all that it computes.
+"""Stalls of all: every rank is slow at the same time, in a phase or in all that it computes.
 
-No comparison between ranks sees this, so each phase is compared with itself over the run: what counts
-is the rank that suffers least. What is lost is weighed, whether in one long pause or in many short ones.
-Scattered steps whose forward and backprop are longer alike have more work, which is no fault. That the
-run itself gets slower is told by `pace.py`.
+No comparison between ranks finds this, so each phase is compared with itself over the run, as the rank
+has it that suffers least. What is lost is weighed, in one long pause or in many short ones. Scattered
+steps whose forward and backprop are longer alike have more work. That the run itself gets slower is
+reported by `pace.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.accounting import compute_time, sampled_code
+from tracelens.accounting.compute_time import WARM_UP
 from tracelens.accounting.core_waits import core_wait_of_all
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stalls.pace import COMPUTED, price_slowdown, warms_up
@@ -27,32 +28,23 @@ from tracelens.stats.robust import deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
-    from tracelens.accounting.phases import Phases
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
-    from tracelens.model.trace import Trace
     from tracelens.replay.pricing import WorkPrice
     from tracelens.replay.windows import WindowedReplay
 
-
 MIN_STEPS_FOR_STALL_TEST: Final = 30  # steps: fewer are not judged [calibrate]
-# of a step's usual compute time: loading of data that takes longer by less is no stall [calibrate]
-MIN_DELAY_OF_DATA: Final = 0.25
-# of a step's usual compute time: another phase that takes longer by less is no stall [calibrate]
-MIN_DELAY_OF_OTHER_PHASES: Final = 0.5
-# standard deviations: a step that is less far out is not slow [calibrate]
-MIN_Z_SCORE_OF_SLOW_STEP: Final = 6.0
-# share of steps: if more are slow, that is how the run is [calibrate]
-MAX_SHARE_OF_SLOW_STEPS: Final = 0.5
+MIN_DELAY_OF_DATA: Final = 0.25  # of a step's usual compute time: loading is slow [calibrate]
+MIN_DELAY_OF_OTHER_PHASES: Final = 0.5  # of a step's usual compute time: so are others [calibrate]
+MIN_Z_SCORE_OF_SLOW_STEP: Final = 6.0  # standard deviations: less is not slow [calibrate]
+MAX_SHARE_OF_SLOW_STEPS: Final = 0.5  # share of steps: if more are slow, so is the run [calibrate]
 MIN_SAVING_OF_STALL: Final = 0.03  # of the job: a stall of less is not reported [policy]
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_STALL_DRIFTS: Final = 0.9
-# share of steps: an interval that is longer is how the run is [calibrate]
-MAX_SHARE_OF_STEPS_OF_LASTING_STALL: Final = 0.5
+MAX_SHARE_OF_STEPS_OF_LASTING_STALL: Final = 0.5  # share of steps: more is the run [calibrate]
 MIN_STEPS_OF_LASTING_STALL: Final = 4  # steps: a shorter interval does not last [calibrate]
-# share of what slow steps lose: an interval with less is a few scattered steps side by side [chosen]
-MIN_SHARE_OF_LOSS_OF_LASTING_STALL: Final = 0.5
+MIN_SHARE_OF_LOSS_OF_LASTING_STALL: Final = 0.5  # of slow steps' loss: else steps scatter [chosen]
 MIN_GAPS_OF_PERIOD: Final = 2  # gaps between slow steps: fewer show no period [chosen]
 MAX_DEVIATION_OF_PERIOD: Final = 1  # steps: gaps that differ by more keep no period [chosen]
 MAX_SLOW_STEPS_LISTED: Final = 6  # steps: the evidence lists no more [policy]
@@ -73,188 +65,184 @@ class Stalls(DisplayMixin):
     findings: tuple[Finding, ...] = ()
 
 
-def run(facts: Facts) -> Stalls:
-    """Compare every phase with itself over the run."""
-    trace, phases = facts.trace, facts.phases
-    own = facts.compute_time
-    if len(own.ranks) < 2 or len(own.steps) < MIN_STEPS_FOR_STALL_TEST or not own.step_ns:
-        return Stalls()
-    job = job_ns(trace)
-    found: list[_Found] = []
-    more_work = compute_time.measure_more_work(compute_time.measure_workload(phases, own))
-    has_more_work = _find_steps_with_more_work(own, more_work)
-    for phase, name in enumerate(own.phases):
-        found += _slow(own, phase, has_more_work, job, facts.replay)
-        if name == "data":
-            found += _loading(own, own.own[phase], job, facts.replay)
-    slower = price_slowdown(own, job, [one.finding for one in found], facts.replay, more_work)
-    if slower:
-        finding, slow = slower
-        found.append(_Found(finding, slow.rows, slow.level * own.step_ns))
-    return Stalls(tuple(_with_code(trace, phases, own, one) for one in found))
-
-
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """A finding, the rows in which all ranks are slow (null: in all), and by how much."""
+class _Stall:
+    """A finding, the rows (steps) in which all ranks are slow, None = all, and by how much a step."""
 
     finding: Finding
     rows: Indices | None
     extra_ns: float
 
 
-def _with_code(trace: Trace, phases: Phases, own: ComputeTime, found: _Found) -> Finding:
-    """Add in which code the time is, where stacks were sampled: beside the other steps, if there are."""
-    phase, extra = found.finding.phase or "", found.extra_ns
-    if found.rows is None:
-        seen = sampled_code.of_always(trace, phases, phase, steps=own.steps, extra_ns=extra)
-    else:
-        settled = np.arange(compute_time.WARM_UP, len(own.steps))
-        steps, others = own.steps[found.rows], own.steps[np.setdiff1d(settled, found.rows)]
-        seen = sampled_code.of_steps(
-            trace, phases, phase, steps=steps, others=others, extra_ns=extra
-        )
-    return sampled_code.with_code(_with_machine(trace, own, found), seen)
+def run(facts: Facts) -> Stalls:
+    """Compare every phase with itself over the run."""
+    times = facts.compute_time
+    if len(times.ranks) < 2 or len(times.steps) < MIN_STEPS_FOR_STALL_TEST or not times.step_ns:
+        return Stalls()
+    length_ns = job_ns(facts.trace)
+    stalls: list[_Stall] = []
+    workload = compute_time.measure_workload(facts.phases, times)
+    more_work = compute_time.measure_more_work(workload)
+    has_more_work = _find_steps_with_more_work(times, more_work)
+    for row, phase in enumerate(times.phases):
+        stalls += find_slow_steps(times, row, has_more_work, length_ns, facts.replay)
+        if phase == "data":
+            stalls += _report_loading(times, times.own[row], length_ns, facts.replay)
+    known = [stall.finding for stall in stalls]
+    slower = price_slowdown(times, length_ns, known, facts.replay, more_work)
+    if slower:
+        finding, slowdown = slower
+        stalls.append(_Stall(finding, slowdown.rows, slowdown.level * times.step_ns))
+    return Stalls(tuple(_add_clues(facts, stall) for stall in stalls))
 
 
-def _with_machine(trace: Trace, own: ComputeTime, found: _Found) -> Finding:
-    """Add for how long ranks waited for cores, where all that they compute is slow."""
-    finding, rows = found.finding, found.rows
-    if finding.kind != "slow_all" or rows is None:
-        return finding
-    wait = core_wait_of_all(trace, own, rows, found.extra_ns)
-    if wait is None:
-        return finding
-    more = wait.sentences("all ranks", "in the whole run")
-    return replace(
-        finding,
-        category="opportunity" if wait.may_be_cause else finding.category,
-        sentence=" ".join([finding.sentence, *more]),
-        evidence={**finding.evidence, "core_wait": wait.evidence()},
+def _add_clues(facts: Facts, stall: _Stall) -> Finding:
+    """Add which code is sampled more than in other steps, and for how long ranks waited for cores."""
+    trace, phases, times = facts.trace, facts.phases, facts.compute_time
+    finding, rows, extra_ns = stall.finding, stall.rows, stall.extra_ns
+    phase = finding.phase or ""
+    if rows is None:
+        culprit = sampled_code.of_always(trace, phases, phase, steps=times.steps, extra_ns=extra_ns)
+        return sampled_code.with_code(finding, culprit)
+    others = times.steps[np.setdiff1d(np.arange(WARM_UP, len(times.steps)), rows)]
+    culprit = sampled_code.of_steps(
+        trace, phases, phase, steps=times.steps[rows], others=others, extra_ns=extra_ns
     )
+    wait = core_wait_of_all(trace, times, rows, extra_ns) if finding.kind == "slow_all" else None
+    if wait is not None:
+        sentences = wait.sentences("all ranks", "in the whole run")
+        finding = replace(
+            finding,
+            category="opportunity" if wait.may_be_cause else finding.category,
+            sentence=" ".join([finding.sentence, *sentences]),
+            evidence={**finding.evidence, "core_wait": wait.evidence()},
+        )
+    return sampled_code.with_code(finding, culprit)
+
+
+def _find_least(spent_ns: Floats) -> Floats:
+    """Return what the rank with the least of a phase spent in it, ns, [step]; 0 where none was there."""
+    return np.asarray(np.nan_to_num(np.fmin.reduce(spent_ns, axis=1), nan=0.0))
+
+
+def _find_steps_with_more_work(times: ComputeTime, more_work: Floats | None) -> Flags:
+    """Return in which steps the rank with the least compute time has more work than usual, [step].
+
+    Either forward and backprop are longer alike, or all that it computes is longer by about the share
+    that `more_work`, [step, rank], recorded.
+    """
+    shortest = np.nan_to_num(times.total, nan=np.inf).argmin(axis=1)
+    has_more_work = compute_time.find_more_work(times)
+    if more_work is not None:
+        longer = times.total / np.nanmedian(times.total, axis=0) - 1
+        has_more_work |= compute_time.is_in_proportion(more_work, longer)
+    return np.asarray(has_more_work[np.arange(len(times.steps)), shortest])
 
 
 @dataclass(frozen=True, eq=False)
-class _Slow:
-    """Rows in which all ranks are slow, and by what share of a step."""
+class _SlowSteps:
+    """Rows in which all ranks are slow, and by what share of a step, [row]."""
 
     rows: Indices
     residual: Floats
     pattern: Pattern
 
 
-def _find_least(spent: Floats) -> Floats:
-    """Return what the rank with the least of a phase spent in it, ns, [step]; 0 where none was there."""
-    return np.asarray(np.nan_to_num(np.fmin.reduce(spent, axis=1), nan=0.0))
+def find_slow_steps(
+    times: ComputeTime,
+    phase_row: int,
+    has_more_work: Flags,
+    job_ns: int,
+    replay: WindowedReplay | None,
+) -> list[_Stall]:
+    """Find an interval, or scattered steps, in which a phase takes all ranks longer.
 
-
-def _find_steps_with_more_work(own: ComputeTime, recorded: Floats | None) -> Flags:
-    """Return in which steps the rank with the least work has more of it than usual, [step].
-
-    Either forward and backprop are longer alike, or all that it computes is longer by what it `recorded`
-    of its work, [step, rank].
+    It is seen from the rank with the least of it in each step; what a rank spends beyond its median in
+    the other steps would be saved. Scattered steps with more work, [step], do not count.
     """
-    shortest = np.nan_to_num(own.total, nan=np.inf).argmin(axis=1)
-    has_more = compute_time.find_more_work(own)
-    if recorded is not None:
-        longer = own.total / np.nanmedian(own.total, axis=0) - 1
-        has_more |= compute_time.is_in_proportion(recorded, longer)
-    return np.asarray(has_more[np.arange(len(own.steps)), shortest])
-
-
-def _slow(
-    own: ComputeTime, row: int, more_work: Flags, job: int, replay: WindowedReplay | None
-) -> list[_Found]:
-    """Return an interval, or scattered steps, in which the phase takes all ranks longer.
-
-    `row` is the phase's number. It is seen from the rank with the least of it in each step; what a rank
-    spends beyond its median in the other steps would be saved. Scattered steps with `more_work` do not
-    count.
-    """
-    phase, spent = own.phases[row], own.own[row]
-    least = _find_least(spent)
-    rows = np.arange(compute_time.WARM_UP, len(least))
-    values = least[rows] / own.step_ns
-    residual = values - np.median(values)
-    spread = deviation(residual)
-    usual = own.usual_ns / own.step_ns
+    phase, spent_ns = times.phases[phase_row], times.own[phase_row]
+    rows = np.arange(WARM_UP, len(spent_ns))
+    least = _find_least(spent_ns)[rows] / times.step_ns
+    residual = least - np.median(least)
+    usual = times.usual_ns / times.step_ns
     least_delay = MIN_DELAY_OF_DATA if phase == "data" else MIN_DELAY_OF_OTHER_PHASES
-    level = max(least_delay * usual, MIN_Z_SCORE_OF_SLOW_STEP * spread)
+    level = max(least_delay * usual, MIN_Z_SCORE_OF_SLOW_STEP * deviation(residual))
     is_slow = residual > level
     if phase in compute_time.COMPUTING:
-        is_slow &= ~more_work[rows]
+        is_slow &= ~has_more_work[rows]
     chosen, pattern = _choose_steps(residual, level, is_slow)
-    slow = _Slow(rows[chosen], residual[chosen], pattern)
-    overrun_ns = np.maximum(slow.residual, 0.0) * own.step_ns
-    most = MAX_SHARE_OF_SLOW_STEPS * len(residual)
-    if not 0 < len(chosen) <= most or overrun_ns.sum() < MIN_SAVING_OF_STALL * job:
+    slow = _SlowSteps(rows[chosen], residual[chosen], pattern)
+    overrun_ns = np.maximum(slow.residual, 0.0) * times.step_ns
+    max_steps = MAX_SHARE_OF_SLOW_STEPS * len(residual)
+    if not 0 < len(chosen) <= max_steps or overrun_ns.sum() < MIN_SAVING_OF_STALL * job_ns:
         return []
-    less_ns = np.zeros(own.total.shape)
-    others = np.setdiff1d(rows, slow.rows)
-    whole = np.nan_to_num(spent, nan=0.0)
-    less_ns[slow.rows] = np.maximum(whole[slow.rows] - np.median(whole[others], axis=0), 0.0)
-    fix = WorkFix(own.steps, (((phase,), less_ns),))
-    price = price_less_work(replay, fix, job, own.total)
+    present_ns = np.nan_to_num(spent_ns, nan=0.0)
+    usual_ns = np.median(present_ns[np.setdiff1d(rows, slow.rows)], axis=0)
+    less_ns = np.zeros(times.total.shape)
+    less_ns[slow.rows] = np.maximum(present_ns[slow.rows] - usual_ns, 0.0)
+    price = price_less_work(
+        replay, WorkFix(times.steps, (((phase,), less_ns),)), job_ns, times.total
+    )
     if price.saving < MIN_SAVING_OF_STALL:
         return []
-    extra = float(slow.residual.mean()) * own.step_ns
-    return [_Found(_finding(own, phase, slow, price), slow.rows, extra)]
+    extra_ns = float(slow.residual.mean()) * times.step_ns
+    return [_Stall(_report_slow_steps(times, phase, slow, price), slow.rows, extra_ns)]
 
 
 def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indices, Pattern]:
     """Return the interval in which most is lost, or else all slow steps, as scattered ones."""
     scattered = np.flatnonzero(is_slow)
-    interval = _lasting(residual, level)
-    least = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered].sum()
-    if interval and residual[interval[0]].sum() >= least:
-        return interval
+    shape = course(
+        residual, *greatest_run(residual - level / 2), better=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS
+    )
+    interval = np.arange(shape.first, shape.last + 1)
+    max_steps = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
+    lasts = MIN_STEPS_OF_LASTING_STALL <= len(interval) <= max_steps and shape.level >= level
+    least_loss = MIN_SHARE_OF_LOSS_OF_LASTING_STALL * residual[scattered].sum()
+    if lasts and residual[interval].sum() >= least_loss:
+        return interval, shape.pattern
     return scattered, "sparse"
 
 
-def _lasting(residual: Floats, level: float) -> tuple[Indices, Pattern] | None:
-    """Return the interval in which nearly all steps are slow, if there is one."""
-    run = greatest_run(residual - level / 2)
-    shape = course(residual, *run, better=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS)
-    steps = np.arange(shape.first, shape.last + 1)
-    most = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)
-    lasts = MIN_STEPS_OF_LASTING_STALL <= len(steps) <= most
-    return (steps, shape.pattern) if lasts and shape.level >= level else None
-
-
-def _finding(own: ComputeTime, phase: str, slow: _Slow, price: WorkPrice) -> Finding:
-    steps = (int(own.steps[slow.rows[0]]), int(own.steps[slow.rows[-1]]))
+def _report_slow_steps(
+    times: ComputeTime, phase: str, slow: _SlowSteps, price: WorkPrice
+) -> Finding:
+    slow_steps, is_sparse = times.steps[slow.rows], slow.pattern == "sparse"
+    steps = (int(slow_steps[0]), int(slow_steps[-1]))
     when = fmt.steps(*steps)
-    if len(slow.rows) <= fmt.MOST_LISTED and slow.pattern == "sparse":
-        when = fmt.listing("step", own.steps[slow.rows].tolist())
-    elif slow.pattern == "sparse":
-        when = f"in {len(slow.rows)} of the {when}"
-    extra = float(slow.residual.mean())
-    fields = {
-        "ranks": str(len(own.ranks)),
-        "phase": fmt.phase(phase),
-        "steps": when,
-        "extra": fmt.duration(extra * own.step_ns),
-        "share": fmt.percent(extra),
-        "step": fmt.duration(own.step_ns),
-    }
+    if is_sparse:
+        is_short = len(slow_steps) <= fmt.MOST_LISTED
+        listed = fmt.listing("step", slow_steps.tolist()) if is_short else ""
+        when = listed or f"in {len(slow_steps)} of the {when}"
+    share = float(slow.residual.mean())
+    is_warm_up = not is_sparse and warms_up(int(slow.rows[0]), int(slow.rows[-1]), len(times.steps))
+    # A checkpoint, the program's own spans, or a run that warms up.
+    is_usual = phase in {"checkpoint", "user"} or (phase in COMPUTED and is_warm_up)
     return Finding.of(
         _KINDS.get(phase, "slow_all"),
-        fields,
+        {
+            "ranks": str(len(times.ranks)),
+            "phase": fmt.phase(phase),
+            "steps": when,
+            "extra": fmt.duration(share * times.step_ns),
+            "share": fmt.percent(share),
+            "step": fmt.duration(times.step_ns),
+        },
         case="phase",
-        category="opportunity" if _is_usual(own, phase, slow) else "fault",
+        category="opportunity" if is_usual else "fault",
         saving=price.saving,
         interval=price.interval,
         fix=price.fix,
         cost=0.0,
-        ranks=own.ranks,
+        ranks=times.ranks,
         phase=phase,
         pattern=slow.pattern,
         steps=steps,
         evidence={
-            "extra_ns": round(extra * own.step_ns),
-            "steps_slow": len(slow.rows),
-            "first_slow_steps": own.steps[slow.rows[:MAX_SLOW_STEPS_LISTED]].tolist(),
-            "period": _find_period(own.steps[slow.rows]) if slow.pattern == "sparse" else None,
+            "extra_ns": round(share * times.step_ns),
+            "steps_slow": len(slow_steps),
+            "first_slow_steps": slow_steps[:MAX_SLOW_STEPS_LISTED].tolist(),
+            "period": _find_period(slow_steps) if is_sparse else None,
         },
     )
 
@@ -265,43 +253,36 @@ def _find_period(steps: Ints) -> int | None:
     if len(gaps) < MIN_GAPS_OF_PERIOD:
         return None
     period = int(np.median(gaps))
-    is_kept = np.abs(gaps - period) <= MAX_DEVIATION_OF_PERIOD
-    return period if is_kept.all() else None
+    return period if (np.abs(gaps - period) <= MAX_DEVIATION_OF_PERIOD).all() else None
 
 
-def _is_usual(own: ComputeTime, phase: str, slow: _Slow) -> bool:
-    """Return whether nothing is wrong: a checkpoint, the program's own spans, or a run that warms up."""
-    first, last = int(slow.rows[0]), int(slow.rows[-1])
-    warming = slow.pattern != "sparse" and warms_up(first, last, len(own.steps))
-    return phase in {"checkpoint", "user"} or (phase in COMPUTED and warming)
+def _report_loading(
+    times: ComputeTime, spent_ns: Floats, job_ns: int, replay: WindowedReplay | None
+) -> list[_Stall]:
+    """Report the opportunity of loading data ahead, where every rank always waits for it.
 
-
-def _loading(
-    own: ComputeTime, spent: Floats, job: int, replay: WindowedReplay | None
-) -> list[_Found]:
-    """Return the opportunity of loading data ahead, where every rank always waits for it.
-
-    All that ranks have `spent`, ns, [step, rank], would be saved.
+    All that ranks have spent, [step, rank], would be saved.
     """
-    least = _find_least(spent)
-    usual = float(np.median(least))
-    if usual * len(least) < MIN_SHARE_OF_JOB_LOADING * job:
+    least_ns = _find_least(spent_ns)
+    usual_ns = float(np.median(least_ns))
+    if usual_ns * len(least_ns) < MIN_SHARE_OF_JOB_LOADING * job_ns:
         return []
-    fix = WorkFix(own.steps, ((("data",), np.nan_to_num(spent, nan=0.0)),))
-    price = price_less_work(replay, fix, job, own.total)
+    fix = WorkFix(times.steps, ((("data",), np.nan_to_num(spent_ns, nan=0.0)),))
+    price = price_less_work(replay, fix, job_ns, times.total)
     if price.saving < MIN_SHARE_OF_JOB_LOADING:
         return []
+    share = usual_ns / times.step_ns
     finding = Finding.of(
         "data_stall",
-        {"share": fmt.percent(usual / own.step_ns)},
+        {"share": fmt.percent(share)},
         category="opportunity",
         saving=price.saving,
         interval=price.interval,
         fix=price.fix,
-        ranks=own.ranks,
+        ranks=times.ranks,
         phase="data",
         pattern="persistent",
-        steps=(int(own.steps[0]), int(own.steps[-1])),
-        evidence={"data_ns": round(usual), "share_of_step": usual / own.step_ns},
+        steps=(int(times.steps[0]), int(times.steps[-1])),
+        evidence={"data_ns": round(usual_ns), "share_of_step": share},
     )
-    return [_Found(finding, None, usual)]
+    return [_Stall(finding, None, usual_ns)]

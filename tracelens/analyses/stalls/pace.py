@@ -1,10 +1,9 @@
 """Pace: whether a run computes more slowly than it did at another time, on all ranks.
 
-The computation of the median rank is followed over the steps. Either there are two levels, which must
-be far apart and keep apart step by step, and both must last. Or it rises all along the run: in nearly
-all pairs of blocks the later one is slower, and the rise is the isotonic regression of their medians
-(Barlow et al. 1972). Nearly every rank must follow. Where the run begins with the slower level it warms
-up, which is no fault.
+The computation of the median rank is followed over the steps. Either there are two levels, far apart in
+nearly every step, and both last. Or it rises all along the run: the later one of nearly all pairs of
+blocks is slower, and the rise is the isotonic regression of their medians (Barlow et al. 1972). Nearly
+every rank must follow. A run that begins with the slower level warms up, which is no fault.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting import compute_time
+from tracelens.accounting.compute_time import WARM_UP
 from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.edits.fixes import WorkFix
@@ -28,39 +27,28 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Pattern
     from tracelens.replay.pricing import WorkPrice
     from tracelens.replay.windows import WindowedReplay
-    from tracelens.stats.changepoint import Course
 
 __all__ = ["COMPUTED", "Slowdown", "find_slowdown", "price_slowdown", "warms_up"]
 
-# share of ranks: a step that fewer took says nothing of all [calibrate]
-MIN_SHARE_OF_RANKS_IN_STEP: Final = 0.5
-# steps: the run is at each of its two levels for as many [calibrate]
-MIN_STEPS_OF_LEVEL: Final = 16
+MIN_SHARE_OF_RANKS_IN_STEP: Final = 0.5  # of ranks: a step of fewer says nothing of all [calibrate]
+MIN_STEPS_OF_LEVEL: Final = 16  # steps: the run is at each of two levels for as many [calibrate]
 MIN_STEPS_TO_JUDGE_PACE: Final = 32  # steps: the pace of a shorter run is not judged [calibrate]
-# of the lower level: ranks whose levels differ by less are not slowed down [calibrate]
-MIN_RISE_OF_SLOWDOWN: Final = 0.10
-# share of steps: as many must be on the side of the middle where their level is [calibrate]
-MIN_SHARE_OF_STEPS_APART: Final = 0.9
-# share of ranks: as many must be slower by half of the rise or more [calibrate]
-MIN_SHARE_OF_RANKS_SLOWER: Final = 0.9
+MIN_RISE_OF_SLOWDOWN: Final = 0.10  # of the lower level: less is not slowed down [calibrate]
+MIN_SHARE_OF_STEPS_APART: Final = 0.9  # of steps: as many are nearer to their level [calibrate]
+MIN_SHARE_OF_RANKS_SLOWER: Final = 0.9  # of ranks: slower by half of the rise or more [calibrate]
 # share of steps: levels are searched from these quantiles, from below and from above [calibrate]
 QUANTILE_OF_UPPER_LEVEL: Final = 0.9
 # ratio: a rising line may leave at most this much of the deviation of two levels [calibrate]
 MAX_DEVIATION_RATIO_IF_RUN_DRIFTS: Final = 0.9
-# of the first steps: a run that rises by less from its begin to its end does not drift [chosen]
-MIN_RISE_OF_DRIFT: Final = 0.15
-# share of pairs of blocks: the later one must be slower in as many [chosen]
-MIN_SHARE_OF_RISING_PAIRS: Final = 0.85
-# share of ranks: as many must be slower by half as much as the median rank [chosen]
-MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = 0.9
+MIN_RISE_OF_DRIFT: Final = 0.15  # of the first steps: a run that rises by less is steady [chosen]
+MIN_SHARE_OF_RISING_PAIRS: Final = 0.85  # of pairs of blocks: the later one is slower [chosen]
+MIN_SHARE_OF_RANKS_THAT_DRIFT: Final = 0.9  # of ranks: slower by half the median's rise [chosen]
 MIN_SAVING_OF_SLOWDOWN: Final = 0.03  # of the job: a slowdown of less is not reported [policy]
 MIN_SAVING_OF_DRIFT: Final = 0.05  # of the job: a drift of less is not reported [chosen]
 # steps after the usual warm-up: what is slow from later on does not warm up [calibrate]
 MAX_STEPS_BEFORE_WARM_UP: Final = 4
-# share of a slowdown: a finding with as many of its steps is the same [calibrate]
-MIN_OVERLAP_OF_ONE_SLOWDOWN: Final = 0.5
-# share of steps: a slowdown of fewer is transient [calibrate]
-MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6
+MIN_OVERLAP_OF_ONE_SLOWDOWN: Final = 0.5  # of its steps: a finding with as many is it [calibrate]
+MIN_SHARE_OF_STEPS_IF_PERSISTENT: Final = 0.6  # of steps: with fewer it is transient [calibrate]
 
 COMPUTED: Final = ("forward", "backprop", "update", "user")
 _SLOWER: Final = (
@@ -78,85 +66,90 @@ _GROWING: Final = (
 class Slowdown:
     """Rows in which every rank computes longer, by `level` of a step on average.
 
-    `share` of what it computes in each of them goes away with it; `uncertainty` is the
-    relative standard error of that. `drifts` says that it grows from step to step.
+    `share`, [row], of what it computes goes away with the slowdown, `relative_error` is the standard
+    error of that. `drifts`: it grows from step to step.
     """
 
     rows: Indices
     share: Floats
     level: float
-    uncertainty: float
+    relative_error: float
     drifts: bool = False
 
 
-def find_slowdown(own: ComputeTime, more_work: Floats | None = None) -> Slowdown | None:
+def find_slowdown(times: ComputeTime, more_work: Floats | None = None) -> Slowdown | None:
     """Search the run for steps in which all ranks compute more slowly than in its other steps.
 
-    `more_work` is by what share of its usual amount a rank worked through more, [step, rank]: steps are
-    not slow that are longer by no more than follows from it.
+    `more_work` is the share of its usual amount that a rank worked through in addition, [step, rank]:
+    steps are not slow that are longer by no more than follows from it.
     """
-    computed = _compute_of_ranks(own) / own.step_ns
-    slow = _find_slowdown(computed)
-    if slow is None or more_work is None:
-        return slow
-    return _find_slowdown(computed / (1 + _fit_elasticity(computed, more_work) * more_work))
+    computed = _sum_computation(times) / times.step_ns
+    slowdown = _search(computed)
+    if slowdown is None or more_work is None:
+        return slowdown
+    return _search(computed / (1 + _fit_elasticity(computed, more_work) * more_work))
 
 
 def _fit_elasticity(computed: Floats, more_work: Floats) -> float:
     """Return how much longer computation is with more work, as a share of that; from 0 to 1."""
     longer = computed / np.nanmedian(computed, axis=0) - 1
-    there = ~np.isnan(longer)
-    squares = np.sum(more_work[there] ** 2)
-    slope = np.sum((longer * more_work)[there]) / squares if squares else 0.0
+    is_known = ~np.isnan(longer)
+    squares = np.sum(more_work[is_known] ** 2)
+    slope = np.sum((longer * more_work)[is_known]) / squares if squares else 0.0
     return float(np.clip(slope, 0.0, 1.0))
 
 
-def _find_slowdown(computed: Floats) -> Slowdown | None:
+def _search(computed: Floats) -> Slowdown | None:
     """Search the computation of ranks, [step, rank] as shares of a step."""
     rows = np.flatnonzero(np.mean(~np.isnan(computed), axis=1) >= MIN_SHARE_OF_RANKS_IN_STEP)
-    rows = rows[rows >= compute_time.WARM_UP]
-    computed = computed[rows]
+    rows = rows[rows >= WARM_UP]
     if len(rows) < MIN_STEPS_TO_JUDGE_PACE:
         return None
-    return _find_two_levels(computed, rows) or _find_drift(computed, rows)
+    return _find_two_levels(computed[rows], rows) or _find_drift(computed[rows], rows)
 
 
 def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Return the interval of steps at the upper one of two levels, [step, rank] as shares of a step."""
-    typical = medians(computed, axis=1)
-    shape = _upper_level(typical)
+    """Find the interval of steps at the upper one of two levels, [row, rank] as shares of a step."""
+    median = medians(computed, axis=1)
+    low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
+    run = greatest_run(median - (low + high) / 2)
+    shape = course(median - low, *run, better=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
     inside = shape.inside
     if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < MIN_STEPS_OF_LEVEL:
         return None
-    levels = _levels_of_ranks(computed, inside)
+    levels = _measure_levels(computed, inside)
     if levels is None:
         return None
     upper, lower = levels
     middle = float(np.median(upper) + np.median(lower)) / 2
     level = float(np.median(upper - lower))
     is_large = level >= MIN_RISE_OF_SLOWDOWN * float(np.median(lower))
-    is_apart = np.mean((typical > middle) == inside) >= MIN_SHARE_OF_STEPS_APART
+    is_apart = np.mean((median > middle) == inside) >= MIN_SHARE_OF_STEPS_APART
     is_of_all = np.mean(upper - lower > level / 2) >= MIN_SHARE_OF_RANKS_SLOWER
     if not (is_large and is_apart and is_of_all):
         return None
-    share, error = _longer(typical[inside], typical[~inside])
-    slow = np.arange(rows[shape.first], rows[shape.last] + 1)
-    return Slowdown(slow, np.full(len(slow), share), level, error / max(share, error))
+    steps = (median[inside], median[~inside])
+    ratio = float(steps[1].mean() / steps[0].mean())
+    errors = [part.std() / part.mean() / np.sqrt(len(part)) for part in steps]
+    error = ratio * float(np.hypot(*errors))
+    slow_rows = np.arange(rows[shape.first], rows[shape.last] + 1)
+    share = 1 - ratio
+    return Slowdown(slow_rows, np.full(len(slow_rows), share), level, error / max(share, error))
 
 
 def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
-    """Return all steps of a run whose computation rises from block to block, on nearly every rank."""
+    """Return all rows of a run whose computation rises from block to block, on nearly every rank."""
     edges = block_edges(len(rows))
     blocks = block_medians(medians(computed, axis=1)[:, None], edges)[:, 0]
     later, earlier = np.triu_indices(len(blocks), 1)[::-1]
     slopes = (blocks[later] - blocks[earlier]) / (later - earlier)
     if np.mean(slopes > 0) < MIN_SHARE_OF_RISING_PAIRS:
         return None
-    levels = _levels_of_ranks(computed, np.arange(len(rows)) >= len(rows) // 2)
+    levels = _measure_levels(computed, np.arange(len(rows)) >= len(rows) // 2)
     if levels is None:
         return None
-    slower = levels[0] - levels[1]
-    if np.mean(slower > np.median(slower) / 2) < MIN_SHARE_OF_RANKS_THAT_DRIFT:
+    growth = levels[0] - levels[1]
+    if np.mean(growth > np.median(growth) / 2) < MIN_SHARE_OF_RANKS_THAT_DRIFT:
         return None
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - few runs drift
 
@@ -166,125 +159,113 @@ def _find_drift(computed: Floats, rows: Indices) -> Slowdown | None:
     rise = np.interp(np.arange(len(rows)), middles, levels_of_blocks) - begin
     if rise[-1] < MIN_RISE_OF_DRIFT * begin:
         return None
-    uncertainty = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
-    return Slowdown(rows, rise / (begin + rise), float(rise.mean()), uncertainty, drifts=True)
+    relative_error = float(np.std(slopes) / np.sqrt(len(blocks)) / np.median(slopes))
+    return Slowdown(rows, rise / (begin + rise), float(rise.mean()), relative_error, drifts=True)
 
 
-def _levels_of_ranks(computed: Floats, inside: Flags) -> tuple[Floats, Floats] | None:
-    """Return the usual computation of each rank inside and outside of some steps, of ranks in both."""
-    there = [~np.isnan(computed[part]).all(axis=0) for part in (inside, ~inside)]
-    ranks = there[0] & there[1]
-    if not ranks.any():
+def _measure_levels(computed: Floats, inside: Flags) -> tuple[Floats, Floats] | None:
+    """Return the median of each rank inside and outside of some steps, of ranks that are in both."""
+    in_both = ~(np.isnan(computed[inside]).all(axis=0) | np.isnan(computed[~inside]).all(axis=0))
+    if not in_both.any():
         return None
-    return medians(computed[inside][:, ranks], axis=0), medians(computed[~inside][:, ranks], axis=0)
-
-
-def _upper_level(values: Floats) -> Course:
-    """Return where a series is at the upper one of its levels."""
-    lower, upper = np.quantile(values, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
-    run = greatest_run(values - (lower + upper) / 2)
-    return course(values - lower, *run, better=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
-
-
-def _longer(inside: Floats, outside: Floats) -> tuple[float, float]:
-    """Return what share of the steps inside they are longer by, and its standard error."""
-    left = float(outside.mean() / inside.mean())
-    errors = [part.std() / part.mean() / np.sqrt(len(part)) for part in (inside, outside)]
-    return 1 - left, left * float(np.hypot(*errors))
+    return medians(computed[inside][:, in_both], 0), medians(computed[~inside][:, in_both], 0)
 
 
 def price_slowdown(
-    own: ComputeTime,
+    times: ComputeTime,
     job_ns: int,
     known: list[Finding],
     replay: WindowedReplay | None,
     more_work: Floats | None = None,
 ) -> tuple[Finding, Slowdown] | None:
-    """Return a slowdown of all, unless it costs too little or one of `known` is the same."""
-    slow = find_slowdown(own, more_work)
-    if slow is None or any(_same_steps(own, slow, finding) for finding in known):
+    """Find and price a slowdown of all; None if it costs too little or is one of the `known`."""
+    slowdown = find_slowdown(times, more_work)
+    if slowdown is None or any(_is_same(times, slowdown, finding) for finding in known):
         return None
+    margin = TWO_SIDED * slowdown.relative_error
     low, middle, high = (
-        _price_speed(own, slow, 1 + by * slow.uncertainty, job_ns, replay)
-        for by in (-TWO_SIDED, 0.0, TWO_SIDED)
+        _price_speed(times, slowdown, slowdown.share * factor, job_ns, replay)
+        for factor in (1 - margin, 1.0, 1 + margin)
     )
-    if middle.saving < (MIN_SAVING_OF_DRIFT if slow.drifts else MIN_SAVING_OF_SLOWDOWN):
+    if middle.saving < (MIN_SAVING_OF_DRIFT if slowdown.drifts else MIN_SAVING_OF_SLOWDOWN):
         return None
-    price = replace(middle, interval=(low.saving, high.saving))
-    return _finding(own, slow, price), slow
+    return _report(times, slowdown, replace(middle, interval=(low.saving, high.saving))), slowdown
 
 
-def warms_up(first: int, last: int, steps: int) -> bool:
-    """Return whether rows are the run's beginning: what is slow there was not always faster."""
-    return first <= compute_time.WARM_UP + MAX_STEPS_BEFORE_WARM_UP and last < steps - 1
+def warms_up(first_row: int, last_row: int, steps: int) -> bool:
+    """Return True if rows are the run's beginning: what is slow there was not always faster."""
+    return first_row <= WARM_UP + MAX_STEPS_BEFORE_WARM_UP and last_row < steps - 1
 
 
 def _price_speed(
-    own: ComputeTime, slow: Slowdown, factor: float, job: int, replay: WindowedReplay | None
+    times: ComputeTime, slow: Slowdown, share: Floats, job_ns: int, replay: WindowedReplay | None
 ) -> WorkPrice:
-    """Price that all ranks compute by so many times that share less in some steps."""
-    less_ns = np.zeros(own.total.shape)
-    computed = np.nan_to_num(_compute_of_ranks(own)[slow.rows], nan=0.0)
-    less_ns[slow.rows] = np.clip(slow.share * factor, 0.0, 1.0)[:, None] * computed
-    phases = tuple(own.phases[row] for row in _computed_phases(own))
-    return price_less_work(replay, WorkFix(own.steps, ((phases, less_ns),)), job, own.total)
+    """Price that all ranks compute by a share less in each slow row."""
+    less_ns = np.zeros(times.total.shape)
+    computed_ns = np.nan_to_num(_sum_computation(times)[slow.rows], nan=0.0)
+    less_ns[slow.rows] = np.clip(share, 0.0, 1.0)[:, None] * computed_ns
+    phases = tuple(times.phases[row] for row in _find_computed_phases(times))
+    return price_less_work(replay, WorkFix(times.steps, ((phases, less_ns),)), job_ns, times.total)
 
 
-def _compute_of_ranks(own: ComputeTime) -> Floats:
-    return np.asarray(own.own[_computed_phases(own)].sum(axis=0))
+def _sum_computation(times: ComputeTime) -> Floats:
+    """Return for how long ranks compute, ns, [step, rank]."""
+    return np.asarray(times.own[_find_computed_phases(times)].sum(axis=0))
 
 
-def _computed_phases(own: ComputeTime) -> list[int]:
-    """Return the phases that compute; all, where a program such as plain MPI has none of them."""
-    chosen = [row for row, phase in enumerate(own.phases) if phase in COMPUTED]
-    return chosen or list(range(len(own.phases)))
+def _find_computed_phases(times: ComputeTime) -> list[int]:
+    """Return the rows of phases that compute; all, where a program such as plain MPI has none."""
+    computed = [row for row, phase in enumerate(times.phases) if phase in COMPUTED]
+    return computed or list(range(len(times.phases)))
 
 
-def _same_steps(own: ComputeTime, slow: Slowdown, finding: Finding) -> bool:
+def _is_same(times: ComputeTime, slowdown: Slowdown, finding: Finding) -> bool:
     if finding.steps is None:
         return False
-    first, last = (int(own.steps[row]) for row in slow.rows[[0, -1]])
-    common = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
-    return common >= MIN_OVERLAP_OF_ONE_SLOWDOWN * (last - first + 1)
+    first, last = times.steps[slowdown.rows[[0, -1]]].tolist()
+    steps_of_both = min(last, finding.steps[1]) - max(first, finding.steps[0]) + 1
+    return bool(steps_of_both >= MIN_OVERLAP_OF_ONE_SLOWDOWN * (last - first + 1))
 
 
-def _grown_most(own: ComputeTime, slow: Slowdown) -> str:
-    """Name the phase that grew most."""
-    least = np.nan_to_num(np.fmin.reduce(own.own, axis=2), nan=0.0)
-    inside = np.zeros(len(own.steps), np.bool_)
-    inside[slow.rows[len(slow.rows) // 2 :] if slow.drifts else slow.rows] = True
-    grown = np.median(least[:, inside], axis=1) - np.median(least[:, ~inside], axis=1)
-    return own.phases[int(np.argmax(grown))]
+def _name_grown_phase(times: ComputeTime, slowdown: Slowdown) -> str:
+    """Name the phase that grew most on the rank with the least of it."""
+    least_ns = np.nan_to_num(np.fmin.reduce(times.own, axis=2), nan=0.0)
+    is_slow = np.zeros(len(times.steps), np.bool_)
+    is_slow[slowdown.rows[len(slowdown.rows) // 2 if slowdown.drifts else 0 :]] = True
+    growth_ns = np.median(least_ns[:, is_slow], axis=1) - np.median(least_ns[:, ~is_slow], axis=1)
+    return times.phases[int(np.argmax(growth_ns))]
 
 
-def _finding(own: ComputeTime, slow: Slowdown, price: WorkPrice) -> Finding:
-    steps = (int(own.steps[slow.rows[0]]), int(own.steps[slow.rows[-1]]))
-    lasts = len(slow.rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(own.steps)
+def _report(times: ComputeTime, slowdown: Slowdown, price: WorkPrice) -> Finding:
+    rows, phase = slowdown.rows, _name_grown_phase(times, slowdown)
+    first, last = times.steps[rows[[0, -1]]].tolist()
+    lasts = len(rows) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT * len(times.steps)
     pattern: Pattern = "persistent" if lasts else "transient"
-    phase = _grown_most(own, slow)
-    warming = not slow.drifts and warms_up(int(slow.rows[0]), int(slow.rows[-1]), len(own.steps))
-    when, cause = _GROWING if slow.drifts else _WARMING if warming else _SLOWER
-    fields = {
-        "ranks": str(len(own.ranks)),
-        "when": when,
-        "steps": fmt.steps(*steps),
-        "extra": fmt.duration(slow.level * own.step_ns),
-        "share": fmt.percent(slow.level),
-        "step": fmt.duration(own.step_ns),
-        "phase": fmt.phase(phase),
-        "cause": cause,
-    }
+    is_warm_up = not slowdown.drifts and warms_up(int(rows[0]), int(rows[-1]), len(times.steps))
+    when, cause = _GROWING if slowdown.drifts else _WARMING if is_warm_up else _SLOWER
     return Finding.of(
         "slow_all",
-        fields,
-        category="opportunity" if warming else "fault",
+        {
+            "ranks": str(len(times.ranks)),
+            "when": when,
+            "steps": fmt.steps(first, last),
+            "extra": fmt.duration(slowdown.level * times.step_ns),
+            "share": fmt.percent(slowdown.level),
+            "step": fmt.duration(times.step_ns),
+            "phase": fmt.phase(phase),
+            "cause": cause,
+        },
+        category="opportunity" if is_warm_up else "fault",
         saving=price.saving,
         interval=price.interval,
         fix=price.fix,
         cost=0.0,
-        ranks=own.ranks,
+        ranks=times.ranks,
         phase=phase,
-        pattern="drifting" if slow.drifts else pattern,
-        steps=steps,
-        evidence={"extra_ns": round(slow.level * own.step_ns), "share_of_step": slow.level},
+        pattern="drifting" if slowdown.drifts else pattern,
+        steps=(first, last),
+        evidence={
+            "extra_ns": round(slowdown.level * times.step_ns),
+            "share_of_step": slowdown.level,
+        },
     )

@@ -1,12 +1,10 @@
-"""Detection: which ranks are late by their own work, in which phases and steps, and in what pattern.
+"""Detection: which ranks are late by their own work, in which phases and steps, in which pattern.
 
-What is found as evidence is only where to look: the course of a rank's delay is then followed through
-all steps (`stats/changepoint.py`), the greatest evidence first; what an episode explains is no evidence
-of another one. Its pattern is read off: one run of steps or several, short or long.
+Evidence (`evidence.py`) says where to look. Each delay is followed through all steps from there
+(`stats/changepoint.py`), the greatest first; evidence that an episode explains is dropped.
 
-A delay that migrates stands out on no rank: nearly always some rank is late for some steps, each time
-another one. So before, it is asked whether noise alone is ever late so far for so many steps in a row:
-noise that lasts migrates, too, but does not go as far.
+A migrating delay stands out on no rank, and nearly always some rank is late by chance. So it is searched
+first, and must be longer than what noise that lasts adds to the latest rank for as many steps.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.analyses.stragglers.evidence import find_evidence
+from tracelens.caching import cached_property
 from tracelens.stats import window_scan
 from tracelens.stats.changepoint import Course, best_runs, courses
 from tracelens.stats.robust import block_edges, block_medians, deviation, medians
@@ -29,362 +28,353 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.findings import Pattern
 
-
-# share of the fewer steps: evidence that has as many in common is of one delay [calibrate]
-MIN_OVERLAP_OF_ONE_DELAY: Final = 0.5
-# share of a delay: evidence of which less is left is explained by an episode [calibrate]
-MIN_SHARE_OF_DELAY_LEFT: Final = 0.5
-# share of the delay in all phases: if one phase has as much, its own steps are followed [calibrate]
-MIN_SHARE_OF_DELAY_IN_ONE_PHASE: Final = 0.75
-# share of a delay: if phases that are clearly longer have less, the phase that grew most
-# is named alone [calibrate]
-MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES: Final = 0.5
+MIN_OVERLAP_OF_ONE_DELAY: Final = 0.5  # share of the fewer steps: more is of one delay [calibrate]
+MIN_SHARE_OF_DELAY_LEFT: Final = 0.5  # share: an episode that leaves less explains it [calibrate]
+MIN_SHARE_OF_DELAY_IN_ONE_PHASE: Final = 0.75  # share: its own steps are followed [calibrate]
+MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES: Final = 0.5  # share: with less, one is named [calibrate]
 MIN_STEPS_OF_LASTING_DELAY: Final = 4  # steps: a delay of fewer does not last [calibrate]
-# share of the fewer steps: evidence that has as many in common with an episode must
-# be as great [calibrate]
-MIN_OVERLAP_WITH_EPISODE: Final = 0.5
-# share of gaps between stalls: a period is reported if as many keep it [calibrate]
-MIN_SHARE_OF_GAPS_WITH_PERIOD: Final = 0.75
-# share of steps: a rank is slower throughout if it is beyond half of its lower level in as many [chosen]
-MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL: Final = 0.9
-# share of steps: fewer without a delay do not show what is usual [calibrate]
-MIN_SHARE_OF_STEPS_FOR_BASELINE: Final = 0.25
-# standard errors: a phase that is longer by less is not clearly longer [calibrate]
-MIN_Z_SCORE_OF_LONGER_PHASE: Final = 3
-# of a step: equal ranks differ by this standard deviation if nothing shows what is usual,
-# without the delay [calibrate]
-SPREAD_OF_RANKS_WITHOUT_BASELINE: Final = 0.003
-# ranks: a delay that migrates is not searched for among fewer [calibrate]
-MIN_RANKS_FOR_MIGRATING_TEST: Final = 3
+MIN_OVERLAP_WITH_EPISODE: Final = 0.5  # share of steps: evidence must be as great then [calibrate]
+MIN_SHARE_OF_GAPS_WITH_PERIOD: Final = 0.75  # share: as many keep a period [calibrate]
+MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL: Final = 0.9  # share: a rank is slower throughout [chosen]
+MIN_SHARE_OF_STEPS_FOR_BASELINE: Final = 0.25  # share: fewer show no baseline [calibrate]
+MIN_Z_SCORE_OF_LONGER_PHASE: Final = 3  # standard errors: less is not clearly longer [calibrate]
+SPREAD_OF_RANKS_WITHOUT_BASELINE: Final = 0.003  # of a step: deviation of equal ranks [calibrate]
+MIN_RANKS_FOR_MIGRATING_TEST: Final = 3  # ranks: among fewer no delay migrates [calibrate]
 # steps: a delay that migrates stays at each rank for as many in a row [calibrate; one decision
 # in find_migrating, _edges]
 MIN_STEPS_OF_STRETCH: Final = 5
-# of a step: stretches of equal ranks differ by this standard deviation or more [calibrate]
-MIN_SPREAD_OF_STRETCHES: Final = 0.003
-# of a step: a smaller delay that migrates is not searched for [calibrate]
-MIN_MIGRATING_DELAY: Final = 0.05
-# standard deviations: a stretch that is less far out does not set the level of a delay [calibrate]
-MIN_Z_SCORE_OF_STRETCH: Final = 3
-# rounds: the level of a delay that migrates, and its stretches, are fitted as often [policy]
-ROUNDS_OF_MIGRATING_LEVEL: Final = 4
-# degrees of freedom: the spread of stretches has as many [calibrate]
-FREEDOM_OF_STRETCHES: Final = 60
-# probability: a delay that migrates is not reported if chance is likelier [calibrate]
-MAX_P_VALUE_OF_MIGRATING_DELAY: Final = 0.003
+MIN_SPREAD_OF_STRETCHES: Final = 0.003  # of a step: equal ranks deviate by as much [calibrate]
+MIN_MIGRATING_DELAY: Final = 0.05  # of a step: a smaller delay is not searched for [calibrate]
+MIN_Z_SCORE_OF_STRETCH: Final = 3  # standard deviations: less does not set the level [calibrate]
+ROUNDS_OF_MIGRATING_LEVEL: Final = 4  # rounds: level and stretches are fitted as often [policy]
+FREEDOM_OF_STRETCHES: Final = 60  # degrees of freedom: of the spread of stretches [calibrate]
+MAX_P_VALUE_OF_MIGRATING_DELAY: Final = 0.003  # probability: likelier is chance [calibrate]
 MIN_RANKS_VISITED: Final = 3  # ranks: a delay that visits fewer does not migrate [calibrate]
-# share of steps: a delay migrates if some rank is late in as many [calibrate]
-MIN_SHARE_OF_STEPS_WITH_LATE_RANK: Final = 0.5
-# share of ranks' late steps: if one rank has more, it is the straggler [calibrate]
-MAX_SHARE_OF_STRETCHES_OF_ONE_RANK: Final = 0.5
-# share of steps with a late rank: a delay migrates if only one is late in as many [calibrate]
-MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK: Final = 0.5
+MIN_SHARE_OF_STEPS_WITH_LATE_RANK: Final = 0.5  # share: with fewer none migrates [calibrate]
+MAX_SHARE_OF_STRETCHES_OF_ONE_RANK: Final = 0.5  # share: with more it is the straggler [calibrate]
+MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK: Final = 0.5  # share: a single rank is late in them [calibrate]
 
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """Ranks that are late in a phase in the same steps; numbers are columns and rows of `ComputeTime`.
+    """Ranks (columns of `ComputeTime`) that are late in a phase in the same steps.
 
-    `effect` is the lateness in nanoseconds, [step, rank], 0 outside; `also` names further phases of the
-    same ranks whose lateness is part of it; `unsure` is the standard error of `effect`, as a share.
+    `delay_ns` is [step, rank], 0 in time; `more_phases` of the same ranks hold a part of it.
+    `relative_error` is its standard error as a share of it, `period` the steps between stalls.
     """
 
     ranks: tuple[int, ...]
     phase: str
-    first: int
-    last: int
-    effect: Floats
+    delay_ns: Floats
     pattern: Pattern
-    p: float
-    unsure: float = 0.0
+    p_value: float
+    relative_error: float = 0.0
     period: int | None = None
-    also: tuple[str, ...] = ()
+    more_phases: tuple[str, ...] = ()
 
     @property
-    def touched(self) -> Indices:
-        """Rows in which it happens."""
-        return np.flatnonzero(self.effect.any(axis=1))
+    def phases(self) -> tuple[str, ...]:
+        """All phases that hold the delay, the one with most of it first."""
+        return (self.phase, *self.more_phases)
+
+    @cached_property
+    def rows(self) -> Indices:
+        """Rows (steps) in which a rank is late, ascending."""
+        return np.flatnonzero(self.delay_ns.any(axis=1))
+
+    @cached_property
+    def mean_delay_ns(self) -> float:
+        """Delay of the latest rank of each late step, mean."""
+        return float(self.delay_ns[self.rows].max(axis=1).mean())
 
 
-def find_episodes(own: ComputeTime) -> list[Episode]:
-    """Return every rank that is late in a phase, lastingly or now and then."""
-    if not own.phases or not own.settled.any():
+def find_episodes(times: ComputeTime) -> list[Episode]:
+    """Find every delay of a single rank, and the one that migrates if there is one."""
+    if not times.phases or not times.settled.any():
         return []
-    searched = [_residuals(own, values) for values in own.own]
-    if len(own.phases) > 1:
-        searched.append(_residuals(own, own.total))
-    migrating = find_migrating(own, searched[-1], searched[: len(own.phases)])
+    series = [_measure_residuals(times, phase_ns) for phase_ns in times.own]
+    if len(times.phases) > 1:
+        series.append(_measure_residuals(times, times.total))
+    migrating = find_migrating(times, series[-1], series[: len(times.phases)])
     if migrating:
-        for values in searched:
-            values[migrating.effect > 0] = 0.0
-    settled = [values[own.settled_rows] for values in searched]
-    evidence = find_evidence(settled, np.flatnonzero(own.settled))
-    found = [migrating] if migrating else []
-    for rank in sorted({one.rank for one in evidence}):
-        mine = [one for one in evidence if one.rank == rank]
-        found += _Rank(own, np.stack([values[:, rank] for values in searched]), rank).explain(mine)
-    return found
+        for residuals in series:
+            residuals[migrating.delay_ns > 0] = 0.0
+    settled = [residuals[times.settled_rows] for residuals in series]
+    evidence = find_evidence(settled, np.flatnonzero(times.settled))
+    episodes = [migrating] if migrating else []
+    for rank in sorted({item.rank for item in evidence}):
+        of_rank = [item for item in evidence if item.rank == rank]
+        unexplained = np.stack([residuals[:, rank] for residuals in series])
+        episodes += _RankDelays(times, unexplained, rank).explain(of_rank)
+    return episodes
 
 
-def _residuals(own: ComputeTime, values: Floats) -> Floats:
-    """Return each rank's time beyond its peers in every step, as a share of the step."""
-    if len(own.ranks) > 2:
-        return window_scan.peer_residuals(values, own.step_ns)
-    difference = np.nan_to_num(values[:, 1] - values[:, 0], nan=0.0) / own.step_ns
+def _measure_residuals(times: ComputeTime, spent_ns: Floats) -> Floats:
+    """Measure each rank's time beyond its peers in every step, [step, rank] as shares of a step."""
+    if len(times.ranks) > 2:
+        return window_scan.peer_residuals(spent_ns, times.step_ns)
+    difference = np.nan_to_num(spent_ns[:, 1] - spent_ns[:, 0], nan=0.0) / times.step_ns
     return np.stack([-difference, difference], axis=1)
 
 
 @dataclass(eq=False)
-class _Rank:
-    """What of a rank's delays is not yet explained: shares of the step, [series, step]."""
+class _RankDelays:
+    """Delays of a rank (column) that no episode explains yet: shares of a step, [series, step].
 
-    own: ComputeTime
-    left: Floats
+    The series are the phases and, last, all of them together.
+    """
+
+    times: ComputeTime
+    unexplained: Floats
     rank: int
 
+    @cached_property
+    def rows(self) -> Indices:
+        """Rows of the steps that are compared."""
+        return np.flatnonzero(self.times.settled)
+
     def explain(self, evidence: list[Evidence]) -> list[Episode]:
-        """Return the episodes that there is evidence for, the greatest first."""
-        rows = np.flatnonzero(self.own.settled)
-        before = self.left[:, rows].copy()
-        found = []
+        """Follow the delays that there is evidence for, the greatest first."""
+        before = self.unexplained[:, self.rows].copy()
+        episodes = []
         while evidence:
-            one = max(evidence, key=lambda seen: self._gain(seen, rows))
-            same = [
-                other
-                for other in evidence
-                if _overlap(one.rows, other.rows) >= MIN_OVERLAP_OF_ONE_DELAY
+            greatest = max(evidence, key=self._explained_squares)
+            of_one_delay = [
+                item
+                for item in evidence
+                if _overlap(greatest.rows, item.rows) >= MIN_OVERLAP_OF_ONE_DELAY
             ]
-            followed = self._followed(same, rows)
-            evidence = [other for other in evidence if other is not one]
+            followed = self._follow(of_one_delay)
+            evidence = [item for item in evidence if item is not greatest]
             if followed is not None:
                 episode, level = followed
-                found.append(episode)
+                episodes.append(episode)
                 evidence = [
-                    other
-                    for other in evidence
-                    if self._is_left(other, before, rows, level * _same_steps(other, episode, rows))
+                    item for item in evidence if self._is_unexplained(item, before, episode, level)
                 ]
-        return self._with_lower_level(found, rows)
+        return self._add_lower_level(episodes)
 
-    def _with_lower_level(self, found: list[Episode], rows: Indices) -> list[Episode]:
+    def _add_lower_level(self, episodes: list[Episode]) -> list[Episode]:
         """Add to the longest delay what the rank is slower by in all other steps as well.
 
         A delay is measured from the rank's own lower level. Where that is clearly above the peers', the
         rank has two levels, and both are lost.
         """
-        lasting = [one for one in found if one.pattern != "sparse"]
+        lasting = [episode for episode in episodes if episode.pattern != "sparse"]
         if not lasting:
-            return found
-        longest = max(lasting, key=lambda one: len(one.touched))
-        names = (longest.phase, *longest.also)
-        rest = self.left[[self.own.phases.index(name) for name in names]].sum(axis=0)[rows]
-        level = float(np.median(rest))
-        is_slower = level >= window_scan.least_effect(len(self.own.ranks))
-        if not is_slower or np.mean(rest > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
-            return found
-        effect = longest.effect.copy()
-        effect[:, self.rank] += level * self.own.step_ns
-        whole = replace(longest, effect=effect, first=0, last=len(effect) - 1, pattern="persistent")
-        return [whole if one is longest else one for one in found]
+            return episodes
+        longest = max(lasting, key=lambda episode: len(episode.rows))
+        phases = [self.times.phases.index(name) for name in longest.phases]
+        residual = self.unexplained[phases].sum(axis=0)[self.rows]
+        level = float(np.median(residual))
+        is_slower = level >= window_scan.least_effect(len(self.times.ranks))
+        if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
+            return episodes
+        delay_ns = longest.delay_ns.copy()
+        delay_ns[:, self.rank] += level * self.times.step_ns
+        persistent = replace(longest, delay_ns=delay_ns, pattern="persistent")
+        return [persistent if episode is longest else episode for episode in episodes]
 
-    def _gain(self, seen: Evidence, rows: Indices) -> float:
+    def _explained_squares(self, item: Evidence) -> float:
         """Return how much of the sum of squares a delay explains."""
-        values = self.left[seen.series, rows]
-        return float((values**2).sum()) - _best_course(values, [seen]).cost
+        residual = self.unexplained[item.series, self.rows]
+        return float((residual**2).sum()) - _best_course(residual, [item]).cost
 
-    def _is_left(self, seen: Evidence, before: Floats, rows: Indices, least: float) -> bool:
-        """Return whether a good part of what was seen is not yet explained, and it is the `least`."""
-        was = np.median(before[seen.series, seen.rows])
-        left = np.median(self.left[seen.series, rows[seen.rows]])
-        return bool(left >= max(MIN_SHARE_OF_DELAY_LEFT * was, least))
+    def _is_unexplained(
+        self, item: Evidence, before: Floats, episode: Episode, level: float
+    ) -> bool:
+        """Return True if an episode leaves a good part of the evidence.
 
-    def _followed(self, seen: list[Evidence], rows: Indices) -> tuple[Episode, float] | None:
-        """Follow a delay through all steps, in the phases that it is a delay in, and take it away."""
-        values = self.left[:, rows]
-        phases = len(self.own.phases)
-        sure = sorted({one.series for one in seen if one.series < phases})
-        shape = _best_course(values[-1], seen)
-        if len(sure) == 1:
-            named = _best_course(values[sure[0]], seen)
-            if named.effect.sum() >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * shape.effect.sum():
-                shape = named
-        parts = _parts(values[:phases], shape, sure)
-        chosen = [int(phase) for phase in np.argsort(parts)[::-1] if parts[phase] > 0]
-        if parts.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * shape.level:
-            chosen = [int(np.argmax(_heights(values[:phases], shape)))]
-        elif sorted(chosen) != sure:
-            shape = _best_course(values[chosen].sum(axis=0), seen)
-        line = self._line(shape, rows, self.left[chosen, : rows[0]].sum(axis=0))
-        if shape.level <= 0 or not self._is_sort_of(shape, seen, int(np.count_nonzero(line))):
+        In the steps of the episode it must also be as great as the episode's `level`, a share of a step.
+        """
+        median_before = np.median(before[item.series, item.rows])
+        median = np.median(self.unexplained[item.series, self.rows[item.rows]])
+        is_same = _overlap(self.rows[item.rows], episode.rows) >= MIN_OVERLAP_WITH_EPISODE
+        return bool(median >= max(MIN_SHARE_OF_DELAY_LEFT * median_before, level * is_same))
+
+    def _follow(self, evidence: list[Evidence]) -> tuple[Episode, float] | None:
+        """Follow a delay through all steps, in its phases, and take it away; also return its level."""
+        residuals = self.unexplained[:, self.rows]
+        count = len(self.times.phases)
+        certain = sorted({item.series for item in evidence if item.series < count})
+        course = _best_course(residuals[-1], evidence)
+        if len(certain) == 1:
+            of_phase = _best_course(residuals[certain[0]], evidence)
+            if of_phase.effect.sum() >= MIN_SHARE_OF_DELAY_IN_ONE_PHASE * course.effect.sum():
+                course = of_phase
+        heights = _clear_heights(residuals[:count], course, certain)
+        phases = [int(phase) for phase in np.argsort(heights)[::-1] if heights[phase] > 0]
+        if heights.sum() < MIN_SHARE_OF_DELAY_IN_CLEAR_PHASES * course.level:
+            phases = [int(np.argmax(_measure_heights(residuals[:count], course)))]
+        elif sorted(phases) != certain:
+            course = _best_course(residuals[phases].sum(axis=0), evidence)
+        delay = self._extend(course, self.unexplained[phases, : self.rows[0]].sum(axis=0))
+        steps = int(np.count_nonzero(delay))
+        if course.level <= 0 or not self._lasts_as_seen(course, evidence, steps):
             return None
-        if shape.stalls:
-            line[rows] = np.where(shape.inside, np.maximum(values[chosen].sum(axis=0), 0.0), 0.0)
-            self.left[:, line > 0] = 0.0
+        if course.stalls:
+            stalled = np.maximum(residuals[phases].sum(axis=0), 0.0)
+            delay[self.rows] = np.where(course.inside, stalled, 0.0)
+            self.unexplained[:, delay > 0] = 0.0
         else:
-            heights = np.maximum(_heights(values[:phases], shape), 0.0)
-            self.left[:phases] -= line * (heights / max(heights.sum(), shape.level))[:, None]
-            self.left[phases:] -= line
-        return self._episode(shape, seen, chosen, line), shape.level
+            heights = np.maximum(_measure_heights(residuals[:count], course), 0.0)
+            shares = heights / max(heights.sum(), course.level)
+            self.unexplained[:count] -= delay * shares[:, None]
+            self.unexplained[count:] -= delay
+        return self._build_episode(course, evidence, phases, delay), course.level
 
-    def _is_sort_of(self, shape: Course, seen: list[Evidence], steps: int) -> bool:
-        """Return whether a delay is of the sort that it was taken for: stalls, or lasts long enough."""
-        if shape.stalls:
-            return any(one.stalls for one in seen)
-        count = int(np.count_nonzero(self.own.settled))
-        pair = len(self.own.ranks) == 2
-        least = window_scan.least_window_of_pair(count) if pair else MIN_STEPS_OF_LASTING_DELAY
-        lasting = not all(one.stalls for one in seen)
-        return lasting and steps >= least
+    def _lasts_as_seen(self, course: Course, evidence: list[Evidence], steps: int) -> bool:
+        """Return True if a delay of so many steps is of stalls, or lasts, as its evidence says."""
+        if course.stalls:
+            return any(item.stalls for item in evidence)
+        least = MIN_STEPS_OF_LASTING_DELAY
+        if len(self.times.ranks) == 2:
+            least = window_scan.least_window_of_pair(len(self.rows))
+        return steps >= least and not all(item.stalls for item in evidence)
 
-    def _line(self, shape: Course, rows: Indices, warm_up: Floats) -> Floats:
-        """Return the delay in all steps: also in those within a run that could not be compared."""
-        line = np.zeros(len(self.own.steps))
-        line[rows] = shape.effect
-        if shape.pattern == "drifting" or shape.stalls:
-            return line
-        for first, last in shape.runs:
-            line[rows[first] : rows[last] + 1] = shape.level
-        if shape.first == 0 and len(warm_up) and np.median(warm_up) > shape.level / 2:
-            line[: rows[0]] = shape.level
-        return line
+    def _extend(self, course: Course, warm_up: Floats) -> Floats:
+        """Return the delay of all steps, [step], also of those in a run that are not compared.
 
-    def _episode(
-        self, shape: Course, seen: list[Evidence], chosen: list[int], line: Floats
+        A run that begins with the first settled step includes the warm-up if that is as slow.
+        """
+        delay = np.zeros(len(self.times.steps))
+        delay[self.rows] = course.effect
+        if course.pattern == "drifting" or course.stalls:
+            return delay
+        for first, last in course.runs:
+            delay[self.rows[first] : self.rows[last] + 1] = course.level
+        if course.first == 0 and len(warm_up) and np.median(warm_up) > course.level / 2:
+            delay[: self.rows[0]] = course.level
+        return delay
+
+    def _build_episode(
+        self, course: Course, evidence: list[Evidence], phases: list[int], delay: Floats
     ) -> Episode:
-        touched = np.flatnonzero(line)
-        effect = np.zeros(self.own.total.shape)
-        effect[:, self.rank] = line * self.own.step_ns
-        names = [self.own.phases[phase] for phase in chosen]
-        stalls = shape.stalls
+        delay_ns = np.zeros(self.times.total.shape)
+        delay_ns[:, self.rank] = delay * self.times.step_ns
+        names = [self.times.phases[phase] for phase in phases]
         return Episode(
-            (self.rank,),
-            names[0],
-            int(touched[0]),
-            int(touched[-1]),
-            effect,
-            "sparse" if stalls else shape.pattern,
-            min(one.p for one in seen),
-            0.0 if stalls else max(one.unsure for one in seen),
-            period=_period(touched) if stalls else None,
-            also=tuple(names[1:]),
+            ranks=(self.rank,),
+            phase=names[0],
+            delay_ns=delay_ns,
+            pattern="sparse" if course.stalls else course.pattern,
+            p_value=min(item.p_value for item in evidence),
+            relative_error=0.0 if course.stalls else max(item.relative_error for item in evidence),
+            period=_find_period(np.flatnonzero(delay)) if course.stalls else None,
+            more_phases=tuple(names[1:]),
         )
 
 
-def _same_steps(seen: Evidence, episode: Episode, rows: Indices) -> bool:
-    """Return whether evidence is of the steps of an episode, by and large."""
-    return _overlap(rows[seen.rows], episode.touched) >= MIN_OVERLAP_WITH_EPISODE
+def _overlap(rows: Indices, other_rows: Indices) -> float:
+    """Return the share of the shorter of two sets of rows that is in both."""
+    return len(np.intersect1d(rows, other_rows)) / min(len(rows), len(other_rows))
 
 
-def _overlap(one: Indices, other: Indices) -> float:
-    """Return what share of the shorter of two sets of rows is in both."""
-    return len(np.intersect1d(one, other)) / min(len(one), len(other))
+def _best_course(residual: Floats, evidence: list[Evidence]) -> Course:
+    """Follow a delay from the steps of each evidence of it; return the course that explains most."""
+    found = []
+    for item in evidence:
+        inside = np.zeros(len(residual), np.bool_)
+        inside[item.rows] = True
+        found.append(courses(residual, inside, scattered=item.stalls))
+    return min(found, key=lambda course: course.cost)
 
 
-def _best_course(values: Floats, seen: list[Evidence]) -> Course:
-    """Follow a delay from the steps of each evidence of it; return what explains most."""
-    return min((_course(values, one) for one in seen), key=lambda shape: shape.cost)
-
-
-def _course(values: Floats, seen: Evidence) -> Course:
-    inside = np.zeros(len(values), np.bool_)
-    inside[seen.rows] = True
-    return courses(values, inside, scattered=seen.stalls)
-
-
-def _period(touched: Indices) -> int | None:
-    """Return the step between stalls if nearly all keep it."""
-    gaps = np.diff(touched)
+def _find_period(rows: Indices) -> int | None:
+    """Return the steps between stalls if nearly all keep that period."""
+    gaps = np.diff(rows)
     gaps = gaps[gaps > 1]
     period = int(np.median(gaps)) if len(gaps) else 0
     regular = np.mean(np.abs(gaps - np.maximum(np.rint(gaps / max(period, 1)), 1) * period) <= 1)
     return period if period > 2 and regular >= MIN_SHARE_OF_GAPS_WITH_PERIOD else None
 
 
-def _heights(values: Floats, shape: Course) -> Floats:
-    """Return by how much each phase is longer where a rank is late, [phase]."""
-    inside = shape.inside
-    upper = (np.mean if shape.stalls else np.median)(values[:, inside], axis=1)
-    return np.asarray(upper - (np.median(values[:, ~inside], axis=1) if _enough(inside) else 0.0))
+def _measure_heights(residuals: Floats, course: Course) -> Floats:
+    """Measure by how much each phase is longer where a rank is late, [phase] as shares of a step."""
+    inside = course.inside
+    upper = (np.mean if course.stalls else np.median)(residuals[:, inside], axis=1)
+    lower = np.median(residuals[:, ~inside], axis=1) if _has_baseline(inside) else 0.0
+    return np.asarray(upper - lower)
 
 
-def _enough(inside: Flags) -> bool:
-    """Return whether there is enough outside to say what is usual."""
+def _has_baseline(inside: Flags) -> bool:
+    """Return True if enough steps lie outside of a delay to show what is usual."""
     return bool(np.mean(~inside) >= MIN_SHARE_OF_STEPS_FOR_BASELINE)
 
 
-def _parts(values: Floats, shape: Course, sure: list[int]) -> Floats:
-    """Return those heights, 0 where a phase is hardly longer; those that are `sure` always are."""
-    heights = _heights(values, shape)
-    errors = np.array([_error(line, shape.inside) for line in values])
-    clear = (heights > errors) | np.isin(np.arange(len(values)), sure)
-    return np.where(clear, np.maximum(heights, 0.0), 0.0)
+def _clear_heights(residuals: Floats, course: Course, certain: list[int]) -> Floats:
+    """Return the heights of phases, 0 where one is not clearly longer; `certain` phases always are."""
+    heights = _measure_heights(residuals, course)
+    errors = np.array([_least_clear_delay(residual, course.inside) for residual in residuals])
+    is_clear = (heights > errors) | np.isin(np.arange(len(residuals)), certain)
+    return np.where(is_clear, np.maximum(heights, 0.0), 0.0)
 
 
-def _error(line: Floats, inside: Flags) -> float:
-    """Return what a phase's delay must exceed to be clear."""
-    edges = block_edges(len(line))
-    noise = deviation(np.diff(block_medians(line[:, None], edges)[:, 0])) / np.sqrt(2)
-    size = len(line) / (len(edges) - 1)
-    count, enough = np.count_nonzero(inside), _enough(inside)
-    parts = 1 / count + (1 / (len(line) - count) if enough else 0.0)
-    spread = 0.0 if enough else SPREAD_OF_RANKS_WITHOUT_BASELINE
+def _least_clear_delay(residual: Floats, inside: Flags) -> float:
+    """Return the delay, as a share of a step, that a phase must exceed to be clearly longer."""
+    edges = block_edges(len(residual))
+    noise = deviation(np.diff(block_medians(residual[:, None], edges)[:, 0])) / np.sqrt(2)
+    steps_of_block = len(residual) / (len(edges) - 1)
+    steps, has_baseline = np.count_nonzero(inside), _has_baseline(inside)
+    per_step = 1 / steps + (1 / (len(residual) - steps) if has_baseline else 0.0)
+    spread = 0.0 if has_baseline else SPREAD_OF_RANKS_WITHOUT_BASELINE
     return (
         MIN_Z_SCORE_OF_LONGER_PHASE
         * math.sqrt(math.pi / 2)  # a median's standard error, as a multiple of a mean's
-        * float(np.sqrt(noise**2 * size * parts + spread**2))
+        * float(np.sqrt(noise**2 * steps_of_block * per_step + spread**2))
     )
 
 
-def find_migrating(own: ComputeTime, excess: Floats, by_phase: list[Floats]) -> Episode | None:
-    """Search all phases together, `excess` as shares of the step, [step, rank]."""
-    rows = np.flatnonzero(own.settled)
-    values = excess[own.settled_rows]
-    if values.shape[1] < MIN_RANKS_FOR_MIGRATING_TEST or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
+def find_migrating(
+    times: ComputeTime, residuals: Floats, residuals_of_phases: list[Floats]
+) -> Episode | None:
+    """Search all phases together for a delay that migrates; both are [step, rank], shares of a step."""
+    rows = np.flatnonzero(times.settled)
+    settled = residuals[times.settled_rows]
+    if settled.shape[1] < MIN_RANKS_FOR_MIGRATING_TEST or len(rows) < 2 * MIN_STEPS_OF_STRETCH:
         return None
-    stays = block_medians(values, _edges(len(values)))
-    apart = (stays - medians(stays, axis=0))[stays != 0]  # who is not there deviates by nothing
-    spread = max(deviation(apart) if apart.size else 0.0, MIN_SPREAD_OF_STRETCHES)
+    stretches = block_medians(settled, _edges(len(settled)))
+    is_there = stretches != 0
+    deviations = (stretches - medians(stretches, axis=0))[is_there]
+    spread = max(deviation(deviations) if deviations.size else 0.0, MIN_SPREAD_OF_STRETCHES)
     # Nearly always some rank is late: of many, noise has dozens as late as a short delay.
-    worst = stays.max(axis=1)
-    far = worst[worst > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)]
-    if not far.size:
+    latest = stretches.max(axis=1)
+    clear = latest[latest > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)]
+    if not clear.size:
         return None
-    level = float(np.median(far))
+    level = float(np.median(clear))
     for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
-        gains = np.minimum(values, level + spread) - level / 2
-        late = best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
-        if not _migrates(late):
+        gains = np.minimum(settled, level + spread) - level / 2
+        is_late = best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
+        if not _migrates(is_late):
             return None
-        level = float(np.median(values[late]))
-    chance = min(float(student_tail(level / spread, FREEDOM_OF_STRETCHES)) * stays.size, 1.0)
-    if chance > MAX_P_VALUE_OF_MIGRATING_DELAY:
+        level = float(np.median(settled[is_late]))
+    p_value = float(student_tail(level / spread, FREEDOM_OF_STRETCHES)) * stretches.size
+    if p_value > MAX_P_VALUE_OF_MIGRATING_DELAY:
         return None
-    visited = np.flatnonzero(late.any(axis=0))
-    effect = np.zeros_like(excess)
-    effect[rows] = late * level * own.step_ns
-    touched = rows[late.any(axis=1)]
-    grown = [float(phase[rows][late].mean()) for phase in by_phase]
+    delay_ns = np.zeros_like(residuals)
+    delay_ns[rows] = is_late * level * times.step_ns
+    growth = [float(of_phase[rows][is_late].mean()) for of_phase in residuals_of_phases]
     return Episode(
-        ranks=tuple(int(rank) for rank in visited),
-        phase=own.phases[int(np.argmax(grown))],
-        first=int(touched[0]),
-        last=int(touched[-1]),
-        effect=effect,
+        ranks=tuple(np.flatnonzero(is_late.any(axis=0)).tolist()),
+        phase=times.phases[int(np.argmax(growth))],
+        delay_ns=delay_ns,
         pattern="migrating",
-        p=chance,
+        p_value=p_value,
     )
 
 
-def _migrates(late: Flags) -> bool:
-    """Return whether nearly always one rank is late, and each time another one."""
-    counts, busy = late.sum(axis=0), late.any(axis=1)
+def _migrates(is_late: Flags) -> bool:
+    """Return True if in most steps some rank is late, one alone, and each time another one."""
+    counts, has_late_rank = is_late.sum(axis=0), is_late.any(axis=1)
     return bool(
         np.count_nonzero(counts) >= MIN_RANKS_VISITED
-        and busy.mean() >= MIN_SHARE_OF_STEPS_WITH_LATE_RANK
+        and has_late_rank.mean() >= MIN_SHARE_OF_STEPS_WITH_LATE_RANK
         and counts.max() <= MAX_SHARE_OF_STRETCHES_OF_ONE_RANK * counts.sum()
-        and np.mean(late[busy].sum(axis=1) == 1) >= MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK
+        and np.mean(is_late[has_late_rank].sum(axis=1) == 1) >= MIN_SHARE_OF_LATE_STEPS_OF_ONE_RANK
     )
 
 
 def _edges(steps: int) -> Ints:
-    """Return where stays as short as one can be begin, and the end."""
+    """Return where the shortest stretches of a delay that migrates begin, and the end."""
     return np.append(np.arange(0, steps - MIN_STEPS_OF_STRETCH, MIN_STEPS_OF_STRETCH), steps)

@@ -1,13 +1,11 @@
-"""Straggler episodes of one cause each, and their price: phases of a rank, ranks of a host, of a time.
+"""Straggler episodes of one cause each, and their price: phases of a rank, ranks of a host or a time.
 
-What a host's ranks have in common is its median rank: noise that every rank has for itself averages out
-there, and one late rank does not make its host late. Hosts are judged against each other as ranks are;
-a host is slow if nearly all of its ranks lose about as much as the median one. Stragglers are part of
-the median that they were compared with, which hides part of their delay.
+Each host is judged as its median rank: the noise of single ranks averages out there, and one late rank
+does not make its host late. A host is slow if nearly all of its ranks lose about as much as that one.
+Stragglers are part of the median that they were compared with, which hides a part of their delay.
 
-The run is replayed without the delay (`replay/model.py`). Reductions under way may absorb a part of it.
-Workers that come together stand in each other's way at parameter servers, and a late one has them for
-itself: so fixing it saves less than its compute time, or more where others' requests delay its own.
+The run is replayed without the delay (`replay/model.py`). Reductions in flight may absorb a part of it,
+and ranks that come together queue at parameter servers: so the saving is not the delay.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting import compute_time
+from tracelens.accounting.compute_time import AFTER_MEETING, LEAST_LOSS
 from tracelens.analyses.stragglers import detection
 from tracelens.memory import give_back
 from tracelens.model.findings import TWO_SIDED
@@ -33,257 +31,234 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.replay.windows import WindowedReplay
 
-
-# share of the steps of both: episodes that have as many in common have one cause [chosen]
-MIN_OVERLAP_OF_ONE_CAUSE: Final = 0.5
+MIN_OVERLAP_OF_ONE_CAUSE: Final = 0.5  # share of the steps of both: more have one cause [chosen]
 MIN_HOSTS_TO_COMPARE: Final = 3  # hosts: no host of fewer is judged [chosen]
-# probability: a host is not reported if chance is likelier, over all hosts [chosen]
-MAX_P_VALUE_OF_SLOW_HOST: Final = 0.003
-# share of the fewer steps: a rank's delay that has as many in common with its host's
-# is explained [chosen]
-MIN_OVERLAP_WITH_SLOW_HOST: Final = 0.5
-# share of the median rank's delay: a rank of a slow host that loses less is not slow [chosen]
-MIN_SHARE_OF_DELAY_OF_HOST: Final = 0.5
-# share of a host's ranks: the host is not slow if fewer are [chosen]
-MIN_SHARE_OF_SLOW_RANKS_OF_HOST: Final = 0.75
-# share of steps: fewer outside of a host's delay do not show a rank's usual level [chosen]
-MIN_SHARE_OF_STEPS_WITHOUT_DELAY: Final = 0.25
+MAX_P_VALUE_OF_SLOW_HOST: Final = 0.003  # probability: chance among all hosts [chosen]
+MIN_OVERLAP_WITH_SLOW_HOST: Final = 0.5  # share of the fewer steps: the host explains it [chosen]
+MIN_SHARE_OF_DELAY_OF_HOST: Final = 0.5  # of the median rank's: less is not slow [chosen]
+MIN_SHARE_OF_SLOW_RANKS_OF_HOST: Final = 0.75  # of its ranks: else the host is not slow [chosen]
+MIN_SHARE_OF_STEPS_WITHOUT_DELAY: Final = 0.25  # of steps: fewer show no usual level [chosen]
 # of the job: a straggler among three ranks or more that saves less is not reported, unless it
 # loses much itself [policy]
 MIN_SAVING_AMONG_PEERS: Final = 0.003
-# of the job: a straggler of two ranks that saves less is not reported [policy]
-MIN_SAVING_OF_PAIR: Final = 0.03
-
-
-def group_episodes(own: ComputeTime, found: list[Episode]) -> list[Episode]:
-    """Return one entry for what is likely one cause."""
-    hosts = find_slow_hosts(own)
-    alone = [late for late in found if late.pattern == "migrating"]
-    rest = [late for late in found if late.pattern != "migrating"]
-    return [
-        *alone,
-        *_by_time([*hosts, *(one for one in rest if not explained_by_host(one, hosts))]),
-    ]
-
-
-def _by_time(found: list[Episode]) -> list[Episode]:
-    """Join ranks that are late in a common phase and the same steps: only together is it felt."""
-    groups: list[Episode] = []
-    for late in found:
-        index = next((i for i, group in enumerate(groups) if _one_cause(group, late)), None)
-        if index is None:
-            groups.append(late)
-        else:
-            groups[index] = _joined(groups[index], late)
-    return groups
-
-
-def _joined(group: Episode, late: Episode) -> Episode:
-    return replace(
-        group,
-        ranks=tuple(sorted({*group.ranks, *late.ranks})),
-        first=min(group.first, late.first),
-        last=max(group.last, late.last),
-        effect=group.effect + late.effect,
-        p=max(group.p, late.p),
-        unsure=max(group.unsure, late.unsure),
-        also=tuple(
-            name
-            for name in dict.fromkeys((*group.also, late.phase, *late.also))
-            if name != group.phase
-        ),
-    )
-
-
-def _one_cause(one: Episode, other: Episode) -> bool:
-    """Return whether two share a phase and their steps; which phase grew most is often chance."""
-    common = {one.phase, *one.also} & {other.phase, *other.also}
-    return bool(common) and _alike(one, other)
-
-
-def _alike(one: Episode, other: Episode) -> bool:
-    both = len(np.intersect1d(one.touched, other.touched))
-    return both >= MIN_OVERLAP_OF_ONE_CAUSE * len(np.union1d(one.touched, other.touched))
-
+MIN_SAVING_OF_PAIR: Final = 0.03  # of the job: one of two ranks that saves less is none [policy]
 
 _NOT_LASTING: Final = ("sparse", "migrating")
 
 
-def ranks_of_hosts(hosts: tuple[str, ...]) -> dict[str, list[int]]:
-    """Return the ranks (columns) of every host."""
-    found: dict[str, list[int]] = {}
+def group_episodes(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
+    """Join episodes that are likely of one cause."""
+    hosts = find_slow_hosts(times)
+    migrating = [episode for episode in episodes if episode.pattern == "migrating"]
+    others = [
+        episode
+        for episode in episodes
+        if episode.pattern != "migrating" and not _is_explained_by_host(episode, hosts)
+    ]
+    return [*migrating, *_join_simultaneous([*hosts, *others])]
+
+
+def _join_simultaneous(episodes: list[Episode]) -> list[Episode]:
+    """Join ranks that are late in a common phase and the same steps: only together are they felt."""
+    groups: list[Episode] = []
+    for episode in episodes:
+        for index, group in enumerate(groups):
+            if _have_one_cause(group, episode):
+                groups[index] = _join(group, episode)
+                break
+        else:
+            groups.append(episode)
+    return groups
+
+
+def _join(group: Episode, episode: Episode) -> Episode:
+    more_phases = dict.fromkeys((*group.more_phases, *episode.phases))
+    return replace(
+        group,
+        ranks=tuple(sorted({*group.ranks, *episode.ranks})),
+        delay_ns=group.delay_ns + episode.delay_ns,
+        p_value=max(group.p_value, episode.p_value),
+        relative_error=max(group.relative_error, episode.relative_error),
+        more_phases=tuple(name for name in more_phases if name != group.phase),
+    )
+
+
+def _have_one_cause(episode: Episode, other: Episode) -> bool:
+    """Return True if two share a phase and their steps; which phase grew most is often chance."""
+    if not {*episode.phases} & {*other.phases}:
+        return False
+    steps_of_both = len(np.intersect1d(episode.rows, other.rows))
+    return steps_of_both >= MIN_OVERLAP_OF_ONE_CAUSE * len(np.union1d(episode.rows, other.rows))
+
+
+def group_ranks_by_host(hosts: tuple[str, ...]) -> dict[str, list[int]]:
+    """Return the ranks (columns) of every host; `hosts` are those of all ranks."""
+    columns: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):
-        found.setdefault(host, []).append(rank)
-    return found
+        columns.setdefault(host, []).append(rank)
+    return columns
 
 
-def find_slow_hosts(own: ComputeTime) -> list[Episode]:
-    """Return every host that is late as a whole for a while, with its late ranks."""
-    ranks = [*ranks_of_hosts(own.hosts).values()]
-    usual = float(np.median([len(each) for each in ranks])) if ranks else 0.0
-    alike = [each for each in ranks if len(each) >= max(usual, 2)]
-    if len(alike) < MIN_HOSTS_TO_COMPARE:
+def find_slow_hosts(times: ComputeTime) -> list[Episode]:
+    """Find every host that is late as a whole for a while, with its late ranks."""
+    members = [*group_ranks_by_host(times.hosts).values()]
+    least_ranks = max(float(np.median([len(ranks) for ranks in members])) if members else 0.0, 2)
+    members = [ranks for ranks in members if len(ranks) >= least_ranks]
+    if len(members) < MIN_HOSTS_TO_COMPARE:
         return []
-    hosts = _as_ranks(own, alike)
-    lasting = [late for late in detection.find_episodes(hosts) if late.pattern not in _NOT_LASTING]
-    sure = [late for late in lasting if late.p * len(alike) <= MAX_P_VALUE_OF_SLOW_HOST]
-    found = (_with_ranks(own, late, alike[late.ranks[0]]) for late in sure)
-    return [late for late in found if late is not None]
+    slow_hosts = [
+        _find_slow_ranks(times, episode, members[episode.ranks[0]])
+        for episode in detection.find_episodes(_present_hosts_as_ranks(times, members))
+        if episode.pattern not in _NOT_LASTING
+        and episode.p_value * len(members) <= MAX_P_VALUE_OF_SLOW_HOST
+    ]
+    return [host for host in slow_hosts if host is not None]
 
 
-def explained_by_host(late: Episode, hosts: list[Episode]) -> bool:
-    """Return whether a rank is late because its host is: in a phase and in steps in which that is."""
+def _is_explained_by_host(episode: Episode, hosts: list[Episode]) -> bool:
+    """Return True if a rank is late because its host is, in a phase and in steps of that."""
     return any(
-        set(late.ranks) <= set(host.ranks)
-        and {late.phase, *late.also} & {host.phase, *host.also}
-        and len(np.intersect1d(late.touched, host.touched))
-        >= MIN_OVERLAP_WITH_SLOW_HOST * min(len(late.touched), len(host.touched))
+        set(episode.ranks) <= set(host.ranks)
+        and {*episode.phases} & {*host.phases}
+        and len(np.intersect1d(episode.rows, host.rows))
+        >= MIN_OVERLAP_WITH_SLOW_HOST * min(len(episode.rows), len(host.rows))
         for host in hosts
     )
 
 
-def _as_ranks(own: ComputeTime, ranks: list[list[int]]) -> ComputeTime:
-    """Present every host as one rank: its median one; of two ranks a late one does not make it late."""
+def _present_hosts_as_ranks(times: ComputeTime, members: list[list[int]]) -> ComputeTime:
+    """Present each host as its median rank, of two the faster: a late one does not make it late."""
     return replace(
-        own,
-        ranks=tuple(range(len(ranks))),
-        hosts=tuple(own.hosts[each[0]] for each in ranks),
-        own=np.stack([lower_medians(own.own[..., each]) for each in ranks], axis=-1),
-        length=np.stack([lower_medians(own.length[:, each]) for each in ranks], axis=-1),
-        wait=np.stack([own.wait[:, each].mean(axis=1) for each in ranks], axis=-1),
+        times,
+        ranks=tuple(range(len(members))),
+        hosts=tuple(times.hosts[ranks[0]] for ranks in members),
+        own=np.stack([lower_medians(times.own[..., ranks]) for ranks in members], axis=-1),
+        length=np.stack([lower_medians(times.length[:, ranks]) for ranks in members], axis=-1),
+        wait=np.stack([times.wait[:, ranks].mean(axis=1) for ranks in members], axis=-1),
     )
 
 
-def _with_ranks(own: ComputeTime, late: Episode, ranks: list[int]) -> Episode | None:
-    """Return which ranks a host's delay is one of, and what each loses; null if only of some."""
-    levels, error = _levels(own, late, ranks)
-    usual = float(np.sort(levels)[len(levels) // 2])
-    slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * usual, 0.0))
-    if slow.mean() < MIN_SHARE_OF_SLOW_RANKS_OF_HOST:
+def _find_slow_ranks(times: ComputeTime, host: Episode, ranks: list[int]) -> Episode | None:
+    """Return the episode of a host's slow ranks, with what each loses; None if only some are slow."""
+    levels, error = _measure_levels(times, host, ranks)
+    upper_median = float(np.sort(levels)[len(levels) // 2])
+    is_slow = np.asarray(levels > max(MIN_SHARE_OF_DELAY_OF_HOST * upper_median, 0.0))
+    if is_slow.mean() < MIN_SHARE_OF_SLOW_RANKS_OF_HOST:
         return None
-    height = float(late.effect[late.touched].max(axis=1).mean()) / own.step_ns
-    apart = levels[slow] - levels[slow].mean()
-    true = 1 - error**2 / float(np.mean(apart**2)) if apart.any() else 0.0
-    each = np.maximum(1 + max(true, 0.0) * apart / height, 0.0)
-    effect = np.zeros(own.total.shape)
-    named = [rank for rank, is_slow in zip(ranks, slow, strict=True) if is_slow]
-    effect[:, named] = late.effect.max(axis=1)[:, None] * each
-    return replace(late, ranks=tuple(named), effect=effect)
+    level_of_host = host.mean_delay_ns / times.step_ns
+    deviations = levels[is_slow] - levels[is_slow].mean()
+    # Errors make ranks differ, too: only the rest of the variance is theirs.
+    shrinkage = 1 - error**2 / float(np.mean(deviations**2)) if deviations.any() else 0.0
+    factors = np.maximum(1 + max(shrinkage, 0.0) * deviations / level_of_host, 0.0)
+    slow_ranks = [rank for rank, slow in zip(ranks, is_slow, strict=True) if slow]
+    delay_ns = np.zeros(times.total.shape)
+    delay_ns[:, slow_ranks] = host.delay_ns.max(axis=1)[:, None] * factors
+    return replace(host, ranks=tuple(slow_ranks), delay_ns=delay_ns)
 
 
-def _levels(own: ComputeTime, late: Episode, ranks: list[int]) -> tuple[Floats, float]:
+def _measure_levels(times: ComputeTime, host: Episode, ranks: list[int]) -> tuple[Floats, float]:
     """Return what each rank loses in a host's late steps, as a share of the step, and its error."""
-    rows = np.flatnonzero(own.settled)
-    wanted = [own.phases.index(name) for name in {late.phase, *late.also}]
-    values = peer_residuals(own.own[wanted].sum(axis=0), own.step_ns)[rows][:, ranks]
-    inside = (rows >= late.first) & (rows <= late.last)
-    edges = block_edges(int(inside.sum()))
-    blocks = block_levels(values[inside], edges)
+    rows = np.flatnonzero(times.settled)
+    phases = [times.phases.index(name) for name in host.phases]
+    residuals = peer_residuals(times.own[phases].sum(axis=0), times.step_ns)[rows][:, ranks]
+    inside = (rows >= host.rows[0]) & (rows <= host.rows[-1])
+    blocks = block_levels(residuals[inside], block_edges(int(inside.sum())))
     levels = blocks.mean(axis=0)
     if np.count_nonzero(~inside) >= MIN_SHARE_OF_STEPS_WITHOUT_DELAY * len(rows):
-        levels = levels - np.median(values[~inside], axis=0)
+        levels = levels - np.median(residuals[~inside], axis=0)
     return levels, float(np.sqrt(Noise.of(blocks).variance(len(blocks))))
 
 
-def against_unaffected_ranks(own: ComputeTime, found: list[Episode]) -> list[Episode]:
-    """Return the same entries with what they lose against the ranks that are not late meanwhile."""
-    late = np.zeros(own.total.shape, np.bool_)
-    for entry in found:
-        late |= entry.effect > 0
-    if len(own.ranks) < 3 or not late.any() or late.all(axis=1).any():
-        return found
-    rows = np.asarray(late.any(axis=1))
-    total = own.total[rows]
-    everybody = medians(total, axis=1)
-    rest = medians(np.where(late[rows], np.nan, total), axis=1)
-    hidden = np.zeros(len(rows))
-    hidden[rows] = np.nan_to_num(everybody - rest, nan=0.0)
-    return [_corrected(entry, float(hidden[entry.touched].mean())) for entry in found]
+def against_unaffected_ranks(times: ComputeTime, episodes: list[Episode]) -> list[Episode]:
+    """Add to delays what the median hides, since late ranks are part of it."""
+    is_late = np.zeros(times.total.shape, np.bool_)
+    for episode in episodes:
+        is_late |= episode.delay_ns > 0
+    if len(times.ranks) < 3 or not is_late.any() or is_late.all(axis=1).any():
+        return episodes
+    rows = np.asarray(is_late.any(axis=1))
+    total_ns = times.total[rows]
+    in_time_ns = medians(np.where(is_late[rows], np.nan, total_ns), axis=1)
+    hidden_ns = np.zeros(len(rows))
+    hidden_ns[rows] = np.nan_to_num(medians(total_ns, axis=1) - in_time_ns, nan=0.0)
+    corrected = []
+    for episode in episodes:
+        mean_hidden_ns = float(hidden_ns[episode.rows].mean())
+        delay_ns = episode.delay_ns + mean_hidden_ns * (episode.delay_ns > 0)
+        corrected.append(replace(episode, delay_ns=delay_ns))
+    return corrected
 
 
-def _corrected(entry: Episode, hidden_ns: float) -> Episode:
-    """Add to an entry's delay, where it is late, what the median hides."""
-    return replace(entry, effect=entry.effect + hidden_ns * (entry.effect > 0))
-
-
-def priced(
-    own: ComputeTime, job_ns: float, replay: WindowedReplay | None = None
+def price_episodes(
+    times: ComputeTime, job_ns: float, replay: WindowedReplay | None = None
 ) -> list[tuple[Episode, Price]]:
-    """Return who is late by own time, and what that costs, where it is worth a sentence.
+    """Find who is late by own work, and price it; return what is worth a sentence.
 
     Args:
-        own: Compute time of all workers.
+        times: Compute time of all workers.
         job_ns: How long the job took.
         replay: Of the run; None if it cannot be replayed.
     """
-    level = own.levelled
-    found = against_unaffected_ranks(level, group_episodes(level, detection.find_episodes(level)))
+    levelled = times.levelled
+    episodes = group_episodes(levelled, detection.find_episodes(levelled))
+    episodes = against_unaffected_ranks(levelled, episodes)
     give_back()  # what each phase's search left is as large as what pricing takes
-    costs = [(entry, _price_of(own, entry, job_ns, replay)) for entry in found]
-    return [(entry, cost) for entry, cost in costs if cost.saving >= _least_saving(own, entry)]
+    priced = [(episode, _price(times, episode, job_ns, replay)) for episode in episodes]
+    return [pair for pair in priced if pair[1].saving >= _least_saving(times, pair[0])]
 
 
-def _price_of(
-    own: ComputeTime, late: Episode, job_ns: float, replay: WindowedReplay | None
+def _price(
+    times: ComputeTime, episode: Episode, job_ns: float, replay: WindowedReplay | None
 ) -> Price:
-    if own.work_left_to_others(late.ranks):
-        return _price_of_pace(own, late)
-    total = _time_to_meeting(own, late)
-    return price_delay(own, fix_of(own, late), job_ns, replay, total=total, unsure=late.unsure)
+    if times.work_left_to_others(episode.ranks):
+        return _price_pace(times, episode)
+    # What follows the meeting of a step delays the meeting of the next one.
+    follows_meeting = {*episode.phases} <= {*AFTER_MEETING}
+    total = times.between_synchronizations if follows_meeting else times.total
+    fix = build_fix(times, episode)
+    return price_delay(times, fix, job_ns, replay, total=total, unsure=episode.relative_error)
 
 
-def spread_by_work(values: Floats, effect: Floats) -> Floats:
+def spread_by_work(spent_ns: Floats, delay_ns: Floats) -> Floats:
     """Return a lasting delay of each step if what slows a rank slows all that it does there.
 
-    A step with more work, or with a disturbance, is longer by more. Both are [step, rank]; `values` is
-    what ranks took for what is late, and `effect` what they usually lose.
+    A step with more work, or with a disturbance, is longer by more. All are [step, rank]; `spent_ns` is
+    what ranks took for the late phases, and `delay_ns` what they usually lose.
     """
-    values, late = np.nan_to_num(values, nan=0.0), effect > 0
-    fixed = np.where(late, values - effect, np.nan)
-    ranks = np.flatnonzero(late.any(axis=0))
-    usual = np.maximum(medians(fixed[:, ranks], axis=0), 0.0)
-    each = np.zeros_like(effect)
-    whole = np.maximum(usual + effect[:, ranks], 1.0)
-    each[:, ranks] = values[:, ranks] * effect[:, ranks] / whole
-    return each
+    spent_ns, is_late = np.nan_to_num(spent_ns, nan=0.0), delay_ns > 0
+    fixed_ns = np.where(is_late, spent_ns - delay_ns, np.nan)
+    ranks = np.flatnonzero(is_late.any(axis=0))
+    usual_ns = np.maximum(medians(fixed_ns[:, ranks], axis=0), 0.0)
+    slowed_ns = np.maximum(usual_ns + delay_ns[:, ranks], 1.0)
+    spread_ns = np.zeros_like(delay_ns)
+    spread_ns[:, ranks] = spent_ns[:, ranks] * delay_ns[:, ranks] / slowed_ns
+    return spread_ns
 
 
-def _price_of_pace(own: ComputeTime, late: Episode) -> Price:
+def _price_pace(times: ComputeTime, episode: Episode) -> Price:
     """Price ranks that take work at their own pace: what they do less of, others have to do."""
-    done = own.steps_done
-    peers = own.peers_of(late.ranks)
-    less = sum(max(float(np.median(done[peers])) - done[rank], 0.0) for rank in late.ranks)
-    saving = less / (float(done[[*peers, *late.ranks]].sum()) + less)
-    low, high = (saving * (1 + sign * TWO_SIDED * late.unsure) for sign in (-1, 1))
+    steps = times.steps_done
+    peers = times.peers_of(episode.ranks)
+    fewer = sum(max(float(np.median(steps[peers])) - steps[rank], 0.0) for rank in episode.ranks)
+    saving = fewer / (float(steps[[*peers, *episode.ranks]].sum()) + fewer)
+    low, high = (saving * (1 + sign * TWO_SIDED * episode.relative_error) for sign in (-1, 1))
     return Price(saving, (max(low, 0.0), min(high, 1.0)), cost=0.0, waiting=0)
 
 
-def fix_of(own: ComputeTime, late: Episode) -> WorkFix:
-    """Return what a fix takes away: of what lasts, by what there was to do in each step.
+def build_fix(times: ComputeTime, episode: Episode) -> WorkFix:
+    """Return the work that a fix takes away: of a lasting delay, by what there was to do in each step.
 
-    Steps that were chosen one by one for being late tell by themselves what was lost in them.
+    Steps that were chosen one by one for being late show by themselves what was lost in them.
     """
-    names, effect = (late.phase, *late.also), late.effect
-    if late.pattern not in _NOT_LASTING:
-        values = own.own[[name in names for name in own.phases]].sum(axis=0)
-        effect = spread_by_work(values, effect)
-    return WorkFix(own.steps, ((names, effect),))
+    delay_ns = episode.delay_ns
+    if episode.pattern not in _NOT_LASTING:
+        is_late_phase = [name in episode.phases for name in times.phases]
+        delay_ns = spread_by_work(times.own[is_late_phase].sum(axis=0), delay_ns)
+    return WorkFix(times.steps, ((episode.phases, delay_ns),))
 
 
-def _time_to_meeting(own: ComputeTime, late: Episode) -> Floats:
-    """Return what ranks take to meet; what follows the meeting of a step delays that of the next one."""
-    return (
-        own.between_synchronizations
-        if {late.phase, *late.also} <= {*compute_time.AFTER_MEETING}
-        else own.total
-    )
-
-
-def _least_saving(own: ComputeTime, late: Episode) -> float:
-    if len(own.ranks) > 2:
-        loses = (
-            late.effect.sum(axis=0).max()
-            >= compute_time.LEAST_LOSS * own.length.shape[0] * own.step_ns
-        )
-        return 0.0 if loses else MIN_SAVING_AMONG_PEERS
-    return MIN_SAVING_OF_PAIR
+def _least_saving(times: ComputeTime, episode: Episode) -> float:
+    if len(times.ranks) <= 2:
+        return MIN_SAVING_OF_PAIR
+    least_loss_ns = LEAST_LOSS * times.length.shape[0] * times.step_ns
+    return 0.0 if episode.delay_ns.sum(axis=0).max() >= least_loss_ns else MIN_SAVING_AMONG_PEERS

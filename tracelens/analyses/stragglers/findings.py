@@ -1,21 +1,21 @@
 """Stragglers: which ranks are late by their own work, in which phase and steps, and what that costs.
 
 Compute time is compared, never how long communication lasts: waiting is the victim's symptom. Three
-ranks or more are judged against each other, two by permutations (`stats/window_scan.py`), and of one
-rank nothing can be said; where ranks are stages of pipelines, each is compared with those of its stage.
-What corroborates a straggler beside its compute time is that others were blocked by it, in collectives
-or in messages; of who was blocked meanwhile itself, others down the chain are the victims, too.
+ranks or more are judged against each other, two by permutations (`stats/window_scan.py`), and a single
+rank not at all; where ranks are stages of pipelines, each is compared with those of its stage.
+Others must have been blocked by a straggler meanwhile, in collectives or in messages; of ranks that
+were blocked themselves, others down the chain are the victims, too.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
 
-from tracelens.accounting import compute_time, sampled_code
+from tracelens.accounting import sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.communication.awaited_ranks import (
     blocked_by,
@@ -25,16 +25,15 @@ from tracelens.accounting.communication.awaited_ranks import (
     sum_by_rank,
 )
 from tracelens.accounting.compute_time import (
-    Workload,
+    WARM_UP,
     measure_workload,
     workload_ratios,
     workload_sentences,
 )
 from tracelens.accounting.core_waits import core_wait_of
 from tracelens.accounting.phases import job_ns
-from tracelens.analyses.stragglers import episodes
-from tracelens.analyses.stragglers.episodes import fix_of, priced
-from tracelens.analyses.stragglers.location import parts_of, place_of, place_sentences
+from tracelens.analyses.stragglers.episodes import build_fix, group_ranks_by_host, price_episodes
+from tracelens.analyses.stragglers.location import compare_sections, describe_gap, find_gap
 from tracelens.analyses.stragglers.turns import find_turns
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
@@ -44,39 +43,33 @@ from tracelens.stats.robust import deviation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tracelens.accounting.compute_time import ComputeTime
+    from tracelens.accounting.compute_time import ComputeTime, Workload
     from tracelens.accounting.core_waits import CoreWait
-    from tracelens.accounting.phases import Phases
     from tracelens.accounting.sampled_code import Culprit
     from tracelens.analyses.stragglers.detection import Episode
-    from tracelens.analyses.stragglers.location import Parts, Place
+    from tracelens.analyses.stragglers.location import Gap, Sections
     from tracelens.arrays import Flags
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
     from tracelens.replay.delays import Price
 
-
-# late ranks for each other rank: with more, the median rank is no reliable baseline [chosen]
-MAX_LATE_RANKS_PER_OTHER: Final = 0.75
+MAX_LATE_RANKS_PER_OTHER: Final = 0.75  # ranks: with more, the median is no baseline [chosen]
 MIN_STEPS_FOR_STRAGGLER_TEST: Final = 30  # steps: fewer are not judged [chosen]
-# times the uncertainty of clocks: if a step loses less, arrivals cannot tell [chosen]
-MIN_LOSS_IN_CLOCK_UNCERTAINTIES: Final = 3
-# share of a loss: ranks for which others waited less are no stragglers [chosen]
-MIN_SHARE_OF_LOSS_AWAITED: Final = 0.25
-# standard deviations: waits for ranks at collectives may be as much longer than measured [chosen]
-Z_SCORE_OF_WAIT_AT_CALLS: Final = 2.0
-# standard deviations: waits for ranks in messages may be as much longer than measured [chosen]
-Z_SCORE_OF_WAIT_FOR_MESSAGES: Final = 2.0
+MIN_LOSS_IN_CLOCK_UNCERTAINTIES: Final = 3  # times: arrivals cannot show less a step [chosen]
+MIN_SHARE_OF_LOSS_AWAITED: Final = 0.25  # share: who is awaited less is no straggler [chosen]
+Z_SCORE_OF_WAIT_AT_CALLS: Final = 2.0  # standard deviations: waits at calls may be longer [chosen]
+Z_SCORE_OF_WAIT_FOR_MESSAGES: Final = 2.0  # standard deviations: so may waits in messages [chosen]
 # of a step: a smaller delay of one of two ranks is an opportunity; of 20 healthy runs of two
 # equal processes on one quiet machine, two differed by 10 and 13 % throughout [policy]
 MIN_DELAY_OF_PAIR_IF_FAULT: Final = 0.15
-# share of a host's ranks: if fewer are late, ranks are named instead of the host [chosen]
-MIN_SHARE_OF_LATE_RANKS_OF_HOST: Final = 0.75
-MIN_PARTS_TO_NAME_LAYERS: Final = 3  # parts of a phase: of fewer none is named [policy]
-# share of a delay: if reductions in flight absorb less, that gets no sentence [policy]
-MIN_SHARE_ABSORBED_TO_REPORT: Final = 0.1
+MIN_SHARE_OF_LATE_RANKS_OF_HOST: Final = 0.75  # of its ranks: else ranks are named [chosen]
+MIN_SECTIONS_TO_NAME_LAYERS: Final = 3  # sections of a phase: of fewer none is named [policy]
+MIN_SHARE_ABSORBED_TO_REPORT: Final = 0.1  # of a delay: less absorbed gets no sentence [policy]
 
+_UNCOVERED: Final = CATEGORIES[UNINSTRUMENTED]
 _KINDS: Final[dict[str, str]] = {"checkpoint": "checkpoint_stall", "gc": "gc_stall"}
+_LAYERED: Final = ("forward", "backprop", "update")
+_NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no reliable baseline."
 
 
 @dataclass(frozen=True)
@@ -89,403 +82,369 @@ class Stragglers(DisplayMixin):
 
 def run(facts: Facts) -> Stragglers:
     """Find late ranks and price them."""
-    trace, phases = facts.trace, facts.phases
-    own = facts.compute_time
-    statement = _insufficient(own, chosen=trace.choice.steps is not None)
+    trace, times = facts.trace, facts.compute_time
+    statement = _explain_too_little(times, restricted=trace.choice.steps is not None)
     if statement:
         return Stragglers(statement=statement)
-    job = job_ns(trace)
-    worth = priced(own, job, facts.replay)
-    late = {rank for entry, _ in worth for rank in entry.ranks if entry.pattern != "migrating"}
-    others = len(own.ranks) - len(late)
-    majority = len(own.ranks) > 2 and len(late) > MAX_LATE_RANKS_PER_OTHER * others
-    given = measure_workload(phases, own) if worth else {}
+    length_ns = job_ns(trace)
+    priced = price_episodes(times, length_ns, facts.replay)
+    staying = [episode for episode, _ in priced if episode.pattern != "migrating"]
+    late = {rank for episode in staying for rank in episode.ranks}
+    others = len(times.ranks) - len(late)
+    is_majority = len(times.ranks) > 2 and len(late) > MAX_LATE_RANKS_PER_OTHER * others
+    workload = measure_workload(facts.phases, times) if priced else {}
     findings = [
-        _finding(trace, own, found, _clues(trace, phases, own, found, given))
-        for entry, cost in worth
-        if _corroborated(facts, entry, lost_ns=cost.interval[0] * job)
-        for found in [_straggler(own, entry, cost, majority=majority)]
+        _report(trace, _examine(facts, episode, price, workload, is_majority=is_majority))
+        for episode, price in priced
+        if _delays_others(facts, episode, lost_ns=price.interval[0] * length_ns)
     ]
-    if own.server is not None:  # whoever is slow makes fewer of its tasks
+    if times.server is not None:  # a slow rank makes fewer of the server's tasks
         return Stragglers(tuple(findings))
-    lasting = [entry for entry, _ in worth if entry.pattern != "sparse"]
-    explained = _explained_by(lasting, own)
-    _exclude_jumps(explained, trace, own)
-    turns = find_turns(own, job, facts, explained)
-    return Stragglers(tuple(_with_turns(findings, turns)))
+    explaining = [episode for episode, _ in priced if episode.pattern != "sparse"]
+    turns = find_turns(times, length_ns, facts, _find_explained(explaining, trace, times))
+    return Stragglers(tuple(_join_turns(findings, turns)))
 
 
-def _with_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
+def _join_turns(findings: list[Finding], turns: list[Finding]) -> Iterator[Finding]:
     """Yield all findings; ranks that stall at different times are one, and so is one alone."""
-    in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
-    kept = [one for one in findings if one.pattern != "sparse" or one.phase not in in_turns]
-    named = {(one.phase, rank) for one in kept for rank in one.ranks}
-    yield from kept
+    phases_in_turns = {turn.phase for turn in turns if turn.pattern == "migrating"}
+    stragglers = [f for f in findings if f.pattern != "sparse" or f.phase not in phases_in_turns]
+    known = {(finding.phase, rank) for finding in stragglers for rank in finding.ranks}
+    yield from stragglers
     for turn in turns:
-        is_known = all((turn.phase, rank) in named for rank in turn.ranks)
+        is_known = all((turn.phase, rank) in known for rank in turn.ranks)
         if turn.pattern == "migrating" or not is_known:
             yield turn
 
 
-def _explained_by(found: list[Episode], own: ComputeTime) -> dict[str, Flags]:
-    """Return where, phase by phase, stragglers are delayed, [step, rank]."""
-    explained: dict[str, Flags] = {}
-    for entry in found:
-        for phase in (entry.phase, *entry.also):
-            before = explained.get(phase, np.zeros(own.total.shape, np.bool_))
-            explained[phase] = before | (entry.effect > 0)
+def _find_explained(episodes: list[Episode], trace: Trace, times: ComputeTime) -> dict[str, Flags]:
+    """Return where stragglers are delayed, by phase, [step, rank].
+
+    So are the steps in which a host's clock jumped: what its ranks did then is not known.
+    """
+    explained = {phase: np.zeros(times.total.shape, np.bool_) for phase in times.phases}
+    for episode in episodes:
+        for phase in episode.phases:
+            explained[phase] |= episode.delay_ns > 0
+    for host in trace.alignment.hosts:
+        columns = np.flatnonzero(np.array(times.hosts) == host.host)
+        for jump_ns in host.jumps:
+            step = trace.steps.filter(pl.col("start_ns") <= jump_ns)["step"].max()
+            rows = np.abs(times.steps - (step if isinstance(step, int) else times.steps[0])) <= 1
+            for is_explained in explained.values():
+                is_explained[np.ix_(rows, columns)] = True
     return explained
 
 
-def _exclude_jumps(explained: dict[str, Flags], trace: Trace, own: ComputeTime) -> None:
-    """Add the steps in which a host's clock jumped: what its ranks did then is not known."""
-    for host in trace.alignment.hosts:
-        columns = np.flatnonzero(np.array(own.hosts) == host.host)
-        for jump in host.jumps:
-            inside = trace.steps.filter(pl.col("start_ns") <= jump)["step"].max()
-            rows = np.abs(own.steps - (inside if isinstance(inside, int) else own.steps[0])) <= 1
-            for phase in own.phases:
-                explained.setdefault(phase, np.zeros(own.total.shape, np.bool_))
-                explained[phase][np.ix_(rows, columns)] = True
-
-
-def _insufficient(own: ComputeTime, *, chosen: bool) -> str | None:
-    """Return why nothing can be judged, if so; `chosen` says that steps were left out as asked."""
-    if len(own.ranks) < 2:
-        return f"{len(own.ranks) or 'No'} worker rank: straggler tests compare ranks, so none was made."
-    more = ". Choose more with --steps or --time" if chosen else ""
-    if len(own.steps) < MIN_STEPS_FOR_STRAGGLER_TEST:
-        hint = more or ". Mark steps with tl.step(i)"
-        found = fmt.count(len(own.steps), "step")
-        return f"Only {found} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
-    least = MIN_STEPS_FOR_STRAGGLER_TEST - compute_time.WARM_UP
-    settled = int(np.count_nonzero(own.settled))
+def _explain_too_little(times: ComputeTime, *, restricted: bool) -> str | None:
+    """Explain why detection is impossible, or None. `restricted`: the user selected steps."""
+    if len(times.ranks) < 2:
+        ranks = len(times.ranks) or "No"
+        return f"{ranks} worker rank: straggler tests compare ranks, so none was made."
+    advice = ". Choose more with --steps or --time" if restricted else ""
+    if len(times.steps) < MIN_STEPS_FOR_STRAGGLER_TEST:
+        hint = advice or ". Mark steps with tl.step(i)"
+        steps = fmt.count(len(times.steps), "step")
+        return f"Only {steps} found; straggler tests need {MIN_STEPS_FOR_STRAGGLER_TEST}{hint}."
+    least = MIN_STEPS_FOR_STRAGGLER_TEST - WARM_UP
+    settled = int(np.count_nonzero(times.settled))
     if settled < least:
         return (
-            f"Only {settled} of {len(own.steps)} steps can be compared: not the first "
-            f"{compute_time.WARM_UP}, nor those in which all ranks take far longer than usual "
-            f"or half are not there; straggler tests need {least}{more}."
+            f"Only {settled} of {len(times.steps)} steps can be compared: not the first "
+            f"{WARM_UP}, nor those in which all ranks take far longer than usual "
+            f"or half are not there; straggler tests need {least}{advice}."
         )
     return None
 
 
-def _corroborated(facts: Facts, late: Episode, *, lost_ns: float) -> bool:
-    """Return whether these ranks delayed others, as they must if steps are longer for it.
+def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
+    """Return True unless peers waited clearly too little for `lost_ns`, the least that is lost.
 
-    `lost_ns` is what is lost at least. Only what is clearly too little speaks against it, for others
-    hold up ranks, too, each as noise has it. An update is felt in the step after. Not asked where
-    arrivals cannot tell: without communication, within the clocks' uncertainty, and where the lateness
-    wanders.
+    Noise makes peers wait, too. An update is felt in the step after. Not judged where arrivals cannot
+    tell: without communication, within the clocks' uncertainty, and of a delay that migrates.
     """
-    trace, own = facts.trace, facts.compute_time
-    rows = np.union1d(late.touched, np.minimum(late.touched + 1, len(own.steps) - 1))
-    ranks = tuple(own.ranks[rank] for rank in late.ranks)
-    if own.work_left_to_others(late.ranks):
-        return True
+    trace, times = facts.trace, facts.compute_time
+    rows = np.union1d(episode.rows, np.minimum(episode.rows + 1, len(times.steps) - 1))
     clear_ns = MIN_LOSS_IN_CLOCK_UNCERTAINTIES * trace.uncertainty_ns * len(rows)
-    if late.pattern == "migrating" or lost_ns < clear_ns:
+    is_unclear = episode.pattern == "migrating" or lost_ns < clear_ns
+    if is_unclear or times.work_left_to_others(episode.ranks):
         return True
-    messages = facts.awaited_messages.filter(pl.col("step").is_in(own.steps[rows]))
+    ranks = tuple(times.ranks[rank] for rank in episode.ranks)
+    messages = facts.awaited_messages.filter(pl.col("step").is_in(times.steps[rows]))
     if messages.height:
-        peers = tuple(own.ranks[rank] for rank in own.peers_of(late.ranks))
-        caused = dict(sum_by_rank(measure_caused_waits(messages, facts.phases)).iter_rows())
-        if _beyond(caused, ranks, peers) >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
+        peers = tuple(times.ranks[rank] for rank in times.peers_of(episode.ranks))
+        caused_ns = dict(sum_by_rank(measure_caused_waits(messages, facts.phases)).iter_rows())
+        extra_ns = _measure_extra_waits(caused_ns, ranks, peers)
+        if extra_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
             return True
-    held = blocked_by(complete_calls(trace, own.steps[rows]), ranks)
-    if held is None:
+    blocked = blocked_by(complete_calls(trace, times.steps[rows]), ranks)
+    if blocked is None:
         return not messages.height
-    return held[0] + Z_SCORE_OF_WAIT_AT_CALLS * held[1] >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns
+    wait_ns, error_ns = blocked
+    return wait_ns + Z_SCORE_OF_WAIT_AT_CALLS * error_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns
 
 
-def _beyond(caused: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]) -> float:
-    """Return for how long others waited for ranks alone in messages, beyond what they do for a peer."""
-    mine = sum(caused.get(rank, 0) for rank in ranks)
-    theirs = np.array([caused.get(rank, 0) for rank in peers], np.float64)
-    if not len(theirs):
-        return float(mine)
-    typical = float(np.median(theirs))
-    margin = Z_SCORE_OF_WAIT_FOR_MESSAGES * deviation(theirs - typical)
-    return mine - len(ranks) * typical + margin
+def _measure_extra_waits(
+    caused_ns: dict[int, int], ranks: tuple[int, ...], peers: tuple[int, ...]
+) -> float:
+    """Return how much longer others waited for ranks alone in messages than for a peer, at most."""
+    of_ranks_ns = sum(caused_ns.get(rank, 0) for rank in ranks)
+    of_peers_ns = np.array([caused_ns.get(rank, 0) for rank in peers], np.float64)
+    if not len(of_peers_ns):
+        return float(of_ranks_ns)
+    usual_ns = float(np.median(of_peers_ns))
+    margin_ns = Z_SCORE_OF_WAIT_FOR_MESSAGES * deviation(of_peers_ns - usual_ns)
+    return of_ranks_ns - len(ranks) * usual_ns + margin_ns
 
 
-def _straggler(own: ComputeTime, late: Episode, cost: Price, *, majority: bool) -> Straggler:
-    """Return the episode as it is reported: ranks, hosts and steps of the run, delay per step."""
-    extra = float(late.effect[late.touched].max(axis=1).mean())
-    return Straggler(
-        late=late,
-        cost=cost,
-        ranks=tuple(own.ranks[rank] for rank in late.ranks),
-        hosts=_whole_hosts(own, late),
-        steps=(int(own.steps[late.first]), int(own.steps[late.last])),
-        extra_ns=extra,
-        share=extra / own.step_ns,
-        majority=majority,
-        at_own_pace=own.work_left_to_others(late.ranks),
-    )
+@dataclass(frozen=True, eq=False)
+class _Straggler:
+    """An episode, its price, and what points to its cause; None is what cannot be known.
+
+    `phase_ns` is how long the latest rank takes for the phase and `peers_phase_ns` its median peer, per
+    step; `workload` is how many times the peers' samples or tokens it has, by name.
+    """
+
+    times: ComputeTime
+    episode: Episode
+    price: Price
+    is_majority: bool
+    phase_ns: float | None
+    peers_phase_ns: float | None
+    workload: dict[str, float]
+    sections: Sections | None
+    gap: Gap | None
+    culprit: Culprit | None
+    core_wait: CoreWait | None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(self.times.ranks[rank] for rank in self.episode.ranks)
+
+    @property
+    def whole_hosts(self) -> tuple[str, ...]:
+        """The hosts that these ranks are; none if they are only ranks of them.
+
+        A delay that migrates visits whole hosts only by chance.
+        """
+        if self.episode.pattern == "migrating":
+            return ()
+        members = group_ranks_by_host(self.times.hosts)
+        is_whole = all(
+            len(members[host]) > 1
+            and len({*members[host]} & {*self.episode.ranks})
+            >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(members[host])
+            for host in self.hosts
+        )
+        return self.hosts if is_whole and len(members) > len(self.hosts) else ()
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of these ranks."""
+        return tuple(dict.fromkeys(self.times.hosts[rank] for rank in self.episode.ranks))
+
+    @property
+    def is_plural(self) -> bool:
+        return len(self.whole_hosts or self.ranks) > 1
+
+    @property
+    def share_of_step(self) -> float:
+        """Mean delay as a share of a step."""
+        return self.episode.mean_delay_ns / self.times.step_ns
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """First and last late step."""
+        first, last = self.times.steps[self.episode.rows[[0, -1]]].tolist()
+        return first, last
 
 
-def _clues(
-    trace: Trace, phases: Phases, own: ComputeTime, found: Straggler, given: Workload
-) -> Clues:
-    """Return what points to the cause: work, parts of the phase, neighbouring spans, sampled code."""
-    late, ranks = found.late, found.ranks
-    others = own.compared_with(late.ranks)
-    peers, steps = tuple(own.ranks[rank] for rank in others), own.steps[late.touched]
-    mine, usual = _beside_peers(own, late) or (None, None)
-    uncovered = late.phase == CATEGORIES[UNINSTRUMENTED]
-    return Clues(
-        mine_ns=mine,
-        usual_ns=usual,
-        work=workload_ratios(given, late.ranks, others, late.touched),
-        parts=parts_of(phases, ranks, peers, late.phase, steps),
-        place=place_of(phases, ranks, peers, steps) if uncovered else None,
-        samples=sampled_code.of_ranks(
-            trace, phases, ranks, peers, late.phase, steps=steps, extra_ns=found.extra_ns
+def _examine(
+    facts: Facts, episode: Episode, price: Price, workload: Workload, *, is_majority: bool
+) -> _Straggler:
+    """Look for the cause: workload, sections of the phase, neighbouring spans, sampled code."""
+    trace, phases, times = facts.trace, facts.phases, facts.compute_time
+    phase, rows = episode.phase, episode.rows
+    others, steps = times.compared_with(episode.ranks), times.steps[rows]
+    ranks, peers = (tuple(times.ranks[rank] for rank in group) for group in (episode.ranks, others))
+    phase_ns, peers_phase_ns = _compare_phase(times, episode)
+    return _Straggler(
+        times=times,
+        episode=episode,
+        price=price,
+        is_majority=is_majority,
+        phase_ns=phase_ns,
+        peers_phase_ns=peers_phase_ns,
+        workload=workload_ratios(workload, episode.ranks, others, rows),
+        sections=compare_sections(phases, ranks, peers, phase, steps),
+        gap=find_gap(phases, ranks, peers, steps) if phase == _UNCOVERED else None,
+        culprit=sampled_code.of_ranks(
+            trace, phases, ranks, peers, phase, steps=steps, extra_ns=episode.mean_delay_ns
         ),
-        core=core_wait_of(trace, own, late.ranks, slice(late.first, late.last + 1)),
+        core_wait=core_wait_of(trace, times, episode.ranks, slice(rows[0], rows[-1] + 1)),
     )
 
 
-def _finding(trace: Trace, own: ComputeTime, found: Straggler, clues: Clues) -> Finding:
-    late, cost = found.late, found.cost
+def _compare_phase(times: ComputeTime, episode: Episode) -> tuple[float | None, float | None]:
+    """Return how long the latest rank and its median peer take for the phase, ns a step."""
+    phase_ns = times.own[times.phases.index(episode.phase)][episode.rows]
+    peers_ns = phase_ns[:, times.peers_of(episode.ranks)]
+    if not peers_ns.size or np.isnan(peers_ns).all():
+        return None, None
+    latest_ns = float(np.nanmax(np.nanmedian(phase_ns[:, episode.ranks], axis=0)))
+    return latest_ns, float(np.nanmedian(peers_ns))
+
+
+def _report(trace: Trace, straggler: _Straggler) -> Finding:
+    times, episode, price = straggler.times, straggler.episode, straggler.price
+    kind = "slow_host" if straggler.whole_hosts else _KINDS.get(episode.phase, "straggler")
+    is_small = len(times.ranks) == 2 and straggler.share_of_step < MIN_DELAY_OF_PAIR_IF_FAULT
+    is_chance = straggler.core_wait is not None and straggler.core_wait.is_common
+    is_opportunity = is_small or is_chance or episode.phase == "checkpoint"
+    sections, culprit = straggler.sections, straggler.culprit
+    slowdown = None
+    if straggler.phase_ns is not None and straggler.peers_phase_ns:
+        slowdown = straggler.phase_ns / straggler.peers_phase_ns
     return Finding.of(
-        "slow_host" if found.hosts else _KINDS.get(late.phase, "straggler"),
-        fields(found, own.step_ns) | (_at_best(found) if own.parted else {}),
-        category=_category(own, found, clues),
-        more=_more_sentences(found, clues),
-        saving=cost.saving,
-        interval=cost.interval,
-        fix=fix_of(own, late) if cost.is_replayed else None,
-        cost=None if own.parted or cost.communicating or cost.inferred else cost.cost,
-        slowdown=clues.slowdown,
-        confidence=1.0 - late.p,
-        ranks=found.ranks,
-        hosts=found.hosts or tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks)),
-        phase=late.phase,
-        pattern=late.pattern,
-        steps=found.steps,
-        function=clues.function,
-        evidence=_evidence(trace, own, found) | clues.evidence(),
+        kind,
+        _fill_sentence(straggler),
+        category="opportunity" if is_opportunity else "fault",
+        more=_add_sentences(straggler),
+        saving=price.saving,
+        interval=price.interval,
+        fix=build_fix(times, episode) if price.is_replayed else None,
+        cost=None if times.parted or price.communicating or price.inferred else price.cost,
+        slowdown=slowdown,
+        confidence=1.0 - episode.p_value,
+        ranks=straggler.ranks,
+        hosts=straggler.hosts,
+        phase=episode.phase,
+        pattern=episode.pattern,
+        steps=straggler.steps,
+        function=culprit.frame if culprit else sections.slowest if sections else None,
+        evidence=_list_evidence(trace, straggler),
     )
 
 
-def _evidence(trace: Trace, own: ComputeTime, found: Straggler) -> dict[str, Any]:
-    """Return the numbers of the delay itself and of its price."""
-    late, cost, extra = found.late, found.cost, found.extra_ns
-    rows, spread = late.touched, TWO_SIDED * late.unsure * extra
+def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
+    """Return the numbers of the delay itself, of its price, and of what points to the cause."""
+    episode, price, extra_ns = straggler.episode, straggler.price, straggler.episode.mean_delay_ns
+    error_ns = TWO_SIDED * episode.relative_error * extra_ns
+    interval_ns = [round(extra_ns - error_ns), round(extra_ns + error_ns)] if error_ns else None
+    phase_ns, peers_phase_ns = straggler.phase_ns, straggler.peers_phase_ns
+    calls = complete_calls(trace, straggler.times.steps[episode.rows])
     return {
-        "extra_ns": round(extra),
-        "extra_interval_ns": [round(extra - spread), round(extra + spread)] if spread else None,
-        "share_of_step": found.share,
-        "steps_late": len(rows),
-        "last_share": last_share(complete_calls(trace, own.steps[rows]), found.ranks),
-        "ranks_waiting": None if own.parted else cost.waiting,
-        "absorbed": cost.absorbed,
-        "absorbed_in_flight": cost.in_flight,
-        "p_value": late.p,
-        "period": late.period,
-        "also_late_in": list(late.also),
-        "majority_late": found.majority,
+        "extra_ns": round(extra_ns),
+        "extra_interval_ns": interval_ns,
+        "share_of_step": straggler.share_of_step,
+        "steps_late": len(episode.rows),
+        "last_share": last_share(calls, straggler.ranks),
+        "ranks_waiting": None if straggler.times.parted else price.waiting,
+        "absorbed": price.absorbed,
+        "absorbed_in_flight": price.in_flight,
+        "p_value": episode.p_value,
+        "period": episode.period,
+        "also_late_in": list(episode.more_phases),
+        "majority_late": straggler.is_majority,
+        "phase_ns": None if phase_ns is None else round(phase_ns),
+        "peers_phase_ns": None if peers_phase_ns is None else round(peers_phase_ns),
+        "work": straggler.workload,
+        "parts": straggler.sections.list_evidence() if straggler.sections else [],
+        "samples": straggler.culprit.evidence() if straggler.culprit else None,
+        "place": asdict(straggler.gap) if straggler.gap else None,
+        "core_wait": straggler.core_wait.evidence() if straggler.core_wait else None,
     }
 
 
-def _category(own: ComputeTime, found: Straggler, clues: Clues) -> Literal["fault", "opportunity"]:
-    """Return whether something is wrong, or merely could be better."""
-    alike = len(own.ranks) == 2 and found.share < MIN_DELAY_OF_PAIR_IF_FAULT
-    chance = clues.core is not None and clues.core.is_common
-    return "opportunity" if alike or chance or found.late.phase == "checkpoint" else "fault"
-
-
-def _whole_hosts(own: ComputeTime, late: Episode) -> tuple[str, ...]:
-    """Return the hosts that these ranks are, if they are hosts rather than ranks.
-
-    A lateness that wanders from rank to rank visits whole hosts only by chance.
-    """
-    if late.pattern == "migrating":
-        return ()
-    members = episodes.ranks_of_hosts(own.hosts)
-    hosts = tuple(dict.fromkeys(own.hosts[rank] for rank in late.ranks))
-    whole = all(
-        len(members[host]) > 1
-        and len(set(members[host]) & set(late.ranks))
-        >= MIN_SHARE_OF_LATE_RANKS_OF_HOST * len(members[host])
-        for host in hosts
-    )
-    return hosts if whole and len(members) > len(hosts) else ()
-
-
-def _beside_peers(own: ComputeTime, late: Episode) -> tuple[float, float] | None:
-    """Return how long the latest rank and the median one of its peers take for the phase, ns a step."""
-    values = own.own[own.phases.index(late.phase)][late.touched]
-    peers = values[:, own.peers_of(late.ranks)]
-    if not peers.size or np.isnan(peers).all():
-        return None
-    usual = float(np.nanmedian(peers))
-    return float(np.nanmax(np.nanmedian(values[:, late.ranks], axis=0))), usual
-
-
-LAYERED: Final = ("forward", "backprop", "update")
-NO_BASELINE: Final = "So many ranks are stragglers that the median rank is no reliable baseline."
-
-
-@dataclass(frozen=True, eq=False)
-class Straggler:
-    """An episode as it is reported; `ranks` and `steps` are those of the run, `hosts` only if whole.
-
-    `at_own_pace` says that none waits, but others do more of the work instead.
-    """
-
-    late: Episode
-    cost: Price
-    ranks: tuple[int, ...]
-    hosts: tuple[str, ...]
-    steps: tuple[int, int]
-    extra_ns: float
-    share: float
-    majority: bool
-    at_own_pace: bool = False
-
-
-@dataclass(frozen=True, eq=False)
-class Clues:
-    """What points to the cause; null is what cannot be known of this straggler.
-
-    `mine_ns` is how long the latest rank takes for the phase and `usual_ns` its median peer, per step;
-    `work` is how many times the peers' amounts it has.
-    """
-
-    mine_ns: float | None
-    usual_ns: float | None
-    work: dict[str, float]
-    parts: Parts | None
-    place: Place | None
-    samples: Culprit | None
-    core: CoreWait | None
-
-    @property
-    def slowdown(self) -> float | None:
-        """How many times as long as its peers it takes."""
-        return self.mine_ns / self.usual_ns if self.mine_ns is not None and self.usual_ns else None
-
-    @property
-    def function(self) -> str | None:
-        """The code that was sampled, else the part of the phase, that takes longer."""
-        if self.samples:
-            return self.samples.frame
-        return self.parts.slowest if self.parts else None
-
-    def evidence(self) -> dict[str, Any]:
-        """Return it as numbers."""
-        parts = self.parts
-        return {
-            "phase_ns": None if self.mine_ns is None else round(self.mine_ns),
-            "peers_phase_ns": None if self.usual_ns is None else round(self.usual_ns),
-            "work": self.work,
-            "parts": parts.evidence() if parts and len(parts.rows) > 1 else [],
-            "samples": self.samples.evidence() if self.samples else None,
-            "place": asdict(self.place) if self.place else None,
-            "core_wait": self.core.evidence() if self.core else None,
-        }
-
-
-def _more_sentences(found: Straggler, clues: Clues) -> list[str]:
-    """Return what is said beside who is late, when and at what price."""
-    phase = found.late.phase
-    uncovered = phase == CATEGORIES[UNINSTRUMENTED]
+def _add_sentences(straggler: _Straggler) -> list[str]:
+    """Return the sentences that follow who is late, when and at what price."""
+    core_wait, culprit, phase = straggler.core_wait, straggler.culprit, straggler.episode.phase
+    subject = fmt.listing("rank", straggler.ranks)
     return [
-        *([NO_BASELINE] if found.majority else []),
-        *(
-            clues.core.sentences(fmt.listing("rank", found.ranks), "the others")
-            if clues.core
-            else []
-        ),
-        *workload_sentences(clues.work, several=len(found.ranks) > 1),
-        *layer_sentences(phase, clues.parts),
-        *(place_sentences(clues.place, clues.samples) if uncovered else []),
-        *sampled_code.code_sentences(clues.samples),
+        *([_NO_BASELINE] if straggler.is_majority else []),
+        *(core_wait.sentences(subject, "the others") if core_wait else []),
+        *workload_sentences(straggler.workload, several=len(straggler.ranks) > 1),
+        *_describe_layers(phase, straggler.sections),
+        *([describe_gap(straggler.gap, culprit)] if phase == _UNCOVERED else []),
+        *sampled_code.code_sentences(culprit),
     ]
 
 
-def fields(found: Straggler, step_ns: float) -> dict[str, str]:
-    """Return what is filled into the sentence of a straggler or slow host."""
-    named = found.hosts or found.ranks
-    subject = fmt.listing("host" if found.hosts else "rank", named)
-    several = len(named) > 1
-    return {
+def _fill_sentence(straggler: _Straggler) -> dict[str, str]:
+    """Return the fields of the sentence of a straggler or slow host."""
+    times, hosts = straggler.times, straggler.whole_hosts
+    subject = fmt.listing("host", hosts) if hosts else fmt.listing("rank", straggler.ranks)
+    fields = {
         "who": fmt.capital(subject),
-        "course": _course(found, several=several),
-        "steps": fmt.steps(*found.steps),
-        "extra": fmt.duration(found.extra_ns),
-        "share": fmt.percent(found.share),
-        "step": fmt.duration(step_ns),
-        "waiting": _pace(several=several)
-        if found.at_own_pace
-        else _waiting(found, several=several),
-        "it": "them" if several else "it",
-        "absorbed": _absorbed(found.cost),
+        "course": _describe_course(straggler),
+        "steps": fmt.steps(*straggler.steps),
+        "extra": fmt.duration(straggler.episode.mean_delay_ns),
+        "share": fmt.percent(straggler.share_of_step),
+        "step": fmt.duration(times.step_ns),
+        "waiting": _describe_waiting(straggler),
+        "it": "them" if straggler.is_plural else "it",
+        "absorbed": _describe_absorbed(straggler.price),
     }
+    if times.parted:  # ranks were left out as asked
+        pronoun = "it" if len(straggler.ranks) == 1 else "them"
+        fields["waiting"] = f"who waits for {pronoun} is not known"
+        fields["saving"] = f"at most {fmt.percent(straggler.price.interval[1], 1)}"
+    return fields
 
 
-def _at_best(found: Straggler) -> dict[str, str]:
-    """Return what the sentence says instead where ranks were left out as asked."""
-    pronoun = "it" if len(found.ranks) == 1 else "them"
-    return {
-        "waiting": f"who waits for {pronoun} is not known",
-        "saving": f"at most {fmt.percent(found.cost.interval[1], 1)}",
-    }
-
-
-def layer_sentences(phase: str, parts: Parts | None) -> list[str]:
-    """Return which layers it is in, or that all are slower alike, where there are layers to tell."""
-    if parts is None or phase not in LAYERED or len(parts.rows) < MIN_PARTS_TO_NAME_LAYERS:
+def _describe_layers(phase: str, sections: Sections | None) -> list[str]:
+    """Say which layers hold the delay, or that all are slower alike, where layers are recorded."""
+    is_layered = phase in _LAYERED
+    if sections is None or not is_layered or len(sections.rows) < MIN_SECTIONS_TO_NAME_LAYERS:
         return []
-    where, share = parts.most
-    if where:
-        return [f"{fmt.percent(share)} of the delay is in {fmt.series(list(where))}."]
-    alike = f"All {len(parts.rows)} parts of {fmt.phase(phase)} are slower alike."
-    return [alike] if parts.alike else []
+    names, share = sections.main_names
+    if names:
+        return [f"{fmt.percent(share)} of the delay is in {fmt.series(list(names))}."]
+    alike = f"All {len(sections.rows)} parts of {fmt.phase(phase)} are slower alike."
+    return [alike] if sections.are_alike else []
 
 
-def _absorbed(cost: Price) -> str:
-    if cost.in_flight < MIN_SHARE_ABSORBED_TO_REPORT:
+def _describe_absorbed(price: Price) -> str:
+    if price.in_flight < MIN_SHARE_ABSORBED_TO_REPORT:
         return ""
-    return f"; reductions in flight absorb {fmt.percent(cost.in_flight)} of the delay"
+    return f"; reductions in flight absorb {fmt.percent(price.in_flight)} of the delay"
 
 
-def _course(found: Straggler, *, several: bool) -> str:
-    late = found.late
-    phase = fmt.phase(late.phase)
-    if late.pattern == "sparse":
-        often = f"every {late.period} steps" if late.period else f"in {len(late.touched)} steps"
-        stalling = fmt.series([fmt.phase(name) for name in (late.phase, *late.also)])
-        return f"{'stall' if several else 'stalls'} in {stalling} {often}"
-    if found.hosts:
-        slow = "are slow" if several else "is slow"
+def _describe_course(straggler: _Straggler) -> str:
+    """Say in which phase, and how, ranks are late, as the predicate of a sentence."""
+    episode, is_plural = straggler.episode, straggler.is_plural
+    steps = len(episode.rows)
+    if episode.pattern == "sparse":
+        often = f"every {episode.period} steps" if episode.period else f"in {steps} steps"
+        phases = fmt.series([fmt.phase(name) for name in episode.phases])
+        return f"{'stall' if is_plural else 'stalls'} in {phases} {often}"
+    if straggler.whole_hosts:
+        predicate = "are slow" if is_plural else "is slow"
     else:
-        slow = "are stragglers" if several else "is a straggler"
-    if late.pattern == "migrating":
-        return f"{slow} in {phase}, one after the other"
-    if late.pattern == "intermittent":
-        return f"{slow} in {phase}, on and off ({len(late.touched)} steps)"
-    if late.pattern == "drifting":
-        return f"{slow} in {phase}, with growing delay"
-    return f"{slow} in {phase}"
+        predicate = "are stragglers" if is_plural else "is a straggler"
+    course = {
+        "migrating": ", one after the other",
+        "intermittent": f", on and off ({steps} steps)",
+        "drifting": ", with growing delay",
+    }.get(episode.pattern, "")
+    return f"{predicate} in {fmt.phase(episode.phase)}{course}"
 
 
-def _pace(*, several: bool) -> str:
-    return f"no rank waits, but the others make the steps that {'they do' if several else 'it does'} not"
-
-
-def _waiting(found: Straggler, *, several: bool) -> str:
-    pronoun, cost = "them" if several else "it", found.cost
-    if cost.waiting:
-        wait = "waits" if cost.waiting == 1 else "wait"
-        return f"{fmt.count(cost.waiting, 'rank')} {wait} for {pronoun}"
-    if cost.communicating:
-        rank = fmt.count(cost.communicating, "rank")
-        takes = "communicates" if cost.communicating == 1 else "communicate"
-        return f"{rank} {takes} longer meanwhile (waits not recorded)"
-    if cost.inferred:
-        return f"the others wait for {pronoun} in a collective that no span shows (inferred)"
-    ends = f", but {'they end' if several else 'it ends'} last" if cost.saving > 0 else ""
-    return f"no rank was seen waiting for {pronoun}{ends}"
+def _describe_waiting(straggler: _Straggler) -> str:
+    """Say who waits for the late ranks, as far as that is known."""
+    price, is_plural = straggler.price, straggler.is_plural
+    they, them = ("they", "them") if is_plural else ("it", "it")
+    if straggler.times.work_left_to_others(straggler.episode.ranks):
+        do = "do" if is_plural else "does"
+        return f"no rank waits, but the others make the steps that {they} {do} not"
+    if price.waiting:
+        wait = "waits" if price.waiting == 1 else "wait"
+        return f"{fmt.count(price.waiting, 'rank')} {wait} for {them}"
+    if price.communicating:
+        ranks = fmt.count(price.communicating, "rank")
+        communicate = "communicates" if price.communicating == 1 else "communicate"
+        return f"{ranks} {communicate} longer meanwhile (waits not recorded)"
+    if price.inferred:
+        return f"the others wait for {them} in a collective that no span shows (inferred)"
+    ends = f", but {they} {'end' if is_plural else 'ends'} last" if price.saving > 0 else ""
+    return f"no rank was seen waiting for {them}{ends}"

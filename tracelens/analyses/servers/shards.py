@@ -46,9 +46,7 @@ MIN_MORE_BYTES_OF_HOT_SHARD: Final = 0.25  # of the mean bytes: it has as many m
 # of the job: a hot shard that costs less is not reported
 # [policy; one decision in _may_hold_up, _find_hot_shard]
 MIN_SAVING_TO_REPORT_HOT_SHARD: Final = 0.03
-MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = (
-    0.25  # of its window: less keeps none waiting [calibrate]
-)
+MIN_BUSY_SHARE_IF_REQUESTS_QUEUED: Final = 0.25  # of the window: less queues none [calibrate]
 # times the others' service time: a hot shard of unknown cost is a fault if it serves as long [chosen]
 MIN_RATIO_OF_SERVICE_TIMES_IF_FAULT: Final = 1.5
 # share of the workers' time: servers are hidden, and not judged, if more goes on

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import tracelens as tl
+from tracelens.arrays import sum_exactly
 from tracelens.cli import main
 from tracelens.lod import opening, run_data
 from tracelens.lod.step_times import StepGrid, StepTimes
@@ -68,17 +70,22 @@ def test_the_time_of_many_ranks_does_not_wrap(tmp_path: Path) -> None:
         {
             "rank": rank,
             "start_ns": step * month,
-            "end_ns": (step + 1) * month,
-            "kind": "step",
+            "end_ns": (step + 1) * month - (kind == "forward") * month // 10,
+            "kind": kind,
             "step": step,
         }
         for rank in range(ranks)
         for step in range(11)
+        for kind in ("step", "forward")
     ]
     table = tmp_path / "run.parquet"
     pl.DataFrame(rows).with_columns(name=pl.lit("step")).write_parquet(table)
     report = analyze(tl.open(table))
     assert report.summary.ranks_seen == ranks
+    assert report.efficiency
+    assert report.ledger
+    assert report.efficiency.achieved == report.ledger.useful == 0.9
+    assert all(0 <= loss.share <= 0.1 for loss in report.ledger.losses)
     assert main(["whatif", str(table), "--what", "all"]) in {0, 2}
 
 
@@ -91,3 +98,11 @@ def _look_at(run: Run) -> None:
     ) * len(times.steps)
     assert len(StepTimes.from_times(times, times.categories).longest_ns) == len(times.steps)
     assert run.residuals.levels.shape == (len(times.ranks), len(times.steps))
+
+
+@pytest.mark.parametrize("largest", [5, 2**62])
+def test_sums_beyond_64_bits_are_exact(largest: int) -> None:
+    values = np.array([[largest, -3], [largest, 2], [largest, 0]])
+    assert [int(total) for total in sum_exactly(values)] == [3 * largest, -1]
+    assert int(sum_exactly(values[:, 0])) == 3 * largest
+    assert int(sum_exactly(values[:0, 0])) == 0

@@ -16,6 +16,7 @@ from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.device_time import undivided
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.spent_time import COPIES
+from tracelens.arrays import sum_exactly
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.result import Efficiency, Share
 from tracelens.model.verdict import MOST_UNEXPLAINED
@@ -74,7 +75,7 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
     job = max(job_ns(trace), 1)
     ranks = steps["process"].n_unique()
     total = ranks * job
-    achieved = int(spent.useful_ns.sum())
+    achieved = int(sum_exactly(spent.useful_ns))
     lost = {cause: spent.lost[name] for name, cause in CAUSES.items() if name in spent.lost}
     outside = (total - achieved - sum(lost.values())) / total
     bars = [Share(cause, ns / total) for cause, ns in lost.items()]
@@ -88,7 +89,7 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
         if at_most
         else _pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
-        uninstrumented=int(phases.of(CATEGORIES[UNINSTRUMENTED]).sum()) / total,
+        uninstrumented=int(sum_exactly(phases.of(CATEGORIES[UNINSTRUMENTED]))) / total,
         at_most=at_most,
         devices=spent.devices,
     )

@@ -16,6 +16,7 @@ import numpy as np
 from tracelens.accounting.categories import CATEGORIES, TRANSFER, WAIT
 from tracelens.accounting.device_time import device_work
 from tracelens.accounting.phases import job_ns
+from tracelens.arrays import sum_exactly
 from tracelens.distil.outline import outlined
 from tracelens.model.result import DeviceShares
 
@@ -58,7 +59,7 @@ class SpentTime:
 def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) -> SpentTime:
     """Add up what the time of all workers was spent on; `useful` are categories of the host's time."""
     is_useful = np.isin(CATEGORIES, useful)
-    host_ns = phases.spent.sum(axis=0, dtype=np.int64)
+    host_ns = sum_exactly(phases.spent)
     useful_ns = phases.by_worker(phases.of(*useful))
     if any(outline.on_device for outline in outlined(trace).values()):
         return _of_devices(trace, phases, is_useful, (host_ns, useful_ns))
@@ -75,7 +76,7 @@ def _of_devices(
     """Correct what hosts spent by what devices did meanwhile."""
     host_ns, useful_ns = of_hosts
     gap_ns_by_span: Counter[str] = Counter()
-    on_devices = np.zeros((len(_STATES), len(CATEGORIES)), np.int64)
+    on_devices = np.zeros((len(_STATES), len(CATEGORIES)), object)  # sums may exceed 64 bits
     work = device_work(trace)
     workers = [at for at, process in enumerate(phases.pieces.processes) if process in work]
     for worker in workers:
@@ -87,7 +88,7 @@ def _of_devices(
         launching = states[_IS_IDLE] * is_useful[pieces.category]
         gap_ns_by_span += _before_gaps(pieces, work[pieces.process], launching, phases.pieces.words)
     elsewhere = on_devices[_IS_EXPOSED] * ~_IS_COMMUNICATION
-    host_ns -= on_devices[_COMPUTES] + on_devices[_COPIES] + elsewhere
+    host_ns = host_ns - on_devices[_COMPUTES] - on_devices[_COPIES] - elsewhere
     host_ns[TRANSFER] += elsewhere.sum()
     launching_ns = int(on_devices[_IS_IDLE, is_useful].sum())
     lost = _lost(host_ns, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}

@@ -30,6 +30,7 @@ from tracelens.analyses.arrivals import Arrivals
 from tracelens.analyses.servers.queues import NO_QUEUES, Queues
 from tracelens.analyses.servers.shards import Shards
 from tracelens.analyses.stage_imbalance import StageImbalance
+from tracelens.arrays import sum_exactly
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.verdict import Ledger, Loss
 from tracelens.stats.robust import lower_medians
@@ -87,7 +88,7 @@ def measure(
         if name in _OWN_LOSSES and name in spent.lost
     }
     uncovered = sum(beyond.get(_UNINSTRUMENTED, {}).values())
-    useful_share = int(spent.useful_ns.sum()) / total
+    useful_share = int(sum_exactly(spent.useful_ns)) / total
     left = {name: ns / total for name, ns in spent.lost.items()}
     left[_OUTSIDE] = 1.0 - useful_share - sum(left.values())
     account = _Account(left, [], uncovered)
@@ -109,7 +110,7 @@ def measure(
     if trace.steps["step"].n_unique() >= MIN_STEPS_IF_SHARDS_ARE_JUDGED:
         account.book("ps_queue", sum(at_shards[""].values()), "known")
     account.close()
-    of_pushes = queues.missing_ns > phases.of("ps_queue").sum() / 2
+    of_pushes = queues.missing_ns > sum_exactly(phases.of("ps_queue")) / 2
     rank, awaited_share = _most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
         useful=useful_share,

@@ -11,7 +11,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["BEGIN_NS", "as_json", "as_lines", "framed", "megatron", "named"]
 
@@ -124,9 +124,13 @@ def as_lines(data: TracesData) -> bytes:
     return b"".join(json.dumps(request).encode() + b"\n" for request in requests)
 
 
-def framed(data: TracesData, framing: str) -> bytes:
+def framed(
+    data: TracesData, framing: str, compress: Callable[[bytes], bytes] = lambda content: content
+) -> bytes:
     """Return messages of protobuf, one a process: with the given lengths in front, or with none."""
-    messages = [TracesData(resource_spans=[r]).SerializeToString() for r in data.resource_spans]
+    messages = [
+        compress(TracesData(resource_spans=[r]).SerializeToString()) for r in data.resource_spans
+    ]
     if framing == "lengths":
         return b"".join(len(m).to_bytes(4, "big") + m for m in messages)
     if framing == "varints":

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from opentelemetry.proto.logs.v1.logs_pb2 import LogsData
 from opentelemetry.proto.metrics.v1.metrics_pb2 import MetricsData
@@ -32,6 +33,11 @@ def written(path: Path, content: bytes) -> Path:
     return path
 
 
+def zstd(content: bytes) -> bytes:
+    packed: bytes = pa.compress(content, "zstd", asbytes=True)
+    return packed
+
+
 def rows_of(trace: tl.Trace, **which: object) -> pl.DataFrame:
     words = pl.col("kind", "op", "name").cast(pl.String)
     return trace.events.with_columns(words).filter(**which).collect()
@@ -41,15 +47,32 @@ def reader_of(path: Path) -> str | None:
     return next((reader.name for reader in READERS if reader.sniff(path)), None)
 
 
-@pytest.mark.parametrize("form", ["document", "packed", "message", "lengths", "varints"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("document", "gzip", "zstd", "message", "lengths", "varints"),
+        *("gzip messages", "zstd messages", "zstd lines"),
+    ],
+)
 def test_every_way_to_write_them_is_read_alike(form: str, tmp_path: Path) -> None:
     data = otlp_files.megatron()
     lines = written(tmp_path / "a.jsonl", otlp_files.as_lines(data))
     match form:
         case "document":
             content = json.dumps(otlp_files.as_json(data), indent=2).encode()
-        case "packed":
+        case "gzip":
             content = gzip.compress(otlp_files.as_lines(data))
+        case "zstd":
+            content = zstd(otlp_files.framed(data, "lengths"))
+        case "gzip messages":
+            content = otlp_files.framed(data, "lengths", gzip.compress)
+        case "zstd messages":  # as the collector's file exporter with `compression: zstd`
+            content = otlp_files.framed(data, "lengths", zstd)
+        case "zstd lines":
+            content = b"".join(
+                len(packed).to_bytes(4, "big") + packed
+                for packed in map(zstd, otlp_files.as_lines(data).splitlines())
+            )
         case _:
             content = otlp_files.framed(data, form)
     other = written(tmp_path / f"b.{'json' if form == 'document' else 'pb'}", content)

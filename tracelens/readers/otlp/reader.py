@@ -29,7 +29,7 @@ class OtlpReader(FilesReader[SpanFile]):
     suffixes = tuple(
         f"{suffix}{packed}"
         for suffix in (".jsonl", ".json", ".otlp", ".pb", ".binpb")
-        for packed in ("", ".gz")
+        for packed in ("", ".gz", ".zst")
     )
     why_no_rank = (
         "Resources do not say ranks ('nv.dl.rank' or 'tracelens.rank'), and there are several"

@@ -1,8 +1,8 @@
 """Requests of spans in a file, in JSON or protobuf, taken apart into spans.
 
-The collector's file exporter writes one request a line in JSON, or messages of protobuf, each with its
-length in front (four bytes, the highest first). Single documents and messages, and messages whose
-length is a varint, are read, too.
+The collector's file exporter writes one request a line in JSON, or messages of protobuf or JSON, each
+with its length in front (four bytes, the highest first), compressed or not. Single documents and
+messages, and messages whose length is a varint, are read, too.
 
 Sources: opentelemetry-proto 1.x; the file exporter's README (opentelemetry-collector-contrib).
 """
@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import re
 import zlib
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import orjson
+
+from tracelens.conversion.layout import Growth
 from tracelens.errors import MissingExtra, NotATrace
-from tracelens.readers.event_stream import begin_of_events, plain
+from tracelens.readers.event_stream import begin_of_events, is_compressed, plain
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.json_values import as_count, as_object, as_objects, as_text, unquoted
 from tracelens.readers.protobuf import LENGTH, fields, varint
@@ -87,25 +91,30 @@ def read_requests(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
         OSError: it cannot be read.
     """
     is_json = _JSON.match(begin_of_events(path)) is not None
-    return _read_json(path, span_file) if is_json else _read_protobuf(path, span_file)
+    return _read_json(path, span_file) if is_json else _read_messages(path, span_file)
 
 
 def _read_json(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
     lines = JsonLines(path)
     for document in lines:
-        key = next((key for key in _RESOURCE_KEYS if isinstance(document.get(key), list)), None)
-        if key is None:
-            span_file.left_out["lines without spans"] += 1
-            continue
-        for entry in as_objects(document[key]):
-            attributes = _json_attributes(as_object(entry.get("resource")))
-            scopes = (scoped for key in _SCOPE_KEYS for scoped in as_objects(entry.get(key)))
-            for scoped in scopes:
-                scope = as_object(scoped.get("scope") or scoped.get("instrumentationLibrary"))
-                spans = map(_json_span, as_objects(scoped.get("spans")))
-                name = as_text(scope.get("name"))
-                yield ScopeSpans(attributes, name, _json_attributes(scope), spans)
+        yield from _json_scopes(document, span_file)
     span_file.take_damage(lines)
+
+
+def _json_scopes(document: dict[str, Any], span_file: ReadFile) -> Iterator[ScopeSpans]:
+    """Yield the scopes of a request in JSON."""
+    key = next((key for key in _RESOURCE_KEYS if isinstance(document.get(key), list)), None)
+    if key is None:
+        span_file.left_out["lines without spans"] += 1
+        return
+    for entry in as_objects(document[key]):
+        attributes = _json_attributes(as_object(entry.get("resource")))
+        scopes = (scoped for key in _SCOPE_KEYS for scoped in as_objects(entry.get(key)))
+        for scoped in scopes:
+            scope = as_object(scoped.get("scope") or scoped.get("instrumentationLibrary"))
+            spans = map(_json_span, as_objects(scoped.get("spans")))
+            name = as_text(scope.get("name"))
+            yield ScopeSpans(attributes, name, _json_attributes(scope), spans)
 
 
 def _json_span(span: dict[str, Any]) -> Span:
@@ -153,18 +162,49 @@ def _json_value(value: dict[str, Any]) -> Any:
     return next((value[key] for key in keys if key in value), None)
 
 
-def _read_protobuf(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
+def _read_messages(path: Path, span_file: ReadFile) -> Iterator[ScopeSpans]:
+    """Yield the scopes of messages; those that cannot be decoded are counted."""
+    for message in _messages(path, span_file):
+        if not message.startswith(b"{"):
+            yield from _proto_scopes(message, span_file)
+            continue
+        try:
+            document = orjson.loads(message)
+        except orjson.JSONDecodeError:
+            _count_lost(span_file, "some of it is not JSON")
+            continue
+        yield from _json_scopes(document, span_file)
+
+
+def _count_lost(span_file: ReadFile, reason: str) -> None:
+    span_file.lost += 1
+    span_file.damage = span_file.damage or reason
+
+
+def _decoder() -> tuple[Any, type[Exception]]:
+    """Return the class of a resource's spans, and the error of a message that is damaged.
+
+    Raises:
+        MissingExtra: the library of OTLP's messages is not installed.
+    """
     try:
         from google.protobuf.message import DecodeError  # noqa: PLC0415 - an extra
         from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtra.naming("Reading spans of OpenTelemetry in protobuf", "otlp") from error
-    for content in _resources(path, span_file):
+    return ResourceSpans, DecodeError
+
+
+def _proto_scopes(message: bytes, span_file: ReadFile) -> Iterator[ScopeSpans]:
+    """Yield the scopes of a request in protobuf."""
+    resource_spans, decode_error = _decoder()
+    for number, wire_type, content in fields(message):
+        if (number, wire_type) != (1, LENGTH):
+            continue
         try:
-            resource = ResourceSpans.FromString(content)
-        except DecodeError:
-            span_file.lost += 1
-            span_file.damage = span_file.damage or "it is no whole message of spans"
+            resource = resource_spans.FromString(content)
+        except decode_error:
+            _count_lost(span_file, "it is no whole message of spans")
             continue
         attributes = _proto_attributes(resource.resource.attributes)
         for scoped in resource.scope_spans:
@@ -202,13 +242,15 @@ def _proto_value(value: Any) -> Any:
     return getattr(value, kind) if kind and kind != "kvlist_value" else None
 
 
-def _resources(path: Path, span_file: ReadFile) -> Iterator[bytes]:
-    """Yield the resources of all messages in a file.
+def _messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
+    """Yield the messages of a file, decompressed.
 
     Raises:
         NotATrace: there is none.
     """
-    content = _content(path, span_file)
+    growth = Growth(path.stat().st_size)
+    with opened(path) as file:
+        content = _join_chunks(plain(file, _BEGIN_BYTES), growth, span_file)
     framing = _framing(content[:_BEGIN_BYTES])
     if framing is None:
         raise NotATrace("it does not begin with spans of OpenTelemetry")
@@ -221,23 +263,28 @@ def _resources(path: Path, span_file: ReadFile) -> Iterator[bytes]:
             size, position = varint(content, position)
         message = content[position : position + (size or 0)]
         position += size or 1
-        for number, wire_type, resource in fields(message):
-            if (number, wire_type) == (1, LENGTH):
-                yield resource
+        if is_compressed(message):
+            message = _join_chunks(plain(BytesIO(message), _BEGIN_BYTES), growth, span_file)
+        yield message
         if framing != "message" and (size is None or position > len(content)):
             span_file.cut, span_file.damage = True, span_file.damage or "it ends within a message"
 
 
-def _content(path: Path, span_file: ReadFile) -> bytes:
+def _join_chunks(chunks: Iterator[bytes], growth: Growth, span_file: ReadFile) -> bytes:
+    """Join decompressed bytes; the compressed stream may break off.
+
+    Raises:
+        NotATrace: the file becomes larger than it may.
+    """
     content = bytearray()
-    with opened(path) as file:
-        try:
-            for chunk in plain(file, _BEGIN_BYTES):
-                content += chunk
-                refuse_beyond("document", len(content))
-        except (EOFError, zlib.error) as error:
-            span_file.cut = True
-            span_file.damage = f"it cannot be decompressed to its end ({error})"
+    try:
+        for chunk in chunks:
+            content += chunk
+            growth.add_bytes(len(chunk))
+            refuse_beyond("document", len(content))
+    except (EOFError, zlib.error) as error:
+        span_file.cut = True
+        span_file.damage = f"it cannot be decompressed to its end ({error})"
     return bytes(content)
 
 
@@ -245,10 +292,20 @@ def _framing(content: bytes) -> str | None:
     """Return how the lengths of messages are written; None if a file's first bytes hold no spans."""
     if _begins_with_spans(content):
         return "message"
-    if _begins_with_spans(content[4 : 4 + int.from_bytes(content[:4], "big")]):
+    if _begins_request(content[4 : 4 + int.from_bytes(content[:4], "big")]):
         return "lengths"
     size, begin = varint(content, 0)
     return "varints" if size and _begins_with_spans(content[begin : begin + size]) else None
+
+
+def _begins_request(message: bytes) -> bool:
+    """Return True if a message, compressed or not, begins with spans in protobuf or JSON."""
+    if is_compressed(message):
+        try:
+            message = next(plain(BytesIO(message), _BEGIN_BYTES), b"")
+        except (EOFError, zlib.error):
+            return False
+    return _JSON.match(message) is not None or _begins_with_spans(message)
 
 
 def _begins_with_spans(content: bytes) -> bool:

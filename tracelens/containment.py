@@ -112,18 +112,18 @@ def out_of_memory() -> None:
 @contextmanager
 def watching(at_once: int = 1) -> Iterator[None]:
     """Hold what is read meanwhile, so many files at once, to their time, where this may end."""
-    mine = _contained
-    if mine is None:
+    contained = _contained
+    if contained is None:
         yield
         return
-    mine.watched += 1
-    mine.at_once = max(mine.at_once, at_once)
+    contained.watched += 1
+    contained.at_once = max(contained.at_once, at_once)
     try:
         yield
     finally:
-        mine.watched -= 1
-        if not mine.watched:
-            mine.at_once = 0
+        contained.watched -= 1
+        if not contained.watched:
+            contained.at_once = 0
             _end_at(None)
 
 
@@ -133,24 +133,24 @@ def prolong(seconds: int, size: int) -> None:
         _end_at(time.process_time() + _contained.at_once * (seconds + size / BYTES_A_SECOND))
 
 
-def _end_at(used: float | None) -> None:
+def _end_at(end_s: float | None) -> None:
     """Have the system end this process when it has used so many seconds; never sooner than said."""
     import resource  # noqa: PLC0415 - other systems lack it
 
     if not (_contained and _contained.may_end):  # a limit was set from outside
         return
-    before, most = resource.getrlimit(resource.RLIMIT_CPU)
-    if used is None:
-        resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, most))
-    elif before == resource.RLIM_INFINITY or used > before:
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 1, most))
+    soft, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    if end_s is None:
+        resource.setrlimit(resource.RLIMIT_CPU, (resource.RLIM_INFINITY, hard))
+    elif soft == resource.RLIM_INFINITY or end_s > soft:
+        resource.setrlimit(resource.RLIMIT_CPU, (int(end_s) + 1, hard))
 
 
-def tried(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
+def tried(paths: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     """Try each file of some runs in a process of its own; return why some are to be left out, by path.
 
     Args:
-        places: Files, or folders of them.
+        paths: Files, or folders of them.
         options: How they are read, as on the command line.
 
     Where that is impossible (systems other than Linux), nothing is.
@@ -160,13 +160,13 @@ def tried(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
     import json  # noqa: PLC0415 - seldom needed
     import subprocess  # noqa: PLC0415
 
-    asked = {"places": [os.fspath(place) for place in places], "options": list(options)}
-    done = subprocess.run(
+    request = {"places": [os.fspath(place) for place in paths], "options": list(options)}
+    process = subprocess.run(
         [sys.executable, "-m", "tracelens.cli.trials"],
         check=True,
-        input=json.dumps(asked),
+        input=json.dumps(request),
         stdout=subprocess.PIPE,
         text=True,
     )
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    reasons: dict[str, str] = json.loads(process.stdout)
+    return reasons

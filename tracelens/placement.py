@@ -74,10 +74,10 @@ def chunked(sizes: Sequence[int], shards: int, chunk_bytes: int = CHUNK_BYTES) -
 
 def loads(pieces: Sequence[Piece], shards: int) -> list[int]:
     """Sum up what each shard holds, in bytes."""
-    held = [0] * shards
+    shard_bytes = [0] * shards
     for piece in pieces:
-        held[piece.shard] += piece.nbytes
-    return held
+        shard_bytes[piece.shard] += piece.nbytes
+    return shard_bytes
 
 
 STRATEGIES: Final[dict[str, Callable[[Sequence[int], int], list[Piece]]]] = {
@@ -89,11 +89,11 @@ STRATEGIES: Final[dict[str, Callable[[Sequence[int], int], list[Piece]]]] = {
 
 
 def _to_lightest(sizes: Sequence[int], order: Sequence[int], shards: int) -> list[Piece]:
-    held = [0] * shards
+    shard_bytes = [0] * shards
     pieces = []
     for index in order:
-        shard = held.index(min(held))
-        held[shard] += sizes[index]
+        shard = shard_bytes.index(min(shard_bytes))
+        shard_bytes[shard] += sizes[index]
         pieces.append(Piece(index, 0, sizes[index], shard))
     return pieces
 

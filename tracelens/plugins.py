@@ -54,27 +54,30 @@ class Plugin:
 
 def installed(group: str) -> tuple[Plugin, ...]:
     """Return the entry points of a group, by name."""
-    if not _any_mentioned(tuple(sys.path)):
+    if not _is_any_mentioned(tuple(sys.path)):
         return ()
     from importlib.metadata import entry_points  # noqa: PLC0415 - few have any, and it takes long
 
-    found = [
-        Plugin(entry.name, entry.value, _named(entry), entry) for entry in entry_points(group=group)
+    plugins = [
+        Plugin(entry.name, entry.value, _name_distribution(entry), entry)
+        for entry in entry_points(group=group)
     ]
-    return tuple(sorted(found, key=lambda plugin: (plugin.name, plugin.distribution)))
+    return tuple(sorted(plugins, key=lambda plugin: (plugin.name, plugin.distribution)))
 
 
-def _named(entry: EntryPoint) -> str:
+def _name_distribution(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
 
 
 @lru_cache(8)
-def _any_mentioned(places: tuple[str, ...]) -> bool:
+def _is_any_mentioned(places: tuple[str, ...]) -> bool:
     """Return whether an installed distribution has entry points for TraceLens."""
-    return any(_mentions(folder) for place in dict.fromkeys(places) for folder in _infos(place))
+    return any(
+        _mentions(folder) for place in dict.fromkeys(places) for folder in _list_infos(place)
+    )
 
 
-def _infos(place: str) -> list[str]:
+def _list_infos(place: str) -> list[str]:
     """Return the folders about distributions at a place that modules are imported from."""
     try:
         with os.scandir(place or ".") as entries:

@@ -1,52 +1,52 @@
-"""The command `tracelens`: runs a verb in a child process, and again without the files that ended it.
+"""The command `tracelens`: runs a verb, in a child process if it reads what somebody else may have made.
 
-Libraries in C and Rust read files, and a bug of theirs ends a process at once. So this process forks
-before it has loaded anything, waits, and ends as its child did: some milliseconds. If the child ended
-by what it read (`containment.py`), each file is tried in a process of its own (`cli/trials.py`).
+Libraries in C and Rust read files, and a bug of theirs ends a process at once. Recordings of the user
+are read in this process. For all other input (and with `--contained`) this process forks and waits. If
+the child is ended by what it reads (`containment.py`), each file is tried in a process of its own
+(`cli/trials.py`), and the verb runs again without the files that end theirs.
 
-Signals that a terminal sends reach both processes; those that are sent to this one alone are passed on.
+A terminal sends its signals to both processes. SIGTERM and SIGHUP are passed on to the child.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-TYPE_CHECKING = False  # typing takes as long as the fork
+from tracelens import cli, containment
+from tracelens.schema.vocabulary import parse_stem
+
 if TYPE_CHECKING:
+    from argparse import Namespace
     from mmap import mmap
-    from pathlib import Path
-    from typing import Final, NoReturn
+    from typing import NoReturn
 
 __all__ = ["main"]
 
-# Verbs that read what others may have written.
-_SUPERVISED: Final = frozenset(
-    ("info", "analyze", "whatif", "compare", "scaling", "convert", "validate", "index", "serve")
-)
-_CRASHES: Final = frozenset(
+_CRASH_SIGNALS: Final = frozenset(
     getattr(signal, f"SIG{name}", 0)
     for name in ("SEGV", "BUS", "ILL", "FPE", "ABRT", "KILL", "XCPU", "SYS")
 )
-_PASSED_ON: Final = tuple(
-    getattr(signal, f"SIG{name}", 0)
-    for name in ("HUP", "INT", "QUIT", "TERM", "TSTP", "USR1", "USR2", "ALRM")
-)
-_PATIENCE_S: Final = 0.05  # for a signal that was sent to both to reach the child, too
-_PAGE: Final = 1 << 16  # bytes for the names of what is read
+_PAGE_BYTES: Final = 1 << 16  # for the paths of what is read
 _SET_DEATH_SIGNAL: Final = 1  # of <linux/prctl.h>
 _SHOW_CURSOR: Final = "\x1b[?25h\r\x1b[K"  # and clear the line, where a bar may have been
-_SLACK: Final = 2 << 30  # bytes of addresses that libraries reserve and do not use
+_SLACK_BYTES: Final = 2 << 30  # of addresses that libraries reserve and do not use
 
 
 def main() -> int:
     """Run the verb that the command line names, and return its exit code."""
-    if _is_possible():
-        _supervise()
-    from tracelens.cli import main as run  # noqa: PLC0415 - in the child only
-
-    exit_code = run()
+    arguments = cli.parse(sys.argv[1:])
+    if sys.platform == "linux" and hasattr(arguments, "contained"):
+        _limit_memory()
+        if _is_supervised(arguments):
+            _supervise(arguments)
+        else:
+            faulthandler.enable()
+    exit_code = cli.run(arguments)
     _end_if_threads_go_on(exit_code)
     return exit_code
 
@@ -74,137 +74,113 @@ def _end_if_threads_go_on(exit_code: int) -> None:
     os._exit(exit_code)
 
 
-def _is_possible() -> bool:
-    """Return whether the verb reads, and this process has one thread and no debugger."""
-    if sys.platform != "linux" or not _SUPERVISED.intersection(sys.argv[1:2]):
-        return False
+def _limit_memory() -> None:
+    """Take no more memory than the machine has, swap space included, unless a limit is set already."""
+    import resource  # noqa: PLC0415 - other systems lack it
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft == resource.RLIM_INFINITY:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        sizes_kib = [int(line.split()[1]) for line in lines if line.startswith(("MemT", "SwapT"))]
+        resource.setrlimit(resource.RLIMIT_DATA, ((sum(sizes_kib) << 10) + _SLACK_BYTES, hard))
+
+
+def _is_supervised(arguments: Namespace) -> bool:
+    """Return True if the input may not be the user's recording, and this process can be forked."""
     if sys.gettrace() or sys.getprofile() or "mpi4py" in sys.modules:
         return False
+    if len(os.listdir("/proc/self/task")) > 1:  # noqa: PTH208 - names are enough
+        return False
+    paths = getattr(arguments, "traces", None) or arguments.trace
+    paths = paths if isinstance(paths, list) else [paths]
+    return arguments.contained or not all(map(_is_own_recording, paths))
+
+
+def _is_own_recording(path: Path | str) -> bool:
+    """Return True for a trace folder, or a file of one, whose recordings all belong to this user."""
+    if isinstance(path, str):  # an address
+        return False
     try:
-        return len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208 - names are enough
+        entries = path.iterdir() if path.is_dir() else [path]
+        recordings = [entry for entry in entries if parse_stem(entry.name)]
+        owners = {entry.lstat().st_uid for entry in (path, *recordings)}
     except OSError:
         return False
+    return bool(recordings) and owners == {os.geteuid()}
 
 
-def _supervise() -> None:
+def _supervise(arguments: Namespace) -> None:
     """Return in a child that is to run the verb; the process that calls it waits, and never returns."""
     import mmap  # noqa: PLC0415 - where it is needed
 
-    page = mmap.mmap(-1, _PAGE)  # both processes see it
+    page = mmap.mmap(-1, _PAGE_BYTES)  # both processes see it
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)}
     tried_paths: set[Path] = set()
     while True:
-        parent, (signals_read, signals_write) = os.getpid(), os.pipe()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED_ON, signal.SIGCHLD))
+        parent = os.getpid()
+        for number in handlers:  # of the terminal, which sends them to the child as well
+            signal.signal(number, signal.SIG_IGN)
         child = os.fork()
         if child == 0:
-            os.close(signals_read)
-            _become(parent, signals_write, page, mask)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            _become_child(parent, page)
             return
-        os.close(signals_write)
-        os.set_blocking(signals_read, False)
-        status = _waited(child, signals_read)
-        os.close(signals_read)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            _pass_on(number, child)
+        _, status = os.waitpid(child, 0)
         if not _is_crash(status):
             _end_as(status)
-        paths = [path for path in _announced(page) if path not in tried_paths]
-        if not paths or not _leave_out(status, paths):
+        names = page[:].rstrip(b"\0").split(b"\0")
+        paths = [Path(os.fsdecode(name)) for name in names if name]
+        paths = [path for path in paths if path not in tried_paths]
+        if not paths or not _leave_out(status, paths, arguments):
             _give_up(status)
         tried_paths.update(paths)
 
 
-def _become(parent: int, signals_write: int, page: mmap, mask: set[int | signal.Signals]) -> None:
-    """Be the child: end with the parent, and take no more memory than the machine has."""
-    import ctypes  # noqa: PLC0415 - in the child only
-    import resource  # noqa: PLC0415
+def _pass_on(number: int, child: int) -> None:
+    """Pass a signal on to the child from now on, unless it is ignored (`nohup`)."""
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, lambda _number, _frame: os.kill(child, number))
 
-    from tracelens import containment  # noqa: PLC0415
+
+def _become_child(parent: int, page: mmap) -> None:
+    """End with the parent, and write the paths of what is read to the page."""
+    import ctypes  # noqa: PLC0415 - in the child only
 
     ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
-    os.set_blocking(signals_write, False)
-    signal.set_wakeup_fd(signals_write, warn_on_full_buffer=False)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    soft, most = resource.getrlimit(resource.RLIMIT_DATA)
-    if soft == resource.RLIM_INFINITY:
-        resource.setrlimit(resource.RLIMIT_DATA, (_machine() + _SLACK, most))
-    page[:] = bytes(_PAGE)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a second child has those of the parent
+            signal.signal(number, signal.SIG_DFL)
+    page[:] = bytes(_PAGE_BYTES)
     page.seek(0)
 
     def announce(path: Path) -> None:
         name = os.fsencode(path.absolute()) + b"\0"
-        if name not in page[: page.tell()] and page.tell() + len(name) < _PAGE:
+        if name not in page[: page.tell()] and page.tell() + len(name) < _PAGE_BYTES:
             page.write(name)
 
     containment.contain(announce)
 
 
-def _machine() -> int:
-    """Return how many bytes of memory there are, swap space included."""
-    with open("/proc/meminfo", encoding="ascii") as lines:  # noqa: PTH123 - no pathlib yet
-        pairs = [line.split()[:2] for line in lines if line.startswith(("MemTotal", "SwapTotal"))]
-    return sum(int(size) for _, size in pairs) << 10
-
-
-def _waited(child: int, signals_read: int) -> int:
-    """Wait for a child, stop and go on with it, pass on what it has not got; return its wait status."""
-    ignored = {one for one in _PASSED_ON if signal.getsignal(one) == signal.SIG_IGN}
-    awaited = {*_PASSED_ON, signal.SIGCHLD} - ignored
-    while True:
-        received = signal.sigwaitinfo(awaited)
-        if received.si_signo != signal.SIGCHLD:
-            reached = _reached(child, signals_read, received.si_signo)
-            # More than 0: of the kernel, as a terminal sends them, to all processes before it.
-            if received.si_code <= 0 and not reached:
-                os.kill(child, received.si_signo)
-        ended, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
-        if ended and os.WIFSTOPPED(status):
-            os.kill(os.getpid(), signal.SIGSTOP)
-            os.kill(child, signal.SIGCONT)
-        elif ended:
-            return status
-
-
-def _reached(child: int, signals_read: int, number: int) -> bool:
-    """Return whether a signal that this process got was sent to the child, too.
-
-    The child writes the numbers of signals that it handles; others end it.
-    """
-    signal.sigtimedwait({signal.SIGCHLD}, _PATIENCE_S)
-    try:
-        return number in os.read(signals_read, 512)
-    except BlockingIOError:
-        return os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-
-
 def _is_crash(status: int) -> bool:
-    if status == 0:
-        return False
-    from tracelens.containment import OUT_OF_MEMORY  # noqa: PLC0415 - not before the fork
-
     if os.WIFSIGNALED(status):
-        return os.WTERMSIG(status) in _CRASHES
-    return os.WEXITSTATUS(status) == OUT_OF_MEMORY
+        return os.WTERMSIG(status) in _CRASH_SIGNALS
+    return os.WEXITSTATUS(status) == containment.OUT_OF_MEMORY
 
 
-def _announced(page: mmap) -> list[Path]:
-    from pathlib import Path  # noqa: PLC0415 - not before the fork
-
-    names = page[:].rstrip(b"\0").split(b"\0")
-    return [Path(os.fsdecode(name)) for name in names if name]
-
-
-def _leave_out(status: int, paths: list[Path]) -> bool:
-    """Try all files of some runs, and leave out those that end their process; return whether any did."""
-    from tracelens import containment  # noqa: PLC0415 - after a crash only
-    from tracelens.cli import trials  # noqa: PLC0415
+def _leave_out(status: int, paths: list[Path], arguments: Namespace) -> bool:
+    """Try all files of some runs, and leave out those that end their process; return True if any did."""
+    from tracelens.cli import trials  # noqa: PLC0415 - after a crash only
     from tracelens.model.fmt import shown_name  # noqa: PLC0415
 
     if sys.stderr.isatty():
         sys.stderr.write(_SHOW_CURSOR)
     _report(f"{_describe_end(status)}: each file is tried in a process of its own.")
-    crashing_files = trials.tried(paths, trials.options_of(sys.argv[1:]))
+    crashing_files = trials.tried(paths, trials.options_of(arguments))
     for path, reason in crashing_files.items():
         _report(f"'{shown_name(os.path.basename(path))}' is left out: {reason}.")  # noqa: PTH119
     containment.leave_out(crashing_files)
@@ -215,14 +191,10 @@ def _give_up(status: int) -> NoReturn:
     """End where no file alone is to blame."""
     from tracelens import __version__  # noqa: PLC0415 - after a crash only
     from tracelens.cli import bug  # noqa: PLC0415
-    from tracelens.errors import UnusableInput  # noqa: PLC0415
 
     if os.WIFEXITED(status):
-        _report(
-            f"{_describe_end(status)}, and no file alone takes it: read a part (--ranks, --steps), "
-            "or on a machine with more memory."
-        )
-        os._exit(UnusableInput.exit_code)
+        _report(f"{_describe_end(status)}, and no file alone takes it: {cli.OUT_OF_MEMORY_ADVICE}")
+        os._exit(3)
     if os.WTERMSIG(status) == signal.SIGKILL:  # whoever sent it knows
         _end_as(status)
     _report(
@@ -257,6 +229,5 @@ def _end_as(status: int) -> NoReturn:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     os.kill(os.getpid(), number)
     os._exit(128 + number)

@@ -115,7 +115,10 @@ LISTED: dict[str, dict[str, str]] = {
         "(_PLACE / f'{name}.toml').read_text": PACKAGE,
         "path.read_text": "a scenario that the user wrote, no trace",
     },
-    "tracelens/supervisor.py": {"mmap.mmap": "memory without a file", "open": SYSTEM},
+    "tracelens/supervisor.py": {
+        "mmap.mmap": "memory without a file",
+        "Path('/proc/meminfo').read_text": SYSTEM,
+    },
 }
 
 

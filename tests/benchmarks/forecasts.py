@@ -87,7 +87,7 @@ def outcomes(
 
     def run(workers: int) -> Point:
         trace = simulate(workers)
-        return Point.of_trace(trace, analyze(trace), f"{workers} workers")
+        return Point.from_trace(trace, analyze(trace), f"{workers} workers")
 
     def replay(point: Point) -> Replay:
         return Replay.of(simulate(point.workers))

@@ -28,7 +28,7 @@ from support.launch.mpi import launch
 from tracelens.accounting import phases
 from tracelens.comparison import Steps, compare
 from tracelens.comparison.gates import judge, parse
-from tracelens.comparison.series import STEP_TIME, measured
+from tracelens.comparison.series import STEP_TIME, measure_metrics
 from tracelens.load import open as open_trace
 from tracelens.load import prepare
 from tracelens.lod import opening, residuals
@@ -76,7 +76,7 @@ def simulated(seed: int, factor: float) -> Steps:
     times = Times.from_partition(parts.spent, parts.pieces.steps, trace.workers["rank"].to_list())
     windows = residuals.boundaries(trace.steps)
     lengths = (windows["end_ns"] - windows["start_ns"]).to_numpy().astype(float)
-    return Steps("simulated", scenario.ranks, 0, len(lengths), measured(lengths, times), ())
+    return Steps("simulated", scenario.ranks, 0, len(lengths), measure_metrics(lengths, times), ())
 
 
 def fails(gate: str, baselines: Sequence[Steps], new: Steps) -> bool:
@@ -125,7 +125,7 @@ def record_some(folder: Path, seconds: float) -> None:
 
 def measure(folder: Path) -> Steps:
     """Measure a recorded run as `tracelens compare` does."""
-    return Steps.of(opening.indexed(folder) or opening.explained(open_trace(folder)))
+    return Steps.from_run(opening.indexed(folder) or opening.explained(open_trace(folder)))
 
 
 def judge_real(folder: Path) -> str:

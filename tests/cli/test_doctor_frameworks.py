@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def test_a_framework_with_a_hook_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With all installed there is one line for each hook, and none that says that there is no hook."""
-    monkeypatch.setattr(checks, "_version", lambda _package: "1.2.3")
+    monkeypatch.setattr(checks, "_find_version", lambda _package: "1.2.3")
     found = list(checks._frameworks())
     assert [check.name for check in found] == [hook.name for hook in HOOKS]
     assert {(check.state, check.found) for check in found} == {
@@ -22,7 +22,7 @@ def test_a_framework_with_a_hook_is_told_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_framework_that_is_missing_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_version", lambda _package: None)
+    monkeypatch.setattr(checks, "_find_version", lambda _package: None)
     assert {(check.state, check.found) for check in checks._frameworks()} == {
         ("ok", "not installed")
     }

@@ -54,7 +54,7 @@ def test_help_imports_no_library_that_computes() -> None:
 
 CYCLE: Final = """
 import gc, weakref
-from tracelens.cli.opening import import_libraries
+from tracelens.cli.runs import import_libraries
 class Node: pass
 import_libraries()
 node = Node()

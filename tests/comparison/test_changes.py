@@ -37,14 +37,14 @@ def healthy(seed: int = 0) -> Store:
 
 @cache
 def steps(seed: int = 0) -> Steps:
-    return Steps.of(healthy(seed).run)
+    return Steps.from_run(healthy(seed).run)
 
 
 @cache
 def slower() -> Steps:
     """Backprop of 1.6 times its length on all ranks."""
     everywhere = Fault("backprop", tuple(range(6)), factor=1.6)
-    return Steps.of(open_run(replace(HEALTHY, seed=9, faults=(everywhere,))).run)
+    return Steps.from_run(open_run(replace(HEALTHY, seed=9, faults=(everywhere,))).run)
 
 
 def found_in(runs: list[tuple[Finding, ...]], new: tuple[Finding, ...]) -> list[FindingChange]:
@@ -87,7 +87,7 @@ def test_ranks_are_matched_by_their_number() -> None:
 
 def test_a_run_does_not_differ_from_itself() -> None:
     """Neither in any metric nor in its findings."""
-    run = Steps.of(slow().run)
+    run = Steps.from_run(slow().run)
     found = compare([run], run)
     assert [metric.change.delta for metric in found.metrics] == [0] * len(found.metrics)
     assert not any(metric.clear for metric in found.metrics)

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from support.web.stores import HOT, LATE
 
-from tracelens.comparison import COMPARISONS, Comparison, Steps, compare, comparison_format
+from tracelens.comparison import Comparison, Steps, compare
+from tracelens.comparison.formats import COMPARISONS
 from tracelens.comparison.gates import judge, parse
 from tracelens.comparison.series import CATEGORY_OF
 
@@ -36,7 +37,7 @@ def compared() -> Comparison:
 def test_text_fits_a_terminal() -> None:
     """At most 30 lines of 80 columns, whatever is compared; what is left out is counted."""
     found = compared()
-    lines = comparison_format("text").render(found, judge(GATES, found)).splitlines()
+    lines = COMPARISONS["text"](found, judge(GATES, found)).splitlines()
     assert len(lines) <= 30
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("Verdict  SLOWER: median step")
@@ -48,18 +49,18 @@ def test_one_baseline_is_not_enough_to_know_noise() -> None:
     """Every format says so."""
     found = compare([run(1, 1)], run(1.1, 0))
     for name in COMPARISONS:
-        assert "how much equal runs differ" in comparison_format(name).render(found, ())
+        assert "how much equal runs differ" in COMPARISONS[name](found, ())
 
 
 def test_other_numbers_of_ranks_are_named() -> None:
     found = compare([run(1, 1)], replace(run(1.1, 0), ranks=8))
-    assert "4 and 8 ranks" in comparison_format("text").render(found, ())
+    assert "4 and 8 ranks" in COMPARISONS["text"](found, ())
 
 
 def test_runs_without_steps_are_not_comparable() -> None:
     """In words; findings are listed."""
     found = compare([run(1, 1)], replace(run(1, 0), count=0, metrics={}, name="empty"))
-    text = comparison_format("text").render(found, ())
+    text = COMPARISONS["text"](found, ())
     assert "NOT COMPARABLE: empty has no steps" in text
     assert "still there: Hot shard, PS 0" in text
 
@@ -67,7 +68,7 @@ def test_runs_without_steps_are_not_comparable() -> None:
 def test_markdown_is_whole() -> None:
     """All metrics, all findings, all gates; recorded names do nothing."""
     found = compare([replace(run(1, 1), name="a|b<script>")], run(1.1, 0, findings=20))
-    text = comparison_format("markdown").render(found, judge(GATES, found))
+    text = COMPARISONS["markdown"](found, judge(GATES, found))
     assert "| `step_time>+3%` | **failed** |" in text
     assert text.count("\n| new |") == 20
     assert "<script>" not in text
@@ -76,13 +77,13 @@ def test_markdown_is_whole() -> None:
 def test_json_says_the_same() -> None:
     """Numbers as they are; what is not known is null."""
     found = compared()
-    read = json.loads(comparison_format("json").render(found, judge(GATES, found)))
+    read = json.loads(COMPARISONS["json"](found, judge(GATES, found)))
     assert read["format"] == "tracelens.comparison/1"
     assert read["verdict"] == "slower"
     assert read["metrics"][0]["change"] == pytest.approx(0.1, abs=0.03)
     assert [gate["state"] for gate in read["gates"]] == ["failed", "passed", "failed", "passed"]
     short = compare([replace(run(1, 1), count=9, metrics=cut())], run(1, 0))
-    read = json.loads(comparison_format("json").render(short, ()))
+    read = json.loads(COMPARISONS["json"](short, ()))
     assert read["metrics"][0]["interval"] is None
     assert read["metrics"][0]["probability"] is None
 
@@ -94,7 +95,7 @@ def cut() -> dict[str, np.ndarray]:
 def test_every_field_and_metric_is_described() -> None:
     """docs/compare.md names each."""
     found = compared()
-    read = json.loads(comparison_format("json").render(found, judge(GATES, found)))
+    read = json.loads(COMPARISONS["json"](found, judge(GATES, found)))
     names = set(read) | {metric["name"] for metric in read["metrics"]}
     for part in ("metrics", "findings", "gates", "baselines"):
         names |= set(read[part][0])

@@ -16,7 +16,7 @@ import tracelens
 from tracelens.accounting import categories, phases
 from tracelens.exports import EXPORTS, native
 from tracelens.exports.content import of_trace
-from tracelens.exports.down_sampling import Flagged, flagged, sum_up
+from tracelens.exports.down_sampling import Flagged, find_flagged, sum_up
 from tracelens.model.findings import Finding
 from tracelens.schema.vocabulary import SUMMED_UP
 from tracelens.verdicts.report import analyze
@@ -34,7 +34,7 @@ QUICK_SAMPLES: Final = ("ddp-slow-backprop", "mpi-killed-rank", "easgd-async", "
 
 def summed(trace: Trace, kept: Flagged) -> Trace:
     content = of_trace(trace, kept=kept)
-    parts = [content.part(process).events for process in trace.processes["process"]]
+    parts = [content.read_process(process).events for process in trace.processes["process"]]
     return trace.with_(events=pl.concat(parts).sort("process", "start_ns", "depth").lazy())
 
 
@@ -49,7 +49,7 @@ def worked(trace: Trace) -> pl.DataFrame:
 def test_own_work_is_as_before(name: str) -> None:
     """To the nanosecond, in every step of every sample, and nothing ends later than before."""
     trace = sample_trace(name)
-    few = summed(trace, flagged(trace, sample_report(name).findings))
+    few = summed(trace, find_flagged(trace, sample_report(name).findings))
     assert_frame_equal(worked(few), worked(trace))
     last = pl.max("end_ns").over("process", "thread", "step")
     ends = [
@@ -88,7 +88,7 @@ def test_one_span_stands_for_each_kind_of_work(name: str) -> None:
 def test_faults_are_found_again(name: str, tmp_path: Path) -> None:
     """What findings name is whole, so the same faults are found in what is left."""
     trace, report = sample_trace(name), sample_report(name)
-    native.save(of_trace(trace, kept=flagged(trace, report.findings)), tmp_path / "out")
+    native.save(of_trace(trace, kept=find_flagged(trace, report.findings)), tmp_path / "out")
     again = analyze(tracelens.open(tmp_path / "out"))
     faults = [
         [(f.kind, f.ranks, f.steps, f.phase) for f in found.findings if f.category == "fault"]
@@ -103,7 +103,7 @@ def test_faults_are_found_again(name: str, tmp_path: Path) -> None:
 def test_flagged_ranks_are_whole_in_their_steps_and_their_neighbours() -> None:
     """Rank 2 in steps 39 to 80 loses no event; its collectives are whole on all ranks."""
     trace = sample_trace("mpi-late-rank")
-    kept = flagged(trace, sample_report("mpi-late-rank").findings)
+    kept = find_flagged(trace, sample_report("mpi-late-rank").findings)
     before, after = (t.events.collect() for t in (trace, summed(trace, kept)))
     mine = pl.col("step").is_between(39, 80)
     columns = [name for name in before.columns if name != "depth"]
@@ -131,7 +131,7 @@ def test_what_findings_name() -> None:
 
     def of(**details: object) -> Flagged:
         one = Finding(kind="straggler", category="fault", sentence="", **details)  # type: ignore[arg-type]
-        return flagged(trace, [one])
+        return find_flagged(trace, [one])
 
     assert of(ranks=(1,), steps=(5, 9)).steps == {some: ((4, 10),)}
     assert set(of(ranks=(1,)).steps) == {some}

@@ -68,7 +68,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def harmed(site: Path, harm: str, name: str = VICTIM) -> dict[str, str]:
     """Return the environment of a process that a file does harm to."""
-    return os.environ | {"PYTHONPATH": str(site), "HARM": harm, "VICTIM": name}
+    return os.environ | {"PYTHONPATH": search_path(site), "HARM": harm, "VICTIM": name}
+
+
+def search_path(folder: Path) -> str:
+    """Return the search path of this process, with a folder before it."""
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def run(
@@ -98,7 +103,7 @@ def test_the_other_ranks_are_explained_as_without_it(
     harm: str, site: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The same report as where that file is damaged, and one sentence says what it did."""
-    asked = ("analyze", str(tmp_path), "--format", "json", "--no-keep")
+    asked = ("analyze", str(tmp_path), "--contained", "--format", "json", "--no-keep")
     victim = written(tmp_path)
     done = run(*asked, *LIMITS, environment=harmed(site, harm))
     assert done.returncode == 0
@@ -132,7 +137,7 @@ def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None
     place = tmp_path / "run"
     written(place)
     out = ["--out", str(tmp_path / "out.csv")] if verb[0] == "convert" else []
-    done = run(*verb[:1], place, *verb[1:], *out, environment=harmed(site, "segv"))
+    done = run(*verb[:1], place, "--contained", *verb[1:], *out, environment=harmed(site, "segv"))
     assert done.returncode == (1 if verb[0] == "validate" else 0), done.stderr
     assert SAID["segv"] in done.stderr
 
@@ -141,7 +146,7 @@ def test_every_verb_goes_on(verb: list[str], site: Path, tmp_path: Path) -> None
 def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_path: Path) -> None:
     """Neither report nor index: of the run without a file they are others."""
     written(tmp_path)
-    asked = ("analyze", tmp_path, "--format", "json")
+    asked = ("analyze", tmp_path, "--contained", "--format", "json")
     whole = run(*asked).stdout
     crashed = run(*asked, "--again", environment=harmed(site, "segv"))
     assert report(crashed.stdout)[1]
@@ -153,7 +158,7 @@ def test_nothing_that_was_kept_of_the_whole_run_is_taken_for_it(site: Path, tmp_
 def test_where_processes_read(site: Path, tmp_path: Path) -> None:
     """A worker ends, the file is read once more, and then it is left out; the report is the same."""
     written(tmp_path)
-    asked = ("analyze", tmp_path, "--format", "json", "--no-keep")
+    asked = ("analyze", tmp_path, "--contained", "--format", "json", "--no-keep")
     alone = run(*asked, environment=harmed(site, "segv"))
     done = run(*asked, "--executor", "processes:2", environment=harmed(site, "segv"))
     assert (done.returncode, done.stdout) == (0, alone.stdout)
@@ -166,7 +171,8 @@ def test_samples_that_end_a_reader(site: Path, tmp_path: Path) -> None:
     (tmp_path / SAMPLES_FOLDER).mkdir()
     (tmp_path / SAMPLES_FOLDER / VICTIM).write_bytes(b"x" * 1000)
     victim = f"{SAMPLES_FOLDER}/{VICTIM}"
-    done = run("analyze", tmp_path, "--format", "json", environment=harmed(site, "segv", victim))
+    asked = ("analyze", tmp_path, "--contained", "--format", "json")
+    done = run(*asked, environment=harmed(site, "segv", victim))
     assert done.returncode == 0, done.stderr
     assert SAID["segv"] in done.stderr
     assert json.loads(done.stdout)["trace"]["ranks_seen"] == 3
@@ -177,7 +183,7 @@ def test_a_file_alone(name: str, site: Path, tmp_path: Path) -> None:
     """Nothing else can be read, so the input is unusable."""
     written(tmp_path)
     (tmp_path / "events.csv").write_text("rank,start_ns,end_ns\n0,1,2\n")
-    done = run("analyze", tmp_path / name, environment=harmed(site, "segv", name))
+    done = run("analyze", tmp_path / name, "--contained", environment=harmed(site, "segv", name))
     assert (done.returncode, done.stdout) == (3, "")
     assert SAID["segv"] in done.stderr.splitlines()[-1]
 
@@ -210,7 +216,7 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     entries = "[tracelens.readers]\nx = broken:Broken\n[tracelens.analyses]\nx = broken:analysis\n"
     (info / "entry_points.txt").write_text(entries)
     (folder / "broken.py").write_text(READER)
-    return os.environ | {"PYTHONPATH": str(folder)}
+    return os.environ | {"PYTHONPATH": search_path(folder)}
 
 
 @pytest.mark.slow
@@ -226,7 +232,7 @@ def test_a_reader_of_another_distribution(plugins: dict[str, str], tmp_path: Pat
 def test_a_crash_of_no_file(plugins: dict[str, str], tmp_path: Path) -> None:
     """Each file alone does no harm, so it is a bug, and is reported as one."""
     written(tmp_path)
-    done = run("analyze", tmp_path, "--no-keep", environment=plugins)
+    done = run("analyze", tmp_path, "--contained", "--no-keep", environment=plugins)
     assert (done.returncode, done.stdout) == (70, "")
     assert "this is a bug in TraceLens" in done.stderr.splitlines()[-1]
     assert "SIGABRT" in done.stderr

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InvalidArgument
-from tracelens.scaling import Curve, Point, curves, scaling_format
+from tracelens.scaling import Curve, Point, curves
+from tracelens.scaling.formats import SCALINGS
 from tracelens.scaling.points import FACTORS
 
 MS = 1e6
@@ -67,7 +68,7 @@ def test_what_is_between_is_not_clear() -> None:
     points = [point(2, 10, 8), point(8, 10, 4)]
     assert not only(points).clear
     assert only(points, kind="strong").clear
-    text = scaling_format("text").render(curves(points))
+    text = SCALINGS["text"](curves(points))
     assert "say --weak or --strong" in " ".join(text.split())
 
 
@@ -111,7 +112,7 @@ def test_systems_side_by_side() -> None:
     found = curves([*servers, point(2, 20, 5), point(4, 20, 5)])
     assert [curve.system for curve in found.curves] == ["parameter servers", "collectives"]
     assert [size for size, _ in found.both] == [2, 4]
-    text = scaling_format("text").render(found)
+    text = SCALINGS["text"](found)
     assert "parameter servers, 2 x" in text
     assert "collectives, 1.5 x" in text
 
@@ -145,5 +146,5 @@ def test_what_cannot_be_said(
 def test_factors_have_titles() -> None:
     """Every format names each factor."""
     found = curves([point(2, 10, 9), point(4, 11, 9)])
-    written = scaling_format("markdown").render(found)
+    written = SCALINGS["markdown"](found)
     assert all(name.replace("_", " ") in written for name in (*FACTORS, "computation"))

@@ -41,7 +41,7 @@ def of_size(system: str, workers: int) -> dict[str, Any]:
 @cache
 def measured(system: str, workers: int) -> Point:
     trace = prepare(synthetic.generate(scenario(of_size(system, workers))))
-    return Point.of(Run.from_trace(trace, analyze(trace)), f"{workers} workers")
+    return Point.from_run(Run.from_trace(trace, analyze(trace)), f"{workers} workers")
 
 
 @pytest.mark.parametrize("largest", few_or_many(16, 32))

@@ -14,8 +14,8 @@ from tracelens.cli import main
 from tracelens.studies import STUDIES, Study, study
 from tracelens.studies.cori import MODELS
 from tracelens.studies.figures import TAGS
+from tracelens.studies.formats import FORMATS
 from tracelens.studies.interleaving import CASES
-from tracelens.studies.written import FORMATS
 
 CORI = {
     "most / mean bytes, 32 servers": 3.14,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tracelens import __version__, containment
 from tracelens.cli import bug
-from tracelens.errors import MissingExtra, TraceLensError
+from tracelens.errors import MissingExtra, TraceLensError, UnusableInput
 from tracelens.model.fmt import shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["COMMANDS", "EXIT_CODES", "Command", "command", "main"]
+__all__ = ["COMMANDS", "EXIT_CODES", "Command", "command", "main", "parse", "run"]
 EXIT_CODES: Final = """\
 Exit codes: 0 done (findings included), 1 a gate failed, 2 usage, 3 unusable input, 4 a missing extra,
 70 a bug in TraceLens.
@@ -39,6 +39,7 @@ COMMANDS: Final = (
     "doctor",
     "demo",
 )
+OUT_OF_MEMORY_ADVICE: Final = "read a part (--ranks, --steps), or on a machine with more memory."
 _EXTRA_OF: Final = {
     "polars": "analyze",
     "rich": "analyze",
@@ -71,29 +72,37 @@ def command(name: str) -> Command:
     return cast("Command", import_module(f"{__name__}.{name}"))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb; `argv` without the program's name."""
-    given = sys.argv[1:] if argv is None else argv
-    verbs = given[:1] if given and given[0] in COMMANDS else COMMANDS
-    arguments = build_parser(verbs).parse_args(given)
+def main(words: Sequence[str]) -> int:
+    """Run the verb of a command line, without the program's name; return its exit code."""
+    return run(parse(words))
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line, without the program's name."""
+    verbs = words[:1] if words and words[0] in COMMANDS else COMMANDS
+    return build_parser(verbs).parse_args(words)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run a verb and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name that this terminal lacks letters for
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return _tried(arguments)
+        return _run_verb(arguments)
     except (KeyboardInterrupt, SystemExit):
         raise
-    except MemoryError as error:
+    except MemoryError:
         containment.out_of_memory()
-        return bug.report(error)
+        return _fail(UnusableInput(f"There was no more memory: {OUT_OF_MEMORY_ADVICE}"))
     except BaseException as error:  # noqa: BLE001 - nothing comes after; polars' panics are no Exception
         return bug.report(error)
 
 
-def _tried(arguments: argparse.Namespace) -> int:
+def _run_verb(arguments: argparse.Namespace) -> int:
     """Run the verb; an expected failure becomes one sentence and an exit code."""
     try:
         if getattr(arguments, "limit", None):
-            import_module("tracelens.cli.opening").raise_limits(arguments.limit)
+            import_module("tracelens.cli.runs").raise_limits(arguments.limit)
         if getattr(arguments, "no_keep", False):
             with import_module("tracelens.distil.places").keeping_nothing():
                 code: int = arguments.run(arguments)
@@ -129,16 +138,16 @@ def build_parser(names: Sequence[str] = COMMANDS) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"tracelens {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
-    for found in map(command, names):
+    for verb_module in map(command, names):
         verb = verbs.add_parser(
-            found.NAME,
-            help=found.HELP,
-            description=found.HELP,
-            epilog=f"examples:\n{found.EXAMPLES}",
+            verb_module.NAME,
+            help=verb_module.HELP,
+            description=verb_module.HELP,
+            epilog=f"examples:\n{verb_module.EXAMPLES}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        found.configure(verb)
-        verb.set_defaults(run=found.run)
+        verb_module.configure(verb)
+        verb.set_defaults(run=verb_module.run)
     return parser
 
 

@@ -7,20 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import (
-    add_executor,
-    add_keeping,
-    add_memory,
-    add_part,
-    add_trace,
-    choice_of,
-    has_options,
-    import_libraries,
-    matched,
-    memory_of,
-    open_joined,
-    progress,
-)
+from tracelens.cli import runs
 
 if TYPE_CHECKING:
     import argparse
@@ -53,14 +40,14 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `analyze`."""
-    add_trace(parser, also="several folders of one run, or a pattern of them", nargs="+")
-    add_part(parser, time="the steps that reach into it")
-    add_executor(parser)
-    add_memory(parser)
+    runs.add_trace(parser, also="several folders of one run, or a pattern of them", nargs="+")
+    runs.add_choice(parser, time="the steps that reach into it")
+    runs.add_executor(parser)
+    runs.add_memory(parser)
     parser.add_argument(
         "--again", action="store_true", help="explain it anew, though its report was kept"
     )
-    add_keeping(parser)
+    runs.add_keeping(parser)
     parser.add_argument(
         "--format",
         choices=("text", "json", "markdown", "html", "prometheus", "otlp"),
@@ -79,29 +66,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze, print; keep what the next time, and other verbs, need of it."""
-    import_libraries()
+    runs.import_libraries()
     from tracelens.distil import kept_report
 
-    places, choice = matched(arguments.trace), choice_of(arguments)
+    paths, choice = runs.match_paths(arguments.trace), runs.parse_choice(arguments)
     # A recording that ends, of which the verdict is asked, still holds what it recorded.
-    keeps = len(places) == 1 and not arguments.verdict
-    report, trace = _kept(arguments, places, choice), None
+    keeps = len(paths) == 1 and not arguments.verdict
+    report, trace = _find_kept_report(arguments, paths, choice), None
     if report is None:
-        trace, report = _explained(arguments, places, choice)
+        trace, report = _explain(arguments, paths, choice)
         if keeps:
-            kept_report.keep(places[0], report, choice)
-    sys.stdout.write(_written(report, arguments).rstrip("\n") + "\n")
+            kept_report.keep(paths[0], report, choice)
+    sys.stdout.write(_write_report(report, arguments).rstrip("\n") + "\n")
     sys.stdout.flush()
     if trace and keeps and choice.is_all:
-        _index(places[0], trace, report, again=arguments.again)
+        _keep_index(paths[0], trace, report, again=arguments.again)
     if arguments.html:
-        _write_page(arguments.html, places[0], trace, report)
+        _write_page(arguments.html, paths[0], trace, report)
     if arguments.tables:
         report.save_tables(arguments.tables)
     return 0
 
 
-def _written(report: Report, arguments: argparse.Namespace) -> str:
+def _write_report(report: Report, arguments: argparse.Namespace) -> str:
     """Return the report as it was asked for."""
     from tracelens.reports import report_format
 
@@ -114,47 +101,49 @@ def _written(report: Report, arguments: argparse.Namespace) -> str:
     return to_text.render(report, length="full" if arguments.full else "brief")
 
 
-def _kept(arguments: argparse.Namespace, places: Sequence[Path], choice: Choice) -> Report | None:
+def _find_kept_report(
+    arguments: argparse.Namespace, paths: Sequence[Path], choice: Choice
+) -> Report | None:
     """Return the report that was kept; for a page only if there is an index, too."""
     from tracelens.distil import kept_report
 
     anew = arguments.again or arguments.tables  # a report that was kept has a part of the tables
-    if anew or len(places) > 1 or has_options(arguments):
+    if anew or len(paths) > 1 or runs.has_options(arguments):
         return None
-    report = kept_report.find(places[0], choice)
+    report = kept_report.find(paths[0], choice)
     if report and arguments.html:
         from tracelens.lod import opening
 
-        return report if choice.is_all and opening.indexed(places[0]) else None
+        return report if choice.is_all and opening.indexed(paths[0]) else None
     return report
 
 
-def _explained(
-    arguments: argparse.Namespace, places: Sequence[Path], choice: Choice
+def _explain(
+    arguments: argparse.Namespace, paths: Sequence[Path], choice: Choice
 ) -> tuple[Trace, Report]:
     from tracelens.executors import opened
 
-    memory = memory_of(arguments)
+    memory = runs.parse_memory(arguments)
     with opened(arguments.executor) as executor:
-        trace = open_joined(arguments, places, executor, choice, memory)
+        trace = runs.open_joined(arguments, paths, executor, choice, memory)
         from tracelens.verdicts.report import analyze
 
-        with progress("analyzing") as on_progress:
+        with runs.show_progress("analyzing") as on_progress:
             return trace, analyze(trace, on_progress, executor, memory)
 
 
-def _index(place: Path, trace: Trace, report: Report, *, again: bool) -> None:
+def _keep_index(path: Path, trace: Trace, report: Report, *, again: bool) -> None:
     """Keep an index as well; of a very large run it would take more than the report did."""
     from tracelens.lod import index, opening
 
     if again:
-        index.remove(place)
+        index.remove(path)
     spans, ranks = _MOST_INDEXED
     if report.summary.spans <= spans and report.summary.ranks_seen <= ranks:
-        opening.keep(place, trace, report, progress)
+        opening.keep(path, trace, report, runs.show_progress)
 
 
-def _write_page(file: Path, place: Path, trace: Trace | None, report: Report) -> None:
+def _write_page(file: Path, path: Path, trace: Trace | None, report: Report) -> None:
     """Write the page of a run; without its trace, from its index."""
     from tracelens.lod import opening
     from tracelens_dashboard.export import report as page
@@ -163,7 +152,7 @@ def _write_page(file: Path, place: Path, trace: Trace | None, report: Report) ->
     if trace:
         store = Store.of(trace, report)
     else:
-        run = opening.indexed(place)
+        run = opening.indexed(path)
         assert run
-        store = Store(replace(run, report=report), place)
+        store = Store(replace(run, report=report), path)
     page.write(store, file)

@@ -25,18 +25,18 @@ def report(error: BaseException) -> int:
     content = "".join(traceback.format_exception(error))
     if os.environ.get(DEBUG) == "1":
         sys.stderr.write(content)
-        kept = "with the traceback above"
+        location = "with the traceback above"
     else:
-        kept = _kept(f"tracelens {__version__}, Python {sys.version}\n{content}")
+        location = _save_traceback(f"tracelens {__version__}, Python {sys.version}\n{content}")
     sys.stderr.write(
         f"tracelens: this is a bug in TraceLens, not in your trace: {type(error).__name__} "
-        f"{_where(error)}, version {__version__}; report it to the maintainers with this line, {kept}, "
-        "and the trace if you may share it.\n"
+        f"{_locate(error)}, version {__version__}; report it to the maintainers with this line, "
+        f"{location}, and the trace if you may share it.\n"
     )
     return EXIT_CODE
 
 
-def _kept(content: str) -> str:
+def _save_traceback(content: str) -> str:
     """Write the traceback to a file of its own, if there is room for one; return where it is."""
     try:
         descriptor, path = tempfile.mkstemp(prefix="tracelens-bug-", suffix=".txt")
@@ -47,11 +47,11 @@ def _kept(content: str) -> str:
     return f"with the traceback in {path}"
 
 
-def _where(error: BaseException) -> str:
+def _locate(error: BaseException) -> str:
     """Name the innermost line of ours that the error came through."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "tracelens" in frame.filename] or frames
-    if not ours:
+    own_frames = [frame for frame in frames if "tracelens" in frame.filename] or frames
+    if not own_frames:
         return "at an unknown place"
-    *_, room, file = Path("-", ours[-1].filename).parts
-    return f"at {room}/{file}:{ours[-1].lineno}"
+    *_, room, file = Path("-", own_frames[-1].filename).parts
+    return f"at {room}/{file}:{own_frames[-1].lineno}"

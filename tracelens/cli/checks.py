@@ -33,7 +33,7 @@ __all__ = [
     "State",
     "check_all",
     "check_trial",
-    "existing",
+    "find_existing",
 ]
 
 
@@ -80,59 +80,59 @@ def check_all(out: Path | None) -> list[Check]:
 
     directory = (out or wanted_directory() or default_directory()).absolute()
     return [
-        _system(),
-        _recorder(),
-        _clock(),
-        _folder(directory),
-        check_trial(existing(directory)),
-        _identity(),
-        _environment(),
-        *_frameworks(),
-        *_extras(),
-        _sampling(),
+        _check_system(),
+        _check_recorder(),
+        _check_clock(),
+        _check_folder(directory),
+        check_trial(find_existing(directory)),
+        _check_identity(),
+        _check_environment(),
+        *_check_frameworks(),
+        *_check_extras(),
+        _check_sampling(),
     ]
 
 
-def existing(directory: Path) -> Path:
+def find_existing(directory: Path) -> Path:
     """Return the folder itself or the nearest one above that exists."""
     return next(path for path in (directory, *directory.parents) if path.is_dir())
 
 
-def _system() -> Check:
-    found = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
+def _check_system() -> Check:
+    versions = f"Python {platform.python_version()}, {platform.system()} {platform.release()}"
     if sys.platform != "linux":
-        return Check("system", "problem", found, "The recorder works on Linux only.")
-    return Check("system", "ok", f"{found}, {os.cpu_count()} CPUs")
+        return Check("system", "problem", versions, "The recorder works on Linux only.")
+    return Check("system", "ok", f"{versions}, {os.cpu_count()} CPUs")
 
 
-def _recorder() -> Check:
+def _check_recorder() -> Check:
     from tracelens_instrument.core.backend import backend
 
-    which, why = backend()
-    if which == "native":
+    recorder, reason = backend()
+    if recorder == "native":
         return Check("recorder", "ok", "native (C)")
     advice = "A span costs several times as much; install again where there is a C compiler."
-    return Check("recorder", "note", f"Python, because {why}", advice)
+    return Check("recorder", "note", f"Python, because {reason}", advice)
 
 
-def _clock() -> Check:
+def _check_clock() -> Check:
     reads = [time.perf_counter_ns() for _ in range(4001)]
     steps = [after - before for before, after in itertools.pairwise(reads)]
-    cost = statistics.median(steps)
+    cost_ns = statistics.median(steps)
     try:
         source = _CLOCK_SOURCE.read_text().strip()
     except OSError:
         source = "unknown"
-    found = f"source {source}, {cost:.0f} ns a reading, smallest step {min(steps)} ns"
-    if cost <= _SLOW_CLOCK_NS:
-        return Check("clock", "ok", found)
+    reading = f"source {source}, {cost_ns:.0f} ns a reading, smallest step {min(steps)} ns"
+    if cost_ns <= _SLOW_CLOCK_NS:
+        return Check("clock", "ok", reading)
     advice = (
         "Reading the clock is slow here; a kernel that uses 'tsc' reads it without a system call."
     )
-    return Check("clock", "note", found, advice)
+    return Check("clock", "note", reading, advice)
 
 
-def _folder(directory: Path) -> Check:
+def _check_folder(directory: Path) -> Check:
     from tracelens_instrument.storage.placement import (
         is_network,
         local_place,
@@ -140,50 +140,52 @@ def _folder(directory: Path) -> Check:
         read_mounts,
     )
 
-    place = existing(directory)
-    if not os.access(place, os.W_OK | os.X_OK):
+    folder = find_existing(directory)
+    if not os.access(folder, os.W_OK | os.X_OK):
         advice = "Choose another with --out or TRACELENS_DIR."
-        return Check("trace folder", "problem", f"{place} cannot be written", advice)
-    mount = mount_of(place, read_mounts())
+        return Check("trace folder", "problem", f"{folder} cannot be written", advice)
+    mount = mount_of(folder, read_mounts())
     kind = mount.type if mount else "unknown type"
-    free = shutil.disk_usage(place).free
-    found = f"{directory} on {kind}, {free / _GIBIBYTE:.1f} GiB free"
+    free_bytes = shutil.disk_usage(folder).free
+    description = f"{directory} on {kind}, {free_bytes / _GIBIBYTE:.1f} GiB free"
     if mount and is_network(mount.type):
-        return Check("trace folder", "note", found, f"Live segments go to {local_place(place)}.")
-    if free < _GIBIBYTE:
+        return Check(
+            "trace folder", "note", description, f"Live segments go to {local_place(folder)}."
+        )
+    if free_bytes < _GIBIBYTE:
         advice = "Free some room, or bound the recording with --budget or --keep last:N."
-        return Check("trace folder", "note", found, advice)
-    return Check("trace folder", "ok", found)
+        return Check("trace folder", "note", description, advice)
+    return Check("trace folder", "ok", description)
 
 
-def _identity() -> Check:
+def _check_identity() -> Check:
     from tracelens_instrument.core.identity import identify, launcher_of
 
     identity = identify({}, {})
-    found = f"{identity.role} {identity.rank} of {identity.world}"
+    description = f"{identity.role} {identity.rank} of {identity.world}"
     if launcher_of(os.environ) is None:
-        return Check("identity", "ok", f"{found}: no launcher has set a rank here")
-    return Check("identity", "ok", f"{found}, as the launcher says")
+        return Check("identity", "ok", f"{description}: no launcher has set a rank here")
+    return Check("identity", "ok", f"{description}, as the launcher says")
 
 
-def _environment() -> Check:
-    found = sorted(
+def _check_environment() -> Check:
+    variables = sorted(
         f"{name}={text}" for name, text in os.environ.items() if name.startswith("TRACELENS_")
     )
-    return Check("environment", "ok", ", ".join(found) or "no TRACELENS_ variable is set")
+    return Check("environment", "ok", ", ".join(variables) or "no TRACELENS_ variable is set")
 
 
-def _frameworks() -> Iterator[Check]:
+def _check_frameworks() -> Iterator[Check]:
     from tracelens_instrument.hooks import HOOKS
 
     for hook in HOOKS:
         package = hook.trigger.partition(".")[0]
-        version = _version(package)
-        found = f"{version}, recorded without a change" if version else "not installed"
-        yield Check(hook.name, "ok", found)
+        version = _find_version(package)
+        description = f"{version}, recorded without a change" if version else "not installed"
+        yield Check(hook.name, "ok", description)
 
 
-def _extras() -> Iterator[Check]:
+def _check_extras() -> Iterator[Check]:
     for extra, modules in _EXTRAS.items():
         missing = [name for name in modules if util.find_spec(name) is None]
         if missing:
@@ -193,8 +195,8 @@ def _extras() -> Iterator[Check]:
             yield Check(f"extra {extra}", "ok", "installed")
 
 
-def _sampling() -> Check:
-    if _version("py-spy") is None:
+def _check_sampling() -> Check:
+    if _find_version("py-spy") is None:
         advice = str(MissingExtra.naming("Sampling stacks", "sampling"))
         return Check("py-spy", "note", "not installed", advice)
     try:
@@ -202,28 +204,30 @@ def _sampling() -> Check:
     except (OSError, ValueError):
         scope = 0
     if scope == 0 or os.geteuid() == 0:
-        return Check("py-spy", "ok", f"{_version('py-spy')}, may look into processes of this user")
+        return Check(
+            "py-spy", "ok", f"{_find_version('py-spy')}, may look into processes of this user"
+        )
     advice = "It may look only into processes that it starts itself (kernel.yama.ptrace_scope)."
-    return Check("py-spy", "note", f"{_version('py-spy')}, ptrace_scope {scope}", advice)
+    return Check("py-spy", "note", f"{_find_version('py-spy')}, ptrace_scope {scope}", advice)
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
 
 
-def check_trial(place: Path, program: str = TRIAL_PROGRAM) -> Check:
-    """Run a program that records into a folder below `place` and is killed; read it all back."""
+def check_trial(parent: Path, program: str = TRIAL_PROGRAM) -> Check:
+    """Run a program that records into a folder below `parent` and is killed; read it all back."""
     name = "trial"
     try:
-        folder = Path(tempfile.mkdtemp(prefix=".tracelens-doctor-", dir=place))
+        folder = Path(tempfile.mkdtemp(prefix=".tracelens-doctor-", dir=parent))
     except OSError as error:
-        return Check(name, "problem", f"no folder could be made in {place} ({error.strerror})")
+        return Check(name, "problem", f"no folder could be made in {parent} ({error.strerror})")
     try:
-        output = _record(folder, program)
-        closed = _closed(folder)
+        output = _record_trial(folder, program)
+        closed = _count_closed_spans(folder)
     except (OSError, TraceLensError, subprocess.TimeoutExpired) as error:
         return Check(name, "problem", f"a recording could not be read back ({error})")
     finally:
@@ -235,19 +239,19 @@ def check_trial(place: Path, program: str = TRIAL_PROGRAM) -> Check:
     )
 
 
-def _record(folder: Path, program: str) -> str:
+def _record_trial(folder: Path, program: str) -> str:
     """Record in a process that is killed; return its output."""
     environment = {
         name: text for name, text in os.environ.items() if not name.startswith("TRACELENS_")
     }
-    kept = {
+    recorder_settings = {
         name: os.environ[name]
         for name in ("TRACELENS_NATIVE", "TRACELENS_LOCAL_DIR")
         if name in os.environ
     }
     done = subprocess.run(
         [sys.executable, "-c", program, str(folder)],
-        env=environment | kept,
+        env=environment | recorder_settings,
         capture_output=True,
         text=True,
         timeout=TIME_LIMIT_S,
@@ -256,12 +260,12 @@ def _record(folder: Path, program: str) -> str:
     return "" if done.returncode == -signal.SIGKILL else done.stderr
 
 
-def _closed(folder: Path) -> int:
+def _count_closed_spans(folder: Path) -> int:
     """Count the closed spans of what was left."""
     from tracelens.conversion.segments import decode
 
-    places = list(folder.iterdir())
-    if not places:
+    recordings = list(folder.iterdir())
+    if not recordings:
         return 0
-    events, _ = decode(places[0])
+    events, _ = decode(recordings[0])
     return sum(status == "closed" for status in events["status"].to_pylist())

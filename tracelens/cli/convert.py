@@ -6,17 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import (
-    add_memory,
-    add_part,
-    add_trace,
-    choice_of,
-    has_options,
-    matched,
-    memory_of,
-    open_joined,
-    progress,
-)
+from tracelens.cli import runs
 
 if TYPE_CHECKING:
     import argparse
@@ -47,13 +37,13 @@ FORMATS: Final = (
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `convert`."""
-    add_trace(parser, nargs="+", also="several folders of one run, or a pattern of them")
-    add_memory(parser)
+    runs.add_trace(parser, nargs="+", also="several folders of one run, or a pattern of them")
+    runs.add_memory(parser)
     parser.add_argument("--to", choices=FORMATS, required=True, help="format to write")
     parser.add_argument(
         "--out", type=Path, metavar="PATH", help="default: RUN.parquet and the like"
     )
-    add_part(parser, time="what reaches into it")
+    runs.add_choice(parser, time="what reaches into it")
     parser.add_argument(
         "--keep",
         choices=("flagged",),
@@ -69,60 +59,65 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, choose, write, and report what was written."""
-    choice = choice_of(arguments)
+    choice = runs.parse_choice(arguments)
     from tracelens.exports import EXPORTS
     from tracelens.exports.content import of_trace
     from tracelens.model.choice import Choice
 
-    sources, memory = matched(arguments.trace), memory_of(arguments)
-    report = _report(arguments, sources) if arguments.keep else None
+    sources, memory = runs.match_paths(arguments.trace), runs.parse_memory(arguments)
+    report = _find_report(arguments, sources) if arguments.keep else None
     # What findings name is that of the whole run.
-    read = Choice() if arguments.keep else Choice(ranks=choice.ranks)
+    read_choice = Choice() if arguments.keep else Choice(ranks=choice.ranks)
     # Each process is read once more to be written, which what is kept between passes does not help.
-    explaining = arguments.keep and report is None
-    trace = open_joined(arguments, sources, choice=read, memory=memory if explaining else 0)
+    is_explaining = arguments.keep and report is None
+    trace = runs.open_joined(
+        arguments, sources, choice=read_choice, memory=memory if is_explaining else 0
+    )
     content = of_trace(
         trace,
         choice,
-        kept=_flagged(trace, report, memory) if arguments.keep else None,
+        kept=_find_flagged(trace, report, memory) if arguments.keep else None,
         anonymous=arguments.anonymize,
         sources=sources,
     )
     export = EXPORTS[arguments.to]
-    place = arguments.out or Path(content.name + export.SUFFIX)
-    saved = export.save(content, place)
-    sys.stdout.write(_written(content, saved, place, export.OPEN_WITH))
+    target = arguments.out or Path(content.name + export.SUFFIX)
+    written = export.save(content, target)
+    sys.stdout.write(_describe(content, written, target, export.OPEN_WITH))
     return 0
 
 
-def _report(arguments: argparse.Namespace, sources: Sequence[Path]) -> Report | None:
+def _find_report(arguments: argparse.Namespace, sources: Sequence[Path]) -> Report | None:
     """Return the report of the run, if one was kept."""
     from tracelens.distil import kept_report
 
-    as_it_is = len(sources) == 1 and not has_options(arguments)
+    as_it_is = len(sources) == 1 and not runs.has_options(arguments)
     return kept_report.find(sources[0]) if as_it_is else None
 
 
-def _flagged(trace: Trace, report: Report | None, memory: int) -> Flagged:
-    from tracelens.exports.down_sampling import flagged
+def _find_flagged(trace: Trace, report: Report | None, memory: int) -> Flagged:
+    from tracelens.exports.down_sampling import find_flagged
 
     if report is None:
         from tracelens.verdicts.report import analyze
 
-        with progress("analyzing") as on_progress:
+        with runs.show_progress("analyzing") as on_progress:
             report = analyze(trace, on_progress, memory=memory)
-    return flagged(trace, report.findings)
+    return find_flagged(trace, report.findings)
 
 
-def _written(content: Content, saved: Saved, place: Path, open_with: str) -> str:
+def _describe(content: Content, written: Saved, target: Path, open_with: str) -> str:
     """Return what was written, what is not in it, and what opens it."""
     from tracelens.model.fmt import count, shown_name, size
 
     lines = [*content.notes]
-    if saved.summed_up:
+    if written.summed_up:
         lines.append(
-            f"Summed up: {count(saved.summed_up, 'event')}, in {count(saved.sums, 'span')}."
+            f"Summed up: {count(written.summed_up, 'event')}, in {count(written.sums, 'span')}."
         )
-    name = shown_name(place)
-    lines += [*saved.notes, f"wrote {name}: {count(saved.events, 'event')}, {size(saved.nbytes)}"]
+    name = shown_name(target)
+    lines += [
+        *written.notes,
+        f"wrote {name}: {count(written.events, 'event')}, {size(written.nbytes)}",
+    ]
     return "\n".join([*lines, f"open it with {open_with.format(place=name)}"]) + "\n"

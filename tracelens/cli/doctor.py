@@ -36,24 +36,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Check everything and print it; 1 if something would stop recording."""
     from tracelens.cli.checks import check_all
 
-    found = check_all(arguments.out)
+    checks = check_all(arguments.out)
     if arguments.format == "json":
-        sys.stdout.write(json.dumps([asdict(check) for check in found], indent=2) + "\n")
+        sys.stdout.write(json.dumps([asdict(check) for check in checks], indent=2) + "\n")
     else:
-        sys.stdout.write("\n".join(_lines(found)) + "\n")
-    return int(any(check.state == "problem" for check in found))
+        sys.stdout.write("\n".join(_lines(checks)) + "\n")
+    return int(any(check.state == "problem" for check in checks))
 
 
-def _lines(found: list[Check]) -> list[str]:
+def _lines(checks: list[Check]) -> list[str]:
     """Write a paragraph a check; plain, because a training node may lack the libraries to colour it."""
-    width = max(len(check.name) for check in found)
+    width = max(len(check.name) for check in checks)
     lines = []
-    for check in found:
+    for check in checks:
         head = f"{check.state:8} {check.name:{width}}  "
         sentence = f"{check.found}. {check.advice}" if check.advice else check.found
         lines += textwrap.wrap(
             sentence, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head)
         )
-    problems = sum(check.state == "problem" for check in found)
+    problems = sum(check.state == "problem" for check in checks)
     verdict = f"{problems} problem(s) would stop recording" if problems else "ready to record"
     return [*lines, "", verdict]

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import local, open_trace
+from tracelens.cli import runs
 from tracelens.errors import InvalidArgument, TraceLensError
 from tracelens.remote.address import place
 
@@ -31,28 +31,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `index`."""
     parser.add_argument("trace", type=place, help="trace folder, or its address")
     parser.add_argument("--again", action="store_true", help="make it anew, if there is one")
+    runs.add_contained(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the index, unless an up-to-date one exists, and print where it is."""
-    from tracelens.cli.opening import progress
     from tracelens.lod import index, opening
 
-    arguments.trace = local(arguments.trace)
+    arguments.trace = runs.fetch_copy(arguments.trace)
     if arguments.again:
         index.remove(arguments.trace)
-    made = opening.indexed(arguments.trace) or _explained(arguments)
-    folder = made.scene.pyramid.folder if made.scene.pyramid else None
+    indexed_run = opening.indexed(arguments.trace) or _explain(arguments)
+    folder = indexed_run.scene.pyramid.folder if indexed_run.scene.pyramid else None
     if folder is None:
         raise InvalidArgument(
-            f"There is no index of '{made.name}': one is made of a trace folder whose recording has "
-            "ended, beside it or in the user's cache; 'tracelens serve' works without."
+            f"There is no index of '{indexed_run.name}': one is made of a trace folder whose "
+            "recording has ended, beside it or in the user's cache; 'tracelens serve' works "
+            "without."
         )
-    with progress("refining the index") as on_progress:
+    with runs.show_progress("refining the index") as on_progress:
         index.refine(folder, on_progress)
-    with progress("counting names") as on_progress:
-        _count_names(made, arguments.trace, on_progress)
-    sys.stdout.write(_described(folder) + "\n")
+    with runs.show_progress("counting names") as on_progress:
+        _count_names(indexed_run, arguments.trace, on_progress)
+    sys.stdout.write(_describe(folder) + "\n")
     return 0
 
 
@@ -65,25 +66,24 @@ def _count_names(run: Run, trace: Path, on_progress: OnProgress) -> None:
     from tracelens.lod.tracks.recorded_spans import RecordedSpans
 
     recorded, total = RecordedSpans(run, trace), run.workers.height + run.shards.height
-    read: list[int] = []
+    read_processes: list[int] = []
 
-    def counted(process: int) -> pl.DataFrame:
-        read.append(process)
-        on_progress(len(read), total)
+    def read_and_count(process: int) -> pl.DataFrame:
+        read_processes.append(process)
+        on_progress(len(read_processes), total)
         return recorded.read(process)
 
     with suppress(TraceLensError):  # a file cannot be read any more: the index serves without
-        _ = Names.from_run(run, counted).table
+        _ = Names.from_run(run, read_and_count).table
 
 
-def _explained(arguments: argparse.Namespace) -> Run:
-    from tracelens.cli.opening import progress
+def _explain(arguments: argparse.Namespace) -> Run:
     from tracelens.lod import opening
 
-    return opening.explained(open_trace(arguments, opening.MEMORY), progress)
+    return opening.explained(runs.open_trace(arguments, opening.MEMORY), runs.show_progress)
 
 
-def _described(folder: Path) -> str:
+def _describe(folder: Path) -> str:
     from tracelens.lod import index
 
     sizes = index.size(folder)

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.cli.opening import add_trace, has_options, local, named, open_trace, progress
+from tracelens.cli import runs
 from tracelens.schema.vocabulary import DETAILS
 
 if TYPE_CHECKING:
@@ -31,19 +31,21 @@ _COLUMNS: Final = ("process", "host", "pid", "steps", "events", "seconds", "drop
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `info`."""
-    add_trace(parser)
+    runs.add_trace(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Gather the facts and print them."""
-    place = arguments.trace
-    as_table = has_options(arguments)
-    arguments.trace = local(place, None if as_table else _has_summary)
+    given_place = arguments.trace
+    as_table = runs.has_options(arguments)
+    arguments.trace = runs.fetch_copy(given_place, None if as_table else _has_summary)
     facts = (
-        _of_files(arguments.trace) if _is_recorded(arguments) else describe(open_trace(arguments))
+        _summarize_files(arguments.trace)
+        if _is_recorded(arguments)
+        else describe(runs.open_trace(arguments))
     )
-    facts["trace"] = named(place)
+    facts["trace"] = runs.write_name(given_place)
     if arguments.format == "json":
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     else:
@@ -67,7 +69,7 @@ def _is_recorded(arguments: argparse.Namespace) -> bool:
     """Return whether it is a finished recording, whose files tell it all: no table of spans."""
     from tracelens.readers.native.summary import is_finished
 
-    as_table = has_options(arguments)
+    as_table = runs.has_options(arguments)
     if as_table or not is_finished(arguments.trace):
         return False
     if arguments.trace.is_dir():
@@ -77,35 +79,36 @@ def _is_recorded(arguments: argparse.Namespace) -> bool:
     return not is_table(arguments.trace)
 
 
-def _of_files(path: Path) -> dict[str, Any]:
+def _summarize_files(path: Path) -> dict[str, Any]:
     """Gather the facts from what files say of themselves, without reading their events."""
     from tracelens.model.fmt import shown_name
     from tracelens.readers.native.summary import main_flags, notes_of, sampled, summaries
     from tracelens.reports.messages import noted
 
-    with progress("reading") as on_progress:
-        found, unreadable = summaries(path, on_progress)
-    main, restarts = main_flags(found)
+    with runs.show_progress("reading") as on_progress:
+        files, unreadable = summaries(path, on_progress)
+    is_main, restarts = main_flags(files)
     return {
         "trace": shown_name(path),
-        "ranks_expected": max(sum(main), *(facts.side.process.world for facts in found)),
+        "ranks_expected": max(sum(is_main), *(facts.side.process.world for facts in files)),
         "processes": [
-            _process(*pair) for pair in sorted(zip(found, main, strict=True), key=_order)
+            _describe_process(*pair)
+            for pair in sorted(zip(files, is_main, strict=True), key=_order_of_process)
         ],
-        "clock": _clocks(found),
-        "sampled": sampled(path, found),
-        "devices": _device_clocks(found),
-        "notes": [noted(note) for note in (*unreadable, *notes_of(found), *restarts)],
+        "clock": _describe_clocks(files),
+        "sampled": sampled(path, files),
+        "devices": _list_device_clocks(files),
+        "notes": [noted(note) for note in (*unreadable, *notes_of(files), *restarts)],
         "recognised": None,  # it is a recording of our own
     }
 
 
-def _order(pair: tuple[FileFacts, bool]) -> tuple[str, int, int]:
+def _order_of_process(pair: tuple[FileFacts, bool]) -> tuple[str, int, int]:
     process = pair[0].side.process
     return (process.role, process.rank, process.pid)
 
 
-def _process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - one of a pair
+def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - one of a pair
     """Return the facts of a process; only who stands for a worker rank has steps."""
     process, summary = facts.side.process, facts.summary
     return {
@@ -115,7 +118,7 @@ def _process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - 
         "pid": process.pid,
         "steps": summary.steps if main and process.role == "worker" else 0,
         "events": summary.rows,
-        "seconds": _seconds(summary.first_ns, summary.last_ns),
+        "seconds": _measure_seconds(summary.first_ns, summary.last_ns),
         "dropped": sum(facts.lost.values()),
         "complete": facts.side.complete and not facts.cut,
         "file": facts.file,
@@ -123,13 +126,13 @@ def _process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - 
     }
 
 
-def _clocks(found: list[FileFacts]) -> str:
+def _describe_clocks(files: list[FileFacts]) -> str:
     """Return how many clocks there are, and what can tie them to one another."""
-    count = len({facts.side.process.clock_domain or facts.side.process.host for facts in found})
+    count = len({facts.side.process.clock_domain or facts.side.process.host for facts in files})
     if count < 2:
         return "one clock"
-    kinds = {kind for facts in found for kind in facts.summary.kinds}
-    read = {reading.method for facts in found for reading in facts.side.clocks}
+    kinds = {kind for facts in files for kind in facts.summary.kinds}
+    read = {reading.method for facts in files for reading in facts.side.clocks}
     ties = {
         "collectives": "reduction" in kinds,
         "ping-pong": "ping_pong" in read,
@@ -140,11 +143,11 @@ def _clocks(found: list[FileFacts]) -> str:
     return f"{count} clocks, to be tied by {possible}" if possible else f"{count} clocks, not tied"
 
 
-def _device_clocks(found: list[FileFacts]) -> list[dict[str, Any]]:
+def _list_device_clocks(files: list[FileFacts]) -> list[dict[str, Any]]:
     """Return the clocks of devices as their readings tell them."""
     rows = [
         {"process": index, **vars(reading)}
-        for index, facts in enumerate(found)
+        for index, facts in enumerate(files)
         for reading in facts.side.clocks
         if reading.method == "device"
     ]
@@ -172,7 +175,7 @@ def describe(trace: Trace) -> dict[str, Any]:
             "pid": row["pid"],
             "steps": steps.get(row["process"], 0),
             "events": row["events"],
-            "seconds": _seconds(row["first_ns"], row["last_ns"]),
+            "seconds": _measure_seconds(row["first_ns"], row["last_ns"]),
             "dropped": row["dropped"],
             "complete": row["complete"],
             "file": row["file"],
@@ -188,11 +191,11 @@ def describe(trace: Trace) -> dict[str, Any]:
         "sampled": trace.samples["process"].n_unique(),
         "devices": trace.device_clocks.to_dicts(),
         "notes": [noted(note) for note in trace.notes],
-        "recognised": _recognised(trace),
+        "recognised": _describe_recognition(trace),
     }
 
 
-def _recognised(trace: Trace) -> dict[str, Any] | None:
+def _describe_recognition(trace: Trace) -> dict[str, Any] | None:
     """Return what was made of a trace that something else recorded; null for our own."""
     if trace.recognition is None:
         return None
@@ -210,47 +213,50 @@ def _recognised(trace: Trace) -> dict[str, Any] | None:
     }
 
 
-def _seconds(first_ns: int | None, last_ns: int | None) -> float | None:
+def _measure_seconds(first_ns: int | None, last_ns: int | None) -> float | None:
     return None if first_ns is None or last_ns is None else round((last_ns - first_ns) / 1e9, 3)
 
 
 def _print(facts: dict[str, Any], *, markdown: bool) -> None:
     """Write the facts as text, in which nothing that was recorded acts."""
     if markdown:
-        from tracelens.reports.to_markdown import escaped as shown
+        from tracelens.reports.lines import escaped as shown
     else:
         from tracelens.model.inert import clean as shown
 
-    count, detail = len(facts["processes"]), _detail(facts["processes"])
+    count, detail = len(facts["processes"]), _detail_note(facts["processes"])
     lines = [f"{shown(facts['trace'])}: {count} processes, clocks: {facts['clock']}{detail}"]
     if facts["sampled"]:
         lines.append(f"stacks sampled in {facts['sampled']} processes")
     if facts["devices"]:
-        lines.append(_devices(facts["devices"]))
+        lines.append(_device_line(facts["devices"]))
     cells = map(_cells, facts["processes"])
     rows = [_COLUMNS, *(tuple(map(shown, row)) for row in cells)]
-    lines += ["", *(_markdown(rows) if markdown else _columns(rows)), ""]
-    lines += map(shown, _as_recognised(facts.get("recognised")))
+    lines += ["", *(_markdown_table(rows) if markdown else _text_table(rows)), ""]
+    lines += map(shown, _recognition_lines(facts.get("recognised")))
     lines += [f"note: {shown(note)}" for note in facts["notes"]]
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def _as_recognised(found: dict[str, Any] | None) -> list[str]:
+def _recognition_lines(recognition: dict[str, Any] | None) -> list[str]:
     """Return what was recognised, what was not, and what therefore cannot be concluded."""
-    if found is None:
+    if recognition is None:
         return []
-    wide = max(len(fact["what"]) for fact in found["found"])
-    facts = [f"  {fact['what'].ljust(wide)}  {fact['there']}" for fact in found["found"]]
-    aside = [f"  {one['events']:,} {one['what']}" for one in found["left_out"]]
-    unknown = [
-        f"  {gap['unknown']}, as {gap['missing']}. {gap['advice']}" for gap in found["not_known"]
+    width = max(len(fact["what"]) for fact in recognition["found"])
+    fact_lines = [
+        f"  {fact['what'].ljust(width)}  {fact['there']}" for fact in recognition["found"]
     ]
-    parts = (
-        (f"Recognised, as {found['format']}:", facts),
-        ("Read, and in no span:", aside),
-        ("Not known, so nothing is concluded on it:", unknown),
+    left_out_lines = [f"  {one['events']:,} {one['what']}" for one in recognition["left_out"]]
+    unknown_lines = [
+        f"  {gap['unknown']}, as {gap['missing']}. {gap['advice']}"
+        for gap in recognition["not_known"]
+    ]
+    sections = (
+        (f"Recognised, as {recognition['format']}:", fact_lines),
+        ("Read, and in no span:", left_out_lines),
+        ("Not known, so nothing is concluded on it:", unknown_lines),
     )
-    return [line for head, body in parts if body for line in (head, *body, "")]
+    return [line for head, body in sections if body for line in (head, *body, "")]
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
@@ -260,24 +266,24 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (f"{row['role']} {row['rank']}", _cell(row["host"]), pid, *numbers, ended)
 
 
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+def _text_table(rows: list[tuple[str, ...]]) -> list[str]:
     from tracelens.model.fmt import aligned
 
     head, *body = aligned(rows)
     return [head, "-" * max(map(len, (head, *body))), *body]
 
 
-def _markdown(rows: list[tuple[str, ...]]) -> list[str]:
+def _markdown_table(rows: list[tuple[str, ...]]) -> list[str]:
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
     return [head, f"|{'---|' * len(rows[0])}", *body]
 
 
-def _detail(processes: list[dict[str, Any]]) -> str:
+def _detail_note(processes: list[dict[str, Any]]) -> str:
     levels = sorted({row["detail"] for row in processes if row["detail"]}, key=DETAILS.index)
     return f", detail: {', '.join(levels)}" if levels else ""
 
 
-def _devices(clocks: list[dict[str, Any]]) -> str:
+def _device_line(clocks: list[dict[str, Any]]) -> str:
     from tracelens.model.fmt import duration
 
     worst = max(clock["uncertainty_ns"] for clock in clocks)

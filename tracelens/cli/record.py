@@ -75,24 +75,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command, recorded; return its exit code."""
-    kept = _kept(arguments.keep, arguments.budget, arguments.detail) | _sampled(arguments.sample)
-    command = _command(arguments.command)
-    folder = _writable((arguments.out or default_folder()).absolute())
-    before = _recorded(folder)
+    retention = _parse_retention(
+        arguments.keep, arguments.budget, arguments.detail
+    ) | _parse_sampling(arguments.sample)
+    command = _check_command(arguments.command)
+    folder = _check_folder((arguments.out or default_folder()).absolute())
+    files_before = _find_recordings(folder)
     _note_recorder(folder)
-    code, attached = _run(command, environment(folder) | kept)
+    code, attached = _run(command, environment(folder) | retention)
     if arguments.sample:
         _await_samples(folder)
     _convert_leftovers(folder)
     rank = launcher_rank()
     if rank is None:
-        files = _recorded(folder) - before
-        _print(_summary(folder, files, attached) if files else _nothing(attached), code)
+        files = _find_recordings(folder) - files_before
+        _print(_summarize(folder, files, attached) if files else _explain_nothing(attached), code)
         _write_unrecorded(attached if files else ())
         if files and not arguments.no_verdict:
             _explain(folder)
     elif rank == 0:
-        _print(_invitation(folder, attached), code)
+        _print(_invite(folder, attached), code)
     return code
 
 
@@ -107,8 +109,8 @@ def launcher_rank() -> int | None:
     """Return the rank that a launcher has given us; None if the launcher is in the command."""
     from tracelens_instrument.core.identity import launcher_of
 
-    found = launcher_of(os.environ)
-    return None if found is None else found[0]
+    rank_and_world = launcher_of(os.environ)
+    return None if rank_and_world is None else rank_and_world[0]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -117,21 +119,23 @@ def environment(folder: Path) -> dict[str, str]:
     from tracelens_instrument.core.environment import ALL_RANKS_VARIABLE
 
     autoload = str(Path(tracelens_instrument.__file__).parent / "autoload")
-    mine = dict(os.environ)
-    theirs = mine.get("PYTHONPATH")
+    variables = dict(os.environ)
+    search_path = variables.get("PYTHONPATH")
     # An empty path among theirs means the working directory, so it stays.
-    paths = [path for path in theirs.split(os.pathsep) if path != autoload] if theirs else []
-    mine["PYTHONPATH"] = os.pathsep.join([autoload, *paths])
-    mine["TRACELENS_DIR"] = str(folder)
-    mine["TRACELENS_HOOKS"] = "1"
+    paths = (
+        [path for path in search_path.split(os.pathsep) if path != autoload] if search_path else []
+    )
+    variables["PYTHONPATH"] = os.pathsep.join([autoload, *paths])
+    variables["TRACELENS_DIR"] = str(folder)
+    variables["TRACELENS_HOOKS"] = "1"
     # Nothing drawn: each host, or each rank, may have a `record` of its own, and must say the same.
-    mine.setdefault("TRACELENS_JOB", mine.get("SLURM_JOB_ID") or folder.name)
+    variables.setdefault("TRACELENS_JOB", variables.get("SLURM_JOB_ID") or folder.name)
     if launcher_rank() is None:
-        mine[ALL_RANKS_VARIABLE] = "1"
-    return mine
+        variables[ALL_RANKS_VARIABLE] = "1"
+    return variables
 
 
-def _kept(keep: str | None, budget: str | None, detail: str | None) -> dict[str, str]:
+def _parse_retention(keep: str | None, budget: str | None, detail: str | None) -> dict[str, str]:
     """Return the variables for what is to be kept, if that was asked for and is valid."""
     from tracelens_instrument.retention.policy import (
         BUDGET_VARIABLE,
@@ -145,7 +149,7 @@ def _kept(keep: str | None, budget: str | None, detail: str | None) -> dict[str,
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _sampled(rate: int | None) -> dict[str, str]:
+def _parse_sampling(rate: int | None) -> dict[str, str]:
     """Return the variable that asks for samples of stacks, if any are wanted."""
     from tracelens_instrument.core.environment import RATE_VARIABLE
 
@@ -172,7 +176,7 @@ def _note_recorder(folder: Path) -> None:
     note_recorder(str(folder))
 
 
-def _command(words: Sequence[str]) -> list[str]:
+def _check_command(words: Sequence[str]) -> list[str]:
     command = list(words[1:] if words[:1] == ["--"] else words)
     if not command:
         raise InvalidArgument(
@@ -186,21 +190,21 @@ def _command(words: Sequence[str]) -> list[str]:
     return command
 
 
-def _writable(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
     """Return the folder if it can hold a trace; it is made only when there is something to record."""
     try:
         nearest = next(path for path in (folder, *folder.parents) if path.exists())
-        usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+        is_usable = nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
     except OSError:
-        usable = False
-    if not usable:
+        is_usable = False
+    if not is_usable:
         raise InvalidArgument(
             f"--out is {str(folder)!r}, where no trace can be written: name a folder that can be made."
         )
     return folder
 
 
-def _recorded(folder: Path) -> set[Path]:
+def _find_recordings(folder: Path) -> set[Path]:
     return set(folder.glob(f"*{TRACE_SUFFIX}"))
 
 
@@ -208,14 +212,14 @@ def _convert_leftovers(folder: Path) -> None:
     """Turn what killed ranks of this host left behind into Arrow files."""
     from tracelens.conversion.segments import convert
 
-    left = _leftovers(folder)
-    if left:
-        _write(f"reading what {_count(left, 'process', 'processes')} left behind unfinished")
-    for place in left:
+    recordings = _find_leftovers(folder)
+    if recordings:
+        _write(f"reading what {_count(recordings, 'process', 'processes')} left behind unfinished")
+    for recording in recordings:
         try:
-            convert(place)
+            convert(recording)
         except (UnusableInput, OSError) as error:
-            _write(f"{place.name} stays as it is: {error}")
+            _write(f"{recording.name} stays as it is: {error}")
 
 
 def _await_samples(folder: Path) -> None:
@@ -228,57 +232,57 @@ def _await_samples(folder: Path) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _leftovers(folder: Path) -> list[Path]:
+def _find_leftovers(folder: Path) -> list[Path]:
     """Find the segments that no process writes any more; killed processes take a moment to end."""
     looks = _LOOKS if launcher_rank() is None else 1
     for look in range(looks):
-        found = _unfinished(folder)
-        ended = [place for place in found if not _may_grow(place)]
-        if len(ended) == len(found):
+        recordings = _find_unfinished(folder)
+        finished = [place for place in recordings if not _may_grow(place)]
+        if len(finished) == len(recordings):
             break
         if look + 1 < looks:
             time.sleep(_LOOK_EVERY_S)
-    return ended
+    return finished
 
 
-def _unfinished(folder: Path) -> list[Path]:
+def _find_unfinished(folder: Path) -> list[Path]:
     """List segments, and notes that name where on a host they are."""
     return sorted([*folder.glob(f"*{SEGMENTS_SUFFIX}"), *folder.glob(f"*{ELSEWHERE_SUFFIX}")])
 
 
-def _may_grow(place: Path) -> bool:
+def _may_grow(recording: Path) -> bool:
     """Return whether a process may still write here: of other hosts that is not known."""
     from tracelens.conversion.segments import is_live, side_of
     from tracelens.schema.host import clock_domain, host_name
 
     among_ranks = launcher_rank() is not None
     try:
-        process = side_of(place).process
+        process = side_of(recording).process
         if process.host != host_name():
             return True
         if process.clock_domain != clock_domain():  # another container, maybe
             return among_ranks
-        return is_live(place)
+        return is_live(recording)
     except (UnusableInput, OSError):
         # A rank beside us makes it, or converts it, just now; or it is on another host.
-        return among_ranks or place.suffix == ELSEWHERE_SUFFIX
+        return among_ranks or recording.suffix == ELSEWHERE_SUFFIX
 
 
-def _nothing(attached: Sequence[str]) -> str:
+def _explain_nothing(attached: Sequence[str]) -> str:
     """Return the sentence that nothing was recorded, and why, as far as it is known."""
     from tracelens_instrument.core.attachments import RECORDED_TO, USED
 
-    inner = [words for words in attached if words.startswith(RECORDED_TO)]
-    if inner:
-        folder = _shown(Path(inner[0].removeprefix(RECORDED_TO)))
+    inner_recordings = [entry for entry in attached if entry.startswith(RECORDED_TO)]
+    if inner_recordings:
+        folder = _quote(Path(inner_recordings[0].removeprefix(RECORDED_TO)))
         return (
             f"nothing was recorded here: the command's own `tracelens record` records to {folder}"
         )
-    used = [words.removeprefix(USED) for words in attached if words.startswith(USED)]
-    if used:
+    used_libraries = [entry.removeprefix(USED) for entry in attached if entry.startswith(USED)]
+    if used_libraries:
         return (
-            f"nothing was recorded: the command used {', '.join(used)}, but did nothing with it that "
-            "is recorded (at --detail step that is only what tl.step marks)."
+            f"nothing was recorded: the command used {', '.join(used_libraries)}, but did nothing "
+            "with it that is recorded (at --detail step that is only what tl.step marks)."
         )
     return (
         "nothing was recorded: no Python of the command loaded torch, mpi4py or another framework "
@@ -287,15 +291,15 @@ def _nothing(attached: Sequence[str]) -> str:
     )
 
 
-def _summary(folder: Path, files: Collection[Path], attached: Sequence[str]) -> str:
+def _summarize(folder: Path, files: Collection[Path], attached: Sequence[str]) -> str:
     from tracelens_instrument.core.attachments import RECORDED_TO, USED
 
-    events = sum(map(_events, files))
-    what = f"{_count(files, 'process', 'processes')} with {events:,} events"
+    events = sum(map(_count_events, files))
+    amount = f"{_count(files, 'process', 'processes')} with {events:,} events"
     attached = [words for words in attached if not words.startswith((USED, RECORDED_TO))]
     attachments = f" ({', '.join(attached)})" if attached else ""
-    shown = _shown(folder)
-    return f"recorded {what}{attachments} to {shown}; next: tracelens analyze {shown}"
+    folder_text = _quote(folder)
+    return f"recorded {amount}{attachments} to {folder_text}; next: tracelens analyze {folder_text}"
 
 
 def _write_unrecorded(attached: Sequence[str]) -> None:
@@ -307,23 +311,23 @@ def _write_unrecorded(attached: Sequence[str]) -> None:
 
 def _explain(folder: Path) -> None:
     """Print the verdict on the run, by a process of its own; nothing where it cannot be explained."""
-    words = [sys.executable, "-m", "tracelens", "analyze", "--verdict", str(folder)]
+    command = [sys.executable, "-m", "tracelens", "analyze", "--verdict", str(folder)]
     with suppress(OSError, subprocess.SubprocessError):
-        found = subprocess.run(
-            words, capture_output=True, text=True, timeout=_FOR_VERDICT_S, check=True
+        verdict = subprocess.run(
+            command, capture_output=True, text=True, timeout=_FOR_VERDICT_S, check=True
         )
-        sys.stderr.write(found.stdout)
+        sys.stderr.write(verdict.stdout)
 
 
-def _invitation(folder: Path, attached: Sequence[str]) -> str:
+def _invite(folder: Path, attached: Sequence[str]) -> str:
     """Return where the ranks of our launcher record to; they may not all have ended yet."""
-    if not _unfinished(folder) and not _recorded(folder):
-        return _nothing(attached)
-    shown = _shown(folder)
+    if not _find_unfinished(folder) and not _find_recordings(folder):
+        return _explain_nothing(attached)
+    shown = _quote(folder)
     return f"the ranks record to {shown}; when all have ended: tracelens analyze {shown}"
 
 
-def _events(path: Path) -> int:
+def _count_events(path: Path) -> int:
     """Count the events of a file by its first column."""
     import pyarrow as pa
 
@@ -341,7 +345,7 @@ def _count(things: Collection[object], one: str, many: str) -> str:
     return f"{len(things)} {one if len(things) == 1 else many}"
 
 
-def _shown(folder: Path) -> str:
+def _quote(folder: Path) -> str:
     return shlex.quote(min(os.path.relpath(folder), str(folder), key=len))
 
 
@@ -369,7 +373,7 @@ def run_child(command: Sequence[str], environment: Mapping[str, str]) -> int:
                 "give the program that runs it, as in `-- bash script.sh`."
             ) from error
         with child:
-            relay.to(child)
+            relay.attach(child)
             code = child.wait()
     return code if code >= 0 else 128 - code
 
@@ -396,7 +400,7 @@ class _Relay:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def to(self, child: subprocess.Popen[bytes]) -> None:
+    def attach(self, child: subprocess.Popen[bytes]) -> None:
         """Pass signals on to this child from now on."""
         self._child = child
         while self._early:

@@ -6,17 +6,7 @@ import argparse
 import sys
 from typing import Final
 
-from tracelens.cli.opening import (
-    add_keeping,
-    add_limit,
-    import_libraries,
-    matched,
-    measured,
-    named,
-    open_path,
-)
-from tracelens.errors import InvalidArgument
-from tracelens.remote.address import place
+from tracelens.cli import runs
 
 NAME: Final = "scaling"
 HELP: Final = (
@@ -33,12 +23,9 @@ MOST_WORKERS: Final = 1 << 20
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `scaling`."""
-    parser.add_argument(
-        "traces",
-        type=place,
-        nargs="+",
-        metavar="RUN",
-        help="runs of one program on different numbers of workers: trace folders, tables of spans, "
+    runs.add_runs(
+        parser,
+        "runs of one program on different numbers of workers: trace folders, tables of spans, "
         "addresses, patterns; several of a size show how far equal runs differ",
     )
     parser.add_argument(
@@ -58,11 +45,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--forecast", type=_workers, nargs="+", default=[], metavar="N", help="numbers of workers"
     )
-    parser.add_argument(
-        "--map", action="append", metavar="THEIRS=OURS", help="as of analyze, of all"
-    )
-    add_limit(parser)
-    add_keeping(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
@@ -74,21 +56,22 @@ def _workers(text: str) -> int:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure each run, compare and print."""
-    import_libraries()
+    runs.import_libraries()
     from tracelens.replay.whatif import Replay
-    from tracelens.scaling import Point, curves, scaling_format
+    from tracelens.scaling import Point, curves
+    from tracelens.scaling.formats import SCALINGS
 
-    places = matched(arguments.traces)
-    if len(places) < 2:
-        given = ", ".join(map(named, places))
-        raise InvalidArgument(f"Found one run, {given}: expected runs of at least two sizes.")
-    points = [Point.of(measured(path, arguments), named(path)) for path in places]
-    folders = {named(path): path for path in places}
+    points, paths = [], {}
+    for path, run in runs.measure_runs(arguments, "runs of at least two sizes"):
+        name = runs.write_name(path)
+        points.append(Point.from_run(run, name))
+        paths[name] = path
 
     def replay(point: Point) -> Replay:
-        return Replay.of(open_path(arguments, folders[point.name], lambda _done, _total: None))
+        return Replay.of(runs.open_path(arguments, paths[point.name]))
 
-    asked = arguments.forecast
-    found = curves(points, by=arguments.by, kind=arguments.kind, at=asked, replay=replay)
-    sys.stdout.write(scaling_format(arguments.format).render(found))
+    scaling = curves(
+        points, by=arguments.by, kind=arguments.kind, at=arguments.forecast, replay=replay
+    )
+    sys.stdout.write(SCALINGS[arguments.format](scaling))
     return 0

@@ -5,15 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import (
-    add_keeping,
-    add_trace,
-    has_options,
-    import_libraries,
-    matched,
-    open_path,
-    open_trace,
-)
+from tracelens.cli import runs
 from tracelens.memory import keep_room
 
 if TYPE_CHECKING:
@@ -37,13 +29,13 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `serve`."""
-    add_trace(parser, also="a folder that holds runs; several of them", nargs="+")
+    runs.add_trace(parser, also="a folder that holds runs; several of them", nargs="+")
     parser.add_argument(
         "--host",
         default="127.0.0.1",
         help="address to listen on; 0.0.0.0 shows the run to the network",
     )
-    add_keeping(parser)
+    runs.add_keeping(parser)
     parser.add_argument("--port", type=int, default=8050, help="0 picks a free one")
     parser.add_argument(
         "--no-token",
@@ -54,32 +46,33 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, analyze and serve until Ctrl-C or SIGTERM, which are normal ends."""
-    import_libraries()  # before there are threads, which would each take room of their own
+    runs.import_libraries()  # before there are threads, which would each take room of their own
     keep_room()
     from tracelens_dashboard.app.server import serve
 
     token = not arguments.no_token
-    serve(_served(arguments), host=arguments.host, port=arguments.port, token=token)
+    serve(_open_runs(arguments), host=arguments.host, port=arguments.port, token=token)
     return 0
 
 
-def _served(arguments: argparse.Namespace) -> Runs | Store:
+def _open_runs(arguments: argparse.Namespace) -> Runs | Store:
     """Open a single run now; of several, each when it is asked for."""
-    from tracelens.cli.opening import progress
     from tracelens.load import runs_in
     from tracelens.lod.opening import MEMORY
     from tracelens_dashboard.runs.catalog import Runs
     from tracelens_dashboard.runs.store import Store
 
-    renamed = has_options(arguments)  # then no index can be of it
-    places = matched(arguments.trace)
-    found = [run for place in places for run in runs_in(place)] or places
-    if len(found) > 1:
+    is_renamed = runs.has_options(arguments)  # then no index can be of it
+    paths = runs.match_paths(arguments.trace)
+    run_paths = [run for place in paths for run in runs_in(place)] or paths
+    if len(run_paths) > 1:
         # One of them must not end the server, which shows others meanwhile.
-        read = partial(open_path, arguments, memory=MEMORY, contained=True)
-        return Runs(places, read, indexed=not renamed)
+        read = partial(runs.open_path, arguments, memory=MEMORY, contained=True)
+        return Runs(paths, read, indexed=not is_renamed)
 
-    arguments.trace = found[0]
+    arguments.trace = run_paths[0]
     return Store.open(
-        None if renamed else found[0], lambda: open_trace(arguments, MEMORY), progress
+        None if is_renamed else run_paths[0],
+        lambda: runs.open_trace(arguments, MEMORY),
+        runs.show_progress,
     )

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_limit, import_libraries
+from tracelens.cli import runs
 from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -39,23 +39,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="TABLE.NAME=VALUE",
         help="what to set otherwise than the file, such as run.workers=128; again for each",
     )
-    add_limit(parser)
+    runs.add_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate, write, and print how large it is."""
-    import_libraries()
+    runs.import_libraries()
     from tracelens.model import fmt
     from tracelens.simulator import scenario_file, synthetic
 
-    chosen = scenario_file.load(arguments.scenario, arguments.set)
+    scenario = scenario_file.load(arguments.scenario, arguments.set)
     if arguments.out.exists() and (not arguments.out.is_dir() or any(arguments.out.iterdir())):
         raise InvalidArgument(
             f"'{fmt.shown_name(arguments.out)}' exists and is not empty: name a new folder with --out."
         )
-    synthetic.write(chosen, arguments.out)
-    parts = [fmt.count(chosen.ranks, "worker"), fmt.count(chosen.steps, "step")]
-    if chosen.shards:
-        parts.insert(1, fmt.count(chosen.shards, "parameter server"))
-    sys.stdout.write(f"Simulated {', '.join(parts)}: {fmt.shown_name(arguments.out)}\n")
+    synthetic.write(scenario, arguments.out)
+    counts = [fmt.count(scenario.ranks, "worker"), fmt.count(scenario.steps, "step")]
+    if scenario.shards:
+        counts.insert(1, fmt.count(scenario.shards, "parameter server"))
+    sys.stdout.write(f"Simulated {', '.join(counts)}: {fmt.shown_name(arguments.out)}\n")
     return 0

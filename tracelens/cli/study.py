@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_limit, import_libraries, local, named, open_path
+from tracelens.cli import runs
 from tracelens.remote.address import place
 
 if TYPE_CHECKING:
@@ -36,19 +36,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a run of yours to ask the same of: with servers (cori), allreduces, updates, or EASGD; "
         "repeatable",
     )
-    add_limit(parser)
+    runs.add_limit(parser)
     parser.add_argument("--format", choices=("text", "json", "markdown"), default="text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compute, simulate, print."""
-    import_libraries()
+    runs.import_libraries()
     from tracelens.studies import study
-    from tracelens.studies.written import FORMATS
+    from tracelens.studies.formats import FORMATS
 
-    runs = {
-        named(run): open_path(arguments, local(run), lambda _done, _total: None)
+    traces = {
+        runs.write_name(run): runs.open_path(arguments, runs.fetch_copy(run))
         for run in arguments.trace
     }
-    sys.stdout.write(FORMATS[arguments.format](study(arguments.study, runs)))
+    sys.stdout.write(FORMATS[arguments.format](study(arguments.study, traces)))
     return 0

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_executor, import_libraries, progress
+from tracelens.cli import runs
 from tracelens.errors import InvalidArgument, UnusableInput
 from tracelens.model.fmt import shown_name
 
@@ -59,39 +59,41 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--save", type=Path, metavar="FILE.parquet", help="write all numbers as a table, too"
     )
-    add_executor(parser)
+    runs.add_executor(parser)
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Simulate all, measure, and print."""
-    import_libraries()
+    runs.import_libraries()
     from tracelens.executors import opened
     from tracelens.scaling import heat_maps
     from tracelens.scaling.sweep import cells_of, parsed, swept
 
     axes = [parsed(text) for text in arguments.over]
     cells = cells_of(arguments.scenario, axes, arguments.set)
-    _check(arguments)
+    _check_outputs(arguments)
     where = arguments.executor or f"processes:{min(len(cells), os.cpu_count() or 1)}"
-    found: list[Cell] = []
-    with opened(where) as executor, progress("simulating") as on_progress:
+    finished_cells: list[Cell] = []
+    with opened(where) as executor, runs.show_progress("simulating") as on_progress:
         for cell in swept(cells, executor):
-            found.append(cell)
-            on_progress(len(found), len(cells))
+            finished_cells.append(cell)
+            on_progress(len(finished_cells), len(cells))
     if arguments.html:
         name = shown_name(arguments.scenario)
-        _write(arguments.html, heat_maps.to_html(found, axes, arguments.show, name).encode())
+        _write(
+            arguments.html, heat_maps.to_html(finished_cells, axes, arguments.show, name).encode()
+        )
     if arguments.save:
-        _save(arguments.save, found, axes)
+        _save(arguments.save, finished_cells, axes)
     if arguments.format == "json":
-        sys.stdout.write(heat_maps.to_json(found, axes))
+        sys.stdout.write(heat_maps.to_json(finished_cells, axes))
     else:
-        sys.stdout.write(heat_maps.to_text(found, axes, arguments.show))
+        sys.stdout.write(heat_maps.to_text(finished_cells, axes, arguments.show))
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> None:
+def _check_outputs(arguments: argparse.Namespace) -> None:
     """Refuse files that could not be written, before anything is simulated."""
     for path in filter(None, (arguments.html, arguments.save)):
         if path.is_dir() or not path.absolute().parent.is_dir():
@@ -100,13 +102,13 @@ def _check(arguments: argparse.Namespace) -> None:
             )
 
 
-def _save(path: Path, found: Sequence[Cell], axes: Sequence[Axis]) -> None:
+def _save(path: Path, finished_cells: Sequence[Cell], axes: Sequence[Axis]) -> None:
     import io
 
     import polars as pl
 
     table = io.BytesIO()
-    pl.DataFrame([cell.row(axes) for cell in found], strict=False).write_parquet(table)
+    pl.DataFrame([cell.row(axes) for cell in finished_cells], strict=False).write_parquet(table)
     _write(path, table.getvalue())
 
 

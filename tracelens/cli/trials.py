@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelens import containment
-from tracelens.cli.opening import raise_limits
+from tracelens.cli.runs import raise_limits
 from tracelens.schema.gate import limit
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, SEGMENTS_SUFFIX, TRACE_SUFFIX
 
 if TYPE_CHECKING:
+    from argparse import Namespace
     from collections.abc import Sequence
 
 __all__ = ["named_signal", "options_of", "tried"]
@@ -34,16 +35,13 @@ _AT: Final = struct.Struct("=q")  # the number of the file that is being tried
 _PAGE: Final = 4096
 
 
-def options_of(given: Sequence[str]) -> list[str]:
-    """Return how a verb reads files, as options of `analyze`."""
-    from tracelens.cli import build_parser
-
-    arguments = build_parser(given[:1]).parse_args(given)
-    found = ["--one-clock"] if getattr(arguments, "one_clock", False) else []
+def options_of(arguments: Namespace) -> list[str]:
+    """Return the options of a verb that say how it reads files, as `analyze` takes them."""
+    options = ["--one-clock"] if getattr(arguments, "one_clock", False) else []
     for name, option in _OPTIONS.items():
         for value in getattr(arguments, name, None) or ():
-            found += [option, value]
-    return found
+            options += [option, value]
+    return options
 
 
 def tried(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
@@ -51,36 +49,34 @@ def tried(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
 
     Of the sizes and times that one may take, see docs/reliability.md.
     """
-    from tracelens.cli import build_parser
+    from tracelens.cli import parse
 
-    # Some name of a file, which each of them takes the place of.
-    arguments = build_parser(("analyze",)).parse_args(["analyze", "FILE", "--no-keep", *options])
-    raise_limits(arguments.limit or ())
-    files = [file for place in places for file in _files_of(place)]
-    found: dict[str, str] = {}
+    raise_limits(parse(["analyze", "FILE", *options]).limit or ())
+    files = [file for place in places for file in _list_files(place)]
+    reasons: dict[str, str] = {}
     with mmap.mmap(-1, _PAGE) as page:
-        at = 0
-        while at < len(files):
-            _AT.pack_into(page, 0, at)
+        file_index = 0
+        while file_index < len(files):
+            _AT.pack_into(page, 0, file_index)
             child = os.fork()
             if child == 0:
-                _try_all(files, at, options, page, found)
+                _try_all(files, file_index, options, page, reasons)
             _, status = os.waitpid(child, 0)
-            (at,) = _AT.unpack_from(page, 0)
+            (file_index,) = _AT.unpack_from(page, 0)
             if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
                 break
-            found[os.path.abspath(files[at])] = _reason(status)  # noqa: PTH100 - links stay
-            at += 1
-    return found
+            reasons[os.path.abspath(files[file_index])] = _describe_end(status)  # noqa: PTH100 - links stay
+            file_index += 1
+    return reasons
 
 
-def _files_of(place: Path) -> list[Path]:
+def _list_files(path: Path) -> list[Path]:
     """Return samples, and then whatever in a folder may be of a process; of a file that alone."""
-    if not place.is_dir() or place.name.endswith(SEGMENTS_SUFFIX):
-        return [place]
+    if not path.is_dir() or path.name.endswith(SEGMENTS_SUFFIX):
+        return [path]
     return [
-        *sorted((place / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")),
-        *sorted(entry for entry in place.iterdir() if _may_be_read(entry)),
+        *sorted((path / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")),
+        *sorted(entry for entry in path.iterdir() if _may_be_read(entry)),
     ]
 
 
@@ -89,23 +85,27 @@ def _may_be_read(entry: Path) -> bool:
 
 
 def _try_all(
-    files: Sequence[Path], at: int, options: Sequence[str], page: mmap.mmap, found: dict[str, str]
+    files: Sequence[Path],
+    first_index: int,
+    options: Sequence[str],
+    page: mmap.mmap,
+    reasons: dict[str, str],
 ) -> None:
     """Try files from one on, and end this process; what is found of files is nothing to it."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(nothing, descriptor)
     containment.contain()
-    containment.leave_out(found)
+    containment.leave_out(reasons)
     _limit(resource.RLIMIT_CORE, 0)
-    from tracelens.cli.opening import import_libraries
+    from tracelens.cli.runs import import_libraries
 
     import_libraries()
-    for number in range(at, len(files)):
+    for number in range(first_index, len(files)):
         _AT.pack_into(page, 0, number)
-        allowed = limit("cpu") + _size(files[number]) / containment.BYTES_A_SECOND
-        _limit(resource.RLIMIT_CPU, int(time.process_time() + allowed) + 1)
-        _limit(resource.RLIMIT_DATA, _taken() + limit("memory"))
+        allowed_s = limit("cpu") + _measure_size(files[number]) / containment.BYTES_A_SECOND
+        _limit(resource.RLIMIT_CPU, int(time.process_time() + allowed_s) + 1)
+        _limit(resource.RLIMIT_DATA, _measure_data_bytes() + limit("memory"))
         try:
             _try(files[number], options)
         except MemoryError:
@@ -127,25 +127,25 @@ def _try(file: Path, options: Sequence[str]) -> None:
 
 
 def _limit(which: int, value: int) -> None:
-    _, most = resource.getrlimit(which)
-    soft = value if most == resource.RLIM_INFINITY else min(value, most)
-    resource.setrlimit(which, (soft, most))
+    _, hard = resource.getrlimit(which)
+    soft = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(which, (soft, hard))
 
 
-def _size(file: Path) -> int:
+def _measure_size(file: Path) -> int:
     try:
         return file.stat().st_size
     except OSError:
         return 0
 
 
-def _taken() -> int:
+def _measure_data_bytes() -> int:
     """Return how many bytes of addresses this process may write to."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
     return pages * resource.getpagesize()
 
 
-def _reason(status: int) -> str:
+def _describe_end(status: int) -> str:
     """Return how a process that read a file was ended."""
     if os.WIFEXITED(status):
         if os.WEXITSTATUS(status) == containment.OUT_OF_MEMORY:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.cli.opening import add_trace, local, named, open_trace
+from tracelens.cli import runs
 from tracelens.errors import TraceNotFound, UnusableInput
 from tracelens.schema.gate import contents, opened
 from tracelens.schema.json_text import loads
@@ -30,7 +30,7 @@ _MARK: Final = "tracelens.report/"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `validate`."""
-    add_trace(parser, also="a report (.json)")
+    runs.add_trace(parser, also="a report (.json)")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--format", choices=("text", "json", "markdown"), default="text")
     form.add_argument(
@@ -43,18 +43,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Check and print; exit code 1 if there is a problem."""
-    place = arguments.trace
-    arguments.trace = local(place)
+    given_place = arguments.trace
+    arguments.trace = runs.fetch_copy(given_place)
     if arguments.repair:
         return _repair(arguments)
-    report = _report(arguments.trace)
+    report = _read_report(arguments.trace)
     if report is None:
-        what, problems = _of_trace(arguments)
+        noun, problems = _check_trace(arguments)
     else:
         from tracelens.reports.schema import problems as broken
 
-        what, problems = "report", broken(report)
-    sys.stdout.write(_written(arguments.format, named(place), what, problems))
+        noun, problems = "report", broken(report)
+    sys.stdout.write(
+        _write_problems(arguments.format, runs.write_name(given_place), noun, problems)
+    )
     return 1 if problems else 0
 
 
@@ -64,43 +66,44 @@ def _repair(arguments: argparse.Namespace) -> int:
     from tracelens.model.fmt import count
     from tracelens.model.inert import clean
 
-    done = repair(arguments.trace, arguments.repair)
-    for sentence in done.sentences:
+    copied = repair(arguments.trace, arguments.repair)
+    for sentence in copied.sentences:
         sys.stdout.write(f"{clean(sentence)}\n")
-    files = f"{count(done.whole, 'file')} as recorded, {count(done.parts, 'file')} written anew"
-    sys.stdout.write(f"wrote {named(arguments.repair)}: {count(done.events, 'event')}, {files}\n")
+    name, events = runs.write_name(arguments.repair), count(copied.events, "event")
+    whole, rewritten = count(copied.whole, "file"), count(copied.parts, "file")
+    sys.stdout.write(f"wrote {name}: {events}, {whole} as recorded, {rewritten} written anew\n")
     return 0
 
 
-def _of_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
+def _check_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
     from tracelens.readers.native.validation import problems
     from tracelens.readers.table.reader import is_table
 
-    what = "table of spans" if is_table(arguments.trace) else "trace"
+    noun = "table of spans" if is_table(arguments.trace) else "trace"
     try:
-        return what, problems(open_trace(arguments))
+        return noun, problems(runs.open_trace(arguments))
     except TraceNotFound:
         raise
     except UnusableInput as error:
-        return what, [str(error)]
+        return noun, [str(error)]
 
 
-def _report(path: Path) -> Any:
+def _read_report(path: Path) -> Any:
     """Return what a JSON file holds if it looks like a report of ours, else None."""
     try:
         with opened(path) as file:
             if not file.read(1 << 10).lstrip().startswith(b"{"):
                 return None
-        found = loads(contents(path))
+        document = loads(contents(path))
     except (OSError, ValueError, UnusableInput):
         return None
-    return found if str(found.get("format")).startswith(_MARK) else None
+    return document if str(document.get("format")).startswith(_MARK) else None
 
 
-def _written(form: str, name: str, what: str, problems: list[str]) -> str:
+def _write_problems(form: str, name: str, noun: str, problems: list[str]) -> str:
     if form == "json":
-        return json.dumps({"path": name, "what": what, "problems": problems}, indent=2) + "\n"
+        return json.dumps({"path": name, "what": noun, "problems": problems}, indent=2) + "\n"
     from tracelens.model.inert import clean
 
     lines = [f"{'- ' if form == 'markdown' else ''}{clean(problem)}" for problem in problems]
-    return "\n".join(lines or [f"{name}: no problem in this {what}."]) + "\n"
+    return "\n".join(lines or [f"{name}: no problem in this {noun}."]) + "\n"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Final
 
-from tracelens.cli.opening import add_trace, open_trace
+from tracelens.cli import runs
 from tracelens.model.fmt import aligned, duration, percent
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ _COLUMNS: Final = 88
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `whatif`."""
-    add_trace(parser)
+    runs.add_trace(parser)
     parser.add_argument(
         "--what",
         action="append",
@@ -48,62 +47,61 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Open, replay, print."""
-    trace = open_trace(arguments)
+    trace = runs.open_trace(arguments)
+    from tracelens.reports.lines import json_text
     from tracelens.verdicts.whatif import whatif
 
-    found = whatif(trace, *arguments.what)
+    answers = whatif(trace, *arguments.what)
     if arguments.format == "json":
-        sys.stdout.write(json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n")
+        sys.stdout.write(json_text(answers.to_dict()))
     else:
-        write = markdown if arguments.format == "markdown" else text
-        sys.stdout.write(write(found))
+        write = to_markdown if arguments.format == "markdown" else to_text
+        sys.stdout.write(write(answers))
     return 0
 
 
-def text(found: WhatIf) -> str:
+def to_text(whatif: WhatIf) -> str:
     """Write the answers as text: a table, who waits if it is one answer, and how far to trust it."""
-    lines = aligned([_HEADINGS, *map(_cells, found.answers)])
+    lines = aligned([_HEADINGS, *map(_cells, whatif.answers)])
     lines.insert(1, "-" * max(map(len, lines)))
-    below = (textwrap.fill(line, _COLUMNS, subsequent_indent="  ") for line in _below(found))
-    return "\n".join([*lines, "", *below]) + "\n"
+    notes = (textwrap.fill(note, _COLUMNS, subsequent_indent="  ") for note in _notes(whatif))
+    return "\n".join([*lines, "", *notes]) + "\n"
 
 
-def markdown(found: WhatIf) -> str:
+def to_markdown(whatif: WhatIf) -> str:
     """Write the same as Markdown."""
-    from tracelens.reports.to_markdown import escaped
+    from tracelens.reports.lines import escaped, markdown_row
 
-    rows = [
-        _HEADINGS,
-        ("---", *["---:"] * (len(_HEADINGS) - 1)),
-        *(map(escaped, _cells(one)) for one in found.answers),
-    ]
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    return "\n".join([*lines, "", *(f"- {escaped(line)}" for line in _below(found))]) + "\n"
+    ruler = ("---", *["---:"] * (len(_HEADINGS) - 1))
+    lines = [f"| {' | '.join(row)} |" for row in (_HEADINGS, ruler)]
+    lines += [markdown_row(_cells(answer)) for answer in whatif.answers]
+    return "\n".join([*lines, "", *(f"- {escaped(note)}" for note in _notes(whatif))]) + "\n"
 
 
 def _cells(answer: Answer) -> tuple[str, ...]:
     from tracelens.model.inert import clean
 
-    low, high = answer.after_interval_ns
+    low_ns, high_ns = answer.after_interval_ns
     return (
         clean(" + ".join(answer.edits)),
         duration(answer.before_ns),
         duration(answer.after_ns),
-        f"{duration(low)} to {duration(high)}",
+        f"{duration(low_ns)} to {duration(high_ns)}",
         percent(answer.saving, 1),
     )
 
 
-def _below(found: WhatIf) -> Sequence[str]:
+def _notes(whatif: WhatIf) -> Sequence[str]:
     from tracelens.model.inert import clean
 
-    lines = [found.trust]
-    if len(found.answers) == 1:
-        (answer,) = found.answers
+    notes = [whatif.trust]
+    if len(whatif.answers) == 1:
+        (answer,) = whatif.answers
         waits = (
-            f"rank {rank} {duration(was)} -> {duration(then)}"
-            for rank, (was, then) in list(answer.waits.items())[:_MOST_RANKS]
+            f"rank {rank} {duration(before_ns)} -> {duration(after_ns)}"
+            for rank, (before_ns, after_ns) in list(answer.waits.items())[:_MOST_RANKS]
         )
         more = ", ..." if len(answer.waits) > _MOST_RANKS else ""
-        lines += [f"Waiting and communicating, per step: {', '.join(waits)}{more}", *answer.remarks]
-    return [*lines, *(f"No answer to {clean(edit)}: {clean(why)}" for edit, why in found.refused)]
+        notes += [f"Waiting and communicating, per step: {', '.join(waits)}{more}", *answer.remarks]
+    refusals = ((clean(edit), clean(reason)) for edit, reason in whatif.refused)
+    return [*notes, *(f"No answer to {edit}: {reason}" for edit, reason in refusals)]

@@ -80,35 +80,44 @@ def compare(baselines: Sequence[Steps], new: Steps) -> Comparison:
 
     The step's median is judged alone; the other metrics are one family (Holm 1979).
     """
-    metrics = _metrics(baselines, new)
-    return Comparison(tuple(baselines), new, metrics, _findings(baselines, new))
+    metrics = _compare_metrics(baselines, new)
+    return Comparison(tuple(baselines), new, metrics, _compare_findings(baselines, new))
 
 
-def _metrics(baselines: Sequence[Steps], new: Steps) -> tuple[Metric, ...]:
+def _compare_metrics(baselines: Sequence[Steps], new: Steps) -> tuple[Metric, ...]:
     runs = (*baselines, new)
     if not all(run.count for run in runs):
         return ()
     step_ns = float(np.mean([np.median(run.metrics[STEP_TIME]) for run in baselines]))
-    found: list[tuple[str, Any, Change]] = []
+    measured_changes: list[tuple[str, Any, Change]] = []
     for name in METRICS:
         series = [run.metrics.get(name, np.zeros(run.count)) for run in runs]
-        if not any(name in run.metrics for run in runs) or _negligible(name, series, step_ns):
+        if not any(name in run.metrics for run in runs) or _is_negligible(name, series, step_ns):
             continue
-        mean = name == MEAN_STEP_TIME or any(not np.median(one) and one.any() for one in series)
-        levels = [between_runs.level(one, mean=mean, seed=k) for k, one in enumerate(series)]
-        share = float(np.mean([one.value for one in levels])) / max(step_ns, 1.0)
+        use_mean = name == MEAN_STEP_TIME or any(
+            not np.median(values) and values.any() for values in series
+        )
+        levels = [
+            between_runs.level(values, mean=use_mean, seed=k) for k, values in enumerate(series)
+        ]
+        share = float(np.mean([values.value for values in levels])) / max(step_ns, 1.0)
         unit = 1.0 if name == EFFICIENCY else step_ns * float(np.sqrt(min(max(share, 0.0), 1.0)))
         change = between_runs.change(levels[:-1], levels[-1], unit)
-        found.append((name, "mean" if mean else "median", change))
-    others = [change.either for name, _, change in found if name != STEP_TIME]
-    joint = iter(between_runs.adjusted(others))
+        measured_changes.append((name, "mean" if use_mean else "median", change))
+    probabilities = [change.either for name, _, change in measured_changes if name != STEP_TIME]
+    adjusted_probabilities = iter(between_runs.adjusted(probabilities))
     return tuple(
-        Metric(name, how, change, change.either if name == STEP_TIME else next(joint))
-        for name, how, change in found
+        Metric(
+            name,
+            statistic,
+            change,
+            change.either if name == STEP_TIME else next(adjusted_probabilities),
+        )
+        for name, statistic, change in measured_changes
     )
 
 
-def _negligible(name: str, series: Sequence[Any], step_ns: float) -> bool:
+def _is_negligible(name: str, series: Sequence[Any], step_ns: float) -> bool:
     """Return whether a part of a step is next to nothing in all runs."""
     return (
         name in CATEGORY_OF
@@ -122,35 +131,35 @@ def likeness(finding: Finding) -> tuple[Any, ...]:
     return finding.kind, finding.phase, tuple(sorted(where))
 
 
-def _findings(baselines: Sequence[Steps], new: Steps) -> tuple[FindingChange, ...]:
+def _compare_findings(baselines: Sequence[Steps], new: Steps) -> tuple[FindingChange, ...]:
     """List the new run's findings, then those of baselines alone, each by saving."""
-    before: dict[Any, list[Finding]] = {}
+    baseline_findings: dict[Any, list[Finding]] = {}
     for run in baselines:
         for key, finding in {likeness(f): f for f in reversed(run.findings)}.items():
-            before.setdefault(key, []).append(finding)
-    after = {likeness(finding): finding for finding in reversed(new.findings)}
+            baseline_findings.setdefault(key, []).append(finding)
+    new_findings = {likeness(finding): finding for finding in reversed(new.findings)}
     rows = [
         FindingChange(
             finding,
-            "both" if key in before else "new",
-            len(before.get(key, ())),
-            _largest(before.get(key, ())),
+            "both" if key in baseline_findings else "new",
+            len(baseline_findings.get(key, ())),
+            _find_largest_saving(baseline_findings.get(key, ())),
             finding.saving,
         )
-        for key, finding in after.items()
+        for key, finding in new_findings.items()
     ]
     rows += [
-        FindingChange(found[0], "gone", len(found), _largest(found), None)
-        for key, found in before.items()
-        if key not in after
+        FindingChange(findings[0], "gone", len(findings), _find_largest_saving(findings), None)
+        for key, findings in baseline_findings.items()
+        if key not in new_findings
     ]
     order = ("new", "both", "gone")
-    return tuple(sorted(rows, key=lambda row: (order.index(row.state), -_weight(row))))
+    return tuple(sorted(rows, key=lambda row: (order.index(row.state), -_saving_of(row))))
 
 
-def _largest(found: Sequence[Finding]) -> float | None:
-    return max((one.saving for one in found if one.saving is not None), default=None)
+def _find_largest_saving(findings: Sequence[Finding]) -> float | None:
+    return max((one.saving for one in findings if one.saving is not None), default=None)
 
 
-def _weight(row: FindingChange) -> float:
+def _saving_of(row: FindingChange) -> float:
     return row.after or row.before or 0.0

@@ -78,22 +78,22 @@ def parse(text: str) -> Gate:
     Raises:
         InvalidArgument: it is none, or about a metric or kind of finding that does not exist.
     """
-    found = _CONDITION.fullmatch(text)
-    if not found:
+    match = _CONDITION.fullmatch(text)
+    if not match:
         raise InvalidArgument(f"--fail-if '{text}': {EXPECTED}.")
-    name, way, unit = found["name"], found["way"], found["unit"]
+    name, direction, unit = match["name"], match["way"], match["unit"]
     name = {"phase:wait": "wait", "phase:transfer": "exposed"}.get(name, name)
     if name not in METRICS and name not in KINDS and name != FAULTS:
         raise InvalidArgument(
             f"--fail-if '{text}': there is no metric or kind of finding '{name}'; metrics are "
             f"{', '.join(METRICS)}; kinds of findings stand in docs/findings."
         )
-    if way is None:
+    if direction is None:
         if name in METRICS:
             raise InvalidArgument(f"--fail-if '{text}': a metric needs a limit; {EXPECTED}.")
         return Gate(text, name)
-    limit = float(found["limit"]) * _UNITS[unit]
-    gate = Gate(text, name, limit, relative=unit == "%", decrease=way == "<")
+    limit = float(match["limit"]) * _UNITS[unit]
+    gate = Gate(text, name, limit, relative=unit == "%", decrease=direction == "<")
     if gate.of_findings and (gate.decrease or not gate.relative):
         raise InvalidArgument(
             f"--fail-if '{text}': findings are limited by the share of the job that fixing them would "
@@ -109,7 +109,7 @@ def parse(text: str) -> Gate:
     return gate
 
 
-def judge(gates: Sequence[Gate], found: Comparison) -> list[Outcome]:
+def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
     """Return which gates fail, in their order.
 
     Probabilities are those of equal runs to differ so far in either direction, as in the headline,
@@ -118,63 +118,68 @@ def judge(gates: Sequence[Gate], found: Comparison) -> list[Outcome]:
     Raises:
         UnusableInput: a gate cannot be judged: no steps, or too few of them with one baseline.
     """
-    on_metrics = [gate for gate in gates if not gate.of_findings]
-    changes = [_change(gate, found) for gate in on_metrics]
-    joint = between_runs.adjusted([one.either if one else None for one in changes])
+    metric_gates = [gate for gate in gates if not gate.of_findings]
+    changes = [_find_change(gate, comparison) for gate in metric_gates]
+    adjusted_probabilities = between_runs.adjusted([one.either if one else None for one in changes])
     judged = {
-        gate: _of_metric(gate, change, probability)
-        for gate, change, probability in zip(on_metrics, changes, joint, strict=True)
+        gate: _judge_metric(gate, change, probability)
+        for gate, change, probability in zip(
+            metric_gates, changes, adjusted_probabilities, strict=True
+        )
     }
-    return [judged[gate] if gate in judged else _of_findings(gate, found) for gate in gates]
+    return [judged[gate] if gate in judged else _judge_findings(gate, comparison) for gate in gates]
 
 
-def _change(gate: Gate, found: Comparison) -> Change | None:
+def _find_change(gate: Gate, comparison: Comparison) -> Change | None:
     """Return a metric's change; null where no run has any of it."""
-    short = [run for run in (*found.baselines, found.new) if not run.count]
-    if short:
+    runs_without_steps = [run for run in (*comparison.baselines, comparison.new) if not run.count]
+    if runs_without_steps:
         raise UnusableInput(
-            f"'{short[0].name}' has no steps, so '{gate.text}' cannot be judged: "
+            f"'{runs_without_steps[0].name}' has no steps, so '{gate.text}' cannot be judged: "
             "mark steps with tl.step(i)."
         )
-    metric = found.metric(gate.name)
+    metric = comparison.metric(gate.name)
     if metric and metric.change.more is None:
         raise UnusableInput(
             f"'{gate.text}' cannot be judged with one baseline and so few steps "
-            f"({min(found.baselines[0].count, found.new.count)}): give several baselines, or 30 steps."
+            f"({min(comparison.baselines[0].count, comparison.new.count)}): give several "
+            "baselines, or 30 steps."
         )
     return metric.change if metric else None
 
 
-def _of_metric(gate: Gate, change: Change | None, probability: float | None) -> Outcome:
+def _judge_metric(gate: Gate, change: Change | None, probability: float | None) -> Outcome:
     if change is None:
         return Outcome(gate, "passed", "in no run for a thousandth of a step")
     limit = gate.limit or 0.0
-    moved = change.share(change.delta) if gate.relative else change.delta
-    if moved is None:  # nothing before: any share is exceeded
-        moved = float("inf") if change.delta > 0 else 0.0
-    beyond = moved < limit if gate.decrease else moved > limit
-    failed = beyond and between_runs.rare(probability)
-    reason = f"{signed(change, relative=gate.relative)}, {_chance(probability)}"
-    if beyond and not failed:
+    difference = change.share(change.delta) if gate.relative else change.delta
+    if difference is None:  # nothing before: any share is exceeded
+        difference = float("inf") if change.delta > 0 else 0.0
+    is_exceeded = difference < limit if gate.decrease else difference > limit
+    failed = is_exceeded and between_runs.rare(probability)
+    reason = f"{signed(change, relative=gate.relative)}, {_write_chance(probability)}"
+    if is_exceeded and not failed:
         reason += ": equal runs may differ so far"
     return Outcome(gate, "failed" if failed else "passed", reason, probability)
 
 
-def _of_findings(gate: Gate, found: Comparison) -> Outcome:
+def _judge_findings(gate: Gate, comparison: Comparison) -> Outcome:
     rows = [
         row
-        for row in found.findings
+        for row in comparison.findings
         if gate.name == row.finding.kind
         or (gate.name == FAULTS and row.finding.category == "fault")
     ]
-    new = [row for row in rows if row.state == "new"]
+    new_rows = [row for row in rows if row.state == "new"]
     if gate.limit is None:
-        what = fmt.count(len(new), "new finding") if new else "no new finding"
-        return Outcome(gate, "failed" if new else "passed", what)
-    after, before = (sum(getattr(row, side) or 0.0 for row in rows) for side in ("after", "before"))
-    more = after - before
-    words = f"{fmt.percent(after)} of the job, {fmt.percent(before)} in the baselines"
-    return Outcome(gate, "failed" if more > gate.limit else "passed", words)
+        phrase = fmt.count(len(new_rows), "new finding") if new_rows else "no new finding"
+        return Outcome(gate, "failed" if new_rows else "passed", phrase)
+    new_saving, baseline_saving = (
+        sum(getattr(row, side) or 0.0 for row in rows) for side in ("after", "before")
+    )
+    saving_increase = new_saving - baseline_saving
+    words = f"{fmt.percent(new_saving)} of the job, {fmt.percent(baseline_saving)} in the baselines"
+    return Outcome(gate, "failed" if saving_increase > gate.limit else "passed", words)
 
 
 def signed(change: Change, *, relative: bool = True) -> str:
@@ -185,7 +190,7 @@ def signed(change: Change, *, relative: bool = True) -> str:
     return f"{'+' if change.delta >= 0 else '-'}{fmt.duration(abs(change.delta))}"
 
 
-def _chance(probability: float | None) -> str:
+def _write_chance(probability: float | None) -> str:
     shown = chance(probability)
     return f"p {shown}" if shown.startswith("<") else f"p = {shown}"
 

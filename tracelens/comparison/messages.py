@@ -38,68 +38,70 @@ class Row(NamedTuple):
 HEADINGS: Final = Row("per step", "baseline", "new", "change", "95 % CI", "p", "")
 
 
-def verdict(found: Comparison) -> str:
+def verdict(comparison: Comparison) -> str:
     """Return in a word what became of the step, or that the new run has a critical fault."""
-    step = found.metric(STEP_TIME)
+    step = comparison.metric(STEP_TIME)
     if step is not None and step.clear and step.change.delta > 0:
         return "SLOWER"
-    if new_faults(found):
+    if new_faults(comparison):
         return "WORSE"
     if step is None:
         return "NOT COMPARABLE"
     return "FASTER" if step.clear else "NO CLEAR CHANGE"
 
 
-def new_faults(found: Comparison) -> list[FindingChange]:
+def new_faults(comparison: Comparison) -> list[FindingChange]:
     """Return the critical faults of the new run that no baseline has."""
-    new = (one for one in found.findings if one.state == "new" and one.finding.category == "fault")
+    new = (
+        one for one in comparison.findings if one.state == "new" and one.finding.category == "fault"
+    )
     return [one for one in new if rate_severity(one.finding) == "critical"]
 
 
-def headline(found: Comparison) -> str:
+def headline(comparison: Comparison) -> str:
     """Return what became of the median step, and which critical faults are new."""
-    new = [finding(one, len(found.baselines)) for one in new_faults(found)]
-    return " ".join([_step(found), *([f"New: {'; '.join(new)}."] if new else [])])
+    new = [finding(one, len(comparison.baselines)) for one in new_faults(comparison)]
+    return " ".join([_describe_step(comparison), *([f"New: {'; '.join(new)}."] if new else [])])
 
 
-def _step(found: Comparison) -> str:
+def _describe_step(comparison: Comparison) -> str:
     """Return what became of the median step, in a sentence."""
-    step = found.metric(STEP_TIME)
+    step = comparison.metric(STEP_TIME)
     if step is None:
-        without = next(run.name for run in (*found.baselines, found.new) if not run.count)
+        without = next(run.name for run in (*comparison.baselines, comparison.new) if not run.count)
         return f"{clean(without)} has no steps, so only findings are compared."
-    before, after = fmt.duration(step.change.before), fmt.duration(step.change.after)
-    between = _interval(step)
-    ci = f" (95 % CI {between})" if between else ""
-    return f"median step {after}, {before} in the baseline: {signed(step.change)}{ci}."
+    baseline_time, new_time = fmt.duration(step.change.before), fmt.duration(step.change.after)
+    interval = _write_interval(step)
+    ci = f" (95 % CI {interval})" if interval else ""
+    return f"median step {new_time}, {baseline_time} in the baseline: {signed(step.change)}{ci}."
 
 
-def cautions(found: Comparison) -> list[str]:
+def cautions(comparison: Comparison) -> list[str]:
     """Return what limits the comparison, a sentence each."""
-    ranks = sorted({run.ranks for run in (*found.baselines, found.new)})
-    shards = sorted({run.shards for run in (*found.baselines, found.new)})
+    ranks = sorted({run.ranks for run in (*comparison.baselines, comparison.new)})
+    shards = sorted({run.shards for run in (*comparison.baselines, comparison.new)})
     sentences = []
     for noun, counts in (("rank", ranks), ("PS shard", shards)):
         if len(counts) > 1:
             listed = fmt.series([str(count) for count in counts])
             sentences.append(f"The runs are not of one size: {listed} {noun}s.")
-    if len(found.baselines) == 1:
+    if len(comparison.baselines) == 1:
         sentences.append(ONE_BASELINE)
-    step = found.metric(STEP_TIME)
+    step = comparison.metric(STEP_TIME)
     if step and step.change.low is None:
         sentences.append("Too few steps to judge with one baseline: 30 are needed in each run.")
     return sentences
 
 
-def scope(found: Comparison) -> tuple[str, str]:
+def scope(comparison: Comparison) -> tuple[str, str]:
     """Return what the baselines are, and what the new run is."""
-    names = fmt.series([clean(run.name) for run in found.baselines])
-    step = found.metric(STEP_TIME)
+    names = fmt.series([clean(run.name) for run in comparison.baselines])
+    step = comparison.metric(STEP_TIME)
     if step and step.change.between is not None and step.change.before:
         share = fmt.percent(step.change.between / step.change.before, 1)
-        count = len(found.baselines)
+        count = len(comparison.baselines)
         names = f"{count} runs whose steps differ by {share} (standard deviation): {names}"
-    new = found.new
+    new = comparison.new
     steps, ranks = fmt.count(new.count, "step"), fmt.count(new.ranks, "rank")
     return f"{names}.", f"{steps}, {ranks}: {clean(new.name)}."
 
@@ -116,41 +118,47 @@ def row(metric: Metric) -> Row:
         write(change.before),
         write(change.after),
         signed(change),
-        _interval(metric),
+        _write_interval(metric),
         chance(metric.probability),
         "*" if metric.clear else "",
     )
 
 
-def finding(found: FindingChange, baselines: int) -> str:
+def finding(change: FindingChange, baselines: int) -> str:
     """Return a finding, and what became of it, in a line."""
-    about = subject(found.finding)
-    named = f"{KINDS[found.finding.kind].title}{about and ', '}{about}"
-    if found.finding.phase:
-        named += f", {fmt.phase(found.finding.phase)}"
-    price = [fmt.percent(s) if s is not None else "?" for s in (found.before, found.after)]
-    if found.state == "new":
-        return f"{named}: {price[1]} of the job" if found.after is not None else named
-    seen = (
-        "" if found.baselines == baselines else f" (in {found.baselines} of {baselines} baselines)"
+    subject_name = subject(change.finding)
+    title = f"{KINDS[change.finding.kind].title}{subject_name and ', '}{subject_name}"
+    if change.finding.phase:
+        title += f", {fmt.phase(change.finding.phase)}"
+    savings = [fmt.percent(s) if s is not None else "?" for s in (change.before, change.after)]
+    if change.state == "new":
+        return f"{title}: {savings[1]} of the job" if change.after is not None else title
+    baselines_note = (
+        ""
+        if change.baselines == baselines
+        else f" (in {change.baselines} of {baselines} baselines)"
     )
-    if found.state == "gone":
-        return f"{named}: {price[0]} of the job before{seen}" if found.before else named + seen
-    if found.before is None and found.after is None:
-        return named + seen
-    return f"{named}: {price[1]} of the job, {price[0]} before{seen}"
+    if change.state == "gone":
+        return (
+            f"{title}: {savings[0]} of the job before{baselines_note}"
+            if change.before
+            else title + baselines_note
+        )
+    if change.before is None and change.after is None:
+        return title + baselines_note
+    return f"{title}: {savings[1]} of the job, {savings[0]} before{baselines_note}"
 
 
-def _interval(metric: Metric) -> str:
+def _write_interval(metric: Metric) -> str:
     change = metric.change
     if change.low is None or change.high is None:
         return ""
     low, high = change.share(change.low), change.share(change.high)
     if low is None or high is None:
-        return f"{_signed_ns(change.low)} to {_signed_ns(change.high)}"
+        return f"{_write_signed(change.low)} to {_write_signed(change.high)}"
     digits = 0 if max(abs(low), abs(high)) >= 0.995 else 1
     return f"{100 * low:+.{digits}f} to {100 * high:+.{digits}f} %"
 
 
-def _signed_ns(ns: float) -> str:
+def _write_signed(ns: float) -> str:
     return f"{'+' if np.sign(ns) >= 0 else '-'}{fmt.duration(abs(ns))}"

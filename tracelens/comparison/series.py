@@ -45,7 +45,7 @@ class Steps:
     findings: tuple[Finding, ...]
 
     @classmethod
-    def of(cls, run: Run) -> Steps:
+    def from_run(cls, run: Run) -> Steps:
         """Measure a run."""
         lengths = (run.windows["end_ns"] - run.windows["start_ns"]).to_numpy().astype(np.float64)
         return cls(
@@ -53,23 +53,25 @@ class Steps:
             ranks=run.workers.height,
             shards=run.shards.height,
             count=len(lengths),
-            metrics=measured(lengths, run.times),
+            metrics=measure_metrics(lengths, run.times),
             findings=run.report.findings,
         )
 
 
-def measured(lengths: Floats, times: Times) -> dict[str, Floats]:
+def measure_metrics(step_ns: Floats, times: Times) -> dict[str, Floats]:
     """Return the metrics of a run by its steps' lengths, ns, and its ranks' time by category.
 
     A phase is the mean over the ranks of a step. Efficiency is POP parallel efficiency, of the time
     inside steps: the ranks' own time in a step, as a share of all of it.
     """
-    metrics = {STEP_TIME: lengths, MEAN_STEP_TIME: lengths}
-    sums, mean = times.sums.ns, times.mean
-    if sums.size:
-        own = [row for row, name in enumerate(times.categories) if name in OWN_CATEGORIES]
-        metrics[EFFICIENCY] = sums[own].sum(axis=0) / np.maximum(sums.sum(axis=0), 1.0)
-    by_category = dict(zip(times.categories, mean, strict=True))
+    metrics = {STEP_TIME: step_ns, MEAN_STEP_TIME: step_ns}
+    category_sums, mean_ns = times.sums.ns, times.mean
+    if category_sums.size:
+        own_rows = [row for row, name in enumerate(times.categories) if name in OWN_CATEGORIES]
+        metrics[EFFICIENCY] = category_sums[own_rows].sum(axis=0) / np.maximum(
+            category_sums.sum(axis=0), 1.0
+        )
+    by_category = dict(zip(times.categories, mean_ns, strict=True))
     for metric, category in CATEGORY_OF.items():
         if category in by_category:
             metrics[metric] = np.asarray(by_category[category])
@@ -90,10 +92,14 @@ class Difference:
     compute_ns: Floats
 
 
-def difference(one: Residuals, other: Residuals) -> Difference:
+def difference(residuals: Residuals, other_residuals: Residuals) -> Difference:
     """Compare every rank's compute time in the steps that both runs reached."""
-    ranks = tuple(rank for rank in one.ranks if rank in set(other.ranks))
-    count = min(len(one.steps), len(other.steps))
-    mine = one.compute_ns[[one.ranks.index(rank) for rank in ranks], :count]
-    theirs = other.compute_ns[[other.ranks.index(rank) for rank in ranks], :count]
-    return Difference(ranks, one.steps[:count], other.steps[:count], np.asarray(mine - theirs))
+    ranks = tuple(rank for rank in residuals.ranks if rank in set(other_residuals.ranks))
+    count = min(len(residuals.steps), len(other_residuals.steps))
+    own_ns = residuals.compute_ns[[residuals.ranks.index(rank) for rank in ranks], :count]
+    other_ns = other_residuals.compute_ns[
+        [other_residuals.ranks.index(rank) for rank in ranks], :count
+    ]
+    return Difference(
+        ranks, residuals.steps[:count], other_residuals.steps[:count], np.asarray(own_ns - other_ns)
+    )

@@ -52,17 +52,17 @@ class Replacements:
         """Learn the hosts, and from all texts of the run its users and odd paths."""
         self._numbered: dict[str, dict[str, str]] = {}
         self._known: dict[str, str] = {}
-        names: dict[str, str] = {}
+        replacements: dict[str, str] = {}
         for host in hosts:
             replacement = self._number("host", host)
             if not _OURS.fullmatch(host):
-                names |= dict.fromkeys({host, host.partition(".")[0]} - {""}, replacement)
-        found = dict.fromkeys(text for text in texts if text)
-        for user in _users(found):
-            names.setdefault(user, self._number("user", user))
-        self._odd = _either(_odd_files(found), bounded=False)
-        self._names = names
-        self._pattern = _either(names, bounded=True)
+                replacements |= dict.fromkeys({host, host.partition(".")[0]} - {""}, replacement)
+        distinct_texts = dict.fromkeys(text for text in texts if text)
+        for user in _find_users(distinct_texts):
+            replacements.setdefault(user, self._number("user", user))
+        self._odd = _match_any(_find_odd_files(distinct_texts), bounded=False)
+        self._names = replacements
+        self._pattern = _match_any(replacements, bounded=True)
 
     def host(self, name: str) -> str:
         """Return the replacement of a host."""
@@ -79,7 +79,7 @@ class Replacements:
     def text(self, text: str) -> str:
         """Return a text in which paths, hosts and users are replaced."""
         if text not in self._known:
-            self._known[text] = self._replaced(text)
+            self._known[text] = self._replace(text)
         return self._known[text]
 
     def frame(self, text: str) -> str:
@@ -92,42 +92,44 @@ class Replacements:
 
     def events(self, events: pl.DataFrame) -> pl.DataFrame:
         """Return events whose names hold no path, host or user."""
-        return events.with_columns(self._column(events[name]) for name in _WORDS)
+        return events.with_columns(self._replace_column(events[name]) for name in _WORDS)
 
     def samples(self, samples: pl.DataFrame) -> pl.DataFrame:
         """Return samples of stacks in which the names of threads and files are replaced."""
         different = samples["frames"].explode().drop_nulls().unique(maintain_order=True).to_list()
         frames = {frame: self.frame(frame) for frame in different}
         return samples.with_columns(
-            self._column(samples["thread_name"]),
+            self._replace_column(samples["thread_name"]),
             pl.col("frames").list.eval(
                 pl.element().replace_strict(frames, default=None, return_dtype=pl.String)
             ),
         )
 
-    def _column(self, column: pl.Series) -> pl.Series:
-        words = column.cast(pl.String)
-        different = words.drop_nulls().unique(maintain_order=True)
-        meant = {word: self.text(word) for word in different}
-        if all(word == found for word, found in meant.items()):
+    def _replace_column(self, column: pl.Series) -> pl.Series:
+        texts = column.cast(pl.String)
+        distinct_texts = texts.drop_nulls().unique(maintain_order=True)
+        replacements = {word: self.text(word) for word in distinct_texts}
+        if all(word == found for word, found in replacements.items()):
             return column
-        return words.replace_strict(meant, default=None, return_dtype=pl.String).cast(column.dtype)
+        return texts.replace_strict(replacements, default=None, return_dtype=pl.String).cast(
+            column.dtype
+        )
 
-    def _replaced(self, text: str) -> str:
+    def _replace(self, text: str) -> str:
         if self._odd:
             text = self._odd.sub(lambda match: self._number("path", match[0]), text)
-        text = _PATH.sub(self._path, text)
+        text = _PATH.sub(self._replace_path, text)
         if self._pattern:
             text = self._pattern.sub(lambda match: self._names[match[0]], text)
         return _ADDRESS.sub(lambda match: self._number("host", match[0]), text)
 
-    def _path(self, match: re.Match[str]) -> str:
+    def _replace_path(self, match: re.Match[str]) -> str:
         path = match[0].rstrip(".")
         return self._number("path", path) + match[0][len(path) :]
 
-    def _number(self, what: str, name: str) -> str:
-        known = self._numbered.setdefault(what, {})
-        return known.setdefault(name, f"{what}-{len(known)}") if name else ""
+    def _number(self, noun: str, name: str) -> str:
+        numbered_names = self._numbered.setdefault(noun, {})
+        return numbered_names.setdefault(name, f"{noun}-{len(numbered_names)}") if name else ""
 
 
 def texts_of(trace: Trace, names: Iterable[str]) -> Iterator[str]:
@@ -143,15 +145,15 @@ def texts_of(trace: Trace, names: Iterable[str]) -> Iterator[str]:
     yield from trace.samples["frames"].explode().drop_nulls().unique(maintain_order=True)
 
 
-def _users(texts: Iterable[str]) -> list[str]:
+def _find_users(texts: Iterable[str]) -> list[str]:
     """Return the users whose home folders are named, and the one who converts."""
-    found = [user for text in texts for user in _HOME.findall(text)]
+    users = [user for text in texts for user in _HOME.findall(text)]
     with suppress(OSError, KeyError, RuntimeError):  # an account without a name
-        found += [getpass.getuser(), Path.home().name]
-    return [user for user in dict.fromkeys(found) if user not in _EVERYWHERE]
+        users += [getpass.getuser(), Path.home().name]
+    return [user for user in dict.fromkeys(users) if user not in _EVERYWHERE]
 
 
-def _odd_files(texts: Iterable[str]) -> list[str]:
+def _find_odd_files(texts: Iterable[str]) -> list[str]:
     """Return the files of frames that do not look like a path by themselves, such as with blanks."""
     files = (match["file"] for text in texts if (match := _FRAME.fullmatch(text)))
     return [
@@ -161,13 +163,13 @@ def _odd_files(texts: Iterable[str]) -> list[str]:
     ]
 
 
-def _either(names: Iterable[str], *, bounded: bool) -> re.Pattern[str] | None:
+def _match_any(names: Iterable[str], *, bounded: bool) -> re.Pattern[str] | None:
     """Return a pattern of any of some names, the longest first; short ones only as whole words."""
     ordered = sorted(names, key=len, reverse=True)
-    words = [
+    patterns = [
         rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
         if bounded and len(name) < _SHORT
         else re.escape(name)
         for name in ordered
     ]
-    return re.compile("|".join(words)) if words else None
+    return re.compile("|".join(patterns)) if patterns else None

@@ -14,7 +14,7 @@ from tracelens.align.selection import check_ranks, cut
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.exports.anonymous import Replacements, texts_of
-from tracelens.exports.down_sampling import Part, sum_up
+from tracelens.exports.down_sampling import ProcessEvents, sum_up
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 
@@ -63,26 +63,32 @@ class Content:
     def processes(self) -> pl.DataFrame:
         """The chosen processes; those on the common clock have the domain of its host."""
         table = self.trace.processes
-        others = [rank for rank in table["rank"].unique() if not self.choice.has_rank(rank)]
-        table = table.filter((pl.col("role") == "ps") | ~pl.col("rank").is_in(others))
+        left_out_ranks = [rank for rank in table["rank"].unique() if not self.choice.has_rank(rank)]
+        table = table.filter((pl.col("role") == "ps") | ~pl.col("rank").is_in(left_out_ranks))
         hosts = self.trace.alignment.hosts
-        tied = [host.clock_domain for host in hosts if host.uncertainty_ns is not None]
-        common = dict.fromkeys(tied, next(iter(tied), ""))
-        table = table.with_columns(pl.col("clock_domain").replace(common))
+        tied_domains = [host.clock_domain for host in hosts if host.uncertainty_ns is not None]
+        common_domain = dict.fromkeys(tied_domains, next(iter(tied_domains), ""))
+        table = table.with_columns(pl.col("clock_domain").replace(common_domain))
         table = table.sort(pl.col("role") == "ps", *_ORDER)
         if self.names is None:
             return table
         return table.with_columns(
-            _renamed(table["host"], self.names.host),
-            _renamed(table["job"], self.names.job),
-            _renamed(table["clock_domain"], self.names.clock),
+            _rename_column(table["host"], self.names.host),
+            _rename_column(table["job"], self.names.job),
+            _rename_column(table["clock_domain"], self.names.clock),
         )
 
-    def part(self, process: int) -> Part:
+    def read_process(self, process: int) -> ProcessEvents:
         """Return the chosen events of one process."""
-        events = _events_of(self.trace, process)
-        part = self._summed(process, events) if self.kept is not None else Part(events)
-        return part if self.names is None else part._replace(events=self.names.events(part.events))
+        events = _read_events(self.trace, process)
+        process_events = (
+            self._sum_up(process, events) if self.kept is not None else ProcessEvents(events)
+        )
+        return (
+            process_events
+            if self.names is None
+            else process_events._replace(events=self.names.events(process_events.events))
+        )
 
     def samples(self, process: int) -> pl.DataFrame:
         """Return the chosen samples of one process's stacks."""
@@ -96,35 +102,37 @@ class Content:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is left out or changed as asked, a sentence each."""
-        asked = f"As asked, only {self.choice.asked} of the run are here." * bool(self.choice.asked)
-        kept = self.text(self.kept.sentence) if self.kept is not None else ""
-        replaced = (
+        choice_note = f"As asked, only {self.choice.asked} of the run are here." * bool(
+            self.choice.asked
+        )
+        kept_note = self.text(self.kept.sentence) if self.kept is not None else ""
+        names_note = (
             "Hosts, users, jobs and paths have numbers instead of names."
             if self.names is not None
             else ""
         )
-        return tuple(filter(None, (asked, kept, replaced)))
+        return tuple(filter(None, (choice_note, kept_note, names_note)))
 
     def nothing(self) -> InvalidArgument:
         """Return the error for a choice without any event."""
-        asked = self.choice.asked or "this run"
+        subject = self.choice.asked or "this run"
         return InvalidArgument(
-            f"Nothing is selected: {asked} hold no event that this format has; see what there is with "
+            f"Nothing is selected: {subject} hold no event that this format has; see what there is with "
             "'tracelens info'."
         )
 
-    def _summed(self, process: int, events: pl.DataFrame) -> Part:
+    def _sum_up(self, process: int, events: pl.DataFrame) -> ProcessEvents:
         assert self.kept is not None
         role, rank = self.trace.processes.row(process, named=True)["role"], events["rank"].first()
         threads = self.trace.threads.filter(pl.col("in_flight"), pl.col("process") == process)
         steps = self.trace.steps.filter(pl.col("process") == process)
-        spent = steps.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        first_and_last_ns = steps.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
         return sum_up(
             events,
             threads["thread"],
-            self.kept.whole(role, int(rank) if isinstance(rank, int) else -1),
-            self.kept.touched(),
-            None if None in spent else spent,
+            self.kept.is_kept(role, int(rank) if isinstance(rank, int) else -1),
+            self.kept.is_touched(),
+            None if None in first_and_last_ns else first_and_last_ns,
         )
 
 
@@ -154,7 +162,7 @@ def of_trace(
     )
 
 
-def _events_of(trace: Trace, process: int) -> pl.DataFrame:
+def _read_events(trace: Trace, process: int) -> pl.DataFrame:
     """Return all events of one process; nothing else of a conversion reads events."""
     return trace.events_of(process)
 
@@ -162,14 +170,14 @@ def _events_of(trace: Trace, process: int) -> pl.DataFrame:
 def _replacements(trace: Trace) -> Replacements:
     names: dict[str, None] = {}
     for process in trace.processes["process"]:
-        found = _events_of(trace, process).select("name", "communicator", "algorithm")
-        for column in found:
+        words = _read_events(trace, process).select("name", "communicator", "algorithm")
+        for column in words:
             names |= dict.fromkeys(column.drop_nulls().unique(maintain_order=True).cast(pl.String))
     hosts = trace.processes["host"].drop_nulls().unique(maintain_order=True)
     return Replacements(hosts, texts_of(trace, names))
 
 
-def _renamed(column: pl.Series, rename: object) -> pl.Series:
+def _rename_column(column: pl.Series, rename: object) -> pl.Series:
     assert callable(rename)
     return pl.Series(
         column.name, [None if word is None else rename(word) for word in column], pl.String

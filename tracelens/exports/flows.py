@@ -53,71 +53,75 @@ class Survey:
     points: Mapping[int, Mapping[int, list[Point]]] = field(default_factory=dict)
 
 
-def survey(chosen: Selection) -> Survey:
+def survey(selection: Selection) -> Survey:
     """Read a selection once, process by process, for its begin and its arrows."""
-    calls, requests, begins = [], [], [chosen.origin_ns]
-    for place, owner in enumerate(chosen.owners):
-        events = chosen.events(owner).with_row_index("row")
-        first = events.select(pl.min_horizontal("start_ns", "device_start_ns").min()).item()
-        sampled = chosen.samples(owner)["start_ns"].min()
-        begins += [time for time in (first, sampled) if isinstance(time, int)]
-        ends = _with_ends(events.filter(pl.col("type") == "span"), place)
-        calls.append(_calls(ends))
-        requests.append(_requests(ends, served=owner.role == "ps"))
-    if not calls:
-        return Survey(chosen.origin_ns)
-    arrows = _of_calls(pl.concat(calls))
-    numbered = pl.concat([arrows, _of_requests(pl.concat(requests), after=_last(arrows))])
+    call_tables, request_tables, begins_ns = [], [], [selection.origin_ns]
+    for owner_index, owner in enumerate(selection.owners):
+        events = selection.events(owner).with_row_index("row")
+        first_ns = events.select(pl.min_horizontal("start_ns", "device_start_ns").min()).item()
+        first_sample_ns = selection.samples(owner)["start_ns"].min()
+        begins_ns += [time for time in (first_ns, first_sample_ns) if isinstance(time, int)]
+        spans = _add_times(events.filter(pl.col("type") == "span"), owner_index)
+        call_tables.append(_find_calls(spans))
+        request_tables.append(_find_requests(spans, served=owner.role == "ps"))
+    if not call_tables:
+        return Survey(selection.origin_ns)
+    arrows = _link_calls(pl.concat(call_tables))
+    numbered = pl.concat(
+        [arrows, _link_requests(pl.concat(request_tables), last_number=_last_number(arrows))]
+    )
     points: dict[int, dict[int, list[Point]]] = {}
-    for (place, row), point in _each(numbered):
-        points.setdefault(chosen.owners[place].process, {}).setdefault(row, []).append(point)
-    return Survey(min(begins), points)
+    for (owner_index, row), point in _iterate_points(numbered):
+        points.setdefault(selection.owners[owner_index].process, {}).setdefault(row, []).append(
+            point
+        )
+    return Survey(min(begins_ns), points)
 
 
-def _each(numbered: pl.DataFrame) -> Iterator[tuple[tuple[int, int], Point]]:
-    for place, row, *facts in numbered.select("owner", "row", *_POINT).iter_rows():
-        yield (place, row), Point(*facts)
+def _iterate_points(numbered: pl.DataFrame) -> Iterator[tuple[tuple[int, int], Point]]:
+    for owner_index, row, *facts in numbered.select("owner", "row", *_POINT).iter_rows():
+        yield (owner_index, row), Point(*facts)
 
 
-def _with_ends(spans: pl.DataFrame, place: int) -> pl.DataFrame:
+def _add_times(spans: pl.DataFrame, owner_index: int) -> pl.DataFrame:
     """Add when the work of each span began and ended, on its device where it was timed there."""
-    timed = pl.col("device_duration_ns").is_not_null() & pl.col("stream").is_not_null()
-    begun, length = pl.col("device_start_ns"), pl.col("device_duration_ns")
+    is_timed = pl.col("device_duration_ns").is_not_null() & pl.col("stream").is_not_null()
+    begin_ns, length_ns = pl.col("device_start_ns"), pl.col("device_duration_ns")
     return spans.with_columns(
-        owner=pl.lit(place, pl.Int64),
+        owner=pl.lit(owner_index, pl.Int64),
         row=pl.col("row").cast(pl.Int64),
-        at_ns=pl.when(timed).then(begun).otherwise("start_ns"),
-        until_ns=pl.when(timed).then(begun + length).otherwise("end_ns"),
+        at_ns=pl.when(is_timed).then(begin_ns).otherwise("start_ns"),
+        until_ns=pl.when(is_timed).then(begin_ns + length_ns).otherwise("end_ns"),
         name=pl.coalesce(pl.col("op", "kind").cast(pl.String)),
     ).filter(pl.col("until_ns").is_null() | (pl.col("until_ns") > pl.col("at_ns")))
 
 
-def _calls(spans: pl.DataFrame) -> pl.DataFrame:
+def _find_calls(spans: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of collectives; messages are numbered apart, for each pair of ranks."""
-    numbered = pl.col("communicator").is_not_null() & pl.col("seq").is_not_null()
-    calls = spans.filter(numbered, pl.col("op").cast(pl.String).is_in(COLLECTIVES))
+    is_numbered = pl.col("communicator").is_not_null() & pl.col("seq").is_not_null()
+    calls = spans.filter(is_numbered, pl.col("op").cast(pl.String).is_in(COLLECTIVES))
     return calls.with_columns(pl.col("communicator").cast(pl.String)).select(_OF_CALL)
 
 
-def _requests(spans: pl.DataFrame, *, served: bool) -> pl.DataFrame:
+def _find_requests(spans: pl.DataFrame, *, served: bool) -> pl.DataFrame:
     of_exchange = pl.col("kind").cast(pl.String).is_in(EXCHANGE_KINDS)
     requests = spans.filter(of_exchange, pl.col("request").is_not_null())
     return requests.with_columns(served=pl.lit(served)).select(_OF_REQUEST)
 
 
-def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:
+def _link_calls(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the points of collectives that more than one process of the selection called."""
     call = ("communicator", "seq")
-    ordered = calls.sort(*call, "at_ns", "owner").with_columns(
+    points = calls.sort(*call, "at_ns", "owner").with_columns(
         turn=pl.int_range(pl.len()).over(call), ranks=pl.col("owner").n_unique().over(call)
     )
-    ordered = ordered.filter(pl.col("ranks") > 1)
-    last = pl.col("turn") == pl.len().over(call) - 1
+    points = points.filter(pl.col("ranks") > 1)
+    is_last = pl.col("turn") == pl.len().over(call) - 1
     phase = pl.when(pl.col("turn") == 0).then(pl.lit(_BEGIN))
-    return ordered.select(
+    return points.select(
         "owner",
         "row",
-        phase=phase.when(last).then(pl.lit(_END)).otherwise(pl.lit(_THROUGH)),
+        phase=phase.when(is_last).then(pl.lit(_END)).otherwise(pl.lit(_THROUGH)),
         number=(pl.col("turn") == 0).cum_sum().cast(pl.Int64),
         at_ns="at_ns",
         category=pl.lit("collective"),
@@ -125,34 +129,36 @@ def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_requests(requests: pl.DataFrame, after: int) -> pl.DataFrame:
+def _link_requests(requests: pl.DataFrame, last_number: int) -> pl.DataFrame:
     """Return the points of requests and replies; numbers go on after those that are taken.
 
     Where clocks are not sure enough to have them in order, there is no arrow.
     """
     ordered = requests.sort("request", "at_ns")
-    asked = ordered.filter(~pl.col("served")).unique("request", keep="first", maintain_order=True)
-    served = ordered.filter("served").group_by("request", maintain_order=True)
-    first = served.agg(pl.col("owner", "row", "at_ns").first().name.suffix("_to"))
-    last = served.agg(pl.col("owner", "row", "at_ns").last())
-    there = asked.join(first, on="request", maintain_order="left")
-    there = there.filter(pl.col("at_ns_to") >= pl.col("at_ns"))
-    had = asked.with_columns(at_ns=pl.col("until_ns") - 1).select(
+    client_spans = ordered.filter(~pl.col("served")).unique(
+        "request", keep="first", maintain_order=True
+    )
+    server_spans = ordered.filter("served").group_by("request", maintain_order=True)
+    first_service = server_spans.agg(pl.col("owner", "row", "at_ns").first().name.suffix("_to"))
+    last_service = server_spans.agg(pl.col("owner", "row", "at_ns").last())
+    request_arrows = client_spans.join(first_service, on="request", maintain_order="left")
+    request_arrows = request_arrows.filter(pl.col("at_ns_to") >= pl.col("at_ns"))
+    reply_ends = client_spans.with_columns(at_ns=pl.col("until_ns") - 1).select(
         "request", "name", pl.col("owner", "row", "at_ns").name.suffix("_to")
     )
-    back = last.join(had, on="request", maintain_order="left")
-    back = back.filter(pl.col("at_ns_to") > pl.col("at_ns"))
+    reply_arrows = last_service.join(reply_ends, on="request", maintain_order="left")
+    reply_arrows = reply_arrows.filter(pl.col("at_ns_to") > pl.col("at_ns"))
     return pl.concat(
         [
-            _pairs(there, "request", after),
-            _pairs(back, "reply", after + there.height),
+            _link_pairs(request_arrows, "request", last_number),
+            _link_pairs(reply_arrows, "reply", last_number + request_arrows.height),
         ]
     )
 
 
-def _pairs(arrows: pl.DataFrame, category: str, after: int) -> pl.DataFrame:
+def _link_pairs(arrows: pl.DataFrame, category: str, last_number: int) -> pl.DataFrame:
     """Return two points for each arrow, from its columns and to those that end with ``_to``."""
-    numbered = arrows.with_columns(number=pl.int_range(pl.len()) + after + 1)
+    numbered = arrows.with_columns(number=pl.int_range(pl.len()) + last_number + 1)
 
     def points(phase: str, suffix: str) -> pl.DataFrame:
         return numbered.select(
@@ -168,6 +174,6 @@ def _pairs(arrows: pl.DataFrame, category: str, after: int) -> pl.DataFrame:
     return pl.concat([points(_BEGIN, ""), points(_END, "_to")])
 
 
-def _last(arrows: pl.DataFrame) -> int:
-    last = arrows["number"].max()
-    return last if isinstance(last, int) else 0
+def _last_number(arrows: pl.DataFrame) -> int:
+    last_number = arrows["number"].max()
+    return last_number if isinstance(last_number, int) else 0

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.exports.content import Content
-    from tracelens.exports.down_sampling import Part
+    from tracelens.exports.down_sampling import ProcessEvents
 
 __all__ = ["OPEN_WITH", "SUFFIX", "save"]
 
@@ -51,52 +51,55 @@ _BEFORE: Final = "events lost before the conversion"
 _MORE_PIDS: Final = 1000  # a pid that comes again gets three digits more
 
 
-def save(content: Content, place: Path) -> Saved:
+def save(content: Content, target: Path) -> Saved:
     """Write a trace folder, a process at a time.
 
     Raises:
-        InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
+        InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
-    files = _recordings(content)
-    events = summed_up = sums = 0
-    taken: set[str] = set()
-    with new_folder(place) as folder:
+    files = _list_recordings(content)
+    events = summed_up = sum_count = 0
+    used_names: set[str] = set()
+    with new_folder(target) as folder:
         for row in content.processes.iter_rows(named=True):
-            part = content.part(row["process"])
-            if part.events.is_empty() and not row["main"]:
+            process_events = content.read_process(row["process"])
+            if process_events.events.is_empty() and not row["main"]:
                 continue
-            name = _name(row, taken)
+            name = _make_name(row, used_names)
             file = files.get(row["file"])
-            side = _side(content, row, part, _recorded(file))
-            write_process(folder / name, part.events, side)
+            side = _make_side(content, row, process_events, _read_side(file))
+            write_process(folder / name, process_events.events, side)
             _save_samples(content, row["process"], side, folder / SAMPLES_FOLDER / name, file)
-            events += part.events.height
-            summed_up, sums = summed_up + part.summed_up, sums + part.sums
+            events += process_events.events.height
+            summed_up, sum_count = (
+                summed_up + process_events.summed_up,
+                sum_count + process_events.sums,
+            )
         if not events:
             raise content.nothing()
-    return Saved(events, size_of(place), summed_up, sums)
+    return Saved(events, size_of(target), summed_up, sum_count)
 
 
-def _name(row: Mapping[str, Any], taken: set[str]) -> str:
+def _make_name(row: Mapping[str, Any], used_names: set[str]) -> str:
     """Return a new name for a process's file."""
     pid = row["pid"] or row["process"] + 1
     numbers = [pid, *(pid * _MORE_PIDS + more for more in range(_MORE_PIDS))]
     names = (stem(row["role"], row["rank"], number) + TRACE_SUFFIX for number in numbers)
-    name = next(name for name in names if name not in taken)
-    taken.add(name)
+    name = next(name for name in names if name not in used_names)
+    used_names.add(name)
     return name
 
 
-def _recordings(content: Content) -> dict[str, Path]:
+def _list_recordings(content: Content) -> dict[str, Path]:
     """Return the files from which processes were read, by the names that a trace shows."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for source in content.sources:
         entries = source.iterdir() if source.is_dir() else [source]
-        found |= {shown_name(entry.name): entry for entry in entries}
-    return found
+        files |= {shown_name(entry.name): entry for entry in entries}
+    return files
 
 
-def _recorded(file: Path | None) -> SideTables | None:
+def _read_side(file: Path | None) -> SideTables | None:
     """Return a process's side tables as its file has them; None for tables, and what is gone."""
     if file is None:
         return None
@@ -109,44 +112,47 @@ def _recorded(file: Path | None) -> SideTables | None:
         return None
 
 
-def _side(
-    content: Content, row: Mapping[str, Any], part: Part, recorded: SideTables | None
+def _make_side(
+    content: Content,
+    row: Mapping[str, Any],
+    process_events: ProcessEvents,
+    recorded: SideTables | None,
 ) -> SideTables:
     """Return the side tables of one process of the result."""
-    known = recorded or _rebuilt(content, row)
-    dropped = {content.text(reason): count for reason, count in known.dropped.items()}
-    unintended = (n for reason, n in known.dropped.items() if reason not in CHOSEN_LOSSES)
-    lost = (row["dropped"] or 0) - sum(unintended)
-    if lost > 0:  # what reading the file found unusable
-        dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost
-    if part.summed_up:
-        dropped[SUMMED_UP] = part.summed_up
+    side = recorded or _rebuild_side(content, row)
+    dropped = {content.text(reason): count for reason, count in side.dropped.items()}
+    unintended_losses = (n for reason, n in side.dropped.items() if reason not in CHOSEN_LOSSES)
+    lost_events = (row["dropped"] or 0) - sum(unintended_losses)
+    if lost_events > 0:  # what reading the file found unusable
+        dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost_events
+    if process_events.summed_up:
+        dropped[SUMMED_UP] = process_events.summed_up
     process = replace(
-        known.process,
+        side.process,
         host=row["host"] or "",
         clock_domain=row["clock_domain"],
         job=row["job"] or "",
-        versions={name: content.text(str(v)) for name, v in known.process.versions.items()},
+        versions={name: content.text(str(v)) for name, v in side.process.versions.items()},
     )
     return replace(
-        known,
+        side,
         process=process,
         definitions=(),
-        threads=tuple(replace(thread, name=content.text(thread.name)) for thread in known.threads),
+        threads=tuple(replace(thread, name=content.text(thread.name)) for thread in side.threads),
         communicators=tuple(
             replace(group, uid=content.text(group.uid), name=content.text(group.name))
-            for group in known.communicators
+            for group in side.communicators
         ),
-        clocks=_clocks(content, row),
+        clocks=_find_readings(content, row),
         dropped=dropped,
         complete=bool(row["complete"]),
         kept=(),  # moments on a clock that is not this one any more
         sorted=True,
-        notes=tuple(dict.fromkeys([*map(content.text, known.notes), *content.notes])),
+        notes=tuple(dict.fromkeys([*map(content.text, side.notes), *content.notes])),
     )
 
 
-def _rebuilt(content: Content, row: Mapping[str, Any]) -> SideTables:
+def _rebuild_side(content: Content, row: Mapping[str, Any]) -> SideTables:
     """Return side tables for a process that was read from a table."""
     threads = content.trace.threads.filter(pl.col("process") == row["process"])
     groups = content.trace.communicators.cast({"communicator": pl.String})
@@ -176,29 +182,31 @@ def _rebuilt(content: Content, row: Mapping[str, Any]) -> SideTables:
     )
 
 
-def _clocks(content: Content, row: Mapping[str, Any]) -> tuple[ClockReading, ...]:
+def _find_readings(content: Content, row: Mapping[str, Any]) -> tuple[ClockReading, ...]:
     """Return the readings that hold on the common clock."""
     trace = content.trace
     domain = trace.processes.filter(pl.col("process") == row["process"])["clock_domain"][0]
     uncertainty = [h.uncertainty_ns for h in trace.alignment.hosts if h.clock_domain == domain]
     window_ns = 2 * max((ns or 0 for ns in uncertainty), default=0)
     first_ns = row["first_ns"] or 0
-    found = [ClockReading("common", first_ns, window_ns)] if window_ns else []
-    own = trace.clocks.filter(pl.col("process") == row["process"])
-    placed = trace.device_clocks.filter(pl.col("process") == row["process"])["device"]
-    wanted = (pl.col("method") == "local") | pl.col("device").is_in(placed.implode())
-    for reading in own.filter(wanted).iter_rows(named=True):
-        if (at := _moved(content, row["process"], reading["monotonic_ns"])) >= 0:
+    readings = [ClockReading("common", first_ns, window_ns)] if window_ns else []
+    own_readings = trace.clocks.filter(pl.col("process") == row["process"])
+    tied_devices = trace.device_clocks.filter(pl.col("process") == row["process"])["device"]
+    is_kept = (pl.col("method") == "local") | pl.col("device").is_in(tied_devices.implode())
+    for reading in own_readings.filter(is_kept).iter_rows(named=True):
+        if (common_ns := _to_common_ns(content, row["process"], reading["monotonic_ns"])) >= 0:
             fields = {k: v for k, v in reading.items() if k != "process"}
             offset = 0 if reading["method"] == "device" else None
-            found.append(ClockReading(**fields | {"monotonic_ns": at, "offset_ns": offset}))
-    return tuple(found)
+            readings.append(
+                ClockReading(**fields | {"monotonic_ns": common_ns, "offset_ns": offset})
+            )
+    return tuple(readings)
 
 
-def _moved(content: Content, process: int, at_ns: int) -> int:
+def _to_common_ns(content: Content, process: int, at_ns: int) -> int:
     """Return a time of a process on the common clock."""
-    found = content.trace.moved.get(process)
-    return int(found.apply(np.array([at_ns]))[0]) if found else at_ns
+    clock_map = content.trace.moved.get(process)
+    return int(clock_map.apply(np.array([at_ns]))[0]) if clock_map else at_ns
 
 
 def _save_samples(
@@ -215,13 +223,13 @@ def _save_samples(
         .replace_strict(native, default=0, return_dtype=pl.Int64)
     )
     arrays = [rows[field.name].to_arrow().cast(field.type) for field in SAMPLE_SCHEMA]
-    schema = SAMPLE_SCHEMA.with_metadata(_rate(recording))
+    schema = SAMPLE_SCHEMA.with_metadata(_read_rate(recording))
     file.parent.mkdir(exist_ok=True)
     with pa.ipc.new_stream(str(file), schema) as stream:
         stream.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
-def _rate(recording: Path | None) -> dict[bytes, bytes]:
+def _read_rate(recording: Path | None) -> dict[bytes, bytes]:
     """Return how often samples were taken, where the recording says so."""
     if recording is None:
         return {}
@@ -229,7 +237,7 @@ def _rate(recording: Path | None) -> dict[bytes, bytes]:
     try:
         check_inside(samples, recording.parent)
         with opened(samples, "samples") as file:
-            found = (pa.ipc.open_stream(file).schema.metadata or {}).get(SAMPLE_RATE_KEY)
+            rate = (pa.ipc.open_stream(file).schema.metadata or {}).get(SAMPLE_RATE_KEY)
     except (NotATrace, OSError, ValueError, pa.ArrowException):
         return {}
-    return {SAMPLE_RATE_KEY: found} if found and found.isdigit() else {}
+    return {SAMPLE_RATE_KEY: rate} if rate and rate.isdigit() else {}

@@ -49,44 +49,48 @@ _LEFT_OUT: Final = (
 )
 
 
-def save(content: Content, place: Path) -> Saved:
+def save(content: Content, target: Path) -> Saved:
     """Write the spans, instants and counters of main processes, process by process.
 
     Raises:
-        InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
+        InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
     offset_ns = unix_offset_ns(content.trace)
     main = content.processes.filter("main")
     events = summed_up = sums = left_out = 0
-    first = True
-    with new_file(place) as draft, draft.open("w", encoding="utf-8") as file:
+    is_first = True
+    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for owner in main.iter_rows(named=True):
-            part = content.part(owner["process"])
-            of_run = _of_run(content, offset_ns or 0, first=first)
-            writer = _Process.of(content, owner, part.events, offset_ns or 0, of_run)
-            first = False
-            before = events
+            process_events = content.read_process(owner["process"])
+            of_run = _run_attributes(content, offset_ns or 0, is_first=is_first)
+            writer = _Process.from_events(
+                content, owner, process_events.events, offset_ns or 0, of_run
+            )
+            is_first = False
+            events_before = events
             for line, written in writer.lines():
                 file.write(line + "\n")
                 events += written
-            summed_up, sums = summed_up + part.summed_up, sums + part.sums
-            left_out += part.events.height - (events - before)
+            summed_up, sums = summed_up + process_events.summed_up, sums + process_events.sums
+            left_out += process_events.events.height - (events - events_before)
             left_out += content.samples(owner["process"]).height
         if not events:
             raise content.nothing()
     notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out)
-    return Saved(events, size_of(place), summed_up, sums, notes)
+    return Saved(events, size_of(target), summed_up, sums, notes)
 
 
 def unix_offset_ns(trace: Trace) -> int | None:
     """Return what added to common times gives nanoseconds since 1970; null where no clock says so."""
     readings = trace.clocks.drop_nulls("wall_ns").filter(pl.col("method") == "local")
-    found = []
-    for process, monotonic, wall in readings.select("process", "monotonic_ns", "wall_ns").rows():
-        moved = trace.moved.get(process)
-        common = int(moved.apply(np.array([monotonic]))[0]) if moved else monotonic
-        found.append(wall - common)
-    return sorted(found)[len(found) // 2] if found else None
+    offsets_ns = []
+    for process, monotonic_ns, wall_ns in readings.select(
+        "process", "monotonic_ns", "wall_ns"
+    ).rows():
+        clock_map = trace.moved.get(process)
+        common_ns = int(clock_map.apply(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
+        offsets_ns.append(wall_ns - common_ns)
+    return sorted(offsets_ns)[len(offsets_ns) // 2] if offsets_ns else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +107,7 @@ class _Process:
     last_ns: int
 
     @classmethod
-    def of(
+    def from_events(
         cls,
         content: Content,
         owner: Mapping[str, Any],
@@ -113,10 +117,10 @@ class _Process:
     ) -> _Process:
         """Prepare the events of a process; its resource says `of_run`, too."""
         rows = events.sort("start_ns", pl.col("type") == "counter", "depth")
-        ends = [rows["end_ns"].max(), rows["start_ns"].max()]
+        ends_ns = [rows["end_ns"].max(), rows["start_ns"].max()]
         threads = content.trace.threads.filter(process=owner["process"])
         name = f"{'ps' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
-        known = {
+        attributes = {
             "service.name": content.name,
             "service.instance.id": name,
             "host.name": owner["host"],
@@ -126,8 +130,8 @@ class _Process:
             **of_run,
         }
         return cls(
-            trace_id=_trace_id(content, offset_ns),
-            resource={"attributes": _attributes(known)},
+            trace_id=_make_trace_id(content, offset_ns),
+            resource={"attributes": _attributes(attributes)},
             names={
                 number: content.text(text or f"thread {number}")
                 for number, text in threads.select("thread", "name").iter_rows()
@@ -136,12 +140,12 @@ class _Process:
             process=owner["process"],
             serves=owner["role"] == "ps",
             offset_ns=offset_ns,
-            last_ns=max((end for end in ends if isinstance(end, int)), default=0),
+            last_ns=max((end for end in ends_ns if isinstance(end, int)), default=0),
         )
 
     def lines(self) -> Iterator[tuple[str, int]]:
         """Yield lines, each with so many spans of one thread, and how many events are in them."""
-        seen: set[int] = set()
+        used_requests: set[int] = set()
         numbered = self.rows.with_row_index("row", offset=1)
         for (thread,), rows in numbered.group_by("thread", maintain_order=True):
             number = int(thread)
@@ -149,96 +153,102 @@ class _Process:
                 "name": self.names.get(number, f"thread {number}"),
                 "attributes": _attributes({"tracelens.thread": number}),
             }
-            spans = [*self._spans(rows, seen)]
-            for first in range(0, len(spans), _SPANS_A_LINE):
-                part = spans[first : first + _SPANS_A_LINE]
-                events = len(part) + sum(len(span.get("events", ())) for span in part)
-                scoped = {"scope": scope, "spans": part}
-                whole = {"resource": self.resource, "scopeSpans": [scoped]}
-                yield json.dumps({"resourceSpans": [whole]}, separators=(",", ":")), events
+            spans = [*self._make_spans(rows, used_requests)]
+            for first_index in range(0, len(spans), _SPANS_A_LINE):
+                line_spans = spans[first_index : first_index + _SPANS_A_LINE]
+                events = len(line_spans) + sum(len(span.get("events", ())) for span in line_spans)
+                scope_spans = {"scope": scope, "spans": line_spans}
+                resource_spans = {"resource": self.resource, "scopeSpans": [scope_spans]}
+                yield json.dumps({"resourceSpans": [resource_spans]}, separators=(",", ":")), events
 
-    def _spans(self, rows: pl.DataFrame, seen: set[int]) -> Iterator[dict[str, Any]]:
-        around: list[tuple[int, dict[str, Any]]] = []  # ends of the spans that are open, and these
+    def _make_spans(self, rows: pl.DataFrame, used_requests: set[int]) -> Iterator[dict[str, Any]]:
+        open_spans: list[
+            tuple[int, dict[str, Any]]
+        ] = []  # ends of the spans that are open, and these
         span: dict[str, Any] = {}
         for row in rows.iter_rows(named=True):
             if row["type"] == "counter":
-                while around and around[-1][0] < row["start_ns"]:
-                    around.pop()
-                owner = around[-1][1] if around else span
+                while open_spans and open_spans[-1][0] < row["start_ns"]:
+                    open_spans.pop()
+                owner = open_spans[-1][1] if open_spans else span
                 if owner and row["value"] is not None:
-                    owner.setdefault("events", []).append(self._reading(row))
+                    owner.setdefault("events", []).append(self._make_reading(row))
                 continue
-            end = row["start_ns"] if row["type"] == "instant" else row["end_ns"]
-            end = max(self.last_ns if end is None else end, row["start_ns"])
-            while around and (around[-1][0] <= row["start_ns"] or around[-1][0] < end):
-                around.pop()
-            asked = row["request"] if row["kind"] in EXCHANGE_KINDS else None
-            parent = around[-1][1]["spanId"] if around else self._asking(asked)
-            span = self._span(row, end, self._number(row["row"], asked, seen), parent, asked)
+            end_ns = row["start_ns"] if row["type"] == "instant" else row["end_ns"]
+            end_ns = max(self.last_ns if end_ns is None else end_ns, row["start_ns"])
+            while open_spans and (
+                open_spans[-1][0] <= row["start_ns"] or open_spans[-1][0] < end_ns
+            ):
+                open_spans.pop()
+            request = row["request"] if row["kind"] in EXCHANGE_KINDS else None
+            parent = open_spans[-1][1]["spanId"] if open_spans else self._request_id(request)
+            span = self._make_span(
+                row, end_ns, self._span_id(row["row"], request, used_requests), parent, request
+            )
             yield span
-            around.append((end, span))
+            open_spans.append((end_ns, span))
 
-    def _reading(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def _make_reading(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Return a reading of a counter as an event of a span."""
-        known = {name: row[name] for name in ("kind", "step", "value")}
+        attributes = {name: row[name] for name in ("kind", "step", "value")}
         return {
             "timeUnixNano": str(row["start_ns"] + self.offset_ns),
             "name": row["name"] or row["kind"],
-            "attributes": _attributes({f"tracelens.{name}": v for name, v in known.items()}),
+            "attributes": _attributes({f"tracelens.{name}": v for name, v in attributes.items()}),
         }
 
-    def _asking(self, asked: int | None) -> str:
+    def _request_id(self, request: int | None) -> str:
         """Return the id of the request that a server's span serves."""
-        return _hexadecimal(asked | _REQUEST) if self.serves and asked is not None else ""
+        return _hexadecimal(request | _REQUEST) if self.serves and request is not None else ""
 
-    def _number(self, row: int, asked: int | None, seen: set[int]) -> str:
+    def _span_id(self, row: int, request: int | None, used_requests: set[int]) -> str:
         """Return a span's id; that of its request, which servers know, if it is the first of it."""
-        if self.serves or asked is None or asked in seen:
+        if self.serves or request is None or request in used_requests:
             return _hexadecimal((self.process + 1) << 40 | row)
-        seen.add(asked)
-        return _hexadecimal(asked | _REQUEST)
+        used_requests.add(request)
+        return _hexadecimal(request | _REQUEST)
 
-    def _span(
-        self, row: Mapping[str, Any], end: int, number: str, parent: str, asked: int | None
+    def _make_span(
+        self, row: Mapping[str, Any], end_ns: int, span_id: str, parent_id: str, request: int | None
     ) -> dict[str, Any]:
-        known = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
+        attributes = {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
         if row["type"] == "instant":
-            known["type"] = row["type"]
+            attributes["type"] = row["type"]
         if row["device_start_ns"] is not None:
-            known["device_start_ns"] = row["device_start_ns"] + self.offset_ns
+            attributes["device_start_ns"] = row["device_start_ns"] + self.offset_ns
         side = _SERVER if self.serves else _CLIENT
         span = {
             "traceId": self.trace_id,
-            "spanId": number,
+            "spanId": span_id,
             "name": row["name"] or row["kind"],
-            "kind": _INTERNAL if asked is None else side,
+            "kind": _INTERNAL if request is None else side,
             "startTimeUnixNano": str(row["start_ns"] + self.offset_ns),
-            "endTimeUnixNano": str(end + self.offset_ns),
-            "attributes": _attributes({f"tracelens.{name}": v for name, v in known.items()}),
+            "endTimeUnixNano": str(end_ns + self.offset_ns),
+            "attributes": _attributes({f"tracelens.{name}": v for name, v in attributes.items()}),
         }
-        if parent:
-            span["parentSpanId"] = parent
+        if parent_id:
+            span["parentSpanId"] = parent_id
         if row["status"] == "exception":
             span["status"] = {"code": _ERROR}
         return span
 
 
-def _of_run(content: Content, offset_ns: int, *, first: bool) -> dict[str, Any]:
-    """Return what a resource says of the run: the `first` one names communicators and their ranks."""
-    known: dict[str, Any] = {
+def _run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict[str, Any]:
+    """Return what a resource says of the run: the `is_first` one names communicators and their ranks."""
+    attributes: dict[str, Any] = {
         "tracelens.offset_ns": offset_ns,
         "tracelens.window_ns": 2 * content.trace.alignment.uncertainty_ns,
     }
-    if not first:
-        return known
+    if not is_first:
+        return attributes
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
     members = {
         f"tracelens.communicator.{content.text(n)}": ranks for n, ranks in groups.iter_rows()
     }
-    return known | members | ({"tracelens.notes": content.notes} if content.notes else {})
+    return attributes | members | ({"tracelens.notes": content.notes} if content.notes else {})
 
 
-def _trace_id(content: Content, offset_ns: int) -> str:
+def _make_trace_id(content: Content, offset_ns: int) -> str:
     """Return the same for all processes of a run, and another one for a run of that name later."""
     begin = f"{content.name} {begin_of(content.trace) + offset_ns}"
     return sha256(begin.encode()).hexdigest()[:32]
@@ -248,9 +258,9 @@ def _hexadecimal(number: int) -> str:
     return f"{number & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 
-def _attributes(known: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [
-        {"key": name, "value": _value(value)} for name, value in known.items() if value is not None
+        {"key": name, "value": _value(value)} for name, value in values.items() if value is not None
     ]
 
 

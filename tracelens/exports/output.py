@@ -24,82 +24,82 @@ _UNFINISHED: Final = ".unfinished"
 
 
 @contextmanager
-def new_file(place: Path) -> Iterator[Path]:
-    """Yield a file to write, which is called `place` afterwards.
+def new_file(target: Path) -> Iterator[Path]:
+    """Yield a file to write, which is called `target` afterwards.
 
     Raises:
-        InvalidArgument: there is something at `place`, or it cannot be written.
+        InvalidArgument: there is something at `target`, or it cannot be written.
     """
-    if os.path.lexists(place):
+    if os.path.lexists(target):
         raise InvalidArgument(
-            f"'{shown_name(place)}' exists, and nothing is written over: name another file with --out."
+            f"'{shown_name(target)}' exists, and nothing is written over: name another file with --out."
         )
-    draft = place.with_name(f".{place.name}.{os.getpid()}{_UNFINISHED}")
+    draft = target.with_name(f".{target.name}.{os.getpid()}{_UNFINISHED}")
     try:
         yield draft
-        draft.rename(place)
+        draft.rename(target)
     except OSError as error:
-        raise _refused(place, error) from error
+        raise _refuse(target, error) from error
     finally:
         draft.unlink(missing_ok=True)
 
 
 @contextmanager
-def new_folder(place: Path, option: str = "--out") -> Iterator[Path]:
-    """Yield a folder to write into, whose entries are in `place` afterwards; `option` named it.
+def new_folder(target: Path, option: str = "--out") -> Iterator[Path]:
+    """Yield a folder to write into, whose entries are in `target` afterwards; `option` named it.
 
-    `place` is made, with the marker of folders that TraceLens makes, or is an empty folder.
+    `target` is made, with the marker of folders that TraceLens makes, or is an empty folder.
 
     Raises:
-        InvalidArgument: there is something at `place`, or it cannot be written.
+        InvalidArgument: there is something at `target`, or it cannot be written.
     """
-    made = not os.path.lexists(place)
-    if not made and not _is_empty(place):
+    is_new = not os.path.lexists(target)
+    if not is_new and not _is_empty(target):
         raise InvalidArgument(
-            f"'{shown_name(place)}' exists and is no empty folder, and nothing is written over: name "
+            f"'{shown_name(target)}' exists and is no empty folder, and nothing is written over: name "
             f"another folder with {option}."
         )
-    done = False
+    is_complete = False
     try:
-        if made:
-            place.mkdir()
-            mark(place)
-        draft = place / _UNFINISHED
+        if is_new:
+            target.mkdir()
+            mark(target)
+        draft = target / _UNFINISHED
         draft.mkdir()
         yield draft
         for entry in sorted(draft.iterdir()):
-            entry.rename(place / entry.name)
+            entry.rename(target / entry.name)
         draft.rmdir()
-        done = True
+        is_complete = True
     except OSError as error:
-        raise _refused(place, error) from error
+        raise _refuse(target, error) from error
     finally:
-        if not done:
-            _clear(place, made=made)
+        if not is_complete:
+            _clear(target, is_new=is_new)
 
 
-def size_of(place: Path) -> int:
+def size_of(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder."""
-    files = [place] if place.is_file() else [entry for entry in place.rglob("*") if entry.is_file()]
+    files = [path] if path.is_file() else [entry for entry in path.rglob("*") if entry.is_file()]
     return sum(file.stat().st_size for file in files)
 
 
-def _is_empty(place: Path) -> bool:
-    return not place.is_symlink() and place.is_dir() and not any(place.iterdir())
+def _is_empty(folder: Path) -> bool:
+    return not folder.is_symlink() and folder.is_dir() and not any(folder.iterdir())
 
 
-def _clear(place: Path, *, made: bool) -> None:
+def _clear(target: Path, *, is_new: bool) -> None:
     """Remove what was written, and the folder if it was made for that."""
-    shutil.rmtree(place / _UNFINISHED, ignore_errors=True)
-    if made:
+    shutil.rmtree(target / _UNFINISHED, ignore_errors=True)
+    if is_new:
         with suppress(OSError):
-            (place / MARKER_FILE).unlink(missing_ok=True)
-            place.rmdir()
+            (target / MARKER_FILE).unlink(missing_ok=True)
+            target.rmdir()
 
 
-def _refused(place: Path, error: OSError) -> InvalidArgument:
+def _refuse(target: Path, error: OSError) -> InvalidArgument:
     reason = os.strerror(error.errno) if error.errno else str(error).strip().rstrip(".")
     return InvalidArgument(
-        f"'{shown_name(place)}' cannot be written ({reason}): nothing of it is left; choose another "
+        f"'{shown_name(target)}' cannot be written ({reason}): nothing of it is left; choose another "
         "place with --out, or make room there."
     )

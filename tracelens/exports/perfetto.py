@@ -61,43 +61,43 @@ _OF_PROCESS: Final = ("role", "rank", "host", "world", "shard", "pid", "clock_do
 _BESIDE: Final = ("micro_step", "device_duration_ns", "stream")
 
 
-def save(content: Content, place: Path, max_events: int = MOST_EVENTS) -> Saved:
+def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved:
     """Write the events of main processes, a process at a time; note if they are more than `max_events`.
 
     Raises:
-        InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
+        InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
-    tally = {"summed_up": 0, "sums": 0}
-    chosen, events = selection_of(content, tally), 0
-    with new_file(place) as draft, draft.open("w", encoding="utf-8") as file:
-        for text in _texts(chosen):
+    counts = {"summed_up": 0, "sums": 0}
+    selection, events = selection_of(content, counts), 0
+    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
+        for text in _iterate_texts(selection):
             events += text.lstrip(",\n").startswith(_TIMED)
             file.write(text)
         if not events:
             raise content.nothing()
-    notes = (_too_many(events, max_events),) if events > max_events else ()
-    return Saved(events, size_of(place), **tally, notes=notes)
+    notes = (_warn_of_size(events, max_events),) if events > max_events else ()
+    return Saved(events, size_of(target), **counts, notes=notes)
 
 
-def selection_of(content: Content, tally: dict[str, int] | None = None) -> Selection:
-    """Return the main processes of a content; `tally` counts what is summed up in what is read."""
-    counts: dict[str, int] = {} if tally is None else tally
-    counted: set[int] = set()
+def selection_of(content: Content, totals: dict[str, int] | None = None) -> Selection:
+    """Return the main processes of a content; `totals` counts what is summed up in what is read."""
+    counts: dict[str, int] = {} if totals is None else totals
+    counted_processes: set[int] = set()
 
     def events_of(process: int) -> pl.DataFrame:
-        part = content.part(process)
-        for name in counts if process not in counted else ():
-            counts[name] += getattr(part, name)
-        counted.add(process)
-        return part.events
+        process_events = content.read_process(process)
+        for name in counts if process not in counted_processes else ():
+            counts[name] += getattr(process_events, name)
+        counted_processes.add(process)
+        return process_events.events
 
-    main = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
+    main_processes = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
     names = content.trace.threads["name"]
-    text = [None if name is None else content.text(name) for name in names]
-    threads = content.trace.threads.with_columns(name=pl.Series(text, dtype=pl.String))
+    thread_names = [None if name is None else content.text(name) for name in names]
+    threads = content.trace.threads.with_columns(name=pl.Series(thread_names, dtype=pl.String))
     return Selection(
         run=content.name,
-        owners=tuple(Owner(*row) for row in main.select(_OWNER).iter_rows()),
+        owners=tuple(Owner(*row) for row in main_processes.select(_OWNER).iter_rows()),
         start_ns=-(1 << 62),
         end_ns=1 << 62,
         origin_ns=begin_of(content.trace),
@@ -105,14 +105,14 @@ def selection_of(content: Content, tally: dict[str, int] | None = None) -> Selec
         events_of=events_of,
         samples_of=content.samples,
         notes=content.notes,
-        facts=_facts(content, main),
+        facts=_facts(content, main_processes),
     )
 
 
-def _facts(content: Content, main: pl.DataFrame) -> dict[str, Any]:
+def _facts(content: Content, main_processes: pl.DataFrame) -> dict[str, Any]:
     """Return what is known of the run beside its events; processes have the numbers of the file."""
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
-    owners = main.select(pl.col("process") + 1, *_OF_PROCESS).iter_rows(named=True)
+    owners = main_processes.select(pl.col("process") + 1, *_OF_PROCESS).iter_rows(named=True)
     return {
         "offset_ns": unix_offset_ns(content.trace) or 0,
         "window_ns": 2 * content.trace.alignment.uncertainty_ns,
@@ -121,56 +121,65 @@ def _facts(content: Content, main: pl.DataFrame) -> dict[str, Any]:
     }
 
 
-def _too_many(events: int, max_events: int) -> str:
+def _warn_of_size(events: int, max_events: int) -> str:
     return (
         f"Perfetto opens about {max_events:,} events well, and these are {events:,}: fewer are chosen "
         "with --keep flagged, --ranks, --steps or --time."
     )
 
 
-def size(chosen: Selection) -> Size:
+def size(selection: Selection) -> Size:
     """Return how many events a selection holds, and about how many bytes; reads all of it."""
-    found, events, sampled, letters = survey(chosen), 0, 0, 0
-    for owner in chosen.owners:
-        for line in islice(_process(chosen, owner, found), SAMPLE):
-            sampled, letters = sampled + 1, letters + len(line) + 2
-        events += _count(chosen, owner, found)
-    rest = len(_head(chosen, found.origin_ns)) + 300 * len(chosen.owners)
-    return Size(events, rest + round(events * letters / max(sampled, 1)))
+    prepared, event_count, sampled_lines, sampled_letters = survey(selection), 0, 0, 0
+    for owner in selection.owners:
+        for line in islice(_write_process(selection, owner, prepared), SAMPLE):
+            sampled_lines, sampled_letters = sampled_lines + 1, sampled_letters + len(line) + 2
+        event_count += _count_events(selection, owner, prepared)
+    other_letters = len(_write_head(selection, prepared.origin_ns)) + 300 * len(selection.owners)
+    return Size(
+        event_count, other_letters + round(event_count * sampled_letters / max(sampled_lines, 1))
+    )
 
 
-def _count(chosen: Selection, owner: Owner, found: Survey) -> int:
+def _count_events(selection: Selection, owner: Owner, prepared: Survey) -> int:
     """Return how many events of a process are written."""
-    events = chosen.events(owner)
+    events = selection.events(owner)
     spans = events.filter(pl.col("type") == "span")
-    drawn = sum(table.height for _, table in _by_thread(spans))
-    others = events.filter(type="instant").height + _readings(events).height
-    arrows = sum(map(len, found.points.get(owner.process, NO_POINTS).values()))
-    return drawn + others + arrows + sum(1 for _, frames in _stacks(chosen, owner) for _ in frames)
+    span_count = sum(table.height for _, table in _split_by_thread(spans))
+    instant_and_counter_count = events.filter(type="instant").height + _find_readings(events).height
+    arrow_count = sum(map(len, prepared.points.get(owner.process, NO_POINTS).values()))
+    return (
+        span_count
+        + instant_and_counter_count
+        + arrow_count
+        + sum(1 for _, frames in _read_stacks(selection, owner) for _ in frames)
+    )
 
 
-def write(chosen: Selection) -> Iterator[str]:
+def write(selection: Selection) -> Iterator[str]:
     """Write a selection, process by process."""
-    texts = _texts(chosen)
-    while part := list(islice(texts, 1 << 10)):
-        yield "".join(part)
+    texts = _iterate_texts(selection)
+    while chunk := list(islice(texts, 1 << 10)):
+        yield "".join(chunk)
 
 
-def _texts(chosen: Selection) -> Iterator[str]:
-    found = survey(chosen)
-    yield _head(chosen, found.origin_ns)
-    lines = chain.from_iterable(_process(chosen, owner, found) for owner in chosen.owners)
+def _iterate_texts(selection: Selection) -> Iterator[str]:
+    prepared = survey(selection)
+    yield _write_head(selection, prepared.origin_ns)
+    lines = chain.from_iterable(
+        _write_process(selection, owner, prepared) for owner in selection.owners
+    )
     yield next(lines, "")
     for line in lines:
         yield f",\n{line}"
     yield _TAIL
 
 
-def _head(chosen: Selection, origin_ns: int) -> str:
-    facts: dict[str, Any] = {"written by": "TraceLens", "run": chosen.run}
-    facts["tracelens"] = {"origin_ns": origin_ns} | dict(chosen.facts)
-    if chosen.notes:
-        facts["notes"] = " ".join(chosen.notes)
+def _write_head(selection: Selection, origin_ns: int) -> str:
+    facts: dict[str, Any] = {"written by": "TraceLens", "run": selection.run}
+    facts["tracelens"] = {"origin_ns": origin_ns} | dict(selection.facts)
+    if selection.notes:
+        facts["notes"] = " ".join(selection.notes)
     return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(facts)},"traceEvents":[\n'
 
 
@@ -182,202 +191,207 @@ class _Tracks:
     used: int = 0
     names: dict[str, int] = field(default_factory=dict)
 
-    def added(self, label: str, *, below: int = 0) -> tuple[int, Iterator[str]]:
-        """Return a new track's number and what names it; tracks with `below` come after others."""
+    def add(self, label: str, *, group: int = 0) -> tuple[int, Iterator[str]]:
+        """Return a new track's number and what names it; tracks with `group` come after others."""
         self.used += 1
-        self.names[label] = count = self.names.get(label, 0) + 1
+        self.names[label] = number = self.names.get(label, 0) + 1
         track = self.owner.process * TRACKS_A_PROCESS + self.used
-        name = label if count == 1 else f"{label} ({count})"
-        order = self.used + below * TRACKS_A_PROCESS
-        named = (
-            _named(self.owner, "thread_name", track, name=name),
-            _named(self.owner, "thread_sort_index", track, sort_index=order),
+        name = label if number == 1 else f"{label} ({number})"
+        order = self.used + group * TRACKS_A_PROCESS
+        name_events = (
+            _write_metadata(self.owner, "thread_name", track, name=name),
+            _write_metadata(self.owner, "thread_sort_index", track, sort_index=order),
         )
-        return track, iter(named)
+        return track, iter(name_events)
 
 
-def _process(chosen: Selection, owner: Owner, found: Survey) -> Iterator[str]:
-    tracks, events = _Tracks(owner), chosen.events(owner).with_row_index("row")
-    yield _named(owner, "process_name", name=f"{owner.name} ({owner.host})")
-    yield _named(owner, "process_sort_index", sort_index=chosen.owners.index(owner))
-    yield from _spans(chosen, tracks, events, found)
-    yield from _counters(owner, events, found.origin_ns)
-    for label, frames in _stacks(chosen, owner):
-        track, named = tracks.added(label, below=2)
-        yield from named
+def _write_process(selection: Selection, owner: Owner, prepared: Survey) -> Iterator[str]:
+    tracks, events = _Tracks(owner), selection.events(owner).with_row_index("row")
+    yield _write_metadata(owner, "process_name", name=f"{owner.name} ({owner.host})")
+    yield _write_metadata(owner, "process_sort_index", sort_index=selection.owners.index(owner))
+    yield from _write_spans(selection, tracks, events, prepared)
+    yield from _write_counters(owner, events, prepared.origin_ns)
+    for label, frames in _read_stacks(selection, owner):
+        track, name_events = tracks.add(label, group=2)
+        yield from name_events
         for frame in frames:
-            yield _slice(frame, owner, track, found.origin_ns)
+            yield _write_span(frame, owner, track, prepared.origin_ns)
 
 
-def _spans(
-    chosen: Selection, tracks: _Tracks, events: pl.DataFrame, found: Survey
+def _write_spans(
+    selection: Selection, tracks: _Tracks, events: pl.DataFrame, prepared: Survey
 ) -> Iterator[str]:
     """Write the spans and instants of a process, thread by thread, each thread's in order of begin."""
-    owner, origin_ns = tracks.owner, found.origin_ns
-    known = chosen.threads.filter(process=owner.process)
-    names = dict(known.select("thread", "name").iter_rows())
-    devices = set(known.drop_nulls("device")["thread"])
-    points = found.points.get(owner.process, NO_POINTS)
-    instants = _instants(events)
-    for thread, table in _by_thread(events.filter(pl.col("type") == "span")):
-        label, numbers = _label(names, thread), dict[int, int]()
-        for lane, row in _nested(table):
-            if lane not in numbers:
-                numbers[lane], named = tracks.added(label, below=int(thread in devices))
-                yield from named
-            yield _slice(row, owner, numbers[lane], origin_ns)
-            for point in points.get(row["row"], ()) if row["pointed_at"] else ():
-                yield _arrow(point, owner, numbers[lane], origin_ns)
+    owner, origin_ns = tracks.owner, prepared.origin_ns
+    threads = selection.threads.filter(process=owner.process)
+    names = dict(threads.select("thread", "name").iter_rows())
+    devices = set(threads.drop_nulls("device")["thread"])
+    points_by_row = prepared.points.get(owner.process, NO_POINTS)
+    instants = _find_instants(events)
+    for thread, table in _split_by_thread(events.filter(pl.col("type") == "span")):
+        label, track_by_lane = _label_thread(names, thread), dict[int, int]()
+        for lane, row in _assign_lanes(table):
+            if lane not in track_by_lane:
+                track_by_lane[lane], name_events = tracks.add(label, group=int(thread in devices))
+                yield from name_events
+            yield _write_span(row, owner, track_by_lane[lane], origin_ns)
+            for point in points_by_row.get(row["row"], ()) if row["pointed_at"] else ():
+                yield _write_arrow(point, owner, track_by_lane[lane], origin_ns)
         for row in instants.pop(thread, ()):
-            yield _instant(row, owner, numbers[0], origin_ns)
+            yield _write_instant(row, owner, track_by_lane[0], origin_ns)
     for thread, rows in instants.items():
-        track, named = tracks.added(_label(names, thread))
-        yield from named
+        track, name_events = tracks.add(_label_thread(names, thread))
+        yield from name_events
         for row in rows:
-            yield _instant(row, owner, track, origin_ns)
+            yield _write_instant(row, owner, track, origin_ns)
 
 
-def _label(names: Mapping[int, str | None], thread: int) -> str:
+def _label_thread(names: Mapping[int, str | None], thread: int) -> str:
     return names.get(thread) or f"thread {thread}"
 
 
-def _by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+def _split_by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
     """Yield the spans of each thread, and again those that a device's stream ran, with its times.
 
     Arrows point at the latter, where there are both.
     """
-    end = pl.col("device_start_ns") + pl.col("device_duration_ns")
-    ran = end.is_not_null() & pl.col("stream").is_not_null()
-    there = spans.filter(ran).with_columns(
-        thread="stream", start_ns="device_start_ns", end_ns=end, pointed_at=pl.lit(value=True)
+    device_end_ns = pl.col("device_start_ns") + pl.col("device_duration_ns")
+    ran_on_device = device_end_ns.is_not_null() & pl.col("stream").is_not_null()
+    device_spans = spans.filter(ran_on_device).with_columns(
+        thread="stream",
+        start_ns="device_start_ns",
+        end_ns=device_end_ns,
+        pointed_at=pl.lit(value=True),
     )
-    for part in (spans.with_columns(pointed_at=~ran), there):
-        for (thread,), table in part.sort("thread").group_by("thread", maintain_order=True):
-            yield int(thread), table
+    for table in (spans.with_columns(pointed_at=~ran_on_device), device_spans):
+        for (thread,), rows in table.sort("thread").group_by("thread", maintain_order=True):
+            yield int(thread), rows
 
 
-def _instants(events: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
-    found: dict[int, list[dict[str, Any]]] = {}
+def _find_instants(events: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
+    rows_by_thread: dict[int, list[dict[str, Any]]] = {}
     for row in events.filter(type="instant").sort("start_ns").iter_rows(named=True):
-        found.setdefault(row["thread"], []).append(row)
-    return found
+        rows_by_thread.setdefault(row["thread"], []).append(row)
+    return rows_by_thread
 
 
-def _nested(spans: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
+def _assign_lanes(spans: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
     """Assign to each span the first lane in which it is within or after all that are there."""
-    until = pl.col("end_ns").fill_null(ENDLESS)
-    ordered = spans.with_columns(until=until).sort(
+    until_ns = pl.col("end_ns").fill_null(ENDLESS)
+    ordered = spans.with_columns(until=until_ns).sort(
         "start_ns", "until", "depth", descending=[False, True, False]
     )
     lanes: list[
         list[int]
     ] = []  # of each lane, the ends of the spans that are open, the outermost first
     for row in ordered.iter_rows(named=True):
-        yield _placed(lanes, row["start_ns"], row["until"]), row
+        yield _find_lane(lanes, row["start_ns"], row["until"]), row
 
 
-def _placed(lanes: list[list[int]], start: int, end: int) -> int:
-    for number, open_ in enumerate(lanes):
-        while open_ and open_[-1] <= start:
-            open_.pop()
-        if not open_ or end <= open_[-1]:
-            open_.append(end)
+def _find_lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
+    for number, open_ends_ns in enumerate(lanes):
+        while open_ends_ns and open_ends_ns[-1] <= start_ns:
+            open_ends_ns.pop()
+        if not open_ends_ns or end_ns <= open_ends_ns[-1]:
+            open_ends_ns.append(end_ns)
             return number
-    lanes.append([end])
+    lanes.append([end_ns])
     return len(lanes) - 1
 
 
-def _readings(events: pl.DataFrame) -> pl.DataFrame:
+def _find_readings(events: pl.DataFrame) -> pl.DataFrame:
     """Return the counters that read a number, in order of time."""
-    finite = pl.col("value").is_finite().fill_null(value=False)
-    return events.filter(finite, type="counter").sort("start_ns")
+    is_finite = pl.col("value").is_finite().fill_null(value=False)
+    return events.filter(is_finite, type="counter").sort("start_ns")
 
 
-def _counters(owner: Owner, events: pl.DataFrame, origin_ns: int) -> Iterator[str]:
-    for row in _readings(events).iter_rows(named=True):
+def _write_counters(owner: Owner, events: pl.DataFrame, origin_ns: int) -> Iterator[str]:
+    for row in _find_readings(events).iter_rows(named=True):
         event = {"ph": "C", "pid": owner.process + 1, "name": row["name"], "cat": row["kind"]}
-        known = {"thread": row["thread"], "step": row["step"]}
-        event |= {"args": {"value": row["value"]}, "tracelens": known}
-        yield _timed(row["start_ns"] - origin_ns, event)
+        recorded = {"thread": row["thread"], "step": row["step"]}
+        event |= {"args": {"value": row["value"]}, "tracelens": recorded}
+        yield _write_event(row["start_ns"] - origin_ns, event)
 
 
-def _stacks(chosen: Selection, owner: Owner) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def _read_stacks(selection: Selection, owner: Owner) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield the sampled stacks of each thread and child of a process as nested frames, with a label."""
-    samples = chosen.samples(owner).sort("start_ns")
+    samples = selection.samples(owner).sort("start_ns")
     for (_, name), rows in samples.group_by("pid", "thread_name", maintain_order=True):
         table = rows.select("start_ns", "end_ns", "frames").iter_rows()
-        yield f"stacks of {name}", sorted(_frames(table), key=_outermost_first)
+        yield f"stacks of {name}", sorted(_iterate_frames(table), key=_outermost_first)
 
 
 def _outermost_first(frame: dict[str, Any]) -> tuple[int, int, int]:
     return frame["start_ns"], -frame["end_ns"], frame["depth"]
 
 
-def _frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[dict[str, Any]]:
+def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[dict[str, Any]]:
     """Yield a span for each frame, as long as samples that follow one another have it in its place."""
-    opened: list[tuple[str, int]] = []  # frames and since when, the outermost first
-    until = -ENDLESS
+    open_frames: list[tuple[str, int]] = []  # frames and since when, the outermost first
+    until_ns = -ENDLESS
 
-    def closed(depth: int, at_ns: int) -> Iterator[dict[str, Any]]:
-        while len(opened) > depth:
-            name, since = opened.pop()
-            place = {"depth": len(opened), "kind": "sample", "name": name}
+    def close_frames(depth: int, at_ns: int) -> Iterator[dict[str, Any]]:
+        while len(open_frames) > depth:
+            name, since = open_frames.pop()
+            place = {"depth": len(open_frames), "kind": "sample", "name": name}
             yield place | {"start_ns": since, "end_ns": at_ns}
 
-    for start, end, frames in samples:
-        common = 0 if start > until else _common([name for name, _ in opened], frames)
-        yield from closed(common, min(start, until))
-        opened += [(name, start) for name in frames[common:]]
-        until = max(end, start)
-    yield from closed(0, until)
+    for start_ns, end_ns, frames in samples:
+        common_depth = (
+            0 if start_ns > until_ns else _count_common([name for name, _ in open_frames], frames)
+        )
+        yield from close_frames(common_depth, min(start_ns, until_ns))
+        open_frames += [(name, start_ns) for name in frames[common_depth:]]
+        until_ns = max(end_ns, start_ns)
+    yield from close_frames(0, until_ns)
 
 
-def _common(first: list[str], second: list[str]) -> int:
+def _count_common(first: list[str], second: list[str]) -> int:
     """Return how many names two lists have in common from their begin on."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _slice(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
-    start, end = row["start_ns"], row["end_ns"]
+def _write_span(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
+    start_ns, end_ns = row["start_ns"], row["end_ns"]
     event = {
         "name": row["name"] or row["kind"],
         "cat": row["kind"],
-        "ph": "B" if end is None else "X",
+        "ph": "B" if end_ns is None else "X",
         "pid": owner.process + 1,
         "tid": track,
         "args": _arguments(row),
     }
     if row["kind"] != "sample":
-        event["tracelens"] = _beside(row, origin_ns)
-    return _timed(start - origin_ns, event, None if end is None else end - start)
+        event["tracelens"] = _own_members(row, origin_ns)
+    return _write_event(start_ns - origin_ns, event, None if end_ns is None else end_ns - start_ns)
 
 
-def _beside(row: dict[str, Any], origin_ns: int) -> dict[str, Any]:
+def _own_members(row: dict[str, Any], origin_ns: int) -> dict[str, Any]:
     """Return what only we read: the thread, and when a device did what was queued.
 
     What is drawn again where a device ran it is `again` there.
     """
-    known = {name: row[name] for name in _BESIDE if row[name] is not None}
+    recorded = {name: row[name] for name in _BESIDE if row[name] is not None}
     if row["device_start_ns"] is not None:
-        known["device_start_ns"] = row["device_start_ns"] - origin_ns
+        recorded["device_start_ns"] = row["device_start_ns"] - origin_ns
         if row.get("pointed_at") and row["stream"] is not None and row["type"] == "span":
             return {"again": 1}
-    return {"thread": row["thread"]} | known
+    return {"thread": row["thread"]} | recorded
 
 
-def _instant(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
+def _write_instant(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
     place = {"pid": owner.process + 1, "tid": track, "s": "t", "args": _arguments(row)}
-    place["tracelens"] = _beside(row, origin_ns)
+    place["tracelens"] = _own_members(row, origin_ns)
     event = {"name": row["name"] or row["kind"], "cat": row["kind"], "ph": "i"} | place
-    return _timed(row["start_ns"] - origin_ns, event)
+    return _write_event(row["start_ns"] - origin_ns, event)
 
 
 def _arguments(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
 
 
-def _arrow(point: Point, owner: Owner, track: int, origin_ns: int) -> str:
+def _write_arrow(point: Point, owner: Owner, track: int, origin_ns: int) -> str:
     event = {
         "name": point.name,
         "cat": point.category,
@@ -387,20 +401,20 @@ def _arrow(point: Point, owner: Owner, track: int, origin_ns: int) -> str:
         "pid": owner.process + 1,
         "tid": track,
     }
-    return _timed(point.at_ns - origin_ns, event)
+    return _write_event(point.at_ns - origin_ns, event)
 
 
-def _timed(at_ns: int, event: dict[str, Any], length_ns: int | None = None) -> str:
-    lasted = "" if length_ns is None else f',"dur":{_microseconds(length_ns)}'
-    times = f'"ts":{_microseconds(at_ns)}{lasted},'
-    return "{" + times + json.dumps(event, separators=(",", ":"))[1:]
+def _write_event(at_ns: int, event: dict[str, Any], length_ns: int | None = None) -> str:
+    duration_text = "" if length_ns is None else f',"dur":{_write_microseconds(length_ns)}'
+    times_text = f'"ts":{_write_microseconds(at_ns)}{duration_text},'
+    return "{" + times_text + json.dumps(event, separators=(",", ":"))[1:]
 
 
-def _named(owner: Owner, what: str, track: int = 0, **facts: Any) -> str:
-    event = {"name": what, "ph": "M", "pid": owner.process + 1, "tid": track, "args": facts}
+def _write_metadata(owner: Owner, event_name: str, track: int = 0, **facts: Any) -> str:
+    event = {"name": event_name, "ph": "M", "pid": owner.process + 1, "tid": track, "args": facts}
     return json.dumps(event, separators=(",", ":"))
 
 
-def _microseconds(ns: int) -> str:
+def _write_microseconds(ns: int) -> str:
     """Write nanoseconds, which are not negative, as microseconds without losing one."""
     return f"{ns // 1000}.{ns % 1000:03d}"

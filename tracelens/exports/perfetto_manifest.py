@@ -79,58 +79,67 @@ def save(content: Content, place: Path) -> Saved:
         raise InvalidArgument(
             "A manifest names the run's files, so it cannot be without names: leave out --anonymize."
         )
-    files = [*_files(content)]
+    files = [*_find_files(content)]
     if not files:
         raise InvalidArgument(
             "Perfetto opens none of this run's files (it opens trace events in JSON, and its own): "
             "convert it with --to perfetto, which puts all ranks on one clock."
         )
-    first = min(files, key=lambda file: file.later_ns)
+    reference_file = min(files, key=lambda file: file.later_ns)
     alignment = content.trace.alignment
     attributes = {
         "tracelens.alignment": alignment.method,
         "tracelens.uncertainty_ns": alignment.uncertainty_ns,
         "tracelens.drift_ns": max(file.drift_ns for file in files),
     }
-    entries = [_entry(file, first) for file in sorted(files, key=lambda file: file is not first)]
+    entries = [
+        _make_entry(file, reference_file)
+        for file in sorted(files, key=lambda file: file is not reference_file)
+    ]
     manifest = {"version": 1, "attributes": attributes, "files": entries}
     with new_file(place) as draft:
         draft.write_text(json.dumps({"perfetto_manifest": manifest}, indent=2) + "\n", "utf-8")
     return Saved(len(files), size_of(place), notes=(*_notes(content, files),))
 
 
-def _entry(file: _File, first: _File) -> dict[str, Any]:
+def _make_entry(file: _File, reference_file: _File) -> dict[str, Any]:
     entry: dict[str, Any] = {"path": file.name, "machine": {"name": file.machine}}
-    if file is first:
+    if file is reference_file:
         return entry
-    reference = {"file": first.name} | ({"clock": first.clock} if first.clock else {})
+    reference = {"file": reference_file.name} | (
+        {"clock": reference_file.clock} if reference_file.clock else {}
+    )
     clocks: dict[str, Any] = {"clock": file.clock} if file.clock else {}
-    offset = {"sync_to": reference, "offset_ns": file.later_ns - first.later_ns}
+    offset = {"sync_to": reference, "offset_ns": file.later_ns - reference_file.later_ns}
     return entry | {"clocks": clocks | offset}
 
 
-def _files(content: Content) -> Iterator[_File]:
+def _find_files(content: Content) -> Iterator[_File]:
     """Yield the files that Perfetto opens, each once."""
-    seen = set()
-    several = len(content.sources) > 1
+    seen_paths = set()
+    has_several_sources = len(content.sources) > 1
     for source in content.sources:
         for row in content.processes.drop_nulls("file").iter_rows(named=True):
             path = source / row["file"] if source.is_dir() else source
-            if path in seen or path.name != row["file"] or not path.is_file():
+            if path in seen_paths or path.name != row["file"] or not path.is_file():
                 continue
-            seen.add(path)
-            times = _times_of(path)
+            seen_paths.add(path)
+            times = _read_times(path)
             if times is None:
                 continue
             base_ns, clock = times
-            shift_ns, drift_ns = _shift(content.trace, row)
+            shift_ns, drift_ns = _measure_shift(content.trace, row)
             role = "PS" if row["role"] == "ps" else "rank"
-            name = f"{source.name}/{row['file']}" if several and source.is_dir() else row["file"]
+            name = (
+                f"{source.name}/{row['file']}"
+                if has_several_sources and source.is_dir()
+                else row["file"]
+            )
             machine = f"{role} {row['rank']}" + (f" ({row['host']})" if row["host"] else "")
             yield _File(name.removesuffix(_PACKED), machine, base_ns + shift_ns, drift_ns, clock)
 
 
-def _times_of(path: Path) -> tuple[int, str | None] | None:
+def _read_times(path: Path) -> tuple[int, str | None] | None:
     """Return how much later our times of a file are than its own, and its clock; None: it is not opened.
 
     Raises:
@@ -150,35 +159,37 @@ def _times_of(path: Path) -> tuple[int, str | None] | None:
     return (base if isinstance(base, int) else 0), None
 
 
-def _shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
+def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
     """Return what alignment added to a process's times in the middle of it, and how that varies."""
-    moved = trace.moved.get(process["process"])
-    if moved is None:
+    clock_map = trace.moved.get(process["process"])
+    if clock_map is None:
         return 0, 0
-    common = np.array([process["first_ns"] or 0, process["last_ns"] or 0], np.int64)
-    recorded = common
+    common_ns = np.array([process["first_ns"] or 0, process["last_ns"] or 0], np.int64)
+    recorded_ns = common_ns
     for _ in range(_ROUNDS):
-        recorded = common - (moved.apply(recorded) - recorded)
-    begin, end = (int(shift) for shift in common - recorded)
-    return (begin + end) // 2, abs(end - begin) // 2
+        recorded_ns = common_ns - (clock_map.apply(recorded_ns) - recorded_ns)
+    begin_shift_ns, end_shift_ns = (int(shift) for shift in common_ns - recorded_ns)
+    return (begin_shift_ns + end_shift_ns) // 2, abs(end_shift_ns - begin_shift_ns) // 2
 
 
 def _notes(content: Content, files: list[_File]) -> Iterator[str]:
-    read = content.processes.drop_nulls("file")["file"].unique()
-    packed = sorted(name for name in read if name.endswith(_PACKED))
-    if packed:
+    read_files = content.processes.drop_nulls("file")["file"].unique()
+    packed_files = sorted(name for name in read_files if name.endswith(_PACKED))
+    if packed_files:
         yield (
-            f"Perfetto relates clocks of plain files alone: decompress {_listed(packed)} before you "
-            "merge them."
+            f"Perfetto relates clocks of plain files alone: decompress {_list_names(packed_files)} "
+            "before you merge them."
         )
-    known = {file.name.rpartition("/")[2] for file in files}
-    others = sorted(name for name in read if name.removesuffix(_PACKED) not in known)
-    if others:
-        yield f"Perfetto does not open {_listed(others)}."
+    opened_files = {file.name.rpartition("/")[2] for file in files}
+    other_files = sorted(
+        name for name in read_files if name.removesuffix(_PACKED) not in opened_files
+    )
+    if other_files:
+        yield f"Perfetto does not open {_list_names(other_files)}."
     if content.trace.alignment.unaligned:
         yield "Nothing ties some clocks to the others: their offsets are guesses."
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return series([f"'{shown_name(name)}'" for name in names[:_SHOWN]]) + more

@@ -50,27 +50,27 @@ class Repaired:
         self.sentences += (sentence,)
 
 
-def repair(trace: Path, place: Path) -> Repaired:
+def repair(trace: Path, target: Path) -> Repaired:
     """Copy what is whole of a trace folder to a new place. Times stay on the clocks that recorded them.
 
     The checksum of every batch is verified: of a file, the batches before the first with a wrong one are
     used, of a segment all that has a right one.
 
     Raises:
-        InvalidArgument: there is something at `place`, it is inside of the trace, or cannot be written.
+        InvalidArgument: there is something at `target`, it is inside of the trace, or cannot be written.
         NotATrace: not one recording can be used.
     """
-    found = recordings(trace)
-    inside = trace if trace.is_dir() else trace.parent
-    if place.resolve().is_relative_to(inside.resolve()):
+    files = recordings(trace)
+    trace_folder = trace if trace.is_dir() else trace.parent
+    if target.resolve().is_relative_to(trace_folder.resolve()):
         raise InvalidArgument(
-            f"'{shown_name(place)}' is inside of the trace, of which nothing is changed: name another "
+            f"'{shown_name(target)}' is inside of the trace, of which nothing is changed: name another "
             "folder with --repair."
         )
     result = Repaired()
     problems: list[tuple[Path, Exception]] = []
-    with new_folder(place, "--repair") as folder:
-        for file in found:
+    with new_folder(target, "--repair") as folder:
+        for file in files:
             try:
                 if file != trace:
                     check_inside(file, trace)
@@ -91,7 +91,7 @@ def _is_live(file: Path) -> bool:
 
 def _read(file: Path) -> tuple[Recording, tuple[Ints, dict[str, int]]]:
     """Read one recording, which of its rows are usable, and how many are not, by reason."""
-    recording = _of_segments(file) if _is_live(file) else read_arrow(file)
+    recording = _read_segments(file) if _is_live(file) else read_arrow(file)
     check_side(recording.side)
     return recording, sound_rows(recording.table)
 
@@ -104,34 +104,34 @@ def _copy(
     result: Repaired,
 ) -> None:
     """Copy one recording, and its samples; as it is, if nothing is wrong with it."""
-    table, (kept, reasons) = recording.table, usable
-    lost = table.num_rows - len(kept)
+    table, (kept_rows, reasons) = recording.table, usable
+    lost_count = table.num_rows - len(kept_rows)
     copy = folder / file.with_suffix(TRACE_SUFFIX).name
-    if _is_live(file) or recording.cut or lost or not _in_order(table):
-        write_events(copy, table.take(kept), _with_loss(recording, reasons))
+    if _is_live(file) or recording.cut or lost_count or not _is_sorted(table):
+        write_events(copy, table.take(kept_rows), _count_losses(recording, reasons))
         result.parts += 1
-        result.report(_rewritten(file, recording, len(kept), lost))
+        result.report(_describe_copy(file, recording, len(kept_rows), lost_count))
     else:
         copy.write_bytes(contents(file))
         result.whole += 1
-    result.events += len(kept)
+    result.events += len(kept_rows)
     _copy_samples(file, folder, result)
 
 
-def _of_segments(place: Path) -> Recording:
-    folder = segments.folder_of(place)
-    if folder != place and not belongs_to(folder, place.parent):
+def _read_segments(recording: Path) -> Recording:
+    folder = segments.folder_of(recording)
+    if folder != recording and not belongs_to(folder, recording.parent):
         raise InvalidArgument(f"it names {shown_name(folder)}, which does not belong to this trace")
     check_no_links(folder)
-    return Recording(*segments.decode(place))
+    return Recording(*segments.decode(recording))
 
 
-def _in_order(table: pa.Table) -> bool:
+def _is_sorted(table: pa.Table) -> bool:
     begins = table["start_ns"].to_numpy()
     return bool(np.all(begins[1:] >= begins[:-1]))
 
 
-def _with_loss(recording: Recording, lost: dict[str, int]) -> SideTables:
+def _count_losses(recording: Recording, lost: dict[str, int]) -> SideTables:
     """Return side tables that count the rows which were left out; what they define is in the columns."""
     side = recording.side
     dropped = added(side.dropped, lost)
@@ -139,19 +139,21 @@ def _with_loss(recording: Recording, lost: dict[str, int]) -> SideTables:
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)
 
 
-def _rewritten(file: Path, recording: Recording, kept: int, lost: int) -> str:
+def _describe_copy(file: Path, recording: Recording, kept_count: int, lost_count: int) -> str:
     """Return a sentence on a file that is not copied as it is."""
     name = shown_name(file.name)
     if recording.cut:
-        what = f"it is damaged or cut off; the first {count(kept, 'event')} are copied"
+        change = f"it is damaged or cut off; the first {count(kept_count, 'event')} are copied"
     elif _is_live(file):
-        what = f"its segments became an Arrow file of {count(kept, 'event')}"
-    elif lost:
-        what = f"{count(kept, 'event')} are copied"
+        change = f"its segments became an Arrow file of {count(kept_count, 'event')}"
+    elif lost_count:
+        change = f"{count(kept_count, 'event')} are copied"
     else:
-        what = "its rows are sorted by start_ns now"
-    more = f", {count(lost, 'row')} that no reader can use are left out" if lost else ""
-    return f"'{name}': {what}{more}."
+        change = "its rows are sorted by start_ns now"
+    lost_phrase = (
+        f", {count(lost_count, 'row')} that no reader can use are left out" if lost_count else ""
+    )
+    return f"'{name}': {change}{lost_phrase}."
 
 
 def _copy_samples(file: Path, folder: Path, result: Repaired) -> None:

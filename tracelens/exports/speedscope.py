@@ -30,20 +30,22 @@ _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 _NONE: Final = "Events are left out: speedscope shows stacks."
 
 
-def save(content: Content, place: Path) -> Saved:
+def save(content: Content, target: Path) -> Saved:
     """Write the stacks of main processes, and of the children sampled with them.
 
     Raises:
-        InvalidArgument: there is something at `place`, it cannot be written, or there are no samples.
+        InvalidArgument: there is something at `target`, it cannot be written, or there are no samples.
     """
     frames: dict[str, int] = {}
-    profiles = list(_profiles(content, frames))
+    profiles = list(_make_profiles(content, frames))
     if not profiles:
         raise InvalidArgument(
             "There are no sampled stacks in what is chosen, and speedscope shows nothing else: record "
             "with 'tracelens record --sample'."
         )
-    names = [{"name": name} | _place(text) for text in frames for name in (_name(text),)]
+    names = [
+        {"name": name} | _parse_place(text) for text in frames for name in (_parse_function(text),)
+    ]
     document = {
         "$schema": _SCHEMA,
         "exporter": "TraceLens",
@@ -52,54 +54,54 @@ def save(content: Content, place: Path) -> Saved:
         "shared": {"frames": names},
         "profiles": profiles,
     }
-    with new_file(place) as draft, draft.open("w", encoding="utf-8") as file:
+    with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         json.dump(document, file, separators=(",", ":"))
     samples = sum(len(profile["samples"]) for profile in profiles)
-    return Saved(samples, size_of(place), notes=(_NONE,))
+    return Saved(samples, size_of(target), notes=(_NONE,))
 
 
-def _profiles(content: Content, frames: dict[str, int]) -> Iterator[dict[str, Any]]:
+def _make_profiles(content: Content, frames: dict[str, int]) -> Iterator[dict[str, Any]]:
     origin_ns = begin_of(content.trace)
     for owner in content.processes.filter("main").iter_rows(named=True):
         rank = f"{'PS' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
         samples = content.samples(owner["process"]).sort("start_ns")
         for (pid, thread), rows in samples.group_by("pid", "thread_name", maintain_order=True):
             child = "" if pid == owner["pid"] else f", process {pid}"
-            yield _profile(f"{rank}: {thread}{child}", rows, frames, origin_ns)
+            yield _make_profile(f"{rank}: {thread}{child}", rows, frames, origin_ns)
 
 
-def _profile(
+def _make_profile(
     name: str, rows: pl.DataFrame, frames: dict[str, int], origin_ns: int
 ) -> dict[str, Any]:
     """Return one profile; between samples that do not touch there is an empty stack."""
     samples: list[list[int]] = []
-    weights: list[int] = []
-    first = until = rows["start_ns"][0]
-    for start, end, stack in rows.select("start_ns", "end_ns", "frames").iter_rows():
-        if start > until:
+    weights_ns: list[int] = []
+    first_ns = until_ns = rows["start_ns"][0]
+    for start_ns, end_ns, stack in rows.select("start_ns", "end_ns", "frames").iter_rows():
+        if start_ns > until_ns:
             samples.append([])
-            weights.append(start - until)
-        begin = max(start, until)
+            weights_ns.append(start_ns - until_ns)
+        begin_ns = max(start_ns, until_ns)
         samples.append([frames.setdefault(text, len(frames)) for text in stack])
-        weights.append(max(end - begin, 0))
-        until = max(until, end)
+        weights_ns.append(max(end_ns - begin_ns, 0))
+        until_ns = max(until_ns, end_ns)
     return {
         "type": "sampled",
         "name": name,
         "unit": "nanoseconds",
-        "startValue": first - origin_ns,
-        "endValue": until - origin_ns,
+        "startValue": first_ns - origin_ns,
+        "endValue": until_ns - origin_ns,
         "samples": samples,
-        "weights": weights,
+        "weights": weights_ns,
     }
 
 
-def _name(text: str) -> str:
+def _parse_function(text: str) -> str:
     """Return the function of ``function (file:line)``."""
     return text.rpartition(" (")[0] or text
 
 
-def _place(text: str) -> dict[str, Any]:
+def _parse_place(text: str) -> dict[str, Any]:
     """Return the file and the line of a frame, where it names them."""
     _, _, place = text.removesuffix(")").rpartition(" (")
     file, _, line = place.rpartition(":")

@@ -7,9 +7,8 @@ in it, and no samples of stacks. Processes whose times are on the common clock h
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 import pyarrow as pa
@@ -22,7 +21,6 @@ from tracelens.schema.side import CONVERSION_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tracelens.exports.content import Content
@@ -66,59 +64,58 @@ _GROUP_ROWS: Final = 1 << 20
 _CSV_ROWS: Final = 1 << 16
 
 
-class _Writer(Protocol):
-    """Takes tables in `SCHEMA`, and at the end what to say of all."""
-
-    def write(self, table: pa.Table) -> None:
-        """Append rows."""
-
-    def end(self, facts: dict[str, Any]) -> None:
-        """Append facts on all rows."""
-
-
 @dataclass(frozen=True)
 class Table:
-    """A kind of file for tables; `opened` yields what writes one."""
+    """A kind of file for tables.
+
+    `write` writes tables in `SCHEMA` to a file, and then, where the file has a place for them, the facts
+    on all rows, which are known when the last table was made.
+    """
 
     SUFFIX: str
-    opened: Callable[[Path], AbstractContextManager[_Writer]]
+    write: Callable[[Path, Iterator[pa.Table], dict[str, Any]], None]
     OPEN_WITH: str = "tracelens analyze {place}"
 
-    def save(self, content: Content, place: Path) -> Saved:
+    def save(self, content: Content, target: Path) -> Saved:
         """Write a table, a rank at a time.
 
         Raises:
-            InvalidArgument: there is something at `place`, it cannot be written, or nothing is chosen.
+            InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
         """
-        events = summed_up = sums = 0
         main = content.processes.filter("main")
-        others = content.processes.height - main.height
-        with new_file(place) as file, self.opened(file) as writer:
-            for _, rows in main.sort("rank", "role").group_by("rank", maintain_order=True):
-                parts = [content.part(process) for process in rows["process"]]
-                found = _rows(pl.concat([part.events for part in parts]), rows)
-                events += found.height
-                summed_up += sum(part.summed_up for part in parts)
-                sums += sum(part.sums for part in parts)
-                writer.write(_table(found))
-            if not events:
+        left_out = _describe_left_out(content, content.processes.height - main.height)
+        counts = dict.fromkeys(("events", "summed_up", "sums"), 0)
+        window_ns = 2 * content.trace.alignment.uncertainty_ns
+        facts = counts | {"window_ns": window_ns, "notes": (*content.notes, *left_out)}
+
+        def tables() -> Iterator[pa.Table]:
+            for _, processes in main.sort("rank", "role").group_by("rank", maintain_order=True):
+                process_events = [content.read_process(process) for process in processes["process"]]
+                rows = _select_rows(
+                    pl.concat([one_process.events for one_process in process_events]), processes
+                )
+                counts["events"] += rows.height
+                counts["summed_up"] += sum(one_process.summed_up for one_process in process_events)
+                counts["sums"] += sum(one_process.sums for one_process in process_events)
+                yield _to_arrow(rows)
+            if not counts["events"]:
                 raise content.nothing()
-            notes = (*content.notes, *_left_out(content, others))
-            counts = {"events": events, "summed_up": summed_up, "sums": sums}
-            window_ns = 2 * content.trace.alignment.uncertainty_ns
-            writer.end(counts | {"window_ns": window_ns, "notes": notes})
-        return Saved(events, size_of(place), summed_up, sums, _left_out(content, others))
+            facts.update(counts)
+
+        with new_file(target) as file:
+            self.write(file, tables(), facts)
+        return Saved(**counts, nbytes=size_of(target), notes=left_out)
 
 
-def _left_out(content: Content, others: int) -> tuple[str, ...]:
+def _describe_left_out(content: Content, other_count: int) -> tuple[str, ...]:
     """Return what a table cannot hold, a sentence each."""
-    processes = f"A table has one process a rank: {others} other processes are not in it."
+    processes = f"A table has one process a rank: {other_count} other processes are not in it."
     samples = "A table of spans has no samples of stacks: convert to native to keep them."
     sampled = content.trace.samples.height > 0
-    return tuple([processes] * (others > 0) + [samples] * sampled)
+    return tuple([processes] * (other_count > 0) + [samples] * sampled)
 
 
-def _rows(events: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
+def _select_rows(events: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
     """Add to events what their rows say of their process."""
     main = processes.select(
         "process", "host", clock="clock_domain", world="world", own_shard="shard"
@@ -131,7 +128,7 @@ def _rows(events: pl.DataFrame, processes: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _table(rows: pl.DataFrame) -> pa.Table:
+def _to_arrow(rows: pl.DataFrame) -> pa.Table:
     arrays = [
         rows[field.name].cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode()
         if field.type == _WORD
@@ -141,43 +138,22 @@ def _table(rows: pl.DataFrame) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
-class _Parquet:
-    def __init__(self, writer: pq.ParquetWriter) -> None:
-        self._writer = writer
-
-    def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table, row_group_size=_GROUP_ROWS)
-
-    def end(self, facts: dict[str, Any]) -> None:
-        self._writer.add_key_value_metadata({CONVERSION_KEY.decode(): json.dumps(facts)})
-
-
-@contextmanager
-def _parquet(file: Path) -> Iterator[_Writer]:
+def _write_parquet(file: Path, tables: Iterator[pa.Table], facts: dict[str, Any]) -> None:
     order = [pq.SortingColumn(SCHEMA.get_field_index(name)) for name in ("rank", "start_ns")]
     with pq.ParquetWriter(file, SCHEMA, compression="zstd", sorting_columns=order) as writer:
-        yield _Parquet(writer)
+        for table in tables:
+            writer.write_table(table, row_group_size=_GROUP_ROWS)
+        writer.add_key_value_metadata({CONVERSION_KEY.decode(): json.dumps(facts)})
 
 
-class _Csv:
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._file.write(",".join(SCHEMA.names).encode() + b"\n")
-
-    def write(self, table: pa.Table) -> None:
-        frame = pl.DataFrame(table)
-        for part in frame.iter_slices(_CSV_ROWS):
-            self._file.write(cells(part).write_csv(include_header=False).encode())
-
-    def end(self, facts: dict[str, Any]) -> None:
-        """Leave the facts to the terminal: a CSV has no place for them."""
-
-
-@contextmanager
-def _csv(file: Path) -> Iterator[_Writer]:
+def _write_csv(file: Path, tables: Iterator[pa.Table], _facts: object) -> None:
+    """Write rows alone: a CSV has no place for facts, which the terminal shows."""
     with file.open("wb") as out:
-        yield _Csv(out)
+        out.write(",".join(SCHEMA.names).encode() + b"\n")
+        for table in tables:
+            for rows in pl.DataFrame(table).iter_slices(_CSV_ROWS):
+                out.write(cells(rows).write_csv(include_header=False).encode())
 
 
-PARQUET: Final = Table(".parquet", _parquet)
-CSV: Final = Table(".csv", _csv)
+PARQUET: Final = Table(".parquet", _write_parquet)
+CSV: Final = Table(".csv", _write_csv)

@@ -49,55 +49,56 @@ def explained(address: str) -> Iterator[None]:
     except Exception as error:  # each protocol has its own
         if isinstance(error, OSError) and error.errno in _DISK:
             raise
-        raise _sentence(error, f"'{shown(address)}'") from None  # what it says may hold secrets
+        raise _explain(error, f"'{shown(address)}'") from None  # what it says may hold secrets
 
 
-def _sentence(error: Exception, named: str) -> TraceLensError:
-    causes = list(_causes(error))
+def _explain(error: Exception, quoted_address: str) -> TraceLensError:
+    causes = list(_iterate_causes(error))
     names = {kind.__name__ for cause in causes for kind in type(cause).__mro__}
-    reason = _reason(causes[-1])
+    reason = _describe(causes[-1])
     if names & _NO_CREDENTIALS:
         return UnusableInput(
-            f"No credentials were found for {named}: set those of its provider, such as AWS_PROFILE or "
-            "AWS_ACCESS_KEY_ID (docs/remote.md)."
+            f"No credentials were found for {quoted_address}: set those of its provider, such as "
+            "AWS_PROFILE or AWS_ACCESS_KEY_ID (docs/remote.md)."
         )
     if names & _UNREACHABLE:
         return UnusableInput(
-            f"The server of {named} cannot be reached, or went away ({reason}): check the address and "
-            "the network, then run it again; what was fetched is kept."
+            f"The server of {quoted_address} cannot be reached, or went away ({reason}): check the "
+            "address and the network, then run it again; what was fetched is kept."
         )
-    if "PermissionError" in names or any(_status(cause) in _REFUSED for cause in causes):
+    if "PermissionError" in names or any(_status_of(cause) in _REFUSED for cause in causes):
         return UnusableInput(
-            f"The server refuses access to {named} ({reason}): check the credentials and what they "
-            "allow (docs/remote.md)."
+            f"The server refuses access to {quoted_address} ({reason}): check the credentials and "
+            "what they allow (docs/remote.md)."
         )
-    if isinstance(error, FileNotFoundError) and all(_status(c) in (None, 404) for c in causes):
+    if isinstance(error, FileNotFoundError) and all(_status_of(c) in (None, 404) for c in causes):
         found = "" if isinstance(causes[-1], FileNotFoundError) else f" ({reason})"
         return TraceNotFound(
-            f"There is no {named}{found}: expected a trace folder or a table of spans; check the "
-            "address."
+            f"There is no {quoted_address}{found}: expected a trace folder or a table of spans; "
+            "check the address."
         )
     return UnusableInput(
-        f"{named} cannot be read ({reason}): the server or the network failed; run it again later."
+        f"{quoted_address} cannot be read ({reason}): the server or the network failed; run it "
+        "again later."
     )
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def _iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """Yield an error and what it says it comes from, outermost first."""
-    known: set[int] = set()
+    seen_ids: set[int] = set()
     cause: BaseException | None = error
-    while cause is not None and id(cause) not in known:
-        known.add(id(cause))
+    while cause is not None and id(cause) not in seen_ids:
+        seen_ids.add(id(cause))
         yield cause
         cause = cause.__cause__
 
 
-def _status(error: BaseException) -> int | None:
-    found = getattr(error, "status", None)
-    return found if isinstance(found, int) else None
+def _status_of(error: BaseException) -> int | None:
+    status = getattr(error, "status", None)
+    return status if isinstance(status, int) else None
 
 
-def _reason(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     """Return what an error says of itself, in one line and without secrets."""
     message = " ".join(shown(str(error)).split()).rstrip(".")
     name = type(error).__name__

@@ -78,16 +78,16 @@ def listed(address: str) -> Listing:
         EmptyTrace: there is a folder, but no recording in it.
         TraceLensError: its server cannot be asked, or refuses.
     """
-    system, path = _system(address)
+    system, path = _find_system(address)
     with explained(address):
         system.invalidate_cache()
         facts = system.info(path)
         if not _is_folder(facts, address):
-            return Listing(system, (_described(local_name(address), facts),), is_folder=False)
-        entries = _entries(system, path)
-        files = _within_folder(system, entries)
+            return Listing(system, (_make_file(local_name(address), facts),), is_folder=False)
+        entries = _list_entries(system, path)
+        files = _list_trace(system, entries)
     if not files:
-        raise _empty(address, entries)
+        raise _refuse_empty(address, entries)
     return Listing(system, tuple(files), is_folder=True)
 
 
@@ -100,17 +100,17 @@ def matching(pattern: str) -> list[str]:
     """
     if not is_pattern(pattern):
         return [pattern]
-    system, path = _system(pattern)
+    system, path = _find_system(pattern)
     with explained(pattern):
         system.invalidate_cache()
         # With a slash at its end fsspec finds no folder of a web server.
-        found = system.glob(path.rstrip("/") if is_web(pattern) else path)
-    if not found:
+        names = system.glob(path.rstrip("/") if is_web(pattern) else path)
+    if not names:
         raise TraceNotFound(f"Nothing matches '{shown(pattern)}': check the pattern.")
-    return [system.unstrip_protocol(name) for name in sorted(found)]
+    return [system.unstrip_protocol(name) for name in sorted(names)]
 
 
-def _system(address: str) -> tuple[Any, str]:
+def _find_system(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and what it is called there."""
     scheme = scheme_of(address)
     try:
@@ -118,7 +118,7 @@ def _system(address: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - an extra
 
         get_filesystem_class(scheme)
-        options = _options(address)
+        options = _system_options(address)
     except ImportError as error:
         if scheme in _OURS or (error.name or "").partition(".")[0] == "fsspec":
             raise MissingExtra.naming(f"Reading {scheme}:// addresses", "remote") from error
@@ -131,18 +131,18 @@ def _system(address: str) -> tuple[Any, str]:
             "such as s3://BUCKET/RUN or https://HOST/FILE (docs/remote.md)."
         ) from None
     with explained(address):
-        found: tuple[Any, str] = url_to_fs(address, **options)
-        return found
+        system_and_path: tuple[Any, str] = url_to_fs(address, **options)
+        return system_and_path
 
 
-def _options(address: str) -> dict[str, Any]:
+def _system_options(address: str) -> dict[str, Any]:
     """Return options of a file system: web servers may take their time for a large file."""
     if not is_web(address):
         return {}
     import aiohttp  # noqa: PLC0415 - an extra
 
-    patience = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
-    return {"client_kwargs": {"timeout": patience}}
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
+    return {"client_kwargs": {"timeout": timeout}}
 
 
 def _is_folder(facts: Mapping[str, Any], address: str) -> bool:
@@ -153,14 +153,14 @@ def _is_folder(facts: Mapping[str, Any], address: str) -> bool:
     return bool(facts["type"] == "directory")
 
 
-def _entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
+def _list_entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
     """Return what a folder holds by name, but for what has no name for a file here."""
-    found = {
+    facts_by_name = {
         last_part(str(facts["name"])): facts
         for facts in system.ls(folder, detail=True)
         if is_within(str(facts["name"]), folder)
     }
-    return {name: found[name] for name in sorted(found) if _is_name(name)}
+    return {name: facts_by_name[name] for name in sorted(facts_by_name) if _is_name(name)}
 
 
 def local_name(address: str) -> str:
@@ -172,9 +172,9 @@ def _is_name(name: str) -> bool:
     return bool(_NAME.fullmatch(name)) and len(name.encode(errors="replace")) <= _MOST_NAME
 
 
-def _within_folder(system: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[RemoteFile]:
+def _list_trace(system: Any, entries: Mapping[str, Mapping[str, Any]]) -> list[RemoteFile]:
     """Describe the files that a trace folder has, those in its folders included."""
-    found = [
+    files = [
         (name, facts)
         for name, facts in entries.items()
         if name.endswith((TRACE_SUFFIX, ELSEWHERE_SUFFIX))
@@ -186,37 +186,37 @@ def _within_folder(system: Any, entries: Mapping[str, Mapping[str, Any]]) -> lis
         if name == SAMPLES_FOLDER
         or (name.endswith(SEGMENTS_SUFFIX) and name.removesuffix(SEGMENTS_SUFFIX) not in converted)
     ]
-    if not found and all(name == SAMPLES_FOLDER for name, _ in folders):
+    if not files and all(name == SAMPLES_FOLDER for name, _ in folders):
         return []
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        inner = pool.map(partial(_inside, system), folders)
-        found += [entry for entries_of_one in inner for entry in entries_of_one]
-        return list(pool.map(partial(_file, system), found))
+        inner_files = pool.map(partial(_list_folder, system), folders)
+        files += [entry for entries_of_one in inner_files for entry in entries_of_one]
+        return list(pool.map(partial(_describe_file, system), files))
 
 
-def _inside(system: Any, folder: tuple[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
+def _list_folder(system: Any, folder: tuple[str, Mapping[str, Any]]) -> Iterable[tuple[str, Any]]:
     name, facts = folder
-    entries = _entries(system, str(facts["name"]))
+    entries = _list_entries(system, str(facts["name"]))
     return [
-        (f"{name}/{inner}", found)
-        for inner, found in entries.items()
-        if name != SAMPLES_FOLDER or inner.endswith(TRACE_SUFFIX)
+        (f"{name}/{inner_name}", inner_facts)
+        for inner_name, inner_facts in entries.items()
+        if name != SAMPLES_FOLDER or inner_name.endswith(TRACE_SUFFIX)
     ]
 
 
-def _file(system: Any, entry: tuple[str, Mapping[str, Any]]) -> RemoteFile:
+def _describe_file(system: Any, entry: tuple[str, Mapping[str, Any]]) -> RemoteFile:
     """Describe one file; lists of web servers say no size, so each file is asked for."""
     name, facts = entry
-    return _described(name, facts if facts.get("size") is not None else system.info(facts["name"]))
+    return _make_file(name, facts if facts.get("size") is not None else system.info(facts["name"]))
 
 
-def _described(name: str, facts: Mapping[str, Any]) -> RemoteFile:
+def _make_file(name: str, facts: Mapping[str, Any]) -> RemoteFile:
     size = facts.get("size")
     version = next((str(facts[key]) for key in _VERSIONS if facts.get(key)), None)
     return RemoteFile(name, str(facts["name"]), None if size is None else int(size), version)
 
 
-def _empty(address: str, entries: Mapping[str, Mapping[str, Any]]) -> EmptyTrace:
+def _refuse_empty(address: str, entries: Mapping[str, Mapping[str, Any]]) -> EmptyTrace:
     folders = [name for name, facts in entries.items() if facts["type"] == "directory"]
     advice = (
         f"it holds {len(folders)} folders, open one of them, for example "

@@ -51,91 +51,97 @@ def fetched(
     address: str,
     progress: Callable[[int, int], None] | None = None,
     *,
-    enough: Callable[[Path], bool] | None = None,
+    is_end_enough: Callable[[Path], bool] | None = None,
 ) -> Path:
     """Return the copy of a remote trace folder or file, as it is now.
 
     Args:
         address: Of a trace folder, a file of one, or a table.
         progress: Called with (done, total) files.
-        enough: Says of the copy of a recording of which only the end was fetched whether that will do;
-            without it all files are fetched whole, and so are tables, and runs that still record.
+        is_end_enough: Returns True for a copy of a recording whose end alone was fetched, if that is
+            enough. Without it all files are fetched whole, and so are tables and runs that still record.
 
     Raises:
         TraceLensError: there is no trace, or it cannot be fetched.
         OSError: the cache cannot be written.
     """
-    found = listed(address)
-    if not found.is_finished:
-        enough = None
-    place = places.cache() / _FOLDER / _label(address, ends=enough is not None)
+    listing = listed(address)
+    if not listing.is_finished:
+        is_end_enough = None
+    directory = places.cache() / _FOLDER / _name_folder(address, ends=is_end_enough is not None)
     try:
-        with places.alone(place):
-            return _updated(place, found, address, progress, enough)
+        with places.alone(directory):
+            return _update(directory, listing, address, progress, is_end_enough)
     except BlockingIOError:
         raise UnusableInput(
             f"Another process is still fetching '{shown(address)}': run this again when it is done."
         ) from None
     except OSError as error:
-        if is_ours(place) or not os.path.lexists(place):
+        if is_ours(directory) or not os.path.lexists(directory):
             raise
         raise UnusableInput(
-            f"'{place}' is where the copy of '{shown(address)}' belongs, but was not made here by "
+            f"'{directory}' is where the copy of '{shown(address)}' belongs, but was not made here by "
             "TraceLens (a cache that was moved?): remove it, and run this again."
         ) from error
 
 
-def _label(address: str, *, ends: bool) -> str:
+def _name_folder(address: str, *, ends: bool) -> str:
     """Return the name of the folder for an address: of what a person knows it by, and a digest."""
-    public = re.sub(r"[^A-Za-z0-9._]+", "-", shown(address)).strip("-.")[:_LONGEST_LABEL]
-    what = f"{without_user(address)} {'ends' if ends else 'whole'}"
-    return f"{public}-{hashlib.sha256(what.encode()).hexdigest()[:16]}"
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", shown(address)).strip("-.")[:_LONGEST_LABEL]
+    identity = f"{without_user(address)} {'ends' if ends else 'whole'}"
+    return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
-def _updated(
-    place: Path,
-    found: Listing,
+def _update(
+    directory: Path,
+    listing: Listing,
     address: str,
     progress: Callable[[int, int], None] | None,
-    enough: Callable[[Path], bool] | None,
+    is_end_enough: Callable[[Path], bool] | None,
 ) -> Path:
-    """Fetch what changed, and remove what is gone; `place` is this process's alone."""
-    copy = place / local_name(address)
-    root = copy if found.is_folder else place
-    states = _states(place)
-    for draft in place.glob(f"{_DRAFT}*"):  # of a process that was killed
+    """Fetch what changed, and remove what is gone; `directory` is this process's alone."""
+    copy = directory / local_name(address)
+    root = copy if listing.is_folder else directory
+    states = _load_states(directory)
+    for draft in directory.glob(f"{_DRAFT}*"):  # of a process that was killed
         draft.unlink()
-    for name in states.keys() - {file.name for file in found.files}:
+    for name in states.keys() - {file.name for file in listing.files}:
         _remove(root / name)
         del states[name]
-    stale = [file for file in found.files if not _is_current(root / file.name, file, states)]
+    stale = [file for file in listing.files if not _is_current(root / file.name, file, states)]
     for file in stale:
         states.pop(file.name, None)
-    _save(place, states)  # a process that is killed leaves nothing that looks current and is not
-    _check_room(place, stale, address, ends=enough is not None)
+    _save_states(
+        directory, states
+    )  # a process that is killed leaves nothing that looks current and is not
+    _check_room(directory, stale, address, ends=is_end_enough is not None)
     try:
         with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            work = partial(_fetch, _Copy(found.system, place, root, states, enough))
+            work = partial(_fetch, _Copy(listing.system, directory, root, states, is_end_enough))
             for done, _ in enumerate(pool.map(work, enumerate(stale))):
                 if progress:
                     progress(done + 1, len(stale))
     finally:
-        _save(place, states)
+        _save_states(directory, states)
     return copy
 
 
-def _check_room(place: Path, stale: list[RemoteFile], address: str, *, ends: bool) -> None:
+def _check_room(directory: Path, stale: list[RemoteFile], address: str, *, ends: bool) -> None:
     """Refuse to begin with more than the disk has room for."""
-    needed, free = sum(file.size or 0 for file in stale), shutil.disk_usage(place).free
-    if needed > free and not ends:
+    needed_bytes, free_bytes = (
+        sum(file.size or 0 for file in stale),
+        shutil.disk_usage(directory).free,
+    )
+    if needed_bytes > free_bytes and not ends:
         raise UnusableInput(
-            f"'{shown(address)}' has {in_bytes(needed)} to fetch, and the disk of '{place}' has "
-            f"{in_bytes(free)} left: make room, or name another disk in XDG_CACHE_HOME."
+            f"'{shown(address)}' has {in_bytes(needed_bytes)} to fetch, and the disk of "
+            f"'{directory}' has {in_bytes(free_bytes)} left: make room, or name another disk in "
+            "XDG_CACHE_HOME."
         )
 
 
 def _is_current(copy: Path, file: RemoteFile, states: dict[str, str]) -> bool:
-    if file.version is None or states.get(file.name) != _state(file):
+    if file.version is None or states.get(file.name) != _state_of(file):
         return False
     try:
         return file.size is None or copy.stat().st_size == file.size
@@ -164,7 +170,7 @@ def _fetch(copy: _Copy, numbered: tuple[int, RemoteFile]) -> None:
         target = copy.root / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         draft.replace(target)
-        copy.states[file.name] = _state(file)
+        copy.states[file.name] = _state_of(file)
     finally:
         draft.unlink(missing_ok=True)
 
@@ -180,35 +186,37 @@ def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
         )
 
 
-def _fetch_part(system: Any, file: RemoteFile, draft: Path, enough: Callable[[Path], bool]) -> bool:
+def _fetch_part(
+    system: Any, file: RemoteFile, draft: Path, is_end_enough: Callable[[Path], bool]
+) -> bool:
     """Fetch of a recording its end, of samples of stacks their begin; return whether that will do."""
     if file.size is None or not file.name.endswith(TRACE_SUFFIX):
         return False
     if file.name.startswith(f"{SAMPLES_FOLDER}/"):
-        return file.size > _ENDS[-1] and _copied(system, file, draft, [(0, _ENDS[-1])])
+        return file.size > _ENDS[-1] and _copy_parts(system, file, draft, [(0, _ENDS[-1])])
     for length in _ENDS:
         if file.size <= length + _BEGIN:
             return False
         parts = [(file.size - length, length), (0, _BEGIN)]
-        if not _copied(system, file, draft, parts):
+        if not _copy_parts(system, file, draft, parts):
             return False
-        if enough(draft):
+        if is_end_enough(draft):
             return True
     return False
 
 
-def _copied(system: Any, file: RemoteFile, draft: Path, parts: list[tuple[int, int]]) -> bool:
+def _copy_parts(system: Any, file: RemoteFile, draft: Path, parts: list[tuple[int, int]]) -> bool:
     """Copy parts, each an offset and a length; return whether the server sends parts at all."""
     with draft.open("wb") as copy, explained(file.path):
         copy.truncate(file.size)
         try:
             with system.open(file.path, "rb", cache_type="none") as source:
-                return all(_is_copied(source, copy, *part) for part in parts)
+                return all(_copy_part(source, copy, *part) for part in parts)
         except ValueError:  # what fsspec raises for a web server without ranges
             return False
 
 
-def _is_copied(source: Any, copy: BinaryIO, offset: int, length: int) -> bool:
+def _copy_part(source: Any, copy: BinaryIO, offset: int, length: int) -> bool:
     source.seek(offset)
     content = source.read(length)
     copy.seek(offset)
@@ -223,20 +231,20 @@ def _remove(copy: Path) -> None:
         copy.parent.rmdir()
 
 
-def _state(file: RemoteFile) -> str:
+def _state_of(file: RemoteFile) -> str:
     return f"{file.size} {file.version}"
 
 
-def _states(place: Path) -> dict[str, str]:
+def _load_states(directory: Path) -> dict[str, str]:
     """Return of which state of each file there is a copy."""
     try:
-        found = loads((place / _STATES).read_text(encoding="utf-8"))
+        states = loads((directory / _STATES).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return states if isinstance(states, dict) else {}
 
 
-def _save(place: Path, states: dict[str, str]) -> None:
-    draft = place / f"{_DRAFT}states"
+def _save_states(directory: Path, states: dict[str, str]) -> None:
+    draft = directory / f"{_DRAFT}states"
     draft.write_text(json.dumps(states), encoding="utf-8")
-    draft.replace(place / _STATES)
+    draft.replace(directory / _STATES)

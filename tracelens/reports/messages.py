@@ -73,32 +73,36 @@ def accounted(ledger: Ledger, findings: Sequence[Finding], *, at_most: bool = Fa
     `at_most` is that of `Efficiency`.
     """
     useful = f"{fmt.percent(ledger.useful)} useful"
-    parts = [f"at most {useful}, as waits are not recorded" if at_most else useful]
+    phrases = [f"at most {useful}, as waits are not recorded" if at_most else useful]
     by_category: dict[str, float] = defaultdict(float)
     for loss in ledger.losses:
         by_category[loss.category] += loss.share
     largest = sorted(by_category.items(), key=lambda entry: -entry[1])
-    named = [(name, share) for name, share in largest if share >= _WORTH_NAMING][:_MOST_NAMED]
-    for name, share in named:
-        reasons = _reasons([loss for loss in ledger.losses if loss.category == name], findings)
-        parts.append(f"{fmt.percent(share)} {cause(name)}{reasons}")
-    rest = 1.0 - ledger.useful - sum(share for _, share in named)
-    parts += [f"{fmt.percent(rest)} other"] if rest >= _WORTH_NAMING else []
-    return "; ".join([*parts, f"{fmt.percent(ledger.unexplained)} unexplained"])
+    shown_losses = [(name, share) for name, share in largest if share >= _WORTH_NAMING][
+        :_MOST_NAMED
+    ]
+    for name, share in shown_losses:
+        reasons = _explain_losses(
+            [loss for loss in ledger.losses if loss.category == name], findings
+        )
+        phrases.append(f"{fmt.percent(share)} {cause(name)}{reasons}")
+    other_share = 1.0 - ledger.useful - sum(share for _, share in shown_losses)
+    phrases += [f"{fmt.percent(other_share)} other"] if other_share >= _WORTH_NAMING else []
+    return "; ".join([*phrases, f"{fmt.percent(ledger.unexplained)} unexplained"])
 
 
-def _reasons(losses: Sequence[Loss], findings: Sequence[Finding]) -> str:
+def _explain_losses(losses: Sequence[Loss], findings: Sequence[Finding]) -> str:
     """Return in brackets to whom or what a category's time was lost, where that is known."""
     amounts: dict[str, float] = defaultdict(float)
     for loss in losses:
-        amounts[_lost_to(loss, findings)] += loss.share
+        amounts[_name_culprit(loss, findings)] += loss.share
     amounts.pop("", None)
     largest = sorted(amounts.items(), key=lambda entry: -entry[1])
     shown = [f"{fmt.percent(share)} {label}" for label, share in largest if share >= _WORTH_NAMING]
     return f" ({', '.join(shown[:_MOST_REASONS])})" if shown else ""
 
 
-def _lost_to(loss: Loss, findings: Sequence[Finding]) -> str:
+def _name_culprit(loss: Loss, findings: Sequence[Finding]) -> str:
     """Name to whom or what a loss goes; empty where the category says it all, or nothing does."""
     if loss.finding is None:
         return _BY_CAUSE.get(loss.cause) or (

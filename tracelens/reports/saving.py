@@ -55,14 +55,14 @@ _FINDINGS: Final[dict[str, Any]] = {
 
 def save(report: Report, path: str | os.PathLike[str], trace: Trace | None = None) -> None:
     """Write a report; arguments and errors as of `Report.save`."""
-    place = Path(path)
-    name = FORMATS.get(place.suffix.lower())
+    file = Path(path)
+    name = FORMATS.get(file.suffix.lower())
     if name is None:
         raise InvalidArgument(
-            f"'{shown_name(place)}' ends in no format of a report: expected {series(list(FORMATS))}."
+            f"'{shown_name(file)}' ends in no format of a report: expected {series(list(FORMATS))}."
         )
     if trace is not None and name == "html":
-        text = _with_charts(report, trace)
+        text = _write_with_charts(report, trace)
     elif name == "text":
         from tracelens.reports import to_text  # noqa: PLC0415 - a terminal library, not before it is needed
 
@@ -70,12 +70,12 @@ def save(report: Report, path: str | os.PathLike[str], trace: Trace | None = Non
     else:
         text = report_format(name).render(report)
     try:
-        place.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        file.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     except OSError as error:
-        raise InvalidArgument(f"'{shown_name(place)}' cannot be written ({error}).") from error
+        raise InvalidArgument(f"'{shown_name(file)}' cannot be written ({error}).") from error
 
 
-def _with_charts(report: Report, trace: Trace) -> str:
+def _write_with_charts(report: Report, trace: Trace) -> str:
     try:
         store = import_module("tracelens_dashboard.runs.store").Store.of(trace, report)
         text: str = import_module("tracelens_dashboard.export.report").render(store)
@@ -89,14 +89,14 @@ def frames(report: Report) -> dict[str, pl.DataFrame]:
 
     The latter are called ``analysis.table``; a report that was kept beside its trace has none of them.
     """
-    found = {"findings": _findings(report), **report.tables}
+    tables_by_name = {"findings": _findings_frame(report), **report.tables}
     for name, result in report.results.items():
         tables = frames_of(result) if name != "kept" else {}
-        found |= {f"{name}.{table}": frame for table, frame in tables.items()}
-    return found
+        tables_by_name |= {f"{name}.{table}": frame for table, frame in tables.items()}
+    return tables_by_name
 
 
-def _findings(report: Report) -> pl.DataFrame:
+def _findings_frame(report: Report) -> pl.DataFrame:
     rows = to_object(report)["findings"]
     findings = [row | {"evidence": json.dumps(row["evidence"])} for row in rows]
     return pl.DataFrame(findings, schema=_FINDINGS)
@@ -104,18 +104,20 @@ def _findings(report: Report) -> pl.DataFrame:
 
 def save_tables(report: Report, folder: str | os.PathLike[str]) -> list[str]:
     """Write all frames of a report, as `Report.save_tables` says; lists are joined by blanks."""
-    place, names = Path(folder), []
+    directory, names = Path(folder), []
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         for name, frame in frames(report).items():
-            cells(_flat(frame)).write_csv(place / f"{name}.csv")
+            cells(_flatten(frame)).write_csv(directory / f"{name}.csv")
             names.append(f"{name}.csv")
     except OSError as error:
-        raise InvalidArgument(f"'{shown_name(place)}' cannot be written to ({error}).") from error
+        raise InvalidArgument(
+            f"'{shown_name(directory)}' cannot be written to ({error})."
+        ) from error
     return names
 
 
-def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+def _flatten(frame: pl.DataFrame) -> pl.DataFrame:
     """Return a frame with cells that CSV can hold."""
     lists = [name for name, kind in frame.schema.items() if isinstance(kind, pl.List)]
     nested = [name for name, kind in frame.schema.items() if isinstance(kind, pl.Struct)]

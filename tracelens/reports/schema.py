@@ -27,7 +27,7 @@ _SHOWN: Final = 200
 
 def report_schema() -> dict[str, Any]:
     """Load the schema: it lies beside this module where installed, in docs/ in a checkout."""
-    schema: dict[str, Any] = json.loads(_file().read_text(encoding="utf-8"))
+    schema: dict[str, Any] = json.loads(_find_file().read_text(encoding="utf-8"))
     return schema
 
 
@@ -42,7 +42,7 @@ def generated() -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-def _file() -> Path:
+def _find_file() -> Path:
     folder = Path(__file__).parent
     places = (folder / _NAME, folder.parents[1] / "docs" / _NAME)
     return next(place for place in places if place.exists())
@@ -52,11 +52,11 @@ def problems(report: Any) -> list[str]:
     """Return in a sentence each what of a report, as loaded from JSON, breaks its format, 2 or 3."""
     report = _to_current_format(report)
     validator = Draft202012Validator(report_schema())
-    found = [
+    sentences = [
         f"{error.json_path}: {error.message[:_SHOWN]}"
         for error in sorted(validator.iter_errors(report), key=lambda error: error.json_path)
     ]
-    return found or [*_sums(report["efficiency"]), *_losses(report["ledger"])]
+    return sentences or [*_check_shares(report["efficiency"]), *_check_losses(report["ledger"])]
 
 
 def _to_current_format(report: Any) -> Any:
@@ -71,7 +71,7 @@ def _to_current_format(report: Any) -> Any:
     return report
 
 
-def _sums(efficiency: dict[str, Any] | None) -> list[str]:
+def _check_shares(efficiency: dict[str, Any] | None) -> list[str]:
     """Check what a schema cannot say: time adds up."""
     if efficiency is None:
         return []
@@ -83,7 +83,7 @@ def _sums(efficiency: dict[str, Any] | None) -> list[str]:
     ]
 
 
-def _losses(ledger: dict[str, Any] | None) -> list[str]:
+def _check_losses(ledger: dict[str, Any] | None) -> list[str]:
     """Check that every loss is accounted for once."""
     if ledger is None:
         return []
@@ -94,4 +94,4 @@ def _losses(ledger: dict[str, Any] | None) -> list[str]:
 
 
 if __name__ == "__main__":
-    _file().write_text(generated(), encoding="utf-8")
+    _find_file().write_text(generated(), encoding="utf-8")

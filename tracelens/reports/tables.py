@@ -22,7 +22,7 @@ FEWEST_ROWS: Final = {"epochs": 2}  # a run without changes has one, which is le
 OPTIONAL: Final = ("algorithm",)  # left out where no row has one
 
 
-def _number(value: float) -> str:
+def _write_number(value: float) -> str:
     return f"{value:.1f}"
 
 
@@ -70,7 +70,7 @@ SHOWN: Final[dict[str, tuple[str, tuple[Column, ...]]]] = {
             ("placement", "placement", str),
             ("max shard", "most_bytes", size),
             ("mean", "mean_bytes", size),
-            ("effective shards", "effective_shards", _number),
+            ("effective shards", "effective_shards", _write_number),
             ("lower bound", "least_bytes", size),
             ("saving", "saving", percent),
         ),
@@ -149,21 +149,25 @@ def sections(tables: Mapping[str, pl.DataFrame]) -> list[Section]:
 
     `tables` are those of `Report.tables`; others are left out.
     """
-    found = []
+    shown_sections = []
     for name, (title, columns) in SHOWN.items():
         table = tables.get(name)
         if table is None or table.height < FEWEST_ROWS.get(name, 1):
             continue
-        more = f" ({MOST_ROWS} of {table.height})" if table.height > MOST_ROWS else ""
-        shown = [
+        limit_note = f" ({MOST_ROWS} of {table.height})" if table.height > MOST_ROWS else ""
+        shown_columns = [
             column
             for column in columns
             if column[1] not in OPTIONAL or table[column[1]].null_count() < table.height
         ]
-        rows = tuple(_row(row, shown) for row in table.head(MOST_ROWS).iter_rows(named=True))
-        found.append(Section(title + more, tuple(heading for heading, _, _ in shown), rows))
-    return found
+        rows = tuple(
+            _write_row(row, shown_columns) for row in table.head(MOST_ROWS).iter_rows(named=True)
+        )
+        shown_sections.append(
+            Section(title + limit_note, tuple(heading for heading, _, _ in shown_columns), rows)
+        )
+    return shown_sections
 
 
-def _row(row: dict[str, Any], columns: Sequence[Column]) -> tuple[str, ...]:
+def _write_row(row: dict[str, Any], columns: Sequence[Column]) -> tuple[str, ...]:
     return tuple("-" if row[name] is None else write(row[name]) for _, name, write in columns)

@@ -68,27 +68,27 @@ def render(report: Report) -> str:
 
 def fragment(report: Report) -> str:
     """Write the report as a part of a page."""
-    parts = [verdict_section(report)]
+    sections = [verdict_section(report)]
     if report.findings:
-        parts.append(f"<section><h2>Findings</h2>{_listed(report.findings)}</section>")
-    parts += [_waterfall(report.efficiency)] if report.efficiency else []
-    return _part([*parts, table_sections(report.tables), notes_section(report)])
+        sections.append(f"<section><h2>Findings</h2>{_write_findings(report.findings)}</section>")
+    sections += [_write_waterfall(report.efficiency)] if report.efficiency else []
+    return _wrap([*sections, table_sections(report.tables), notes_section(report)])
 
 
-def of_findings(found: Sequence[Finding]) -> str:
+def of_findings(findings: Sequence[Finding]) -> str:
     """Write findings as a part of a page."""
-    return _part([_listed(found) if found else "<p>No findings.</p>"])
+    return _wrap([_write_findings(findings) if findings else "<p>No findings.</p>"])
 
 
 def of_result(result: Result) -> str:
     """Write the findings and the tables of one analysis; of each table the first rows."""
-    parts = [_listed(result.findings) if result.findings else "<p>No findings.</p>"]
+    sections = [_write_findings(result.findings) if result.findings else "<p>No findings.</p>"]
     for name, frame in frames_of(result).items():
         if frame.height:
-            rows = [map(_cell, row) for row in frame.head(_MOST_ROWS).iter_rows()]
+            rows = [map(_write_cell, row) for row in frame.head(_MOST_ROWS).iter_rows()]
             more = f" ({_MOST_ROWS} of {frame.height:,})" * (frame.height > _MOST_ROWS)
-            parts.append(f"<h2>{escaped(name + more)}</h2>{html_table(frame.columns, rows)}")
-    return _part([f"<h1>{escaped(type(result).__name__)}</h1>", *parts])
+            sections.append(f"<h2>{escaped(name + more)}</h2>{html_table(frame.columns, rows)}")
+    return _wrap([f"<h1>{escaped(type(result).__name__)}</h1>", *sections])
 
 
 def escaped(value: object) -> str:
@@ -96,28 +96,32 @@ def escaped(value: object) -> str:
     return escape(clean(str(value)))
 
 
-def _part(parts: Iterable[str]) -> str:
-    return f'<div class="tracelens"><style>{_STYLE}</style>{"".join(parts)}</div>'
+def _wrap(sections: Iterable[str]) -> str:
+    return f'<div class="tracelens"><style>{_STYLE}</style>{"".join(sections)}</div>'
 
 
-def _cell(value: Any) -> str:
+def _write_cell(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _listed(found: Iterable[Finding]) -> str:
-    return f"<ul>{''.join(map(_finding, found))}</ul>"
+def _write_findings(findings: Iterable[Finding]) -> str:
+    return f"<ul>{''.join(map(_write_finding, findings))}</ul>"
 
 
-def _finding(finding: Finding) -> str:
+def _write_finding(finding: Finding) -> str:
     gain = saving(finding)
     title = f'<b class="{finding.category}">{escaped(KINDS[finding.kind].title)}</b>'
     price = f" ({escaped(gain)})" if gain else ""
     return f"<li>{title}{price}: {escaped(finding.sentence)}</li>"
 
 
-def _waterfall(spent: Efficiency) -> str:
-    rows = [("useful computation" + ", at most" * spent.at_most, spent.achieved, " useful")]
-    rows += [(cause(bar.cause), bar.share, "") for bar in spent.waterfall if bar.share >= 0.0005]
+def _write_waterfall(efficiency: Efficiency) -> str:
+    rows = [
+        ("useful computation" + ", at most" * efficiency.at_most, efficiency.achieved, " useful")
+    ]
+    rows += [
+        (cause(bar.cause), bar.share, "") for bar in efficiency.waterfall if bar.share >= 0.0005
+    ]
     body = "".join(
         f"<tr><td>{escaped(name)}</td><td>{percent(share, 1)}</td><td>"
         f'<span class="bar{kind}" style="width:{max(round(share * _BAR_PX), 1)}px"></span></td></tr>'
@@ -133,13 +137,13 @@ def verdict_section(report: Report) -> str:
     return f'<div class="lead lead-{report.verdict.state}">{head}</div>'
 
 
-def table_sections(known: Mapping[str, pl.DataFrame]) -> str:
+def table_sections(tables: Mapping[str, pl.DataFrame]) -> str:
     """Write the report's tables, as its other formats do."""
-    found = [
-        f"<section><h2>{escaped(part.title)}</h2>{html_table(part.headings, part.rows)}</section>"
-        for part in sections(known)
+    html_sections = [
+        f"<section><h2>{escaped(table.title)}</h2>{html_table(table.headings, table.rows)}</section>"
+        for table in sections(tables)
     ]
-    return "".join(found)
+    return "".join(html_sections)
 
 
 def notes_section(report: Report) -> str:

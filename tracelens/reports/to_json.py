@@ -30,7 +30,7 @@ def to_object(report: Report) -> dict[str, Any]:
     return {
         "format": REPORT_FORMAT,
         "verdict": report.verdict.state,
-        "summary": _lines(report.verdict),
+        "summary": _verdict_object(report.verdict),
         "trace": {
             "ranks_expected": summary.ranks_expected,
             "ranks_seen": summary.ranks_seen,
@@ -40,10 +40,10 @@ def to_object(report: Report) -> dict[str, Any]:
             "dropped": dict(summary.dropped),
             "selected": dict(summary.selected) if summary.selected else None,
         },
-        "clock": _clock(report.clock),
-        "efficiency": _efficiency(report.efficiency),
-        "ledger": _ledger(report.ledger),
-        "findings": [_finding(finding) for finding in report.findings],
+        "clock": _clock_object(report.clock),
+        "efficiency": _efficiency_object(report.efficiency),
+        "ledger": _ledger_object(report.ledger),
+        "findings": [_finding_object(finding) for finding in report.findings],
         "tables": {
             name: _plain(table.to_dicts())
             for name, table in report.tables.items()
@@ -53,7 +53,7 @@ def to_object(report: Report) -> dict[str, Any]:
     }
 
 
-def _clock(alignment: Alignment) -> dict[str, Any]:
+def _clock_object(alignment: Alignment) -> dict[str, Any]:
     hosts = [
         {
             "host": host.host,
@@ -67,7 +67,7 @@ def _clock(alignment: Alignment) -> dict[str, Any]:
     return {"method": alignment.method, "hosts": hosts}
 
 
-def _efficiency(efficiency: Efficiency | None) -> dict[str, Any] | None:
+def _efficiency_object(efficiency: Efficiency | None) -> dict[str, Any] | None:
     if efficiency is None:
         return None
     return {
@@ -80,15 +80,15 @@ def _efficiency(efficiency: Efficiency | None) -> dict[str, Any] | None:
         "waterfall": [
             {"cause": bar.cause, "share": _plain(bar.share)} for bar in efficiency.waterfall
         ],
-        "devices": _devices(efficiency.devices),
+        "devices": _devices_object(efficiency.devices),
     }
 
 
-def _devices(shares: DeviceShares | None) -> dict[str, Any] | None:
+def _devices_object(shares: DeviceShares | None) -> dict[str, Any] | None:
     return None if shares is None else _plain(asdict(shares) | {"idle": shares.idle})
 
 
-def _lines(verdict: Verdict) -> dict[str, str | None]:
+def _verdict_object(verdict: Verdict) -> dict[str, str | None]:
     return {
         "headline": verdict.headline,
         "why": verdict.why,
@@ -98,7 +98,7 @@ def _lines(verdict: Verdict) -> dict[str, str | None]:
     }
 
 
-def _ledger(ledger: Ledger | None) -> dict[str, Any] | None:
+def _ledger_object(ledger: Ledger | None) -> dict[str, Any] | None:
     if ledger is None:
         return None
     return {
@@ -111,7 +111,7 @@ def _ledger(ledger: Ledger | None) -> dict[str, Any] | None:
     }
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _finding_object(finding: Finding) -> dict[str, Any]:
     return {name: _plain(value) for name, value in finding.to_dict().items()}
 
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
-from tracelens.model.inert import clean
+from tracelens.reports.lines import escaped, markdown_row
 from tracelens.reports.messages import cause, lines_of, noted, saving
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from tracelens.model.result import Report
 
-__all__ = ["escaped", "render"]
-
-_SPECIAL = re.compile(r"([\\`*_\[\]<>|#])")
-_BACKSLASHED = r"\\\1"
+__all__ = ["render"]
 
 
 def render(report: Report) -> str:
@@ -43,15 +37,7 @@ def render(report: Report) -> str:
         lines += [f"| {name} | {percent(share, 1)} |" for name, share in shares]
     for section in sections(report.tables):
         lines += ["", f"**{section.title}**", ""]
-        lines += _rows([section.headings, ["---:"] * len(section.headings), *section.rows])
-    notes = [f"- {_SPECIAL.sub(_BACKSLASHED, noted(note))}" for note in report.notes]
+        ruler = ["---:"] * len(section.headings)
+        lines += map(markdown_row, (section.headings, ruler, *section.rows))
+    notes = [f"- {escaped(noted(note))}" for note in report.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"
-
-
-def _rows(rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(map(escaped, row))} |" for row in rows]
-
-
-def escaped(text: str) -> str:
-    """Return text that Markdown shows as it is."""
-    return _SPECIAL.sub(_BACKSLASHED, clean(text))

@@ -29,25 +29,25 @@ _UNITS: Final = {"_seconds": "s", "_ratio": "1"}  # by the end of a gauge's name
 
 def render(report: Report) -> str:
     """Write the report; names begin with ``tracelens.``."""
-    now = str(time_ns())
+    time_text = str(time_ns())
     points: dict[str, list[dict[str, Any]]] = {}
     for gauge in gauges(report):
-        point = {"timeUnixNano": now, "asDouble": float(gauge.value)}
+        point = {"timeUnixNano": time_text, "asDouble": float(gauge.value)}
         if gauge.labels:
-            point["attributes"] = _attributes(dict(gauge.labels))
+            point["attributes"] = _make_attributes(dict(gauge.labels))
         points.setdefault(gauge.name, []).append(point)
-    metrics = [_metric(name, HELP[name], points[name]) for name in HELP if name in points]
-    metrics[0]["metadata"] = _attributes({"headline": report.verdict.headline})
-    metrics[0]["metadata"] += _attributes(
+    metrics = [_make_metric(name, HELP[name], points[name]) for name in HELP if name in points]
+    metrics[0]["metadata"] = _make_attributes({"headline": report.verdict.headline})
+    metrics[0]["metadata"] += _make_attributes(
         {f"finding {place}": finding.sentence for place, finding in enumerate(report.findings)}
         | {f"note {place}": noted(note) for place, note in enumerate(report.notes)}
     )
-    resource = {"attributes": _attributes({"service.name": "tracelens"})}
+    resource = {"attributes": _make_attributes({"service.name": "tracelens"})}
     scoped = {"scope": {"name": "tracelens"}, "metrics": metrics}
     return json.dumps({"resourceMetrics": [{"resource": resource, "scopeMetrics": [scoped]}]})
 
 
-def _metric(name: str, about: str, points: list[dict[str, Any]]) -> dict[str, Any]:
+def _make_metric(name: str, about: str, points: list[dict[str, Any]]) -> dict[str, Any]:
     end = next((end for end in _UNITS if name.endswith(end)), "")
     return {
         "name": f"tracelens.{name.removesuffix(end)}",
@@ -57,5 +57,5 @@ def _metric(name: str, about: str, points: list[dict[str, Any]]) -> dict[str, An
     }
 
 
-def _attributes(known: Mapping[str, str]) -> list[dict[str, Any]]:
+def _make_attributes(known: Mapping[str, str]) -> list[dict[str, Any]]:
     return [{"key": name, "value": {"stringValue": clean(text)}} for name, text in known.items()]

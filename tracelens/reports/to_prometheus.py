@@ -54,13 +54,13 @@ def render(report: Report) -> str:
     lines = [f"# {clean(report.verdict.headline)}"]
     lines += [f"# {clean(finding.sentence)}" for finding in report.findings]
     lines += [f"# {noted(note)}" for note in report.notes]
-    found = list(gauges(report))
+    all_gauges = list(gauges(report))
     for name, about in HELP.items():
-        values = [gauge for gauge in found if gauge.name == name]
+        values = [gauge for gauge in all_gauges if gauge.name == name]
         if values:
             lines += [f"# HELP tracelens_{name} {about}.", f"# TYPE tracelens_{name} gauge"]
             lines += [
-                f"tracelens_{name}{_labels(gauge)} {float(gauge.value)!r}" for gauge in values
+                f"tracelens_{name}{_write_labels(gauge)} {float(gauge.value)!r}" for gauge in values
             ]
     return "\n".join(lines) + "\n"
 
@@ -77,41 +77,41 @@ def gauges(report: Report) -> Iterator[Gauge]:
     for reason, number in summary.dropped.items():
         yield Gauge("events_dropped", number, (("reason", reason),))
     yield Gauge("clock_uncertainty_seconds", report.clock.uncertainty_ns / 1e9)
-    yield from _efficiency(report)
+    yield from _efficiency_gauges(report)
     if report.ledger:
         yield Gauge("unexplained_ratio", report.ledger.unexplained)
-    yield from _findings(report.findings)
+    yield from _finding_gauges(report.findings)
 
 
-def _efficiency(report: Report) -> Iterator[Gauge]:
-    spent = report.efficiency
-    if spent is None:
+def _efficiency_gauges(report: Report) -> Iterator[Gauge]:
+    efficiency = report.efficiency
+    if efficiency is None:
         return
-    yield Gauge("job_seconds", spent.job_ns / 1e9)
-    yield Gauge("efficiency_ratio", spent.achieved)
-    yield Gauge("uninstrumented_ratio", spent.uninstrumented)
-    for bar in spent.waterfall:
+    yield Gauge("job_seconds", efficiency.job_ns / 1e9)
+    yield Gauge("efficiency_ratio", efficiency.achieved)
+    yield Gauge("uninstrumented_ratio", efficiency.uninstrumented)
+    for bar in efficiency.waterfall:
         yield Gauge("lost_ratio", bar.share, (("cause", bar.cause),))
-    for factor, value in spent.pop.items():
+    for factor, value in efficiency.pop.items():
         yield Gauge("pop_ratio", value, (("factor", factor),))
 
 
-def _findings(found: tuple[Finding, ...]) -> Iterator[Gauge]:
+def _finding_gauges(findings: tuple[Finding, ...]) -> Iterator[Gauge]:
     counts: dict[tuple[str, str], int] = {}
-    for finding in found:
+    for finding in findings:
         key = (finding.kind, finding.category)
         counts[key] = counts.get(key, 0) + 1
     for (kind, category), number in counts.items():
         yield Gauge("findings", number, (("kind", kind), ("category", category)))
-    for place, finding in enumerate(found):
-        labels = (("place", str(place)), ("kind", finding.kind), *_subject(finding))
+    for index, finding in enumerate(findings):
+        labels = (("place", str(index)), ("kind", finding.kind), *_subject_labels(finding))
         for name in ("saving", "cost", "slowdown"):
             value = getattr(finding, name)
             if value is not None:
                 yield Gauge(f"finding_{name}_ratio", value, labels)
 
 
-def _subject(finding: Finding) -> Iterator[tuple[str, str]]:
+def _subject_labels(finding: Finding) -> Iterator[tuple[str, str]]:
     named = {"ranks": finding.ranks, "hosts": finding.hosts, "shards": finding.shards}
     for name, values in named.items():
         if values:
@@ -120,11 +120,11 @@ def _subject(finding: Finding) -> Iterator[tuple[str, str]]:
         yield "phase", finding.phase
 
 
-def _labels(gauge: Gauge) -> str:
+def _write_labels(gauge: Gauge) -> str:
     if not gauge.labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in gauge.labels) + "}"
+    return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in gauge.labels) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     return clean(value).replace("\\", "\\\\").replace('"', '\\"')

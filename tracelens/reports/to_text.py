@@ -54,27 +54,34 @@ def render(
     """
     columns = width or shutil.get_terminal_size((100, 24)).columns
     if length == "verdict":
-        return "\n".join(_lines([summary(report)], columns, color=color))
-    blocks = [summary(report), *(_finding(n, one) for n, one in enumerate(report.findings, 1))]
-    waterfall = [_waterfall(report.efficiency)] if report.efficiency else []
+        return "\n".join(_render_lines([summary(report)], columns, color=color))
+    blocks = [
+        summary(report),
+        *(_write_finding(n, one) for n, one in enumerate(report.findings, 1)),
+    ]
+    waterfall = [_write_waterfall(report.efficiency)] if report.efficiency else []
     if length == "full":
-        blocks += [*waterfall, *map(_section, sections(report.tables)), _clock(report.clock)]
+        blocks += [
+            *waterfall,
+            *map(_write_section, sections(report.tables)),
+            _write_clock(report.clock),
+        ]
         notes = [f"Note: {noted(note)}" for note in report.notes]
         blocks += [Text("\n".join(notes))] if notes else []
-        return "\n".join(_lines(blocks, columns, color=color)).rstrip("\n") + "\n"
-    last = _lines(waterfall, columns, color=color)
-    first = _lines(blocks[:1], columns, color=color)
+        return "\n".join(_render_lines(blocks, columns, color=color)).rstrip("\n") + "\n"
+    waterfall_lines = _render_lines(waterfall, columns, color=color)
+    head_lines = _render_lines(blocks[:1], columns, color=color)
     for number, block in enumerate(blocks[1:]):
-        lines = _lines([block], columns, color=color)
-        if len(first) + len(lines) + len(last) > MOST_LINES - _FOR_MORE:
-            first += [f"{fmt.count(len(blocks) - 1 - number, 'finding')} more.", ""]
+        lines = _render_lines([block], columns, color=color)
+        if len(head_lines) + len(lines) + len(waterfall_lines) > MOST_LINES - _FOR_MORE:
+            head_lines += [f"{fmt.count(len(blocks) - 1 - number, 'finding')} more.", ""]
             break
-        first += lines
+        head_lines += lines
     more = "Tables, notes and how clocks were aligned: tracelens analyze --full"
-    return "\n".join([*first, *last, more]) + "\n"
+    return "\n".join([*head_lines, *waterfall_lines, more]) + "\n"
 
 
-def _lines(blocks: Sequence[RenderableType], width: int, *, color: bool) -> list[str]:
+def _render_lines(blocks: Sequence[RenderableType], width: int, *, color: bool) -> list[str]:
     """Return blocks as lines, an empty one after each."""
     out = io.StringIO()
     console = Console(
@@ -99,7 +106,7 @@ def summary(report: Report) -> RenderableType:
     return table
 
 
-def _finding(number: int, finding: Finding) -> RenderableType:
+def _write_finding(number: int, finding: Finding) -> RenderableType:
     gain = saving(finding)
     title = Text.assemble(
         (f"{number}. {KINDS[finding.kind].title}", STYLE[finding.category]),
@@ -109,7 +116,7 @@ def _finding(number: int, finding: Finding) -> RenderableType:
     return Group(title, Padding(Text(clean(finding.sentence)), (0, 0, 0, 3)))
 
 
-def _waterfall(efficiency: Efficiency) -> RenderableType:
+def _write_waterfall(efficiency: Efficiency) -> RenderableType:
     table = Table.grid(padding=(0, 2))
     table.add_column()
     table.add_column(justify="right")
@@ -137,7 +144,7 @@ def _waterfall(efficiency: Efficiency) -> RenderableType:
     )
 
 
-def _section(section: Section) -> RenderableType:
+def _write_section(section: Section) -> RenderableType:
     table = Table(box=None, padding=(0, 1), show_edge=False, header_style="dim")
     for heading in section.headings:
         table.add_column(heading, justify="left" if heading == section.headings[0] else "right")
@@ -146,15 +153,19 @@ def _section(section: Section) -> RenderableType:
     return Group(Text(section.title), Padding(table, (0, 0, 1, 2)))
 
 
-def _clock(alignment: Alignment) -> Text:
+def _write_clock(alignment: Alignment) -> Text:
     if alignment.method == "same_clock":
         return Text("Clocks: all processes share one.")
     method = alignment.method.replace("_", " ")
-    loose = len(alignment.unaligned)
+    unaligned_count = len(alignment.unaligned)
     if alignment.method == "unaligned":
         return Text("Clocks: not aligned; wait times between hosts are unknown.")
-    rest = f"; {loose} not aligned, wait times for them are unknown" if loose else ""
+    unaligned_note = (
+        f"; {unaligned_count} not aligned, wait times for them are unknown"
+        if unaligned_count
+        else ""
+    )
     return Text(
-        f"Clocks: {len(alignment.hosts) - loose} aligned by {method}, "
-        f"to within {duration(alignment.uncertainty_ns)}{rest}."
+        f"Clocks: {len(alignment.hosts) - unaligned_count} aligned by {method}, "
+        f"to within {duration(alignment.uncertainty_ns)}{unaligned_note}."
     )

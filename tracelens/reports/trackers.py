@@ -21,12 +21,12 @@ __all__ = ["log_to_mlflow", "log_to_tensorboard", "log_to_wandb", "metrics_of"]
 
 def metrics_of(report: Report) -> dict[str, float]:
     """Return the numbers of a report by name; no finding's own, whose names change from run to run."""
-    found = {}
+    metrics = {}
     for gauge in gauges(report):
         if not gauge.name.startswith("finding_"):
             labels = (f"/{name}={value}" for name, value in gauge.labels)
-            found[f"tracelens/{gauge.name}{''.join(labels)}"] = float(gauge.value)
-    return found
+            metrics[f"tracelens/{gauge.name}{''.join(labels)}"] = float(gauge.value)
+    return metrics
 
 
 def log_to_tensorboard(report: Report, writer: Any, step: int | None = None) -> None:

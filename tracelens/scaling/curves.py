@@ -95,11 +95,11 @@ class Scaling:
     @property
     def both(self) -> list[tuple[int, dict[str, Row]]]:
         """Sizes of which there are runs of several systems, with a row of each."""
-        found: dict[int, dict[str, Row]] = defaultdict(dict)
+        rows_by_size: dict[int, dict[str, Row]] = defaultdict(dict)
         for curve in self.curves:
             for row in curve.rows:
-                found[row.size].setdefault(curve.system, row)
-        return [(size, rows) for size, rows in sorted(found.items()) if len(rows) > 1]
+                rows_by_size[row.size].setdefault(curve.system, row)
+        return [(size, rows) for size, rows in sorted(rows_by_size.items()) if len(rows) > 1]
 
 
 def curves(
@@ -123,53 +123,62 @@ def curves(
     Raises:
         InvalidArgument: no system has two sizes, or a forecast is asked for that cannot be made.
     """
-    by = by or ("workers" if len({one.workers for one in points}) > 1 else "shards")
-    groups = [(key, group) for key, group in _groups(points, by).items() if _sizes(group, by) > 1]
+    by = by or ("workers" if len({point.workers for point in points}) > 1 else "shards")
+    groups = [
+        (key, group)
+        for key, group in _group_points(points, by).items()
+        if _count_sizes(group, by) > 1
+    ]
     if not groups:
-        sizes = fmt.series(sorted({str(getattr(one, by)) for one in points}) or ["no"])
+        sizes = fmt.series(sorted({str(getattr(point, by)) for point in points}) or ["no"])
         raise InvalidArgument(
             f"Found runs of {sizes} {by} and no system with two sizes: expected runs of one system "
             f"with different numbers of {by}."
         )
-    found = [_curve(group, by, kind, shards) for (_, shards), group in groups]
-    asked = sorted(set(at))
-    if asked:
-        found = [_with_forecasts(curve, asked, replay) for curve in found]
-        _check(found, asked)
-    return Scaling(tuple(sorted(found, key=lambda curve: -len(curve.rows))))
+    found_curves = [_make_curve(group, by, kind, shards) for (_, shards), group in groups]
+    forecast_sizes = sorted(set(at))
+    if forecast_sizes:
+        found_curves = [_add_forecasts(curve, forecast_sizes, replay) for curve in found_curves]
+        _check_forecasts(found_curves, forecast_sizes)
+    return Scaling(tuple(sorted(found_curves, key=lambda curve: -len(curve.rows))))
 
 
-def _groups(points: Sequence[Point], by: By) -> dict[tuple[str, int | None], list[Point]]:
+def _group_points(points: Sequence[Point], by: By) -> dict[tuple[str, int | None], list[Point]]:
     """Divide runs by system, and those of one size that differ in servers by their number."""
-    found: dict[tuple[str, int | None], list[Point]] = defaultdict(list)
-    shards: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for one in points:
-        shards[one.system, one.workers].add(one.shards)
-    several = {system for (system, _), counts in shards.items() if len(counts) > 1}
-    for one in points:
-        apart = by == "workers" and one.system in several
-        found[one.system, one.shards if apart else None].append(one)
-    return found
+    groups: dict[tuple[str, int | None], list[Point]] = defaultdict(list)
+    server_counts: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for point in points:
+        server_counts[point.system, point.workers].add(point.shards)
+    systems_with_server_counts = {
+        system for (system, _), counts in server_counts.items() if len(counts) > 1
+    }
+    for point in points:
+        apart = by == "workers" and point.system in systems_with_server_counts
+        groups[point.system, point.shards if apart else None].append(point)
+    return groups
 
 
-def _sizes(points: Sequence[Point], by: By) -> int:
-    return len({getattr(one, by) for one in points})
+def _count_sizes(points: Sequence[Point], by: By) -> int:
+    return len({getattr(point, by) for point in points})
 
 
-def _curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | None) -> Curve:
+def _make_curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | None) -> Curve:
     groups: dict[int, list[Point]] = defaultdict(list)
-    for one in points:
-        groups[getattr(one, by)].append(one)
-    middles = {size: _middle(groups[size]) for size in sorted(groups)}
-    growth = _growth(list(middles.values())) if by == "workers" else None
-    given: Kind = kind or ("strong" if growth is not None and growth < -1 / 2 else "weak")
-    first = next(iter(middles.values()))
+    for point in points:
+        groups[getattr(point, by)].append(point)
+    median_points = {size: _find_median_point(groups[size]) for size in sorted(groups)}
+    growth = _fit_growth(list(median_points.values())) if by == "workers" else None
+    assumed_kind: Kind = kind or ("strong" if growth is not None and growth < -1 / 2 else "weak")
+    smallest = next(iter(median_points.values()))
     return Curve(
-        system=first.system,
+        system=smallest.system,
         by=by,
-        kind=given,
+        kind=assumed_kind,
         shards=shards,
-        rows=tuple(_row(size, one, groups[size], first, given) for size, one in middles.items()),
+        rows=tuple(
+            _make_row(size, point, groups[size], smallest, assumed_kind)
+            for size, point in median_points.items()
+        ),
         growth=growth,
         clear=kind is not None
         or growth is None
@@ -177,56 +186,57 @@ def _curve(points: Sequence[Point], by: By, kind: Kind | None, shards: int | Non
     )
 
 
-def _middle(points: Sequence[Point]) -> Point:
+def _find_median_point(points: Sequence[Point]) -> Point:
     """Return the run with the median step of those of one size."""
     return sorted(points, key=lambda one: one.step_ns)[(len(points) - 1) // 2]
 
 
-def _growth(points: Sequence[Point]) -> float:
+def _fit_growth(points: Sequence[Point]) -> float:
     """Return the slope of useful computation by ranks, both as logarithms."""
     sizes = np.log([one.workers for one in points])
     return float(np.polyfit(sizes, np.log([one.useful_ns for one in points]), 1)[0])
 
 
-def _row(size: int, one: Point, runs: Sequence[Point], first: Point, kind: Kind) -> Row:
-    grown = one.workers / first.workers if kind == "strong" else 1.0
-    ratios = {name: one.factors[name] / first.factors[name] for name in FACTORS}
-    ratios["computation"] = first.useful_ns / (one.useful_ns * grown)
-    steps = [run.step_ns for run in runs]
+def _make_row(size: int, point: Point, points: Sequence[Point], smallest: Point, kind: Kind) -> Row:
+    growth = point.workers / smallest.workers if kind == "strong" else 1.0
+    ratios = {name: point.factors[name] / smallest.factors[name] for name in FACTORS}
+    ratios["computation"] = smallest.useful_ns / (point.useful_ns * growth)
+    steps_ns = [run.step_ns for run in points]
     return Row(
         size=size,
-        point=one,
-        runs=len(runs),
-        spread=(max(steps) - min(steps)) / one.step_ns if len(steps) > 1 else None,
-        efficiency=first.step_ns / (one.step_ns * grown),
+        point=point,
+        runs=len(points),
+        spread=(max(steps_ns) - min(steps_ns)) / point.step_ns if len(steps_ns) > 1 else None,
+        efficiency=smallest.step_ns / (point.step_ns * growth),
         ratios=ratios,
     )
 
 
-def _with_forecasts(
+def _add_forecasts(
     curve: Curve, at: Sequence[int], replay: Callable[[Point], Replay] | None
 ) -> Curve:
     if curve.by != "workers":
         return curve
     points = [row.point for row in curve.rows]
     largest = points[-1]
-    known = Sizes(
-        *(np.array([float(getattr(one, name)) for one in points]) for name in _OF_FORECAST)
+    sizes = Sizes(
+        *(np.array([float(getattr(point, name)) for point in points]) for name in _OF_FORECAST)
     )
     run = replay(largest) if replay and largest.shards and curve.kind == "weak" else None
     forecasts = [
         (run and forecast_by_replay(run, largest.workers, largest.step_ns, size))
-        or forecast(known, size, strong=curve.kind == "strong")
+        or forecast(sizes, size, strong=curve.kind == "strong")
         for size in at
     ]
-    return replace(curve, forecasts=tuple(one for one in forecasts if one))
+    return replace(curve, forecasts=tuple(point for point in forecasts if point))
 
 
-def _check(found: Sequence[Curve], asked: Sequence[int]) -> None:
-    if any(curve.forecasts for curve in found):
+def _check_forecasts(found_curves: Sequence[Curve], forecast_sizes: Sequence[int]) -> None:
+    if any(curve.forecasts for curve in found_curves):
         return
-    most = max(len(curve.rows) for curve in found)
+    size_count = max(len(curve.rows) for curve in found_curves)
     raise InvalidArgument(
-        f"Found runs of {most} sizes: a forecast for {fmt.series(list(map(str, asked)))} workers needs "
-        "runs of one system with 4 numbers of workers, so that it can be tried on those that are known."
+        f"Found runs of {size_count} sizes: a forecast for "
+        f"{fmt.series(list(map(str, forecast_sizes)))} workers needs runs of one system with 4 "
+        "numbers of workers, so that it can be tried on those that are known."
     )

@@ -75,7 +75,7 @@ class Sizes:
     hidden: Floats
     backprop: Floats
 
-    def first(self, count: int) -> Sizes:
+    def take_smallest(self, count: int) -> Sizes:
         """Return the smallest so many."""
         return Sizes(*(getattr(self, one.name)[:count] for one in fields(self)))
 
@@ -95,35 +95,35 @@ class Forecast:
     method: Literal["sizes", "replay"] = "sizes"
 
 
-def forecast(known: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
+def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
     """Forecast a step; None where fewer than `MIN_SIZES_TO_FORECAST` sizes are known.
 
     Args:
-        known: What was measured.
+        sizes: What was measured.
         ranks: At what size.
         strong: All ranks share the same work, of which each has less the more they are.
     """
-    if len(known.ranks) < MIN_SIZES_TO_FORECAST:
+    if len(sizes.ranks) < MIN_SIZES_TO_FORECAST:
         return None
-    at = np.array([float(ranks)])
-    slowest = float(_slowest(known, at, strong=strong)[0])
-    rests, misses = _rests(known, at, strong=strong)
-    weights = 1 / (misses + MIN_ERROR_OF_FORECAST**2) ** 2
+    target_ranks = np.array([float(ranks)])
+    slowest_ns = float(_forecast_slowest_work(sizes, target_ranks, strong=strong)[0])
+    rests_ns, squared_errors = _forecast_rests(sizes, target_ranks, strong=strong)
+    weights = 1 / (squared_errors + MIN_ERROR_OF_FORECAST**2) ** 2
     weights /= weights.sum()
-    rest = float(weights @ rests)
-    step = slowest + rest
-    doublings = max(float(np.log2(ranks / known.ranks[-1])), 1.0)
-    missed = float(weights @ misses) * doublings**2 + MIN_ERROR_OF_FORECAST**2
-    error = float(np.sqrt(weights @ (rests - rest) ** 2 + missed * step**2))
+    rest_ns = float(weights @ rests_ns)
+    step_ns = slowest_ns + rest_ns
+    doublings = max(float(np.log2(ranks / sizes.ranks[-1])), 1.0)
+    squared_error = float(weights @ squared_errors) * doublings**2 + MIN_ERROR_OF_FORECAST**2
+    error_ns = float(np.sqrt(weights @ (rests_ns - rest_ns) ** 2 + squared_error * step_ns**2))
     return Forecast(
         ranks,
-        step,
+        step_ns,
         (
-            max(step - _DEVIATIONS_OF_95_PERCENT * error, slowest),
-            step + _DEVIATIONS_OF_95_PERCENT * error,
+            max(step_ns - _DEVIATIONS_OF_95_PERCENT * error_ns, slowest_ns),
+            step_ns + _DEVIATIONS_OF_95_PERCENT * error_ns,
         ),
-        slowest,
-        validated=ranks <= MAX_FACTOR_VALIDATED * known.ranks[-1],
+        slowest_ns,
+        validated=ranks <= MAX_FACTOR_VALIDATED * sizes.ranks[-1],
     )
 
 
@@ -142,12 +142,12 @@ def forecast_by_replay(run: Replay, workers: int, step_ns: float, ranks: int) ->
         return None
     if answer.doubt or run.identity.doubt or answer.before_ns <= 0:
         return None
-    longer = step_ns / answer.before_ns
+    scale = step_ns / answer.before_ns
     low, high = sorted(answer.after_interval_ns)
     return Forecast(
         ranks,
-        answer.after_ns * longer,
-        (low * longer, high * longer),
+        answer.after_ns * scale,
+        (low * scale, high * scale),
         None,
         validated=ranks <= MAX_FACTOR_VALIDATED * workers,
         method="replay",
@@ -160,44 +160,43 @@ def expected_largest(counts: Floats) -> Floats:
     return np.array([inverse((n - 0.375) / (n + 0.25)) for n in counts.tolist()])
 
 
-def _slowest(known: Sizes, at: Floats, *, strong: bool) -> Floats:
+def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> Floats:
     """Return the work of the slowest rank."""
-    of_size = _shares(known.ranks, strong=strong)
-    shares = _fitted(of_size / known.work[:, None], np.ones(len(known.work)))
-    work = _shares(at, strong=strong) @ shares
-    deviations = np.log(np.maximum(known.slowest / known.work, 1.0))
-    expected = expected_largest(known.ranks)
-    squares = float(np.square(expected).sum())  # not 0: sizes differ
-    sigma = max(float(deviations @ expected) / squares, 0.0)
-    return np.asarray(work * np.exp(sigma * expected_largest(at)))
+    work_shares = _work_shares(sizes.ranks, strong=strong)
+    fitted_ns = _fit(work_shares / sizes.work[:, None], np.ones(len(sizes.work)))
+    work_ns = _work_shares(target_ranks, strong=strong) @ fitted_ns
+    deviations = np.log(np.maximum(sizes.slowest / sizes.work, 1.0))
+    expected = expected_largest(sizes.ranks)
+    squared_sum = float(np.square(expected).sum())  # not 0: sizes differ
+    sigma = max(float(deviations @ expected) / squared_sum, 0.0)
+    return np.asarray(work_ns * np.exp(sigma * expected_largest(target_ranks)))
 
 
-def _shares(sizes: Floats, *, strong: bool) -> Floats:
+def _work_shares(ranks: Floats, *, strong: bool) -> Floats:
     """Return what a rank's work is made of, [size, part]: what each does, and its share of the rest."""
-    each = np.ones_like(sizes)
-    return np.stack([each, 1 / sizes], axis=1) if strong else each[:, None]
+    ones = np.ones_like(ranks)
+    return np.stack([ones, 1 / ranks], axis=1) if strong else ones[:, None]
 
 
-def _rests(known: Sizes, at: Floats, *, strong: bool) -> tuple[Floats, Floats]:
+def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tuple[Floats, Floats]:
     """Return what each pair of growths says of the time beyond work, and how far it was wrong.
 
     That is the mean square of the relative error of each known size, predicted from those before it.
     """
-    sums = [
+    growth_sums = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
     ]
-    moves = [(), *sums] if known.communication.any() else [()]
-    predicted, misses = [], []
-    for pair in product(moves, sums):
-        errors = [
-            _whole(known.first(count), known.ranks[count : count + 1], pair, strong=strong)[0]
-            / known.step[count]
-            - 1
-            for count in range(MIN_SIZES_FITTED, len(known.ranks))
-        ]
-        predicted.append(_rest(known, at, pair, strong=strong)[0])
-        misses.append(np.mean(np.square(errors)))
-    return np.array(predicted), np.array(misses)
+    communication_sums = [(), *growth_sums] if sizes.communication.any() else [()]
+    predicted_ns, squared_errors = [], []
+    for pair in product(communication_sums, growth_sums):
+        errors = []
+        for count in range(MIN_SIZES_FITTED, len(sizes.ranks)):
+            smaller, next_ranks = sizes.take_smallest(count), sizes.ranks[count : count + 1]
+            forecast_ns = _forecast_step(smaller, next_ranks, pair, strong=strong)[0]
+            errors.append(forecast_ns / sizes.step[count] - 1)
+        predicted_ns.append(_forecast_rest(sizes, target_ranks, pair, strong=strong)[0])
+        squared_errors.append(np.mean(np.square(errors)))
+    return np.array(predicted_ns), np.array(squared_errors)
 
 
 def _is_distinct(names: tuple[str, ...]) -> bool:
@@ -208,58 +207,75 @@ def _is_distinct(names: tuple[str, ...]) -> bool:
 _Pair: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def _whole(known: Sizes, at: Floats, pair: _Pair, *, strong: bool) -> Floats:
-    return _slowest(known, at, strong=strong) + _rest(known, at, pair, strong=strong)
+def _forecast_step(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
+    return _forecast_slowest_work(sizes, target_ranks, strong=strong) + _forecast_rest(
+        sizes, target_ranks, pair, strong=strong
+    )
 
 
-def _rest(known: Sizes, at: Floats, pair: _Pair, *, strong: bool) -> Floats:
+def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
     """Return exposed communication, and all else that is no work; both at once, without its growth."""
-    moves, others = pair
-    beyond = known.step - known.slowest
-    if not moves:
-        return np.maximum(_grown_to(known, at, others, beyond, shrinks=True), 0.0)
-    exposed = known.communication - known.hidden
-    other = _grown_to(known, at, others, beyond - exposed, shrinks=True)
-    moved = _grown_to(known, at, moves, known.communication)
-    left = moved - np.minimum(_hideable(known, at, moved, strong=strong), moved)
-    return np.asarray(np.maximum(other + left, 0.0))
+    communication_names, other_names = pair
+    beyond_work_ns = sizes.step - sizes.slowest
+    if not communication_names:
+        return np.maximum(
+            _extrapolate(sizes, target_ranks, other_names, beyond_work_ns, shrinks=True), 0.0
+        )
+    known_exposed_ns = sizes.communication - sizes.hidden
+    other_ns = _extrapolate(
+        sizes, target_ranks, other_names, beyond_work_ns - known_exposed_ns, shrinks=True
+    )
+    communication_ns = _extrapolate(sizes, target_ranks, communication_names, sizes.communication)
+    exposed_ns = communication_ns - np.minimum(
+        _forecast_hidden(sizes, target_ranks, communication_ns, strong=strong), communication_ns
+    )
+    return np.asarray(np.maximum(other_ns + exposed_ns, 0.0))
 
 
-def _hideable(known: Sizes, at: Floats, moved: Floats, *, strong: bool) -> Floats:
+def _forecast_hidden(
+    sizes: Sizes, target_ranks: Floats, communication_ns: Floats, *, strong: bool
+) -> Floats:
     """Return how much communication is hidden: a share of it, and no more than there is room for.
 
     Where the share fell on the largest run the room was used up, so that it is known; else it is taken
     for as large a share of backprop.
     """
-    shares = known.hidden / np.maximum(known.communication, 1.0)
-    most = float(shares.max())
-    is_full = shares[-1] < MAX_RATIO_OF_HIDDEN_IF_FULL * most
-    room = known.hidden[-1] if is_full else most * known.backprop[-1]
-    shrunk = known.ranks[-1] / at if strong else np.ones_like(at)
-    return np.asarray(np.minimum(most * moved, room * shrunk))
+    shares = sizes.hidden / np.maximum(sizes.communication, 1.0)
+    max_share = float(shares.max())
+    is_full = shares[-1] < MAX_RATIO_OF_HIDDEN_IF_FULL * max_share
+    room_ns = sizes.hidden[-1] if is_full else max_share * sizes.backprop[-1]
+    room_shares = sizes.ranks[-1] / target_ranks if strong else np.ones_like(target_ranks)
+    return np.asarray(np.minimum(max_share * communication_ns, room_ns * room_shares))
 
 
-def _grown_to(
-    known: Sizes, at: Floats, names: tuple[str, ...], values: Floats, *, shrinks: bool = False
+def _extrapolate(
+    sizes: Sizes,
+    target_ranks: Floats,
+    names: tuple[str, ...],
+    values_ns: Floats,
+    *,
+    shrinks: bool = False,
 ) -> Floats:
     """Fit growths to values of the known sizes, and return their sum elsewhere.
 
     Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows.
     """
-    weights = np.sqrt(known.ranks / known.ranks[-1]) / known.step
-    columns = _grown(known.ranks, names, shrinks=shrinks) * weights[:, None]
-    return np.asarray(_grown(at, names, shrinks=shrinks) @ _fitted(columns, values * weights))
+    weights = np.sqrt(sizes.ranks / sizes.ranks[-1]) / sizes.step
+    columns = _growth_columns(sizes.ranks, names, shrinks=shrinks) * weights[:, None]
+    return np.asarray(
+        _growth_columns(target_ranks, names, shrinks=shrinks) @ _fit(columns, values_ns * weights)
+    )
 
 
-def _grown(sizes: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:
+def _growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:
     """Return how parts grow, [size, part]; a constant is also taken off, where it may be."""
-    columns = [_GROWTH[name](sizes) for name in names]
+    columns = [_GROWTH[name](ranks) for name in names]
     if shrinks and "constant" in names:
-        columns.append(-_GROWTH["constant"](sizes))
+        columns.append(-_GROWTH["constant"](ranks))
     return np.stack(columns, axis=1)
 
 
-def _fitted(columns: Floats, values: Floats) -> Floats:
+def _fit(columns: Floats, values: Floats) -> Floats:
     """Fit a sum of columns without a negative part (Lawson & Hanson 1974)."""
     from scipy.optimize import nnls  # noqa: PLC0415 - a forecast is seldom asked for
 

@@ -56,27 +56,30 @@ MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55
 
 def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Return which run does most a second, and the smallest that does nearly as much."""
-    best = max(cells, key=lambda cell: cell.throughput)
-    near = [
-        cell for cell in cells if cell.throughput >= MIN_SHARE_OF_BEST_THROUGHPUT * best.throughput
+    best_cell = max(cells, key=lambda cell: cell.throughput)
+    near_best = [
+        cell
+        for cell in cells
+        if cell.throughput >= MIN_SHARE_OF_BEST_THROUGHPUT * best_cell.throughput
     ]
-    small = min(near, key=lambda cell: (cell.workers + cell.shards, -cell.throughput))
-    text = f"{_place(best, axes)}: {_WRITE['throughput'](best.throughput)} samples a second"
-    text += f", {fmt.percent(best.efficiency)} parallel efficiency"
-    if small.workers + small.shards < best.workers + best.shards:
-        share = fmt.percent(small.throughput / best.throughput)
-        text += f". {_place(small, axes)} does {share} of it"
+    smallest = min(near_best, key=lambda cell: (cell.workers + cell.shards, -cell.throughput))
+    throughput = _WRITE["throughput"](best_cell.throughput)
+    text = f"{_label_cell(best_cell, axes)}: {throughput} samples a second"
+    text += f", {fmt.percent(best_cell.efficiency)} parallel efficiency"
+    if smallest.workers + smallest.shards < best_cell.workers + best_cell.shards:
+        share = fmt.percent(smallest.throughput / best_cell.throughput)
+        text += f". {_label_cell(smallest, axes)} does {share} of it"
     return f"{text}."
 
 
 def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
     """Write the maps for a terminal; a block beside each number shows it from the least to the most."""
-    level = _levels(cells, measure)
+    level = _level_of_cells(cells, measure)
     lines = [f"Best     {headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
     for title, headings, rows in _maps(cells, axes):
         table = [headings]
         for name, row in rows:
-            shown = [f"{_shown(one, measure)} {_block(level(one))}" for one in row]
+            shown = [f"{_write_value(one, measure)} {_block(level(one))}" for one in row]
             table.append((name, *shown))
         lines += ["", *([title] if title else []), *fmt.aligned(table, ">")]
     return "\n".join(lines) + "\n"
@@ -84,28 +87,28 @@ def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
 
 def to_html(cells: Sequence[Cell], axes: Sequence[Axis], measure: str, name: str) -> str:
     """Write the maps as one page without scripts."""
-    level = _levels(cells, measure)
-    parts = [f"<p>Best: {escape(headline(cells, axes))}</p>"]
+    level = _level_of_cells(cells, measure)
+    sections = [f"<p>Best: {escape(headline(cells, axes))}</p>"]
     for title, headings, rows in _maps(cells, axes):
         head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
         body = "".join(
-            f"<tr><th>{escape(of)}</th>{''.join(_coloured(one, measure, level) for one in row)}</tr>"
-            for of, row in rows
+            f"<tr><th>{escape(name)}</th>{''.join(_color(cell, measure, level) for cell in row)}</tr>"
+            for name, row in rows
         )
         caption = ", ".join(filter(None, (_TITLES[measure], title)))
-        parts.append(f"<table><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>")
-    return _PAGE.format(title=escape(f"Sweep of {name}"), body="\n".join(parts))
+        sections.append(f"<table><caption>{escape(caption)}</caption><tr>{head}</tr>{body}</table>")
+    return _PAGE.format(title=escape(f"Sweep of {name}"), body="\n".join(sections))
 
 
 def to_json(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
     """Write all numbers, a row a run."""
-    whole = {
+    document = {
         "format": SWEEP_FORMAT,
         "summary": headline(cells, axes),
         "axes": [{"name": axis.name, "values": list(axis.values)} for axis in axes],
         "runs": [cell.row(axes) for cell in cells],
     }
-    return json.dumps(whole, indent=2, allow_nan=False) + "\n"
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 _Map: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, list["Cell"]]]]
@@ -113,47 +116,56 @@ _Map: TypeAlias = tuple[str, tuple[str, ...], list[tuple[str, list["Cell"]]]]
 
 def _maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]:
     """Yield a map for each combination of all axes but the last two: title, headings, rows."""
-    *outer, last = axes
-    rows = outer.pop() if outer else None
+    *outer_axes, column_axis = axes
+    row_axis = outer_axes.pop() if outer_axes else None
     by_values = {cell.values: cell for cell in cells}
-    for fixed in product(*(axis.values for axis in outer)):
-        title = ", ".join(f"{a.name} {v}" for a, v in zip(outer, fixed, strict=True))
-        corner = f"{rows.name} \\ {last.name}" if rows else last.name
-        found = [
-            (name, [by_values[*fixed, *([name] if rows else []), value] for value in last.values])
-            for name in (rows.values if rows else ("",))
+    for fixed in product(*(axis.values for axis in outer_axes)):
+        title = ", ".join(f"{a.name} {v}" for a, v in zip(outer_axes, fixed, strict=True))
+        corner = f"{row_axis.name} \\ {column_axis.name}" if row_axis else column_axis.name
+        map_rows = [
+            (
+                name,
+                [
+                    by_values[*fixed, *([name] if row_axis else []), value]
+                    for value in column_axis.values
+                ],
+            )
+            for name in (row_axis.values if row_axis else ("",))
         ]
-        yield title, (corner, *last.values), found
+        yield title, (corner, *column_axis.values), map_rows
 
 
-def _levels(cells: Sequence[Cell], measure: str) -> Callable[[Cell], float]:
+def _level_of_cells(cells: Sequence[Cell], measure: str) -> Callable[[Cell], float]:
     """Return where a cell is between the least (0) and the most (1)."""
-    values = [_value(cell, measure) for cell in cells]
+    values = [_value_of(cell, measure) for cell in cells]
     least, most = min(values), max(values)
-    return lambda cell: (_value(cell, measure) - least) / (most - least) if most > least else 1.0
+    return lambda cell: (_value_of(cell, measure) - least) / (most - least) if most > least else 1.0
 
 
-def _value(cell: Cell, measure: str) -> float:
+def _value_of(cell: Cell, measure: str) -> float:
     return cell.step_ns if measure == "step" else float(getattr(cell, measure))
 
 
-def _shown(cell: Cell, measure: str) -> str:
-    return _WRITE[measure](_value(cell, measure))
+def _write_value(cell: Cell, measure: str) -> str:
+    return _WRITE[measure](_value_of(cell, measure))
 
 
 def _block(level: float) -> str:
     return _BLOCKS[min(int(level * len(_BLOCKS)), len(_BLOCKS) - 1)]
 
 
-def _coloured(cell: Cell, measure: str, level: Callable[[Cell], float]) -> str:
-    at = level(cell)
-    shade = ",".join(f"{a + (b - a) * at:.0f}" for a, b in zip(_LIGHT, _DARK, strict=True))
-    ink = "#fff" if at > MIN_SHADE_FOR_WHITE_TEXT else "#1f2328"
+def _color(cell: Cell, measure: str, level: Callable[[Cell], float]) -> str:
+    shade_level = level(cell)
+    background = ",".join(
+        f"{a + (b - a) * shade_level:.0f}" for a, b in zip(_LIGHT, _DARK, strict=True)
+    )
+    text_color = "#fff" if shade_level > MIN_SHADE_FOR_WHITE_TEXT else "#1f2328"
     factors = ", ".join(f"{n.replace('_', ' ')} {fmt.percent(cell.factors[n])}" for n in FACTORS)
-    about = f"{fmt.duration(cell.step_ns)} a step; {factors}"
-    text = escape(_shown(cell, measure))
-    return f'<td style="background:rgb({shade});color:{ink}" title="{escape(about)}">{text}</td>'
+    tooltip = f"{fmt.duration(cell.step_ns)} a step; {factors}"
+    text = escape(_write_value(cell, measure))
+    style = f"background:rgb({background});color:{text_color}"
+    return f'<td style="{style}" title="{escape(tooltip)}">{text}</td>'
 
 
-def _place(cell: Cell, axes: Sequence[Axis]) -> str:
+def _label_cell(cell: Cell, axes: Sequence[Axis]) -> str:
     return ", ".join(f"{a.name} {v}" for a, v in zip(axes, cell.values, strict=True))

@@ -11,15 +11,6 @@ if TYPE_CHECKING:
     from tracelens.scaling.curves import Curve, Row, Scaling
     from tracelens.scaling.forecast import Forecast
 
-HEADINGS: Final = (
-    "step",
-    "efficiency",
-    "load balance",
-    "serialisation",
-    "transfer",
-    "computation",
-    "lost in",
-)
 WORDS: Final = {
     "load_balance": "load balance",
     "serialisation": "serialisation",
@@ -40,13 +31,13 @@ _MEANS: Final = {
 }
 
 
-def headline(found: Scaling) -> str:
+def headline(scaling: Scaling) -> str:
     """Return what became of efficiency on the curve with most sizes."""
-    curve = found.curves[0]
-    last = curve.rows[-1]
-    lost = f", lost most in {WORDS[last.lost_in]}" if last.lost_in else ""
-    reached = f"{fmt.percent(last.efficiency)} efficiency on {_size(curve, last)}"
-    return f"{title(curve).upper()} · {reached}{lost}"
+    curve = scaling.curves[0]
+    largest = curve.rows[-1]
+    loss = f", lost most in {WORDS[largest.lost_in]}" if largest.lost_in else ""
+    efficiency = f"{fmt.percent(largest.efficiency)} efficiency on {_count_ranks(curve, largest)}"
+    return f"{title(curve).upper()} · {efficiency}{loss}"
 
 
 def title(curve: Curve) -> str:
@@ -57,57 +48,63 @@ def title(curve: Curve) -> str:
     return f"{curve.kind} scaling, {curve.system}{of}"
 
 
-def why(found: Scaling) -> str:
+def why(scaling: Scaling) -> str:
     """Return which factor loses most, and from what to what it fell."""
-    curve = found.curves[0]
-    first, last = curve.rows[0], curve.rows[-1]
-    name = last.lost_in
+    curve = scaling.curves[0]
+    smallest, largest = curve.rows[0], curve.rows[-1]
+    name = largest.lost_in
     if name is None:
-        return f"Hardly anything is lost from {_size(curve, first)} on."
-    part = f"{fmt.percent(min(last.part, 1.0))} of the loss: {_MEANS[name]}"
+        return f"Hardly anything is lost from {_count_ranks(curve, smallest)} on."
+    phrase = f"{fmt.percent(min(largest.part, 1.0))} of the loss: {_MEANS[name]}"
     if name == "computation":
-        before, after = (fmt.duration(row.point.useful_ns) for row in (first, last))
-        return f"{part} ({before} to {after} of computation a step and rank)."
-    before, after = (fmt.percent(row.point.factors[name]) for row in (first, last))
-    return f"{part} ({WORDS[name]} efficiency {before} to {after})."
+        smallest_text, largest_text = (
+            fmt.duration(row.point.useful_ns) for row in (smallest, largest)
+        )
+        return f"{phrase} ({smallest_text} to {largest_text} of computation a step and rank)."
+    smallest_text, largest_text = (
+        fmt.percent(row.point.factors[name]) for row in (smallest, largest)
+    )
+    return f"{phrase} ({WORDS[name]} efficiency {smallest_text} to {largest_text})."
 
 
-def advice(found: Scaling) -> str:
+def advice(scaling: Scaling) -> str:
     """Return one thing to do next."""
-    name = found.curves[0].rows[-1].lost_in
+    name = scaling.curves[0].rows[-1].lost_in
     return _NEXT[name] if name else "Measure more workers: where efficiency falls is not seen yet."
 
 
-def scope(found: Scaling) -> str:
+def scope(scaling: Scaling) -> str:
     """Return what was compared."""
-    runs = sum(row.runs for curve in found.curves for row in curve.rows)
-    curve = found.curves[0]
+    run_count = sum(row.runs for curve in scaling.curves for row in curve.rows)
+    curve = scaling.curves[0]
     sizes = fmt.series([str(row.size) for row in curve.rows])
-    base = _size(curve, curve.rows[0])
-    return f"{fmt.count(runs, 'run')}; {sizes} {_noun(curve)}; efficiency is against {base}."
+    smallest = _count_ranks(curve, curve.rows[0])
+    return (
+        f"{fmt.count(run_count, 'run')}; {sizes} {_noun(curve)}; efficiency is against {smallest}."
+    )
 
 
-def cautions(found: Scaling) -> list[str]:
+def cautions(scaling: Scaling) -> list[str]:
     """Return what limits what was found, a sentence each."""
     sentences = []
-    for curve in found.curves:
+    for curve in scaling.curves:
         if not curve.clear:
             sentences.append(
                 f"{fmt.capital(title(curve))}: whether ranks keep their work or share it is not clear "
                 f"(it grows as workers to the power {curve.growth:.2f}): say --weak or --strong."
             )
         if any(row.runs > 1 for row in curve.rows):
-            most = max(row.spread or 0.0 for row in curve.rows)
+            max_spread = max(row.spread or 0.0 for row in curve.rows)
             sentences.append(
                 f"Of several runs of a size the one with the median step is shown; they differ by up to "
-                f"{fmt.percent(most)}."
+                f"{fmt.percent(max_spread)}."
             )
-        if any(one.method == "replay" for one in curve.forecasts):
+        if any(forecast.method == "replay" for forecast in curve.forecasts):
             sentences.append(
                 f"{fmt.capital(title(curve))}: forecasts replay the largest run with more workers, as "
                 "tracelens whatif --what ranks=N does."
             )
-        if any(not one.validated for one in curve.forecasts):
+        if any(not forecast.validated for forecast in curve.forecasts):
             sentences.append(
                 f"Forecasts beyond {MAX_FACTOR_VALIDATED} times the largest run were never validated."
             )
@@ -121,32 +118,34 @@ def cells(row: Row) -> tuple[str, ...]:
     return fmt.duration(row.point.step_ns), fmt.percent(row.efficiency), *ratios, lost
 
 
-def forecast_cells(curve: Curve, one: Forecast) -> tuple[str, ...]:
+def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
     """Return a forecast as text: step, its interval, efficiency, and whether to trust it."""
-    first = curve.rows[0]
-    grown = one.ranks / first.size if curve.kind == "strong" else 1.0
-    low, high = map(fmt.duration, one.interval)
+    smallest = curve.rows[0]
+    growth = forecast.ranks / smallest.size if curve.kind == "strong" else 1.0
+    low, high = map(fmt.duration, forecast.interval)
     return (
-        fmt.duration(one.step_ns),
+        fmt.duration(forecast.step_ns),
         f"{low} to {high}",
-        fmt.percent(first.point.step_ns / (one.step_ns * grown)),
-        "" if one.validated else "not validated",
+        fmt.percent(smallest.point.step_ns / (forecast.step_ns * growth)),
+        "" if forecast.validated else "not validated",
     )
 
 
-def side_by_side(found: Scaling) -> list[tuple[str, ...]]:
+def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
     """Return sizes that several systems were run at: step of each, and who is faster by how much."""
-    systems = list(dict.fromkeys(curve.system for curve in found.curves))
-    rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if found.both else []
-    for size, of in found.both:
-        steps = {name: row.point.step_ns for name, row in of.items()}
-        best, worst = min(steps, key=steps.__getitem__), max(steps.values())
-        times = (fmt.duration(steps[name]) if name in steps else "\N{EN DASH}" for name in systems)
-        rows.append((str(size), *times, f"{best}, {worst / steps[best]:.2g} x"))
+    systems = list(dict.fromkeys(curve.system for curve in scaling.curves))
+    rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if scaling.both else []
+    for size, rows_by_system in scaling.both:
+        steps_ns = {name: row.point.step_ns for name, row in rows_by_system.items()}
+        fastest, slowest_ns = min(steps_ns, key=steps_ns.__getitem__), max(steps_ns.values())
+        times = (
+            fmt.duration(steps_ns[name]) if name in steps_ns else "\N{EN DASH}" for name in systems
+        )
+        rows.append((str(size), *times, f"{fastest}, {slowest_ns / steps_ns[fastest]:.2g} x"))
     return rows
 
 
-def _size(curve: Curve, row: Row) -> str:
+def _count_ranks(curve: Curve, row: Row) -> str:
     return fmt.count(row.size, _noun(curve)[:-1])
 
 

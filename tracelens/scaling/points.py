@@ -66,52 +66,54 @@ class Point:
         return self.useful_ns / self.step_ns
 
     @classmethod
-    def of(cls, run: Run, name: str) -> Point:
+    def from_run(cls, run: Run, name: str) -> Point:
         """Measure a run by its index.
 
         Raises:
             UnusableInput: it has no step, or no useful computation in any.
         """
         sizes = run.workers.height, run.shards.height
-        return cls._of(run.report, run.times, name, sizes, run.tables["overlap_by_step"])
+        return cls._from_times(run.report, run.times, name, sizes, run.tables["overlap_by_step"])
 
     @classmethod
-    def of_trace(cls, trace: Trace, report: Report, name: str) -> Point:
-        """Measure a run that was just explained; raises as `of`."""
+    def from_trace(cls, trace: Trace, report: Report, name: str) -> Point:
+        """Measure a run that was just explained; raises as `from_run`."""
         phases = cast("Phases", report.results["phases"])
         times = Times.from_partition(
             phases.spent, phases.pieces.steps, trace.workers["rank"].to_list()
         )
         overlap = cast("Interleaving", report.results["interleaving"]).by_step
-        return cls._of(report, times, name, (trace.workers.height, trace.shards.height), overlap)
+        return cls._from_times(
+            report, times, name, (trace.workers.height, trace.shards.height), overlap
+        )
 
     @classmethod
-    def _of(
+    def _from_times(
         cls, report: Report, times: Times, name: str, sizes: tuple[int, int], overlap: pl.DataFrame
     ) -> Point:
-        spent, steps = report.efficiency, report.summary.steps
-        if spent is None or not steps or not spent.pop:
+        efficiency, steps = report.efficiency, report.summary.steps
+        if efficiency is None or not steps or not efficiency.pop:
             raise UnusableInput(
                 f"'{clean(name)}' has no steps with computation: expected a run that records them "
                 "('tracelens info' says what there is)."
             )
-        step_ns = spent.job_ns / steps
-        work = times.time_in(OWN_CATEGORIES)
+        step_ns = efficiency.job_ns / steps
+        work_ns = times.time_in(OWN_CATEGORIES)
         hidden, exposed = (_mean(overlap[name]) for name in ("hidden_ns", "transfer_ns"))
-        there = work[:, ~np.isnan(work).all(axis=0)]
+        present_work_ns = work_ns[:, ~np.isnan(work_ns).all(axis=0)]
         return cls(
             name=name,
             workers=sizes[0],
             shards=sizes[1],
             steps=steps,
             step_ns=step_ns,
-            useful_ns=spent.achieved * step_ns,
-            work_ns=float(np.nanmean(there, axis=0).mean()),
-            slowest_ns=float(np.nanmax(there, axis=0).mean()),
+            useful_ns=efficiency.achieved * step_ns,
+            work_ns=float(np.nanmean(present_work_ns, axis=0).mean()),
+            slowest_ns=float(np.nanmax(present_work_ns, axis=0).mean()),
             communication_ns=hidden + exposed,
             hidden_ns=hidden,
             backprop_ns=float(np.nanmean(times.time_in(("backprop",)))),
-            factors=_factors(spent.pop),
+            factors=_name_factors(efficiency.pop),
         )
 
 
@@ -119,7 +121,7 @@ def _mean(column: pl.Series) -> float:
     return float(column.to_numpy().mean()) if len(column) else 0.0
 
 
-def _factors(pop: Mapping[str, float]) -> dict[str, float]:
+def _name_factors(pop: Mapping[str, float]) -> dict[str, float]:
     """Return the factors by their short names; what was not measured apart is transfer."""
     if "transfer_efficiency" in pop:
         return {name: pop[_POP.get(name, name)] for name in FACTORS}

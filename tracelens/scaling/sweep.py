@@ -56,10 +56,10 @@ class Cell:
 
     def row(self, axes: Sequence[Axis]) -> dict[str, Any]:
         """Return it as a row of a table; numbers of axes are numbers."""
-        given: dict[str, Any] = {
+        axis_values: dict[str, Any] = {
             axis.name: _read(value) for axis, value in zip(axes, self.values, strict=True)
         }
-        measured = {
+        measurements = {
             "workers": self.workers,
             "shards": self.shards,
             "step_ns": self.step_ns,
@@ -67,7 +67,9 @@ class Cell:
             "efficiency": self.efficiency,
             **self.factors,
         }
-        return given | {name: value for name, value in measured.items() if name not in given}
+        return axis_values | {
+            name: value for name, value in measurements.items() if name not in axis_values
+        }
 
 
 def parsed(text: str) -> Axis:
@@ -78,13 +80,15 @@ def parsed(text: str) -> Axis:
     """
     name, _, values = text.partition("=")
     name = name.strip()
-    found = tuple(dict.fromkeys(value.strip() for value in values.split(",") if value.strip()))
-    if not found or not (name in (*_SHORT, _BATCH) or "." in name):
+    axis_values = tuple(
+        dict.fromkeys(value.strip() for value in values.split(",") if value.strip())
+    )
+    if not axis_values or not (name in (*_SHORT, _BATCH) or "." in name):
         raise InvalidArgument(
             f"--over {text}: expected NAME=VALUE,VALUE... of {', '.join((*_SHORT, _BATCH))}, or of "
             "an entry of a scenario, such as network.latency_us=5,50."
         )
-    return Axis(name, found)
+    return Axis(name, axis_values)
 
 
 def cells_of(
@@ -107,18 +111,20 @@ def cells_of(
         raise InvalidArgument(
             f"Found {count:,} combinations: expected at most {MAX_CELLS_OF_SWEEP:,}."
         )
-    found = []
+    cells = []
     for values in product(*(axis.values for axis in axes)):
-        given = list(zip(names, values, strict=True))
-        sets = [f"{name}={value}" for name, value in given if name != _BATCH]
+        named_values = list(zip(names, values, strict=True))
+        cell_changes = [f"{name}={value}" for name, value in named_values if name != _BATCH]
         try:
-            made = scenario_file.load(path, [*changes, *sets])
-            for _, value in (pair for pair in given if pair[0] == _BATCH):
-                made = _of_batch(made, value)
+            scenario = scenario_file.load(path, [*changes, *cell_changes])
+            for _, value in (pair for pair in named_values if pair[0] == _BATCH):
+                scenario = _of_batch(scenario, value)
         except InvalidArgument as error:
-            raise InvalidArgument(f"With {', '.join(map('='.join, given))}: {error}") from None
-        found.append((values, made))
-    return found
+            raise InvalidArgument(
+                f"With {', '.join(map('='.join, named_values))}: {error}"
+            ) from None
+        cells.append((values, scenario))
+    return cells
 
 
 def _of_batch(scenario: Scenario, text: str) -> Scenario:
@@ -126,8 +132,8 @@ def _of_batch(scenario: Scenario, text: str) -> Scenario:
     samples = _read(text)
     if not isinstance(samples, (int, float)) or not 0 < samples < 1e9:
         raise InvalidArgument(f"found batch = '{text}', expected a number of samples above 0.")
-    grown = samples / scenario.samples
-    times = {name: getattr(scenario, name) * grown for name in _OF_BATCH}
+    growth = samples / scenario.samples
+    times = {name: getattr(scenario, name) * growth for name in _OF_BATCH}
     return replace(scenario, samples=float(samples), **times)
 
 
@@ -145,16 +151,16 @@ def _measured(cell: tuple[tuple[str, ...], Scenario]) -> Cell:
 
     values, scenario = cell
     trace = prepare(synthetic.generate(scenario))
-    one = Point.of_trace(trace, analyze(trace), ", ".join(values))
-    samples = scenario.samples * one.workers
+    point = Point.from_trace(trace, analyze(trace), ", ".join(values))
+    samples = scenario.samples * point.workers
     return Cell(
         values=values,
-        workers=one.workers,
-        shards=one.shards,
-        step_ns=one.step_ns,
-        throughput=samples / one.step_ns * 1e9,
-        efficiency=one.efficiency,
-        factors={name: one.factors[name] for name in FACTORS},
+        workers=point.workers,
+        shards=point.shards,
+        step_ns=point.step_ns,
+        throughput=samples / point.step_ns * 1e9,
+        efficiency=point.efficiency,
+        factors={name: point.factors[name] for name in FACTORS},
     )
 
 

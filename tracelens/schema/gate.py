@@ -83,17 +83,18 @@ def _raised() -> dict[str, int]:
     return {name: int(value) for name, _, value in pairs if name in LIMITS and value.isdecimal()}
 
 
-def refuse_beyond(name: str, found: int, what: str = "it") -> None:
-    """Refuse what is more than a limit; `what` has so much.
+def refuse_beyond(name: str, amount: int, subject: str = "it") -> None:
+    """Refuse what is more than a limit; `subject` has so much.
 
     Raises:
         NotATrace: it is; the sentence says how to raise the limit.
     """
-    most = limit(name)
-    if found > most:
+    max_amount = limit(name)
+    if amount > max_amount:
         unit = LIMITS[name][1].partition(" ")[0]
         raise NotATrace(
-            f"{what} has {found} {unit}, more than the limit of {most} ('--limit {name}=...' raises it)"
+            f"{subject} has {amount} {unit}, more than the limit of {max_amount} ('--limit "
+            f"{name}=...' raises it)"
         )
 
 

@@ -60,12 +60,12 @@ def _proved(folder: Path) -> int | None:
         descriptor = os.open(folder / MARKER_FILE, os.O_RDONLY | NO_LINK)
         try:
             regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
-            words = os.read(descriptor, _MOST_BYTES).split() if regular else []
+            fields = os.read(descriptor, _MOST_BYTES).split() if regular else []
         finally:
             os.close(descriptor)
-        name, inode, trace = words
-        proved = name == _FORMAT.encode() and int(inode) == state.st_ino and _is_mine(state)
-        return int(trace) if proved else None
+        name, inode, trace = fields
+        is_proved = name == _FORMAT.encode() and int(inode) == state.st_ino and _is_mine(state)
+        return int(trace) if is_proved else None
     except (OSError, ValueError):
         return None
 

@@ -110,6 +110,6 @@ def far(column: str) -> str:
     return f"{column} a year from the others"
 
 
-def added(counts: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+def added(counts: Mapping[str, int], other_counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts by reason with others added to them."""
-    return {**counts, **{why: counts.get(why, 0) + count for why, count in more.items()}}
+    return {**counts, **{why: counts.get(why, 0) + count for why, count in other_counts.items()}}

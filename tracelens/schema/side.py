@@ -277,20 +277,22 @@ class Summary:
     def from_metadata(cls, metadata: dict[bytes, bytes] | None) -> Summary | None:
         """Unpack from the schema metadata at a file's end; None if it has no sound summary."""
         try:
-            found = _build(cls, loads((metadata or {})[SUMMARY_KEY]))
+            summary = _build(cls, loads((metadata or {})[SUMMARY_KEY]))
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        times = [time for time in (found.first_ns, found.last_ns) if time is not None]
-        numbers = (found.rows, found.spans, found.steps, found.dropped, *times)
-        sound = all(type(number) is int and 0 <= number < _LIMIT for number in numbers)
-        words = isinstance(found.kinds, list) and all(isinstance(k, str) for k in found.kinds)
-        return found if sound and words and len(times) in {0, 2} else None
+        times = [time for time in (summary.first_ns, summary.last_ns) if time is not None]
+        numbers = (summary.rows, summary.spans, summary.steps, summary.dropped, *times)
+        is_sound = all(type(number) is int and 0 <= number < _LIMIT for number in numbers)
+        has_words = isinstance(summary.kinds, list) and all(
+            isinstance(k, str) for k in summary.kinds
+        )
+        return summary if is_sound and has_words and len(times) in {0, 2} else None
 
 
 def is_intact(metadata: dict[bytes, bytes] | None) -> bool:
     """Return whether the checksum of the texts in Arrow schema metadata is right, if there is one."""
-    given = (metadata or {}).get(METADATA_CHECKSUM_KEY)
-    return given is None or given == _checksum(metadata or {})
+    checksum = (metadata or {}).get(METADATA_CHECKSUM_KEY)
+    return checksum is None or checksum == _checksum(metadata or {})
 
 
 def with_checksum(metadata: dict[bytes, bytes]) -> dict[bytes, bytes]:
@@ -369,20 +371,20 @@ def from_lines(lines: Iterable[bytes]) -> SideTables:
     )
 
 
-def check_version(found: object) -> None:
+def check_version(version: object) -> None:
     """Refuse what a newer TraceLens wrote."""
-    if not isinstance(found, int) or found < 1:
-        raise NotATrace(f"its schema version is {found!r}, expected a number from 1")
-    if found > SCHEMA_VERSION:
+    if not isinstance(version, int) or version < 1:
+        raise NotATrace(f"its schema version is {version!r}, expected a number from 1")
+    if version > SCHEMA_VERSION:
         raise NewerVersion(
-            f"it has schema version {found}, this TraceLens reads up to {SCHEMA_VERSION}: "
+            f"it has schema version {version}, this TraceLens reads up to {SCHEMA_VERSION}: "
             "update TraceLens to read it"
         )
 
 
 def _build(cls: type[Any], row: dict[str, Any]) -> Any:
     """Build a row from JSON; fields that a later minor version added are ignored."""
-    known = cls.__annotations__
-    if row.keys() <= known.keys():
+    fields = cls.__annotations__
+    if row.keys() <= fields.keys():
         return cls(**row)
-    return cls(**{key: value for key, value in row.items() if key in known})
+    return cls(**{key: value for key, value in row.items() if key in fields})

@@ -25,11 +25,11 @@ def transfer(algorithm: str, ranks: int) -> tuple[int, float]:
     """
     if ranks < 2:
         return 0, 0.0
-    parts, depth = 2 * (ranks - 1) / ranks, ceil(log2(ranks))
+    payload_share, depth = 2 * (ranks - 1) / ranks, ceil(log2(ranks))
     return {
-        "ring": (2 * (ranks - 1), parts),
+        "ring": (2 * (ranks - 1), payload_share),
         "tree": (2 * depth, 2.0 * depth),
         "recursive_doubling": (depth, float(depth)),
-        "rabenseifner": (2 * depth, parts),
+        "rabenseifner": (2 * depth, payload_share),
         "ps": (2, 2.0 * ranks),
     }[algorithm]

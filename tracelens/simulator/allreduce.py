@@ -43,35 +43,36 @@ class Ring:
         shape = (scenario.steps, scenario.ranks, scenario.buckets, self._count)
         self._begin, self._end = (np.zeros(shape, np.int64) for _ in range(2))
 
-    def replay(self, step: int, enter: Ints, transfers: Ints, skews: Ints) -> Ints:
+    def replay(self, step: int, enter_ns: Ints, transfer_ns: Ints, skew_ns: Ints) -> Ints:
         """Return when each rank leaves each bucket's reduction, [rank, bucket]."""
-        leave = np.empty_like(enter)
-        blocking = not self._scenario.overlap
-        free = enter[:, 0]
-        for bucket, transfer in enumerate(transfers):
-            lasting = np.rint(transfer / self._count * self._pace[step]).astype(np.int64)
-            now = free if blocking else np.maximum(enter[:, bucket], free)
+        leave_ns = np.empty_like(enter_ns)
+        is_blocking = not self._scenario.overlap
+        free_ns = enter_ns[:, 0]
+        for bucket, transfer in enumerate(transfer_ns):
+            hop_ns = np.rint(transfer / self._count * self._pace[step]).astype(np.int64)
+            now_ns = free_ns if is_blocking else np.maximum(enter_ns[:, bucket], free_ns)
             for hop in range(self._count):
-                through = np.maximum(now, np.roll(now, -1)) + lasting
-                self._begin[step, :, bucket, hop] = now
-                now = np.maximum(through, np.roll(through, 1))
-                self._end[step, :, bucket, hop] = now
-            free = leave[:, bucket] = now + skews[bucket]
-        return leave
+                through_ns = np.maximum(now_ns, np.roll(now_ns, -1)) + hop_ns
+                self._begin[step, :, bucket, hop] = now_ns
+                now_ns = np.maximum(through_ns, np.roll(through_ns, 1))
+                self._end[step, :, bucket, hop] = now_ns
+            free_ns = leave_ns[:, bucket] = now_ns + skew_ns[bucket]
+        return leave_ns
 
-    def record(self, sheet: Sheet, place: dict[str, Any]) -> None:
-        """Add both messages of every hop, within the reduction's span."""
+    def record(self, sheet: Sheet, columns: dict[str, Any]) -> None:
+        """Add both messages of every hop, within the reduction's span, whose `columns` are these."""
         scenario = self._scenario
         rank, steps = np.arange(scenario.ranks), np.arange(scenario.steps)[:, None]
-        right, left = (rank + 1) % scenario.ranks, (rank - 1) % scenario.ranks
-        place = place | {"depth": place["depth"] + 1, "kind": "reduction", "key": 0}
+        right_rank, left_rank = (rank + 1) % scenario.ranks, (rank - 1) % scenario.ranks
+        columns = columns | {"depth": columns["depth"] + 1, "kind": "reduction", "key": 0}
+        columns |= {"name": "Sendrecv", "communicator": WORLD_UID}
         for bucket, nbytes in enumerate(scenario.bytes_of_buckets):
             for hop in range(self._count):
                 seq = (steps * scenario.buckets + bucket) * self._count + hop
-                columns = {"communicator": WORLD_UID, "seq": seq, "bytes": nbytes // scenario.ranks}
-                begin, end = (times[..., bucket, hop] for times in (self._begin, self._end))
-                for op, peer in (("send", right), ("recv", left)):
-                    sheet.spans(begin, end, name="Sendrecv", op=op, peer=peer, **columns, **place)
+                columns |= {"seq": seq, "bytes": nbytes // scenario.ranks}
+                begin_ns, end_ns = (times[..., bucket, hop] for times in (self._begin, self._end))
+                for op, peer in (("send", right_rank), ("recv", left_rank)):
+                    sheet.spans(begin_ns, end_ns, op=op, peer=peer, **columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +89,8 @@ class ComputeTimes:
 
 def draw_compute_times(scenario: Scenario) -> ComputeTimes:
     """Draw all compute times of a scenario; a rank that is absent has none, and delays no other."""
-    there = membership.present(scenario)
-    means = {
+    is_present = membership.present(scenario)
+    means_ms = {
         "data": scenario.data_ms,
         "forward": scenario.forward_ms,
         "backprop": scenario.backprop_ms,
@@ -98,46 +99,59 @@ def draw_compute_times(scenario: Scenario) -> ComputeTimes:
         "gc": 0.0,
     }
     return ComputeTimes(
-        **{name: durations.phase(scenario, name, ms) * there for name, ms in means.items()}
+        **{name: durations.phase(scenario, name, ms) * is_present for name, ms in means_ms.items()}
     )
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the workers' events of a whole run to `sheet`, in true time."""
-    own = draw_compute_times(scenario)
+    compute_times = draw_compute_times(scenario)
     shape = (scenario.steps, scenario.ranks)
     start, ready, backprop_end, done, end = (np.zeros(shape, np.int64) for _ in range(5))
     enter, leave = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
-    transfers, skews = durations.transfers(scenario), durations.exit_skews(scenario)
-    now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    transfer_ns, skew_ns = durations.transfers(scenario), durations.exit_skews(scenario)
+    now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
     hops = Ring(scenario) if scenario.hops else None
-    reduce = partial(_overlapped, shares=_made(scenario)) if scenario.overlap else _blocking
+    reduce = (
+        partial(_reduce_overlapped, shares=_backprop_shares(scenario))
+        if scenario.overlap
+        else _reduce_blocking
+    )
     pauses = durations.pauses(scenario)
     for step in range(scenario.steps):
-        start[step] = now
-        ready[step] = now + own.data[step] + own.forward[step] + own.gc[step]
-        backprop_end[step] = ready[step] + own.backprop[step]
-        paused = [(at, lasting[step]) for at, lasting in pauses]
+        start[step] = now_ns
+        ready[step] = (
+            now_ns + compute_times.data[step] + compute_times.forward[step] + compute_times.gc[step]
+        )
+        backprop_end[step] = ready[step] + compute_times.backprop[step]
+        step_pauses = [(share, pause_ns[step]) for share, pause_ns in pauses]
         enter[step], leave[step] = reduce(
-            ready[step], backprop_end[step], paused, transfers[step], skews[step]
+            ready[step], backprop_end[step], step_pauses, transfer_ns[step], skew_ns[step]
         )
         if hops:
-            leave[step] = hops.replay(step, enter[step], transfers[step], skews[step])
+            leave[step] = hops.replay(step, enter[step], transfer_ns[step], skew_ns[step])
             if not scenario.overlap:
                 enter[step, :, 1:] = leave[step, :, :-1]
         done[step] = np.maximum(leave[step].max(axis=-1), backprop_end[step])
-        end[step] = done[step] + own.update[step] + own.checkpoint[step] + _gaps(scenario)
-        now = end[step]
-    record_compute(scenario, sheet, own, start, done)
+        end[step] = (
+            done[step]
+            + compute_times.update[step]
+            + compute_times.checkpoint[step]
+            + _update_gaps_ns(scenario)
+        )
+        now_ns = end[step]
+    record_compute(scenario, sheet, compute_times, start, done)
     record_step(scenario, sheet, start, end)
     _record_reductions(scenario, sheet, enter, leave)
     if hops:
         hops.record(sheet, _reduction_place(scenario))
     if scenario.overlap:
-        sheet.spans(backprop_end, done, name="wait_reductions", kind="wait", **at(scenario))
+        sheet.spans(
+            backprop_end, done, name="wait_reductions", kind="wait", **span_columns(scenario)
+        )
 
 
-def _made(scenario: Scenario) -> Ints:
+def _backprop_shares(scenario: Scenario) -> Ints:
     """Return how much of backprop is done when each bucket is full, and last, what all of it is."""
     if scenario.bucket_ready:
         return np.rint(np.array([*scenario.bucket_ready, 1.0]) * 1e6).astype(np.int64)
@@ -146,46 +160,46 @@ def _made(scenario: Scenario) -> Ints:
     return np.append(shares, shares[-1])
 
 
-def _overlapped(
-    begin: Ints,
-    end: Ints,
-    paused: Sequence[tuple[float, Ints]],
-    transfers: Ints,
-    skews: Ints,
+def _reduce_overlapped(
+    begin_ns: Ints,
+    end_ns: Ints,
+    step_pauses: Sequence[tuple[float, Ints]],
+    transfer_ns: Ints,
+    skew_ns: Ints,
     *,
     shares: Ints,
 ) -> tuple[Ints, Ints]:
     """Reduce buckets while backprop runs: when each rank enters and leaves, [rank, bucket]."""
-    working = end - begin - sum(lasting for _, lasting in paused)
-    enter = begin[:, None] + working[:, None] * shares[:-1] // shares[-1]
-    for at, lasting in paused:
-        enter += lasting[:, None] * (shares[:-1] > at * shares[-1])
-    leave = np.empty_like(enter)
-    free = np.int64(0)
-    for bucket, transfer in enumerate(transfers):
-        free = max(enter[:, bucket].max(), free) + transfer
-        leave[:, bucket] = free + skews[bucket]
-    return enter, leave
+    working_ns = end_ns - begin_ns - sum(pause_ns for _, pause_ns in step_pauses)
+    enter_ns = begin_ns[:, None] + working_ns[:, None] * shares[:-1] // shares[-1]
+    for share, pause_ns in step_pauses:
+        enter_ns += pause_ns[:, None] * (shares[:-1] > share * shares[-1])
+    leave_ns = np.empty_like(enter_ns)
+    free_ns = np.int64(0)
+    for bucket, transfer in enumerate(transfer_ns):
+        free_ns = max(enter_ns[:, bucket].max(), free_ns) + transfer
+        leave_ns[:, bucket] = free_ns + skew_ns[bucket]
+    return enter_ns, leave_ns
 
 
-def _blocking(
-    _begin: Ints, end: Ints, _paused: object, transfers: Ints, skews: Ints
+def _reduce_blocking(
+    _begin: Ints, end_ns: Ints, _paused: object, transfer_ns: Ints, skew_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Reduce bucket after bucket once backprop is over, as `_overlapped`."""
-    enter, leave = [], []
-    now = end
-    for transfer, skew in zip(transfers, skews, strict=True):
-        enter.append(now)
-        now = now.max() + transfer + skew
-        leave.append(now)
-    return np.stack(enter, axis=1), np.stack(leave, axis=1)
+    """Reduce bucket after bucket once backprop is over, as `_reduce_overlapped`."""
+    enter_ns, leave_ns = [], []
+    now_ns = end_ns
+    for transfer, skew in zip(transfer_ns, skew_ns, strict=True):
+        enter_ns.append(now_ns)
+        now_ns = now_ns.max() + transfer + skew
+        leave_ns.append(now_ns)
+    return np.stack(enter_ns, axis=1), np.stack(leave_ns, axis=1)
 
 
-def _gaps(scenario: Scenario) -> int:
+def _update_gaps_ns(scenario: Scenario) -> int:
     return round(scenario.update_gap_ms * MILLISECOND) * (scenario.layers - 1)
 
 
-def at(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
+def span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
     """Where the workers' spans stand: process, rank, role, step, thread, depth."""
     rank = np.arange(scenario.ranks)
     return {
@@ -198,74 +212,89 @@ def at(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
     }
 
 
-def record_step(scenario: Scenario, sheet: Sheet, start: Ints, end: Ints) -> None:
+def record_step(scenario: Scenario, sheet: Sheet, start_ns: Ints, end_ns: Ints) -> None:
     """Add the step spans and the samples that each step worked on."""
-    sheet.spans(start, end, name="step", kind="step", **at(scenario, 0))
-    sheet.counters(end, scenario.samples, name="samples", **at(scenario))
+    sheet.spans(start_ns, end_ns, name="step", kind="step", **span_columns(scenario, 0))
+    sheet.counters(end_ns, scenario.samples, name="samples", **span_columns(scenario))
 
 
 def record_compute(
     scenario: Scenario,
     sheet: Sheet,
-    own: ComputeTimes,
-    start: Ints,
-    update_at: Ints | None,
+    compute_times: ComputeTimes,
+    start_ns: Ints,
+    update_ns: Ints | None,
 ) -> None:
-    """Add the spans of own work; `update_at` is null where the parameter servers update."""
-    place = at(scenario)
-    data_end = start + own.data
-    forward_end = data_end + own.forward + own.gc
-    backprop_end = forward_end + own.backprop
-    sheet.spans(start, data_end, name="next_batch", kind="data", **place)
-    sheet.spans(data_end, forward_end, name="forward", kind="forward", **place)
-    sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **place)
-    only(sheet, data_end, own.gc, name="gc", kind="gc", **at(scenario, 2))
+    """Add the spans of own work; `update_ns` is null where the parameter servers update."""
+    columns = span_columns(scenario)
+    data_end = start_ns + compute_times.data
+    forward_end = data_end + compute_times.forward + compute_times.gc
+    backprop_end = forward_end + compute_times.backprop
+    sheet.spans(start_ns, data_end, name="next_batch", kind="data", **columns)
+    sheet.spans(data_end, forward_end, name="forward", kind="forward", **columns)
+    sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **columns)
+    only(sheet, data_end, compute_times.gc, name="gc", kind="gc", **span_columns(scenario, 2))
     if scenario.layers > 1:
-        _layers(scenario, sheet, data_end + own.gc, own.forward, "forward")
-        _layers(scenario, sheet, forward_end, own.backprop, "backprop")
-    if update_at is None:
+        _record_layers(
+            scenario, sheet, data_end + compute_times.gc, compute_times.forward, "forward"
+        )
+        _record_layers(scenario, sheet, forward_end, compute_times.backprop, "backprop")
+    if update_ns is None:
         return
-    gap = round(scenario.update_gap_ms * MILLISECOND)
+    gap_ns = round(scenario.update_gap_ms * MILLISECOND)
     for layer in range(scenario.layers):
-        begin = update_at + own.update * layer // scenario.layers
-        finish = update_at + own.update * (layer + 1) // scenario.layers
+        begin_ns = update_ns + compute_times.update * layer // scenario.layers
+        end_ns = update_ns + compute_times.update * (layer + 1) // scenario.layers
         name = f"update.{layer}" if scenario.layers > 1 else "update"
         bucket = layer if scenario.layers > 1 else None
-        moved = gap * layer
-        sheet.spans(begin + moved, finish + moved, name=name, kind="update", bucket=bucket, **place)
-    update_end = update_at + own.update + _gaps(scenario)
-    only(sheet, update_end, own.checkpoint, name="checkpoint", kind="checkpoint", **place)
+        gap_sum_ns = gap_ns * layer
+        sheet.spans(
+            begin_ns + gap_sum_ns,
+            end_ns + gap_sum_ns,
+            name=name,
+            kind="update",
+            bucket=bucket,
+            **columns,
+        )
+    update_end = update_ns + compute_times.update + _update_gaps_ns(scenario)
+    only(
+        sheet, update_end, compute_times.checkpoint, name="checkpoint", kind="checkpoint", **columns
+    )
 
 
-def _layers(scenario: Scenario, sheet: Sheet, start: Ints, duration: Ints, kind: str) -> None:
+def _record_layers(
+    scenario: Scenario, sheet: Sheet, start_ns: Ints, duration_ns: Ints, kind: str
+) -> None:
     for index in range(scenario.layers):
-        begin = start + duration * index // scenario.layers
-        end = start + duration * (index + 1) // scenario.layers
+        begin_ns = start_ns + duration_ns * index // scenario.layers
+        end_ns = start_ns + duration_ns * (index + 1) // scenario.layers
         layer = index if kind == "forward" else scenario.layers - 1 - index
-        sheet.spans(begin, end, name=f"{kind}.{layer}", kind=kind, **at(scenario, 2))
+        sheet.spans(
+            begin_ns, end_ns, name=f"{kind}.{layer}", kind=kind, **span_columns(scenario, 2)
+        )
 
 
-def only(sheet: Sheet, start: Ints, duration: Ints, **columns: Any) -> None:
+def only(sheet: Sheet, start_ns: Ints, duration_ns: Ints, **columns: Any) -> None:
     """Add a span only where it lasts."""
-    steps, ranks = np.nonzero(duration)
+    steps, ranks = np.nonzero(duration_ns)
     if len(steps):
-        begin, lasting = start[steps, ranks], duration[steps, ranks]
-        where = {"process": ranks, "rank": ranks, "step": steps}
-        sheet.spans(begin, begin + lasting, **(columns | where))
+        begin_ns, lasting_ns = start_ns[steps, ranks], duration_ns[steps, ranks]
+        position = {"process": ranks, "rank": ranks, "step": steps}
+        sheet.spans(begin_ns, begin_ns + lasting_ns, **(columns | position))
 
 
 def _reduction_place(scenario: Scenario) -> dict[str, Any]:
     beside = {"thread": REDUCTION_TRACK, "depth": 0} if scenario.overlap else {}
-    return at(scenario) | beside
+    return span_columns(scenario) | beside
 
 
-def _record_reductions(scenario: Scenario, sheet: Sheet, enter: Ints, leave: Ints) -> None:
-    place = _reduction_place(scenario)
+def _record_reductions(scenario: Scenario, sheet: Sheet, enter_ns: Ints, leave_ns: Ints) -> None:
+    columns = _reduction_place(scenario)
     steps = np.arange(scenario.steps)[:, None]
     for bucket in range(scenario.buckets):
         sheet.spans(
-            enter[..., bucket],
-            leave[..., bucket],
+            enter_ns[..., bucket],
+            leave_ns[..., bucket],
             name="allreduce",
             kind="reduction",
             op="allreduce",
@@ -273,5 +302,5 @@ def _record_reductions(scenario: Scenario, sheet: Sheet, enter: Ints, leave: Int
             seq=steps * scenario.buckets + bucket,
             bucket=bucket,
             bytes=scenario.bytes_of_buckets[bucket],
-            **place,
+            **columns,
         )

@@ -53,19 +53,21 @@ def skew(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame
 
 def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
     """Return what the processes read of their clocks from the origin to `last_ns` (true time)."""
-    at = moments(last_ns)
-    errors = durations.stream(scenario, "wall").normal(
+    true_ns = moments(last_ns)
+    errors_ns = durations.stream(scenario, "wall").normal(
         0.0, scenario.wall_error_ms * MILLISECOND, scenario.hosts
     )
     rows: list[dict[str, Any]] = []
-    for process, clock in _clocks(scenario):
-        wall = at - ORIGIN_NS + WALL_NS + int(errors[host_of(scenario, process)])
-        local = to_local(clock, at)
+    for process, clock in _list_clocks(scenario):
+        wall_ns = true_ns - ORIGIN_NS + WALL_NS + int(errors_ns[host_of(scenario, process)])
+        local_ns = to_local(clock, true_ns)
         rows += [
-            _row(process, "local", shown_at, PAIR_WINDOW_NS, wall_ns=int(shown))
-            for shown_at, shown in zip(local, wall, strict=True)
+            _make_row(
+                process, "local", local_reading_ns, PAIR_WINDOW_NS, wall_ns=int(wall_reading_ns)
+            )
+            for local_reading_ns, wall_reading_ns in zip(local_ns, wall_ns, strict=True)
         ]
-    return pl.DataFrame(rows + _ping_pongs(scenario, at), schema=CLOCK_COLUMNS)
+    return pl.DataFrame(rows + _measure_ping_pongs(scenario, true_ns), schema=CLOCK_COLUMNS)
 
 
 def moments(last_ns: int) -> Ints:
@@ -73,25 +75,27 @@ def moments(last_ns: int) -> Ints:
     return np.linspace(ORIGIN_NS, last_ns, _READINGS).astype(np.int64)
 
 
-def _ping_pongs(scenario: Scenario, read: Ints) -> list[dict[str, Any]]:
+def _measure_ping_pongs(scenario: Scenario, true_ns: Ints) -> list[dict[str, Any]]:
     """Compare every process with process 0, at the start and at the end."""
     if not scenario.ping_pong:
         return []
     draw = durations.stream(scenario, "ping_pong")
-    reference, ends = clock_of(scenario, 0), read[[0, -1]]
+    reference, ends_ns = clock_of(scenario, 0), true_ns[[0, -1]]
     rows = []
-    for process, clock in _clocks(scenario)[1:]:
-        local = to_local(clock, ends)
-        error = draw.uniform(-0.1, 0.1, 2) * ROUND_TRIP_NS
-        offsets = local - to_local(reference, ends) + error.astype(np.int64)
+    for process, clock in _list_clocks(scenario)[1:]:
+        local_ns = to_local(clock, ends_ns)
+        error_ns = draw.uniform(-0.1, 0.1, 2) * ROUND_TRIP_NS
+        offsets_ns = local_ns - to_local(reference, ends_ns) + error_ns.astype(np.int64)
         rows += [
-            _row(process, "ping_pong", at, ROUND_TRIP_NS, peer=0, offset_ns=int(offset))
-            for at, offset in zip(local, offsets, strict=True)
+            _make_row(process, "ping_pong", at, ROUND_TRIP_NS, peer=0, offset_ns=int(offset))
+            for at, offset in zip(local_ns, offsets_ns, strict=True)
         ]
     return rows
 
 
-def _row(process: int, method: str, at: np.int64, window: int, **values: int) -> dict[str, Any]:
+def _make_row(
+    process: int, method: str, at: np.int64, window: int, **values: int
+) -> dict[str, Any]:
     row: dict[str, Any] = dict.fromkeys(CLOCK_COLUMNS)
     return row | {
         "process": process,
@@ -102,6 +106,6 @@ def _row(process: int, method: str, at: np.int64, window: int, **values: int) ->
     }
 
 
-def _clocks(scenario: Scenario) -> list[tuple[int, Clock]]:
+def _list_clocks(scenario: Scenario) -> list[tuple[int, Clock]]:
     processes = range(scenario.ranks + scenario.shards)
     return [(process, clock_of(scenario, process)) for process in processes]

@@ -32,34 +32,37 @@ class Epoch:
 
 def present(scenario: Scenario) -> Flags:
     """Return which rank is there in which step, [step, rank]."""
-    there = np.ones((scenario.steps, scenario.ranks), np.bool_)
+    is_present = np.ones((scenario.steps, scenario.ranks), np.bool_)
     for rank, (first, last) in scenario.present:
-        there[:first, rank] = there[last + 1 :, rank] = False
-    return there
+        is_present[:first, rank] = is_present[last + 1 :, rank] = False
+    return is_present
 
 
 def epochs(scenario: Scenario) -> list[Epoch]:
     """Divide the run by who is there."""
-    there = present(scenario)
-    changes = np.flatnonzero((there[1:] != there[:-1]).any(axis=1)) + 1
-    firsts = [0, *changes.tolist()]
-    lasts = [first - 1 for first in firsts[1:]] + [scenario.steps - 1]
+    is_present = present(scenario)
+    changes = np.flatnonzero((is_present[1:] != is_present[:-1]).any(axis=1)) + 1
+    first_steps = [0, *changes.tolist()]
+    last_steps = [first_step - 1 for first_step in first_steps[1:]] + [scenario.steps - 1]
     return [
         Epoch(
-            WORLD_UID if number == 0 else f"{WORLD_UID}-{number}", first, last, _there(there[first])
+            WORLD_UID if number == 0 else f"{WORLD_UID}-{number}",
+            first_step,
+            last_step,
+            _ranks_of(is_present[first_step]),
         )
-        for number, (first, last) in enumerate(zip(firsts, lasts, strict=True))
+        for number, (first_step, last_step) in enumerate(zip(first_steps, last_steps, strict=True))
     ]
 
 
 def communicator_of_steps(scenario: Scenario) -> Any:
     """Return the world's uid: one word, or one a step, [step, 1], where the world changes."""
-    parts = epochs(scenario)
-    if len(parts) == 1:
+    run_epochs = epochs(scenario)
+    if len(run_epochs) == 1:
         return WORLD_UID
-    return np.repeat([part.uid for part in parts], [part.last - part.first + 1 for part in parts])[
-        :, None
-    ]
+    return np.repeat(
+        [epoch.uid for epoch in run_epochs], [epoch.last - epoch.first + 1 for epoch in run_epochs]
+    )[:, None]
 
 
 def events_while_present(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame:
@@ -70,5 +73,5 @@ def events_while_present(scenario: Scenario, process: int, events: pl.DataFrame)
     return events
 
 
-def _there(row: Flags) -> tuple[int, ...]:
+def _ranks_of(row: Flags) -> tuple[int, ...]:
     return tuple(np.flatnonzero(row).tolist())

@@ -16,7 +16,12 @@ import numpy as np
 
 from tracelens.schema.record import request_id
 from tracelens.simulator import durations
-from tracelens.simulator.allreduce import at, draw_compute_times, record_compute, record_step
+from tracelens.simulator.allreduce import (
+    draw_compute_times,
+    record_compute,
+    record_step,
+    span_columns,
+)
 from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
 
 if TYPE_CHECKING:
@@ -28,129 +33,148 @@ _WORKER_TIMES: Final = ("push", "push_end", "pull", "pull_end")
 _SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply", "replied")
 
 
-def _through_shared_link(arrive: Ints, alone: Ints, incast: float) -> Ints:
+def _through_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints:
     """Return when each message is through; those that come at once and take as long are played as one.
 
     Args:
-        arrive: When each comes.
-        alone: What each takes if it has the link for itself.
+        arrive_ns: When each comes.
+        alone_ns: What each takes if it has the link for itself.
         incast: n messages together get 1 / (1 + `incast` (n - 1)) of the link's work done.
     """
-    alike, which = np.unique(np.stack([arrive, alone]), axis=1, return_inverse=True)
-    many = np.bincount(which).tolist()
-    times, works = alike.astype(float).tolist()
-    through = np.zeros(len(times))
-    on_it: list[tuple[float, int]] = []  # by how much work each message has had when it is through
-    had, now, upcoming, count = 0.0, 0.0, 0, 0
-    while on_it or upcoming < len(times):
+    distinct_messages, group_of_message = np.unique(
+        np.stack([arrive_ns, alone_ns]), axis=1, return_inverse=True
+    )
+    message_counts = np.bincount(group_of_message).tolist()
+    times_ns, works_ns = distinct_messages.astype(float).tolist()
+    through_ns = np.zeros(len(times_ns))
+    waiting: list[
+        tuple[float, int]
+    ] = []  # by how much work each message has had when it is through
+    done_work_ns, now_ns, next_group, count = 0.0, 0.0, 0, 0
+    while waiting or next_group < len(times_ns):
         pace = 1 / (count * (1 + incast * (count - 1))) if count else 0.0
-        done = now + (on_it[0][0] - had) / pace if count else np.inf
-        if upcoming < len(times) and times[upcoming] <= done:
-            had, now = had + (times[upcoming] - now) * pace, times[upcoming]
-            heappush(on_it, (had + works[upcoming], upcoming))
-            count += many[upcoming]
-            upcoming += 1
+        done_ns = now_ns + (waiting[0][0] - done_work_ns) / pace if count else np.inf
+        if next_group < len(times_ns) and times_ns[next_group] <= done_ns:
+            done_work_ns, now_ns = (
+                done_work_ns + (times_ns[next_group] - now_ns) * pace,
+                times_ns[next_group],
+            )
+            heappush(waiting, (done_work_ns + works_ns[next_group], next_group))
+            count += message_counts[next_group]
+            next_group += 1
         else:
-            had, messages = heappop(on_it)
-            now = through[messages] = done
-            count -= many[messages]
-    return np.rint(through).astype(np.int64)[which]
+            done_work_ns, messages = heappop(waiting)
+            now_ns = through_ns[messages] = done_ns
+            count -= message_counts[messages]
+    return np.rint(through_ns).astype(np.int64)[group_of_message]
 
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the events of workers and shards of a whole run to `sheet`, in true time."""
-    own, service = draw_compute_times(scenario), durations.services(scenario)
-    wires = durations.wires(scenario)
+    compute_times, service_ns = draw_compute_times(scenario), durations.services(scenario)
+    ns_per_byte = durations.wires(scenario)
     shape = (scenario.steps, scenario.ranks)
-    start, end = (np.zeros(shape, np.int64) for _ in range(2))
+    start_ns, end_ns = (np.zeros(shape, np.int64) for _ in range(2))
     pieces = scenario.pieces
     names = (*_WORKER_TIMES, *_SHARD_TIMES, "depth")
     requests = {name: np.zeros((*shape, len(pieces)), np.int64) for name in names}
-    now = np.full(scenario.ranks, ORIGIN_NS, np.int64)
-    free = np.full(scenario.shards, ORIGIN_NS, np.int64)
+    now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
+    free_ns = np.full(scenario.shards, ORIGIN_NS, np.int64)
     for step in range(scenario.steps):
-        start[step] = now
-        ready = now + own.data[step] + own.forward[step] + own.gc[step] + own.backprop[step]
+        start_ns[step] = now_ns
+        ready_ns = (
+            now_ns
+            + compute_times.data[step]
+            + compute_times.forward[step]
+            + compute_times.gc[step]
+            + compute_times.backprop[step]
+        )
         times = {name: array[step] for name, array in requests.items()}
-        now = _exchange(scenario, ready, (service[step], wires[step]), free, times)
-        end[step] = now
-    record_compute(scenario, sheet, own, start, None)
-    record_step(scenario, sheet, start, end)
+        now_ns = _exchange(
+            scenario, ready_ns, (service_ns[step], ns_per_byte[step]), free_ns, times
+        )
+        end_ns[step] = now_ns
+    record_compute(scenario, sheet, compute_times, start_ns, None)
+    record_step(scenario, sheet, start_ns, end_ns)
     _record_workers(scenario, sheet, requests)
     _record_shards(scenario, sheet, requests)
 
 
 def _exchange(
     scenario: Scenario,
-    ready: Ints,
-    takes: tuple[Ints, Floats],
-    free: Ints,
-    out: dict[str, Ints],
+    ready_ns: Ints,
+    shard_costs: tuple[Ints, Floats],
+    free_ns: Ints,
+    times: dict[str, Ints],
 ) -> Ints:
-    """Push and pull once with every shard; fills `out` and returns when each worker goes on.
+    """Push and pull once with every shard; fill `times` and return when each worker goes on, ns, [rank].
 
-    `takes` are each shard's time to aggregate all that it holds, and its link's ns per byte. `free` says
-    from when on each shard can serve; it is moved on.
+    `shard_costs` are each shard's time to aggregate all that it holds, ns, and its link's ns per byte.
+    `free_ns`, [shard], is the time from which each shard can serve; it is moved on.
     """
-    latency, each = round(scenario.latency_us * 1_000), scenario.message_ms * MILLISECOND
-    service, per_byte = takes
-    held = [(shard, *scenario.pieces_of(shard)) for shard in used(scenario)]
-    for shard, columns, sizes in held:
-        wire = np.rint(each + sizes * per_byte[shard]).astype(np.int64)
-        arrive = np.repeat((ready + latency)[:, None], len(sizes), axis=1)
-        through = received(scenario, arrive, wire)
-        work = np.rint(service[shard] * sizes / max(int(sizes.sum()), 1)).astype(np.int64)
-        serve, served, depth = queue(through, work, free[shard])
-        out["push"][:, columns], out["arrive"][:, columns] = ready[:, None], arrive
-        out["received"][:, columns], out["depth"][:, columns] = through, depth
-        out["serve"][:, columns], out["served"][:, columns] = serve, served
-        out["push_end"][:, columns] = served + latency
-    pull = out["push_end"].max(axis=1)
-    for shard, columns, sizes in held:
-        wire = np.rint(each + sizes * per_byte[shard]).astype(np.int64)
-        applied = out["served"][:, columns].max() + round(scenario.apply_ms * MILLISECOND)
-        asked = np.repeat((pull + latency)[:, None], len(sizes), axis=1)
-        reply, replied, _ = queue(asked, wire, applied)
-        free[shard] = replied.max()
-        out["pull"][:, columns], out["asked"][:, columns] = pull[:, None], asked
-        out["reply"][:, columns], out["replied"][:, columns] = reply, replied
-        out["pull_end"][:, columns] = replied + latency
-    return np.asarray(out["pull_end"].max(axis=1))
+    latency_ns, message_ns = round(scenario.latency_us * 1_000), scenario.message_ms * MILLISECOND
+    service_ns, ns_per_byte = shard_costs
+    pieces_by_shard = [(shard, *scenario.pieces_of(shard)) for shard in used_shards(scenario)]
+    for shard, columns, sizes in pieces_by_shard:
+        wire_ns = np.rint(message_ns + sizes * ns_per_byte[shard]).astype(np.int64)
+        arrive_ns = np.repeat((ready_ns + latency_ns)[:, None], len(sizes), axis=1)
+        received_ns = received(scenario, arrive_ns, wire_ns)
+        work_ns = np.rint(service_ns[shard] * sizes / max(int(sizes.sum()), 1)).astype(np.int64)
+        serve_ns, served_ns, depth = queue(received_ns, work_ns, free_ns[shard])
+        times["push"][:, columns], times["arrive"][:, columns] = ready_ns[:, None], arrive_ns
+        times["received"][:, columns], times["depth"][:, columns] = received_ns, depth
+        times["serve"][:, columns], times["served"][:, columns] = serve_ns, served_ns
+        times["push_end"][:, columns] = served_ns + latency_ns
+    pull_ns = times["push_end"].max(axis=1)
+    for shard, columns, sizes in pieces_by_shard:
+        wire_ns = np.rint(message_ns + sizes * ns_per_byte[shard]).astype(np.int64)
+        applied_ns = times["served"][:, columns].max() + round(scenario.apply_ms * MILLISECOND)
+        asked_ns = np.repeat((pull_ns + latency_ns)[:, None], len(sizes), axis=1)
+        reply_ns, replied_ns, _ = queue(asked_ns, wire_ns, applied_ns)
+        free_ns[shard] = replied_ns.max()
+        times["pull"][:, columns], times["asked"][:, columns] = pull_ns[:, None], asked_ns
+        times["reply"][:, columns], times["replied"][:, columns] = reply_ns, replied_ns
+        times["pull_end"][:, columns] = replied_ns + latency_ns
+    return np.asarray(times["pull_end"].max(axis=1))
 
 
-def used(scenario: Scenario) -> list[int]:
+def used_shards(scenario: Scenario) -> list[int]:
     """Return the shards that hold something."""
     return sorted({piece.shard for piece in scenario.pieces})
 
 
-def received(scenario: Scenario, arrive: Ints, wire: Ints) -> Ints:
-    """Return when each push, [rank, piece], is in; `wire` is what it takes alone.
+def received(scenario: Scenario, arrive_ns: Ints, wire_ns: Ints) -> Ints:
+    """Return when each push, [rank, piece], is in; `wire_ns` is what it takes alone.
 
     Without shared links each worker's pushes take turns in order of arrival.
     """
     if not scenario.shared_links:
-        free = np.int64(ORIGIN_NS)
-        return np.stack([queue(row[None], wire, free)[1][0] for row in arrive])
-    work = np.broadcast_to(wire, arrive.shape)
-    return _through_shared_link(arrive.ravel(), work.ravel(), scenario.incast).reshape(arrive.shape)
+        free_ns = np.int64(ORIGIN_NS)
+        return np.stack([queue(row[None], wire_ns, free_ns)[1][0] for row in arrive_ns])
+    work_ns = np.broadcast_to(wire_ns, arrive_ns.shape)
+    return _through_shared_link(arrive_ns.ravel(), work_ns.ravel(), scenario.incast).reshape(
+        arrive_ns.shape
+    )
 
 
-def queue(arrive: Ints, work: Ints, free: np.int64) -> tuple[Ints, Ints, Ints]:
+def queue(arrive_ns: Ints, work_ns: Ints, free_ns: np.int64) -> tuple[Ints, Ints, Ints]:
     """Serve in order of arrival, one at a time: start, end, and how many wait at the start.
 
-    `arrive` is [rank, piece], `work` what each piece takes. Nothing is served before `free`.
+    `arrive_ns` is [rank, piece], `work_ns` what each piece takes. Nothing is served before `free_ns`.
     """
-    flat = arrive.ravel()
-    order = np.argsort(flat, kind="stable")
-    lasting = np.broadcast_to(work, arrive.shape).ravel()[order]
-    done = np.cumsum(lasting)
-    able = np.maximum(flat[order], free)
-    ends = np.maximum.accumulate(able - (done - lasting)) + done
-    starts = ends - lasting
-    behind = np.searchsorted(flat[order], starts, side="right") - np.arange(len(flat)) - 1
-    result = np.empty((3, len(flat)), np.int64)
-    result[:, order] = starts, ends, behind
-    begin, end, depth = result.reshape(3, *arrive.shape)
+    flat_ns = arrive_ns.ravel()
+    order = np.argsort(flat_ns, kind="stable")
+    service_ns = np.broadcast_to(work_ns, arrive_ns.shape).ravel()[order]
+    done_ns = np.cumsum(service_ns)
+    able_ns = np.maximum(flat_ns[order], free_ns)
+    end_ns = np.maximum.accumulate(able_ns - (done_ns - service_ns)) + done_ns
+    start_ns = end_ns - service_ns
+    queue_depth = (
+        np.searchsorted(flat_ns[order], start_ns, side="right") - np.arange(len(flat_ns)) - 1
+    )
+    result = np.empty((3, len(flat_ns)), np.int64)
+    result[:, order] = start_ns, end_ns, queue_depth
+    begin, end, depth = result.reshape(3, *arrive_ns.shape)
     return begin, end, depth
 
 
@@ -168,11 +192,17 @@ def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) ->
         ("push", request_ids(scenario, pull=False)),
         ("pull", request_ids(scenario, pull=True)),
     ):
-        begin, end = times[op], times[f"{op}_end"]
-        waited = f"wait_{op}"
-        sheet.spans(begin[..., 0], end.max(axis=-1), name=waited, kind="wait", **at(scenario))
+        begin_ns, end_ns = times[op], times[f"{op}_end"]
+        wait_name = f"wait_{op}"
+        sheet.spans(
+            begin_ns[..., 0],
+            end_ns.max(axis=-1),
+            name=wait_name,
+            kind="wait",
+            **span_columns(scenario),
+        )
         for row, piece in enumerate(scenario.pieces):
-            columns = at(scenario) | {
+            columns = span_columns(scenario) | {
                 "thread": 1 + piece.shard,
                 "depth": 0,
                 "shard": piece.shard,
@@ -181,29 +211,48 @@ def _record_workers(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) ->
                 "bytes": piece.nbytes,
                 "request": ids[..., row],
             }
-            sheet.spans(begin[..., row], end[..., row], name=op, kind="ps", op=op, **columns)
+            sheet.spans(begin_ns[..., row], end_ns[..., row], name=op, kind="ps", op=op, **columns)
 
 
 def _record_shards(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) -> None:
     pushes, pulls = request_ids(scenario, pull=False), request_ids(scenario, pull=True)
     for row, piece in enumerate(scenario.pieces):
-        part = {name: array[..., row] for name, array in times.items()}
-        both = on_shard(scenario, piece.shard) | {"bytes": piece.nbytes}
+        piece_times = {name: array[..., row] for name, array in times.items()}
+        columns = on_shard(scenario, piece.shard) | {"bytes": piece.nbytes}
         if scenario.variables:
-            both |= {"key": piece.variable}
-        push = both | {"request": pushes[..., row]}
-        pull = both | {"request": pulls[..., row]}
-        network = {"thread": 1, "op": "receive", "name": "receive"}
-        sheet.spans(part["arrive"], part["received"], **(push | network))
-        sheet.spans(part["asked"], part["asked"], **(pull | network | {"bytes": 0}))
-        queued = {"queue_depth": part["depth"], "op": "aggregate", "name": "aggregate"}
-        sheet.spans(part["serve"], part["served"], **(push | queued))
-        sheet.spans(part["reply"], part["replied"], **(pull | {"op": "reply", "name": "reply"}))
-    for shard in used(scenario):
-        begin = times["served"][..., scenario.pieces_of(shard)[0]].max(axis=(1, 2))
-        end = begin + round(scenario.apply_ms * MILLISECOND)
-        apply = on_shard(scenario, shard) | {"step": np.arange(scenario.steps), "peer": None}
-        sheet.spans(begin, end, **(apply | {"op": "apply", "name": "apply"}))
+            columns |= {"key": piece.variable}
+        push_columns = columns | {"request": pushes[..., row]}
+        pull_columns = columns | {"request": pulls[..., row]}
+        receive_columns = {"thread": 1, "op": "receive", "name": "receive"}
+        sheet.spans(
+            piece_times["arrive"], piece_times["received"], **(push_columns | receive_columns)
+        )
+        sheet.spans(
+            piece_times["asked"],
+            piece_times["asked"],
+            **(pull_columns | receive_columns | {"bytes": 0}),
+        )
+        aggregate_columns = {
+            "queue_depth": piece_times["depth"],
+            "op": "aggregate",
+            "name": "aggregate",
+        }
+        sheet.spans(
+            piece_times["serve"], piece_times["served"], **(push_columns | aggregate_columns)
+        )
+        sheet.spans(
+            piece_times["reply"],
+            piece_times["replied"],
+            **(pull_columns | {"op": "reply", "name": "reply"}),
+        )
+    for shard in used_shards(scenario):
+        begin_ns = times["served"][..., scenario.pieces_of(shard)[0]].max(axis=(1, 2))
+        end_ns = begin_ns + round(scenario.apply_ms * MILLISECOND)
+        apply_columns = on_shard(scenario, shard) | {
+            "step": np.arange(scenario.steps),
+            "peer": None,
+        }
+        sheet.spans(begin_ns, end_ns, **(apply_columns | {"op": "apply", "name": "apply"}))
 
 
 def on_shard(scenario: Scenario, shard: int) -> dict[str, Any]:

@@ -107,13 +107,13 @@ def load(path: Path, changes: Iterable[str] = ()) -> Scenario:
         UnusableInput: it is no TOML.
         InvalidArgument: it holds something that no scenario has, or that cannot be simulated.
     """
-    found = _read(path)
-    base = found.pop("preset", None)
-    if base is not None:
-        found = _merged(preset(base), found)
+    document = _read(path)
+    preset_name = document.pop("preset", None)
+    if preset_name is not None:
+        document = _merge(preset(preset_name), document)
     for change in changes:
-        found = _merged(found, _parsed(change))
-    return scenario(found)
+        document = _merge(document, _parse_change(change))
+    return scenario(document)
 
 
 def preset(name: Any) -> dict[str, Any]:
@@ -125,60 +125,62 @@ def preset(name: Any) -> dict[str, Any]:
 
 def sources(name: str) -> dict[str, str]:
     """Return where each number of a preset comes from, by TABLE.NAME."""
-    found: dict[str, str] = preset(name)["sources"]
-    return found
+    sources_by_entry: dict[str, str] = preset(name)["sources"]
+    return sources_by_entry
 
 
-def scenario(found: Mapping[str, Any]) -> Scenario:
+def scenario(document: Mapping[str, Any]) -> Scenario:
     """Make a scenario of what a file holds."""
-    given = {key: value for key, value in found.items() if key not in {"title", "sources"}}
-    faults = given.pop("fault", [])
+    tables = {key: value for key, value in document.items() if key not in {"title", "sources"}}
+    faults = tables.pop("fault", [])
     if not isinstance(faults, list) or not all(isinstance(one, dict) for one in faults):
         raise InvalidArgument("Found 'fault' as something else: write each fault as [[fault]].")
-    _known("a scenario", given, {**ENTRIES, "preset": {}, "fault": {}, "title": {}, "sources": {}})
-    for table, held in given.items():
-        if not isinstance(held, dict):
+    _check_names(
+        "a scenario", tables, {**ENTRIES, "preset": {}, "fault": {}, "title": {}, "sources": {}}
+    )
+    for table, entries in tables.items():
+        if not isinstance(entries, dict):
             raise InvalidArgument(f"Found '{table}' as a value: expected a table, [{table}].")
-    if "servers" in given and "allreduce" in given:
+    if "servers" in tables and "allreduce" in tables:
         raise InvalidArgument("Found [servers] and [allreduce]: a scenario has one of them.")
     values: dict[str, Any] = {}
-    for table, held in given.items():
-        values |= _values(table, held, ENTRIES[table])
+    for table, entries in tables.items():
+        values |= _parse_entries(table, entries, ENTRIES[table])
     values.pop("", None)
     if "message_ms" in values:
         values["message_ms"] /= 1e3
-    if "servers" in given:
+    if "servers" in tables:
         values = {"shards": 1, "shared_links": True, "beside_compute": True} | values
-        _placement(values)
+        _check_placement(values)
     else:
-        values |= _transfers(given.get("allreduce", {}), values)
-    made = Scenario(**values, faults=tuple(map(_fault, faults)))
-    _refuse_endless(made)
-    return made
+        values |= _derive_transfers(tables.get("allreduce", {}), values)
+    run = Scenario(**values, faults=tuple(map(_make_fault, faults)))
+    _refuse_endless(run)
+    return run
 
 
-def _refuse_endless(made: Scenario) -> None:
+def _refuse_endless(run: Scenario) -> None:
     """Refuse a run of more events than a table may have, or of more than a year, by rough sums.
 
     Raises:
         InvalidArgument: it is too large, or too long.
     """
-    pieces = max(made.buckets, made.shards, len(made.variables))
-    of_step = 5 + 3 * made.layers + 4 * pieces * (made.ranks if made.hops else 1)
-    events = made.ranks * made.steps * of_step
+    pieces = max(run.buckets, run.shards, len(run.variables))
+    events_per_step = 5 + 3 * run.layers + 4 * pieces * (run.ranks if run.hops else 1)
+    events = run.ranks * run.steps * events_per_step
     if events > limit("rows"):
         raise InvalidArgument(
             f"The run would have about {events:,} events: expected at most {limit('rows'):,} "
             "(fewer steps, workers, layers or buckets; '--limit rows=...' raises it)."
         )
-    moved = max(sum(made.variables), sum(made.bytes_of_buckets)) / made.link_gbytes_per_s / 1e6
-    at_servers = made.ranks * (1 + made.incast * made.ranks) if made.shards else 1
-    each_ms = made.message_ms + made.transfer_ms + made.latency_us / 1e3 + made.apply_ms
-    step_ms = made.data_ms + made.forward_ms + made.backprop_ms + made.update_ms
-    step_ms += at_servers * (moved + pieces * each_ms)
-    factor = prod(max(1.0, fault.factor) for fault in made.faults)
-    extra_ms = sum(fault.extra_ms for fault in made.faults)
-    total_ms = made.steps * (step_ms * factor + extra_ms)
+    transfer_ms = max(sum(run.variables), sum(run.bytes_of_buckets)) / run.link_gbytes_per_s / 1e6
+    server_factor = run.ranks * (1 + run.incast * run.ranks) if run.shards else 1
+    message_ms = run.message_ms + run.transfer_ms + run.latency_us / 1e3 + run.apply_ms
+    step_ms = run.data_ms + run.forward_ms + run.backprop_ms + run.update_ms
+    step_ms += server_factor * (transfer_ms + pieces * message_ms)
+    factor = prod(max(1.0, fault.factor) for fault in run.faults)
+    extra_ms = sum(fault.extra_ms for fault in run.faults)
+    total_ms = run.steps * (step_ms * factor + extra_ms)
     if total_ms * 1e6 > LONGEST_NS:
         raise InvalidArgument(
             f"The run would last about {total_ms / 1e3:.3g} s: expected less than a year "
@@ -186,7 +188,7 @@ def _refuse_endless(made: Scenario) -> None:
         )
 
 
-def _placement(values: Mapping[str, Any]) -> None:
+def _check_placement(values: Mapping[str, Any]) -> None:
     name = values.get("placement", "round_robin")
     if name not in STRATEGIES:
         known = ", ".join(STRATEGIES)
@@ -198,30 +200,30 @@ def _placement(values: Mapping[str, Any]) -> None:
         )
 
 
-def _transfers(held: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def _derive_transfers(entries: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return buckets, and what their reductions take by the network and the algorithm."""
     sizes = values.get("bucket_sizes") or (Scenario.bucket_bytes,) * Scenario.buckets
-    name = held.get("algorithm", "ring")
+    name = entries.get("algorithm", "ring")
     if name not in ALGORITHMS:
         known = ", ".join(ALGORITHMS)
         raise InvalidArgument(f"Found allreduce.algorithm = '{name}': expected one of {known}.")
     if values.get("hops") and name != "ring":
         raise InvalidArgument("Found allreduce.hops = true: only those of a ring are simulated.")
-    usual = Scenario()
-    latency_us = values.get("latency_us", usual.latency_us) + 1e3 * values.get("message_ms", 0.0)
-    pace = values.get("link_gbytes_per_s", usual.link_gbytes_per_s)
-    messages, share = transfer(name, values.get("ranks", usual.ranks))
-    mean = sum(sizes) / len(sizes)
+    defaults = Scenario()
+    latency_us = values.get("latency_us", defaults.latency_us) + 1e3 * values.get("message_ms", 0.0)
+    gbytes_per_s = values.get("link_gbytes_per_s", defaults.link_gbytes_per_s)
+    messages, share = transfer(name, values.get("ranks", defaults.ranks))
+    mean_bytes = sum(sizes) / len(sizes)
     return {
         "buckets": len(sizes),
         "bucket_sizes": tuple(sizes),
-        "transfer_ms": share * mean / pace / 1e6,
+        "transfer_ms": share * mean_bytes / gbytes_per_s / 1e6,
         "message_ms": messages * latency_us / 1e3,
     }
 
 
-def _fault(held: Mapping[str, Any]) -> Fault:
-    values = _values("fault", held, _FAULT)
+def _make_fault(entries: Mapping[str, Any]) -> Fault:
+    values = _parse_entries("fault", entries, _FAULT)
     if values.get("phase") not in get_args(FaultPhase):
         known = ", ".join(get_args(FaultPhase))
         raise InvalidArgument(
@@ -232,44 +234,46 @@ def _fault(held: Mapping[str, Any]) -> Fault:
     return Fault(**values)
 
 
-def _values(table: str, held: Mapping[str, Any], entries: Mapping[str, _Entry]) -> dict[str, Any]:
-    _known(f"[{table}]", held, entries)
+def _parse_entries(
+    table: str, written: Mapping[str, Any], known_entries: Mapping[str, _Entry]
+) -> dict[str, Any]:
+    _check_names(f"[{table}]", written, known_entries)
     return {
-        entries[key][0]: _value(f"{table}.{key}", value, entries[key])
-        for key, value in held.items()
+        known_entries[key][0]: _check_value(f"{table}.{key}", value, known_entries[key])
+        for key, value in written.items()
     }
 
 
-def _value(name: str, value: Any, entry: _Entry) -> Any:
-    _, kind, least = entry
+def _check_value(name: str, value: Any, entry: _Entry) -> Any:
+    _, kind, min_value = entry
     allowed: Any = (int, float) if kind is float else kind
     if not isinstance(value, allowed) or (kind is not bool and isinstance(value, bool)):
         raise InvalidArgument(f"Found {name} = {value!r}: expected {_TYPES[kind]}.")
-    most = _MOST.get(name.rpartition(".")[2], _LARGEST)
-    if least is not None and not least <= value <= most:
+    max_value = _MOST.get(name.rpartition(".")[2], _LARGEST)
+    if min_value is not None and not min_value <= value <= max_value:
         raise InvalidArgument(
-            f"Found {name} = {value:.6g}: expected at least {least:g} and at most {most:g}."
+            f"Found {name} = {value:.6g}: expected at least {min_value:g} and at most {max_value:g}."
         )
     if kind is not list:
         return value
-    whole = name.rpartition(".")[2] in _WHOLE
-    numbers: Any = int if whole else (int, float)
+    is_whole = name.rpartition(".")[2] in _WHOLE
+    numbers: Any = int if is_whole else (int, float)
     if not value or not all(
         isinstance(one, numbers) and not isinstance(one, bool) and 0 <= one <= _LARGEST
         for one in value
     ):
-        what = "whole numbers" if whole else "numbers"
+        noun = "whole numbers" if is_whole else "numbers"
         raise InvalidArgument(
-            f"Found {name} = {value!r:.60}: expected a list of {what} from 0 to {_LARGEST:g}."
+            f"Found {name} = {value!r:.60}: expected a list of {noun} from 0 to {_LARGEST:g}."
         )
     return tuple(value)
 
 
-def _known(where: str, held: Mapping[str, Any], known: Mapping[str, Any]) -> None:
-    for key in held:
-        if key not in known:
-            near = get_close_matches(str(key), known, 1)
-            hint = f"did you mean '{near[0]}'" if near else f"known are {', '.join(known)}"
+def _check_names(where: str, entries: Mapping[str, Any], known_entries: Mapping[str, Any]) -> None:
+    for key in entries:
+        if key not in known_entries:
+            near = get_close_matches(str(key), known_entries, 1)
+            hint = f"did you mean '{near[0]}'" if near else f"known are {', '.join(known_entries)}"
             raise InvalidArgument(f"Found '{key}' in {where}, which there is not: {hint}.")
 
 
@@ -289,26 +293,26 @@ def _read(path: Path) -> dict[str, Any]:
         raise UnusableInput(f"'{shown_name(path)}' is nested too deep for a scenario.") from None
 
 
-def _parsed(change: str) -> dict[str, Any]:
+def _parse_change(change: str) -> dict[str, Any]:
     """Read TABLE.NAME=VALUE; a value that is no TOML is text."""
-    name, given, value = change.partition("=")
+    name, equals, value = change.partition("=")
     table, dot, key = name.strip().partition(".")
-    if not (given and dot and key and value.strip()):
+    if not (equals and dot and key and value.strip()):
         raise InvalidArgument(
             f"--set {change}: expected TABLE.NAME=VALUE, such as run.workers=128."
         )
     try:
-        read = tomllib.loads(f"value = {value}")["value"]
+        parsed_value = tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
-        read = value.strip()
-    return {table: {key: read}}
+        parsed_value = value.strip()
+    return {table: {key: parsed_value}}
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Put the tables of one over those of the other; lists and values as wholes."""
-    found = dict(base)
+    result = dict(base)
     for name, value in changes.items():
-        old = found.get(name)
-        both = isinstance(old, dict) and isinstance(value, dict)
-        found[name] = {**old, **value} if both and old is not None else value
-    return found
+        base_value = result.get(name)
+        are_tables = isinstance(base_value, dict) and isinstance(value, dict)
+        result[name] = {**base_value, **value} if are_tables and base_value is not None else value
+    return result

@@ -44,23 +44,24 @@ class Sheet:
 
     def frame(self, process: int) -> pl.DataFrame:
         """Return what one process recorded in the columns of a trace, by start."""
-        found = [block.of(process) for block in self._blocks if block.holds(process)]
-        lengths = [len(block["start_ns"]) for block in found]
+        blocks = (block for block in self._blocks if block.has_process(process))
+        process_blocks = [block.take_process(process) for block in blocks]
+        lengths = [len(block["start_ns"]) for block in process_blocks]
         columns = {
-            name: _column(kind, [block.get(name) for block in found], lengths)
+            name: _make_column(kind, [block.get(name) for block in process_blocks], lengths)
             for name, kind in EVENT_COLUMNS.items()
         }
         return pl.DataFrame(columns).sort("start_ns", "depth", maintain_order=True)
 
     def _add(self, arrays: dict[str, Ints], columns: dict[str, Any]) -> None:
-        given = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
-        per_event = {name: value for name, value in given.items() if isinstance(value, np.ndarray)}
-        words = {
+        values = {"thread": 0, "depth": 0, "step": -1} | arrays | columns
+        per_event = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+        constants = {
             name: value
-            for name, value in given.items()
+            for name, value in values.items()
             if name not in per_event and value is not None
         }
-        self._blocks.append(_Block(arrays["start_ns"].shape, per_event, words))
+        self._blocks.append(_Block(arrays["start_ns"].shape, per_event, constants))
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,21 +72,21 @@ class _Block:
     arrays: dict[str, Array]
     words: dict[str, Any]
 
-    def holds(self, process: int) -> bool:
+    def has_process(self, process: int) -> bool:
         """Return whether there is a row of a process."""
         owner = self.arrays.get("process")
         return self.words["process"] == process if owner is None else bool((owner == process).any())
 
-    def of(self, process: int) -> dict[str, Any]:
+    def take_process(self, process: int) -> dict[str, Any]:
         """Return the rows of one process: by column an array, or what is the same in all rows."""
-        where = self._where(process)
+        where = self._find_cells(process)
         flat = {
             name: np.broadcast_to(values, self.shape)[where].ravel()
             for name, values in self.arrays.items()
         }
         return flat | self.words
 
-    def _where(self, process: int) -> tuple[Any, ...]:
+    def _find_cells(self, process: int) -> tuple[Any, ...]:
         """Return the cells of one process; of a block by step and rank its columns, at no cost.
 
         The first axis of `process` is that of ranks: [rank], or [rank, 1] of a block by piece, too.
@@ -96,14 +97,14 @@ class _Block:
         return (..., np.flatnonzero(owner == process), *(slice(None),) * (owner.ndim - 1))
 
 
-def _column(kind: pl.DataType, values: list[Any], lengths: list[int]) -> pl.Series:
+def _make_column(kind: pl.DataType, values: list[Any], lengths: list[int]) -> pl.Series:
     """Put the values of several blocks, arrays or one value for all rows or none, into a column."""
     if not any(isinstance(value, np.ndarray) for value in values):
         return pl.Series(values, dtype=kind)[np.repeat(np.arange(len(values)), lengths)]
-    parts = [
+    series = [
         pl.Series(value, dtype=kind)
         if isinstance(value, np.ndarray)
         else pl.Series([value], dtype=kind).new_from_index(0, length)
         for value, length in zip(values, lengths, strict=True)
     ]
-    return pl.concat(parts)
+    return pl.concat(series)

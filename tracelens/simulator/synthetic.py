@@ -46,46 +46,48 @@ INCARNATION_NS = clocks.WALL_NS
 
 def generate(scenario: Scenario) -> Trace:
     """Simulate a run; the trace is raw: own clocks per host, no steps, no arrivals."""
-    sheet = _simulated(scenario)
-    events = pl.concat([_events(scenario, sheet, row) for row in range(_count(scenario))])
+    sheet = _simulate(scenario)
+    events = pl.concat(
+        [_make_events(scenario, sheet, row) for row in range(_count_processes(scenario))]
+    )
     return Trace(
         events=events.lazy(),
-        processes=_processes(scenario, events),
-        communicators=_communicators(scenario),
-        threads=_threads(scenario),
-        clocks=_readings(scenario, sheet),
+        processes=_make_processes(scenario, events),
+        communicators=_make_communicators(scenario),
+        threads=_make_threads(scenario),
+        clocks=_make_readings(scenario, sheet),
     )
 
 
 def duration_ns(scenario: Scenario) -> int:
     """Simulate a run, and return how long it is, from the first step's begin; no event is made."""
-    return _simulated(scenario).last_ns - ORIGIN_NS
+    return _simulate(scenario).last_ns - ORIGIN_NS
 
 
 def write(scenario: Scenario, folder: Path) -> None:
     """Simulate a run and write it as its processes would have: one Arrow file each."""
-    sheet = _simulated(scenario)
+    sheet = _simulate(scenario)
     folder.mkdir(parents=True, exist_ok=True)
-    readings = _readings(scenario, sheet).partition_by("process", as_dict=True)
-    for row in range(_count(scenario)):
-        process = _process(scenario, row)
+    readings = _make_readings(scenario, sheet).partition_by("process", as_dict=True)
+    for row in range(_count_processes(scenario)):
+        process = _make_process(scenario, row)
         name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
-        side = _side(scenario, row, readings[row,])
-        write_process(folder / name, _events(scenario, sheet, row), side)
+        side = _make_side(scenario, row, readings[row,])
+        write_process(folder / name, _make_events(scenario, sheet, row), side)
 
 
-def _simulated(scenario: Scenario) -> Sheet:
+def _simulate(scenario: Scenario) -> Sheet:
     sheet = Sheet()
     servers = interleaved_servers if scenario.beside_compute else parameter_server
     (servers if scenario.shards else allreduce).simulate(scenario, sheet)
     return sheet
 
 
-def _count(scenario: Scenario) -> int:
+def _count_processes(scenario: Scenario) -> int:
     return scenario.ranks + scenario.shards
 
 
-def _events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
+def _make_events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
     """Return what one process recorded, on its own clock."""
     true = membership.events_while_present(scenario, process, sheet.frame(process))
     if not scenario.on_device:
@@ -94,7 +96,7 @@ def _events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
     return devices.skewed(scenario, process, launched)
 
 
-def _readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
+def _make_readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
     """Return what all processes read of their clocks."""
     readings = clocks.readings(scenario, sheet.last_ns)
     if not scenario.on_device:
@@ -103,7 +105,7 @@ def _readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
     return pl.concat([readings, anchors]).sort("process", maintain_order=True)
 
 
-def _process(scenario: Scenario, process: int) -> Process:
+def _make_process(scenario: Scenario, process: int) -> Process:
     worker = process < scenario.ranks
     host = host_of(scenario, process)
     return Process(
@@ -120,24 +122,24 @@ def _process(scenario: Scenario, process: int) -> Process:
     )
 
 
-def _processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
+def _make_processes(scenario: Scenario, events: pl.DataFrame) -> pl.DataFrame:
     rows = []
-    for index in range(_count(scenario)):
-        process = _process(scenario, index)
-        known = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
-        files = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
-        flags = {"process": index, "main": True, "complete": True, "dropped": 0, "file": files}
-        rows.append(known | flags)
-    measured = events.group_by("process").agg(
+    for index in range(_count_processes(scenario)):
+        process = _make_process(scenario, index)
+        identity = {name: getattr(process, name, None) for name in PROCESS_COLUMNS}
+        file_name = stem(process.role, process.rank, process.pid) + TRACE_SUFFIX
+        flags = {"process": index, "main": True, "complete": True, "dropped": 0, "file": file_name}
+        rows.append(identity | flags)
+    times = events.group_by("process").agg(
         events=pl.len().cast(pl.Int64),
         first_ns=pl.col("start_ns").min(),
         last_ns=pl.col("end_ns").max(),
     )
     table = pl.DataFrame(rows, schema=PROCESS_COLUMNS).drop("events", "first_ns", "last_ns")
-    return table.join(measured, on="process").select(*PROCESS_COLUMNS).sort("process")
+    return table.join(times, on="process").select(*PROCESS_COLUMNS).sort("process")
 
 
-def _communicators(scenario: Scenario) -> pl.DataFrame:
+def _make_communicators(scenario: Scenario) -> pl.DataFrame:
     rows = [
         {"communicator": epoch.uid, "name": "world", "ranks": list(epoch.ranks)}
         for epoch in membership.epochs(scenario)
@@ -145,7 +147,7 @@ def _communicators(scenario: Scenario) -> pl.DataFrame:
     return pl.DataFrame([] if scenario.shards else rows, schema=COMMUNICATOR_COLUMNS)
 
 
-def _threads(scenario: Scenario) -> pl.DataFrame:
+def _make_threads(scenario: Scenario) -> pl.DataFrame:
     rows = [
         {
             "process": index,
@@ -154,13 +156,13 @@ def _threads(scenario: Scenario) -> pl.DataFrame:
             "in_flight": row.in_flight,
             "device": row.device,
         }
-        for index in range(_count(scenario))
-        for row in _rows(scenario, index)
+        for index in range(_count_processes(scenario))
+        for row in _thread_rows(scenario, index)
     ]
     return pl.DataFrame(rows, schema=THREAD_COLUMNS)
 
 
-def _tracks(scenario: Scenario, process: int) -> list[str]:
+def _track_names(scenario: Scenario, process: int) -> list[str]:
     if process >= scenario.ranks:
         return ["MainThread", "network"]
     if scenario.shards:
@@ -168,7 +170,7 @@ def _tracks(scenario: Scenario, process: int) -> list[str]:
     return ["MainThread", "reductions", *(devices.STREAMS if scenario.on_device else ())]
 
 
-def _rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
+def _thread_rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
     return tuple(
         Thread(
             index,
@@ -176,19 +178,19 @@ def _rows(scenario: Scenario, process: int) -> tuple[Thread, ...]:
             in_flight=index > 0,
             device=0 if index >= devices.COMPUTE and scenario.on_device else None,
         )
-        for index, name in enumerate(_tracks(scenario, process))
+        for index, name in enumerate(_track_names(scenario, process))
     )
 
 
-def _side(scenario: Scenario, process: int, readings: pl.DataFrame) -> SideTables:
+def _make_side(scenario: Scenario, process: int, readings: pl.DataFrame) -> SideTables:
     worlds = tuple(
         Communicator(number, epoch.uid, "world", list(epoch.ranks))
         for number, epoch in enumerate(membership.epochs(scenario))
         if process in epoch.ranks
     )
     return SideTables(
-        process=_process(scenario, process),
-        threads=_rows(scenario, process),
+        process=_make_process(scenario, process),
+        threads=_thread_rows(scenario, process),
         communicators=() if scenario.shards else worlds,
         clocks=tuple(
             ClockReading(**reading) for reading in readings.drop("process").iter_rows(named=True)

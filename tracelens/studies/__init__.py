@@ -38,13 +38,15 @@ def study(name: str, runs: Mapping[str, Trace] | None = None) -> Study:
         UnusableInput: a run does not hold what is asked for.
     """
     module = cast("_Module", import_module(f"{__name__}.{name}"))
-    made, runs = module.study(), runs or {}
-    asked = {run: module.ask(trace) for run, trace in runs.items()}
-    if len(asked) > 1:
-        asked = {run: _named(section, run) for run, section in asked.items()}
-    return replace(made, sections=(*made.sections, *asked.values()))
+    paper_study, runs = module.study(), runs or {}
+    sections_of_runs = {run: module.ask(trace) for run, trace in runs.items()}
+    if len(sections_of_runs) > 1:
+        sections_of_runs = {
+            run: _name_run(section, run) for run, section in sections_of_runs.items()
+        }
+    return replace(paper_study, sections=(*paper_study.sections, *sections_of_runs.values()))
 
 
-def _named(section: Section, run: str) -> Section:
+def _name_run(section: Section, run: str) -> Section:
     """Name the run that a section is about."""
     return replace(section, question=f"{section.question} ({run})")

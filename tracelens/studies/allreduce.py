@@ -24,14 +24,16 @@ if TYPE_CHECKING:
 __all__ = ["ask", "study"]
 
 PAPER: Final = "Awan et al. 2018, arXiv:1810.11112 (CCGrid'19)"
-# ranks: the largest run has as many [Awan et al. 2018; one decision in _took_us, _crossover,
-# _training]
+# ranks: the largest run has as many [Awan et al. 2018; one decision in _duration_us,
+# _find_crossover_bytes, _ask_efficiency]
 _RANKS: Final = 64
 # bytes: these small to large messages are compared [chosen]
 _SIZES: Final = (8 << 10, 128 << 10, 4 << 20, 64 << 20)
-# us: a message is assumed to have this latency [chosen; one decision in _took_us, _crossover]
+# us: a message is assumed to have this latency [chosen; one decision in _duration_us,
+# _find_crossover_bytes]
 _LATENCY_US: Final = 5.0
-# GB/s: a link is assumed to carry as much [chosen; one decision in _took_us, _crossover]
+# GB/s: a link is assumed to carry as much [chosen; one decision in _duration_us,
+# _find_crossover_bytes]
 _GBYTES_PER_S: Final = 10.0
 _STEP_MS: Final = 292.2  # ms: 64 images take as long on one P100 [chosen]
 # bytes: ResNet-50's trainable variables have as many [He et al. 2015]
@@ -53,34 +55,47 @@ _SOURCES: Final = (
 
 def study() -> Study:
     """Compute."""
-    return Study("allreduce", PAPER, (_winners(), _training(), _ratios()), _SOURCES)
+    return Study(
+        "allreduce", PAPER, (_compare_algorithms(), _ask_efficiency(), _ask_ratios()), _SOURCES
+    )
 
 
-def _took_us(algorithm: str, nbytes: float) -> float:
+def _duration_us(algorithm: str, nbytes: float) -> float:
     messages, share = transfer(algorithm, _RANKS)
     return messages * _LATENCY_US + share * nbytes / _GBYTES_PER_S / 1e3
 
 
-def _winners() -> Section:
+def _compare_algorithms() -> Section:
     figures = []
     for nbytes in _SIZES:
-        best = min(ALGORITHMS, key=lambda name: _took_us(name, nbytes))
-        took = _took_us(best, nbytes)
+        fastest = min(ALGORITHMS, key=lambda name: _duration_us(name, nbytes))
+        fastest_us = _duration_us(fastest, nbytes)
         figures.append(
-            Figure(f"{fmt.size(nbytes)}, {_word(best)} is fastest", took, "us", "assumed")
+            Figure(
+                f"{fmt.size(nbytes)}, {_write_name(fastest)} is fastest",
+                fastest_us,
+                "us",
+                "assumed",
+            )
         )
         figures += [
             Figure(
-                f"{fmt.size(nbytes)}, {_word(name)}", _took_us(name, nbytes) / took, "x", "assumed"
+                f"{fmt.size(nbytes)}, {_write_name(name)}",
+                _duration_us(name, nbytes) / fastest_us,
+                "x",
+                "assumed",
             )
             for name in ALGORITHMS
-            if name != best
+            if name != fastest
         ]
-    for one, other in (("recursive_doubling", "rabenseifner"), ("rabenseifner", "ring")):
-        at = _crossover(one, other)
-        if at is not None:
-            name = f"{_word(other)} beats {_word(one)} from"
-            figures.append(Figure(name, at / 1024, "KiB", "assumed"))
+    for algorithm, other_algorithm in (
+        ("recursive_doubling", "rabenseifner"),
+        ("rabenseifner", "ring"),
+    ):
+        crossover_bytes = _find_crossover_bytes(algorithm, other_algorithm)
+        if crossover_bytes is not None:
+            name = f"{_write_name(other_algorithm)} beats {_write_name(algorithm)} from"
+            figures.append(Figure(name, crossover_bytes / 1024, "KiB", "assumed"))
     return Section(
         "Which algorithm is fastest at which size?",
         tuple(figures),
@@ -89,26 +104,35 @@ def _winners() -> Section:
     )
 
 
-def _crossover(one: str, other: str) -> float | None:
+def _find_crossover_bytes(algorithm: str, other_algorithm: str) -> float | None:
     """Return from what size, bytes, the other algorithm is faster; None where it never is."""
-    (few, twice), (many, once) = transfer(one, _RANKS), transfer(other, _RANKS)
-    if once >= twice:
+    (messages, share), (other_messages, other_share) = (
+        transfer(algorithm, _RANKS),
+        transfer(other_algorithm, _RANKS),
+    )
+    if other_share >= share:
         return None
-    return (many - few) * _LATENCY_US / (twice - once) * _GBYTES_PER_S * 1e3
+    return (other_messages - messages) * _LATENCY_US / (share - other_share) * _GBYTES_PER_S * 1e3
 
 
-def _training() -> Section:
+def _ask_efficiency() -> Section:
     """Return the efficiency of 64 GPUs by what a ring moves, without and with overlap."""
     figures = []
-    for pace in _BANDWIDTHS:
-        ring_ms = 2 * (_RANKS - 1) / _RANKS * _GRADIENTS / pace / 1e6
-        alone = _STEP_MS / (_STEP_MS + ring_ms)
+    for gbytes_per_s in _BANDWIDTHS:
+        ring_ms = 2 * (_RANKS - 1) / _RANKS * _GRADIENTS / gbytes_per_s / 1e6
+        efficiency = _STEP_MS / (_STEP_MS + ring_ms)
         figures += [
-            Figure(f"ring of all gradients at {pace:g} GB/s", ring_ms, "ms", "assumed"),
-            Figure(f"efficiency without overlap at {pace:g} GB/s", alone, "%", "assumed", "90 %"),
+            Figure(f"ring of all gradients at {gbytes_per_s:g} GB/s", ring_ms, "ms", "assumed"),
+            Figure(
+                f"efficiency without overlap at {gbytes_per_s:g} GB/s",
+                efficiency,
+                "%",
+                "assumed",
+                "90 %",
+            ),
         ]
-    exposed = _STEP_MS * (1 / 0.9 - 1)
-    figures.append(Figure("exposed at 90 % efficiency", exposed, "ms", "derived"))
+    exposed_ms = _STEP_MS * (1 / 0.9 - 1)
+    figures.append(Figure("exposed at 90 % efficiency", exposed_ms, "ms", "derived"))
     return Section(
         "What makes 90 % on 64 GPUs?",
         tuple(figures),
@@ -116,7 +140,7 @@ def _training() -> Section:
     )
 
 
-def _ratios() -> Section:
+def _ask_ratios() -> Section:
     figures = tuple(
         Figure(f"NCCL / the paper's allreduce, {name}", slow / fast, "x", "consistency check", says)
         for name, (says, slow, fast) in _RATIOS.items()
@@ -137,24 +161,24 @@ def ask(trace: Trace) -> Section:
     from tracelens.accounting import phases  # noqa: PLC0415 - closed forms need none
     from tracelens.analyses import communication  # noqa: PLC0415
 
-    found = communication.run(Facts(trace, phases.run(trace))).bandwidths.filter(
+    bandwidths = communication.run(Facts(trace, phases.run(trace))).bandwidths.filter(
         pl.col("op") == "allreduce"
     )
-    if found.is_empty():
+    if bandwidths.is_empty():
         raise UnusableInput(
             "This run has no allreduce whose bytes are known: expected one, such as of mpi_sweep.py."
         )
-    found = found.with_columns(pl.col("algorithm").fill_null("the library's own"))
+    bandwidths = bandwidths.with_columns(pl.col("algorithm").fill_null("the library's own"))
     figures = []
-    for (nbytes, ranks), group in found.sort("from_bytes").group_by(
+    for (nbytes, ranks), group in bandwidths.sort("from_bytes").group_by(
         "from_bytes", "ranks", maintain_order=True
     ):
-        best = group.sort("wire_ns", "algorithm").row(0, named=True)
-        name = f"{fmt.size(nbytes)}, {ranks} ranks, {_word(best['algorithm'])} is fastest"
-        figures.append(Figure(name, best["wire_ns"] / 1e3, "us", "measured"))
+        fastest = group.sort("wire_ns", "algorithm").row(0, named=True)
+        name = f"{fmt.size(nbytes)}, {ranks} ranks, {_write_name(fastest['algorithm'])} is fastest"
+        figures.append(Figure(name, fastest["wire_ns"] / 1e3, "us", "measured"))
         if group.height > 1:
-            slowest = group["wire_ns"].max()
-            ratio = slowest / best["wire_ns"]
+            slowest_ns = group["wire_ns"].max()
+            ratio = slowest_ns / fastest["wire_ns"]
             figures.append(
                 Figure(f"{fmt.size(nbytes)}, {ranks} ranks, slowest", ratio, "x", "measured")
             )
@@ -165,5 +189,5 @@ def ask(trace: Trace) -> Section:
     )
 
 
-def _word(algorithm: str) -> str:
+def _write_name(algorithm: str) -> str:
     return algorithm.replace("_", " ")

@@ -33,7 +33,7 @@ __all__ = ["MODELS", "ask", "study"]
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
 # efficiency: models are fitted to that of 512 workers with 64 servers [Mathuriya et al. 2017; one
-# decision in _Model._fitted, _explained, _congested]
+# decision in _Model._fitted, _ask_explained, _make_congested]
 _FITTED_EFFICIENCY: Final = 0.23
 # share of the fullest server's work: transfers are overlapped if as much is hidden [chosen]
 MIN_SHARE_HIDDEN_IF_OVERLAPPED: Final = 0.5
@@ -68,13 +68,13 @@ MODELS: Final = {
 
 def study() -> Study:
     """Compute and simulate."""
-    resnet = _resnet()
+    resnet = _make_resnet()
     sections = (
-        _placement(resnet),
-        _efficiencies(resnet),
-        _explained(resnet),
-        _hep_cnn(),
-        _overlap_or_incast(resnet),
+        _ask_placement(resnet),
+        _ask_efficiencies(resnet),
+        _ask_explained(resnet),
+        _ask_hep_cnn(),
+        _ask_overlap(resnet),
     )
     return Study("cori", PAPER, sections, _SOURCES)
 
@@ -85,11 +85,11 @@ def ask(trace: Trace) -> Section:
     Raises:
         UnusableInput: it has no such servers.
     """
-    one = served(trace)
+    shares = served(trace)
     return Section(
         "Overlap or incast in the run given?",
-        _shares(_GIVEN, one, "measured"),
-        f"{fmt.capital(_cause(one.hidden))}.",
+        _make_figures(_GIVEN, shares, "measured"),
+        f"{fmt.capital(_name_cause(shares.hidden))}.",
     )
 
 
@@ -101,46 +101,53 @@ _SOURCES: Final = (
 )
 
 
-def _resnet() -> Scenario:
+def _make_resnet() -> Scenario:
     """Return a single step without noise: the other models have none."""
     preset = scenario_file.scenario(scenario_file.preset("resnet50"))
     return replace(preset, steps=1, noise=0.0, spread=0.0)
 
 
-def _fullest(scenario: Scenario, shards: int, strategy: str = "round_robin") -> float:
+def _find_fullest_bytes(scenario: Scenario, shards: int, strategy: str = "round_robin") -> float:
     return float(max(loads(STRATEGIES[strategy](scenario.variables, shards), shards)))
 
 
-def _placement(resnet: Scenario) -> Section:
-    whole = sum(resnet.variables)
+def _ask_placement(resnet: Scenario) -> Section:
+    total_bytes = sum(resnet.variables)
     figures = []
     for shards in (32, 64):
-        most = _fullest(resnet, shards)
+        fullest_bytes = _find_fullest_bytes(resnet, shards)
         figures += [
-            Figure(f"most / mean bytes, {shards} servers", most * shards / whole, "x", "derived"),
-            Figure(f"effective servers of {shards}", whole / most, "", "derived"),
+            Figure(
+                f"most / mean bytes, {shards} servers",
+                fullest_bytes * shards / total_bytes,
+                "x",
+                "derived",
+            ),
+            Figure(f"effective servers of {shards}", total_bytes / fullest_bytes, "", "derived"),
         ]
-    greedy = _fullest(resnet, 64, "greedy") * 64 / whole
-    figures.append(Figure("most / mean bytes, 64 servers, greedy", greedy, "x", "derived"))
-    largest = max(resnet.variables)
+    imbalance = _find_fullest_bytes(resnet, 64, "greedy") * 64 / total_bytes
+    figures.append(Figure("most / mean bytes, 64 servers, greedy", imbalance, "x", "derived"))
+    largest_bytes = max(resnet.variables)
     return Section(
         "How uneven are the servers?",
         tuple(figures),
-        f"The largest tensor, {largest / 1e6:.2f} MB, is on one server, whatever the strategy: twice "
-        "the servers hardly help.",
+        f"The largest tensor, {largest_bytes / 1e6:.2f} MB, is on one server, whatever the "
+        "strategy: twice the servers hardly help.",
     )
 
 
-def _efficiencies(resnet: Scenario) -> Section:
-    at = {(workers, shards): _fullest(resnet, shards) for workers, shards in _PUBLISHED}
-    fitted = (512, at[512, 64])
+def _ask_efficiencies(resnet: Scenario) -> Section:
+    fullest_bytes = {
+        (workers, shards): _find_fullest_bytes(resnet, shards) for workers, shards in _PUBLISHED
+    }
+    fitted = (512, fullest_bytes[512, 64])
     figures = []
     for name, model in MODELS.items():
-        for (workers, shards), most in at.items():
+        for (workers, shards), nbytes in fullest_bytes.items():
             figures.append(
                 Figure(
                     f"efficiency {workers}/{shards}, {name}",
-                    model.efficiency((workers, most), fitted),
+                    model.efficiency((workers, nbytes), fitted),
                     "%",
                     "consistency check" if workers == fitted[0] else "assumed",
                     _PUBLISHED[workers, shards],
@@ -150,7 +157,7 @@ def _efficiencies(resnet: Scenario) -> Section:
         figures.append(
             Figure(
                 f"efficiency {workers}/{shards}, event",
-                _simulated(resnet, workers, shards),
+                _simulate_efficiency(resnet, workers, shards),
                 "%",
                 "consistency check" if workers == fitted[0] else "simulated",
                 published,
@@ -164,7 +171,7 @@ def _efficiencies(resnet: Scenario) -> Section:
     )
 
 
-def _simulated(
+def _simulate_efficiency(
     resnet: Scenario, workers: int, shards: int, placement: str = "round_robin"
 ) -> float:
     run = replace(resnet, ranks=workers, shards=shards, placement=placement)
@@ -172,21 +179,26 @@ def _simulated(
     return compute_ms * 1e6 / synthetic.duration_ns(run)
 
 
-def _explained(resnet: Scenario) -> Section:
+def _ask_explained(resnet: Scenario) -> Section:
     """Return what even servers would give, and what part of the loss uneven ones are, by model."""
-    whole, most = sum(resnet.variables), _fullest(resnet, 64)
-    fitted = (512, most)
-    lost = 1 - _FITTED_EFFICIENCY
-    even = {name: one.efficiency((512, whole / 64), fitted) for name, one in MODELS.items()}
-    even["event"] = _simulated(resnet, 512, 64, "chunked")
+    total_bytes, fullest_bytes = sum(resnet.variables), _find_fullest_bytes(resnet, 64)
+    fitted = (512, fullest_bytes)
+    lost_share = 1 - _FITTED_EFFICIENCY
+    efficiencies = {
+        name: one.efficiency((512, total_bytes / 64), fitted) for name, one in MODELS.items()
+    }
+    efficiencies["event"] = _simulate_efficiency(resnet, 512, 64, "chunked")
     figures = []
-    for name, reached in even.items():
+    for name, efficiency in efficiencies.items():
         tag: Tag = "simulated" if name == "event" else "assumed"
-        how = "32 KiB chunks" if name == "event" else "even servers"
+        placement = "32 KiB chunks" if name == "event" else "even servers"
         figures += [
-            Figure(f"efficiency 512/64 with {how}, {name}", reached, "%", tag),
+            Figure(f"efficiency 512/64 with {placement}, {name}", efficiency, "%", tag),
             Figure(
-                f"of the loss by placement, {name}", (reached - _FITTED_EFFICIENCY) / lost, "%", tag
+                f"of the loss by placement, {name}",
+                (efficiency - _FITTED_EFFICIENCY) / lost_share,
+                "%",
+                tag,
             ),
         ]
     return Section(
@@ -196,7 +208,7 @@ def _explained(resnet: Scenario) -> Section:
     )
 
 
-def _hep_cnn() -> Section:
+def _ask_hep_cnn() -> Section:
     hep = scenario_file.scenario(scenario_file.preset("hepcnn"))
     compute_s = (hep.data_ms + hep.forward_ms + hep.backprop_ms) / 1e3
     moved_s = 2 * _HEP_WORKERS * sum(hep.variables) / (hep.link_gbytes_per_s * 1e9)
@@ -223,16 +235,20 @@ def _hep_cnn() -> Section:
     )
 
 
-def _overlap_or_incast(resnet: Scenario) -> Section:
+def _ask_overlap(resnet: Scenario) -> Section:
     """Ask simulated runs whether their transfers are overlapped."""
     smaller = replace(resnet, ranks=128, shards=32)
     runs = {
         "a run with overlap": prepare(synthetic.generate(smaller)),
-        "a run with incast": prepare(synthetic.generate(_congested(smaller))),
+        "a run with incast": prepare(synthetic.generate(_make_congested(smaller))),
     }
-    found = {name: served(trace) for name, trace in runs.items()}
-    figures = [one for name, run in found.items() for one in _shares(name, run, "simulated")]
-    verdicts = [f"{name}: {_cause(one.hidden)}" for name, one in found.items()]
+    shares_by_name = {name: served(trace) for name, trace in runs.items()}
+    figures = [
+        shares
+        for name, run in shares_by_name.items()
+        for shares in _make_figures(name, run, "simulated")
+    ]
+    verdicts = [f"{name}: {_name_cause(shares.hidden)}" for name, shares in shares_by_name.items()]
     return Section(
         "Overlap or incast? What a trace says",
         tuple(figures),
@@ -241,14 +257,14 @@ def _overlap_or_incast(resnet: Scenario) -> Section:
     )
 
 
-def _shares(name: str, run: Served, tag: Tag) -> tuple[Figure, ...]:
+def _make_figures(name: str, shares: Served, tag: Tag) -> tuple[Figure, ...]:
     return (
-        Figure(f"fullest server at work, {name}", run.busy, "%", tag),
-        Figure(f"of that beside compute, {name}", run.hidden, "%", tag),
+        Figure(f"fullest server at work, {name}", shares.busy, "%", tag),
+        Figure(f"of that beside compute, {name}", shares.hidden, "%", tag),
     )
 
 
-def _cause(hidden: float) -> str:
+def _name_cause(hidden: float) -> str:
     return (
         "overlap"
         if hidden >= MIN_SHARE_HIDDEN_IF_OVERLAPPED
@@ -256,11 +272,11 @@ def _cause(hidden: float) -> str:
     )
 
 
-def _congested(resnet: Scenario) -> Scenario:
+def _make_congested(resnet: Scenario) -> Scenario:
     """Return workers that first compute and then send, on links whose work falls as 1 / workers.
 
     Replies do not collide in the simulator, so that pushes alone take what both would.
     """
     exposed_s = (1 / _FITTED_EFFICIENCY - 1) * (resnet.forward_ms + resnet.backprop_ms) / 1e3
-    bandwidth = 512**2 * _fullest(resnet, 64) / exposed_s
+    bandwidth = 512**2 * _find_fullest_bytes(resnet, 64) / exposed_s
     return replace(resnet, beside_compute=False, incast=1.0, link_gbytes_per_s=bandwidth / 1e9)

@@ -30,7 +30,7 @@ __all__ = ["ask", "study"]
 
 PAPER: Final = "You, Buluc & Demmel 2017, arXiv:1708.02983 (SC'17)"
 # share of an iteration: the original communicates as long [You, Buluc & Demmel 2017; one decision
-# in _tree, _totals]
+# in _ask_tree, _ask_totals]
 _ORIGINAL_COMMUNICATION: Final = 0.87
 # share of an iteration: Sync 3 communicates as long [You, Buluc & Demmel 2017]
 _SYNC3_COMMUNICATION: Final = 0.14
@@ -51,10 +51,10 @@ _PARTS: Final = {
 
 def study() -> Study:
     """Compute."""
-    return Study("easgd", PAPER, (_tree(), _totals()), _SOURCES)
+    return Study("easgd", PAPER, (_ask_tree(), _ask_totals()), _SOURCES)
 
 
-def _tree() -> Section:
+def _ask_tree() -> Section:
     compute = 1 - _ORIGINAL_COMMUNICATION
     figures = [
         Figure(
@@ -73,18 +73,18 @@ def _tree() -> Section:
     )
 
 
-def _totals() -> Section:
+def _ask_totals() -> Section:
     """Return what follows from the published shares and speedups."""
-    total = list(accumulate(_SPEEDUPS, mul))
-    last = 1 / total[-1]
-    computing = last * (1 - _SYNC3_COMMUNICATION)
+    total_speedups = list(accumulate(_SPEEDUPS, mul))
+    sync3_iteration = 1 / total_speedups[-1]
+    computing = sync3_iteration * (1 - _SYNC3_COMMUNICATION)
     names = ("Sync 1", "Sync 2", "Sync 3")
     figures = [
         *(
-            Figure(f"{name}, iteration", 1 / by, "", "derived")
-            for name, by in zip(names, total, strict=True)
+            Figure(f"{name}, iteration", 1 / speedup, "", "derived")
+            for name, speedup in zip(names, total_speedups, strict=True)
         ),
-        Figure("Sync 3, communicating", last * _SYNC3_COMMUNICATION, "", "derived"),
+        Figure("Sync 3, communicating", sync3_iteration * _SYNC3_COMMUNICATION, "", "derived"),
         Figure("Sync 3, computing", computing, "", "derived"),
         Figure(
             "computing, Sync 3 / original",
@@ -100,7 +100,7 @@ def _totals() -> Section:
             "87 %",
         ),
         Figure("communication of Sync 3", _SYNC3_COMMUNICATION, "%", "consistency check", "14 %"),
-        Figure("speedup of Sync 3", total[-1], "x", "consistency check", "5.3 x"),
+        Figure("speedup of Sync 3", total_speedups[-1], "x", "consistency check", "5.3 x"),
     ]
     return Section(
         "Do 87 %, 14 % and 5.3 x fit together?",
@@ -117,16 +117,16 @@ def ask(trace: Trace) -> Section:
     """
     workers = trace.workers["process"].implode()
     elastic = (pl.col("kind").cast(pl.String) == "elastic") & pl.col("process").is_in(workers)
-    spent = (
+    time_by_op = (
         trace.spans.filter(elastic)
         .group_by(pl.col("op").cast(pl.String))
         .agg(ns=(pl.col("end_ns") - pl.col("start_ns")).sum())
         .collect()
     )
-    parts = phases.run(trace)
-    lasting = parts.spent.sum(axis=1)
-    whole = int(lasting.sum())
-    shares = {op: ns / whole for op, ns in spent.iter_rows()} if whole else {}
+    time_by_phase = phases.run(trace)
+    iteration_ns = time_by_phase.spent.sum(axis=1)
+    total_ns = int(iteration_ns.sum())
+    shares = {op: ns / total_ns for op, ns in time_by_op.iter_rows()} if total_ns else {}
     if not shares.keys() & _PARTS.keys():
         raise UnusableInput(
             "This run exchanges no weights with a centre: expected one of the EASGD family, such as of "
@@ -136,14 +136,14 @@ def ask(trace: Trace) -> Section:
         Figure(f"{name}, of the steps", shares.get(op, 0.0), "%", "measured")
         for op, name in _PARTS.items()
     ]
-    exposed = 1 - int(parts.of(*OWN_CATEGORIES).sum()) / whole
+    exposed = 1 - int(time_by_phase.of(*OWN_CATEGORIES).sum()) / total_ns
     figures += [
         Figure("communication not hidden, of the steps", exposed, "%", "measured"),
-        Figure("iteration", float(lasting.mean()) / MILLISECOND, "ms", "measured"),
+        Figure("iteration", float(iteration_ns.mean()) / MILLISECOND, "ms", "measured"),
     ]
     if "turn_wait" in shares:
         with suppress(InvalidArgument):  # of one worker alone, turns are no wait for others
-            figures += _served_at_once(trace)
+            figures += _ask_without_turns(trace)
     return Section(
         "What did the run given communicate?",
         tuple(figures),
@@ -152,7 +152,7 @@ def ask(trace: Trace) -> Section:
     )
 
 
-def _served_at_once(trace: Trace) -> list[Figure]:
+def _ask_without_turns(trace: Trace) -> list[Figure]:
     """Return how long a worker's iteration is, and would be if the master served whoever waits.
 
     Raises:

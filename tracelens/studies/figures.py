@@ -58,10 +58,10 @@ class Study:
 
     @property
     def _by_name(self) -> dict[str, Figure]:
-        found: dict[str, Figure] = {}
+        figures: dict[str, Figure] = {}
         for section in self.sections:
-            found |= {one.name: one for one in section.figures}
-        return found
+            figures |= {one.name: one for one in section.figures}
+        return figures
 
     @property
     def tags(self) -> Sequence[Tag]:

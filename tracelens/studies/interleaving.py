@@ -39,7 +39,7 @@ PAPER: Final = "Li et al. 2019, hal-02570148"
 _BACKPROP_MS: Final = 670.0  # ms: backprop of ResNet-50 takes as long [chosen]
 _FUSION_MS: Final = 20.0  # ms of backprop: gradients made in it are reduced in one call [chosen]
 # rank: this one pauses; which one makes no difference [chosen; one decision in Case.fault,
-# _absorbed]
+# _ask_absorbed]
 _PAUSED_RANK: Final = 5
 # share of the most work: a rank that is delayed less is not reported [policy]
 MIN_SHARE_DELAYED_TO_REPORT: Final = 0.01
@@ -99,9 +99,9 @@ def study() -> Study:
         _NT3_SLOW: _nt3(0.6),
     }
     sections = (
-        _hidden(systems),
-        _absorbed(systems),
-        _gaps({name: systems[name] for name in (_FAST, _NT3)}),
+        _ask_hidden(systems),
+        _ask_absorbed(systems),
+        _ask_gaps({name: systems[name] for name in (_FAST, _NT3)}),
     )
     return Study("interleaving", PAPER, sections, _SOURCES)
 
@@ -109,11 +109,11 @@ def study() -> Study:
 def _resnet50(gbytes_per_s: float) -> Scenario:
     """Return ResNet-50 with its tensors in backprop's order, neighbours joined."""
     model = scenario_file.scenario(scenario_file.preset("resnet50"))
-    made = np.cumsum(model.work[::-1])
-    window = np.ceil(made / made[-1] * (_BACKPROP_MS / _FUSION_MS)).astype(np.int64)
-    first = np.flatnonzero(np.diff(window, prepend=-1))
-    sizes = np.add.reduceat(model.variables[::-1], first).tolist()
-    ready = (np.append(made[first[1:] - 1], made[-1]) / made[-1]).tolist()
+    work_done = np.cumsum(model.work[::-1])
+    window = np.ceil(work_done / work_done[-1] * (_BACKPROP_MS / _FUSION_MS)).astype(np.int64)
+    first_variables = np.flatnonzero(np.diff(window, prepend=-1))
+    sizes = np.add.reduceat(model.variables[::-1], first_variables).tolist()
+    ready = (np.append(work_done[first_variables[1:] - 1], work_done[-1]) / work_done[-1]).tolist()
     compute = {"data_ms": 0.0, "forward_ms": 330.0, "backprop_ms": _BACKPROP_MS, "update_ms": 4.0}
     return scenario_file.scenario(
         {
@@ -126,35 +126,35 @@ def _resnet50(gbytes_per_s: float) -> Scenario:
 
 
 def _nt3(gbytes_per_s: float) -> Scenario:
-    found = scenario_file.preset("nt3")
-    found["run"]["steps"] = 6
-    found["compute"]["noise"] = 0.005
-    found["network"]["gbytes_per_s"] = gbytes_per_s
-    return scenario_file.scenario(found)
+    scenario = scenario_file.preset("nt3")
+    scenario["run"]["steps"] = 6
+    scenario["compute"]["noise"] = 0.005
+    scenario["network"]["gbytes_per_s"] = gbytes_per_s
+    return scenario_file.scenario(scenario)
 
 
-def _computed_ms(system: Scenario) -> float:
+def _compute_ms(system: Scenario) -> float:
     return system.data_ms + system.forward_ms + system.backprop_ms
 
 
-def _reduced(system: Scenario) -> Floats:
+def _simulate_reductions(system: Scenario) -> Floats:
     """Return when each bucket is reduced in a step without noise, in ms from its begin."""
-    quiet = replace(system, ranks=1, steps=1, noise=0.0, spread=0.0, exit_skew_us=0.0)
-    spans = prepare(synthetic.generate(quiet)).spans
-    begin = spans.select(pl.col("start_ns").min())
-    ends = spans.filter(pl.col("kind") == "reduction").select("end_ns").sort("end_ns")
-    since = ends.collect()["end_ns"].to_numpy() - begin.collect().item()
-    return np.asarray(since / MILLISECOND)
+    quiet_system = replace(system, ranks=1, steps=1, noise=0.0, spread=0.0, exit_skew_us=0.0)
+    spans = prepare(synthetic.generate(quiet_system)).spans
+    begin_ns = spans.select(pl.col("start_ns").min())
+    end_ns = spans.filter(pl.col("kind") == "reduction").select("end_ns").sort("end_ns")
+    since_begin_ns = end_ns.collect()["end_ns"].to_numpy() - begin_ns.collect().item()
+    return np.asarray(since_begin_ns / MILLISECOND)
 
 
-def _hidden(systems: dict[str, Scenario]) -> Section:
+def _ask_hidden(systems: dict[str, Scenario]) -> Section:
     figures: list[Figure] = []
     for name, system in systems.items():
-        computed = _computed_ms(system)
-        tail = max(float(_reduced(system)[-1]) - computed, 0.0)
+        computed_ms = _compute_ms(system)
+        tail_ms = max(float(_simulate_reductions(system)[-1]) - computed_ms, 0.0)
         figures += [
-            Figure(f"step, {name}", computed + tail + system.update_ms, "ms", "simulated"),
-            Figure(f"reductions after backprop, {name}", tail, "ms", "simulated"),
+            Figure(f"step, {name}", computed_ms + tail_ms + system.update_ms, "ms", "simulated"),
+            Figure(f"reductions after backprop, {name}", tail_ms, "ms", "simulated"),
         ]
     return Section(
         "What do reductions add to a step?",
@@ -163,22 +163,22 @@ def _hidden(systems: dict[str, Scenario]) -> Section:
     )
 
 
-def _absorbed(systems: dict[str, Scenario]) -> Section:
+def _ask_absorbed(systems: dict[str, Scenario]) -> Section:
     """Compare the answer of each paused run's trace with the run that has no pause."""
     figures: list[Figure] = []
     for case in CASES:
-        without = systems[case.system]
-        paused = replace(without, faults=(case.fault,))
-        lost = synthetic.duration_ns(paused) - synthetic.duration_ns(without)
+        quiet_system = systems[case.system]
+        paused_system = replace(quiet_system, faults=(case.fault,))
+        lost_ns = synthetic.duration_ns(paused_system) - synthetic.duration_ns(quiet_system)
         pause_ns = case.pause_ms * MILLISECOND
         (answer,) = whatif(
-            prepare(synthetic.generate(paused)), f"rank:{_PAUSED_RANK}=median"
+            prepare(synthetic.generate(paused_system)), f"rank:{_PAUSED_RANK}=median"
         ).answers
-        by_trace = 1 - (answer.before_ns - answer.after_ns) / pause_ns
-        truth = 1 - lost / without.steps / pause_ns
+        absorbed_by_trace = 1 - (answer.before_ns - answer.after_ns) / pause_ns
+        absorbed = 1 - lost_ns / quiet_system.steps / pause_ns
         figures += [
-            Figure(case.name, truth, "%", "simulated"),
-            Figure(f"{case.name}, by trace", by_trace, "%", "simulated"),
+            Figure(case.name, absorbed, "%", "simulated"),
+            Figure(f"{case.name}, by trace", absorbed_by_trace, "%", "simulated"),
         ]
     return Section(
         "What of a straggler's pause in backprop is absorbed, and does its trace say so?",
@@ -189,20 +189,24 @@ def _absorbed(systems: dict[str, Scenario]) -> Section:
     )
 
 
-def _gaps(systems: dict[str, Scenario]) -> Section:
+def _ask_gaps(systems: dict[str, Scenario]) -> Section:
     """Return what lies between updates, each made as soon as its bucket is reduced."""
     figures: list[Figure] = []
     for name, system in systems.items():
-        reduced = _reduced(system)
+        reduced_ms = _simulate_reductions(system)
         sizes = np.array(system.bytes_of_buckets, np.float64)
-        begin, end = _updates(reduced, system.update_ms * sizes / sizes.sum())
-        computed = _computed_ms(system)
-        step = max(computed, float(end[-1]))
-        gaps = np.append(begin[1:] - end[:-1], step - end[-1] + begin[0])
+        begin_ms, end_ms = _place_updates(reduced_ms, system.update_ms * sizes / sizes.sum())
+        computed_ms = _compute_ms(system)
+        step_ms = max(computed_ms, float(end_ms[-1]))
+        gaps_ms = np.append(begin_ms[1:] - end_ms[:-1], step_ms - end_ms[-1] + begin_ms[0])
         figures += [
-            Figure(f"first update of a step, {name}", float(begin[0]), "ms", "simulated"),
-            Figure(f"longest gap within a step, {name}", float(gaps[:-1].max()), "ms", "simulated"),
-            Figure(f"all gaps, of the step, {name}", float(gaps.sum()) / step, "%", "simulated"),
+            Figure(f"first update of a step, {name}", float(begin_ms[0]), "ms", "simulated"),
+            Figure(
+                f"longest gap within a step, {name}", float(gaps_ms[:-1].max()), "ms", "simulated"
+            ),
+            Figure(
+                f"all gaps, of the step, {name}", float(gaps_ms.sum()) / step_ms, "%", "simulated"
+            ),
         ]
     return Section(
         "How long are the gaps between weight updates?",
@@ -212,14 +216,14 @@ def _gaps(systems: dict[str, Scenario]) -> Section:
     )
 
 
-def _updates(reduced: Floats, lasting: Floats) -> tuple[Floats, Floats]:
+def _place_updates(reduced_ms: Floats, update_ms: Floats) -> tuple[Floats, Floats]:
     """Return begin and end of updates, one after the other, each once its bucket is reduced."""
-    begin, end = np.empty_like(reduced), np.empty_like(reduced)
-    free = 0.0
-    for bucket, ready in enumerate(reduced.tolist()):
-        begin[bucket] = max(ready, free)
-        free = end[bucket] = begin[bucket] + lasting[bucket]
-    return begin, end
+    begin_ms, end_ms = np.empty_like(reduced_ms), np.empty_like(reduced_ms)
+    free_ms = 0.0
+    for bucket, ready_ms in enumerate(reduced_ms.tolist()):
+        begin_ms[bucket] = max(ready_ms, free_ms)
+        free_ms = end_ms[bucket] = begin_ms[bucket] + update_ms[bucket]
+    return begin_ms, end_ms
 
 
 def ask(trace: Trace) -> Section:
@@ -229,41 +233,45 @@ def ask(trace: Trace) -> Section:
         UnusableInput: it holds no reductions.
     """
     phases = accounting.run(trace)
-    found = interleaving.run(Facts(trace, phases))
-    hidden = found.overlap["overlap"].drop_nulls()
+    results = interleaving.run(Facts(trace, phases))
+    hidden = results.overlap["overlap"].drop_nulls()
     if hidden.is_empty():
         raise UnusableInput(
             "This run has no reductions: expected one whose ranks record them "
             "('tracelens info' says what there is)."
         )
-    figures = [_of_run("communication hidden beside compute", float(hidden.to_numpy().mean()), "%")]
-    within = found.gaps.filter("within")["gap_ns"].to_numpy()
-    if len(within):
-        longest = float(within.max()) / MILLISECOND
-        figures.append(_of_run("longest gap between updates of a step", longest, "ms"))
+    figures = [
+        _make_figure("communication hidden beside compute", float(hidden.to_numpy().mean()), "%")
+    ]
+    gaps_ns = results.gaps.filter("within")["gap_ns"].to_numpy()
+    if len(gaps_ns):
+        longest_ms = float(gaps_ns.max()) / MILLISECOND
+        figures.append(_make_figure("longest gap between updates of a step", longest_ms, "ms"))
     return Section(
         "What of the run given?",
-        (*figures, *_straggler(trace, phases)),
+        (*figures, *_ask_straggler(trace, phases)),
         "A delay is absorbed as far as ending it saves nothing ('tracelens whatif').",
     )
 
 
-def _straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
+def _ask_straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
     """Yield by how much the rank that works longest does so in a step, and what of it costs nothing."""
-    own = phases.by_worker(phases.of(*OWN_CATEGORIES)) / len(phases.steps)
-    last = int(own.argmax())
-    if len(own) < 2 or own.max() * MIN_SHARE_DELAYED_TO_REPORT > own.max() - np.median(
-        np.delete(own, last)
+    own_ns = phases.by_worker(phases.of(*OWN_CATEGORIES)) / len(phases.steps)
+    slowest_row = int(own_ns.argmax())
+    if len(own_ns) < 2 or own_ns.max() * MIN_SHARE_DELAYED_TO_REPORT > own_ns.max() - np.median(
+        np.delete(own_ns, slowest_row)
     ):
         return
-    delay_ns = float(own.max() - np.median(np.delete(own, last)))
+    delay_ns = float(own_ns.max() - np.median(np.delete(own_ns, slowest_row)))
     ranks = dict(trace.workers.select("process", "rank").iter_rows())
-    rank = ranks[phases.pieces.processes[last]]
+    rank = ranks[phases.pieces.processes[slowest_row]]
     (answer,) = whatif(trace, f"rank:{rank}=median", phases=phases).answers
     absorbed = 1 - (answer.before_ns - answer.after_ns) / delay_ns
-    yield _of_run(f"rank {rank} works longer than others, in a step", delay_ns / MILLISECOND, "ms")
-    yield _of_run("absorbed of that", min(max(absorbed, 0.0), 1.0), "%")
+    yield _make_figure(
+        f"rank {rank} works longer than others, in a step", delay_ns / MILLISECOND, "ms"
+    )
+    yield _make_figure("absorbed of that", min(max(absorbed, 0.0), 1.0), "%")
 
 
-def _of_run(name: str, value: float, unit: str) -> Figure:
+def _make_figure(name: str, value: float, unit: str) -> Figure:
     return Figure(name, value, unit, "measured")

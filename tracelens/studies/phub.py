@@ -51,9 +51,9 @@ def study() -> Study:
     compute_ms = alexnet.data_ms + alexnet.forward_ms + alexnet.backprop_ms
     link = alexnet.link_gbytes_per_s * 1e6  # bytes / ms
     one_way_ms = nbytes / link
-    quiet = replace(alexnet, steps=3, noise=0.0, spread=0.0)
+    quiet_system = replace(alexnet, steps=3, noise=0.0, spread=0.0)
     sections = (
-        _arrangements(nbytes, workers, compute_ms, link),
+        _ask_arrangements(nbytes, workers, compute_ms, link),
         Section(
             "How long is a step at best?",
             (
@@ -63,27 +63,27 @@ def study() -> Study:
                 Figure("step, push then pull", compute_ms + 2 * one_way_ms, "ms", "assumed"),
                 Figure(
                     "step, simulated: chunks, all servers done before the next step",
-                    synthetic.duration_ns(quiet) / quiet.steps / 1e6,
+                    synthetic.duration_ns(quiet_system) / quiet_system.steps / 1e6,
                     "ms",
                     "simulated",
                 ),
             ),
             "The link bounds the step: overlap alone halves it, and a barrier takes that back.",
         ),
-        _speedups(compute_ms, one_way_ms),
+        _ask_speedups(compute_ms, one_way_ms),
     )
     return Study("phub", PAPER, sections, _SOURCES)
 
 
-def _arrangements(nbytes: float, workers: int, compute_ms: float, link: float) -> Section:
+def _ask_arrangements(nbytes: float, workers: int, compute_ms: float, link: float) -> Section:
     figures = []
-    for name, moved in ARRANGEMENTS.items():
-        busiest = moved(workers) * nbytes
-        needed = busiest * 8 / compute_ms / 1e6
+    for name, link_share in ARRANGEMENTS.items():
+        link_bytes = link_share(workers) * nbytes
+        gbits_per_s = link_bytes * 8 / compute_ms / 1e6
         figures += [
-            Figure(f"busiest link each way, {name}", busiest / 1e6, "MB", "assumed"),
-            Figure(f"time on it, {name}", busiest / link, "ms", "assumed"),
-            Figure(f"bandwidth that hides it, {name}", needed, "Gb/s", "assumed"),
+            Figure(f"busiest link each way, {name}", link_bytes / 1e6, "MB", "assumed"),
+            Figure(f"time on it, {name}", link_bytes / link, "ms", "assumed"),
+            Figure(f"bandwidth that hides it, {name}", gbits_per_s, "Gb/s", "assumed"),
         ]
     return Section(
         "What does each arrangement move, and what bandwidth hides it?",
@@ -92,19 +92,19 @@ def _arrangements(nbytes: float, workers: int, compute_ms: float, link: float) -
     )
 
 
-def _speedups(compute_ms: float, one_way_ms: float) -> Section:
+def _ask_speedups(compute_ms: float, one_way_ms: float) -> Section:
     """Return what share of the link other software would reach if the published speedup is right."""
-    best = max(compute_ms, one_way_ms)
+    best_ms = max(compute_ms, one_way_ms)
     figures = []
     for name, (speedup, published) in _SPEEDUPS.items():
-        share = 2 * one_way_ms / (speedup * best - compute_ms)
-        back = (compute_ms + 2 * one_way_ms / share) / best
+        share = 2 * one_way_ms / (speedup * best_ms - compute_ms)
+        speedup_back = (compute_ms + 2 * one_way_ms / share) / best_ms
         figures += [
             Figure(f"share of the link that software reaches, {name}", share, "%", "assumed"),
-            Figure(f"speedup, {name}", back, "x", "consistency check", published),
+            Figure(f"speedup, {name}", speedup_back, "x", "consistency check", published),
         ]
-    alone = (compute_ms + 2 * one_way_ms) / best
-    figures.append(Figure("speedup by overlap alone", alone, "x", "assumed"))
+    overlap_speedup = (compute_ms + 2 * one_way_ms) / best_ms
+    figures.append(Figure("speedup by overlap alone", overlap_speedup, "x", "assumed"))
     return Section(
         "What does the speedup come from?",
         tuple(figures),
@@ -119,23 +119,23 @@ def ask(trace: Trace) -> Section:
         UnusableInput: it has none, or does not tell what their services and messages take by bytes.
     """
     try:
-        found = whatif(trace, _CHUNKS)
+        answers = whatif(trace, _CHUNKS)
     except InvalidArgument as error:
         raise UnusableInput(
             f"This run cannot be asked what chunks would change: expected one with parameter servers "
             f"and variables of several sizes. {error}"
         ) from None
-    (answer,) = found.answers
-    low, high = (end / MILLISECOND for end in answer.after_interval_ns)
+    (answer,) = answers.answers
+    low_ms, high_ms = (end / MILLISECOND for end in answer.after_interval_ns)
     figures = (
         Figure("step of the run given", answer.before_ns / MILLISECOND, "ms", "measured"),
         Figure("step with chunks, replayed", answer.after_ns / MILLISECOND, "ms", "measured"),
-        Figure("step with chunks, at least", low, "ms", "measured"),
-        Figure("step with chunks, at most", high, "ms", "measured"),
+        Figure("step with chunks, at least", low_ms, "ms", "measured"),
+        Figure("step with chunks, at most", high_ms, "ms", "measured"),
         Figure("speedup by chunks", answer.before_ns / answer.after_ns, "x", "measured"),
     )
     return Section(
         "What would chunks change in the run given?",
         figures,
-        " ".join((*answer.remarks, found.trust)),
+        " ".join((*answer.remarks, answers.trust)),
     )

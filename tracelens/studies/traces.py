@@ -44,30 +44,31 @@ def served(trace: Trace) -> Served:
     Raises:
         UnusableInput: its servers recorded no transfer, or its workers no step.
     """
-    moved = served_requests(trace).filter(pl.col("op").is_in(["receive", "reply"]))
-    if moved.is_empty() or trace.steps.is_empty():
+    transfers = served_requests(trace).filter(pl.col("op").is_in(["receive", "reply"]))
+    if transfers.is_empty() or trace.steps.is_empty():
         raise UnusableInput(
             "This run has no transfers of parameter servers, or no steps: expected one whose servers "
             "record what they receive and reply ('tracelens info' says what there is)."
         )
-    sums = moved.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
+    sums = transfers.group_by("shard").agg(pl.col("bytes").sum(), pl.len()).sort("bytes", "len")
     hot = int(sums["shard"][-1])
-    mine = moved.filter(pl.col("shard") == hot).sort("start_ns")
-    job = job_ns(trace)
+    hot_requests = transfers.filter(pl.col("shard") == hot).sort("start_ns")
+    job_length_ns = job_ns(trace)
     return Served(
         hot,
-        _covered(mine["start_ns"].to_numpy(), mine["end_ns"].to_numpy()) / job,
-        1 - _computing(trace) / (job * trace.steps["process"].n_unique()),
+        _measure_union(hot_requests["start_ns"].to_numpy(), hot_requests["end_ns"].to_numpy())
+        / job_length_ns,
+        1 - _measure_computing(trace) / (job_length_ns * trace.steps["process"].n_unique()),
     )
 
 
-def _covered(begin: Ints, end: Ints) -> float:
+def _measure_union(begin_ns: Ints, end_ns: Ints) -> float:
     """Return the length of the union of intervals, sorted by their begin."""
-    reached = np.maximum.accumulate(end)
-    before = np.concatenate([begin[:1], reached[:-1]])
-    return float(np.maximum(reached - np.maximum(begin, before), 0).sum())
+    reached_ns = np.maximum.accumulate(end_ns)
+    before_ns = np.concatenate([begin_ns[:1], reached_ns[:-1]])
+    return float(np.maximum(reached_ns - np.maximum(begin_ns, before_ns), 0).sum())
 
 
-def _computing(trace: Trace) -> float:
+def _measure_computing(trace: Trace) -> float:
     """Return how long workers load data or compute, all together."""
     return float(phases.run(trace).of(*OWN_CATEGORIES).sum())

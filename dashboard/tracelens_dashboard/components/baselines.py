@@ -105,7 +105,7 @@ def _comparison(store: Store, others: tuple[str, ...]) -> Comparison:
 @lru_cache(2)
 def _compared(store: Store, states: tuple[tuple[str, Any], ...]) -> Comparison:
     measured = [_measured(one, made) for one, made in states]
-    return compared(measured, replace(Steps.of(store.run), name=current.name(store)))
+    return compared(measured, replace(Steps.from_run(store.run), name=current.name(store)))
 
 
 @lru_cache(_KEPT)
@@ -116,7 +116,7 @@ def _measured(run: str, _state: Any) -> Steps:
         InvalidArgument: it has to be read again first.
     """
     store = current.store(run)
-    return replace(Steps.of(store.run), name=current.name(store))
+    return replace(Steps.from_run(store.run), name=current.name(store))
 
 
 def _verdict(store: Store, found: Comparison) -> Component:

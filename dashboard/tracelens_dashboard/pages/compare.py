@@ -240,7 +240,7 @@ def _sentence(store: Store, other: Store) -> Component:
 @lru_cache(_KEPT)
 def _comparison(store: Store, other: Store) -> Comparison:
     """Compare this run with the other one, its baseline."""
-    return compared([Steps.of(other.run)], Steps.of(store.run))
+    return compared([Steps.from_run(other.run)], Steps.from_run(store.run))
 
 
 def _steps(store: Store, other: Store) -> str:

@@ -183,7 +183,7 @@ def _points(entry: Entry) -> list[Point]:
 def _point(path: Path, name: str, _changed_ns: int) -> Point | None:
     run = opening.indexed(path)
     try:
-        return Point.of(run, name) if run else None
+        return Point.from_run(run, name) if run else None
     except TraceLensError:
         return None
 

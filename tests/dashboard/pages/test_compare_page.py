@@ -121,8 +121,8 @@ def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     app = create_app(several)
     store, others = against_all(several)
     stores = [several.open(entry) for entry in several.look() if entry.id in others]
-    runs = [Steps.of(one.run) for one in stores if one]
-    wanted = compared(runs, Steps.of(store.run))
+    runs = [Steps.from_run(one.run) for one in stores if one]
+    wanted = compared(runs, Steps.from_run(store.run))
     with app.server.app_context():
         view = ViewState(run=store.run_id, compare=others)
         content = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)

@@ -68,7 +68,7 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
     for entry in ready:
         run = opening.indexed(entry.path)
         assert run
-        points.append(Point.of(run, entry.name))
+        points.append(Point.from_run(run, entry.name))
     expected = curves(points)
     shown = said(app, asked(runs))
     for line in (messages.headline(expected), messages.why(expected), messages.scope(expected)):

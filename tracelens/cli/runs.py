@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tracelens.errors import InvalidArgument
 from tracelens.executors import EXECUTORS
@@ -50,10 +50,12 @@ MAP: Final = (
 
 
 @contextmanager
-def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int], None]]:
+def show_progress(
+    label: str, next_label: str | None = None
+) -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with (done, total); the bar is on standard error and goes away.
 
-    `then` names what follows once all that is counted is done.
+    `next_label` names what follows once all that is counted is done.
     """
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
@@ -63,13 +65,13 @@ def progress(what: str, then: str | None = None) -> Iterator[Callable[[int, int]
 
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        rest = bar.add_task(then or "", total=None, visible=False)
+        task = bar.add_task(label, total=None)
+        next_task = bar.add_task(next_label or "", total=None, visible=False)
 
         def on_progress(done: int, total: int) -> None:
-            over = then is not None and done >= total
+            over = next_label is not None and done >= total
             bar.update(task, completed=done, total=total, visible=not over)
-            bar.update(rest, visible=over)
+            bar.update(next_task, visible=over)
 
         yield on_progress
 
@@ -96,6 +98,28 @@ def add_trace(
         "(FILE:PROCESS=RANK); again for each",
     )
     add_limit(parser)
+    add_contained(parser)
+
+
+def add_runs(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the argument for several runs, and the options that say how they are read."""
+    parser.add_argument("traces", type=place, nargs="+", metavar="RUN", help=what)
+    parser.add_argument(
+        "--map", action="append", metavar="THEIRS=OURS", help="as of analyze, of all"
+    )
+    add_limit(parser)
+    add_contained(parser)
+    add_keeping(parser)
+
+
+def add_contained(parser: argparse.ArgumentParser) -> None:
+    """Add the option that reads in a child process; whoever runs the command obeys it."""
+    parser.add_argument(
+        "--contained",
+        action="store_true",
+        help="read in a child process, and leave out files that end it: the default for all but "
+        "recordings of your own (docs/reliability.md)",
+    )
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +177,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def memory_of(arguments: argparse.Namespace) -> int:
+def parse_memory(arguments: argparse.Namespace) -> int:
     """Return how many bytes a report may take, as `add_memory` asked."""
     try:
         return parsed_size(arguments.memory)
@@ -161,17 +185,17 @@ def memory_of(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(f"--memory: {error}.") from error
 
 
-def add_part(parser: argparse.ArgumentParser, *, time: str) -> None:
+def add_choice(parser: argparse.ArgumentParser, *, time: str) -> None:
     """Add the options that choose a part of a run; `time` says what of a time is taken."""
-    part = parser.add_argument_group("a part of the run")
-    part.add_argument("--ranks", help="worker ranks, such as 0-7,12; parameter servers stay")
-    part.add_argument("--steps", help="steps, such as 200-260, or 200- (to the end)")
-    part.add_argument(
+    group = parser.add_argument_group("a part of the run")
+    group.add_argument("--ranks", help="worker ranks, such as 0-7,12; parameter servers stay")
+    group.add_argument("--steps", help="steps, such as 200-260, or 200- (to the end)")
+    group.add_argument(
         "--time", metavar="FROM-TO", help=f"time from the run's begin, such as 10s-70s: {time}"
     )
 
 
-def choice_of(arguments: argparse.Namespace) -> Choice:
+def parse_choice(arguments: argparse.Namespace) -> Choice:
     """Return what `add_part` asked for."""
     from tracelens.model.choice import Choice
 
@@ -179,47 +203,77 @@ def choice_of(arguments: argparse.Namespace) -> Choice:
 
 
 def open_trace(arguments: argparse.Namespace, memory: int = 0) -> Trace:
-    """Open what `add_trace` asked for, showing progress; `memory` as `tracelens.load.open` takes it."""
-    path = local(arguments.trace)
-    with progress("reading", then="aligning clocks, matching collectives") as on_progress:
-        return open_path(arguments, path, on_progress, memory)
+    """Open the run that `add_trace` asked for, showing progress; `memory` as `tracelens.load.open`."""
+    return open_joined(arguments, [fetch_copy(arguments.trace)], memory=memory)
+
+
+def open_joined(
+    arguments: argparse.Namespace,
+    paths: Sequence[Path],
+    executor: Executor | None = None,
+    choice: Choice | None = None,
+    memory: int = 0,
+) -> Trace:
+    """Open the folders of one run, showing progress, as the options of `add_trace` say."""
+    import_libraries()
+    keep_room()
+    from tracelens.load import open_joined as open_all
+    from tracelens.model.choice import EVERYTHING
+
+    with show_progress(
+        "reading", next_label="aligning clocks, matching collectives"
+    ) as on_progress:
+        return open_all(
+            paths,
+            on_progress,
+            **_parse_options(arguments),
+            executor=executor,
+            memory=memory,
+            choice=choice or EVERYTHING,
+        )
 
 
 def open_path(
     arguments: argparse.Namespace,
     path: Path,
-    on_progress: OnProgress,
+    on_progress: OnProgress | None = None,
     memory: int = 0,
     *,
     contained: bool = False,
 ) -> Trace:
-    """Open one of several runs, as `add_trace` says how."""
+    """Open one of several runs, as the options of `add_trace` say."""
     import_libraries()
     keep_room()
-    from tracelens.load import open as open_any
+    from tracelens.load import open as open_run
 
-    renamed = dict(map(_pair, getattr(arguments, "map", None) or ()))
-    one_clock = getattr(arguments, "one_clock", False)
-    rank_of = ranks_of_files(arguments)
-    return open_any(
-        path,
-        on_progress,
-        map=renamed,
-        one_clock=one_clock,
-        memory=memory,
-        rank_of=rank_of,
-        contained=contained,
-    )
+    options = _parse_options(arguments)
+    return open_run(path, on_progress, **options, memory=memory, contained=contained)
 
 
-def measured(path: Path, arguments: argparse.Namespace) -> Run:
-    """Open one of several runs by its index; where there is none, explain it and make one."""
+def _parse_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return how files are read, as keyword arguments of `tracelens.load.open`."""
+    return {
+        "map": dict(map(_parse_pair, getattr(arguments, "map", None) or ())),
+        "one_clock": getattr(arguments, "one_clock", False),
+        "rank_of": _parse_ranks(getattr(arguments, "rank_of", None) or ()),
+    }
+
+
+def measure_runs(arguments: argparse.Namespace, expected: str) -> Iterator[tuple[Path, Run]]:
+    """Open the runs that `add_runs` asked for by their indexes; make those that are not there.
+
+    Raises:
+        InvalidArgument: there is only one; `expected` says which there should be.
+    """
     from tracelens.lod import opening
 
-    known = None if arguments.map else opening.indexed(path)
-    return known or opening.explained(
-        open_path(arguments, path, lambda _done, _total: None), progress
-    )
+    paths = match_paths(arguments.traces)
+    if len(paths) < 2:
+        names = ", ".join(map(write_name, paths))
+        raise InvalidArgument(f"Found one run, {names}: expected {expected}.")
+    for path in paths:
+        indexed = None if arguments.map else opening.indexed(path)
+        yield path, indexed or opening.explained(open_path(arguments, path), show_progress)
 
 
 def has_options(arguments: argparse.Namespace) -> bool:
@@ -227,14 +281,14 @@ def has_options(arguments: argparse.Namespace) -> bool:
     return bool(arguments.map or arguments.one_clock or arguments.rank_of)
 
 
-def ranks_of_files(arguments: argparse.Namespace) -> dict[str, int]:
-    """Return of which ranks files are, by name, as the user says.
+def _parse_ranks(texts: Sequence[str]) -> dict[str, int]:
+    """Return the ranks of files, by name, of texts such as ``trace.json.gz=3``.
 
     Raises:
-        InvalidArgument: what is said is no file and rank.
+        InvalidArgument: a text is no file and rank.
     """
     ranks: dict[str, int] = {}
-    for text in getattr(arguments, "rank_of", None) or ():
+    for text in texts:
         file, _, rank = text.rpartition("=")
         if not file or not rank.isdecimal() or int(rank) >= MOST_RANKS:
             raise InvalidArgument(f"--rank-of {text}: expected FILE=RANK, such as trace.json.gz=3.")
@@ -262,69 +316,43 @@ def import_libraries() -> None:
         gc.enable()
 
 
-def local(place: Place, enough: Callable[[Path], bool] | None = None) -> Path:
+def fetch_copy(place: Place, is_end_enough: Callable[[Path], bool] | None = None) -> Path:
     """Return a path; of an address that of a copy in the user's cache, fetched as `fetched` says."""
     if isinstance(place, Path):
         return place
     from tracelens.remote.mirror import fetched
 
-    with progress("fetching") as on_progress:
-        return fetched(place, on_progress, enough=enough)
+    with show_progress("fetching") as on_progress:
+        return fetched(place, on_progress, is_end_enough=is_end_enough)
 
 
-def named(place: Place) -> str:
+def write_name(place: Place) -> str:
     """Return a path or an address as it may be printed."""
     return shown_name(place) if isinstance(place, Path) else shown(place)
 
 
-def matched(paths: Sequence[Place]) -> list[Path]:
+def match_paths(paths: Sequence[Place]) -> list[Path]:
     """Return the places that are there for each path, or match it as a pattern, in order of name.
 
     One that neither is there nor matches stays, to be complained about by whoever opens it. Of
     addresses the places are those of copies, as `local` says.
     """
-    found: list[Path] = []
+    matches: list[Path] = []
     for path in paths:
         if isinstance(path, str):
             from tracelens.remote.listing import matching
 
-            found += map(local, matching(path))
+            matches += map(fetch_copy, matching(path))
             continue
         names: list[str] = [] if path.exists() else sorted(glob.glob(str(path)))  # noqa: PTH207 - may be absolute
-        found += [Path(name) for name in names] or [path]
-    return found
+        matches += [Path(name) for name in names] or [path]
+    return matches
 
 
-def open_joined(
-    arguments: argparse.Namespace,
-    paths: Sequence[Path],
-    executor: Executor | None = None,
-    choice: Choice | None = None,
-    memory: int = 0,
-) -> Trace:
-    """Open several folders of one run, showing progress; tables as `add_trace` says how."""
-    import_libraries()
-    keep_room()
-    from tracelens.load import open_joined as open_all
-    from tracelens.model.choice import EVERYTHING
-
-    with progress("reading", then="aligning clocks, matching collectives") as on_progress:
-        return open_all(
-            paths,
-            on_progress,
-            map=dict(map(_pair, arguments.map or ())),
-            one_clock=arguments.one_clock,
-            rank_of=ranks_of_files(arguments),
-            executor=executor,
-            memory=memory,
-            choice=choice or EVERYTHING,
-        )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    theirs, _, ours = text.rpartition("=")
-    if not theirs or not ours:
+def _parse_pair(text: str) -> tuple[str, str]:
+    other_name, _, own_name = text.rpartition("=")
+    if not other_name or not own_name:
         raise InvalidArgument(
             f"--map {text}: expected THEIRS=OURS, such as worker_no=rank or kind:predict=forward."
         )
-    return theirs, ours
+    return other_name, own_name

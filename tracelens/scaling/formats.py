@@ -1,0 +1,137 @@
+"""How runs scale as text for a terminal of 80 columns, as JSON, and as Markdown (docs/scaling.md)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from tracelens.model import fmt
+from tracelens.reports.lines import escaped, json_text, markdown_row, named_lines
+from tracelens.scaling import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tracelens.scaling.curves import Curve, Row, Scaling
+
+__all__ = ["SCALINGS"]
+
+SCALING_FORMAT: Final = "tracelens.scaling/1"
+_HEADINGS: Final = {
+    "text": ("step", "effic.", "balance", "serial.", "transfer", "comput.", "lost most in"),
+    "markdown": (
+        *("step", "efficiency", "load balance", "serialisation", "transfer", "computation"),
+        "lost in",
+    ),
+}
+_FORECAST_HEADINGS: Final = ("forecast", "step", "95 % interval")
+
+
+def to_text(scaling: Scaling, /) -> str:
+    """Write the verdict, each curve, its forecasts, and systems side by side."""
+    facts = [
+        ("Verdict", messages.headline(scaling)),
+        ("Why", messages.why(scaling)),
+        ("Next", messages.advice(scaling)),
+        ("Scope", messages.scope(scaling)),
+        *(("Note", sentence) for sentence in messages.cautions(scaling)),
+    ]
+    lines = [line for fact in facts for line in named_lines(*fact)]
+    for curve in scaling.curves:
+        sizes, forecasts = _tables(curve, "text")
+        lines += ["", messages.title(curve), *_align(sizes)]
+        lines += ["Factors are shares of the smallest run's; efficiency is their product."]
+        lines += _align(forecasts)
+    systems = messages.side_by_side(scaling)
+    return "\n".join([*lines, *([""] if systems else []), *_align(systems)]) + "\n"
+
+
+def to_markdown(scaling: Scaling, /) -> str:
+    """Write the same for an issue or a report."""
+    facts = [messages.why(scaling), messages.advice(scaling), messages.scope(scaling)]
+    lines = [f"**TraceLens: {escaped(messages.headline(scaling))}**", ""]
+    lines += [f"- {escaped(fact)}" for fact in (*facts, *messages.cautions(scaling))]
+    for curve in scaling.curves:
+        sizes, forecasts = _tables(curve, "markdown")
+        lines += ["", f"{messages.title(curve)}:", *_markdown_table(sizes)]
+        lines += _markdown_table(forecasts)
+    lines += _markdown_table(messages.side_by_side(scaling))
+    return "\n".join(lines) + "\n"
+
+
+def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return a curve's sizes and its forecasts (empty without any), as rows below headings."""
+    efficiency = _HEADINGS[form][1]
+    sizes = [(str(row.size), *messages.cells(row)) for row in curve.rows]
+    forecasts = [(str(one.ranks), *messages.forecast_cells(curve, one)) for one in curve.forecasts]
+    head = (*_FORECAST_HEADINGS, efficiency, "")
+    return [(curve.by, *_HEADINGS[form]), *sizes], [head, *forecasts] if forecasts else []
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Align numbers to the right, and the last column, which has words, to the left."""
+    return fmt.aligned(rows, ">" * (len(rows[0]) - 1) + "<") if rows else []
+
+
+def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Write a blank line and a table, if there are rows; its first row is the headings."""
+    if not rows:
+        return []
+    ruler = ["---:"] * (len(rows[0]) - 1) + ["---"]
+    return ["", *map(markdown_row, (rows[0], ruler, *rows[1:]))]
+
+
+def to_json(scaling: Scaling, /) -> str:
+    """Write the same for programs; what is not known is null."""
+    return json_text(
+        {
+            "format": SCALING_FORMAT,
+            "summary": messages.headline(scaling),
+            "curves": [_curve_object(curve) for curve in scaling.curves],
+            "side_by_side": [
+                {
+                    "workers": size,
+                    "step_ns": {name: row.point.step_ns for name, row in rows.items()},
+                }
+                for size, rows in scaling.both
+            ],
+            "notes": messages.cautions(scaling),
+        }
+    )
+
+
+def _curve_object(curve: Curve) -> dict[str, Any]:
+    return {
+        **{name: getattr(curve, name) for name in ("system", "by", "kind", "shards", "growth")},
+        "sizes": [_size_object(row) for row in curve.rows],
+        "forecasts": [
+            {
+                "workers": forecast.ranks,
+                "step_ns": forecast.step_ns,
+                "interval_ns": list(forecast.interval),
+                **{name: getattr(forecast, name) for name in ("slowest_ns", "validated", "method")},
+            }
+            for forecast in curve.forecasts
+        ],
+    }
+
+
+def _size_object(row: Row) -> dict[str, Any]:
+    point = row.point
+    return {
+        **{name: getattr(point, name) for name in ("name", "workers", "shards", "steps")},
+        "runs": row.runs,
+        "spread": row.spread,
+        "step_ns": point.step_ns,
+        "useful_ns": point.useful_ns,
+        "parallel_efficiency": point.efficiency,
+        "factors": dict(point.factors),
+        **{name: getattr(row, name) for name in ("efficiency", "ratios", "lost_in", "part")},
+    }
+
+
+# Each writes down how runs scale.
+SCALINGS: Final[dict[str, Callable[[Scaling], str]]] = {
+    "text": to_text,
+    "json": to_json,
+    "markdown": to_markdown,
+}

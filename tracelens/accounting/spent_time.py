@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting.categories import CATEGORIES, TRANSFER, WAIT
+from tracelens.accounting.categories import CATEGORIES, TRANSFER, UNINSTRUMENTED, WAIT
 from tracelens.accounting.device_time import device_work
 from tracelens.accounting.phases import job_ns
 from tracelens.arrays import sum_exactly
@@ -76,6 +76,10 @@ def _of_devices(
     """Correct what hosts spent by what devices did meanwhile."""
     host_ns, useful_ns = of_hosts
     gap_ns_by_span: Counter[str] = Counter()
+    lets_wait = is_useful
+    if trace.recognition is not None and trace.workers.height == 1:
+        # a profile of one rank shows no peer that it waits for, whatever its host does unseen
+        lets_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)
     on_devices = np.zeros((len(_STATES), len(CATEGORIES)), object)  # sums may exceed 64 bits
     work = device_work(trace)
     workers = [at for at, process in enumerate(phases.pieces.processes) if process in work]
@@ -85,12 +89,13 @@ def _of_devices(
         by_state = np.array([_by_category(pieces, state) for state in states])
         useful_ns[worker] = by_state[_COMPUTES].sum()
         on_devices += by_state
-        launching = states[_IS_IDLE] * is_useful[pieces.category]
+        launching = states[_IS_IDLE] * lets_wait[pieces.category]
         gap_ns_by_span += _before_gaps(pieces, work[pieces.process], launching, phases.pieces.words)
     elsewhere = on_devices[_IS_EXPOSED] * ~_IS_COMMUNICATION
     host_ns = host_ns - on_devices[_COMPUTES] - on_devices[_COPIES] - elsewhere
     host_ns[TRANSFER] += elsewhere.sum()
-    launching_ns = int(on_devices[_IS_IDLE, is_useful].sum())
+    launching_ns = int(on_devices[_IS_IDLE, lets_wait].sum())
+    host_ns = host_ns - on_devices[_IS_IDLE] * (lets_wait & ~is_useful)
     lost = _lost(host_ns, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}
     lost["idle"] += launching_ns
     compute, exposed, copies, _ = (on_devices.sum(axis=1) / _whole_ns(trace, workers)).tolist()

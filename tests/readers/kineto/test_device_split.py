@@ -15,6 +15,7 @@ import pytest
 from support.profiles import BEGIN_US, about_job, event, write_ranks
 
 import tracelens as tl
+from tracelens.readers.xplane import space
 from tracelens.reports.messages import lines_of
 from tracelens.verdicts.recognised import facts_of
 
@@ -24,6 +25,7 @@ FILES: Final = (
     "kineto/hta_mi250_rocm.json.gz",
     "nsight/clover.sqlite",
     "nsight/saxpy.sqlite",
+    "xplane/jax_conv.xplane.pb",
 )
 ON_DEVICE: Final = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 
@@ -62,9 +64,33 @@ def work_of_database(file: Path) -> list[dict[str, Any]]:
     return found
 
 
+def work_of_planes(file: Path) -> list[dict[str, Any]]:
+    """Return the events on streams of devices, of all devices of the process."""
+    events = []
+    for plane in space().FromString(file.read_bytes()).planes:
+        names = {entry.key: entry.value.name for entry in plane.event_metadata}
+        for line in plane.lines if plane.name.startswith("/device:") else ():
+            for row in line.events if line.name.startswith("Stream #") else ():
+                name, begin_ns = (
+                    names[row.metadata_id],
+                    line.timestamp_ns + row.offset_ps // 1000,
+                )
+                sort = "Memcpy" if name.lower().startswith("mem") else "Kernel"
+                events.append(
+                    {"ts": begin_ns, "dur": row.duration_ps // 1000, "cat": sort, "name": name}
+                )
+    return events
+
+
+def work_of(file: Path) -> list[dict[str, Any]]:
+    """Return the work of devices in a file, by its format."""
+    read = {".sqlite": work_of_database, ".pb": work_of_planes}.get(file.suffix, work_of_profile)
+    return read(file)
+
+
 def split_of(file: Path) -> list[float]:
     """Return the shares of computing, exposed communication and copies from the raw events."""
-    work = (work_of_database if file.suffix == ".sqlite" else work_of_profile)(file)
+    work = work_of(file)
     talks = [e for e in work if re.match("(?i)[nr]ccl", e["name"])]
     kernels = [e for e in work if e["cat"].lower() == "kernel" and e not in talks]
     whole = max(e["ts"] + e["dur"] for e in work) - min(e["ts"] for e in work)
@@ -76,7 +102,7 @@ def split_of(file: Path) -> list[float]:
 def test_info_and_verdict_say_what_the_raw_file_does(name: str) -> None:
     """Within a point; what is useful is what the devices compute."""
     file = public(name)
-    is_silent = "rocm" in name or "clover" in name
+    is_silent = "rocm" in name or "clover" in name or "xplane" in name
     trace = tl.open(file, rank_of={file.name: 0} if is_silent else {})
     report = tl.analyze(trace)
     assert report.efficiency

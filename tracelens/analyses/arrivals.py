@@ -1,11 +1,10 @@
 """Arrivals: the skew with which ranks enter collectives, last arrivals, and the wait they cause.
 
-Skew of a call = last arrival - first. Chance alone makes each of n ranks the last once in n calls, and
-as the calls of a step follow each other, whoever is delayed is last in all of them: a rank is last more
-often than chance explains only beyond what n ranks, drawn anew in every step, reach in 0.3 % of
-runs. What is shorter than three times the clocks' uncertainty is none: no clock can show that a rank
-waited.
-The wait that a rank caused alone is measured in `accounting/communication/awaited_ranks.py`.
+Skew of a call = last arrival - first. By chance alone each of n ranks is the last once in n calls, and
+as the calls of a step follow each other, a delayed rank is last in all of them: a rank is last more
+often than chance explains only beyond what n ranks, drawn anew in every step, reach in 0.3 % of runs.
+Skew of less than three times the clocks' uncertainty counts as none: no clock can show that a rank
+waited. The wait that a rank caused alone is measured in `accounting/communication/awaited_ranks.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.communication.awaited_ranks import (
-    measure_caused_waits,
-    sum_by_rank,
-)
+from tracelens.accounting.communication.awaited_ranks import measure_caused_waits, sum_by_rank
 from tracelens.accounting.jitter import ALONE_COLUMNS
 from tracelens.model.calls import NEVER, alone_ns, is_uniform
 from tracelens.model.columns import FOREVER
@@ -38,10 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LAST_COLUMNS", "STEP_COLUMNS", "Arrivals", "run"]
 
-# times the uncertainty of clocks: what is shorter is no skew [chosen]
-CLOCK_UNCERTAINTIES_OF_SKEW: Final = 3
-# probability: chance makes some rank last more often than the bound as rarely [chosen]
-MAX_P_VALUE_IF_LAST_BY_CHANCE: Final = 0.003
+CLOCK_UNCERTAINTIES_OF_SKEW: Final = 3  # times the clocks' uncertainty: less is no skew [chosen]
+MAX_P_VALUE_IF_LAST_BY_CHANCE: Final = 0.003  # probability: some rank is last more often [chosen]
 
 _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
@@ -55,7 +49,7 @@ _CALL_COLUMNS: Final[dict[str, pl.DataType]] = {
     "last_ns": pl.Int64(),  # the last arrival
     "last_rank": pl.Int32(),
 }
-_SPENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+_SUM_COLUMNS: Final[dict[str, pl.DataType]] = {
     "step": pl.Int32(),
     "wait_ns": pl.Int64(),
     "transfer_ns": pl.Int64(),
@@ -70,7 +64,7 @@ _RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "step": pl.List(pl.Int32()),
 }
 _NOTHING: Final = tuple(
-    pl.DataFrame(schema=columns) for columns in (_CALL_COLUMNS, _SPENT_COLUMNS, _RANK_COLUMNS)
+    pl.DataFrame(schema=columns) for columns in (_CALL_COLUMNS, _SUM_COLUMNS, _RANK_COLUMNS)
 )
 STEP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "step": pl.Int32(),
@@ -89,13 +83,12 @@ LAST_COLUMNS: Final[dict[str, pl.DataType]] = {
     "last": pl.Int64(),  # calls to which it arrived last
     "expected": pl.Float64(),  # by chance
     "chance": pl.Float64(),  # and no more than so many by chance
-    "alone_ns": pl.Int64(),  # for how long all waited for it alone, in all (`_blame`)
+    "alone_ns": pl.Int64(),  # for how long all waited for it alone, in all
     "wait_ns": pl.Int64(),
     "transfer_ns": pl.Int64(),
     "first_ns": pl.Int64(),  # of the call that waited for it longest
     "over_ns": pl.Int64(),
 }
-_WHERE: Final = ("step", "first_ns", "over_ns", "last_rank")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,23 +106,29 @@ class Arrivals(DisplayMixin):
 
 
 def run(facts: Facts) -> Arrivals:
-    """Look at the calls to which all their ranks arrived, on clocks that are tied together."""
-    trace, phases = facts.trace, facts.phases
-    uncertain = CLOCK_UNCERTAINTIES_OF_SKEW * trace.uncertainty_ns
-    blocks = (block for grid in trace.calls for block in _measure(grid, uncertain))
-    calls, spent, ranks = map(pl.concat, zip(_NOTHING, *blocks, strict=True))
-    seen_calls, messages = _seen_gaps(calls, uncertain), facts.awaited_messages
-    alone = pl.concat([seen_calls.select(messages.columns), messages])
-    caused = measure_caused_waits(alone, phases)
+    """Measure the calls to which all their ranks arrived, on clocks that are tied together."""
+    trace, ranks = facts.trace, facts.trace.workers.height
+    unclear_ns = CLOCK_UNCERTAINTIES_OF_SKEW * trace.uncertainty_ns
+    blocks = (block for grid in trace.calls for block in _measure(grid, unclear_ns))
+    calls, by_step, by_rank = map(pl.concat, zip(_NOTHING, *blocks, strict=True))
+    calls = calls.with_columns(
+        pl.when(pl.col(name) > unclear_ns).then(name).otherwise(0)
+        for name in ("skew_ns", "alone_ns")
+    )
+    messages = facts.awaited_messages
+    alone = pl.concat([calls.select(messages.columns), messages])
+    caused = measure_caused_waits(alone, facts.phases)
     return Arrivals(
-        by_step=_by_step(spent, seen_calls, trace.workers.height),
-        last=_last(ranks, seen_calls, sum_by_rank(caused)),
-        spread=log_histogram([calls], "skew_ns", "op", _WHERE),
-        alone=_by_step_and_rank(alone, caused, trace.workers.height),
+        by_step=_summarise_steps(by_step, calls, ranks),
+        last=_count_last(by_rank, calls, sum_by_rank(caused)),
+        spread=log_histogram(
+            [calls], "skew_ns", "op", ("step", "first_ns", "over_ns", "last_rank")
+        ),
+        alone=_sum_alone(alone, caused, ranks),
     )
 
 
-def _by_step_and_rank(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> pl.DataFrame:
+def _sum_alone(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> pl.DataFrame:
     """Return `ALONE_COLUMNS`: what others waited for each rank alone in each step.
 
     `caused` is what `measure_caused_waits` returns of the calls.
@@ -147,124 +146,108 @@ def _by_step_and_rank(calls: pl.DataFrame, caused: pl.DataFrame, ranks: int) -> 
 
 
 def _measure(
-    whole: CallGrid, uncertain_ns: int
+    grid: CallGrid, unclear_ns: int
 ) -> Iterator[tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
     """Yield some calls at a time to which all came, with waits and transfers by step and by rank.
 
-    What clocks cannot tell as wait counts as transfer.
+    What clocks cannot show as wait counts as transfer.
     """
-    left = whole.there & (whole.end_ns != FOREVER)
-    complete = (whole.arrived == whole.expected) & (whole.expected > 1)
-    chosen = np.flatnonzero(complete & (whole.last_ns != NEVER) & left.any(axis=1))
-    for calls, some in whole.taken(chosen).blocks():
-        was_left = left[chosen[calls]]
-        wait_ns = some.wait_ns()
-        wait_ns[(wait_ns <= uncertain_ns) | ~was_left] = 0
-        transfer_ns = np.where(was_left, some.end_ns - some.start_ns - wait_ns, 0)
+    is_over = grid.there & (grid.end_ns != FOREVER)
+    is_complete = (grid.arrived == grid.expected) & (grid.expected > 1)
+    rows = np.flatnonzero(is_complete & (grid.last_ns != NEVER) & is_over.any(axis=1))
+    for block_rows, block in grid.taken(rows).blocks():
+        is_left = is_over[rows[block_rows]]
+        wait_ns = block.wait_ns()
+        wait_ns[(wait_ns <= unclear_ns) | ~is_left] = 0
+        transfer_ns = np.where(is_left, block.end_ns - block.start_ns - wait_ns, 0)
         yield (
-            _calls_of(some, was_left),
-            _sums_by_step(some.step, was_left, wait_ns, transfer_ns),
-            _sums_by_rank(some, was_left, wait_ns, transfer_ns),
+            _describe_calls(block, is_left),
+            _sum_by_step(block.step, is_left, wait_ns, transfer_ns),
+            _sum_by_rank(block, is_left, wait_ns, transfer_ns),
         )
 
 
-def _seen_gaps(calls: pl.DataFrame, uncertain_ns: int) -> pl.DataFrame:
-    """Treat ranks that the clocks cannot separate as having arrived at once."""
-    gaps = ("skew_ns", "alone_ns")
-    return calls.with_columns(
-        pl.when(pl.col(name) > uncertain_ns).then(name).otherwise(0) for name in gaps
-    )
-
-
-def _calls_of(grid: CallGrid, left: Flags) -> pl.DataFrame:
-    arrived_ns = np.where(left, grid.start_ns, NEVER)
-    last, head = arrived_ns.max(axis=1), left.argmax(axis=1)
-    first = np.where(left, grid.start_ns, FOREVER).min(axis=1)
-    rows = np.arange(grid.height)
+def _describe_calls(grid: CallGrid, is_left: Flags) -> pl.DataFrame:
+    """Return a row a call, in `_CALL_COLUMNS`, of the ranks that left it, [call, process]."""
+    arrived_ns = np.where(is_left, grid.start_ns, NEVER)
+    last_ns = arrived_ns.max(axis=1)
+    first_ns = np.where(is_left, grid.start_ns, FOREVER).min(axis=1)
+    cells = np.arange(grid.height), is_left.argmax(axis=1)
     columns = {
         "communicator": pl.Series([grid.uid]).new_from_index(0, grid.height),
         "seq": grid.seq,
-        "op": pl.Series(COLLECTIVES).gather(grid.op[rows, head]),
-        "step": grid.step[rows, head],
-        "first_ns": first,
-        "over_ns": np.where(left, grid.end_ns, NEVER).max(axis=1),
-        "skew_ns": last - first,
+        "op": pl.Series(COLLECTIVES).gather(grid.op[cells]),
+        "step": grid.step[cells],
+        "first_ns": first_ns,
+        "over_ns": np.where(is_left, grid.end_ns, NEVER).max(axis=1),
+        "skew_ns": last_ns - first_ns,
         "alone_ns": alone_ns(arrived_ns),
-        "last_ns": last,
+        "last_ns": last_ns,
         "last_rank": grid.ranks[arrived_ns.argmax(axis=1)],
     }
     return pl.DataFrame(columns, schema=_CALL_COLUMNS)
 
 
-def _by_step(spent: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFrame:
-    inside = pl.col("step") >= 0
-    longest = pl.col("skew_ns").arg_max()
-    table = (
-        calls.filter(inside)
-        .group_by("step")
-        .agg(
-            pl.col("last_rank", "first_ns", "over_ns").get(longest),
-            calls=pl.len(),
-            skew_max_ns=pl.col("skew_ns").max(),
-            skew_ns=pl.col("skew_ns").median(),
-        )
+def _summarise_steps(sums: pl.DataFrame, calls: pl.DataFrame, ranks: int) -> pl.DataFrame:
+    greatest = pl.col("skew_ns").arg_max()
+    skews = calls.group_by("step").agg(
+        pl.col("last_rank", "first_ns", "over_ns").get(greatest),
+        calls=pl.len(),
+        skew_max_ns=pl.col("skew_ns").max(),
+        skew_ns=pl.col("skew_ns").median(),
     )
-    means = spent.group_by("step").agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
-    joined = table.join(means, on="step", how="left").sort("step")
-    return joined.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
+    means = sums.group_by("step").agg(pl.col("wait_ns", "transfer_ns").sum() / ranks)
+    table = skews.filter(pl.col("step") >= 0).join(means, on="step", how="left").sort("step")
+    return table.select(pl.col(name).cast(kind) for name, kind in STEP_COLUMNS.items())
 
 
-def _sums_by_step(step: Int32s, left: Flags, wait: Ints, transfer: Ints) -> pl.DataFrame:
-    """Sum up waits and transfers by the step that each rank was in."""
+def _sum_by_step(step: Int32s, is_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
+    """Sum up waits and transfers, [call, process], by the step that each rank was in."""
     if is_uniform(step):
-        columns = (step[:, 0], wait.sum(axis=1), transfer.sum(axis=1))
+        columns = (step[:, 0], wait_ns.sum(axis=1), transfer_ns.sum(axis=1))
     else:
-        columns = (step[left], wait[left], transfer[left])
-    return pl.DataFrame(dict(zip(_SPENT_COLUMNS, columns, strict=True)), schema=_SPENT_COLUMNS)
+        columns = (step[is_left], wait_ns[is_left], transfer_ns[is_left])
+    return pl.DataFrame(dict(zip(_SUM_COLUMNS, columns, strict=True)), schema=_SUM_COLUMNS)
 
 
-def _sums_by_rank(grid: CallGrid, left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
+def _sum_by_rank(grid: CallGrid, is_left: Flags, wait_ns: Ints, transfer_ns: Ints) -> pl.DataFrame:
     """Sum up waits, transfers and calls of each rank, and how often it is last by chance."""
     fair = 1 / grid.expected
+    if is_uniform(grid.step) and is_left.all():
+        steps = [np.unique(grid.step[:, 0])] * len(grid.ranks)
+    else:
+        by_rank = zip(grid.step.T, is_left.T, strict=True)
+        steps = [np.unique(step[is_own]) for step, is_own in by_rank]
     columns = {
         "rank": grid.ranks,
         "wait_ns": wait_ns.sum(axis=0),
         "transfer_ns": transfer_ns.sum(axis=0),
-        "calls": left.sum(axis=0),
-        "expected": fair @ left,
-        "variance": (fair * (1 - fair)) @ left,
-        "step": pl.Series(_steps_of(grid, left), dtype=_RANK_COLUMNS["step"]),
+        "calls": is_left.sum(axis=0),
+        "expected": fair @ is_left,
+        "variance": (fair * (1 - fair)) @ is_left,
+        "step": pl.Series(steps, dtype=_RANK_COLUMNS["step"]),
     }
     return pl.DataFrame(columns, schema=_RANK_COLUMNS)
 
 
-def _steps_of(grid: CallGrid, left: Flags) -> list[Ints]:
-    """Return the steps in which each rank made calls."""
-    if is_uniform(grid.step) and left.all():
-        return [np.unique(grid.step[:, 0])] * len(grid.ranks)
-    return [np.unique(step[was_left]) for step, was_left in zip(grid.step.T, left.T, strict=True)]
-
-
-def _last(ranks: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
-    """Count who arrived last, beside what chance explains, and the wait that it caused."""
-    took = (
+def _count_last(ranks: pl.DataFrame, calls: pl.DataFrame, caused: pl.DataFrame) -> pl.DataFrame:
+    """Count how often ranks arrived last, and by chance would have, and the wait that they caused."""
+    by_rank = (
         ranks.filter(pl.col("calls") > 0)
         .group_by("rank")
         .agg(pl.exclude("step").sum(), steps=pl.col("step").explode().n_unique())
     )
     longest = pl.col("alone_ns").arg_max()
-    delayed = calls.group_by(rank="last_rank").agg(
-        pl.col("first_ns", "over_ns").get(longest),
-        last=pl.len(),
+    last = calls.group_by(rank="last_rank").agg(
+        pl.col("first_ns", "over_ns").get(longest), last=pl.len()
     )
-    p_value_of_rank = MAX_P_VALUE_IF_LAST_BY_CHANCE / max(took.height, 1)
-    deviations = NormalDist().inv_cdf(1 - p_value_of_rank)
-    wide = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * deviations
+    z_score = NormalDist().inv_cdf(1 - MAX_P_VALUE_IF_LAST_BY_CHANCE / max(by_rank.height, 1))
+    margin = (pl.col("variance") * pl.col("calls") / pl.col("steps")).sqrt() * z_score
     table = (
-        took.join(caused, on="rank", how="full", coalesce=True)
-        .join(delayed, on="rank", how="left")
+        by_rank.join(caused, on="rank", how="full", coalesce=True)
+        .join(last, on="rank", how="left")
         .with_columns(pl.exclude("rank", "first_ns", "over_ns").fill_null(0))
-        .with_columns(chance=pl.min_horizontal(pl.col("expected") + wide, "calls"))
+        .with_columns(chance=pl.min_horizontal(pl.col("expected") + margin, "calls"))
         .sort("rank")
     )
     return table.select(pl.col(name).cast(kind) for name, kind in LAST_COLUMNS.items())

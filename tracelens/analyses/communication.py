@@ -28,26 +28,19 @@ from tracelens.stats.robust import bootstrap_interval
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tracelens.accounting.communication.call_costs import CallCosts, Costs, Key
-    from tracelens.accounting.communication.pickled_calls import PickledCalls
+    from tracelens.accounting.communication.call_costs import Costs, Key
     from tracelens.facts import Facts
     from tracelens.replay.pricing import JoinedCalls
-    from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
 
 __all__ = ["BANDWIDTH_COLUMNS", "LINE_COLUMNS", "Communication", "run"]
 
+RATIO_OF_SIZE_CLASSES: Final = 4  # times: a size class reaches to as many its smallest [policy]
+ROUNDING_OF_SIZE_CLASSES: Final = 1e-9  # classes: logarithms are rounded by less [policy]
+MIN_CALLS_FOR_BEST_BANDWIDTH: Final = 16  # calls: fewer of a size class show no best [policy]
+QUANTILE_OF_BEST_BANDWIDTH: Final = 0.9  # share of calls: the best bandwidth is this one [policy]
+MIN_SAVING_TO_REPORT_SMALL_MESSAGES: Final = 0.03  # of the job: less is not reported [policy]
 
-# times: a class of sizes reaches to as many times its smallest [policy]
-RATIO_OF_SIZE_CLASSES: Final = 4
-# classes: a size so close below the next class is in it, since logarithms are rounded [policy]
-ROUNDING_OF_SIZE_CLASSES: Final = 1e-9
-# calls: fewer of a size class do not tell the best bandwidth [policy]
-MIN_CALLS_FOR_BEST_BANDWIDTH: Final = 16
-# share of calls: the best bandwidth is this quantile [policy]
-QUANTILE_OF_BEST_BANDWIDTH: Final = 0.9
-# of the job: joining messages that saves less is not reported [policy]
-MIN_SAVING_TO_REPORT_SMALL_MESSAGES: Final = 0.03
 _BY: Final = (*call_costs.BY, "from_bytes")
 BANDWIDTH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "op": pl.String(),
@@ -81,9 +74,8 @@ LINE_COLUMNS: Final[dict[str, pl.DataType]] = {
 class Communication(DisplayMixin):
     """`calls` is one row a collective, `bandwidths` by size class, `lines` the fits.
 
-    `choices` says which of several algorithms is fastest from which size on.
-
-    `slowest` is, of every row of `bandwidths`, the call that took longest for its bytes.
+    `choices` says which of several algorithms is fastest from which size on; `slowest` is, of every row
+    of `bandwidths`, the call that took longest for its bytes.
     """
 
     calls: pl.DataFrame
@@ -106,91 +98,91 @@ class Communication(DisplayMixin):
 def run(facts: Facts) -> Communication:
     """Measure the collectives of all communicators."""
     costs = facts.call_costs
-    sized, lines = costs.sized, costs.fitted
-    job = job_ns(facts.trace)
-    pickled = find_pickled_calls(facts.calls)
-    small = _small(facts.replay, costs, pickled, job) if job else []
-    classes = _bandwidths(_classed(sized))
+    classes = _summarise(_add_bandwidths(costs.sized))
     return Communication(
         calls=facts.calls,
         bandwidths=classes.select(
             pl.col(name).cast(kind) for name, kind in BANDWIDTH_COLUMNS.items()
         ),
         slowest=classes.select(*_BY, ready_ns="slowest_ready_ns", wire_ns="slowest_wire_ns"),
-        lines=_table(lines, costs.latency_shares),
-        choices=call_costs.choices(lines),
-        findings=tuple(small),
+        lines=_table(costs.fitted, costs.latency_shares),
+        choices=call_costs.choices(costs.fitted),
+        findings=tuple(_find_small_messages(facts)),
     )
 
 
-def _classed(calls: pl.DataFrame) -> pl.DataFrame:
-    """Add size class and bandwidths to calls."""
-    factors = [
-        transfers.bus_factor(op, ranks) for op, ranks in calls.select("op", "ranks").iter_rows()
-    ]
+def _add_bandwidths(calls: pl.DataFrame) -> pl.DataFrame:
+    """Add the size class, `from_bytes`, and bandwidths, bytes / ns, to calls."""
+    kinds = calls.select("op", "ranks").iter_rows()
+    factors = pl.Series([transfers.bus_factor(op, ranks) for op, ranks in kinds], dtype=pl.Float64)
     power = (pl.col("bytes").log(RATIO_OF_SIZE_CLASSES) + ROUNDING_OF_SIZE_CLASSES).floor()
-    bus = pl.col("algorithm_bandwidth") * pl.col("factor")
+    bandwidth = pl.col("bytes") / pl.col("wire_ns")
     return calls.with_columns(
         from_bytes=(RATIO_OF_SIZE_CLASSES**power).round().cast(pl.Int64),
-        algorithm_bandwidth=pl.col("bytes") / pl.col("wire_ns"),
-        factor=pl.Series(factors, dtype=pl.Float64),
-    ).with_columns(bus_bandwidth=bus)
+        algorithm_bandwidth=bandwidth,
+        bus_bandwidth=bandwidth * factors,
+    )
 
 
-def _bandwidths(each: pl.DataFrame) -> pl.DataFrame:
+def _summarise(calls: pl.DataFrame) -> pl.DataFrame:
     """Summarise calls by operation, number of ranks and size, with the slowest call of each class."""
     best_bandwidth = pl.col("bus_bandwidth").quantile(QUANTILE_OF_BEST_BANDWIDTH)
     slowest = pl.col("algorithm_bandwidth").arg_min()
-    table = each.group_by(_BY).agg(
-        pl.col("bytes", "wire_ns", "algorithm_bandwidth", "bus_bandwidth").median(),
-        pl.col("ready_ns", "wire_ns").get(slowest).name.prefix("slowest_"),
-        calls=pl.len().cast(pl.Int64),
-        best=pl.when(pl.len() >= MIN_CALLS_FOR_BEST_BANDWIDTH).then(best_bandwidth),
-    )
     of_best = (pl.col("bus_bandwidth") / pl.col("best").max().over("ranks")).clip(upper_bound=1.0)
-    return table.with_columns(of_best=of_best).sort("ranks", "op", "algorithm", "from_bytes")
+    return (
+        calls.group_by(_BY)
+        .agg(
+            pl.col("bytes", "wire_ns", "algorithm_bandwidth", "bus_bandwidth").median(),
+            pl.col("ready_ns", "wire_ns").get(slowest).name.prefix("slowest_"),
+            calls=pl.len().cast(pl.Int64),
+            best=pl.when(pl.len() >= MIN_CALLS_FOR_BEST_BANDWIDTH).then(best_bandwidth),
+        )
+        .with_columns(of_best=of_best)
+        .sort("ranks", "op", "algorithm", "from_bytes")
+    )
 
 
 def _table(lines: Costs, latency_shares: Mapping[Key, float]) -> pl.DataFrame:
     rows = []
     for (op, ranks, algorithm), line in lines.items():
         factor = transfers.bus_factor(op, ranks)
-        slow, fast = line.ns_per_byte_interval[::-1]
-        bandwidths = [factor / ns if ns > 0 else None for ns in (line.ns_per_byte, slow, fast)]
-        half = line.half_bandwidth_bytes
-        latency = (line.latency_ns, *line.latency_interval)
+        paces = (line.ns_per_byte, *line.ns_per_byte_interval[::-1])
+        bandwidths = [factor / ns if ns > 0 else None for ns in paces]
+        nbytes = line.half_bandwidth_bytes if np.isfinite(line.half_bandwidth_bytes) else None
+        latency_ns = (line.latency_ns, *line.latency_interval)
         share = latency_shares[op, ranks, algorithm]
-        known = half if np.isfinite(half) else None
-        rows.append((op, ranks, algorithm, *latency, *bandwidths, known, share, line.deviation))
+        rows.append((op, ranks, algorithm, *latency_ns, *bandwidths, nbytes, share, line.deviation))
     return pl.DataFrame(rows, schema=LINE_COLUMNS, orient="row").sort("op", "ranks", "algorithm")
 
 
-def _small(
-    replay: WindowedReplay, costs: CallCosts, pickled: PickledCalls | None, job: int
-) -> list[Finding]:
+def _find_small_messages(facts: Facts) -> list[Finding]:
     """Report each communicator whose messages are worth joining."""
-    found, least_ns, calls = [], MIN_SAVING_TO_REPORT_SMALL_MESSAGES * job, costs.sized
-    for part in calls.partition_by("communicator", "op", "algorithm", maintain_order=True):
-        key = part["op"][0], part["ranks"][0], part["algorithm"][0]
-        line = costs.costs.get(key)
-        if line is None or line.latency_interval[0] <= 0 or part["step"].min() == -1:
+    length_ns = job_ns(facts.trace)
+    if not length_ns:
+        return []
+    findings, costs = [], facts.call_costs
+    least_ns = MIN_SAVING_TO_REPORT_SMALL_MESSAGES * length_ns
+    for calls in costs.sized.partition_by("communicator", "op", "algorithm", maintain_order=True):
+        communicator, op = calls["communicator"][0], str(calls["op"][0])
+        line = costs.costs.get((op, calls["ranks"][0], calls["algorithm"][0]))
+        if line is None or line.latency_interval[0] <= 0 or calls["step"].min() == -1:
             continue
         # Joined, all calls of a step but one cost less by a latency.
-        most_ns = line.latency_ns * (part.height - part["step"].n_unique())
-        if most_ns < least_ns:
+        if line.latency_ns * (calls.height - calls["step"].n_unique()) < least_ns:
             continue
-        name = str(part["communicator"][0])
-        op, cost = str(part["op"][0]), _through_usual_call(line, part)
-        alike = calls.filter(communicator=part["communicator"][0], op=op)
+        alike = costs.sized.filter(communicator=communicator, op=op)
         has_one_algorithm = alike["algorithm"].n_unique() == 1
-        steps = None if has_one_algorithm else part["step"].unique().sort().to_numpy()
-        joined = price_joined_calls(replay, name, op, cost, least_ns=least_ns, steps=steps)
+        joined = price_joined_calls(
+            facts.replay,
+            str(communicator),
+            op,
+            _through_usual_call(line, calls),
+            least_ns=least_ns,
+            steps=None if has_one_algorithm else calls["step"].unique().sort().to_numpy(),
+        )
         if joined:
-            finding = _finding(
-                part, line, joined, job, share=costs.latency_shares[key], pickled=pickled
-            )
-            found.append(finding)
-    return found
+            findings.append(_report(facts, calls, line, joined))
+    return findings
 
 
 def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
@@ -203,42 +195,38 @@ def _through_usual_call(line: CostModel, calls: pl.DataFrame) -> CostModel:
     )
 
 
-def _interval(joined: JoinedCalls, line: CostModel, job: int) -> tuple[float, float]:
-    """Join the doubt about single steps with that about the latency."""
-    saving = float(joined.saved_ns.sum()) / job
-    drawn = bootstrap_interval(joined.saved_ns, job)
+def _measure_interval(
+    joined: JoinedCalls, line: CostModel, saving: float, length_ns: int
+) -> tuple[float, float]:
+    """Join the doubt about single steps with that about the latency, as shares of the job."""
+    bounds = bootstrap_interval(joined.saved_ns, length_ns)
     below, above = (
         np.hypot(bound - saving, (latency / line.latency_ns - 1) * saving)
-        for bound, latency in zip(drawn, line.latency_interval, strict=True)
+        for bound, latency in zip(bounds, line.latency_interval, strict=True)
     )
     low, high = joined.replay.identity.widen((saving - float(below), saving + float(above)))
     return max(low, 0.0), min(high, 1.0)
 
 
-def _finding(
-    part: pl.DataFrame,
-    line: CostModel,
-    joined: JoinedCalls,
-    job: int,
-    *,
-    share: float,
-    pickled: PickledCalls | None,
-) -> Finding:
-    size = float(part["bytes"].to_numpy().mean())
-    op = str(part["op"][0])
+def _report(facts: Facts, calls: pl.DataFrame, line: CostModel, joined: JoinedCalls) -> Finding:
+    """Report that some calls of one kind are worth joining."""
+    length_ns, pickled = job_ns(facts.trace), find_pickled_calls(facts.calls)
+    op, saving = str(calls["op"][0]), float(joined.saved_ns.sum()) / length_ns
+    share = facts.call_costs.latency_shares[op, calls["ranks"][0], calls["algorithm"][0]]
+    mean_bytes = float(calls["bytes"].to_numpy().mean())
     return Finding.of(
         "small_messages",
         {
             "calls": fmt.count(joined.calls, op),
-            "size": fmt.size(size),
+            "size": fmt.size(mean_bytes),
             "latency": fmt.duration(line.latency_ns),
             "share": fmt.percent(share),
             "messages": fmt.count(joined.messages, "message"),
         },
         phase="reduction",
         pattern="persistent",
-        saving=float(joined.saved_ns.sum()) / job,
-        interval=_interval(joined, line, job),
+        saving=saving,
+        interval=_measure_interval(joined, line, saving, length_ns),
         fix=joined.fix,
         more=[pickled.sentence] if pickled else [],
         evidence={
@@ -246,7 +234,7 @@ def _finding(
             "calls_per_step": joined.calls,
             "messages_per_step": joined.messages,
             "bucket_bytes": joined.fix.nbytes,
-            "mean_bytes": size,
+            "mean_bytes": mean_bytes,
             "latency_ns": line.latency_ns,
             "latency_share": share,
             "half_bandwidth_bytes": line.half_bandwidth_bytes,

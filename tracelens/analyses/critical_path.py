@@ -2,7 +2,7 @@
 
 Shortening anything else changes nothing. It is walked backwards over the exact partition of every
 rank's time (`replay/path.py`), so its parts, by rank and category, sum to the job. The slack of each
-rank is reported beside it (`replay/slack.py`). Where clocks are uncertain by more than a wait, either
+rank is reported with it (`replay/slack.py`). Where clocks are uncertain by more than a wait, either
 rank may have been last.
 
 It is also cut where its rank, its step or what is done changes, and drawn as a line across ranks: where
@@ -38,11 +38,9 @@ __all__ = ["CriticalPath", "path_cells", "path_stretches", "run", "stretches_wit
 
 MAX_PARTS_SHOWN: Final = 64  # rows: a report has no more parts of the path [policy]
 MAX_RANKS_SHOWN: Final = 64  # rows: a report has the slack of no more ranks [policy]
-# pieces: no more of the longest ones on the path are in the result [policy]
-MAX_LONGEST_PIECES: Final = 256
+MAX_LONGEST_PIECES: Final = 256  # pieces: no more of the longest on the path are kept [policy]
 MAX_STEPS_OF_CELLS: Final = 2000  # steps: one of a longer run stands for some neighbours [policy]
-# stretches: a path with more is drawn by equal parts of time [policy]
-MAX_STRETCHES_DRAWN: Final = 1 << 16
+MAX_STRETCHES_DRAWN: Final = 1 << 16  # stretches: more are drawn by equal parts of time [policy]
 
 SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -50,15 +48,31 @@ SHARE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "ns": pl.Int64(),
     "share": pl.Float64(),  # of the path
 }
+PATH_SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "rank": pl.Int32(),
+    "step": pl.Int32(),
+    "category": pl.String(),
+    "name": pl.String(),  # of its longest recorded span, null where none
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+}
+CELL_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "step": pl.Int32(),  # the first of `steps` neighbours
+    "steps": pl.Int32(),
+    "rank": pl.Int32(),
+    "category": pl.String(),
+    "ns": pl.Int64(),  # of the path
+}
+_CELL: Final = ("rank", "step", "category")
+_LENGTH_NS: Final = pl.col("end_ns") - pl.col("start_ns")
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalPath(DisplayMixin):
     """`path` holds its intervals, the last first; `shares` sums to 1; `slack` has a row a rank.
 
-    `cells` adds it up by step, rank and category, `longest` holds its longest pieces
-    (`critical_path.py`); `stays` are its intervals as a line to be drawn, of a bounded number
-    (`critical_path.py`).
+    `cells` adds it up by step, rank and category, `longest` holds its longest pieces; `stretches` are
+    its intervals as a line to be drawn, of a bounded number.
     """
 
     path: pl.DataFrame
@@ -81,80 +95,23 @@ class CriticalPath(DisplayMixin):
 def run(facts: Facts) -> CriticalPath:
     """Walk the path and measure what ranks can spare; neither is known where ranks were left out."""
     trace, phases = facts.trace, facts.phases
-    parted = bool(trace.parted)
-    path = pl.DataFrame(schema=PATH_COLUMNS) if parted else walk_path(Lanes(trace, phases))
-    pieces = _on_path(path, phases.pieces)
-    along = path_segments(pieces, phases.pieces)
-    lasted = pl.col("end_ns") - pl.col("start_ns")
+    path = pl.DataFrame(schema=PATH_COLUMNS) if trace.parted else walk_path(Lanes(trace, phases))
+    pieces = _cut_path(path, phases.pieces)
+    segments = path_segments(pieces, phases.pieces)
     models = facts.replay.build_models()
-    length_ns = (trace.steps["end_ns"] - trace.steps["start_ns"]).median()
+    step_ns = trace.steps.select(_LENGTH_NS.median()).item()
     return CriticalPath(
         path=path,
-        shares=_shares(path, pieces, phases.pieces, trace),
-        slack=measure_slack(models, length_ns if isinstance(length_ns, float) else 0.0),
-        cells=path_cells(along),
-        longest=along.top_k(MAX_LONGEST_PIECES, by=lasted).sort(lasted, descending=True),
+        shares=_sum_shares(path, pieces, phases.pieces, trace),
+        slack=measure_slack(models, step_ns if isinstance(step_ns, float) else 0.0),
+        cells=path_cells(segments),
+        longest=segments.top_k(MAX_LONGEST_PIECES, by=_LENGTH_NS).sort(_LENGTH_NS, descending=True),
         stretches=path_stretches(path),
     )
 
 
-def _shares(path: pl.DataFrame, on_path: _OnPath, pieces: Segments, trace: Trace) -> pl.DataFrame:
-    """Add the path up by rank and category, without the time of steps that were left out as asked."""
-    ranks, job = dict(trace.workers.select("process", "rank").iter_rows()), job_ns(trace)
-    worker = np.searchsorted(pieces.begins, on_path.row, side="right") - 1
-    cells = worker * len(CATEGORIES) + on_path.category
-    lasted, size = on_path.end_ns - on_path.start_ns, len(pieces) * len(CATEGORIES)
-    total = np.bincount(cells, lasted, minlength=size).astype(np.int64)
-    total = total.reshape(len(pieces), len(CATEGORIES))
-    for process, ns in _left_out(trace.steps, path):
-        total[pieces.processes.index(process), UNINSTRUMENTED] -= ns
-    rows = [
-        (ranks.get(pieces.processes[place]), CATEGORIES[code], int(total[place, code]), 0.0)
-        for place, code in np.argwhere(total).tolist()
-    ]
-    outside = job - sum(ns for _, _, ns, _ in rows)
-    if outside > 0 and not path.is_empty():
-        rows.append((ranks.get(path["process"][-1]), "outside", outside, 0.0))
-    table = pl.DataFrame(rows, schema=SHARE_COLUMNS, orient="row")
-    share = pl.col("ns") / pl.lit(max(job, 1))
-    return table.with_columns(share=share).sort(
-        "ns", "rank", "category", descending=[True, False, False]
-    )
-
-
-def _left_out(steps: pl.DataFrame, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
-    """Yield how much of each process's part of the path is between steps that were kept."""
-    lasting = steps.with_columns(apart=after_steps(steps)).filter(pl.col("apart") > 0)
-    for (process,), gaps in lasting.partition_by("process", as_dict=True).items():
-        begins = gaps["end_ns"].to_numpy()
-        mine = path.filter(process=process)
-        until, since = (
-            covered_before(begins, begins + gaps["apart"].to_numpy(), mine[name].to_numpy())
-            for name in ("end_ns", "start_ns")
-        )
-        yield process, round(float((until - since).sum()))
-
-
-PATH_SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "category": pl.String(),
-    "name": pl.String(),  # of its longest recorded span, null where none
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-}
-CELL_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "step": pl.Int32(),  # the first of `steps` neighbours
-    "steps": pl.Int32(),
-    "rank": pl.Int32(),
-    "category": pl.String(),
-    "ns": pl.Int64(),  # of the path
-}
-_CELL: Final = ("rank", "step", "category")
-
-
 @dataclass(frozen=True, eq=False)
-class _OnPath:
+class _PathPieces:
     """Pieces on the path, clipped to it: rows of `Segments.steps`, categories, names, and times."""
 
     row: Ints
@@ -164,33 +121,95 @@ class _OnPath:
     end_ns: Ints
 
 
-def _on_path(path: pl.DataFrame, pieces: Segments) -> _OnPath:
-    """Cut the path by the pieces of those that are on it."""
+def _cut_path(path: pl.DataFrame, pieces: Segments) -> _PathPieces:
+    """Cut the path by the pieces of the processes that are on it."""
     path = path.sort("process", maintain_order=True)
-    process, begins, ends = (path[name].to_numpy() for name in ("process", "start_ns", "end_ns"))
-    met: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
-    for place, owner in enumerate(pieces.processes):
-        first, after = np.searchsorted(process, (owner, owner + 1)).tolist()
-        if first < after and len((one := pieces.of_worker(place)).step):
-            met.append(_on_one(one, begins[first:after], ends[first:after]))
-    return _OnPath(*(np.concatenate(part) for part in zip(*met, strict=True)))
+    process, begins_ns, ends_ns = path.select("process", "start_ns", "end_ns").to_numpy().T
+    cut: list[tuple[Ints, ...]] = [(np.zeros(0, np.int64),) * 5]
+    for index, owner in enumerate(pieces.processes):
+        rows = slice(*np.searchsorted(process, (owner, owner + 1)).tolist())
+        if rows.start < rows.stop and len((worker := pieces.of_worker(index)).step):
+            cut.append(_clip_pieces(worker, begins_ns[rows], ends_ns[rows]))
+    return _PathPieces(*(np.concatenate(columns) for columns in zip(*cut, strict=True)))
 
 
-def path_segments(on_path: _OnPath, pieces: Segments) -> pl.DataFrame:
+def _clip_pieces(pieces: WorkerPieces, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, ...]:
+    """Return the pieces of one process on the path, clipped: row, category, name, start, end."""
+    piece, interval = _find_overlaps(pieces.bounds, begins_ns, ends_ns)
+    start_ns = np.maximum(pieces.bounds[piece], begins_ns[interval])
+    end_ns = np.minimum(pieces.bounds[piece + 1], ends_ns[interval])
+    lasts = end_ns > start_ns
+    columns = (values[piece[lasts]].astype(np.int64) for values in (pieces.category, pieces.name))
+    row = pieces.step[piece[lasts]].astype(np.int64) + pieces.offset
+    return row, *columns, start_ns[lasts], end_ns[lasts]
+
+
+def _find_overlaps(bounds_ns: Ints, begins_ns: Ints, ends_ns: Ints) -> tuple[Ints, Ints]:
+    """Return which pieces are in which intervals: (piece, interval), every pair that touches."""
+    last = len(bounds_ns) - 2
+    first = np.clip(np.searchsorted(bounds_ns, begins_ns, side="right") - 1, 0, last)
+    after = np.clip(np.searchsorted(bounds_ns, ends_ns), 1, last + 1)
+    count = np.maximum(after - first, 0)
+    interval = np.repeat(np.arange(len(begins_ns)), count)
+    offset = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    return first[interval] + offset, interval
+
+
+def _sum_shares(
+    path: pl.DataFrame, path_pieces: _PathPieces, pieces: Segments, trace: Trace
+) -> pl.DataFrame:
+    """Add the path up by rank and category, without the time of steps that were left out as asked."""
+    ranks, length_ns = dict(trace.workers.select("process", "rank").iter_rows()), job_ns(trace)
+    worker = np.searchsorted(pieces.begins, path_pieces.row, side="right") - 1
+    cells = worker * len(CATEGORIES) + path_pieces.category
+    lasted_ns, count = path_pieces.end_ns - path_pieces.start_ns, len(pieces) * len(CATEGORIES)
+    total_ns = np.bincount(cells, lasted_ns, minlength=count).astype(np.int64)
+    total_ns = total_ns.reshape(len(pieces), len(CATEGORIES))
+    for process, ns in _measure_left_out(trace.steps, path):
+        total_ns[pieces.processes.index(process), UNINSTRUMENTED] -= ns
+    rows = [
+        (ranks.get(pieces.processes[index]), CATEGORIES[code], int(total_ns[index, code]), 0.0)
+        for index, code in np.argwhere(total_ns).tolist()
+    ]
+    outside_ns = length_ns - int(total_ns.sum())
+    if outside_ns > 0 and not path.is_empty():
+        rows.append((ranks.get(path["process"][-1]), "outside", outside_ns, 0.0))
+    return (
+        pl.DataFrame(rows, schema=SHARE_COLUMNS, orient="row")
+        .with_columns(share=pl.col("ns") / pl.lit(max(length_ns, 1)))
+        .sort("ns", "rank", "category", descending=[True, False, False])
+    )
+
+
+def _measure_left_out(steps: pl.DataFrame, path: pl.DataFrame) -> Iterator[tuple[int, int]]:
+    """Yield how much of each process's part of the path is between steps that were kept, ns."""
+    gaps = steps.with_columns(apart=after_steps(steps)).filter(pl.col("apart") > 0)
+    for (process,), of_process in gaps.partition_by("process", as_dict=True).items():
+        begins_ns = of_process["end_ns"].to_numpy()
+        ends_ns = begins_ns + of_process["apart"].to_numpy()
+        on_path = path.filter(process=process)
+        until_ns, since_ns = (
+            covered_before(begins_ns, ends_ns, on_path[name].to_numpy())
+            for name in ("end_ns", "start_ns")
+        )
+        yield process, round(float((until_ns - since_ns).sum()))
+
+
+def path_segments(path_pieces: _PathPieces, pieces: Segments) -> pl.DataFrame:
     """Join neighbours of a rank, step and category; in order of time, in `PATH_SEGMENT_COLUMNS`."""
-    order = np.argsort(on_path.start_ns, kind="stable")
-    row, category = on_path.row[order], on_path.category[order]
-    start, end = on_path.start_ns[order], on_path.end_ns[order]
+    order = np.argsort(path_pieces.start_ns, kind="stable")
+    row, category = path_pieces.row[order], path_pieces.category[order]
+    start_ns, end_ns = path_pieces.start_ns[order], path_pieces.end_ns[order]
     rank, step = (pieces.steps[name].to_numpy()[row] for name in ("rank", "step"))
     first = np.flatnonzero(_changes(rank) | _changes(step) | _changes(category))
-    longest = _first_longest(end - start, first)
+    longest = _find_longest(end_ns - start_ns, first)
     columns = {
         "rank": rank[first],
         "step": step[first],
         "category": categories(category[first]).cast(pl.String),
-        "name": pieces.names(on_path.name[order][longest]).cast(pl.String),
-        "start_ns": start[first],
-        "end_ns": end[np.append(first[1:], len(end))[: len(first)] - 1],
+        "name": pieces.names(path_pieces.name[order][longest]).cast(pl.String),
+        "start_ns": start_ns[first],
+        "end_ns": end_ns[np.append(first[1:], len(end_ns))[: len(first)] - 1],
     }
     return pl.DataFrame(columns, schema=PATH_SEGMENT_COLUMNS)
 
@@ -202,108 +221,76 @@ def _changes(values: Array) -> Flags:
     return changes
 
 
-def _first_longest(length: Ints, first: Ints) -> Ints:
-    """Return the place of the (first) longest of each run; `first` are where runs begin."""
+def _find_longest(length_ns: Ints, first: Ints) -> Ints:
+    """Return the index of the (first) longest of each run; `first` are where runs begin."""
     if not len(first):
         return first
-    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length))))
-    longest = np.flatnonzero(length == np.maximum.reduceat(length, first)[run])
+    run = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(length_ns))))
+    longest = np.flatnonzero(length_ns == np.maximum.reduceat(length_ns, first)[run])
     return longest[_changes(run[longest])]
 
 
 def path_cells(segments: pl.DataFrame) -> pl.DataFrame:
     """Add the path up by step, rank and category, in `CELL_COLUMNS`."""
-    known = segments["step"].unique().sort()
-    block = -(-max(known.len(), 1) // MAX_STEPS_OF_CELLS)
-    first = known.gather_every(block)
-    place = first.search_sorted(segments["step"], side="right") - 1
-    sizes = pl.DataFrame({"step": first}).with_columns(
-        steps=pl.Series(np.diff([*range(0, known.len(), block), known.len()]), dtype=pl.Int32)
-    )
+    steps = segments["step"].unique().sort()
+    block = -(-max(steps.len(), 1) // MAX_STEPS_OF_CELLS)
+    first = steps.gather_every(block)
+    index = first.search_sorted(segments["step"], side="right") - 1
+    sizes = np.diff([*range(0, steps.len(), block), steps.len()])
+    blocks = pl.DataFrame({"step": first, "steps": pl.Series(sizes, dtype=pl.Int32)})
     return (
-        segments.with_columns(step=first.gather(place), ns=pl.col("end_ns") - pl.col("start_ns"))
+        segments.with_columns(step=first.gather(index), ns=_LENGTH_NS)
         .group_by(*_CELL)
         .agg(pl.col("ns").sum())
-        .join(sizes, on="step")
+        .join(blocks, on="step")
         .select(pl.col(name).cast(kind) for name, kind in CELL_COLUMNS.items())
         .sort(*_CELL)
     )
 
 
-def _on_one(pieces: WorkerPieces, begins: Ints, ends: Ints) -> tuple[Ints, ...]:
-    """Return the pieces of one process on the path, clipped: row, category, name, start, end."""
-    which, row = _overlapping(pieces.bounds, begins, ends)
-    start = np.maximum(pieces.bounds[which], begins[row])
-    end = np.minimum(pieces.bounds[which + 1], ends[row])
-    there = end > start
-    which = which[there]
-    row_of_step = pieces.step[which].astype(np.int64) + pieces.offset
-    category, name = pieces.category[which].astype(np.int64), pieces.name[which].astype(np.int64)
-    return row_of_step, category, name, start[there], end[there]
-
-
-def _overlapping(bounds: Ints, begins: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Return which pieces lie in which intervals: (piece, interval), every pair that touches."""
-    last = len(bounds) - 2
-    first = np.clip(np.searchsorted(bounds, begins, side="right") - 1, 0, last)
-    after = np.clip(np.searchsorted(bounds, ends), 1, last + 1)
-    count = np.maximum(after - first, 0)
-    row = np.repeat(np.arange(len(begins)), count)
-    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    return first[row] + within, row
-
-
 def path_stretches(path: pl.DataFrame) -> pl.DataFrame:
-    """Return the stretches of a whole path, the first first, in `PATH_COLUMNS`."""
+    """Return the stretches of the path in order of time, in `PATH_COLUMNS`."""
     if path.is_empty():
         return path
     ordered = path.sort("start_ns")
-    return stretches_within(
-        ordered, int(ordered["start_ns"][0]), int(ordered["end_ns"][-1]), MAX_STRETCHES_DRAWN
-    )
+    start_ns, end_ns = int(ordered["start_ns"][0]), int(ordered["end_ns"][-1])
+    return stretches_within(ordered, start_ns, end_ns, MAX_STRETCHES_DRAWN)
 
 
 def stretches_within(
     stretches: pl.DataFrame, start_ns: int, end_ns: int, most: int
 ) -> pl.DataFrame:
-    """Return at most so many stretches of a stretch of time, in order of time."""
+    """Return at most so many stretches within an interval, in order of time."""
     inside = stretches.filter(pl.col("end_ns") > start_ns, pl.col("start_ns") < end_ns)
     cut = inside.with_columns(
         pl.col("start_ns").clip(lower_bound=pl.lit(start_ns)),
         pl.col("end_ns").clip(upper_bound=pl.lit(end_ns)),
     )
-    return cut if cut.height <= most else _by_bin(cut, most)
+    return cut if cut.height <= most else _divide_into_bins(cut, most)
 
 
-def _by_bin(stretches: pl.DataFrame, bins: int) -> pl.DataFrame:
+def _divide_into_bins(stretches: pl.DataFrame, bins: int) -> pl.DataFrame:
     """Let the process with most of the path stand for each of some equal parts of time."""
-    starts, end = stretches["start_ns"].to_numpy(), int(stretches["end_ns"][-1])
-    edges = np.linspace(starts[0], end, bins + 1).round().astype(np.int64)
-    bounds = np.union1d(starts, edges)
-    pieces = pl.DataFrame(
-        {
-            "bin": np.searchsorted(edges, bounds[:-1], side="right") - 1,
-            "process": stretches["process"].to_numpy()[_before(starts, bounds[:-1])],
-            "ns": np.diff(bounds),
-        }
+    starts_ns, end_ns = stretches["start_ns"].to_numpy(), int(stretches["end_ns"][-1])
+    edges_ns = np.linspace(starts_ns[0], end_ns, bins + 1).round().astype(np.int64)
+    bounds_ns = np.union1d(starts_ns, edges_ns)
+    bin_index, stretch = (
+        np.searchsorted(begins_ns, bounds_ns[:-1], side="right") - 1
+        for begins_ns in (edges_ns, starts_ns)
     )
-    most = (
-        pieces.group_by("bin", "process")
+    process = stretches["process"].to_numpy()[stretch]
+    begins = (
+        pl.DataFrame({"bin": bin_index, "process": process, "ns": np.diff(bounds_ns)})
+        .group_by("bin", "process")
         .agg(pl.col("ns").sum())
         .sort("bin", "ns", "process", descending=[False, True, False])
         .unique("bin", keep="first", maintain_order=True)
+        .with_columns(start_ns=pl.lit(pl.Series(edges_ns[:-1])).gather(pl.col("bin")))
     )
-    begins = most.with_columns(start_ns=pl.lit(pl.Series(edges[:-1])).gather(pl.col("bin")))
-    return _joined(begins, end)
-
-
-def _joined(begins: pl.DataFrame, end: int) -> pl.DataFrame:
-    """Join neighbours on the same process."""
-    changed = pl.col("process") != pl.col("process").shift()
-    first = begins.filter(changed.fill_null(value=True))
-    table = first.with_columns(end_ns=pl.col("start_ns").shift(-1).fill_null(end))
-    return table.select(pl.col(name).cast(kind) for name, kind in PATH_COLUMNS.items())
-
-
-def _before(starts: Ints, moments: Ints) -> Ints:
-    return np.searchsorted(starts, moments, side="right") - 1
+    # Neighbours on the same process are one stretch.
+    has_changed = pl.col("process") != pl.col("process").shift()
+    return (
+        begins.filter(has_changed.fill_null(value=True))
+        .with_columns(end_ns=pl.col("start_ns").shift(-1).fill_null(end_ns))
+        .select(pl.col(name).cast(kind) for name, kind in PATH_COLUMNS.items())
+    )

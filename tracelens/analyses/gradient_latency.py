@@ -51,6 +51,26 @@ SHOWN_COLUMNS: Final[dict[str, pl.DataType]] = CHAIN_COLUMNS | {  # what pages d
     "rank": pl.Int32(),  # of the longest chain
     "step": pl.Int32(),
 }
+# In order; each begins where the one before ends.
+STAGES: Final = ("waiting_ns", "reducing_ns", "until_update_ns", "updating_ns", "until_use_ns")
+_STEP: Final = ("process", "step")
+_SAME_PUSH: Final = ("shard", "step", "key", "number")
+# A reduction is over when the update begins that needs it, though its end may have been noticed later;
+# an update that began before the reduction did (around other work) takes it up when it is reduced.
+_REDUCED_NS: Final = (
+    pl.when(pl.col("begin") >= pl.col("begun"))
+    .then(pl.min_horizontal("begin", "done"))
+    .otherwise("done")
+)
+_TAKEN_UP_NS: Final = pl.when(pl.col("end") >= _REDUCED_NS).then(
+    pl.max_horizontal("begin", _REDUCED_NS)
+)
+_NO_CALLS: Final = pl.DataFrame(
+    schema={
+        **dict.fromkeys((*_STEP, "bucket"), pl.Int32()),
+        **dict.fromkeys(("ready", "begun", "done"), pl.Int64()),
+    }
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,29 +83,25 @@ class GradientLatency(DisplayMixin):
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
         """The longest chains, which a report shows."""
-        return {
-            "chains": self.chains.select(*CHAIN_COLUMNS)
-            .sort("whole_ns", descending=True, nulls_last=True)
-            .head(MAX_CHAINS_SHOWN),
-        }
+        chains = self.chains.select(*CHAIN_COLUMNS)
+        longest = chains.sort("whole_ns", descending=True, nulls_last=True)
+        return {"chains": longest.head(MAX_CHAINS_SHOWN)}
 
 
 def run(facts: Facts) -> GradientLatency:
     """Follow all gradients, and take the medians of their stages."""
-    trace, phases = facts.trace, facts.phases
-    rank = trace.workers.select("process", "rank")
-    rows = _follow_gradients(trace, phases).join(
-        rank, on="process", how="left", maintain_order="left"
-    )
-    first = pl.col("ready").min().over("process", "step", "of")
-    rows = rows.with_columns(
-        whole_ns=pl.sum_horizontal(STAGES, ignore_nulls=False),
-        ready_ns=pl.col("ready") - first,
-    )
+    ranks = facts.trace.workers.select("process", "rank")
+    first_ready = pl.col("ready").min().over("process", "step", "of")
     medians = pl.col("ready_ns", *STAGES, "whole_ns").median().round()
     longest = pl.col("rank", "step").get(pl.col("whole_ns").fill_null(-1).arg_max())
     table = (
-        rows.group_by("of", "number")
+        _follow_gradients(facts.trace, facts.phases)
+        .join(ranks, on="process", how="left", maintain_order="left")
+        .with_columns(
+            whole_ns=pl.sum_horizontal(STAGES, ignore_nulls=False),
+            ready_ns=pl.col("ready") - first_ready,
+        )
+        .group_by("of", "number")
         .agg(
             medians,
             longest,
@@ -98,92 +114,70 @@ def run(facts: Facts) -> GradientLatency:
     return GradientLatency(table)
 
 
-# In order; each begins where the one before ends.
-STAGES: Final = ("waiting_ns", "reducing_ns", "until_update_ns", "updating_ns", "until_use_ns")
-_AT: Final = ("process", "step")
-# A reduction is over when the update begins that needs it, though its end may have been noticed later;
-# an update that began before the reduction did (around other work) takes it up when it is reduced.
-_DONE: Final = (
-    pl.when(pl.col("begin") >= pl.col("begun"))
-    .then(pl.min_horizontal("begin", "done"))
-    .otherwise("done")
-)
-_TAKEN_UP: Final = pl.when(pl.col("end") >= _DONE).then(pl.max_horizontal("begin", _DONE))
-
-
 def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
-    parts = (_buckets(trace, phases.updates.updates, followed(trace)), _shards(trace))
-    rows = pl.concat(parts, how="vertical_relaxed")
-    used = pl.max_horizontal("used", "back")
+    buckets = _follow_buckets(trace, phases.updates.updates, followed(trace))
+    used = pl.when(pl.col("used").is_not_null()).then(pl.max_horizontal("used", "back"))
     return (
-        rows.join(phases.updates.used, on=_AT, how="left")
-        .with_columns(
-            until_use_ns=pl.when(pl.col("used").is_not_null()).then(used) - pl.col("updated")
-        )
+        pl.concat((buckets, _follow_pushes(trace)), how="vertical_relaxed")
+        .join(phases.updates.used, on=_STEP, how="left")
+        .with_columns(until_use_ns=used - pl.col("updated"))
         .with_columns(pl.when(pl.col(name) >= 0).then(name) for name in STAGES)
         .drop("used", "updated", "back")
     )
 
 
-def _buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
-    whole = updates.group_by(_AT).agg(begin=pl.col("begin").min(), end=pl.col("end").max())
+def _follow_buckets(trace: Trace, updates: pl.DataFrame, every: int) -> pl.DataFrame:
+    """Follow the buckets of one in `every` steps."""
     numbered = updates.filter(pl.col("bucket").is_not_null())
-    own = numbered.height > 0
-    calls = pl.concat([_NO_CALLS, *(_reduced(grid, every) for grid in trace.calls)])
-    joined = calls.sort("process", maintain_order=True).join(
-        numbered if own else whole, on=[*_AT, *(["bucket"] if own else [])], how="left"
+    of_step = updates.group_by(_STEP).agg(begin=pl.col("begin").min(), end=pl.col("end").max())
+    calls = pl.concat([_NO_CALLS, *(_list_calls(grid, every) for grid in trace.calls)])
+    by_process = calls.sort("process", maintain_order=True)
+    joined = (
+        by_process.join(numbered, on=[*_STEP, "bucket"], how="left")
+        if numbered.height
+        else by_process.join(of_step, on=_STEP, how="left")
     )
-    return joined.select(*_stages("bucket"), back=None)
+    return joined.select(*_measure_stages("bucket"), back=None)
 
 
-def _stages(of: str) -> list[pl.Expr]:
+def _measure_stages(of: str) -> list[pl.Expr]:
     """Return the stages of buckets or shards, and when their update ended."""
     return [
-        *map(pl.col, _AT),
+        *map(pl.col, _STEP),
         pl.lit(of).alias("of"),
         pl.col(of).alias("number"),
         pl.col("ready"),
         # Nothing comes before it was sent: what clocks are apart by is no time.
         (pl.col("begun") - pl.col("ready")).clip(lower_bound=0).alias("waiting_ns"),
-        (_DONE - pl.col("begun")).alias("reducing_ns"),
-        (_TAKEN_UP - _DONE).alias("until_update_ns"),
-        (pl.col("end") - _TAKEN_UP).alias("updating_ns"),
+        (_REDUCED_NS - pl.col("begun")).alias("reducing_ns"),
+        (_TAKEN_UP_NS - _REDUCED_NS).alias("until_update_ns"),
+        (pl.col("end") - _TAKEN_UP_NS).alias("updating_ns"),
         pl.col("end").alias("updated"),
     ]
 
 
-_NO_CALLS: Final = pl.DataFrame(
-    schema={
-        **dict.fromkeys((*_AT, "bucket"), pl.Int32()),
-        **dict.fromkeys(("ready", "begun", "done"), pl.Int64()),
-    }
-)
-
-
-def _reduced(grid: CallGrid, every: int) -> pl.DataFrame:
+def _list_calls(grid: CallGrid, every: int) -> pl.DataFrame:
     """Return when buckets of some steps were ready, begun and done; by process and call."""
-    some = grid.taken(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
-    known = some.there & (some.end_ns != FOREVER) & (some.last_ns != NEVER)[:, None]
-    known &= (distinct(some.bucket) != NULL) & (distinct(some.step) % every == 0)
-    column, row = np.nonzero(known.T)
-    cells = row, column
-    start, end, step, bucket = (
-        matrix[cells] for matrix in (some.start_ns, some.end_ns, some.step, some.bucket)
+    chosen = grid.taken(np.flatnonzero((distinct(grid.step) % every == 0).any(axis=1)))
+    is_known = chosen.there & (chosen.end_ns != FOREVER) & (chosen.last_ns != NEVER)[:, None]
+    is_known &= (distinct(chosen.bucket) != NULL) & (distinct(chosen.step) % every == 0)
+    column, row = np.nonzero(is_known.T)
+    start_ns, end_ns, step, bucket = (
+        matrix[row, column]
+        for matrix in (chosen.start_ns, chosen.end_ns, chosen.step, chosen.bucket)
     )
-    begun = np.maximum(some.last_ns[row], start)
+    begun_ns = np.maximum(chosen.last_ns[row], start_ns)
     # The wire is free when the call before of the process is over, if that is before this one is.
-    later = np.flatnonzero((column[1:] == column[:-1]) & (end[:-1] < end[1:])) + 1
-    begun[later] = np.maximum(begun[later], end[later - 1])
-    columns = (some.processes[column], step, bucket, start, begun, end)
+    is_after = (column[1:] == column[:-1]) & (end_ns[:-1] < end_ns[1:])
+    after = np.flatnonzero(is_after) + 1
+    begun_ns[after] = np.maximum(begun_ns[after], end_ns[after - 1])
+    columns = (chosen.processes[column], step, bucket, start_ns, begun_ns, end_ns)
     return pl.DataFrame(dict(zip(_NO_CALLS.columns, columns, strict=True))).cast(_NO_CALLS.schema)
 
 
-_SAME: Final = ("shard", "step", "key", "number")
-
-
-def _shards(trace: Trace) -> pl.DataFrame:
-    """Return the way of pushes; times of workers and shards are on one clock."""
+def _follow_pushes(trace: Trace) -> pl.DataFrame:
+    """Follow what is pushed to servers; times of workers and shards are on one clock."""
     op = pl.col("op").cast(pl.String)
     spans = (
         trace.requests.lazy()
@@ -196,32 +190,30 @@ def _shards(trace: Trace) -> pl.DataFrame:
         number=pl.col("start_ns").rank("ordinal").over("process", "shard", "step", "key"),
     )
     served = spans.filter(op == "aggregate").select("request", begun="start_ns", done="end_ns")
-    followed_pushes = pushes.join(served, on="request", how="inner")
     return (
-        _with_updates(followed_pushes, spans.filter(op == "apply"))
-        .pipe(_with_return, spans.filter(op == "reply"), asked.filter(op == "pull"))
-        .select(*_stages("shard"), "back")
+        _add_updates(pushes.join(served, on="request", how="inner"), spans.filter(op == "apply"))
+        .pipe(_add_return, spans.filter(op == "reply"), asked.filter(op == "pull"))
+        .select(*_measure_stages("shard"), "back")
         .collect()
     )
 
 
-def _with_updates(pushes: pl.LazyFrame, applied: pl.LazyFrame) -> pl.LazyFrame:
+def _add_updates(pushes: pl.LazyFrame, applied: pl.LazyFrame) -> pl.LazyFrame:
     """Add `begin` and `end` of the update that each push went into."""
-    bounds = {"begin": pl.col("start_ns").min(), "end": pl.col("end_ns").max()}
-    own = applied.filter(pl.col("request").is_not_null()).group_by("request").agg(**bounds)
-    numbers = pushes.select("request", *_SAME)
-    named = own.join(numbers, on="request", how="inner")
-    alike = named.group_by(_SAME).agg(
-        other_begin=pl.col("begin").min(), other_end=pl.col("end").min()
+    begin, end = pl.col("start_ns").min(), pl.col("end_ns").max()
+    has_request = pl.col("request").is_not_null()
+    own = applied.filter(has_request).group_by("request").agg(begin=begin, end=end)
+    of_same_push = (
+        own.join(pushes.select("request", *_SAME_PUSH), on="request", how="inner")
+        .group_by(_SAME_PUSH)
+        .agg(other_begin=pl.col("begin").min(), other_end=pl.col("end").min())
     )
     of_step = (
-        applied.filter(pl.col("request").is_null())
-        .group_by("shard", "step")
-        .agg(step_begin=bounds["begin"], step_end=bounds["end"])
+        applied.filter(~has_request).group_by("shard", "step").agg(step_begin=begin, step_end=end)
     )
     return (
         pushes.join(own, on="request", how="left")
-        .join(alike, on=_SAME, how="left")
+        .join(of_same_push, on=_SAME_PUSH, how="left")
         .join(of_step, on=["shard", "step"], how="left")
         .with_columns(
             pl.coalesce(name, f"other_{name}", f"step_{name}").alias(name)
@@ -230,7 +222,7 @@ def _with_updates(pushes: pl.LazyFrame, applied: pl.LazyFrame) -> pl.LazyFrame:
     )
 
 
-def _with_return(pushes: pl.LazyFrame, replies: pl.LazyFrame, pulls: pl.LazyFrame) -> pl.LazyFrame:
+def _add_return(pushes: pl.LazyFrame, replies: pl.LazyFrame, pulls: pl.LazyFrame) -> pl.LazyFrame:
     """Add when the worker had the new weights: with the push's own reply, or with the next pull."""
     answered = replies.select("request", answered=True).unique("request")
     pulled = pulls.select("process", "shard", "key", pulled="end_ns").sort("pulled")

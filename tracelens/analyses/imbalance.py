@@ -2,7 +2,7 @@
 
 Percent imbalance is max / mean - 1 of compute time (DeRose, Homer and Johnson 2007). Per step it is
 high and over the run low where the work varies, as with sequence lengths; both are high where it is
-uneven for good. Noise alone makes max exceed the median too, so only a large imbalance shared out among
+always uneven. Noise alone makes max exceed the median too, so only a large imbalance shared out among
 all ranks (entropy of last arrivals) is called load imbalance; one slow rank is a straggler instead.
 
 What balanced work would save is computed on steps in which work is spread evenly while noise stays: more
@@ -38,23 +38,16 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats
     from tracelens.facts import Facts
 
-
 MIN_STEPS_FOR_IMBALANCE_TEST: Final = 30  # steps: fewer are not judged [calibrate]
-# of a step: work is even if the slowest rank is beyond the median one by less [calibrate]
-MIN_RESIDUAL_OF_SLOWEST_RANK: Final = 0.10
-# share of the highest entropy: with less, some ranks are the slowest too often [calibrate]
-MIN_ENTROPY_OF_SLOWEST_RANK: Final = 0.9
-# of a step: single spikes make that residual if ranks' usual deviation is smaller [calibrate]
-MIN_WIDTH_OF_RANKS: Final = 0.05
+MIN_RESIDUAL_OF_SLOWEST_RANK: Final = 0.10  # of a step: less beyond the median is even [calibrate]
+MIN_ENTROPY_OF_SLOWEST_RANK: Final = 0.9  # of the highest: less is of some ranks [calibrate]
+MIN_WIDTH_OF_RANKS: Final = 0.05  # of a step: a smaller deviation of ranks is of spikes [calibrate]
 MIN_SAVING_OF_BALANCE: Final = 0.01  # of the job: an imbalance of less is not reported [policy]
-# correlation: forward and backprop do not vary by work if it is lower [calibrate]
-MIN_CORRELATION_OF_WORK: Final = 0.25
-# share of the mean rank's work: less counts as that much, so that no rank has none [policy]
-MIN_RELATIVE_WORK: Final = 1e-3
+MIN_CORRELATION_OF_WORK: Final = 0.25  # correlation: forward and backprop vary by work [calibrate]
+MIN_RELATIVE_WORK: Final = 1e-3  # of the mean rank's work: so that no rank has none [policy]
 # standard deviations: forward or backprop of a step is disturbed if they differ more [calibrate]
 MIN_Z_SCORE_IF_DISTURBED: Final = 3
-# standard deviations: a rank that is farther out counts as one that far off [calibrate]
-Z_SCORE_TO_CLIP_DEVIATION: Final = 3
+Z_SCORE_TO_CLIP_DEVIATION: Final = 3  # standard deviations: ranks count as no farther [calibrate]
 
 RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "rank": pl.Int32(),
@@ -62,6 +55,7 @@ RANK_COLUMNS: Final[dict[str, pl.DataType]] = {
     "over_mean": pl.Float64(),  # own / mean of ranks - 1
     "last": pl.Float64(),  # share of steps in which its compute time was the longest
 }
+_WORK: Final = ("forward", "backprop")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,64 +70,64 @@ class Imbalance(DisplayMixin):
 
 def run(facts: Facts) -> Imbalance:
     """Measure how uneven compute time is."""
-    own = facts.compute_time
-    rows = _whole(own)
-    total = own.total[rows]
-    if total.size == 0:
+    times = facts.compute_time
+    total_ns = times.total
+    # Steps that all ranks took, with any compute time at all.
+    rows = np.asarray(times.settled & ~np.isnan(total_ns).any(axis=1) & total_ns.any(axis=1))
+    total_ns = total_ns[rows]
+    if total_ns.size == 0:
         return Imbalance(pl.DataFrame(schema=RANK_COLUMNS), 0.0, 0.0, ())
-    mean = total.mean(axis=0)
-    last = np.bincount(total.argmax(axis=1), minlength=total.shape[1]) / len(total)
+    mean_ns = total_ns.mean(axis=0)
+    slowest = np.bincount(total_ns.argmax(axis=1), minlength=len(mean_ns)) / len(total_ns)
+    over_mean = mean_ns / mean_ns.mean() - 1
     table = pl.DataFrame(
-        {"rank": own.ranks, "own_ns": mean, "over_mean": mean / mean.mean() - 1, "last": last},
+        {"rank": times.ranks, "own_ns": mean_ns, "over_mean": over_mean, "last": slowest},
         schema=RANK_COLUMNS,
     )
-    lasting = float(mean.max() / mean.mean() - 1)
-    per_step = float((total.max(axis=1) / total.mean(axis=1) - 1).mean())
-    migrating = lasting < per_step / 2
-    findings = _varying_work(facts, own, rows, last) if migrating else []
+    lasting = float(mean_ns.max() / mean_ns.mean() - 1)
+    per_step = float((total_ns.max(axis=1) / total_ns.mean(axis=1) - 1).mean())
+    is_varying = lasting < per_step / 2
+    findings = _report_varying_work(facts, rows, slowest) if is_varying else []
     return Imbalance(table, lasting, per_step, tuple(findings))
 
 
-def _whole(own: ComputeTime) -> Flags:
-    """Return which steps all ranks took, with any compute time at all."""
-    total = own.total
-    return np.asarray(own.settled & ~np.isnan(total).any(axis=1) & total.any(axis=1))
+def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Finding]:
+    """Report work that is uneven in every step, but each time on another rank.
 
-
-def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> list[Finding]:
-    """Look for work that is uneven in every step, but each time on another rank."""
-    total = own.total[rows]
-    steps, ranks = total.shape
+    `rows` are the steps that are judged, `slowest` is the share of them in which each rank is so.
+    """
+    times = facts.compute_time
+    total_ns = times.total[rows]
+    steps, ranks = total_ns.shape
     if ranks < 2 or steps < MIN_STEPS_FOR_IMBALANCE_TEST:
         return []
-    usual = lower_medians(total) if ranks == 2 else np.median(total, axis=1)
-    longest = float((total.max(axis=1) - usual).mean())
-    imbalance_share = longest / max(own.step_ns, 1.0)
-    shares = last[last > 0]
+    step_ns, median_ns = max(times.step_ns, 1.0), np.median(total_ns, axis=1)
+    usual_ns = lower_medians(total_ns) if ranks == 2 else median_ns
+    excess = float((total_ns.max(axis=1) - usual_ns).mean()) / step_ns
+    shares = slowest[slowest > 0]
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)
     entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
-    apart = total - np.median(total, axis=1, keepdims=True)
-    width = deviation(apart) / max(own.step_ns, 1.0)
+    width = deviation(total_ns - median_ns[:, None]) / step_ns
     is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and width > MIN_WIDTH_OF_RANKS
-    if imbalance_share <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
+    if excess <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
         return []
-    less_ns = np.zeros(own.total.shape)
-    less_ns[rows] = total - balanced(own, rows)
-    fix = WorkFix(own.steps, ((_varying_phases(own), less_ns),))
-    price = price_less_work(facts.replay, fix, job_ns(facts.trace), own.total)
+    less_ns = np.zeros(times.total.shape)
+    less_ns[rows] = total_ns - balance_work(times, rows)
+    fix = WorkFix(times.steps, ((_find_varying_phases(times), less_ns),))
+    price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total)
     if price.saving < MIN_SAVING_OF_BALANCE:
         return []
-    reason = explained_by_workload(measure_workload(facts.phases, own), own)
+    reason = explained_by_workload(measure_workload(facts.phases, times), times)
     return [
         Finding.of(
             "load_imbalance",
-            {"excess": f"{100 * imbalance_share:.0f} %", "why": _why(reason)},
+            {"excess": f"{100 * excess:.0f} %", "why": _describe_reason(reason)},
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
             pattern="migrating",
             evidence={
-                "excess": imbalance_share,
+                "excess": excess,
                 "last_rank_entropy": entropy,
                 "width": width,
                 "explained_by": reason.amount if reason else None,
@@ -143,7 +137,7 @@ def _varying_work(facts: Facts, own: ComputeTime, rows: Flags, last: Floats) -> 
     ]
 
 
-def _why(reason: Explanation | None) -> str:
+def _describe_reason(reason: Explanation | None) -> str:
     if reason is not None and reason.share >= EXPLAINS_MOST:
         return (
             f"the number of {reason.amount} per rank varies, which explains "
@@ -154,66 +148,69 @@ def _why(reason: Explanation | None) -> str:
     return "the work per rank varies (sequence lengths, sample sizes, a noisy machine)"
 
 
-def _varying_phases(own: ComputeTime) -> tuple[str, ...]:
+def _find_varying_phases(times: ComputeTime) -> tuple[str, ...]:
     """Return the phases whose work is balanced: forward and backprop, or all where one is missing."""
-    both = ("forward", "backprop")
-    return both if {*both} <= {*own.phases} else own.phases
+    return _WORK if {*_WORK} <= {*times.phases} else times.phases
 
 
-def balanced(own: ComputeTime, rows: Flags) -> Floats:
-    """Return compute time with balanced work, [step, rank], in steps that all ranks took.
+def balance_work(times: ComputeTime, rows: Flags) -> Floats:
+    """Return compute time with balanced work, ns, [step, rank], in steps that all ranks took.
 
     A rank's work in a step is what forward and backprop take, as a multiple of the median rank's; the
     lesser of both where one is disturbed. They are divided by it, to a power below 1 that leaves them as
     noisy as noise is. Where they vary each by itself, everything is balanced.
     """
-    total = own.total[rows]
-    flat = np.broadcast_to(np.median(total, axis=1, keepdims=True), total.shape)
-    phases = {name: values[rows] for name, values in zip(own.phases, own.own, strict=True)}
-    if _varying_phases(own) == own.phases:
-        return flat
-    forward, backprop = (_clipped_deviation(phases[name]) for name in ("forward", "backprop"))
+    total_ns = times.total[rows]
+    even_ns = np.broadcast_to(np.median(total_ns, axis=1, keepdims=True), total_ns.shape)
+    phases_ns = {phase: ns[rows] for phase, ns in zip(times.phases, times.own, strict=True)}
+    if _find_varying_phases(times) == times.phases:
+        return even_ns
+    forward, backprop = (_clip_deviation(phases_ns[phase]) for phase in _WORK)
     common = float(np.mean(forward * backprop))
     if common <= MIN_CORRELATION_OF_WORK * np.sqrt(np.var(forward) * np.var(backprop)):
-        return flat
-    both = phases["forward"] + phases["backprop"]
-    work = _relative_work(phases["forward"], phases["backprop"])
+        return even_ns
+    work_ns = phases_ns["forward"] + phases_ns["backprop"]
+    work = _measure_relative_work(phases_ns["forward"], phases_ns["backprop"])
     work = np.maximum(work / work.mean(axis=1, keepdims=True), MIN_RELATIVE_WORK)
-    kept = np.sqrt(np.clip(_noise(phases, forward, backprop) / common, 0, 1))
-    even = both * work ** (kept - 1)
-    as_much = both.sum(axis=1, keepdims=True) / np.maximum(even.sum(axis=1, keepdims=True), 1.0)
-    return np.asarray(total - both + as_much * even)
+    power = np.sqrt(np.clip(_measure_noise(phases_ns, forward, backprop) / common, 0, 1))
+    even_ns = work_ns * work ** (power - 1)
+    step_work_ns = work_ns.sum(axis=1, keepdims=True)
+    scale = step_work_ns / np.maximum(even_ns.sum(axis=1, keepdims=True), 1.0)
+    return np.asarray(total_ns - work_ns + scale * even_ns)
 
 
-def _relative_work(forward: Floats, backprop: Floats) -> Floats:
-    """Return how much work each rank had, as a multiple of the median rank's."""
-    first, second = _relative(forward), _relative(backprop)
-    apart = first - second
-    disturbed = np.abs(apart) > MIN_Z_SCORE_IF_DISTURBED * deviation(apart)
-    return np.where(disturbed, np.minimum(first, second), _relative(forward + backprop))
+def _measure_relative_work(forward_ns: Floats, backprop_ns: Floats) -> Floats:
+    """Return how much work each rank had, as a multiple of the median rank's, [step, rank]."""
+    forward, backprop = _divide_by_median(forward_ns), _divide_by_median(backprop_ns)
+    difference = forward - backprop
+    is_disturbed = np.abs(difference) > MIN_Z_SCORE_IF_DISTURBED * deviation(difference)
+    both = _divide_by_median(forward_ns + backprop_ns)
+    return np.where(is_disturbed, np.minimum(forward, backprop), both)
 
 
-def _noise(phases: dict[str, Floats], forward: Floats, backprop: Floats) -> float:
+def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floats) -> float:
     """Return the variance by noise of forward and backprop together, relative to their length.
 
-    What disturbs whole steps is seen in the update, too; what disturbs one of both, in their difference.
+    What disturbs whole steps is in the update, too; what disturbs one of both, in their difference.
     """
-    parts = np.array([np.median(phases[name]) for name in ("forward", "backprop")])
-    single = deviation(forward - backprop) ** 2 / 2 * float((parts**2).sum() / parts.sum() ** 2)
-    if "update" not in phases:
-        return single
-    return single + float(np.mean((forward + backprop) / 2 * _clipped_deviation(phases["update"])))
+    lengths_ns = np.array([np.median(phases_ns[phase]) for phase in _WORK])
+    squares = float((lengths_ns**2).sum() / lengths_ns.sum() ** 2)
+    of_one = deviation(forward - backprop) ** 2 / 2 * squares
+    if "update" not in phases_ns:
+        return of_one
+    update = _clip_deviation(phases_ns["update"])
+    return of_one + float(np.mean((forward + backprop) / 2 * update))
 
 
-def _relative(values: Floats) -> Floats:
-    """Return each rank's time as a multiple of the step's median; 1 where that is nothing."""
-    middle = np.median(values, axis=1, keepdims=True)
-    return np.divide(values, middle, out=np.ones_like(values), where=middle > 0)
+def _divide_by_median(spent_ns: Floats) -> Floats:
+    """Return each rank's time as a multiple of the step's median; 1 where that is 0."""
+    median_ns = np.median(spent_ns, axis=1, keepdims=True)
+    return np.divide(spent_ns, median_ns, out=np.ones_like(spent_ns), where=median_ns > 0)
 
 
-def _clipped_deviation(values: Floats) -> Floats:
+def _clip_deviation(spent_ns: Floats) -> Floats:
     """Return each rank's relative deviation from the step's median, without its tails."""
-    apart = _relative(values) - 1
-    limit = Z_SCORE_TO_CLIP_DEVIATION * deviation(apart)
-    clipped = np.clip(apart, -limit, limit)
+    difference = _divide_by_median(spent_ns) - 1
+    limit = Z_SCORE_TO_CLIP_DEVIATION * deviation(difference)
+    clipped = np.clip(difference, -limit, limit)
     return np.asarray(clipped - clipped.mean())

@@ -2,9 +2,9 @@
 
 Such findings have no saving; they come first in a report, since they bound what the rest can show. Of
 several processes that were cut off together, the one that the others were waiting for was first: it is
-named, with the span that was open in it. Ranks that the end of the recording left blocked in a
-collective tell who never entered it (`accounting/standstill.py`). Where calls do not match since a rank
-ended its training loop before the others, that is said (`accounting/early_ends.py`).
+named, with its innermost open span. Ranks that the end of the recording left blocked in a collective
+show who never entered it (`accounting/standstill.py`), and calls that do not match who ended its
+training loop before the others (`accounting/early_ends.py`).
 """
 
 from __future__ import annotations
@@ -29,46 +29,43 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.trace import Trace
 
-
 MAX_NAMES_LISTED: Final = 8  # processes or ranks: a sentence names no more [policy]
-# share of events: if fewer were dropped, what is left tells the same story [policy]
-MIN_SHARE_DROPPED_IF_FAULT: Final = 0.01
+MIN_SHARE_DROPPED_IF_FAULT: Final = 0.01  # of events: fewer do not change the findings [policy]
 
 
 @dataclass(frozen=True, eq=False)
 class Integrity(DisplayMixin):
-    """The findings; `open_spans` holds what each process that was cut off was in, innermost."""
+    """The findings; `open_spans` holds the innermost open span of each process that was cut off."""
 
     open_spans: pl.DataFrame
     findings: tuple[Finding, ...]
 
 
 def run(facts: Facts) -> Integrity:
-    """Look for what is not there."""
+    """Report what is not in the trace."""
     trace = facts.trace
-    spans = _open_spans(trace)
-    standstill = find_standstill(trace)
+    open_spans, standstill = _find_open_spans(trace), find_standstill(trace)
     findings = [
-        *_hangs(facts, standstill),
-        *([] if trace.cut_short else _broken_off(trace, spans, standstill)),
-        *_damaged(trace),
-        *_missing(trace),
-        *_desync(facts),
-        *_dropped(trace),
-        *_jumps(trace),
+        *_report_hangs(facts, standstill),
+        *([] if trace.cut_short else _report_cut_off(trace, open_spans, standstill)),
+        *_report_damaged(trace),
+        *_report_missing(trace),
+        *_report_mismatches(facts),
+        *_report_dropped(trace),
+        *_report_clock_jumps(trace),
     ]
-    return Integrity(spans, tuple(findings))
+    return Integrity(open_spans, tuple(findings))
 
 
-def _open_spans(trace: Trace) -> pl.DataFrame:
-    """Return what each main process that did not end by itself was in: its innermost open span."""
-    cut = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
-    tracks = trace.threads.filter("in_flight").select("process", "thread").lazy()
+def _find_open_spans(trace: Trace) -> pl.DataFrame:
+    """Return the innermost open span of each main process that did not end by itself."""
+    cut_off = trace.processes.filter(pl.col("main") & ~pl.col("complete"))
+    in_flight = trace.threads.filter("in_flight").select("process", "thread")
     return (
         trace.opened.lazy()
         .filter(pl.col("kind") != "step")
-        .join(cut.select("process").lazy(), on="process", how="semi")
-        .join(tracks, on=["process", "thread"], how="anti")
+        .join(cut_off.select("process").lazy(), on="process", how="semi")
+        .join(in_flight.lazy(), on=["process", "thread"], how="anti")
         .sort("process", "start_ns", "depth")
         .group_by("process", "role", "rank", maintain_order=True)
         .agg(pl.col("kind", "op", "name", "step", "start_ns", "communicator", "seq").last())
@@ -76,135 +73,141 @@ def _open_spans(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _damaged(trace: Trace) -> list[Finding]:
+def _report_damaged(trace: Trace) -> list[Finding]:
     """Report files whose end is missing: the process may have run on."""
     files = [note.file for note in trace.notes if note.kind == "truncated"]
-    rows = trace.processes.filter(pl.col("main") & pl.col("file").is_in(files))
+    processes = trace.processes.filter(pl.col("main") & pl.col("file").is_in(files))
     return [
         Finding.of(
             "truncated_trace",
-            {"who": _name(row), "events": f"{row['events']:,}"},
+            {"who": _name_process(process), "events": f"{process['events']:,}"},
             case="damaged",
-            ranks=() if row["role"] == "ps" else (row["rank"],),
-            shards=(row["shard"],) if row["role"] == "ps" and row["shard"] is not None else (),
-            hosts=(row["host"],),
-            evidence={"file": row["file"], "events": row["events"]},
+            **_identify(process),
+            evidence={"file": process["file"], "events": process["events"]},
         )
-        for row in rows.iter_rows(named=True)
+        for process in processes.iter_rows(named=True)
     ]
 
 
-def _broken_off(trace: Trace, open_spans: pl.DataFrame, standstill: Standstill) -> list[Finding]:
+def _identify(process: dict[str, Any]) -> dict[str, Any]:
+    """Return the rank or shard, and the host, of a process."""
+    is_server, shard = process["role"] == "ps", process["shard"]
+    return {
+        "ranks": () if is_server else (process["rank"],),
+        "shards": (shard,) if is_server and shard is not None else (),
+        "hosts": (process["host"],),
+    }
+
+
+def _report_cut_off(
+    trace: Trace, open_spans: pl.DataFrame, standstill: Standstill
+) -> list[Finding]:
     """Report the process that broke off first, of those that did not end their recording.
 
     A rank that a restart left behind is reported as a change of ranks (`membership.py`).
     """
     explained = [note.file for note in trace.notes if note.kind in {"truncated", "running"}]
-    silent = trace.processes.filter(
+    cut_off = trace.processes.filter(
         pl.col("main")
         & ~pl.col("complete")
         & ~pl.col("file").is_in(explained)
         & ~pl.col("process").is_in(left_behind(trace))
     )
-    if silent.is_empty():
+    if cut_off.is_empty():
         return []
-    workers = silent.filter(pl.col("role") == "worker")
-    first = _first_to_go(standstill, silent if workers.is_empty() else workers, open_spans)
-    row = silent.filter(pl.col("process") == first).row(0, named=True)
-    within = open_spans.filter(pl.col("process") == first)
-    span = within.row(0, named=True) if within.height else None
-    step = _last_step(trace, first, span)
-    worker = row["role"] == "worker"
-    missed = standstill.waiting_for(row["rank"]) if worker else []
-    left_waiting_ranks = {rank for call in missed for rank in call.inside}
-    others = silent.filter(
-        (pl.col("process") != first)
-        & ~((pl.col("role") == "worker") & pl.col("rank").is_in(list(left_waiting_ranks)))
-    ).sort("role", "rank", descending=[True, False])
-    after = [_describe_waiting(call) for call in missed]
+    workers = cut_off.filter(pl.col("role") == "worker")
+    first = _find_first(standstill, cut_off if workers.is_empty() else workers, open_spans)
+    process = cut_off.filter(pl.col("process") == first).row(0, named=True)
+    span = next(open_spans.filter(pl.col("process") == first).iter_rows(named=True), None)
+    step = _find_last_step(trace, first, span)
+    calls = standstill.waiting_for(process["rank"]) if process["role"] == "worker" else []
+    waiting = {rank for call in calls for rank in call.inside}
+    is_waiting = (pl.col("role") == "worker") & pl.col("rank").is_in(list(waiting))
+    others = cut_off.filter((pl.col("process") != first) & ~is_waiting)
+    consequences = [_describe_blocked(call) for call in calls]
     if others.height:
-        after.append(f"{_some([_name(o) for o in others.iter_rows(named=True)])} ended after it")
+        ordered = others.sort("role", "rank", descending=[True, False])
+        names = [_name_process(other) for other in ordered.iter_rows(named=True)]
+        consequences.append(f"{_list_some(names)} ended after it")
     if trace.choice.ranks is not None:
-        after.append("ranks that were left out may have ended before it")
-    elsewhere = ", or still running on its host" if row["file"].endswith(SEGMENTS_SUFFIX) else ""
+        consequences.append("ranks that were left out may have ended before it")
+    may_run_on = process["file"].endswith(SEGMENTS_SUFFIX)
     return [
         Finding.of(
             "truncated_trace",
             {
-                "who": fmt.capital(_name(row)),
-                "where": _where(span, step),
-                "elsewhere": elsewhere,
-                "after": "".join(f"; {text}" for text in after),
+                "who": fmt.capital(_name_process(process)),
+                "where": _describe_location(span, step),
+                "elsewhere": ", or still running on its host" if may_run_on else "",
+                "after": "".join(f"; {text}" for text in consequences),
             },
-            ranks=(row["rank"],) if worker else (),
-            shards=() if worker or row["shard"] is None else (row["shard"],),
-            hosts=(row["host"],),
+            **_identify(process),
             phase=span["kind"] if span else None,
             steps=None if step is None else (step, step),
             function=span["name"] if span else None,
             evidence={
-                "file": row["file"],
-                "broken_off": silent["file"].to_list(),
-                "waiting": sorted(left_waiting_ranks),
+                "file": process["file"],
+                "broken_off": cut_off["file"].to_list(),
+                "waiting": sorted(waiting),
             },
         )
     ]
 
 
-def _first_to_go(standstill: Standstill, cut: pl.DataFrame, open_spans: pl.DataFrame) -> int:
+def _find_first(standstill: Standstill, cut_off: pl.DataFrame, open_spans: pl.DataFrame) -> int:
     """Return the process that others were left waiting for, else the one that fell silent first."""
-    process_of = dict(cut.select("rank", "process").iter_rows())
+    process_of = dict(cut_off.select("rank", "process").iter_rows())
     awaited = [rank for root in standstill.roots for rank in root.ranks if rank in process_of]
     if awaited:
         return int(process_of[awaited[0]])
     communicating = open_spans.filter(pl.col("kind").is_in(["reduction", "wait", "ps"]))
-    busy = cut.join(communicating, on="process", how="anti")
-    candidates = busy if 0 < busy.height < cut.height else cut
+    busy = cut_off.join(communicating, on="process", how="anti")
+    candidates = busy if 0 < busy.height < cut_off.height else cut_off
     return int(candidates.sort("last_ns", nulls_last=True)["process"][0])
 
 
-def _last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
+def _find_last_step(trace: Trace, process: int, span: dict[str, Any] | None) -> int | None:
     if span and span["step"] >= 0:
         return int(span["step"])
     last = trace.steps.filter(pl.col("process") == process)["step"].max()
     return last if isinstance(last, int) else None
 
 
-def _name(row: dict[str, Any]) -> str:
-    if row["role"] == "worker":
-        return f"rank {row['rank']}"
-    return f"PS shard {row['rank'] if row['shard'] is None else row['shard']}"
+def _name_process(process: dict[str, Any]) -> str:
+    if process["role"] == "worker":
+        return f"rank {process['rank']}"
+    return f"PS shard {process['rank'] if process['shard'] is None else process['shard']}"
 
 
-def _where(span: dict[str, Any] | None, step: int | None) -> str:
-    where = "" if step is None else f" in step {step}"
+def _describe_location(span: dict[str, Any] | None, step: int | None) -> str:
+    """Say in which step and span a process broke off, as the end of a sentence."""
+    in_step = "" if step is None else f" in step {step}"
     if span is None:
-        return where
-    named = "" if span["name"] == span["kind"] else f" ({span['name']})"
-    return f"{where}, inside {span['kind']}{named}"
+        return in_step
+    name = "" if span["name"] == span["kind"] else f" ({span['name']})"
+    return f"{in_step}, inside {span['kind']}{name}"
 
 
-def _some(names: list[str]) -> str:
-    """Name a few of many."""
+def _list_some(names: list[str]) -> str:
     more = " and more" if len(names) > MAX_NAMES_LISTED else ""
     return ", ".join(names[:MAX_NAMES_LISTED]) + more
 
 
-def _missing(trace: Trace) -> list[Finding]:
+def _report_missing(trace: Trace) -> list[Finding]:
     expected = trace.expected_ranks - trace.shards.height
     known: set[int] = set()
     if trace.shards.is_empty():  # else communicators number servers and workers together
         known = {*trace.communicators["ranks"].explode().drop_nulls()}
-    asked = filter(trace.choice.has_rank, {*range(expected), *known})
-    absent = sorted({*asked} - {*trace.workers["rank"]})
-    if not absent or trace.workers.height == 1:  # one rank is looked at alone: the scope says so
+    chosen = filter(trace.choice.has_rank, {*range(expected), *known})
+    absent = sorted({*chosen} - {*trace.workers["rank"]})
+    if not absent or trace.workers.height == 1:  # of a single rank, the scope says it
         return []
-    listed = _some([*map(str, absent)])
     plural = "s" if len(absent) > 1 else ""
+    ranks = f"rank{plural} {_list_some([*map(str, absent)])}"
     return [
         Finding.of(
             "missing_rank",
-            {"ranks": f"rank{plural} {listed}", "expected": str(expected)},
+            {"ranks": ranks, "expected": str(expected)},
             case="snapshot" if trace.is_snapshot else "",
             ranks=tuple(absent),
             evidence={"expected": expected, "seen": trace.workers.height},
@@ -212,28 +215,27 @@ def _missing(trace: Trace) -> list[Finding]:
     ]
 
 
-def _dropped(trace: Trace) -> list[Finding]:
+def _report_dropped(trace: Trace) -> list[Finding]:
     losers = trace.processes.filter(pl.col("dropped") > 0)
     if losers.is_empty():
         return []
     lost = int(losers["dropped"].sum())
     share = lost / max(lost + int(trace.processes["events"].sum()), 1)
-    unasked = {reason: n for reason, n in trace.dropped.items() if reason not in CHOSEN_LOSSES}
-    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in unasked.items())
+    dropped = {reason: n for reason, n in trace.dropped.items() if reason not in CHOSEN_LOSSES}
+    reasons = ", ".join(f"{reason}: {count:,}" for reason, count in dropped.items())
     return [
         Finding.of(
             "dropped_events",
             {"lost": f"{lost:,}", "reasons": reasons},
             category="fault" if share >= MIN_SHARE_DROPPED_IF_FAULT else "opportunity",
             ranks=tuple(losers["rank"].unique().sort().to_list()),
-            evidence={"dropped": unasked, "share": share},
+            evidence={"dropped": dropped, "share": share},
         )
     ]
 
 
-def _desync(facts: Facts) -> list[Finding]:
-    trace = facts.trace
-    notes = [note for note in trace.notes if note.kind == "desync"]
+def _report_mismatches(facts: Facts) -> list[Finding]:
+    notes = [note for note in facts.trace.notes if note.kind == "desync"]
     early = facts.early_end if notes else None
     return [
         Finding.of(
@@ -248,18 +250,16 @@ def _desync(facts: Facts) -> list[Finding]:
 
 
 def _describe_early_end(early: EarlyEnd | None) -> list[str]:
-    """Return who ended its training loop before the others, as a sentence."""
+    """Say in a sentence who ended its training loop before the others."""
     if early is None:
         return []
     ranks = fmt.capital(fmt.listing("rank", early.ranks))
-    sentence = (
-        f"{ranks} ended training after step {early.last_step}, and others began step "
-        f"{early.others_step}: ranks had unequal numbers of batches."
-    )
-    return [sentence]
+    last, others = early.last_step, early.others_step
+    what = f"{ranks} ended training after step {last}, and others began step {others}"
+    return [f"{what}: ranks had unequal numbers of batches."]
 
 
-def _jumps(trace: Trace) -> list[Finding]:
+def _report_clock_jumps(trace: Trace) -> list[Finding]:
     """Report clocks that were set during the run; times are corrected for it, so nothing is lost."""
     return [
         Finding.of(
@@ -273,22 +273,22 @@ def _jumps(trace: Trace) -> list[Finding]:
     ]
 
 
-def _describe_waiting(call: OpenCall) -> str:
-    """Return who was blocked in a call as a clause that follows what became of the absent rank."""
-    verb = "was" if len(call.inside) == 1 else "were"
-    waiting = fmt.listing("rank", call.inside)
-    return f"{waiting} {verb} blocked, since it never entered {_name_call(call)}"
+def _describe_blocked(call: OpenCall) -> str:
+    """Say who was blocked in a call, as a clause that follows what became of the absent rank."""
+    were = "was" if len(call.inside) == 1 else "were"
+    ranks = fmt.listing("rank", call.inside)
+    return f"{ranks} {were} blocked, since it never entered {_name_call(call)}"
 
 
 def _name_call(call: OpenCall) -> str:
     return call.op if call.seq < 0 else f"{call.op} #{call.seq}"
 
 
-def _hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
+def _report_hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
     """Report the roots of a standstill; a root that made another call than its peers is a mismatch.
 
     A rank that was cut off was killed, and may have been so in the middle of its work. Of a rank without
-    a dump nothing is known: it is a root only where there is no other.
+    a dump nothing is known: it is a root only if no other rank is one.
     """
     trace = facts.trace
     ended = set(trace.workers.filter("complete")["rank"])
@@ -297,18 +297,18 @@ def _hangs(facts: Facts, standstill: Standstill) -> Iterator[Finding]:
     roots_of: dict[tuple[str, OpenCall, tuple[int, ...]], list[Root]] = {}
     for root in roots:
         if not root.is_strayed:
-            call = max(root.calls, key=lambda one: (len(one.inside), -one.seq))
-            case = _name_case(trace, root)
-            apart = root.ranks if case in {"", "circle"} else ()
-            roots_of.setdefault((case, call, apart), []).append(root)
-    for (case, call, _), found in roots_of.items():
-        yield _hang(facts, standstill, case, call, found)
+            call = max(root.calls, key=lambda call: (len(call.inside), -call.seq))
+            case = _choose_case(trace, root)
+            separate = root.ranks if case in {"", "circle"} else ()
+            roots_of.setdefault((case, call, separate), []).append(root)
+    for (case, call, _), alike in roots_of.items():
+        yield _report_hang(facts, standstill, case, call, alike)
     stuck = [call for call in standstill.calls if call.inside and not call.awaited]
     if trace.is_snapshot and stuck and not standstill.roots:
-        yield _call_without_root(trace, stuck[0])
+        yield _report_call_without_root(trace, stuck[0])
 
 
-def _name_case(trace: Trace, root: Root) -> str:
+def _choose_case(trace: Trace, root: Root) -> str:
     """Return which sentence suits a root: of a circle, or, among dumps, by that of its rank."""
     if len(root.ranks) > 1:
         return "circle"
@@ -318,28 +318,27 @@ def _name_case(trace: Trace, root: Root) -> str:
     return "no dump" if events.is_empty() else "snapshot" if events[0] else "no call"
 
 
-def _hang(
+def _report_hang(
     facts: Facts, standstill: Standstill, case: str, call: OpenCall, roots: list[Root]
 ) -> Finding:
     trace, early = facts.trace, facts.early_end
     ranks = tuple(sorted(rank for root in roots for rank in root.ranks))
     victims = sorted({rank for root in roots for rank in root.victims})
     fields = {
-        "": {"rank": str(ranks[0]), "blocked": _describe_waiting(call)},
-        "circle": {"ranks": fmt.listing("rank", ranks), "calls": _circle(roots[0])},
+        "": {"rank": str(ranks[0]), "blocked": _describe_blocked(call)},
+        "circle": {"ranks": fmt.listing("rank", ranks), "calls": _describe_circle(roots[0])},
     }.get(case) or {
         "ranks": fmt.capital(fmt.listing("rank", ranks)),
         "waiting": _name_waiting(call),
-        "call": _place_call(trace, call),
+        "call": _name_call_of_group(trace, call),
     }
-    elsewhere = [one for one in standstill.calls if {*ranks} <= {*one.inside}]
     more = _describe_early_end(early)
-    more += [f"It is in {_place_call(trace, one)} itself." for one in elsewhere[:1]]
+    own_calls = [own for own in standstill.calls if {*ranks} <= {*own.inside}]
+    more += [f"It is in {_name_call_of_group(trace, own)} itself." for own in own_calls[:1]]
     others = len({*victims} - {*call.inside})
     if others:
-        more.append(
-            f"{fmt.count(others, 'more rank')} {'waits' if others == 1 else 'wait'} in turn."
-        )
+        wait = "waits" if others == 1 else "wait"
+        more.append(f"{fmt.count(others, 'more rank')} {wait} in turn.")
     return Finding.of(
         "hang",
         fields,
@@ -356,31 +355,27 @@ def _hang(
     )
 
 
-def _circle(root: Root) -> str:
-    """Return in which calls the ranks of a circle wait for each other, the first few."""
-    parts = []
+def _describe_circle(root: Root) -> str:
+    """Say in which calls the first few ranks of a circle wait for each other."""
+    waits = []
     for rank in root.ranks[: fmt.MOST_LISTED]:
-        call = next((one for one in root.calls if rank in one.inside), None)
-        if call is None:
-            continue
-        others = sorted({*call.awaited} & {*root.ranks})
-        parts.append(f"rank {rank} in {_name_call(call)} for {fmt.listing('rank', others)}")
-    return "; ".join(parts)
+        call = next((call for call in root.calls if rank in call.inside), None)
+        if call is not None:
+            others = fmt.listing("rank", sorted({*call.awaited} & {*root.ranks}))
+            waits.append(f"rank {rank} in {_name_call(call)} for {others}")
+    return "; ".join(waits)
 
 
-def _call_without_root(trace: Trace, call: OpenCall) -> Finding:
-    """Report a call that lacks no rank that is known of; ranks that entered nothing may belong to it."""
+def _report_call_without_root(trace: Trace, call: OpenCall) -> Finding:
+    """Report a call that lacks no known rank; ranks that entered nothing may belong to it."""
     silent = tuple(trace.workers.filter(pl.col("events") == 0)["rank"])
-    where = {"call": _place_call(trace, call)}
     fields = {"ranks": fmt.listing("rank", call.inside)}
     if silent:
-        fields = {
-            "ranks": fmt.capital(fmt.listing("rank", silent)),
-            "waiting": _name_waiting(call),
-        }
+        ranks = fmt.capital(fmt.listing("rank", silent))
+        fields = {"ranks": ranks, "waiting": _name_waiting(call)}
     return Finding.of(
         "hang",
-        where | fields,
+        fields | {"call": _name_call_of_group(trace, call)},
         case="no call" if silent else "call",
         ranks=silent,
         evidence={"waiting": list(call.inside), "call": call.seq},
@@ -391,8 +386,8 @@ def _name_waiting(call: OpenCall) -> str:
     return f"{fmt.listing('rank', call.inside)} {'waits' if len(call.inside) == 1 else 'wait'}"
 
 
-def _place_call(trace: Trace, call: OpenCall) -> str:
-    """Name a call and its group."""
-    found = trace.communicators.filter(pl.col("communicator").cast(pl.String) == call.communicator)
-    group = found["name"][0] if found.height else call.communicator
+def _name_call_of_group(trace: Trace, call: OpenCall) -> str:
+    uid = pl.col("communicator").cast(pl.String)
+    groups = trace.communicators.filter(uid == call.communicator)
+    group = groups["name"][0] if groups.height else call.communicator
     return f"{_name_call(call)} of group {group}"

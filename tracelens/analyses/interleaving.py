@@ -41,17 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = ["BUCKET_COLUMNS", "OVERLAP_COLUMNS", "Interleaving", "overlap_of_buckets", "run"]
 
-
-# of the job: overlap that saves less is not reported [policy]
-MIN_SAVING_TO_REPORT_OVERLAP: Final = 0.05
+MIN_SAVING_TO_REPORT_OVERLAP: Final = 0.05  # of the job: overlap that saves less is none [policy]
 # of the job: transfers that no computation can hide and that take less are not reported [policy]
 MIN_SHARE_TO_REPORT_SLOW_TRANSFERS: Final = 0.2
 # share of the transfer: with as much latency, fewer bytes hardly help [chosen]
 MIN_LATENCY_SHARE_IF_FEWER_BYTES_USELESS: Final = 0.5
-# of the job: gaps between updates that cost less are not reported [policy]
-MIN_SAVING_TO_REPORT_UPDATE_GAPS: Final = 0.05
-# share of gaps: a report shows this quantile beside the median [policy]
-QUANTILE_OF_LONG_GAPS: Final = 0.9
+MIN_SAVING_TO_REPORT_UPDATE_GAPS: Final = 0.05  # of the job: less is not reported [policy]
+QUANTILE_OF_LONG_GAPS: Final = 0.9  # share of gaps: a report shows this and the median [policy]
+
 WITHIN: Final = "within a step"
 BETWEEN: Final = "from step to step"
 OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -62,6 +59,18 @@ OVERLAP_COLUMNS: Final[dict[str, pl.DataType]] = {
     "backprop_ns": pl.Int64(),
     "overlap": pl.Float64(),  # hidden / (hidden + exposed), null without communication
 }
+BUCKET_COLUMNS: Final[dict[str, pl.DataType]] = {
+    "bucket": pl.Int32(),
+    "calls": pl.Int64(),  # of all ranks
+    "bytes": pl.Float64(),  # median
+    "hidden_ns": pl.Float64(),  # means of a call
+    "wait_ns": pl.Float64(),
+    "transfer_ns": pl.Float64(),
+    "rank": pl.Int32(),  # of the call with most exposed, and when that was
+    "start_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+}
+IS_COMPUTE: Final = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES])
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,85 +96,80 @@ class Interleaving(DisplayMixin):
 def run(facts: Facts) -> Interleaving:
     """Measure overlap and gaps of the main workers."""
     trace, phases = facts.trace, facts.phases
-    overlap, updates = _overlap(phases), phases.updates
-    job = job_ns(trace)
+    overlap, updates = _measure_overlap(phases), phases.updates
+    within = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
+    gaps = (some_gaps.with_columns(of=within) for some_gaps in updates.some_gaps())
     measured = Interleaving(
         overlap=overlap,
-        by_step=_by_step(phases),
+        by_step=_average_by_step(phases),
         by_bucket=overlap_of_buckets(trace, phases),
         updates=updates,
-        gap_spread=_gap_spread(updates),
+        gap_spread=log_histogram(gaps, "gap_ns", "of", ("rank", "start_ns", "gap_ns")),
         findings=(),
     )
-    if not job or overlap.is_empty() or trace.parted:
+    length_ns = job_ns(trace)
+    if not length_ns or overlap.is_empty() or trace.parted:
         return measured  # of ranks that were left out neither waits nor gaps are known
-    findings = [*_exposed(facts, overlap, job), *_between_updates(facts, updates, job)]
+    findings = [*_report_exposed(facts, overlap, length_ns), *_report_gaps(facts, length_ns)]
     return replace(measured, findings=tuple(findings))
 
 
-def _by_step(phases: Phases) -> pl.DataFrame:
-    """Return the mean rank's communication of each step."""
-    ranks = phases.by_step(phases.there)
-    there = (phases.steps >= 0) & (ranks > 0)
-    windows = phases.by_step(np.ones(len(phases.there)))[there]
-    sums = {
+def _communication_ns(phases: Phases) -> dict[str, Ints]:
+    """Return the communication of each rank in each step, ns, by how it is spent."""
+    return {
         "hidden_ns": phases.hidden_ns,
         "wait_ns": phases.of("wait", "ps_queue"),
         "transfer_ns": phases.of("transfer"),
     }
-    means = {name: phases.by_step(values)[there] / windows for name, values in sums.items()}
-    steps = pl.Series(phases.steps[there], dtype=pl.Int32)
+
+
+def _average_by_step(phases: Phases) -> pl.DataFrame:
+    """Return the mean rank's communication of each step."""
+    is_there = (phases.steps >= 0) & (phases.by_step(phases.there) > 0)
+    windows = phases.by_step(np.ones(len(phases.there)))[is_there]
+    sums = _communication_ns(phases)
+    means = {name: phases.by_step(ns)[is_there] / windows for name, ns in sums.items()}
+    steps = pl.Series(phases.steps[is_there], dtype=pl.Int32)
     return pl.DataFrame({"step": steps, **means})
 
 
-def _gap_spread(updates: WeightUpdates) -> pl.DataFrame:
-    within = pl.when("within").then(pl.lit(WITHIN)).otherwise(pl.lit(BETWEEN))
-    named = (some.with_columns(of=within) for some in updates.some_gaps())
-    return log_histogram(named, "gap_ns", "of", ("rank", "start_ns", "gap_ns"))
-
-
-def _overlap(phases: Phases) -> pl.DataFrame:
-    rank = phases.pieces.steps["rank"].to_numpy()
-    known, place = np.unique(rank, return_inverse=True)
-    there = np.bincount(place, phases.there, minlength=len(known)) > 0
-    sums = {
-        "hidden_ns": phases.hidden_ns,
-        "wait_ns": phases.of("wait", "ps_queue"),
-        "transfer_ns": phases.of("transfer"),
-        "backprop_ns": phases.of("backprop"),
-    }
+def _measure_overlap(phases: Phases) -> pl.DataFrame:
+    """Return the communication and overlap of each rank, in `OVERLAP_COLUMNS`."""
+    ranks, column = np.unique(phases.pieces.steps["rank"].to_numpy(), return_inverse=True)
+    is_there = np.bincount(column, phases.there, minlength=len(ranks)) > 0
+    sums = _communication_ns(phases) | {"backprop_ns": phases.of("backprop")}
     columns = {
-        name: np.bincount(place, values, minlength=len(known)).astype(np.int64)[there]
-        for name, values in sums.items()
+        name: np.bincount(column, ns, minlength=len(ranks)).astype(np.int64)[is_there]
+        for name, ns in sums.items()
     }
     communication = pl.sum_horizontal("hidden_ns", "wait_ns", "transfer_ns")
-    share = pl.when(communication > 0).then(pl.col("hidden_ns") / communication)
-    table = pl.DataFrame({"rank": known[there], **columns}).with_columns(overlap=share)
+    overlap = pl.when(communication > 0).then(pl.col("hidden_ns") / communication)
+    table = pl.DataFrame({"rank": ranks[is_there], **columns}).with_columns(overlap=overlap)
     return table.select(pl.col(name).cast(kind) for name, kind in OVERLAP_COLUMNS.items())
 
 
-def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
+def _report_exposed(facts: Facts, overlap: pl.DataFrame, length_ns: int) -> list[Finding]:
     """Report what could be overlapped, or, if that is little, that more than that is exposed."""
-    share = int(overlap["transfer_ns"].sum()) / (overlap.height * job)
-    if share < MIN_SAVING_TO_REPORT_OVERLAP:
+    exposed = int(overlap["transfer_ns"].sum()) / (overlap.height * length_ns)
+    if exposed < MIN_SAVING_TO_REPORT_OVERLAP:
         return []
     price = price_edits(facts.replay, "overlap=on")
     if price.saving is None or price.saving < MIN_SAVING_TO_REPORT_OVERLAP:
-        return _bound(facts, share, job)
+        return _report_too_slow(facts, exposed, length_ns)
     pickled = find_pickled_calls(facts.calls)
     mean = overlap["overlap"].mean()
     hidden = mean if isinstance(mean, float) else 0.0
     return [
         Finding.of(
             "exposed_communication",
-            {"exposed": fmt.percent(share), "overlap": fmt.percent(hidden)},
+            {"exposed": fmt.percent(exposed), "overlap": fmt.percent(hidden)},
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
             phase="reduction",
             more=[pickled.sentence] if pickled else [],
             evidence={
-                "exposed_transfer": share,
+                "exposed_transfer": exposed,
                 "overlap": hidden,
                 "pickled": asdict(pickled) if pickled else None,
             },
@@ -173,29 +177,30 @@ def _exposed(facts: Facts, overlap: pl.DataFrame, job: int) -> list[Finding]:
     ]
 
 
-def _bound(facts: Facts, exposed: float, job: int) -> list[Finding]:
+def _report_too_slow(facts: Facts, exposed: float, length_ns: int) -> list[Finding]:
     """Report communication that is too slow for the compute that it could overlap with.
 
     `exposed` is what ranks expose on average, as a share of the job.
     """
     trace, phases = facts.trace, facts.phases
     steps = trace.steps["step"].unique().sort().to_numpy().astype(np.int64)
-    share = float(exposed_transfer(phases, steps).sum()) / job
+    share = float(exposed_transfer(phases, steps).sum()) / length_ns
     is_slow = share >= MIN_SHARE_TO_REPORT_SLOW_TRANSFERS
     if not is_slow or not (trace.calls or trace.shards.height):
         return []
-    identifiable = not trace.calls or bool((trace.messages["op"] == "send").any())
-    link = (
+    is_identifiable = not trace.calls or bool((trace.messages["op"] == "send").any())
+    unknown_link = (
         " If one link is slow, collectives alone do not tell which; messages between ranks would."
     )
     latency, pickled = facts.call_costs.latency_share, find_pickled_calls(facts.calls)
+    of_servers = "fewer and larger messages, fewer bytes or faster links"
     return [
         Finding.of(
             "exposed_communication",
             {
                 "exposed": fmt.percent(exposed),
-                "remedy": _remedy(latency) if trace.calls else _OF_SERVERS,
-                "link": "" if identifiable else link,
+                "remedy": _name_remedy(latency) if trace.calls else of_servers,
+                "link": "" if is_identifiable else unknown_link,
             },
             case="bound",
             saving=share,
@@ -205,17 +210,14 @@ def _bound(facts: Facts, exposed: float, job: int) -> list[Finding]:
                 "exposed_transfer": share,
                 "latency_share": latency,
                 "pickled": asdict(pickled) if pickled else None,
-                "link_identifiable": identifiable,
+                "link_identifiable": is_identifiable,
             },
         )
     ]
 
 
-_OF_SERVERS: Final = "fewer and larger messages, fewer bytes or faster links"
-
-
-def _remedy(latency: float | None) -> str:
-    """Return what could make transfers shorter, of which so much is latency."""
+def _name_remedy(latency: float | None) -> str:
+    """Return what could make transfers shorter; `latency` is its share of them."""
     if latency is None:
         return (
             "fewer calls, fewer bytes or faster links (latency and bandwidth cannot be separated: "
@@ -226,41 +228,41 @@ def _remedy(latency: float | None) -> str:
     return "fewer bytes or faster links"
 
 
-def _between_updates(facts: Facts, updates: WeightUpdates, job: int) -> list[Finding]:
+def _report_gaps(facts: Facts, length_ns: int) -> list[Finding]:
     """Report host time between the updates of one step, priced by the replay without it.
 
-    A run whose steps are not known counts as one step, in which updates tell nothing. Waits and
+    A run whose steps are not known counts as one step, in which updates show nothing. Waits and
     transfers between updates are not theirs: exposed communication reports them.
     """
-    trace, phases = facts.trace, facts.phases
+    phases = facts.phases
     steps = phases.steps[phases.steps >= 0]
     if len(steps) < 2:
         return []
-    within = pl.concat(some.filter("within") for some in updates.some_gaps())
-    host_ns = _host_time_in_gaps(trace, phases, within, steps)
-    least_saving = MIN_SAVING_TO_REPORT_UPDATE_GAPS
-    if float(host_ns.max(axis=1, initial=0.0).sum()) < least_saving * job:
+    within = pl.concat(some_gaps.filter("within") for some_gaps in phases.updates.some_gaps())
+    host_ns = _measure_host_time(facts.trace, phases, within, steps)
+    if float(host_ns.max(axis=1, initial=0.0).sum()) < MIN_SAVING_TO_REPORT_UPDATE_GAPS * length_ns:
         return []
     fix = WorkFix(steps, ((("uninstrumented",), host_ns),))
-    price = price_less_work(facts.replay, fix, job)
-    gaps_ns = within["gap_ns"]
-    typical, long = gaps_ns.median(), gaps_ns.quantile(QUANTILE_OF_LONG_GAPS)
-    if price.saving < least_saving or not isinstance(typical, float) or not isinstance(long, float):
+    price = price_less_work(facts.replay, fix, length_ns)
+    median_ns = within["gap_ns"].median()
+    long_ns = within["gap_ns"].quantile(QUANTILE_OF_LONG_GAPS)
+    is_small = price.saving < MIN_SAVING_TO_REPORT_UPDATE_GAPS
+    if is_small or not isinstance(median_ns, float) or not isinstance(long_ns, float):
         return []
     return [
         Finding.of(
             "update_gap",
-            {"median": fmt.duration(typical), "long": fmt.duration(long)},
+            {"median": fmt.duration(median_ns), "long": fmt.duration(long_ns)},
             saving=price.saving,
             interval=price.interval,
             fix=price.fix,
             phase="update",
-            evidence={"median_gap_ns": typical, "p90_gap_ns": long, "gaps": within.height},
+            evidence={"median_gap_ns": median_ns, "p90_gap_ns": long_ns, "gaps": within.height},
         )
     ]
 
 
-def _host_time_in_gaps(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
+def _measure_host_time(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: Ints) -> Floats:
     """Return how long each worker runs unrecorded code between updates, ns, [step, worker]."""
     ranks = trace.workers["rank"].to_numpy()
     rows = np.searchsorted(steps, gaps["step"].to_numpy())
@@ -274,98 +276,91 @@ def _host_time_in_gaps(trace: Trace, phases: Phases, gaps: pl.DataFrame, steps: 
     return np.minimum(gap_ns, host_ns)
 
 
-IS_COMPUTE: Final = np.array([name in COMPUTE_CATEGORIES for name in CATEGORIES])
-BUCKET_COLUMNS: Final[dict[str, pl.DataType]] = {
-    "bucket": pl.Int32(),
-    "calls": pl.Int64(),  # of all ranks
-    "bytes": pl.Float64(),  # median
-    "hidden_ns": pl.Float64(),  # means of a call
-    "wait_ns": pl.Float64(),
-    "transfer_ns": pl.Float64(),
-    "rank": pl.Int32(),  # of the call with most exposed, and when that was
-    "start_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-}
-
-
 def overlap_of_buckets(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return a row a bucket, in order; empty where calls name none."""
-    found: dict[int, _Bucket] = {}
+    buckets: dict[int, _Bucket] = {}
     for grid in trace.calls:
-        _add(found, grid, phases.pieces)
-    rows = [found[number].row(number) for number in sorted(found)]
+        _add_calls(buckets, grid, phases.pieces)
+    rows = [buckets[number].summarise(number) for number in sorted(buckets)]
     return pl.DataFrame(rows, schema=BUCKET_COLUMNS, orient="row")
 
 
 @dataclass(eq=False)
 class _Bucket:
-    """Sums over the calls of a bucket, and the call with most exposed."""
+    """Sums over the calls of a bucket, and the call with most exposed.
 
-    sizes: list[tuple[Ints, Ints]]  # values, and how often each occurs
-    spent_ns: Ints  # hidden, wait, transfer
-    longest: tuple[int, ...]  # what is exposed of it, less its process, rank, start, end
+    `sizes` are bytes and how often each occurs, `spent_ns` hidden, wait and transfer; `longest` is what
+    is exposed of a call, less its process (so that the first one is greater), rank, start and end.
+    """
 
-    def row(self, number: int) -> tuple[Any, ...]:
+    sizes: list[tuple[Ints, Ints]]
+    spent_ns: Ints
+    longest: tuple[int, ...]
+
+    def summarise(self, number: int) -> tuple[Any, ...]:
         """Return it in `BUCKET_COLUMNS`."""
-        sizes, count = (np.concatenate(part) for part in zip(*self.sizes, strict=True))
-        calls = int(count.sum())
-        known = np.repeat(sizes[sizes >= 0], count[sizes >= 0])
+        sizes, counts = (np.concatenate(arrays) for arrays in zip(*self.sizes, strict=True))
+        calls = int(counts.sum())
+        known = np.repeat(sizes[sizes >= 0], counts[sizes >= 0])
         nbytes = float(np.median(known)) if len(known) else None
-        means = (ns / calls for ns in self.spent_ns.tolist())
-        return number, calls, nbytes, *means, *self.longest[2:]
+        means_ns = (ns / calls for ns in self.spent_ns.tolist())
+        return number, calls, nbytes, *means_ns, *self.longest[2:]
 
 
-def _add(found: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
+def _add_calls(buckets: dict[int, _Bucket], grid: CallGrid, pieces: Segments) -> None:
     """Add the calls of a communicator that name a bucket, and that all came to."""
-    shape, place = grid.start_ns.shape, {name: at for at, name in enumerate(pieces.processes)}
-    counted = grid.completed & (grid.last_ns != NEVER)[:, None]
-    counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(place))
+    shape, index_of = grid.start_ns.shape, {name: at for at, name in enumerate(pieces.processes)}
+    is_counted = grid.completed & (grid.last_ns != NEVER)[:, None]
+    is_counted &= (distinct(grid.bucket) != NULL) & np.isin(grid.processes, list(index_of))
     numbers = np.unique(distinct(grid.bucket))
     bucket = np.broadcast_to(np.searchsorted(numbers, distinct(grid.bucket)), shape)
-    spent = np.zeros((len(numbers), 3), np.int64)
+    spent_ns = np.zeros((len(numbers), 3), np.int64)
     longest: list[tuple[int, ...]] = [(-1, 0)] * len(numbers)
-    columns = np.flatnonzero(counted.any(axis=0))
-    for some in pieces.joined(place[process] for process in grid.processes[columns].tolist()):
-        those, columns = np.split(columns, [len(some.processes)])
-        owner, calls = np.nonzero(counted.T[those])
-        cells = calls, those[owner]
-        start, end, mine = grid.start_ns[cells], grid.end_ns[cells], bucket[cells]
-        parts = _parts(some, owner, start, grid.last_ns[calls], end)
-        spent += np.stack([np.bincount(mine, ns, len(numbers)) for ns in parts], 1).astype(np.int64)
-        exposed = parts[1] + parts[2]
-        most = np.full(len(numbers), -1)
-        np.maximum.at(most, mine, exposed)
-        for at in np.flatnonzero(most > [ns for ns, *_ in longest]).tolist():
-            call = int(np.argmax((mine == at) & (exposed == most[at])))
-            column = cells[1][call]
-            where = int(grid.ranks[column]), int(start[call]), int(end[call])
-            longest[at] = int(most[at]), -int(grid.processes[column]), *where
+    columns = np.flatnonzero(is_counted.any(axis=0))
+    indices = (index_of[process] for process in grid.processes[columns].tolist())
+    for joined in pieces.joined(indices):
+        of_joined, columns = np.split(columns, [len(joined.processes)])
+        owner, call = np.nonzero(is_counted.T[of_joined])
+        cells = call, of_joined[owner]
+        start_ns, end_ns, bucket_of = grid.start_ns[cells], grid.end_ns[cells], bucket[cells]
+        parts_ns = _divide_calls(joined, owner, start_ns, grid.last_ns[call], end_ns)
+        sums_ns = [np.bincount(bucket_of, ns, len(numbers)) for ns in parts_ns]
+        spent_ns += np.stack(sums_ns, 1).astype(np.int64)
+        exposed_ns = parts_ns[1] + parts_ns[2]
+        most_ns = np.full(len(numbers), -1)
+        np.maximum.at(most_ns, bucket_of, exposed_ns)
+        for at in np.flatnonzero(most_ns > [ns for ns, *_ in longest]).tolist():
+            row = int(np.argmax((bucket_of == at) & (exposed_ns == most_ns[at])))
+            column = cells[1][row]
+            where = int(grid.ranks[column]), int(start_ns[row]), int(end_ns[row])
+            longest[at] = int(most_ns[at]), -int(grid.processes[column]), *where
     for at, number in enumerate(numbers.tolist()):
-        sizes = _sizes(grid.nbytes, counted & (bucket == at))
+        sizes = _count_sizes(grid.nbytes, is_counted & (bucket == at))
         if len(sizes[0]):
-            one = found.setdefault(number, _Bucket([], np.zeros(3, np.int64), (-1, 0)))
-            one.sizes.append(sizes)
-            one.spent_ns += spent[at]
+            sums = buckets.setdefault(number, _Bucket([], np.zeros(3, np.int64), (-1, 0)))
+            sums.sizes.append(sizes)
+            sums.spent_ns += spent_ns[at]
             # Of calls as long the one of the first process.
-            one.longest = max(one.longest, longest[at], key=lambda found: found[:2])
+            sums.longest = max(sums.longest, longest[at], key=lambda call: call[:2])
 
 
-def _sizes(nbytes: Ints, chosen: Flags) -> tuple[Ints, Ints]:
+def _count_sizes(nbytes: Ints, is_chosen: Flags) -> tuple[Ints, Ints]:
     """Return the sizes of some cells, and how often each occurs."""
     if not is_uniform(nbytes):
-        values, often = np.unique(nbytes[chosen], return_counts=True)
-        return values, often
-    often = np.count_nonzero(chosen, axis=1)
-    calls = np.flatnonzero(often)
-    return nbytes[calls, 0], often[calls]
+        sizes, counts = np.unique(nbytes[is_chosen], return_counts=True)
+        return sizes, counts
+    counts = np.count_nonzero(is_chosen, axis=1)
+    calls = np.flatnonzero(counts)
+    return nbytes[calls, 0], counts[calls]
 
 
-def _parts(
-    pieces: JoinedPieces, owner: Ints, start: Ints, last: Ints, end: Ints
+def _divide_calls(
+    pieces: JoinedPieces, owner: Ints, start_ns: Ints, last_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return how long calls, each of a worker, were hidden, waited and transferred."""
-    arrived = np.clip(last, start, end)
-    moments = pieces.moved(np.stack([start, arrived, end]), owner)
-    compute = pieces.spent_before(IS_COMPUTE, moments)
-    early, delayed = np.rint(np.diff(compute, axis=0)).astype(np.int64)
-    return early + delayed, arrived - start - early, end - arrived - delayed
+    """Return how long calls, each of a worker, were hidden, waited and transferred, ns."""
+    arrived_ns = np.clip(last_ns, start_ns, end_ns)
+    moments_ns = pieces.moved(np.stack([start_ns, arrived_ns, end_ns]), owner)
+    compute_ns = pieces.spent_before(IS_COMPUTE, moments_ns)
+    in_wait_ns, in_transfer_ns = np.rint(np.diff(compute_ns, axis=0)).astype(np.int64)
+    wait_ns, transfer_ns = arrived_ns - start_ns - in_wait_ns, end_ns - arrived_ns - in_transfer_ns
+    return in_wait_ns + in_transfer_ns, wait_ns, transfer_ns

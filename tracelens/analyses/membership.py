@@ -2,8 +2,8 @@
 
 A rank has joined if its first step is a later one than that of the others and begins later, and has
 left if its last step is an earlier one and ended earlier, both by more than a few steps, its recording
-being whole. Restarts with another number of ranks are seen by the world size that processes report: a
-rank of the job's earlier life alone has left, however its recording ended; one of both has not joined.
+being complete. Restarts with another number of ranks are found by the world size that processes report:
+a rank of the job's earlier life alone has left, however its recording ended; one of both has not joined.
 The process that stands for a rank left behind knows another world size, and was over before the first
 process of the latest life had begun. Ranks that ended before the others, which formed no communicator
 without them, had fewer batches.
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EPOCH_COLUMNS", "Membership", "run"]
 
-
 MAX_EPOCHS_SHOWN: Final = 64  # rows: a report shows no more [policy]
-# steps, and their usual time: ranks that begin or end no further apart do so together [calibrate]
-MAX_STEPS_APART: Final = 3
-# steps: ranks that end training fewer before the others do so together with them [chosen]
-MIN_FEWER_STEPS_IF_UNEVEN: Final = 4
+MAX_STEPS_APART: Final = 3  # steps, and their usual time: ranks begin or end together [calibrate]
+MIN_FEWER_STEPS_IF_UNEVEN: Final = 4  # steps: ranks with fewer less end together [chosen]
 
+_DOUBTFUL: Final = frozenset({"truncated", "running", "incomplete", "unreadable", "dropped"})
 EPOCH_COLUMNS: Final[dict[str, pl.DataType]] = {
     "first_step": pl.Int32(),
     "last_step": pl.Int32(),
@@ -59,109 +57,101 @@ class Membership(DisplayMixin):
 
 
 def run(facts: Facts) -> Membership:
-    """See who was there when."""
+    """Find when each rank was there."""
     trace = facts.trace
-    periods = _presence(trace, facts.roles.server)
-    epochs = _epochs(periods)
-    worlds = _worlds(trace)
-    has_changed = len(worlds) > 1 or epochs["joined"].count() or _met_anew(trace, epochs)
-    if has_changed and not periods.is_empty():
-        return Membership(epochs, (_finding(periods, epochs, worlds),))
+    presence = _find_presence(trace, facts.roles.server)
+    epochs = _divide_into_epochs(presence)
+    workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
+    worlds = workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
+    has_changed = len(worlds) > 1 or epochs["joined"].count() or _regrouped(trace, epochs)
+    if has_changed and not presence.is_empty():
+        return Membership(epochs, (_report_change(presence, epochs, worlds),))
     early = facts.early_end
     if early and early.apart_ns > 0 and early.steps_fewer >= MIN_FEWER_STEPS_IF_UNEVEN:
-        return Membership(epochs, (_uneven(early),))
-    return Membership(epochs, (_finding(periods, epochs, worlds),) if epochs.height > 1 else ())
+        return Membership(epochs, (_report_uneven(early),))
+    has_left = epochs.height > 1
+    return Membership(epochs, (_report_change(presence, epochs, worlds),) if has_left else ())
 
 
-def _met_anew(trace: Trace, epochs: pl.DataFrame) -> bool:
-    """Return whether ranks formed another communicator once others had left."""
+def _regrouped(trace: Trace, epochs: pl.DataFrame) -> bool:
+    """Return True if ranks formed another communicator once others had left."""
     if epochs.height < 2:
         return False
-    first = int(epochs["first_step"][1])
+    first_step = int(epochs["first_step"][1])
     steps = (grid.step[grid.step >= 0] for grid in trace.calls)
-    return any(one.min() >= first for one in steps if len(one))
+    return any(of_group.min() >= first_step for of_group in steps if len(of_group))
 
 
-def _presence(trace: Trace, server: int | None) -> pl.DataFrame:
-    """Return each rank's first and last step; those of the run where the rank's own say nothing."""
-    known = {"truncated", "running", "incomplete", "unreadable", "dropped"}
-    doubtful = [note.file for note in trace.notes if note.kind in known]
-    whole = (
-        pl.col("complete") & ~pl.col("file").is_in(doubtful) & (pl.col("dropped").fill_null(0) == 0)
-    )
-    length = pl.col("end_ns") - pl.col("start_ns")
+def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
+    """Return each rank's `first` and `last` step; the run's where the rank's own say nothing."""
+    doubtful = [note.file for note in trace.notes if note.kind in _DOUBTFUL]
+    has_no_loss = ~pl.col("file").is_in(doubtful) & (pl.col("dropped").fill_null(0) == 0)
+    is_whole = pl.col("complete") & has_no_loss
     steps = trace.steps.group_by("process").agg(
         first=pl.col("step").min(),
         last=pl.col("step").max(),
-        begun=pl.col("start_ns").min(),
-        ended=pl.col("end_ns").max(),
-        typical=length.median(),
+        begin_ns=pl.col("start_ns").min(),
+        end_ns=pl.col("end_ns").max(),
+        length_ns=(pl.col("end_ns") - pl.col("start_ns")).median(),
     )
-    most_ns = MAX_STEPS_APART * pl.col("typical").median()
-    later = (pl.col("first") - pl.col("first").min() > MAX_STEPS_APART) & (
-        pl.col("begun") - pl.col("begun").min() > most_ns
+    most_ns = MAX_STEPS_APART * pl.col("length_ns").median()
+    begins_later = (pl.col("first") - pl.col("first").min() > MAX_STEPS_APART) & (
+        pl.col("begin_ns") - pl.col("begin_ns").min() > most_ns
     )
-    earlier = (pl.col("last").max() - pl.col("last") > MAX_STEPS_APART) & (
-        pl.col("ended").max() - pl.col("ended") > most_ns
+    ends_earlier = (pl.col("last").max() - pl.col("last") > MAX_STEPS_APART) & (
+        pl.col("end_ns").max() - pl.col("end_ns") > most_ns
     )
-    if server is not None:  # who has taken its last work is still there
-        later = earlier = pl.lit(value=False)
-    again, behind = (pl.col("process").is_in(of(trace)) for of in (begun_again, left_behind))
-    joined = later & whole & ~again
-    left = earlier & (whole | behind)
+    if server is not None:  # a worker that has taken its last work is still there
+        begins_later = ends_earlier = pl.lit(value=False)
+    is_again, is_behind = (
+        pl.col("process").is_in(find(trace)) for find in (begun_again, left_behind)
+    )
+    has_joined = begins_later & is_whole & ~is_again
+    has_left = ends_earlier & (is_whole | is_behind)
     return (
         trace.workers.join(steps, on="process", how="inner")
         .select(
             "rank",
-            first=pl.when(joined).then("first").otherwise(pl.col("first").min()),
-            last=pl.when(left).then("last").otherwise(pl.col("last").max()),
+            first=pl.when(has_joined).then("first").otherwise(pl.col("first").min()),
+            last=pl.when(has_left).then("last").otherwise(pl.col("last").max()),
         )
         .sort("rank")
     )
 
 
-def _epochs(periods: pl.DataFrame) -> pl.DataFrame:
-    begins = sorted(
-        {*periods["first"].to_list(), *(last + 1 for last in periods["last"].to_list())}
-    )
+def _divide_into_epochs(presence: pl.DataFrame) -> pl.DataFrame:
+    """Divide the run where ranks join or leave, in `EPOCH_COLUMNS`."""
+    after_last = [step + 1 for step in presence["last"].to_list()]
+    begins = sorted({*presence["first"].to_list(), *after_last})
     rows: list[tuple[int, int, int, str | None, str | None]] = []
     for first, following in pairwise(begins):
-        there = periods.filter((pl.col("first") <= first) & (pl.col("last") >= first)).height
-        joined = periods.filter(pl.col("first") == first)["rank"].to_list() if rows else []
-        left = periods.filter(pl.col("last") == first - 1)["rank"].to_list()
-        rows.append((first, following - 1, there, _named(joined), _named(left)))
+        present = presence.filter((pl.col("first") <= first) & (pl.col("last") >= first)).height
+        joined = presence.filter(pl.col("first") == first)["rank"].to_list() if rows else []
+        left = presence.filter(pl.col("last") == first - 1)["rank"].to_list()
+        names = (fmt.listing("rank", ranks) if ranks else None for ranks in (joined, left))
+        rows.append((first, following - 1, present, *names))
     return pl.DataFrame(rows, schema=EPOCH_COLUMNS, orient="row")
 
 
-def _worlds(trace: Trace) -> list[int]:
-    """Return the numbers of ranks that processes report, in the order in which they came."""
-    workers = trace.processes.filter((pl.col("role") == "worker") & (pl.col("world") > 0))
-    return workers.sort("incarnation", "first_ns")["world"].unique(maintain_order=True).to_list()
-
-
-def _named(ranks: list[int]) -> str | None:
-    return fmt.listing("rank", ranks) if ranks else None
-
-
-def _finding(periods: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
-    changes = epochs[1:]
-    lasting = pl.col("first").eq(pl.col("first").min()) & pl.col("last").eq(pl.col("last").max())
-    ranks = periods.filter(~lasting)["rank"].to_list()
-    counts = epochs["ranks"].to_list()
-    changed = [*_changes(changes)]
+def _report_change(presence: pl.DataFrame, epochs: pl.DataFrame, worlds: list[int]) -> Finding:
+    """Report ranks that join or leave; `worlds` are the numbers of ranks that processes report."""
+    first, last = pl.col("first"), pl.col("last")
+    is_always_there = first.eq(first.min()) & last.eq(last.max())
+    ranks = presence.filter(~is_always_there)["rank"].to_list()
+    begins = epochs["first_step"][1:]
+    changes = _describe_changes(epochs[1:])
     if len(worlds) > 1:
-        changed.append(f"processes report worlds of {', then '.join(map(str, worlds))} ranks")
-    steps = (int(changes["first_step"][0]), int(changes["first_step"][-1])) if ranks else None
+        changes.append(f"processes report worlds of {', then '.join(map(str, worlds))} ranks")
     return Finding.of(
         "world_change",
-        {"changes": "; ".join(changed)},
+        {"changes": "; ".join(changes)},
         ranks=tuple(ranks),
-        steps=steps,
-        evidence={"ranks_by_epoch": counts, "worlds": worlds},
+        steps=(int(begins[0]), int(begins[-1])) if ranks else None,
+        evidence={"ranks_by_epoch": epochs["ranks"].to_list(), "worlds": worlds},
     )
 
 
-def _uneven(early: EarlyEnd) -> Finding:
+def _report_uneven(early: EarlyEnd) -> Finding:
     """Report ranks that ended training before the others, in a job whose ranks are always the same."""
     return Finding.of(
         "uneven_inputs",
@@ -176,15 +166,15 @@ def _uneven(early: EarlyEnd) -> Finding:
     )
 
 
-def _changes(changes: pl.DataFrame) -> list[str]:
-    """Return each change in words, with how many ranks there are then."""
-    listed = []
-    for row in changes.head(fmt.MOST_LISTED).iter_rows(named=True):
-        parts = []
-        if row["left"]:
-            parts.append(f"{row['left']} left after step {row['first_step'] - 1}")
-        if row["joined"]:
-            parts.append(f"{row['joined']} joined in step {row['first_step']}")
-        listed.append(f"{', '.join(parts)} ({fmt.count(row['ranks'], 'rank')} then)")
-    more = changes.height - fmt.MOST_LISTED
-    return listed if more <= 0 else [*listed, f"and {more} more changes"]
+def _describe_changes(epochs: pl.DataFrame) -> list[str]:
+    """Describe each change in words, with how many ranks there are then."""
+    changes = []
+    for epoch in epochs.head(fmt.MOST_LISTED).iter_rows(named=True):
+        moves = []
+        if epoch["left"]:
+            moves.append(f"{epoch['left']} left after step {epoch['first_step'] - 1}")
+        if epoch["joined"]:
+            moves.append(f"{epoch['joined']} joined in step {epoch['first_step']}")
+        changes.append(f"{', '.join(moves)} ({fmt.count(epoch['ranks'], 'rank')} then)")
+    more = epochs.height - fmt.MOST_LISTED
+    return changes if more <= 0 else [*changes, f"and {more} more changes"]

@@ -2,13 +2,12 @@
 
 Ranks of a stage play the same part, so a slow one of them is a straggler (`stragglers/`). Whole stages
 that take longer than others are no fault: layers are spread unevenly, and the stages with less wait for
-the one with most. What an even spread would save is found by a replay of the same messages
-(`replay/model.py`), in which each stage takes as many times longer or shorter, phase by phase, as
-makes its usual rank take what stages take on average.
+the one with most. A replay of the same messages (`replay/model.py`) says what an even spread would save:
+each stage takes, phase by phase, as many times longer or shorter as makes its median rank average.
 
-What stages wait in a replay in which, moreover, no rank and no step differs from the usual one is the
-pipeline's bubble: its schedule makes that, and neither imbalance nor noise. It is waited at receives,
-and, by stages that end early, at the collective that ends the step.
+What stages wait in a replay in which also no rank and no step differs from the usual one is the
+pipeline's bubble: its schedule makes that. It is waited at receives, and, by stages that end early, at
+the collective that ends the step.
 """
 
 from __future__ import annotations
@@ -35,6 +34,13 @@ if TYPE_CHECKING:
 
 __all__ = ["STAGE_COLUMNS", "StageImbalance", "run"]
 
+MIN_RESIDUAL_OF_LONG_STAGE: Final = 0.05  # of a step: less beyond the mean is not long [calibrate]
+MIN_STEPS_FOR_STAGE_TEST: Final = 10  # steps: fewer are not judged [calibrate]
+MIN_SHARE_OF_STEPS_OF_LONG_STAGE: Final = 0.75  # of steps: too long in fewer is even [calibrate]
+MIN_SAVING_OF_EVEN_STAGES: Final = 0.01  # of the job: an imbalance of less is not reported [policy]
+ALONE: Final = (
+    "No two ranks play the same part: one that is slow looks like a stage with more work."
+)
 STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "stage": pl.Int32(),  # 0 = where a step begins
     "ranks": pl.Int32(),
@@ -42,14 +48,6 @@ STAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "own_ns": pl.Float64(),  # of the usual rank, median over steps
     "over_mean": pl.Float64(),  # own / mean of stages - 1
 }
-
-
-# of a step: a stage that is beyond the mean of all by less is not too long [calibrate]
-MIN_RESIDUAL_OF_LONG_STAGE: Final = 0.05
-MIN_STEPS_FOR_STAGE_TEST: Final = 10  # steps: fewer are not judged [calibrate]
-# share of steps: a stage is not reported if it is too long in fewer [calibrate]
-MIN_SHARE_OF_STEPS_OF_LONG_STAGE: Final = 0.75
-MIN_SAVING_OF_EVEN_STAGES: Final = 0.01  # of the job: an imbalance of less is not reported [policy]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,123 +70,111 @@ class StageImbalance(DisplayMixin):
 
 def run(facts: Facts) -> StageImbalance:
     """Compare the stages."""
-    trace = facts.trace
-    own = facts.compute_time
-    stages = own.stages
-    if stages is None or not own.settled.any():
+    trace, times = facts.trace, facts.compute_time
+    stages = times.stages
+    if stages is None or not times.settled.any():
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
     replay = facts.replay.build_whole() if trace.exchanged.height else None
     if replay is not None:
-        own = _exclude_implicit_waits(own, replay)
-    usual = _by_stage(own, stages, own.total)
-    if not len(usual):
+        times = _exclude_implicit_waits(times, replay)
+    total_ns = _condense_stages(times, stages, times.total)
+    if not len(total_ns):
         return StageImbalance(pl.DataFrame(schema=STAGE_COLUMNS))
-    table = _table(own, stages, usual)
+    stage_ns = np.median(total_ns, axis=0)
+    columns = {
+        "stage": np.arange(len(stage_ns)),
+        "ranks": [len(members) for members in stages.members],
+        "first_rank": [times.ranks[members[0]] for members in stages.members],
+        "own_ns": stage_ns,
+        "over_mean": stage_ns / max(float(stage_ns.mean()), 1.0) - 1,
+    }
+    table = pl.DataFrame(columns, schema=STAGE_COLUMNS)
     if replay is None:
         return StageImbalance(table)
-    found = _finding(facts, replay, own, stages, usual)
-    alike = apply_fix(replay, WorkFix(own.steps, _changes(own, stages, alike=True)))
-    bubble = replay.measure_waits_ns(alike.lag)
-    return StageImbalance(table, bubble, () if found is None else (found,))
+    finding = _report(facts, replay, times, stages, total_ns)
+    uniform = apply_fix(replay, WorkFix(times.steps, _even_out(times, stages, uniform=True)))
+    bubble_ns = replay.measure_waits_ns(uniform.lag)
+    return StageImbalance(table, bubble_ns, () if finding is None else (finding,))
 
 
-def _exclude_implicit_waits(own: ComputeTime, replay: Model) -> ComputeTime:
+def _exclude_implicit_waits(times: ComputeTime, replay: Model) -> ComputeTime:
     """Return compute times without the waits in collectives that no span shows."""
-    rows = np.searchsorted(replay.steps, own.steps)
-    worked = np.stack([replay.sum_by_step(replay.worked((name,)))[rows] for name in own.phases])
-    return replace(own, own=np.where(np.isnan(own.own), np.nan, worked))
+    rows = np.searchsorted(replay.steps, times.steps)
+    worked = np.stack([replay.sum_by_step(replay.worked((name,)))[rows] for name in times.phases])
+    return replace(times, own=np.where(np.isnan(times.own), np.nan, worked))
 
 
-def _by_stage(own: ComputeTime, stages: Stages, values: Floats) -> Floats:
+def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Floats:
     """Return what the median rank of each stage takes, [step, stage], in steps that all stages took."""
-    found = [medians(values[own.settled_rows][:, one], axis=1) for one in stages.members]
-    whole = np.stack(found, axis=1)
-    return np.asarray(whole[~np.isnan(whole).any(axis=1)])
+    settled_ns = spent_ns[times.settled_rows]
+    by_stage = [medians(settled_ns[:, members], axis=1) for members in stages.members]
+    stage_ns = np.stack(by_stage, axis=1)
+    return np.asarray(stage_ns[~np.isnan(stage_ns).any(axis=1)])
 
 
-def _table(own: ComputeTime, stages: Stages, usual: Floats) -> pl.DataFrame:
-    middle = np.median(usual, axis=0)
-    columns = {
-        "stage": np.arange(len(middle)),
-        "ranks": [len(members) for members in stages.members],
-        "first_rank": [own.ranks[members[0]] for members in stages.members],
-        "own_ns": middle,
-        "over_mean": middle / max(float(middle.mean()), 1.0) - 1,
-    }
-    return pl.DataFrame(columns, schema=STAGE_COLUMNS)
-
-
-def _finding(
-    facts: Facts, replay: Model, own: ComputeTime, stages: Stages, usual: Floats
+def _report(
+    facts: Facts, replay: Model, times: ComputeTime, stages: Stages, total_ns: Floats
 ) -> Finding | None:
-    """Return what is said of the stage that takes longest, if it takes clearly longer for good."""
-    middle = np.median(usual, axis=0)
-    slowest = int(middle.argmax())
-    beyond = (usual[:, slowest] - usual.mean(axis=1)) / max(own.step_ns, 1.0)
-    is_long = beyond > MIN_RESIDUAL_OF_LONG_STAGE
-    few = len(beyond) < MIN_STEPS_FOR_STAGE_TEST
-    if few or is_long.mean() < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
+    """Report the stage that takes longest, [step, stage], if it takes clearly longer in most steps."""
+    stage_ns = np.median(total_ns, axis=0)
+    slowest, mean_ns = int(stage_ns.argmax()), float(stage_ns.mean())
+    excess = (total_ns[:, slowest] - total_ns.mean(axis=1)) / max(times.step_ns, 1.0)
+    long_share = (excess > MIN_RESIDUAL_OF_LONG_STAGE).mean()
+    is_short = len(excess) < MIN_STEPS_FOR_STAGE_TEST
+    if is_short or long_share < MIN_SHARE_OF_STEPS_OF_LONG_STAGE:
         return None
-    fix = WorkFix(own.steps, _changes(own, stages, alike=False))
+    fix = WorkFix(times.steps, _even_out(times, stages, uniform=False))
     replayed = facts.replay.replay(apply_fix(replay, fix))
-    lost = np.maximum(replayed.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
-    job = max(job_ns(facts.trace), 1)
-    saving = float(lost.sum()) / job
+    lost_ns = np.maximum(replayed.saved_ns[np.searchsorted(replay.steps, fix.steps)], 0.0)
+    length_ns = max(job_ns(facts.trace), 1)
+    saving = float(lost_ns.sum()) / length_ns
     if saving < MIN_SAVING_OF_EVEN_STAGES or not replayed.identity.reliable:
         return None
-    members = stages.members[slowest]
-    ranks = tuple(own.ranks[rank] for rank in members)
+    ranks = tuple(times.ranks[rank] for rank in stages.members[slowest])
     return Finding.of(
         "stage_imbalance",
         {
             "stage": str(slowest),
-            "stages": str(len(middle)),
+            "stages": str(len(stage_ns)),
             "ranks": fmt.listing("rank", ranks),
-            "own": fmt.duration(float(middle[slowest])),
-            "mean": fmt.duration(float(middle.mean())),
+            "own": fmt.duration(float(stage_ns[slowest])),
+            "mean": fmt.duration(mean_ns),
         },
         more=[ALONE] if max(map(len, stages.members)) == 1 else [],
         ranks=ranks,
-        phase=_phase(own, stages, slowest),
+        phase=_find_longest_phase(times, stages, slowest),
         pattern="persistent",
-        slowdown=float(middle[slowest] / max(float(middle.mean()), 1.0)),
+        slowdown=float(stage_ns[slowest] / max(mean_ns, 1.0)),
         saving=saving,
-        interval=replayed.identity.widen(bootstrap_interval(lost, job)),
+        interval=replayed.identity.widen(bootstrap_interval(lost_ns, length_ns)),
         fix=fix,
-        evidence={
-            "stage": slowest,
-            "stage_ns": [round(one) for one in middle.tolist()],
-        },
+        evidence={"stage": slowest, "stage_ns": [round(ns) for ns in stage_ns.tolist()]},
     )
 
 
-ALONE: Final = (
-    "No two ranks play the same part: one that is slow looks like a stage with more work."
-)
-
-
-def _changes(
-    own: ComputeTime, stages: Stages, *, alike: bool
+def _even_out(
+    times: ComputeTime, stages: Stages, *, uniform: bool
 ) -> tuple[tuple[tuple[str, ...], Floats], ...]:
     """Return what is to be taken off each phase so that all stages have as much work, ns.
 
-    If they are to be `alike`, all ranks and steps are, too.
+    If they are to be `uniform`, all ranks and steps are, too.
     """
     changes = []
-    for name, values in zip(own.phases, own.own, strict=True):
-        usual = np.median(_by_stage(own, stages, values), axis=0)
+    for phase, phase_ns in zip(times.phases, times.own, strict=True):
+        stage_ns = np.median(_condense_stages(times, stages, phase_ns), axis=0)
         # What one stage alone does (data loading, say) is nothing that could be spread.
-        level = np.full(len(usual), usual.mean()) if usual.all() else usual
-        if alike:
-            less_ns = values - level[stages.stage]
+        is_shared = stage_ns.all()
+        if uniform:
+            even_ns = np.full(len(stage_ns), stage_ns.mean()) if is_shared else stage_ns
+            less_ns = phase_ns - even_ns[stages.stage]
         else:
-            beyond = 1 - usual.mean() / usual if usual.all() else np.zeros(len(usual))
-            less_ns = values * beyond[stages.stage]
-        changes.append(((name,), np.nan_to_num(less_ns)))
+            excess = 1 - stage_ns.mean() / stage_ns if is_shared else np.zeros(len(stage_ns))
+            less_ns = phase_ns * excess[stages.stage]
+        changes.append(((phase,), np.nan_to_num(less_ns)))
     return tuple(changes)
 
 
-def _phase(own: ComputeTime, stages: Stages, slowest: int) -> str:
-    """Return the phase in which the slowest stage takes most beyond the mean of all."""
-    usual = [np.median(_by_stage(own, stages, values), axis=0) for values in own.own]
-    return own.phases[int(np.argmax([one[slowest] - one.mean() for one in usual]))]
+def _find_longest_phase(times: ComputeTime, stages: Stages, stage: int) -> str:
+    """Return the phase in which a stage takes most beyond the mean of all."""
+    by_phase = [np.median(_condense_stages(times, stages, ns), axis=0) for ns in times.own]
+    return times.phases[int(np.argmax([ns[stage] - ns.mean() for ns in by_phase]))]

@@ -111,19 +111,19 @@ def run(facts: Facts) -> Arrivals:
     unclear_ns = CLOCK_UNCERTAINTIES_OF_SKEW * trace.uncertainty_ns
     blocks = (block for grid in trace.calls for block in _measure(grid, unclear_ns))
     calls, by_step, by_rank = map(pl.concat, zip(_NOTHING, *blocks, strict=True))
-    calls = calls.with_columns(
+    # The clocks cannot separate what is closer: such ranks count as having arrived together.
+    clear = calls.with_columns(
         pl.when(pl.col(name) > unclear_ns).then(name).otherwise(0)
         for name in ("skew_ns", "alone_ns")
     )
     messages = facts.awaited_messages
-    alone = pl.concat([calls.select(messages.columns), messages])
+    alone = pl.concat([clear.select(messages.columns), messages])
     caused = measure_caused_waits(alone, facts.phases)
+    examples = ("step", "first_ns", "over_ns", "last_rank")
     return Arrivals(
-        by_step=_summarise_steps(by_step, calls, ranks),
-        last=_count_last(by_rank, calls, sum_by_rank(caused)),
-        spread=log_histogram(
-            [calls], "skew_ns", "op", ("step", "first_ns", "over_ns", "last_rank")
-        ),
+        by_step=_summarise_steps(by_step, clear, ranks),
+        last=_count_last(by_rank, clear, sum_by_rank(caused)),
+        spread=log_histogram([calls], "skew_ns", "op", examples),
         alone=_sum_alone(alone, caused, ranks),
     )
 

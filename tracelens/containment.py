@@ -66,7 +66,7 @@ def contain(announce: Callable[[Path], None] | None = None) -> None:
 
 
 def is_contained() -> bool:
-    """Return whether this process may be ended by what it reads."""
+    """Return True if the files that this process reads may end it."""
     return _contained is not None
 
 
@@ -93,7 +93,7 @@ def leaving_out(reasons: Mapping[str, str]) -> Iterator[None]:
 
 
 def left_out(folder: Path) -> list[str]:
-    """Return the paths of what is left out of a folder, in order."""
+    """Return the paths that are left out of a folder, in order."""
     within = os.path.join(os.path.abspath(folder), "")  # noqa: PTH100, PTH118 - links stay
     return sorted(path for path in _left_out if path.startswith(within))
 
@@ -111,7 +111,7 @@ def out_of_memory() -> None:
 
 @contextmanager
 def watching(at_once: int = 1) -> Iterator[None]:
-    """Hold what is read meanwhile, so many files at once, to their time, where this may end."""
+    """Limit the CPU of a contained process by the files that it reads meanwhile, `at_once` in parallel."""
     contained = _contained
     if contained is None:
         yield
@@ -128,13 +128,13 @@ def watching(at_once: int = 1) -> Iterator[None]:
 
 
 def prolong(seconds: int, size: int) -> None:
-    """Allow the time for a file of so many bytes, from now on: `seconds`, and more of a large one."""
+    """Allow the CPU for a file of `size` bytes from now on: `seconds`, and more for a large file."""
     if _contained and _contained.watched:
         _end_at(time.process_time() + _contained.at_once * (seconds + size / BYTES_A_SECOND))
 
 
 def _end_at(end_s: float | None) -> None:
-    """Have the system end this process when it has used so many seconds; never sooner than said."""
+    """Limit the CPU of this process to `end_s` seconds; a higher limit stays. None = no limit."""
     import resource  # noqa: PLC0415 - other systems lack it
 
     if not (_contained and _contained.may_end):  # a limit was set from outside

@@ -37,10 +37,10 @@ class Plugin:
     entry: EntryPoint
 
     def load(self) -> Any:
-        """Import what it names.
+        """Import the object that it names.
 
         Raises:
-            UnusableInput: that fails, for whatever reason.
+            UnusableInput: the import fails, for any reason.
         """
         try:
             return self.entry.load()
@@ -71,7 +71,7 @@ def _name_distribution(entry: EntryPoint) -> str:
 
 @lru_cache(8)
 def _is_any_mentioned(places: tuple[str, ...]) -> bool:
-    """Return whether an installed distribution has entry points for TraceLens."""
+    """Return True if an installed distribution has entry points for TraceLens."""
     return any(
         _mentions(folder) for place in dict.fromkeys(places) for folder in _list_infos(place)
     )

@@ -66,7 +66,7 @@ with SPAN:
 
 @dataclass(frozen=True)
 class Check:
-    """What was looked at, how it is, what was found, and what to do about it ('' = nothing)."""
+    """A check: its name, its state, the observation, and advice ('' = none)."""
 
     name: str
     state: State
@@ -261,7 +261,7 @@ def _record_trial(folder: Path, program: str) -> str:
 
 
 def _count_closed_spans(folder: Path) -> int:
-    """Count the closed spans of what was left."""
+    """Count the closed spans of the killed recording."""
     from tracelens.conversion.segments import decode
 
     recordings = list(folder.iterdir())

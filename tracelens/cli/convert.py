@@ -107,7 +107,7 @@ def _find_flagged(trace: Trace, report: Report | None, memory: int) -> Flagged:
 
 
 def _describe(content: Content, written: Saved, target: Path, open_with: str) -> str:
-    """Return what was written, what is not in it, and what opens it."""
+    """Describe the output, the data that is not in it, and the program that opens it."""
     from tracelens.model.fmt import count, shown_name, size
 
     lines = [*content.notes]

@@ -73,7 +73,7 @@ def _launcher() -> Path:
 
 
 def _example(name: str) -> Path:
-    """Find an example beside the installed recorder, or in a checkout."""
+    """Find an example in the folder of the installed recorder, or in a checkout."""
     import tracelens_instrument
 
     package = Path(tracelens_instrument.__file__).parent

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _has_summary(file: Path) -> bool:
-    """Return whether the end of a recording has a summary of it."""
+    """Return True if the end of a recording has a summary of it."""
     from tracelens.readers.native.arrow_file import read_end
     from tracelens.readers.native.recordings import DAMAGE
 
@@ -66,7 +66,7 @@ def _has_summary(file: Path) -> bool:
 
 
 def _is_recorded(arguments: argparse.Namespace) -> bool:
-    """Return whether it is a finished recording, whose files tell it all: no table of spans."""
+    """Return True for a finished recording, whose files hold all facts; False for a table of spans."""
     from tracelens.readers.native.summary import is_finished
 
     as_table = runs.has_options(arguments)
@@ -109,7 +109,7 @@ def _order_of_process(pair: tuple[FileFacts, bool]) -> tuple[str, int, int]:
 
 
 def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: FBT001 - one of a pair
-    """Return the facts of a process; only who stands for a worker rank has steps."""
+    """Return the facts of a process; only the main process of a worker rank has steps."""
     process, summary = facts.side.process, facts.summary
     return {
         "role": process.role,
@@ -127,7 +127,7 @@ def _describe_process(facts: FileFacts, main: bool) -> dict[str, Any]:  # noqa: 
 
 
 def _describe_clocks(files: list[FileFacts]) -> str:
-    """Return how many clocks there are, and what can tie them to one another."""
+    """Write the number of clocks, and the events that can tie them to one another."""
     count = len({facts.side.process.clock_domain or facts.side.process.host for facts in files})
     if count < 2:
         return "one clock"
@@ -196,7 +196,7 @@ def describe(trace: Trace) -> dict[str, Any]:
 
 
 def _describe_recognition(trace: Trace) -> dict[str, Any] | None:
-    """Return what was made of a trace that something else recorded; null for our own."""
+    """Describe how a trace of another program was recognised; None for a recording of TraceLens."""
     if trace.recognition is None:
         return None
     from tracelens.verdicts.recognised import facts_of, gaps_of
@@ -239,7 +239,7 @@ def _print(facts: dict[str, Any], *, markdown: bool) -> None:
 
 
 def _recognition_lines(recognition: dict[str, Any] | None) -> list[str]:
-    """Return what was recognised, what was not, and what therefore cannot be concluded."""
+    """Write the recognised facts, those left out, and the conclusions that are therefore impossible."""
     if recognition is None:
         return []
     width = max(len(fact["what"]) for fact in recognition["found"])

@@ -251,7 +251,7 @@ def _find_unfinished(folder: Path) -> list[Path]:
 
 
 def _may_grow(recording: Path) -> bool:
-    """Return whether a process may still write here: of other hosts that is not known."""
+    """Return True if a process may still write here; processes of other hosts may."""
     from tracelens.conversion.segments import is_live, side_of
     from tracelens.schema.host import clock_domain, host_name
 
@@ -269,7 +269,7 @@ def _may_grow(recording: Path) -> bool:
 
 
 def _explain_nothing(attached: Sequence[str]) -> str:
-    """Return the sentence that nothing was recorded, and why, as far as it is known."""
+    """Explain in a sentence why nothing was recorded, as far as it is known."""
     from tracelens_instrument.core.attachments import RECORDED_TO, USED
 
     inner_recordings = [entry for entry in attached if entry.startswith(RECORDED_TO)]
@@ -320,7 +320,7 @@ def _explain(folder: Path) -> None:
 
 
 def _invite(folder: Path, attached: Sequence[str]) -> str:
-    """Return where the ranks of our launcher record to; they may not all have ended yet."""
+    """Name the folder that the ranks of our launcher record to; some may not have ended yet."""
     if not _find_unfinished(folder) and not _find_recordings(folder):
         return _explain_nothing(attached)
     shown = _quote(folder)
@@ -416,7 +416,7 @@ class _Relay:
 
 
 def _in_foreground() -> bool:
-    """Return whether a key pressed in our terminal becomes a signal to us."""
+    """Return True if a key pressed in our terminal becomes a signal to this process."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

@@ -55,7 +55,7 @@ def show_progress(
 ) -> Iterator[Callable[[int, int], None]]:
     """Yield a function to call with (done, total); the bar is on standard error and goes away.
 
-    `next_label` names what follows once all that is counted is done.
+    `next_label` names the work after everything was counted.
     """
     if not sys.stderr.isatty():
         yield lambda _done, _total: None
@@ -113,7 +113,7 @@ def add_runs(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_contained(parser: argparse.ArgumentParser) -> None:
-    """Add the option that reads in a child process; whoever runs the command obeys it."""
+    """Add the option that reads in a child process; `supervisor.py` obeys it."""
     parser.add_argument(
         "--contained",
         action="store_true",
@@ -133,7 +133,7 @@ def add_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_keeping(parser: argparse.ArgumentParser) -> None:
-    """Add the option that keeps nothing of a run; whoever runs a verb obeys it."""
+    """Add the option that keeps nothing of a run; `cli.run` obeys it."""
     parser.add_argument(
         "--no-keep",
         action="store_true",
@@ -142,10 +142,10 @@ def add_keeping(parser: argparse.ArgumentParser) -> None:
 
 
 def raise_limits(given: Sequence[str]) -> None:
-    """Set the limits of what is read that `--limit` asked for.
+    """Set the limits that `--limit` names.
 
     Raises:
-        InvalidArgument: one is none, or not written as NAME=VALUE.
+        InvalidArgument: a text is not NAME=VALUE, or names no limit.
     """
     for text in given:
         name, _, value = text.partition("=")
@@ -178,7 +178,7 @@ def add_memory(parser: argparse.ArgumentParser) -> None:
 
 
 def parse_memory(arguments: argparse.Namespace) -> int:
-    """Return how many bytes a report may take, as `add_memory` asked."""
+    """Parse `--memory`: the bytes that a report may take."""
     try:
         return parsed_size(arguments.memory)
     except ValueError as error:
@@ -196,7 +196,7 @@ def add_choice(parser: argparse.ArgumentParser, *, time: str) -> None:
 
 
 def parse_choice(arguments: argparse.Namespace) -> Choice:
-    """Return what `add_part` asked for."""
+    """Parse the options of `add_choice`."""
     from tracelens.model.choice import Choice
 
     return Choice.parse(arguments.ranks, arguments.steps, arguments.time)
@@ -251,7 +251,7 @@ def open_path(
 
 
 def _parse_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return how files are read, as keyword arguments of `tracelens.load.open`."""
+    """Parse the options of `add_trace` into keyword arguments of `tracelens.load.open`."""
     return {
         "map": dict(map(_parse_pair, getattr(arguments, "map", None) or ())),
         "one_clock": getattr(arguments, "one_clock", False),
@@ -277,7 +277,7 @@ def measure_runs(arguments: argparse.Namespace, expected: str) -> Iterator[tuple
 
 
 def has_options(arguments: argparse.Namespace) -> bool:
-    """Return whether the user says how a file is to be read, so that nothing kept can be of it."""
+    """Return True if options say how a file is read, so that no report or index of it is kept."""
     return bool(arguments.map or arguments.one_clock or arguments.rank_of)
 
 
@@ -332,7 +332,7 @@ def write_name(place: Place) -> str:
 
 
 def match_paths(paths: Sequence[Place]) -> list[Path]:
-    """Return the places that are there for each path, or match it as a pattern, in order of name.
+    """Return the existing paths, and the matches of patterns in order of name.
 
     One that neither is there nor matches stays, to be complained about by whoever opens it. Of
     addresses the places are those of copies, as `local` says.

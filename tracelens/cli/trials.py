@@ -71,7 +71,7 @@ def tried(places: Sequence[Path], options: Sequence[str]) -> dict[str, str]:
 
 
 def _list_files(path: Path) -> list[Path]:
-    """Return samples, and then whatever in a folder may be of a process; of a file that alone."""
+    """List the samples of a folder and then its other files; of a file, the file alone."""
     if not path.is_dir() or path.name.endswith(SEGMENTS_SUFFIX):
         return [path]
     return [
@@ -140,13 +140,13 @@ def _measure_size(file: Path) -> int:
 
 
 def _measure_data_bytes() -> int:
-    """Return how many bytes of addresses this process may write to."""
+    """Measure the writable address space of this process, bytes."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
     return pages * resource.getpagesize()
 
 
 def _describe_end(status: int) -> str:
-    """Return how a process that read a file was ended."""
+    """Describe how a process that read a file was ended."""
     if os.WIFEXITED(status):
         if os.WEXITSTATUS(status) == containment.OUT_OF_MEMORY:
             return (

@@ -89,7 +89,7 @@ def _check_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def _read_report(path: Path) -> Any:
-    """Return what a JSON file holds if it looks like a report of ours, else None."""
+    """Return the content of a JSON file if it is a report of TraceLens, else None."""
     try:
         with opened(path) as file:
             if not file.read(1 << 10).lstrip().startswith(b"{"):

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def to_text(whatif: WhatIf) -> str:
-    """Write the answers as text: a table, who waits if it is one answer, and how far to trust it."""
+    """Write the answers as text: a table, the waits of ranks if it has one row, and its reliability."""
     lines = aligned([_HEADINGS, *map(_cells, whatif.answers)])
     lines.insert(1, "-" * max(map(len, lines)))
     notes = (textwrap.fill(note, _COLUMNS, subsequent_indent="  ") for note in _notes(whatif))

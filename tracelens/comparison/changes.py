@@ -26,7 +26,7 @@ MIN_SHARE_OF_STEP_TO_COMPARE: Final = 1e-3
 class Metric:
     """A metric's change; `probability` is that of equal runs, two-sided and adjusted (Holm).
 
-    `statistic` is what stands for a run: the median of its steps, or their mean where most steps have
+    `statistic` represents a run: the median of its steps, or their mean where most steps have
     none of it.
     """
 
@@ -118,7 +118,7 @@ def _compare_metrics(baselines: Sequence[Steps], new: Steps) -> tuple[Metric, ..
 
 
 def _is_negligible(name: str, series: Sequence[Any], step_ns: float) -> bool:
-    """Return whether a part of a step is next to nothing in all runs."""
+    """Return True if a phase is below `MIN_SHARE_OF_STEP_TO_COMPARE` in all runs."""
     return (
         name in CATEGORY_OF
         and max(float(one.mean()) for one in series) < MIN_SHARE_OF_STEP_TO_COMPARE * step_ns
@@ -126,7 +126,7 @@ def _is_negligible(name: str, series: Sequence[Any], step_ns: float) -> bool:
 
 
 def likeness(finding: Finding) -> tuple[Any, ...]:
-    """Return what makes two findings the same: their kind, phase, and what they are about."""
+    """Return the key by which findings of two runs are matched: kind, phase and subject."""
     where = finding.ranks or finding.shards or finding.hosts
     return finding.kind, finding.phase, tuple(sorted(where))
 

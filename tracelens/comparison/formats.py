@@ -86,7 +86,7 @@ def _finding_lines(comparison: Comparison) -> list[str]:
 
 
 def _finding_words(change: FindingChange, comparison: Comparison) -> tuple[str, str]:
-    """Return what became of a finding in a word, and the finding in a line."""
+    """Write the state of a finding (new, gone, still there), and the finding in a line."""
     return messages.STATES[change.state], messages.finding(change, len(comparison.baselines))
 
 

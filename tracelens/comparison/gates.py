@@ -76,7 +76,7 @@ def parse(text: str) -> Gate:
     """Read a condition.
 
     Raises:
-        InvalidArgument: it is none, or about a metric or kind of finding that does not exist.
+        InvalidArgument: the text is no condition, or its metric or kind of finding does not exist.
     """
     match = _CONDITION.fullmatch(text)
     if not match:
@@ -110,7 +110,7 @@ def parse(text: str) -> Gate:
 
 
 def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
-    """Return which gates fail, in their order.
+    """Judge gates, in their order.
 
     Probabilities are those of equal runs to differ so far in either direction, as in the headline,
     adjusted for how many gates are about metrics (Holm 1979).

@@ -39,7 +39,7 @@ HEADINGS: Final = Row("per step", "baseline", "new", "change", "95 % CI", "p", "
 
 
 def verdict(comparison: Comparison) -> str:
-    """Return in a word what became of the step, or that the new run has a critical fault."""
+    """Name the verdict: that of the median step, or WORSE if the new run has a critical fault."""
     step = comparison.metric(STEP_TIME)
     if step is not None and step.clear and step.change.delta > 0:
         return "SLOWER"
@@ -59,13 +59,13 @@ def new_faults(comparison: Comparison) -> list[FindingChange]:
 
 
 def headline(comparison: Comparison) -> str:
-    """Return what became of the median step, and which critical faults are new."""
+    """Write the change of the median step, and the critical faults that are new."""
     new = [finding(one, len(comparison.baselines)) for one in new_faults(comparison)]
     return " ".join([_describe_step(comparison), *([f"New: {'; '.join(new)}."] if new else [])])
 
 
 def _describe_step(comparison: Comparison) -> str:
-    """Return what became of the median step, in a sentence."""
+    """Write the change of the median step, in a sentence."""
     step = comparison.metric(STEP_TIME)
     if step is None:
         without = next(run.name for run in (*comparison.baselines, comparison.new) if not run.count)
@@ -77,7 +77,7 @@ def _describe_step(comparison: Comparison) -> str:
 
 
 def cautions(comparison: Comparison) -> list[str]:
-    """Return what limits the comparison, a sentence each."""
+    """List the limitations of the comparison, a sentence for each."""
     ranks = sorted({run.ranks for run in (*comparison.baselines, comparison.new)})
     shards = sorted({run.shards for run in (*comparison.baselines, comparison.new)})
     sentences = []
@@ -94,7 +94,7 @@ def cautions(comparison: Comparison) -> list[str]:
 
 
 def scope(comparison: Comparison) -> tuple[str, str]:
-    """Return what the baselines are, and what the new run is."""
+    """Describe the baselines, and the new run."""
     names = fmt.series([clean(run.name) for run in comparison.baselines])
     step = comparison.metric(STEP_TIME)
     if step and step.change.between is not None and step.change.before:
@@ -125,7 +125,7 @@ def row(metric: Metric) -> Row:
 
 
 def finding(change: FindingChange, baselines: int) -> str:
-    """Return a finding, and what became of it, in a line."""
+    """Write a finding and its change, in a line."""
     subject_name = subject(change.finding)
     title = f"{KINDS[change.finding.kind].title}{subject_name and ', '}{subject_name}"
     if change.finding.phase:

@@ -1,6 +1,6 @@
 """Keeps the steps that findings name, and sums up the rest, so that a large run fits into a viewer.
 
-Elsewhere one span, a sum, stands for all spans of a rank, step, thread, kind and operation (and of a
+Elsewhere one span, a sum, replaces all spans of a rank, step, thread, kind and operation (and of a
 communicator, shard or stream):
 
 - On a thread a sum lasts as long as its spans were the innermost of a phase; a user's span within a
@@ -48,7 +48,7 @@ _AGREED: Final = tuple(n for n in EVENT_COLUMNS if n not in {*_KEY, *_OWN, "name
 
 
 class ProcessEvents(NamedTuple):
-    """Events of one process; `sums` of the spans stand for `summed_up` recorded events."""
+    """Events of one process; `sums` of the spans replace `summed_up` recorded events."""
 
     events: pl.DataFrame
     summed_up: int = 0

@@ -110,7 +110,7 @@ def _find_requests(spans: pl.DataFrame, *, served: bool) -> pl.DataFrame:
 
 
 def _link_calls(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the points of collectives that more than one process of the selection called."""
+    """Link the calls of each collective that several processes of the selection took part in."""
     call = ("communicator", "seq")
     points = calls.sort(*call, "at_ns", "owner").with_columns(
         turn=pl.int_range(pl.len()).over(call), ranks=pl.col("owner").n_unique().over(call)
@@ -130,7 +130,7 @@ def _link_calls(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _link_requests(requests: pl.DataFrame, last_number: int) -> pl.DataFrame:
-    """Return the points of requests and replies; numbers go on after those that are taken.
+    """Link requests to their service and replies to their request; numbers follow `last_number`.
 
     Where clocks are not sure enough to have them in order, there is no arrow.
     """

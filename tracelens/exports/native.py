@@ -230,7 +230,7 @@ def _save_samples(
 
 
 def _read_rate(recording: Path | None) -> dict[bytes, bytes]:
-    """Return how often samples were taken, where the recording says so."""
+    """Read the rate of samples from the metadata of a recording; empty if it has none."""
     if recording is None:
         return {}
     samples = recording.parent / SAMPLES_FOLDER / recording.with_suffix(TRACE_SUFFIX).name

@@ -81,7 +81,7 @@ def save(content: Content, target: Path) -> Saved:
 
 
 def unix_offset_ns(trace: Trace) -> int | None:
-    """Return what added to common times gives nanoseconds since 1970; null where no clock says so."""
+    """Measure the offset from common times to nanoseconds since 1970; None if no wall clock was read."""
     readings = trace.clocks.drop_nulls("wall_ns").filter(pl.col("method") == "local")
     offsets_ns = []
     for process, monotonic_ns, wall_ns in readings.select(
@@ -144,7 +144,7 @@ class _Process:
         )
 
     def lines(self) -> Iterator[tuple[str, int]]:
-        """Yield lines, each with so many spans of one thread, and how many events are in them."""
+        """Yield lines with up to `_SPANS_A_LINE` spans of one thread, and the number of events in each."""
         used_requests: set[int] = set()
         numbered = self.rows.with_row_index("row", offset=1)
         for (thread,), rows in numbered.group_by("thread", maintain_order=True):
@@ -234,7 +234,7 @@ class _Process:
 
 
 def _run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict[str, Any]:
-    """Return what a resource says of the run: the `is_first` one names communicators and their ranks."""
+    """Make the attributes of the run; those of the first resource name communicators and their ranks."""
     attributes: dict[str, Any] = {
         "tracelens.offset_ns": offset_ns,
         "tracelens.window_ns": 2 * content.trace.alignment.uncertainty_ns,

@@ -110,7 +110,7 @@ def selection_of(content: Content, totals: dict[str, int] | None = None) -> Sele
 
 
 def _facts(content: Content, main_processes: pl.DataFrame) -> dict[str, Any]:
-    """Return what is known of the run beside its events; processes have the numbers of the file."""
+    """Collect the facts of the run that are no events; processes have the numbers of the file."""
     groups = content.trace.communicators.select(pl.col("communicator").cast(pl.String), "ranks")
     owners = main_processes.select(pl.col("process") + 1, *_OF_PROCESS).iter_rows(named=True)
     return {
@@ -129,7 +129,7 @@ def _warn_of_size(events: int, max_events: int) -> str:
 
 
 def size(selection: Selection) -> Size:
-    """Return how many events a selection holds, and about how many bytes; reads all of it."""
+    """Count the events of a selection, and estimate its bytes; reads all of it."""
     prepared, event_count, sampled_lines, sampled_letters = survey(selection), 0, 0, 0
     for owner in selection.owners:
         for line in islice(_write_process(selection, owner, prepared), SAMPLE):
@@ -142,7 +142,7 @@ def size(selection: Selection) -> Size:
 
 
 def _count_events(selection: Selection, owner: Owner, prepared: Survey) -> int:
-    """Return how many events of a process are written."""
+    """Count the events of a process that are written."""
     events = selection.events(owner)
     spans = events.filter(pl.col("type") == "span")
     span_count = sum(table.height for _, table in _split_by_thread(spans))
@@ -276,7 +276,7 @@ def _find_instants(events: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
 
 
 def _assign_lanes(spans: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Assign to each span the first lane in which it is within or after all that are there."""
+    """Assign each span to the first lane whose open spans all contain it."""
     until_ns = pl.col("end_ns").fill_null(ENDLESS)
     ordered = spans.with_columns(until=until_ns).sort(
         "start_ns", "until", "depth", descending=[False, True, False]
@@ -314,7 +314,7 @@ def _write_counters(owner: Owner, events: pl.DataFrame, origin_ns: int) -> Itera
 
 
 def _read_stacks(selection: Selection, owner: Owner) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the sampled stacks of each thread and child of a process as nested frames, with a label."""
+    """Yield the stacks of each sampled thread, also of child processes, as nested frames with a label."""
     samples = selection.samples(owner).sort("start_ns")
     for (_, name), rows in samples.group_by("pid", "thread_name", maintain_order=True):
         table = rows.select("start_ns", "end_ns", "frames").iter_rows()
@@ -326,7 +326,7 @@ def _outermost_first(frame: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[dict[str, Any]]:
-    """Yield a span for each frame, as long as samples that follow one another have it in its place."""
+    """Yield a span for each frame, for as long as consecutive samples have it at the same depth."""
     open_frames: list[tuple[str, int]] = []  # frames and since when, the outermost first
     until_ns = -ENDLESS
 
@@ -347,7 +347,7 @@ def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[d
 
 
 def _count_common(first: list[str], second: list[str]) -> int:
-    """Return how many names two lists have in common from their begin on."""
+    """Count the names that two lists share at their begin."""
     pairs = enumerate(zip(first, second, strict=False))
     return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
@@ -368,7 +368,7 @@ def _write_span(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -
 
 
 def _own_members(row: dict[str, Any], origin_ns: int) -> dict[str, Any]:
-    """Return what only we read: the thread, and when a device did what was queued.
+    """Return the members that TraceLens alone reads: the thread, and the times on a device.
 
     What is drawn again where a device ran it is `again` there.
     """
@@ -416,5 +416,5 @@ def _write_metadata(owner: Owner, event_name: str, track: int = 0, **facts: Any)
 
 
 def _write_microseconds(ns: int) -> str:
-    """Write nanoseconds, which are not negative, as microseconds without losing one."""
+    """Write non-negative nanoseconds as microseconds with three decimals."""
     return f"{ns // 1000}.{ns % 1000:03d}"

@@ -140,7 +140,7 @@ def _find_files(content: Content) -> Iterator[_File]:
 
 
 def _read_times(path: Path) -> tuple[int, str | None] | None:
-    """Return how much later our times of a file are than its own, and its clock; None: it is not opened.
+    """Return the offset of TraceLens' times from a file's own, ns, and its clock; None = not opened.
 
     Raises:
         MissingExtra: it is Perfetto's, and protobuf's library is not installed.
@@ -160,7 +160,7 @@ def _read_times(path: Path) -> tuple[int, str | None] | None:
 
 
 def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
-    """Return what alignment added to a process's times in the middle of it, and how that varies."""
+    """Measure the shift by alignment in the middle of a process, and its variation to either side, ns."""
     clock_map = trace.moved.get(process["process"])
     if clock_map is None:
         return 0, 0

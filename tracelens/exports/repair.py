@@ -38,7 +38,7 @@ _REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicExcept
 
 @dataclass
 class Repaired:
-    """Copied files: whole ones, those of which a part is; their events; a sentence for the rest."""
+    """Numbers of files copied whole and in part, and of their events; `sentences` describe the rest."""
 
     whole: int = 0
     parts: int = 0

@@ -108,7 +108,7 @@ class Table:
 
 
 def _describe_left_out(content: Content, other_count: int) -> tuple[str, ...]:
-    """Return what a table cannot hold, a sentence each."""
+    """Describe the data that a table cannot hold, a sentence for each kind."""
     processes = f"A table has one process a rank: {other_count} other processes are not in it."
     samples = "A table of spans has no samples of stacks: convert to native to keep them."
     sampled = content.trace.samples.height > 0

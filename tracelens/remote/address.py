@@ -37,17 +37,17 @@ def place(text: str) -> Place:
 
 
 def is_remote(place: str | os.PathLike[str]) -> TypeGuard[str]:
-    """Return whether a place is an address rather than a path."""
+    """Return True for an address, False for a path."""
     return isinstance(place, str) and _ADDRESS.match(place) is not None
 
 
 def is_web(address: str) -> bool:
-    """Return whether it is a web server's: ``?`` begins a query, and a page lists files."""
+    """Return True for a web server: ``?`` begins a query, and a page lists files."""
     return scheme_of(address) in _WEB
 
 
 def is_pattern(address: str) -> bool:
-    """Return whether several places may match it."""
+    """Return True if several addresses may match it."""
     return any(letter in address for letter in ("*" if is_web(address) else "*?["))
 
 
@@ -71,7 +71,7 @@ def without_user(address: str) -> str:
 
 
 def is_within(address: str, folder: str) -> bool:
-    """Return whether what a list of a folder names lies in it; web pages link to anything."""
+    """Return True if an entry of a folder's listing is inside of it; web pages link to anything."""
     return not is_web(folder) or _web_parts(address)[0] == urlsplit(folder).path.rstrip("/")
 
 

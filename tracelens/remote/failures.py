@@ -35,7 +35,7 @@ _LONGEST: Final = 200  # letters of what a server says
 
 @contextmanager
 def explained(address: str) -> Iterator[None]:
-    """Turn whatever a file system of fsspec raises into one sentence about an address.
+    """Turn any error of a file system of fsspec into one sentence about an address.
 
     Errors of the disk that is written to stay what they are.
 
@@ -99,7 +99,7 @@ def _status_of(error: BaseException) -> int | None:
 
 
 def _describe(error: BaseException) -> str:
-    """Return what an error says of itself, in one line and without secrets."""
+    """Return the text of an error in one line, without secrets."""
     message = " ".join(shown(str(error)).split()).rstrip(".")
     name = type(error).__name__
     return f"{name}: {message[:_LONGEST]}" if message else name

@@ -66,7 +66,7 @@ class Listing:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether all of it is Arrow files, as of a recording that has ended."""
+        """Return True if all files are Arrow files, as those of a recording that has ended."""
         return all(file.name.endswith(TRACE_SUFFIX) for file in self.files)
 
 
@@ -92,7 +92,7 @@ def listed(address: str) -> Listing:
 
 
 def matching(pattern: str) -> list[str]:
-    """Return the addresses that match a pattern, in order of name; itself where it is none.
+    """Return the addresses that match a pattern, in order of name; an address without wildcards alone.
 
     Raises:
         TraceNotFound: nothing does.
@@ -146,7 +146,7 @@ def _system_options(address: str) -> dict[str, Any]:
 
 
 def _is_folder(facts: Mapping[str, Any], address: str) -> bool:
-    """Return whether it is a folder; of a web server, a page that lists files."""
+    """Return True for a folder; on a web server, for a page that lists files."""
     if is_web(address):
         is_page = facts.get("mimetype") == "text/html"
         return is_page and not last_part(address).casefold().endswith(_TABLES)
@@ -154,7 +154,7 @@ def _is_folder(facts: Mapping[str, Any], address: str) -> bool:
 
 
 def _list_entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
-    """Return what a folder holds by name, but for what has no name for a file here."""
+    """List the entries of a folder by name, without names that no file can have here."""
     facts_by_name = {
         last_part(str(facts["name"])): facts
         for facts in system.ls(folder, detail=True)
@@ -164,7 +164,7 @@ def _list_entries(system: Any, folder: str) -> dict[str, Mapping[str, Any]]:
 
 
 def local_name(address: str) -> str:
-    """Return what the last part of an address is called on this machine."""
+    """Return the local name for the last part of an address."""
     return _NO_NAME.sub("_", last_part(address))[-_MOST_NAME // 4 :] or "trace"
 
 

@@ -86,7 +86,7 @@ def fetched(
 
 
 def _name_folder(address: str, *, ends: bool) -> str:
-    """Return the name of the folder for an address: of what a person knows it by, and a digest."""
+    """Return the name of the folder for an address: readable letters of it, and a digest."""
     readable = re.sub(r"[^A-Za-z0-9._]+", "-", shown(address)).strip("-.")[:_LONGEST_LABEL]
     identity = f"{without_user(address)} {'ends' if ends else 'whole'}"
     return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
@@ -151,7 +151,7 @@ def _is_current(copy: Path, file: RemoteFile, states: dict[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class _Copy:
-    """Where files come from and go to; `states` says of which there is a copy."""
+    """The source and the target of files; `states` has the size and version of each copied file."""
 
     system: Any
     place: Path
@@ -161,7 +161,7 @@ class _Copy:
 
 
 def _fetch(copy: _Copy, numbered: tuple[int, RemoteFile]) -> None:
-    """Fetch a file, move it to its name when it is there, and note its state."""
+    """Fetch a file, move it to its name when it is complete, and note its state."""
     number, file = numbered
     draft = copy.place / f"{_DRAFT}{number}"
     try:
@@ -236,7 +236,7 @@ def _state_of(file: RemoteFile) -> str:
 
 
 def _load_states(directory: Path) -> dict[str, str]:
-    """Return of which state of each file there is a copy."""
+    """Load the state (size and version) of each copied file, by name."""
     try:
         states = loads((directory / _STATES).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -53,7 +53,7 @@ def cause(name: str) -> str:
 
 
 def lines_of(report: Report) -> list[tuple[str, str]]:
-    """Return what stands below the headline of a verdict: a name and a line each."""
+    """List the lines below the headline of a verdict, each with its name."""
     verdict = report.verdict
     lines = [("Why", verdict.why), ("Next", verdict.action), ("Scope", verdict.scope)]
     if report.ledger:
@@ -119,7 +119,7 @@ def _name_culprit(loss: Loss, findings: Sequence[Finding]) -> str:
 
 
 def saving(finding: Finding) -> str:
-    """Return what fixing a finding would save, with its interval; empty where that is unknown."""
+    """Write the saving of fixing a finding, with its interval; empty if it is unknown."""
     if finding.saving is None:
         return ""
     most = "up to " if finding.category == "opportunity" else ""

@@ -87,7 +87,7 @@ def _write_with_charts(report: Report, trace: Trace) -> str:
 def frames(report: Report) -> dict[str, pl.DataFrame]:
     """Return the findings, the tables that belong into a report, and those of each result.
 
-    The latter are called ``analysis.table``; a report that was kept beside its trace has none of them.
+    The latter are called ``analysis.table``; a report that was read from an index has none of them.
     """
     tables_by_name = {"findings": _findings_frame(report), **report.tables}
     for name, result in report.results.items():

@@ -26,7 +26,7 @@ _SHOWN: Final = 200
 
 
 def report_schema() -> dict[str, Any]:
-    """Load the schema: it lies beside this module where installed, in docs/ in a checkout."""
+    """Load the schema, which is in this folder where TraceLens is installed, in docs/ in a checkout."""
     schema: dict[str, Any] = json.loads(_find_file().read_text(encoding="utf-8"))
     return schema
 

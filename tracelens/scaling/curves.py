@@ -63,7 +63,7 @@ class Row:
 
     @property
     def part(self) -> float:
-        """What part of the loss that factor is, as logarithms add up."""
+        """Share of the loss that `lost_in` accounts for, as logarithms of ratios add up."""
         name = self.lost_in
         return log(self.ratios[name]) / log(self.efficiency) if name else 0.0
 
@@ -73,7 +73,7 @@ class Curve:
     """Runs of one system by size; `shards`: how many servers, where each number has a curve.
 
     `growth` is by what power of the number of ranks a rank's useful computation grows: 0 is weak
-    scaling, -1 strong. `clear` is whether it is one of them.
+    scaling, -1 strong. `clear` is True if it is near one of them.
     """
 
     system: str
@@ -94,7 +94,7 @@ class Scaling:
 
     @property
     def both(self) -> list[tuple[int, dict[str, Row]]]:
-        """Sizes of which there are runs of several systems, with a row of each."""
+        """Sizes at which several systems were run, each with a row by system."""
         rows_by_size: dict[int, dict[str, Row]] = defaultdict(dict)
         for curve in self.curves:
             for row in curve.rows:
@@ -144,7 +144,7 @@ def curves(
 
 
 def _group_points(points: Sequence[Point], by: By) -> dict[tuple[str, int | None], list[Point]]:
-    """Divide runs by system, and those of one size that differ in servers by their number."""
+    """Group runs by system; if the servers of one size differ, also by their number."""
     groups: dict[tuple[str, int | None], list[Point]] = defaultdict(list)
     server_counts: dict[tuple[str, int], set[int]] = defaultdict(set)
     for point in points:

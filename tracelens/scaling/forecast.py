@@ -63,8 +63,8 @@ class Sizes:
     """What was measured at each number of ranks, ascending; times are a step's, nanoseconds.
 
     `work` is the mean over the ranks, `slowest` that of each step's slowest rank, `step` all of it;
-    `communication` is what a rank transfers, on average, of which `hidden` goes on beside work, and
-    `backprop` what it could go on beside.
+    `communication` is the mean transfer time of a rank, `hidden` its overlap with work,
+    and `backprop` the time that it could overlap with.
     """
 
     ranks: Floats
@@ -76,13 +76,13 @@ class Sizes:
     backprop: Floats
 
     def take_smallest(self, count: int) -> Sizes:
-        """Return the smallest so many."""
+        """Return the `count` smallest sizes."""
         return Sizes(*(getattr(self, one.name)[:count] for one in fields(self)))
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A step on so many `ranks`, ns, with its 95 % interval, by fitted `sizes` or a `replay`.
+    """A step on `ranks` ranks, ns, with its 95 % interval, by fitted `sizes` or by a `replay`.
 
     `slowest_ns` of it is work; None where it was replayed.
     """
@@ -101,7 +101,7 @@ def forecast(sizes: Sizes, ranks: int, *, strong: bool) -> Forecast | None:
     Args:
         sizes: What was measured.
         ranks: At what size.
-        strong: All ranks share the same work, of which each has less the more they are.
+        strong: All ranks share the same work, so that each has less on more ranks.
     """
     if len(sizes.ranks) < MIN_SIZES_TO_FORECAST:
         return None
@@ -155,13 +155,13 @@ def forecast_by_replay(run: Replay, workers: int, step_ns: float, ranks: int) ->
 
 
 def expected_largest(counts: Floats) -> Floats:
-    """Return the mean of the largest of so many standard normal numbers."""
+    """Return the expected largest of `counts` standard normal numbers."""
     inverse = NormalDist().inv_cdf
     return np.array([inverse((n - 0.375) / (n + 0.25)) for n in counts.tolist()])
 
 
 def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> Floats:
-    """Return the work of the slowest rank."""
+    """Forecast the work of the slowest rank, ns."""
     work_shares = _work_shares(sizes.ranks, strong=strong)
     fitted_ns = _fit(work_shares / sizes.work[:, None], np.ones(len(sizes.work)))
     work_ns = _work_shares(target_ranks, strong=strong) @ fitted_ns
@@ -173,15 +173,15 @@ def _forecast_slowest_work(sizes: Sizes, target_ranks: Floats, *, strong: bool) 
 
 
 def _work_shares(ranks: Floats, *, strong: bool) -> Floats:
-    """Return what a rank's work is made of, [size, part]: what each does, and its share of the rest."""
+    """Return the columns of a rank's work, [size, part]: constant, and with strong scaling 1 / ranks."""
     ones = np.ones_like(ranks)
     return np.stack([ones, 1 / ranks], axis=1) if strong else ones[:, None]
 
 
 def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tuple[Floats, Floats]:
-    """Return what each pair of growths says of the time beyond work, and how far it was wrong.
+    """Forecast the time beyond work by each pair of growths, ns, with its mean squared error, [pair].
 
-    That is the mean square of the relative error of each known size, predicted from those before it.
+    The error is the relative one of each known size, predicted from the smaller sizes.
     """
     growth_sums = [
         names for count in (1, 2) for names in combinations(_GROWTH, count) if _is_distinct(names)
@@ -200,7 +200,7 @@ def _forecast_rests(sizes: Sizes, target_ranks: Floats, *, strong: bool) -> tupl
 
 
 def _is_distinct(names: tuple[str, ...]) -> bool:
-    """Return whether a few sizes can tell the parts from each other: a ring's is nearly constant."""
+    """Return True if a few sizes can separate the growths: a ring's growth is nearly constant."""
     return names != ("constant", "ring")
 
 
@@ -214,7 +214,7 @@ def _forecast_step(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: b
 
 
 def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: bool) -> Floats:
-    """Return exposed communication, and all else that is no work; both at once, without its growth."""
+    """Forecast the time that is no work, ns: exposed communication and the rest, or both as one term."""
     communication_names, other_names = pair
     beyond_work_ns = sizes.step - sizes.slowest
     if not communication_names:
@@ -235,9 +235,9 @@ def _forecast_rest(sizes: Sizes, target_ranks: Floats, pair: _Pair, *, strong: b
 def _forecast_hidden(
     sizes: Sizes, target_ranks: Floats, communication_ns: Floats, *, strong: bool
 ) -> Floats:
-    """Return how much communication is hidden: a share of it, and no more than there is room for.
+    """Forecast the hidden communication, ns: a share of it, limited by the time it can overlap with.
 
-    Where the share fell on the largest run the room was used up, so that it is known; else it is taken
+    Where the share fell on the largest run, that time was used up, so it is known; else it is taken
     for as large a share of backprop.
     """
     shares = sizes.hidden / np.maximum(sizes.communication, 1.0)
@@ -256,7 +256,7 @@ def _extrapolate(
     *,
     shrinks: bool = False,
 ) -> Floats:
-    """Fit growths to values of the known sizes, and return their sum elsewhere.
+    """Fit growths to values of the known sizes, ns, and return their sum at `target_ranks`, ns.
 
     Misfits count relative to steps, and those of larger sizes more: small ones may hide what grows.
     """
@@ -268,7 +268,7 @@ def _extrapolate(
 
 
 def _growth_columns(ranks: Floats, names: tuple[str, ...], *, shrinks: bool) -> Floats:
-    """Return how parts grow, [size, part]; a constant is also taken off, where it may be."""
+    """Return the columns of growths, [size, part]; with `shrinks` a constant may also be negative."""
     columns = [_GROWTH[name](ranks) for name in names]
     if shrinks and "constant" in names:
         columns.append(-_GROWTH["constant"](ranks))

@@ -55,7 +55,7 @@ MIN_SHADE_FOR_WHITE_TEXT: Final = 0.55
 
 
 def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
-    """Return which run does most a second, and the smallest that does nearly as much."""
+    """Name the run with the highest throughput, and the smallest one that nearly reaches it."""
     best_cell = max(cells, key=lambda cell: cell.throughput)
     near_best = [
         cell
@@ -73,7 +73,7 @@ def headline(cells: Sequence[Cell], axes: Sequence[Axis]) -> str:
 
 
 def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
-    """Write the maps for a terminal; a block beside each number shows it from the least to the most."""
+    """Write the maps for a terminal; a block behind each number shows its level between the extremes."""
     level = _level_of_cells(cells, measure)
     lines = [f"Best     {headline(cells, axes)}", f"Shown    {_TITLES[measure]}"]
     for title, headings, rows in _maps(cells, axes):
@@ -136,7 +136,7 @@ def _maps(cells: Sequence[Cell], axes: Sequence[Axis]) -> Iterator[_Map]:
 
 
 def _level_of_cells(cells: Sequence[Cell], measure: str) -> Callable[[Cell], float]:
-    """Return where a cell is between the least (0) and the most (1)."""
+    """Return a function from a cell to its level between the smallest value (0) and the largest (1)."""
     values = [_value_of(cell, measure) for cell in cells]
     least, most = min(values), max(values)
     return lambda cell: (_value_of(cell, measure) - least) / (most - least) if most > least else 1.0

@@ -32,7 +32,7 @@ _MEANS: Final = {
 
 
 def headline(scaling: Scaling) -> str:
-    """Return what became of efficiency on the curve with most sizes."""
+    """Write the efficiency of the largest size on the curve with most sizes."""
     curve = scaling.curves[0]
     largest = curve.rows[-1]
     loss = f", lost most in {WORDS[largest.lost_in]}" if largest.lost_in else ""
@@ -49,7 +49,7 @@ def title(curve: Curve) -> str:
 
 
 def why(scaling: Scaling) -> str:
-    """Return which factor loses most, and from what to what it fell."""
+    """Write which factor loses most, and its values at the smallest and largest size."""
     curve = scaling.curves[0]
     smallest, largest = curve.rows[0], curve.rows[-1]
     name = largest.lost_in
@@ -74,7 +74,7 @@ def advice(scaling: Scaling) -> str:
 
 
 def scope(scaling: Scaling) -> str:
-    """Return what was compared."""
+    """Describe the runs that were compared."""
     run_count = sum(row.runs for curve in scaling.curves for row in curve.rows)
     curve = scaling.curves[0]
     sizes = fmt.series([str(row.size) for row in curve.rows])
@@ -85,7 +85,7 @@ def scope(scaling: Scaling) -> str:
 
 
 def cautions(scaling: Scaling) -> list[str]:
-    """Return what limits what was found, a sentence each."""
+    """List the limitations, a sentence for each."""
     sentences = []
     for curve in scaling.curves:
         if not curve.clear:
@@ -132,7 +132,7 @@ def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
 
 
 def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
-    """Return sizes that several systems were run at: step of each, and who is faster by how much."""
+    """Make a table of sizes with several systems: the step of each, and the faster one with its factor."""
     systems = list(dict.fromkeys(curve.system for curve in scaling.curves))
     rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if scaling.both else []
     for size, rows_by_system in scaling.both:

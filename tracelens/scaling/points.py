@@ -39,7 +39,7 @@ class Point:
     `step_ns` is the job's length over its steps, `useful_ns` the useful computation of a rank in it, on
     average, and `factors` POP's, so that useful / step is their product. `work_ns` is a rank's own work
     within its steps, on average, and `slowest_ns` that of each step's slowest rank. `communication_ns`
-    is what a rank transfers, on average, of which `hidden_ns` goes on beside its work.
+    is the mean transfer time of a rank; `hidden_ns` is the part of it that overlaps with work.
     """
 
     name: str

@@ -76,7 +76,7 @@ def parsed(text: str) -> Axis:
     """Read ``workers=2,4,8``: a short name, ``batch``, or TABLE.NAME of a scenario.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the text is no such axis.
     """
     name, _, values = text.partition("=")
     name = name.strip()
@@ -97,7 +97,7 @@ def cells_of(
     """Make the scenario of every combination, the last axis fastest; all are checked here.
 
     Raises:
-        InvalidArgument: one cannot be simulated, there are too many, or an axis is there twice.
+        InvalidArgument: one cannot be simulated, they are too many, or an axis is given twice.
     """
     from tracelens.simulator import scenario_file  # noqa: PLC0415 - whoever measures runs needs none
 

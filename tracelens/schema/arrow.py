@@ -78,7 +78,7 @@ SAMPLE_SCHEMA: Final = pa.schema(_SAMPLE_FIELDS)
 
 
 def mapped(path: Path) -> pa.Buffer:
-    """Map a file, for as long as anything made of the buffer is there.
+    """Map a file, for as long as the buffer or a view of it is referenced.
 
     Raises:
         NotATrace: it is no regular file, or beyond the limit of a file.

@@ -84,7 +84,7 @@ def _raised() -> dict[str, int]:
 
 
 def refuse_beyond(name: str, amount: int, subject: str = "it") -> None:
-    """Refuse what is more than a limit; `subject` has so much.
+    """Refuse an amount beyond a limit; `subject` has this amount.
 
     Raises:
         NotATrace: it is; the sentence says how to raise the limit.
@@ -154,9 +154,9 @@ def passed(path: Path, name: str = "file") -> Path:
 
 
 def beginning(path: Path, count: int) -> bytes:
-    """Return the first bytes of a file, which tell its format; none of what cannot be opened here.
+    """Return the first bytes of a file, which tell its format; empty if it cannot be opened here.
 
-    A file beyond its limit begins as others do: whoever reads it says what is wrong with it.
+    A file beyond its limit begins as others do: its reader refuses it.
     """
     try:
         with _regular(path) as file:

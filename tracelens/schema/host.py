@@ -62,7 +62,7 @@ def allowed_cores() -> str | None:
 
 
 def core_quota() -> float | None:
-    """Return how many cores' time the control groups of this process allow; None without a limit."""
+    """Return the cores' time that the control groups of this process allow; None without a limit."""
     try:
         lines = (_PROC / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -95,7 +95,7 @@ def _read_quotas(group: Path) -> Iterator[float]:
 
 
 def process_started_ns(pid: int) -> int | None:
-    """Wall time at which process `pid` of this machine started; None if there is none such."""
+    """Return the wall time at which a process of this machine started, ns; None if it does not exist."""
     try:
         fields = (_PROC / str(pid) / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         stat = (_PROC / "stat").read_text(encoding="utf-8")

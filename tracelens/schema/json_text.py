@@ -15,7 +15,7 @@ dumps: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def loads(text: str | bytes) -> Any:
-    """Return what a JSON text says; whoever reads files takes it from here.
+    """Parse a JSON text; all readers of files use this function.
 
     Raises:
         ValueError: it is no JSON, or nested deeper than anything that TraceLens writes.

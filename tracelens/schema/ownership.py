@@ -28,7 +28,7 @@ def mark(folder: Path, trace: Path | None = None) -> None:
     """Write the marker of a folder that was made just now; `trace` is the folder that it belongs to.
 
     Raises:
-        OSError: it cannot be written, or there is one.
+        OSError: the marker exists, or cannot be written.
     """
     numbers = [os.lstat(folder).st_ino, 0 if trace is None else trace.stat().st_ino]
     text = " ".join([_FORMAT, *map(str, numbers)]) + "\n"
@@ -41,12 +41,12 @@ def mark(folder: Path, trace: Path | None = None) -> None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Return whether TraceLens, run by this user, made this very folder."""
+    """Return True if TraceLens, run by this user, made this very folder."""
     return _proved(folder) is not None
 
 
 def belongs_to(folder: Path, trace: Path) -> bool:
-    """Return whether TraceLens, run by this user, made a folder for this very trace folder."""
+    """Return True if TraceLens, run by this user, made a folder for this very trace folder."""
     try:
         return _proved(folder) == trace.stat().st_ino
     except OSError:

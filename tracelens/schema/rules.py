@@ -96,7 +96,7 @@ def out_of_range(column: str) -> str:
 
 
 def unknown(column: str) -> str:
-    """Return the reason of rows with a word that is none of the column's."""
+    """Return the reason of rows with a word that the column does not allow."""
     return f"unknown {column}"
 
 

@@ -64,7 +64,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Definition:
-    """What a record's `definition` number stands for; `id` counts from 1."""
+    """The meaning of a record's `definition` number; `id` counts from 1."""
 
     id: int
     name: str
@@ -135,7 +135,7 @@ class ClockReading:
 class Retention:
     """What was to be kept of a recording; all of it, where nothing else is said.
 
-    `last`: only the last so many steps. `every`: the detail of `burst` consecutive steps out of so
+    `last`: only this number of last steps. `every`: the detail of `burst` consecutive steps out of this
     many. `budget_bytes`: no more than that on disk. `detail`: what framework hooks were to record, one
     of `tracelens.schema.vocabulary.DETAILS`; unknown in traces from before it was a choice.
     """
@@ -290,7 +290,7 @@ class Summary:
 
 
 def is_intact(metadata: dict[bytes, bytes] | None) -> bool:
-    """Return whether the checksum of the texts in Arrow schema metadata is right, if there is one."""
+    """Return True if the checksum of the texts in Arrow schema metadata is right, or missing."""
     checksum = (metadata or {}).get(METADATA_CHECKSUM_KEY)
     return checksum is None or checksum == _checksum(metadata or {})
 

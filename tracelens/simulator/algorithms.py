@@ -14,7 +14,7 @@ ALGORITHMS: Final = ("ring", "tree", "recursive_doubling", "rabenseifner", "ps")
 
 
 def transfer(algorithm: str, ranks: int) -> tuple[int, float]:
-    """Return how many messages go one after the other, and how often the payload goes over a link.
+    """Return the number of consecutive messages, and how many times the payload crosses a link.
 
     Args:
         algorithm: One of `ALGORITHMS`: a ring of reduce-scatter and all-gather, a binomial tree to the

@@ -152,7 +152,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 
 
 def _backprop_shares(scenario: Scenario) -> Ints:
-    """Return how much of backprop is done when each bucket is full, and last, what all of it is."""
+    """Return the progress of backprop at which each bucket is full, and that of its end, [bucket + 1]."""
     if scenario.bucket_ready:
         return np.rint(np.array([*scenario.bucket_ready, 1.0]) * 1e6).astype(np.int64)
     sizes = np.array(scenario.bytes_of_buckets, np.int64)
@@ -200,7 +200,7 @@ def _update_gaps_ns(scenario: Scenario) -> int:
 
 
 def span_columns(scenario: Scenario, depth: int = 1) -> dict[str, Any]:
-    """Where the workers' spans stand: process, rank, role, step, thread, depth."""
+    """Return the columns that all spans of workers share: process, rank, role, step, thread, depth."""
     rank = np.arange(scenario.ranks)
     return {
         "process": rank,

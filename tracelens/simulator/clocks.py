@@ -34,7 +34,7 @@ def clock_of(scenario: Scenario, process: int) -> Clock:
 
 
 def to_local(clock: Clock, true_ns: Ints) -> Ints:
-    """Return what `clock` shows at true times."""
+    """Convert true times to those of a clock, ns."""
     since = true_ns - ORIGIN_NS
     drifted = np.rint(since * (clock.drift_ppm * 1e-6)).astype(np.int64)
     jumped = np.where(since >= clock.jump_after_ms * MILLISECOND, clock.jump_ns, 0)
@@ -52,7 +52,7 @@ def skew(scenario: Scenario, process: int, events: pl.DataFrame) -> pl.DataFrame
 
 
 def readings(scenario: Scenario, last_ns: int) -> pl.DataFrame:
-    """Return what the processes read of their clocks from the origin to `last_ns` (true time)."""
+    """Return the clock readings of all processes from the origin to `last_ns` (true time)."""
     true_ns = moments(last_ns)
     errors_ns = durations.stream(scenario, "wall").normal(
         0.0, scenario.wall_error_ms * MILLISECOND, scenario.hosts

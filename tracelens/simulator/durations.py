@@ -45,7 +45,7 @@ def stream(scenario: Scenario, name: str) -> np.random.Generator:
 
 
 def phase(scenario: Scenario, name: str, mean_ms: float) -> Ints:
-    """Draw the duration of a worker's phase, [step, rank]."""
+    """Draw the duration of a worker's phase, ns, [step, rank]."""
     ranks = range(scenario.ranks)
     shape = (scenario.steps, scenario.ranks)
     rank_factors = np.exp(
@@ -64,7 +64,7 @@ def phase(scenario: Scenario, name: str, mean_ms: float) -> Ints:
 
 
 def pauses(scenario: Scenario) -> list[tuple[float, Ints]]:
-    """Return what share of backprop is done when a fault pauses, and for how long, [step, rank]."""
+    """Return each pause: the share of backprop before it, and its length, ns, [step, rank]."""
     pauses_by_share = []
     for fault in scenario.faults:
         if fault.at is not None:
@@ -76,7 +76,7 @@ def pauses(scenario: Scenario) -> list[tuple[float, Ints]]:
 
 
 def transfers(scenario: Scenario) -> Ints:
-    """Draw how long each bucket is on the wire once all ranks have come, [step, bucket]."""
+    """Draw the transfer time of each bucket once all ranks have come, ns, [step, bucket]."""
     shape = (scenario.steps, scenario.buckets)
     sizes = np.array(scenario.bytes_of_buckets, np.float64)
     means_ms = scenario.message_ms + scenario.transfer_ms * sizes / max(float(sizes.mean()), 1.0)
@@ -88,7 +88,7 @@ def transfers(scenario: Scenario) -> Ints:
 
 
 def links(scenario: Scenario) -> Floats:
-    """Draw how many times as long each rank's link takes as it should, [step, rank]."""
+    """Draw the slowdown factor of each rank's link, [step, rank]."""
     shape = (scenario.steps, scenario.ranks)
     noise = (
         np.exp(scenario.noise * _draw_noise(scenario, "link", shape))
@@ -99,7 +99,7 @@ def links(scenario: Scenario) -> Floats:
 
 
 def services(scenario: Scenario) -> Ints:
-    """Draw how long a shard computes on one worker's push, [step, shard]."""
+    """Draw the time in which a shard aggregates one worker's push, ns, [step, shard]."""
     mean_ms = np.array(scenario.bytes_of_shards) / (scenario.aggregate_gbytes_per_s * 1e6)
     shape = (scenario.steps, scenario.shards)
     service_ms = mean_ms * np.exp(scenario.noise * _draw_noise(scenario, "aggregate", shape))
@@ -107,13 +107,13 @@ def services(scenario: Scenario) -> Ints:
 
 
 def wires(scenario: Scenario) -> Floats:
-    """Return how many nanoseconds each shard's link needs for a byte, [step, shard]."""
+    """Return the nanoseconds per byte of each shard's link, [step, shard]."""
     base = np.full((scenario.steps, scenario.shards), 1 / scenario.link_gbytes_per_s)
     return _plant_faults(scenario, "wire", base, list(range(scenario.shards)))
 
 
 def exit_skews(scenario: Scenario) -> Ints:
-    """Draw how much later than possible each rank leaves a collective, [step, bucket, rank]."""
+    """Draw the exit delay of each rank after a collective, ns, [step, bucket, rank]."""
     shape = (scenario.steps, scenario.buckets, scenario.ranks)
     draw = stream(scenario, "exit").lognormal(0.0, 0.5, shape)
     return np.rint(scenario.exit_skew_us * 1_000 * draw).astype(np.int64)

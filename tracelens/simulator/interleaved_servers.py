@@ -61,7 +61,7 @@ class _Exchange:
         return times["pull_end"]
 
     def _share_link(self, asked_ns: Ints, wire_ns: Ints) -> tuple[Ints, Ints]:
-        """Return begin and end of the answers, [rank, piece], on a link that workers share evenly.
+        """Return begin and end of the answers, ns, [rank, piece], on a link that workers share evenly.
 
         All ask at once, as a token starts all of them; each has its pieces in forward order.
         """
@@ -187,7 +187,7 @@ def _list_variables(scenario: Scenario) -> tuple[Floats, Indices, Indices]:
 def _run_forward(
     begin_ns: Ints, arrived_ns: Ints, forward_ns: Ints, shares: Floats
 ) -> tuple[Any, Ints]:
-    """Return begin and end of what each variable is waited for, [2, rank, variable], and forward's end.
+    """Return the wait for each variable, ns, [begin or end, rank, variable], and forward's end, [rank].
 
     A variable's forward starts when the one before it is through and the variable is here.
     """

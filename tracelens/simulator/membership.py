@@ -1,6 +1,6 @@
-"""Ranks that join or leave while a simulated job runs: who is there in which step, and in which world.
+"""Ranks that join or leave while a simulated job runs, by step, and the communicators that they form.
 
-Whenever the set of ranks changes, those that are there form a new communicator, as elastic launchers do.
+Whenever the set of ranks changes, the present ranks form a new communicator, as elastic launchers do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Epoch", "communicator_of_steps", "epochs", "events_while_present", "
 
 @dataclass(frozen=True)
 class Epoch:
-    """Steps `first` to `last`, inclusive, in which the same ranks are there."""
+    """Steps `first` to `last`, inclusive, with the same present ranks."""
 
     uid: str
     first: int
@@ -31,7 +31,7 @@ class Epoch:
 
 
 def present(scenario: Scenario) -> Flags:
-    """Return which rank is there in which step, [step, rank]."""
+    """Return True for each present rank, [step, rank]."""
     is_present = np.ones((scenario.steps, scenario.ranks), np.bool_)
     for rank, (first, last) in scenario.present:
         is_present[:first, rank] = is_present[last + 1 :, rank] = False
@@ -39,7 +39,7 @@ def present(scenario: Scenario) -> Flags:
 
 
 def epochs(scenario: Scenario) -> list[Epoch]:
-    """Divide the run by who is there."""
+    """Divide the run into epochs with the same present ranks."""
     is_present = present(scenario)
     changes = np.flatnonzero((is_present[1:] != is_present[:-1]).any(axis=1)) + 1
     first_steps = [0, *changes.tolist()]

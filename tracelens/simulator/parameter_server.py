@@ -34,11 +34,11 @@ _SHARD_TIMES: Final = ("arrive", "received", "serve", "served", "asked", "reply"
 
 
 def _through_shared_link(arrive_ns: Ints, alone_ns: Ints, incast: float) -> Ints:
-    """Return when each message is through; those that come at once and take as long are played as one.
+    """Return the completion time of each message, ns; equal messages at one time are simulated as one.
 
     Args:
-        arrive_ns: When each comes.
-        alone_ns: What each takes if it has the link for itself.
+        arrive_ns: Arrival of each message, ns.
+        alone_ns: Time of each message on an otherwise idle link, ns.
         incast: n messages together get 1 / (1 + `incast` (n - 1)) of the link's work done.
     """
     distinct_messages, group_of_message = np.unique(
@@ -256,7 +256,7 @@ def _record_shards(scenario: Scenario, sheet: Sheet, times: dict[str, Ints]) -> 
 
 
 def on_shard(scenario: Scenario, shard: int) -> dict[str, Any]:
-    """Return where a shard's spans stand."""
+    """Return the columns that all spans of a shard share."""
     return {
         "process": scenario.ranks + shard,
         "rank": shard,

@@ -1,6 +1,6 @@
 """Reads a scenario from TOML: `tracelens simulate FILE.toml` (docs/simulate.md).
 
-What a file may hold is one table here; whatever else it holds is refused in one sentence.
+`ENTRIES` lists all entries that a file may have; other entries are refused in one sentence.
 """
 
 from __future__ import annotations
@@ -117,20 +117,20 @@ def load(path: Path, changes: Iterable[str] = ()) -> Scenario:
 
 
 def preset(name: Any) -> dict[str, Any]:
-    """Return what a preset's file holds."""
+    """Load the file of a preset."""
     if name not in PRESETS:
         raise InvalidArgument(f"There is no preset '{name}'; presets are {', '.join(PRESETS)}.")
     return tomllib.loads((_PLACE / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def sources(name: str) -> dict[str, str]:
-    """Return where each number of a preset comes from, by TABLE.NAME."""
+    """Return the source of each number of a preset, by TABLE.NAME."""
     sources_by_entry: dict[str, str] = preset(name)["sources"]
     return sources_by_entry
 
 
 def scenario(document: Mapping[str, Any]) -> Scenario:
-    """Make a scenario of what a file holds."""
+    """Make a scenario from the tables of a file."""
     tables = {key: value for key, value in document.items() if key not in {"title", "sources"}}
     faults = tables.pop("fault", [])
     if not isinstance(faults, list) or not all(isinstance(one, dict) for one in faults):

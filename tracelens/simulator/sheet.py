@@ -43,7 +43,7 @@ class Sheet:
         self._add(arrays, words | columns)
 
     def frame(self, process: int) -> pl.DataFrame:
-        """Return what one process recorded in the columns of a trace, by start."""
+        """Return the events of one process in the columns of a trace, sorted by begin."""
         blocks = (block for block in self._blocks if block.has_process(process))
         process_blocks = [block.take_process(process) for block in blocks]
         lengths = [len(block["start_ns"]) for block in process_blocks]
@@ -73,7 +73,7 @@ class _Block:
     words: dict[str, Any]
 
     def has_process(self, process: int) -> bool:
-        """Return whether there is a row of a process."""
+        """Return True if a row belongs to a process."""
         owner = self.arrays.get("process")
         return self.words["process"] == process if owner is None else bool((owner == process).any())
 

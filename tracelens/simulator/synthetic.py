@@ -88,7 +88,7 @@ def _count_processes(scenario: Scenario) -> int:
 
 
 def _make_events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame:
-    """Return what one process recorded, on its own clock."""
+    """Make the events of one process, on its own clock."""
     true = membership.events_while_present(scenario, process, sheet.frame(process))
     if not scenario.on_device:
         return clocks.skew(scenario, process, true)
@@ -97,7 +97,7 @@ def _make_events(scenario: Scenario, sheet: Sheet, process: int) -> pl.DataFrame
 
 
 def _make_readings(scenario: Scenario, sheet: Sheet) -> pl.DataFrame:
-    """Return what all processes read of their clocks."""
+    """Make the clock readings of all processes."""
     readings = clocks.readings(scenario, sheet.last_ns)
     if not scenario.on_device:
         return readings

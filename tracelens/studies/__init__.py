@@ -1,4 +1,4 @@
-"""The systems of papers, at their scale: what the authors asked, and what follows from what is known.
+"""The systems of papers, at their scale: the authors' questions, and the answers of published numbers.
 
 A study is a module with ``study()``, ``ask(trace)`` and a name in `STUDIES`. Every number says whether
 it follows from published ones, was assumed, or came out of a simulated run (`figures.TAGS`).

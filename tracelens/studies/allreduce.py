@@ -153,7 +153,7 @@ def _ask_ratios() -> Section:
 
 
 def ask(trace: Trace) -> Section:
-    """Return of each size the algorithm that took least in a recorded run, best a sweep over sizes.
+    """Find the fastest algorithm for each size of a recorded run, best of a sweep over sizes.
 
     Raises:
         UnusableInput: it has no allreduce whose size is known.

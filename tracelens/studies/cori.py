@@ -49,7 +49,7 @@ class _Model:
     step: Callable[[float, float], float]
 
     def efficiency(self, of: tuple[int, float], fitted: tuple[int, float]) -> float:
-        """Return what (workers, bytes of the fullest server) reach if `fitted` reach 23 %."""
+        """Return the efficiency of (workers, bytes of the fullest server) if `fitted` reaches 23 %."""
         exposed = self._fitted() * self.cost(of[0]) * of[1] / (self.cost(fitted[0]) * fitted[1])
         return 1 / self.step(1.0, exposed)
 
@@ -80,7 +80,7 @@ def study() -> Study:
 
 
 def ask(trace: Trace) -> Section:
-    """Return whether the transfers of a run with parameter servers are overlapped.
+    """Measure whether a run with parameter servers overlaps its transfers.
 
     Raises:
         UnusableInput: it has no such servers.
@@ -180,7 +180,7 @@ def _simulate_efficiency(
 
 
 def _ask_explained(resnet: Scenario) -> Section:
-    """Return what even servers would give, and what part of the loss uneven ones are, by model."""
+    """Compute the efficiency with even servers and the share of the loss by uneven ones, by model."""
     total_bytes, fullest_bytes = sum(resnet.variables), _find_fullest_bytes(resnet, 64)
     fitted = (512, fullest_bytes)
     lost_share = 1 - _FITTED_EFFICIENCY

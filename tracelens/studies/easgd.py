@@ -74,7 +74,7 @@ def _ask_tree() -> Section:
 
 
 def _ask_totals() -> Section:
-    """Return what follows from the published shares and speedups."""
+    """Derive the time of iterations from the published shares and speedups."""
     total_speedups = list(accumulate(_SPEEDUPS, mul))
     sync3_iteration = 1 / total_speedups[-1]
     computing = sync3_iteration * (1 - _SYNC3_COMMUNICATION)
@@ -113,7 +113,7 @@ def ask(trace: Trace) -> Section:
     """Divide the workers' steps of a run of such a method; of the original, without turns as well.
 
     Raises:
-        UnusableInput: it is none.
+        UnusableInput: the run exchanges no weights with a centre.
     """
     workers = trace.workers["process"].implode()
     elastic = (pl.col("kind").cast(pl.String) == "elastic") & pl.col("process").is_in(workers)
@@ -153,7 +153,7 @@ def ask(trace: Trace) -> Section:
 
 
 def _ask_without_turns(trace: Trace) -> list[Figure]:
-    """Return how long a worker's iteration is, and would be if the master served whoever waits.
+    """Compare a worker's iteration in turns with one whose master serves any waiting worker.
 
     Raises:
         InvalidArgument: the master takes no workers in turn.

@@ -53,7 +53,7 @@ class Study:
     sources: tuple[str, ...]
 
     def figure(self, name: str) -> Figure:
-        """Return a number by its name; KeyError where there is none."""
+        """Return a number by its name; KeyError if it does not exist."""
         return self._by_name[name]
 
     @property

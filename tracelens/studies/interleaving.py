@@ -190,7 +190,7 @@ def _ask_absorbed(systems: dict[str, Scenario]) -> Section:
 
 
 def _ask_gaps(systems: dict[str, Scenario]) -> Section:
-    """Return what lies between updates, each made as soon as its bucket is reduced."""
+    """Measure the gaps between updates, each made as soon as its bucket is reduced."""
     figures: list[Figure] = []
     for name, system in systems.items():
         reduced_ms = _simulate_reductions(system)
@@ -227,7 +227,7 @@ def _place_updates(reduced_ms: Floats, update_ms: Floats) -> tuple[Floats, Float
 
 
 def ask(trace: Trace) -> Section:
-    """Return what a recorded run hides and absorbs, and how long the gaps between its updates are.
+    """Measure the hidden communication, the absorbed delay and the gaps between updates of a run.
 
     Raises:
         UnusableInput: it holds no reductions.
@@ -255,7 +255,7 @@ def ask(trace: Trace) -> Section:
 
 
 def _ask_straggler(trace: Trace, phases: Phases) -> Iterator[Figure]:
-    """Yield by how much the rank that works longest does so in a step, and what of it costs nothing."""
+    """Yield the extra work of the slowest rank in a step, and the share of it that costs nothing."""
     own_ns = phases.by_worker(phases.of(*OWN_CATEGORIES)) / len(phases.steps)
     slowest_row = int(own_ns.argmax())
     if len(own_ns) < 2 or own_ns.max() * MIN_SHARE_DELAYED_TO_REPORT > own_ns.max() - np.median(

@@ -93,7 +93,7 @@ def _ask_arrangements(nbytes: float, workers: int, compute_ms: float, link: floa
 
 
 def _ask_speedups(compute_ms: float, one_way_ms: float) -> Section:
-    """Return what share of the link other software would reach if the published speedup is right."""
+    """Derive the link share of other software from the published speedup."""
     best_ms = max(compute_ms, one_way_ms)
     figures = []
     for name, (speedup, published) in _SPEEDUPS.items():
@@ -113,10 +113,10 @@ def _ask_speedups(compute_ms: float, one_way_ms: float) -> Section:
 
 
 def ask(trace: Trace) -> Section:
-    """Return how long the steps of a run with servers would be with its bytes in chunks on all of them.
+    """Replay a run with servers with its bytes in chunks on all of them.
 
     Raises:
-        UnusableInput: it has none, or does not tell what their services and messages take by bytes.
+        UnusableInput: it has no servers, or too few sizes to tell the time of their services by bytes.
     """
     try:
         answers = whatif(trace, _CHUNKS)

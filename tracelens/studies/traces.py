@@ -63,12 +63,12 @@ def served(trace: Trace) -> Served:
 
 
 def _measure_union(begin_ns: Ints, end_ns: Ints) -> float:
-    """Return the length of the union of intervals, sorted by their begin."""
+    """Measure the union of intervals that are sorted by begin, ns."""
     reached_ns = np.maximum.accumulate(end_ns)
     before_ns = np.concatenate([begin_ns[:1], reached_ns[:-1]])
     return float(np.maximum(reached_ns - np.maximum(begin_ns, before_ns), 0).sum())
 
 
 def _measure_computing(trace: Trace) -> float:
-    """Return how long workers load data or compute, all together."""
+    """Sum up the time in which workers load data or compute, ns."""
     return float(phases.run(trace).of(*OWN_CATEGORIES).sum())

@@ -111,7 +111,7 @@ def out_of_memory() -> None:
 
 @contextmanager
 def watching(at_once: int = 1) -> Iterator[None]:
-    """Limit the CPU of a contained process by the files that it reads meanwhile, `at_once` in parallel."""
+    """Limit the CPU of a contained process by the files it reads meanwhile, `at_once` in parallel."""
     contained = _contained
     if contained is None:
         yield

@@ -314,7 +314,7 @@ def _write_counters(owner: Owner, events: pl.DataFrame, origin_ns: int) -> Itera
 
 
 def _read_stacks(selection: Selection, owner: Owner) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the stacks of each sampled thread, also of child processes, as nested frames with a label."""
+    """Yield the stacks of each sampled thread, also of child processes, as labelled nested frames."""
     samples = selection.samples(owner).sort("start_ns")
     for (_, name), rows in samples.group_by("pid", "thread_name", maintain_order=True):
         table = rows.select("start_ns", "end_ns", "frames").iter_rows()

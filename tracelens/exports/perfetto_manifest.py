@@ -160,7 +160,7 @@ def _read_times(path: Path) -> tuple[int, str | None] | None:
 
 
 def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
-    """Measure the shift by alignment in the middle of a process, and its variation to either side, ns."""
+    """Measure the shift by alignment in the middle of a process, ns, and its variation, ns."""
     clock_map = trace.moved.get(process["process"])
     if clock_map is None:
         return 0, 0

@@ -132,7 +132,7 @@ def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
 
 
 def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
-    """Make a table of sizes with several systems: the step of each, and the faster one with its factor."""
+    """Make a table of sizes with several systems: the step of each, and the faster one."""
     systems = list(dict.fromkeys(curve.system for curve in scaling.curves))
     rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if scaling.both else []
     for size, rows_by_system in scaling.both:

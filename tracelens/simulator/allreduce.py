@@ -152,7 +152,7 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
 
 
 def _backprop_shares(scenario: Scenario) -> Ints:
-    """Return the progress of backprop at which each bucket is full, and that of its end, [bucket + 1]."""
+    """Return the progress of backprop at which each bucket is full, and of its end, [bucket + 1]."""
     if scenario.bucket_ready:
         return np.rint(np.array([*scenario.bucket_ready, 1.0]) * 1e6).astype(np.int64)
     sizes = np.array(scenario.bytes_of_buckets, np.int64)

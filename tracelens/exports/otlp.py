@@ -144,7 +144,7 @@ class _Process:
         )
 
     def lines(self) -> Iterator[tuple[str, int]]:
-        """Yield lines with up to `_SPANS_A_LINE` spans of one thread, with the number of their events."""
+        """Yield lines of up to `_SPANS_A_LINE` spans of one thread, with the number of their events."""
         used_requests: set[int] = set()
         numbered = self.rows.with_row_index("row", offset=1)
         for (thread,), rows in numbered.group_by("thread", maintain_order=True):

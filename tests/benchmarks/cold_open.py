@@ -77,7 +77,7 @@ def look(trace: Path) -> dict[str, str]:
     charts.step_parts(store.times, theme.LIGHT)
     stragglers.by_host(store.residuals, store.hosts, theme.LIGHT)
     told["overview"] = so_far(began, before)
-    frame = viewport.frame(store, None, [], None)
+    frame = viewport.frame(store, viewport.Controls())
     plot.draw(frame, viewport.picture(frame), theme.LIGHT)
     told["timeline"] = so_far(began, before)
     return told

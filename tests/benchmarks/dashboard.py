@@ -221,10 +221,10 @@ def searched(store: Store, looks: int) -> dict[str, str]:
     took, place = [], None
     for _ in range(looks):
         started = time.perf_counter()
-        finding.matches_of(store, SEARCHED)
+        finding.list_matches(store, SEARCHED)
         hit = finding.next_hit(store, SEARCHED, place, 1)
         assert hit
-        place = hit.place
+        place = hit.position
         took.append((time.perf_counter() - started) * 1e3)
     usual, most = np.median(took), np.quantile(took, 0.95)
     return {

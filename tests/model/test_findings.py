@@ -21,7 +21,6 @@ from tracelens.model.findings import (
     subject,
     suppressed,
 )
-from tracelens_dashboard.pages import PAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +28,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 ANALYSES = ROOT / "tracelens" / "analyses"
 VERDICTS = ROOT / "tracelens" / "verdicts"
-TABLE = ROOT / "tracelens" / "model" / "finding_kinds.py"
+TABLES = (
+    ROOT / "tracelens" / "model" / "finding_kinds.py",
+    ROOT / "dashboard" / "tracelens_dashboard" / "view" / "finding_pages.py",
+)
 # Names that are no kinds where they stand: a cause of the waterfall, and a kind of note.
 OTHER_MEANINGS = {"slow_host": "cause", "desync": "note"}
 
@@ -65,18 +67,12 @@ def test_templates_have_plain_fields(kind: FindingKind) -> None:
         assert template.format(**{name: name for name in names})
 
 
-@kinds
-def test_its_pages_exist(kind: FindingKind) -> None:
-    """A link to a page that is not there would lead nowhere."""
-    paths = {page.PATH for page in PAGES}
-    assert set(kind.also_on) <= paths
-    assert kind.page is None or kind.page.path in paths
-
-
 def test_titles_are_unique() -> None:
     """A title says which kind it is; no entry hides another one."""
     assert len({kind.title for kind in KINDS.values()}) == len(KINDS)
-    entries = re.findall(r'^        kind="(\w+)"', TABLE.read_text(encoding="utf-8"), re.MULTILINE)
+    entries = re.findall(
+        r'^        kind="(\w+)"', TABLES[0].read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert entries == list(KINDS)
 
 
@@ -87,11 +83,11 @@ def test_each_kind_is_reported() -> None:
 
 
 def test_nothing_else_names_a_kind() -> None:
-    """A kind is added by its analysis and its entry; beside these only a verdict knows one."""
+    """A kind is added by its analysis, its entry and its page; else only a verdict knows one."""
     found = {
         (str(path.relative_to(ROOT)), kind)
         for path in products()
-        if path != TABLE
+        if path not in TABLES
         and (not {ANALYSES, VERDICTS} & {*path.parents} or path == ANALYSES / "__init__.py")
         for kind in named_in(path) - set(OTHER_MEANINGS)
     }

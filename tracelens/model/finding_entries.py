@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from string import Formatter
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Category", "FindingKind", "Group", "Place", "Suppression", "fields_of"]
+__all__ = ["Category", "FindingKind", "Group", "Suppression", "fields_of"]
 
 Category = Literal["fault", "opportunity"]
 Group = Literal["ranks", "network", "servers", "overlap", "whole job", "trace"]
-
-
-class Place(NamedTuple):
-    """A page of the dashboard that shows what a finding speaks of, and the label of the link to it."""
-
-    path: str
-    label: str
 
 
 @dataclass(frozen=True)
@@ -40,13 +33,12 @@ class FindingKind:
     """An entry of `KINDS`.
 
     `sentence` is a `str.format` template with named fields, which the analysis gives as text, and
-    `cases` are the templates of sentences for other cases. A field named `saving` is filled in from the
-    finding. `action` is what to do next. `category` is null where it depends on the finding. `page`
-    shows the evidence, null where the timeline does; its card stands on that page and on those of
-    `also_on`. A finding that names neither rank nor shard leads to the step with most time of the
-    category `worst_of`. Of a kind that `names_hosts`, whole hosts are slow rather than ranks. One that
-    `needs_all_ranks` is not judged where ranks were left out as asked. After one that `ends_job` the job
-    does not go on.
+    `cases` are the templates of sentences for other cases. A field named `saving` is filled in from
+    the finding. `action` is what to do next. `category` is null where it depends on the finding. A
+    finding that names neither rank nor shard leads to the step with most time of the category
+    `worst_of`. Of a kind that `names_hosts`, whole hosts are slow rather than ranks. One that
+    `needs_all_ranks` is not judged where ranks were left out as asked. After one that `ends_job` the
+    job does not go on.
     """
 
     kind: str
@@ -56,8 +48,6 @@ class FindingKind:
     action: str
     cases: Mapping[str, str] = field(default_factory=dict)
     category: Category | None = None
-    page: Place | None = None
-    also_on: tuple[str, ...] = ()
     worst_of: str | None = None
     suppressed: Suppression | None = None
     names_hosts: bool = False
@@ -84,10 +74,6 @@ class FindingKind:
                 f"given are {sorted(fields)}"
             )
         return template.format(**fields)
-
-    def on(self, path: str) -> bool:
-        """Return True if a page shows cards of this kind."""
-        return path in self.also_on or (self.page is not None and self.page.path == path)
 
 
 def fields_of(template: str) -> set[str]:

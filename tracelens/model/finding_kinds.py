@@ -1,9 +1,9 @@
 """The one table of the kinds of finding: `KINDS`.
 
 A kind is added by the analysis that reports it and by one entry here. All else that depends on the
-kind is in its entry: its title, the sentence that an analysis fills in (`Finding.of`), the page
-that shows the evidence, and which other findings explain the same loss. docs/report.schema.json is
-written from the table (`python -m tracelens.reports.schema`).
+kind is in its entry: its title, the sentence that an analysis fills in (`Finding.of`), and which
+other findings explain the same loss. docs/report.schema.json is written from the table
+(`python -m tracelens.reports.schema`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tracelens.model.finding_entries import FindingKind, Place, Suppression
+from tracelens.model.finding_entries import FindingKind, Suppression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = ["KINDS"]
-
-
-_RANKS: Final = Place("/stragglers", "All ranks")
-_STEPS: Final = Place("/steps", "Step by step")
-_CALLS: Final = Place("/collectives", "All collectives")
-_OVERLAP: Final = Place("/interleaving", "Overlap")
-_SHARDS: Final = Place("/shards", "All shards")
-_WORKERS: Final = Place("/shards", "Staleness and fairness")
 
 _OF_SERVERS: Final = ("ps_hot_shard", "ps_cpu_bound", "ps_network_bound", "ps_incast")
 
@@ -80,7 +72,7 @@ _INCAST: Final = (
     "{who} {usual} while about {pushes} pushes share the link, and {best}: incast. "
     "Staggering pushes, or aggregating them on the way, would shorten the job by {saving}."
 )
-_at_servers: Final = partial(FindingKind, group="servers", page=_SHARDS)
+_at_servers: Final = partial(FindingKind, group="servers")
 _bound_servers: Final = partial(
     _at_servers, needs_all_ranks=True, sentence=_PS_ALIKE, cases=_PS_CASES
 )
@@ -95,7 +87,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         kind="straggler",
         title="Straggler",
         group="ranks",
-        page=_RANKS,
         suppressed=Suppression(by=("stale_worker",)),
         action="Look at what these ranks do in that phase, or move them to another host.",
         sentence=_STRAGGLER,
@@ -105,7 +96,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         kind="slow_host",
         title="Slow host",
         group="ranks",
-        page=_RANKS,
         names_hosts=True,
         action="Take the host out of the job, or look for other load, heat and power limits on it.",
         sentence=_STRAGGLER,
@@ -114,8 +104,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         kind="slow_all",
         title="All ranks slow",
         group="whole job",
-        page=_STEPS,
-        also_on=("/stragglers",),
         worst_of="forward",
         action="Look for what all ranks share at that time: storage, power, a change of inputs.",
         sentence=(
@@ -130,7 +118,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Slow link",
         group="network",
         category="fault",
-        page=_CALLS,
         action=(
             "Run a bandwidth test between these ranks; check cable, switch port and routing, or, "
             "inside a host, slots and peer access."
@@ -146,7 +133,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Network congestion",
         group="network",
         category="fault",
-        page=_CALLS,
         worst_of="transfer",
         action="Look for other traffic on the network in that time.",
         sentence=(
@@ -160,7 +146,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Load imbalance",
         group="ranks",
         category="opportunity",
-        page=_RANKS,
         worst_of="wait",
         suppressed=Suppression(
             by=("straggler", "slow_host", "gc_stall", "checkpoint_stall"), share=0.5, summed=True
@@ -176,7 +161,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Stage imbalance",
         group="ranks",
         category="opportunity",
-        page=_RANKS,
         worst_of="wait",
         needs_all_ranks=True,
         action="Move layers from the longest stage to others, or give it more ranks.",
@@ -234,7 +218,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Small messages",
         group="network",
         category="opportunity",
-        page=_CALLS,
         worst_of="transfer",
         action="Fuse them: into larger buckets, or the variables of a PS shard into one message.",
         sentence=(
@@ -248,8 +231,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Exposed communication",
         group="overlap",
         category="opportunity",
-        page=_OVERLAP,
-        also_on=("/collectives", "/shards"),
         worst_of="transfer",
         suppressed=Suppression(
             by=("slow_link", "congestion", "small_messages", "repeated_reductions", *_OF_SERVERS),
@@ -281,8 +262,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Repeated reductions",
         group="overlap",
         category="opportunity",
-        page=_CALLS,
-        also_on=("/interleaving",),
         worst_of="transfer",
         action=(
             "Reduce gradients once for each update: run all micro-batches but the last under "
@@ -299,7 +278,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Gaps between optimizer updates",
         group="overlap",
         category="opportunity",
-        page=_OVERLAP,
         action="Move host code out of the gaps, or update all weights in one call.",
         sentence=(
             "Median gap between the optimizer updates of a step {median} (p90 {long}). Without "
@@ -310,8 +288,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         kind="data_stall",
         title="Data stall",
         group="ranks",
-        page=_STEPS,
-        also_on=("/stragglers",),
         worst_of="data",
         action="Load ahead: more workers and prefetching, or faster storage.",
         sentence=(
@@ -324,8 +300,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         kind="checkpoint_stall",
         title="Checkpoint stall",
         group="overlap",
-        page=_STEPS,
-        also_on=("/stragglers", "/interleaving"),
         worst_of="checkpoint",
         action="Write checkpoints in the background, or less often.",
         sentence=_STRAGGLER,
@@ -335,8 +309,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         kind="gc_stall",
         title="GC stall",
         group="ranks",
-        page=_STEPS,
-        also_on=("/stragglers",),
         worst_of="gc",
         action="Collect at the same steps on all ranks (gc.freeze, gc.disable and gc.collect).",
         sentence=_STRAGGLER,
@@ -365,7 +337,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Collective mismatch",
         group="trace",
         category="fault",
-        page=_CALLS,
         action="Make all ranks call the same collectives in the same order.",
         sentence="{note}",
     ),
@@ -375,7 +346,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Hang",
         group="trace",
         category="fault",
-        page=_CALLS,
         action="Look at what this rank did instead of the call that the others are in.",
         sentence=(
             "Rank {rank} completed its recording, but {blocked}: ranks do not make the same calls."
@@ -456,7 +426,6 @@ KINDS: Final[Mapping[str, FindingKind]] = _of(
         title="Stale worker",
         group="servers",
         category="fault",
-        page=_WORKERS,
         needs_all_ranks=True,
         action="Give this worker as fast a machine as the others, or bound the staleness.",
         sentence=(

@@ -17,7 +17,7 @@ from dash import Dash, set_props
 
 from tracelens.errors import TraceLensError
 from tracelens.load import open as open_trace
-from tracelens_dashboard import ids
+from tracelens_dashboard import ids, pages
 from tracelens_dashboard.app import glossary, guards, loading, run_list, shell, wire
 from tracelens_dashboard.app.guards import LOOPBACK, Access
 from tracelens_dashboard.app.listening import listen
@@ -86,14 +86,13 @@ def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     app.server.config[current.RUNS] = runs
     for page in PAGES:
         _add(page.PATH, page.TITLE, _run_layout(page))
-        page.register(app)
+    pages.register(app)
     _add(run_list.PATH, run_list.TITLE, _list_layout)
     _add(glossary.PATH, glossary.TITLE, _glossary_layout)
     run_list.register(app)
     loading.register(app, PAGES)
     loading.register_growth(app, PAGES)
-    chart.register_switches(app)
-    chart.register_following(app)
+    chart.register(app)
     shell.register(app, PAGES)
     downloads.register(app)
     wire.register(app)

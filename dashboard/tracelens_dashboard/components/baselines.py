@@ -7,18 +7,19 @@ reports. Single steps are compared with one baseline, which each of them has a l
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
 from tracelens.comparison import Steps, messages
-from tracelens.comparison import compare as compared
+from tracelens.comparison import compare as compare_runs
 from tracelens.comparison.changes import likeness
 from tracelens.model import fmt
 from tracelens_dashboard import text
 from tracelens_dashboard.components import chart, finding_card
+from tracelens_dashboard.components.chart import ChartCard
 from tracelens_dashboard.figures import compare
 from tracelens_dashboard.figures.drawing import empty
 from tracelens_dashboard.ids import aria
@@ -26,9 +27,8 @@ from tracelens_dashboard.runs import current, selection
 from tracelens_dashboard.view import links, state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens.comparison import Comparison
@@ -36,14 +36,11 @@ if TYPE_CHECKING:
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
+    from tracelens_dashboard.view.state import ViewState
 
-OTHERS: Final = "compare-baselines"
-CHANGES: Final = "compare-changes"
-LEVELS: Final = "compare-levels"
-SHOWN: Final = 6  # findings of a kind
-ROW_PX: Final = 24
-_KEPT: Final = 64
-FEWEST: Final = 2
+BASELINES: Final = "compare-baselines"
+FEWEST_BASELINES: Final = 2
+MOST_MEASURED: Final = 64  # baselines that are not measured again
 MISSING: Final = "Fewer than two of the baselines are served any more."
 STATES: Final = {
     "new": "Only in the new run",
@@ -52,78 +49,84 @@ STATES: Final = {
 }
 
 
-def layout(store: Store, others: tuple[str, ...]) -> list[Component]:
-    """Return what stands below the page's title; `others` are the baselines."""
-    found = _comparison(store, others)
-    cards = (
-        (chart.card(CHANGES, "Ratio to the baselines", 420), {"base": 12, "lg": 7}),
-        (
-            chart.card(LEVELS, "Step time of each run", max(240, 110 + ROW_PX * len(others))),
-            {"base": 12, "lg": 5},
-        ),
-    )
+def _draw_comparison(draw: Callable[[Comparison, Theme], Drawing]) -> Callable[..., Drawing]:
+    def draw_served(store: Store, theme: Theme, run_ids: Any) -> Drawing:
+        baselines = state.baselines(run_ids)
+        if len(_select_served(baselines)) < FEWEST_BASELINES:
+            return empty(theme, MISSING)
+        return draw(compare_with(store, baselines), theme)
+
+    return draw_served
+
+
+CHANGES: Final = ChartCard(
+    name="compare-changes",
+    title="Ratio to the baselines",
+    explanation="What a usual step has of each, over the mean of the baselines, with its 95 % interval. "
+    "Coloured: equal runs would rarely differ so far.",
+    draw=_draw_comparison(compare.changes),
+    height_px=420,
+    inputs=(Input(BASELINES, "data"),),
+    span={"base": 12, "lg": 7},
+)
+LEVELS: Final = ChartCard(
+    name="compare-levels",
+    title="Step time of each run",
+    explanation="The median step (dot) and the middle 80 % of the steps (line) of the new run and each "
+    "baseline.",
+    draw=_draw_comparison(compare.levels),
+    inputs=(Input(BASELINES, "data"),),
+    span={"base": 12, "lg": 5},
+)
+CARDS: Final = (CHANGES, LEVELS)
+
+
+def layout(store: Store, view: ViewState) -> list[Component]:
+    """Return what stands below the page's title; the view names the baselines."""
+    baselines = view.compared
+    comparison = compare_with(store, baselines)
+    levels = replace(LEVELS, height_px=max(240, 110 + 24 * len(baselines)))
     return [
-        dcc.Store(id=OTHERS, data=list(others)),
-        _verdict(store, found),
-        _used(store, others),
-        dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
-        _findings(store, others, found),
+        dcc.Store(id=BASELINES, data=list(baselines)),
+        _lay_out_verdict(store, comparison),
+        _link_baselines(store, baselines),
+        chart.grid((CHANGES, levels), store, view),
+        _list_findings(store, baselines, comparison),
     ]
 
 
-def register(app: Dash) -> None:
-    """Draw the charts."""
-    others = Input(OTHERS, "data")
-    chart.bind(app, CHANGES, _changes, others)
-    chart.bind(app, LEVELS, _levels, others)
+def _select_served(baselines: Sequence[str]) -> list[str]:
+    return [run_id for run_id in baselines if current.runs().entry(run_id)]
 
 
-def _changes(store: Store, theme: Theme, others: Any) -> Drawing:
-    known = state.baselines(others)
-    if len(_served(known)) < FEWEST:
-        return empty(theme, MISSING)
-    return compare.changes(_comparison(store, known), theme)
-
-
-def _levels(store: Store, theme: Theme, others: Any) -> Drawing:
-    known = state.baselines(others)
-    if len(_served(known)) < FEWEST:
-        return empty(theme, MISSING)
-    return compare.levels(_comparison(store, known), theme)
-
-
-def _served(others: Sequence[str]) -> list[str]:
-    return [one for one in others if current.runs().entry(one)]
-
-
-def _comparison(store: Store, others: tuple[str, ...]) -> Comparison:
+def compare_with(store: Store, baselines: tuple[str, ...]) -> Comparison:
     """Compare a run with its baselines, measured once as long as their files are the same."""
-    states = tuple((one, current.runs().state_of(one)) for one in _served(others))
-    return _compared(store, states)
+    served = _select_served(baselines)
+    return _compare_states(store, tuple((one, current.runs().state_of(one)) for one in served))
 
 
 @lru_cache(2)
-def _compared(store: Store, states: tuple[tuple[str, Any], ...]) -> Comparison:
-    measured = [_measured(one, made) for one, made in states]
-    return compared(measured, replace(Steps.from_run(store.run), name=current.name(store)))
+def _compare_states(store: Store, states: tuple[tuple[str, Any], ...]) -> Comparison:
+    measured = [_measure(run_id, state_of_files) for run_id, state_of_files in states]
+    return compare_runs(measured, replace(Steps.from_run(store.run), name=current.name(store)))
 
 
-@lru_cache(_KEPT)
-def _measured(run: str, _state: Any) -> Steps:
+@lru_cache(MOST_MEASURED)
+def _measure(run_id: str, _state_of_files: Any) -> Steps:
     """Measure a baseline; it need not stay open for that.
 
     Raises:
         InvalidArgument: it has to be read again first.
     """
-    store = current.store(run)
+    store = current.store(run_id)
     return replace(Steps.from_run(store.run), name=current.name(store))
 
 
-def _verdict(store: Store, found: Comparison) -> Component:
-    word = messages.verdict(found).lower()
-    title = fmt.capital(f"{word}: {messages.headline(found)}")
-    baseline, _ = messages.scope(found)
-    lines = [f"Baselines: {baseline}", *messages.cautions(found)]
+def _lay_out_verdict(store: Store, comparison: Comparison) -> Component:
+    verdict = messages.verdict(comparison).lower()
+    title = fmt.capital(f"{verdict}: {messages.headline(comparison)}")
+    baseline, _ = messages.scope(comparison)
+    lines = [f"Baselines: {baseline}", *messages.cautions(comparison)]
     return html.Div(
         [
             dmc.Title(text.tied(title), order=2, id="verdict"),
@@ -134,70 +137,57 @@ def _verdict(store: Store, found: Comparison) -> Component:
     )
 
 
-def _used(store: Store, others: tuple[str, ...]) -> Component:
+def _link_baselines(store: Store, baselines: tuple[str, ...]) -> Component:
     """Link each baseline's comparison alone, step by step."""
-    mine = selection.read(store.run_id)
     names = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
-    ways = [
+    parts = (selection.read(run_id) for run_id in baselines)
+    run_ids = [part.run for part in parts if part and part.run in names]
+    hrefs = [
         dcc.Link(names[run], href=links.to_comparison(store.run_id, run), className="way")
-        for one in others
-        if (found := selection.read(one)) and mine and (run := found.run or "") in names
+        for run in run_ids
+        if run and selection.read(store.run_id)
     ]
     lead = html.Span("Step by step, with one of them:", className="fact-name")
-    return html.Div([lead, *ways], className="ways baselines")
+    return html.Div([lead, *hrefs], className="ways baselines")
 
 
-def _findings(store: Store, others: tuple[str, ...], found: Comparison) -> Component:
-    columns = [
-        dmc.GridCol(
-            _listed(title, store, others, [row for row in found.findings if row.state == state]),
-            span={"base": 12, "md": 4},
-        )
-        for state, title in STATES.items()
-    ]
+def _list_findings(store: Store, baselines: tuple[str, ...], comparison: Comparison) -> Component:
+    build = partial(_lay_out_finding, store, baselines)
+    columns = []
+    for name, title in STATES.items():
+        rows = [row for row in comparison.findings if row.state == name]
+        cards = finding_card.titled_cards(title, rows, build)
+        columns.append(dmc.GridCol(cards, span={"base": 12, "md": 4}))
     return dmc.Grid(columns, gutter="sm", mt="sm")
 
 
-def _listed(
-    title: str, store: Store, others: tuple[str, ...], rows: list[FindingChange]
-) -> Component:
-    cards: list[Component] = [_finding(store, others, row) for row in rows[:SHOWN]]
-    if not rows:
-        cards = [html.P("No finding.", className="summary")]
-    elif rows[SHOWN:]:
-        cards.append(html.P(f"and {len(rows) - SHOWN} more", className="summary"))
-    heading = dmc.Title(title, order=2, className="card-title", mb="xs")
-    return html.Section([heading, dmc.Stack(cards, gap="xs")], **aria(title))
-
-
-def _finding(store: Store, others: tuple[str, ...], row: FindingChange) -> Component:
+def _lay_out_finding(store: Store, baselines: tuple[str, ...], row: FindingChange) -> Component:
     """Return a finding's card, of the run that has it, and what of the others is known."""
-    holder = store if row.state != "gone" else _holder(others, row) or store
+    holder = store if row.state != "gone" else _find_holder(baselines, row) or store
     card = finding_card.card(holder, row.finding)
     if row.state == "new":
         return card
-    return html.Div([card, html.P(_price(row, len(others)), className="summary")])
+    return html.Div([card, html.P(_price(row, len(baselines)), className="summary")])
 
 
-def _holder(others: tuple[str, ...], row: FindingChange) -> Store | None:
+def _find_holder(baselines: tuple[str, ...], row: FindingChange) -> Store | None:
     """Return a baseline that has a finding."""
-    alike = likeness(row.finding)
-    for one in others:
-        found = current.other(one)
-        if found and alike in map(likeness, found.report.findings):
-            return found
-    return None
+    wanted = likeness(row.finding)
+    stores = (current.other(run_id) for run_id in baselines)
+    return next(
+        (one for one in stores if one and wanted in map(likeness, one.report.findings)), None
+    )
 
 
 def _price(row: FindingChange, count: int) -> str:
     """Return what a finding costs in the new run and in how many baselines, and their ratio."""
     before, after = row.before, row.after
-    seen = f"in {row.baselines} of {text.count(count, 'baseline')}"
+    frequency = f"in {row.baselines} of {text.count(count, 'baseline')}"
     if row.state == "gone":
-        return f"{seen}, at most {text.percent(before)} of the job" if before else seen
+        return f"{frequency}, at most {text.percent(before)} of the job" if before else frequency
     if not before or after is None:
-        return seen
+        return frequency
     return (
-        f"{text.percent(after)} of the job, {text.percent(before)} at most {seen}: "
+        f"{text.percent(after)} of the job, {text.percent(before)} at most {frequency}: "
         f"{after / before:.2f} times as much"
     )

@@ -6,6 +6,7 @@ into the frame are called whenever a page is opened.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -21,72 +22,199 @@ from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import GRAPH_CONFIG
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
+
+DRAWN_CLASS: Final = "plot"
+NOTHING_DRAWN_CLASS: Final = "plot nothing"  # the sentence stands above it
+PLOT_PX: Final = 290
+HALF: Final = {"base": 12, "lg": 6}  # columns of twelve, by the width of the window
+HALF_FROM_MEDIUM: Final = {"base": 12, "md": 6}
 
 
-PLOT: Final = "plot"
-NOTHING: Final = "plot nothing"  # what there is to say stands above it
+@dataclass(frozen=True, kw_only=True)
+class ChartCard:
+    """A chart of a page as data: its texts, its size, how it is drawn, and where clicks lead.
+
+    `draw(store, theme, *values)` gets the values of `inputs`; all of these have defaults, with which the
+    report draws it. `link_from_mark(store, point, *values)`, with the values of `link_states`, and
+    `link_from_row(store, row_index)` return an address or None. `choice` stands beside the title. In a
+    narrow window a plot may be wider than its card (`scrolls`): the keyboard reaches it, too.
+    """
+
+    name: str
+    title: str
+    explanation: str
+    draw: Callable[..., Drawing]
+    height_px: int | Callable[[Store], int] = PLOT_PX
+    span: int | Mapping[str, int] = 12
+    inputs: tuple[Input, ...] = ()
+    link_from_mark: Callable[..., str | None] | None = None
+    link_states: tuple[State, ...] = ()
+    link_from_row: Callable[[Store, int], str | None] | None = None
+    choice: Callable[[Store, ViewState], Component] | None = None
+    scrolls: bool = False
+    suffix: str = ""  # of the title: which run it is about
+
+    def height_in(self, store: Store) -> int:
+        """Return the height of the plot in pixels; it fills a higher card."""
+        return self.height_px if isinstance(self.height_px, int) else self.height_px(store)
+
+    def lay_out(self, store: Store, view: ViewState) -> Component:
+        """Build the card, in its column of the page's grid."""
+        height = f"{self.height_in(store)}px"
+        switch_id = ids.part(self.name, "switch")
+        switch = dmc.Switch(id=switch_id, label="Table", size="xs", className="table-switch")
+        tools = html.Div([png_button(self.title + self.suffix), switch], className="card-tools")
+        heading = [card_title(self.title, self.explanation, suffix=self.suffix), tools]
+        if self.choice:
+            heading.insert(1, html.Div([self.choice(store, view)], className="card-choices"))
+        card = dmc.Card(
+            [
+                html.Div(heading, className="card-heading"),
+                dcc.Store(id=ids.part(self.name, "lead")),
+                html.P(id=ids.part(self.name, "summary"), className="summary"),
+                html.Div(
+                    graph(ids.part(self.name, "graph")),
+                    id=ids.part(self.name, "plot"),
+                    role="img",
+                    **aria(self.title),  # until it is drawn: then the sentence about what it shows
+                    className=DRAWN_CLASS,
+                    style={"minHeight": height},
+                    tabIndex=0 if self.scrolls else None,
+                ),
+                html.Div(id=ids.part(self.name, "grid"), hidden=True, style={"height": height}),
+            ],
+            className="card chart-card",
+        )
+        return dmc.GridCol(card, span=self.span)
+
+    def register(self, app: Dash) -> None:
+        """Draw the chart whenever the colour scheme, the run or an input changes; follow clicks."""
+        self._register_drawing(app)
+        if self.link_from_mark:
+            self._register_marks(app, self.link_from_mark)
+        if self.link_from_row:
+            self._register_rows(app, self.link_from_row)
+
+    def _register_drawing(self, app: Dash) -> None:
+        """Draw the chart; its table is made when it is asked for, so that charts come first."""
+        listed, place = Input(ids.part(self.name, "switch"), "checked"), ids.part(self.name, "grid")
+        scheme = Input(ids.SCHEME, "computedColorScheme")
+
+        def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
+            if scheme is None:
+                raise PreventUpdate
+            return self.draw(current.store(run), theme.of(scheme), *values)
+
+        @app.callback(
+            Output(ids.part(self.name, "graph"), "figure"),
+            Output(ids.part(self.name, "summary"), "children"),
+            Output(ids.part(self.name, "plot"), "aria-label"),
+            Output(ids.part(self.name, "plot"), "className"),
+            Output(place, "children"),
+            _as_state(listed),
+            scheme,
+            Input(ids.RUN, "data"),  # drawn anew when it was read again
+            *self.inputs,
+        )
+        def redraw(checked: Any, *values: Any) -> tuple[Any, ...]:
+            drawing = draw(*values)
+            class_name = DRAWN_CLASS if drawing.figure.data else NOTHING_DRAWN_CLASS
+            rows = table(ids.part(self.name, "rows"), drawing.rows) if checked else None
+            return drawing.figure, drawing.summary, drawing.summary, class_name, rows
+
+        @app.callback(
+            Output(place, "children", allow_duplicate=True),
+            listed,
+            *(_as_state(given) for given in (scheme, current.RUN, *self.inputs)),
+            prevent_initial_call=True,
+        )
+        def tabulate(checked: Any, *values: Any) -> Component:
+            if not checked:
+                raise PreventUpdate
+            return table(ids.part(self.name, "rows"), draw(*values).rows)
+
+    def _register_marks(self, app: Dash, link: Callable[..., str | None]) -> None:
+        @app.callback(
+            Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
+            Input(ids.part(self.name, "graph"), "clickData"),
+            current.RUN,
+            *self.link_states,
+            prevent_initial_call=True,
+        )
+        def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
+            points = (click or {}).get("points")
+            href = link(current.store(run), axes.read_cell(points[0]), *values) if points else None
+            return _required(href)
+
+    def _register_rows(self, app: Dash, link: Callable[[Store, int], str | None]) -> None:
+        @app.callback(
+            Output(ids.part(self.name, "lead"), "data", allow_duplicate=True),
+            Input(ids.part(self.name, "rows"), "cellClicked"),
+            current.RUN,
+            prevent_initial_call=True,
+        )
+        def follow(cell: dict[str, Any] | None, run: Any) -> str:
+            row_index = str((cell or {}).get("rowId"))  # in the drawing, however it is sorted
+            return _required(
+                link(current.store(run), int(row_index)) if row_index.isdecimal() else None
+            )
 
 
-def graph(identity: Any, height: int | None = None, config: Any = GRAPH_CONFIG) -> dcc.Graph:
+def _required(href: str | None) -> str:
+    if not href:
+        raise PreventUpdate
+    return href
+
+
+def _as_state(given: Input | State) -> State:
+    return State(given.component_id, given.component_property)
+
+
+def grid(cards: Iterable[ChartCard], store: Store, view: ViewState) -> Component:
+    """Lay out the cards of a page in a grid of twelve columns."""
+    return dmc.Grid([card.lay_out(store, view) for card in cards], gutter="sm")
+
+
+def from_tables(draw: Callable[..., Drawing], *table_names: str) -> Callable[..., Drawing]:
+    """Return a card's `draw` that hands tables of the run, then the theme, to a function of figures."""
+
+    def draw_tables(store: Store, scheme: theme.Theme) -> Drawing:
+        return draw(*map(store.table, table_names), scheme)
+
+    return draw_tables
+
+
+def fit_rows(
+    count_rows: Callable[[Store], int],
+    frame_px: int,
+    row_px: int,
+    least_px: int,
+    most_px: int = 9999,
+) -> Callable[[Store], int]:
+    """Return a card's height: a frame and some pixels for each row, within limits."""
+    return lambda store: max(least_px, min(most_px, frame_px + row_px * count_rows(store)))
+
+
+def rank_count(store: Store) -> int:
+    """Count the ranks, for `fit_rows`."""
+    return len(store.ranks)
+
+
+def graph(identity: Any, height_px: int | None = None, config: Any = GRAPH_CONFIG) -> dcc.Graph:
     """Return a graph with the configuration that all charts share, or the timelines."""
-    style = {"height": f"{height}px"} if height else {}
+    style = {"height": f"{height_px}px"} if height_px else {}
     return dcc.Graph(id=identity, figure=theme.blank(), config=config, style=style, responsive=True)
 
 
-def card(
-    chart: str,
-    title: str,
-    height: int,
-    *extra: Component,
-    scrolls: bool = False,
-    suffix: str = "",
-) -> dmc.Card:
-    """Return the card of a chart; `extra` stands beside its title. Its plot fills a higher card.
-
-    `title` is one of `heading.EXPLAINED`; a `suffix` says of which run it is.
-
-    In a narrow window a plot may be wider than its card (`scrolls`): the keyboard reaches it, too.
-    """
-    return dmc.Card(
-        [
-            _heading(chart, title, suffix, *extra),
-            dcc.Store(id=ids.part(chart, "lead")),
-            html.P(id=ids.part(chart, "summary"), className="summary"),
-            html.Div(
-                graph(ids.part(chart, "graph")),
-                id=ids.part(chart, "plot"),
-                role="img",
-                **aria(title),  # until it is drawn: then the sentence about what it shows
-                className=PLOT,
-                style={"minHeight": f"{height}px"},
-                tabIndex=0 if scrolls else None,
-            ),
-            html.Div(id=ids.part(chart, "grid"), hidden=True, style={"height": f"{height}px"}),
-        ],
-        className="card chart-card",
-    )
-
-
-def _heading(chart: str, title: str, suffix: str, *extra: Component) -> Component:
-    switch = dmc.Switch(
-        id=ids.part(chart, "switch"), label="Table", size="xs", className="table-switch"
-    )
-    parts = [
-        card_title(title, suffix=suffix),
-        html.Div(extra, className="card-choices") if extra else None,
-        html.Div([picture(title + suffix), switch], className="card-tools"),
-    ]
-    return html.Div([part for part in parts if part], className="card-heading")
-
-
-def picture(title: str) -> dmc.Button:
+def png_button(title: str) -> dmc.Button:
     """Return the button that saves the card's chart as shown; assets/export.js makes it work."""
     name = aria(f"save as PNG: {title}")
     return dmc.Button(
@@ -94,56 +222,8 @@ def picture(title: str) -> dmc.Button:
     )
 
 
-def bind(app: Dash, chart: str, draw: Callable[..., Drawing], *inputs: Input | State) -> None:
-    """Draw a chart whenever the colour scheme, or one of `inputs`, changes.
-
-    `draw` is given the run that the page shows, the theme, then the values of `inputs`. The table is
-    made when it is asked for: a page with several would show its charts later.
-    """
-    listed, place = Input(ids.part(chart, "switch"), "checked"), ids.part(chart, "grid")
-    scheme = Input(ids.SCHEME, "computedColorScheme")
-
-    def drawn(scheme: str | None, run: Any, *values: Any) -> Drawing:
-        if scheme is None:
-            raise PreventUpdate
-        return draw(current.store(run), theme.of(scheme), *values)
-
-    @app.callback(
-        Output(ids.part(chart, "graph"), "figure"),
-        Output(ids.part(chart, "summary"), "children"),
-        Output(ids.part(chart, "plot"), "aria-label"),
-        Output(ids.part(chart, "plot"), "className"),
-        Output(place, "children"),
-        _looked_up(listed),
-        scheme,
-        Input(ids.RUN, "data"),  # drawn anew when it was read again
-        *inputs,
-    )
-    def redraw(checked: Any, *given: Any) -> tuple[Any, ...]:
-        drawing = drawn(*given)
-        shown = PLOT if drawing.figure.data else NOTHING
-        rows = table(ids.part(chart, "rows"), drawing.rows) if checked else None
-        return drawing.figure, drawing.summary, drawing.summary, shown, rows
-
-    @app.callback(
-        Output(place, "children", allow_duplicate=True),
-        listed,
-        *map(_looked_up, (scheme, current.RUN, *inputs)),
-        prevent_initial_call=True,
-    )
-    def tabulate(checked: Any, *given: Any) -> Component:
-        if not checked:
-            raise PreventUpdate
-        return table(ids.part(chart, "rows"), drawn(*given).rows)
-
-
-def _looked_up(given: Input | State) -> State:
-    """Return what a callback is given without being called when it changes."""
-    return State(given.component_id, given.component_property)
-
-
-def register_switches(app: Dash) -> None:
-    """Let every card's switch show its table in place of its graph."""
+def register(app: Dash) -> None:
+    """Let every card's switch show its table in place of its graph; go where a chart leads."""
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "swap"),
         Output({"chart": MATCH, "part": "plot"}, "hidden"),
@@ -151,51 +231,9 @@ def register_switches(app: Dash) -> None:
         Input({"chart": MATCH, "part": "switch"}, "checked"),
         prevent_initial_call=True,
     )
-
-
-def register_following(app: Dash) -> None:
-    """Go where a card's chart leads."""
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "follow"),
         Output(ids.GO, "href", allow_duplicate=True),
         Input({"chart": ALL, "part": "lead"}, "data"),
         prevent_initial_call=True,
     )
-
-
-def follow_clicks(app: Dash, chart: str, lead: Callable[..., str | None], *states: State) -> None:
-    """Go where `lead(store, point, *values)` says when a point of a chart is clicked."""
-
-    @app.callback(
-        Output(ids.part(chart, "lead"), "data", allow_duplicate=True),
-        Input(ids.part(chart, "graph"), "clickData"),
-        current.RUN,
-        *states,
-        prevent_initial_call=True,
-    )
-    def follow(click: dict[str, Any] | None, run: Any, *values: Any) -> str:
-        points = (click or {}).get("points")
-        href = lead(current.store(run), axes.read_cell(points[0]), *values) if points else None
-        if not href:
-            raise PreventUpdate
-        return href
-
-
-def follow_row_clicks(app: Dash, chart: str, lead: Callable[[Store, int], str | None]) -> None:
-    """Go where `lead(store, place)` says when a row of a chart's table is clicked.
-
-    `place` is the row's in the drawing, however the table is sorted.
-    """
-
-    @app.callback(
-        Output(ids.part(chart, "lead"), "data", allow_duplicate=True),
-        Input(ids.part(chart, "rows"), "cellClicked"),
-        current.RUN,
-        prevent_initial_call=True,
-    )
-    def follow(cell: dict[str, Any] | None, run: Any) -> str:
-        place = str((cell or {}).get("rowId"))
-        href = lead(current.store(run), int(place)) if place.isdecimal() else None
-        if not href:
-            raise PreventUpdate
-        return href

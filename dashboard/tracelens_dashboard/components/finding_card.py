@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import dash_mantine_components as dmc
 from dash import dcc, html
@@ -13,41 +13,66 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.inert import clean
 from tracelens_dashboard import text, theme
+from tracelens_dashboard.components import live
+from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
+from tracelens_dashboard.view.finding_pages import EVIDENCE_PAGES, SHARDS, is_shown_on
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Sequence
 
     from dash.development.base_component import Component
 
     from tracelens.model.findings import Finding
     from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.state import ViewState
 
-MOST_CARDS: Final = 3  # of a page
-NOTHING: Final = 0.0005  # of the job's time: less than a tenth of a point
+    Listed = TypeVar("Listed")
+
+MOST_CARDS: Final = 3  # at the top of a page
+MOST_LISTED: Final = 6  # in a list of a comparison
+LEAST_SHARE: Final = 0.0005  # of the job's time: less than a tenth of a point
 
 
 def title(finding: Finding) -> str:
     """Return the finding in a few words: ``Straggler: rank 2, backprop, step 4``."""
-    where = [text.steps(*finding.steps)] if finding.steps else []
-    if finding.phase in OWN_CATEGORIES:
-        where = [theme.name_of(finding.phase), *where]
-    details = ", ".join(filter(None, (_subject(finding), *where)))
+    phase = theme.name_of(finding.phase) if finding.phase in OWN_CATEGORIES else ""
+    steps = text.steps(*finding.steps) if finding.steps else ""
+    details = ", ".join(filter(None, (_subject(finding), phase, steps)))
     return ": ".join(filter(None, (KINDS[finding.kind].title, details)))
 
 
 def amount(finding: Finding) -> tuple[str, str]:
     """Return its saving or cost in percent of job time, and a colour: fault, opportunity, neither."""
     cost = finding.saving if finding.saving is not None else finding.cost
-    if cost is None or cost < NOTHING:
+    if cost is None or cost < LEAST_SHARE:
         return "!" if finding.category == "fault" else "i", "quiet"
     return f"\N{MINUS SIGN}{text.percent(cost)}", finding.category
 
 
-def first_of(store: Store, findings: Iterable[Finding]) -> Component:
-    """Return the cards of the first findings that a page explains."""
-    cards = [card(store, one) for one in islice(findings, MOST_CARDS)]
-    return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
+def section_of_page(name: str, path: str) -> Callable[[Store, ViewState], Component]:
+    """Return the section with the first cards of a page; it is made anew while a run grows."""
+
+    @live.section(name)
+    def lay_out(store: Store, _view: ViewState) -> Component:
+        findings = (one for one in store.report.findings if is_shown_on(one, path))
+        cards = [card(store, finding) for finding in islice(findings, MOST_CARDS)]
+        return dmc.Stack(cards, gap="sm", mb="sm" if cards else 0)
+
+    return lay_out
+
+
+def titled_cards(
+    title: str, listed: Sequence[Listed], build: Callable[[Listed], Component]
+) -> Component:
+    """Build the cards of the first findings of a list, below its title, and count the others."""
+    cards = [build(finding) for finding in listed[:MOST_LISTED]]
+    if not listed:
+        cards = [html.P("No finding.", className="summary")]
+    elif len(listed) > MOST_LISTED:
+        cards.append(html.P(f"and {len(listed) - MOST_LISTED} more", className="summary"))
+    heading = dmc.Title(title, order=2, className="card-title", mb="xs")
+    return html.Section([heading, dmc.Stack(cards, gap="xs")], **aria(title))
 
 
 def card(store: Store, finding: Finding) -> Component:
@@ -63,7 +88,7 @@ def card(store: Store, finding: Finding) -> Component:
                             title(finding), href=_target(store, finding), className="stretched"
                         ),
                         html.P(clean(finding.sentence), className="summary"),
-                        html.Div(_ways(store, finding), className="ways"),
+                        html.Div(_link_places(store, finding), className="ways"),
                     ],
                     className="finding-text",
                 ),
@@ -88,7 +113,7 @@ def _subject(finding: Finding) -> str:
 def _explain(finding: Finding) -> str:
     if finding.saving is None:
         return "Its cost cannot be determined from this trace."
-    if finding.saving < NOTHING:
+    if finding.saving < LEAST_SHARE:
         return "No rank waits for it: it costs no job time."
     return "Estimated reduction of job time if fixed, in percentage points."
 
@@ -102,24 +127,21 @@ def _target(store: Store, finding: Finding) -> str:
     return links.to_worst_step(store, finding) or links.to_timeline(store, finding)
 
 
-def _ways(store: Store, finding: Finding) -> list[Component]:
+def _link_places(store: Store, finding: Finding) -> list[Component]:
     """Offer the places in which it can be seen, as links above the card's own."""
-    ways = []
-    if finding.shards:
-        ways.append(("Shard", links.to_shard(store, finding)))
-    ways.append(("Show in the timeline", links.to_timeline(store, finding)))
-    if set(finding.ranks) & set(store.sampled):
-        ways.append(("Sampled code", links.to_stacks(store, finding)))
-    page = KINDS[finding.kind].page
-    if page and not (finding.shards and page.path == links.SHARDS):
-        ways.append((page.label, links.to_page(store, page.path, finding)))
-    step = links.to_worst_step(store, finding)
-    if step:
-        ways.append(("Worst step", step))
-    alone = links.to_steps(store, links.OVERVIEW, finding)
-    if alone:
-        ways.append(("Only these steps", alone))
-    fixed = links.fix_of(store, finding)
-    if fixed:
-        ways.append(("What if it were fixed", links.to_replay(store, fixed)))
-    return [dcc.Link(label, href=href, className="way") for label, href in ways]
+    page = EVIDENCE_PAGES.get(finding.kind)
+    is_sampled = set(finding.ranks) & set(store.sampled)
+    fix = links.fix_of(store, finding)
+    hrefs: dict[str, str | None] = {
+        "Shard": links.to_shard(store, finding) if finding.shards else None,
+        "Show in the timeline": links.to_timeline(store, finding),
+        "Sampled code": links.to_stacks(store, finding) if is_sampled else None,
+    }
+    if page and not (finding.shards and page.path == SHARDS):
+        hrefs[page.label] = links.to_page(store, page.path, finding)
+    hrefs |= {
+        "Worst step": links.to_worst_step(store, finding),
+        "Only these steps": links.to_steps(store, links.OVERVIEW, finding),
+        "What if it were fixed": links.to_replay(store, fix) if fix else None,
+    }
+    return [dcc.Link(label, href=href, className="way") for label, href in hrefs.items() if href]

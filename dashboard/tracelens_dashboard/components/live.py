@@ -1,7 +1,7 @@
 """Pages of a run that is still recorded: how old what they show is, and what is drawn anew.
 
 Charts are drawn anew when the run that a page shows gets another edition; what stands beside them is
-made anew where a page says so (`part`).
+made anew where a page says so (`section`).
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ POLL: Final = "live-poll"
 PAUSE: Final = "live-pause"
 PAUSE_BOX: Final = "live-pause-box"
 STATUS: Final = "live-status"
-PART: Final = "live"
+SECTION: Final = "live"
 POLL_MS: Final = 500  # a step is to be seen within 2 s, and a reading waits for two polls
 MISSING: Final = "The folder of this run is missing: this is what it held when it was read."
 UNREADABLE: Final = "Other files are in the folder of this run now, which cannot be read."
 REPLACED: Final = "Other files are in the folder of this run now: they are being read."
 IDLE_MS: Final = 5000
-_PARTS: Final[dict[str, Build]] = {}
+_SECTIONS: Final[dict[str, Build]] = {}
 
 
-def part(name: str) -> Callable[[Build], Callable[[Store, ViewState], Component]]:
+def section(name: str) -> Callable[[Build], Callable[[Store, ViewState], Component]]:
     """Let what a function returns be made anew while the run grows."""
 
     def decorate(build: Build) -> Callable[[Store, ViewState], Component]:
-        _PARTS[name] = build
+        _SECTIONS[name] = build
 
         @wraps(build)
         def built(store: Store, view: ViewState) -> Component:
-            return html.Div(build(store, view), id={PART: name})
+            return html.Div(build(store, view), id={SECTION: name})
 
         return built
 
@@ -102,16 +102,17 @@ def register(app: Dash) -> None:
         )
 
     @app.callback(
-        Output({PART: ALL}, "children"),
+        Output({SECTION: ALL}, "children"),
         Input(ids.RUN, "data"),
-        State({PART: ALL}, "id"),
+        State({SECTION: ALL}, "id"),
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
     def rebuild(run: Any, parts: Any, search: Any) -> list[Any]:
         store, view = current.store(run), state.read(search)
         return [
-            _PARTS[one[PART]](store, view) if one.get(PART) in _PARTS else None for one in parts
+            _SECTIONS[one[SECTION]](store, view) if one.get(SECTION) in _SECTIONS else None
+            for one in parts
         ]
 
 

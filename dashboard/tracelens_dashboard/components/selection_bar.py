@@ -134,7 +134,7 @@ def register(app: Dash) -> None:
 def groups(store: Store) -> Iterator[tuple[str, str]]:
     """Yield the hosts, and the stages of a pipeline, of a whole run, each with its ranks."""
     workers = store.every_rank.workers
-    for column in row_groups.offered(workers):
+    for column in row_groups.group_columns(workers):
         for name, ranks in row_groups.ranks_by(workers, column)[:MOST_GROUPS]:
             yield f"{column} {name}", written(of_numbers(ranks))
 

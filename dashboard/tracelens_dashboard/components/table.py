@@ -39,22 +39,22 @@ GRID_OPTIONS: Final = {
 }
 
 
-def table(identity: Any, rows: Rows, beside: Collection[str] = ()) -> Component:
+def table(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> Component:
     """Return a table with what finds, copies and saves its rows.
 
-    What the columns `beside` hold is in no column: whoever answers a click on a row finds it there.
+    `hidden` columns are not shown: a callback that answers a click on a row finds them in its data.
     """
-    shown = html.Div(grid(identity, rows, beside), className="grid")
+    shown = html.Div(grid(identity, rows, hidden), className="grid")
     return html.Div([_tools(), shown], className="table")
 
 
-def grid(identity: Any, rows: Rows, beside: Collection[str] = ()) -> dag.AgGrid:
+def grid(identity: Any, rows: Rows, hidden: Collection[str] = ()) -> dag.AgGrid:
     """Return the table alone; its cells are text, never HTML."""
     units = _units(rows)
     return dag.AgGrid(
         id=identity,
         rowData=[_cells(row, units) for row in rows],
-        columnDefs=[column for column in columns(rows) if column["field"] not in beside],
+        columnDefs=[column for column in columns(rows) if column["field"] not in hidden],
         defaultColDef={"sortable": True, "resizable": True, "minWidth": 104, "flex": 1},
         dashGridOptions=GRID_OPTIONS,
         style={"height": "100%"},

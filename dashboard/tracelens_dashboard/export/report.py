@@ -10,7 +10,7 @@ import base64
 import hashlib
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import InvalidArgument
 from tracelens.reports.to_html import (
@@ -20,17 +20,20 @@ from tracelens.reports.to_html import (
     table_sections,
     verdict_section,
 )
-from tracelens_dashboard import chart_library, text, theme
+from tracelens_dashboard import chart_library, text
 from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.components.table import NOT_MEASURED
-from tracelens_dashboard.export.charts import chosen
+from tracelens_dashboard.export.charts import select_charts
+from tracelens_dashboard.pages.overview import WATERFALL
 from tracelens_dashboard.runs import current
+from tracelens_dashboard.theme import DARK, LIGHT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.model.findings import Finding
-    from tracelens_dashboard.export.charts import Chart
+    from tracelens_dashboard.components.chart import ChartCard
+    from tracelens_dashboard.figures.drawing import Drawing, Rows
     from tracelens_dashboard.runs.store import Store
 
 
@@ -38,7 +41,7 @@ LARGEST: Final = 8_000_000  # bytes: what mail and chats take
 MARGIN: Final = 50_000
 MOST_TABLE_ROWS: Final = 64
 SUFFIX: Final = ".report.html"
-SCHEMES: Final = (theme.LIGHT, theme.DARK)
+THEMES: Final = (LIGHT, DARK)
 
 _FOLDER: Final = Path(__file__).parent
 
@@ -57,7 +60,7 @@ def write(store: Store, path: Path) -> None:
 
 def render(store: Store, max_bytes: int = LARGEST) -> str:
     """Return the report; charts that would make it larger than `max_bytes` are left out, and named."""
-    library, script = chart_library.source(), _file("report.js")
+    library, script = chart_library.source(), _read_file("report.js")
     parts = {
         "findings": findings_section(store.report.findings),
         "tables": table_sections({**store.run.tables, **store.report.tables}),
@@ -65,46 +68,43 @@ def render(store: Store, max_bytes: int = LARGEST) -> str:
         "name": escaped(store.name),
         "facts": escaped(current.facts(store)),
         "verdict": verdict_section(store.report),
-        "style": _file("report.css"),
+        "style": _read_file("report.css"),
         "policy": _policy(library, script),
         "library": library,
         "script": script,
     }
-    room = max_bytes - MARGIN - sum(len(part.encode()) for part in parts.values())
-    places, figures, missing = _charts(store, room)
-    left_out = f"<p>Left out to keep this file small: {escaped(', '.join(missing))}.</p>"
-    return Template(_file("report.html")).substitute(
+    room_bytes = max_bytes - MARGIN - sum(len(part.encode()) for part in parts.values())
+    sections, figures, left_out = _draw_charts(store, room_bytes)
+    note = f"<p>Left out to keep this file small: {escaped(', '.join(left_out))}.</p>"
+    return Template(_read_file("report.html")).substitute(
         parts,
-        charts="".join(places),
+        charts="".join(sections),
         figures=f"[{','.join(figures)}]",
-        missing=left_out if missing else "",
+        missing=note if left_out else "",
     )
 
 
-def _charts(store: Store, room: int) -> tuple[list[str], list[str], list[str]]:
-    """Draw what there is room for: places, figures, and the titles of those that are left out."""
-    places: list[str] = []
+def _draw_charts(store: Store, room_bytes: int) -> tuple[list[str], list[str], list[str]]:
+    """Draw what there is room for: sections, figures as JSON, and the titles of what is left out."""
+    sections: list[str] = []
     figures: list[str] = []
-    missing: list[str] = []
-    for chart in chosen(store):
-        place, figure = _drawn(store, chart, len(places))
-        size = len(place.encode()) + len(figure)
-        if size > room:
-            missing.append(chart.title)
+    left_out: list[str] = []
+    for chart in select_charts(store):
+        drawings = {theme.name: chart.card.draw(store, theme) for theme in THEMES}
+        drawing = drawings[LIGHT.name]
+        if not drawing.figure.data and chart.card is not WATERFALL:
             continue
-        room -= size
-        places.append(place)
+        section = chart_section(len(sections), chart.card, chart.card.height_in(store), drawing)
+        parts = [f'"{name}":{drawing.figure.to_json()}' for name, drawing in drawings.items()]
+        figure = "{" + ",".join(parts).replace("<", "\\u003c") + "}"
+        size = len(section.encode()) + len(figure)
+        if size > room_bytes:
+            left_out.append(chart.card.title)
+            continue
+        room_bytes -= size
+        sections.append(section)
         figures.append(figure)
-    return places, figures, missing
-
-
-def _drawn(store: Store, chart: Chart, number: int) -> tuple[str, str]:
-    """Draw a chart in both schemes: its place in the page, and its figures as inert JSON."""
-    drawings = {scheme.name: chart.draw(store, scheme) for scheme in SCHEMES}
-    first = drawings[SCHEMES[0].name]
-    place = chart_section(number, chart.title, chart.height(store), first.summary, first.rows)
-    figures = [f'"{name}":{drawing.figure.to_json()}' for name, drawing in drawings.items()]
-    return place, "{" + ",".join(figures).replace("<", "\\u003c") + "}"
+    return sections, figures, left_out
 
 
 def _policy(*scripts: str) -> str:
@@ -116,46 +116,42 @@ def _policy(*scripts: str) -> str:
     )
 
 
-def _file(name: str) -> str:
+def _read_file(name: str) -> str:
     return (_FOLDER / name).read_text(encoding="utf-8")
 
 
-def findings_section(found: Sequence[Finding]) -> str:
+def findings_section(findings: Sequence[Finding]) -> str:
     """List the findings, the most costly first."""
-    if not found:
+    if not findings:
         return "<section><h2>Findings</h2><p>No findings.</p></section>"
-    items = "".join(f"<li>{_finding(finding)}</li>" for finding in found)
-    return f'<section><h2>Findings</h2><ul class="findings">{items}</ul></section>'
+    items = []
+    for finding in findings:
+        amount, colour = finding_card.amount(finding)
+        title = escaped(finding_card.title(finding))
+        items.append(
+            f'<li><span class="points {colour}">{escaped(amount)}</span>'
+            f"<div><b>{title}</b>{escaped(finding.sentence)}</div></li>"
+        )
+    return f'<section><h2>Findings</h2><ul class="findings">{"".join(items)}</ul></section>'
 
 
-def _finding(finding: Finding) -> str:
-    amount, colour = finding_card.amount(finding)
-    return (
-        f'<span class="points {colour}">{escaped(amount)}</span>'
-        f"<div><b>{escaped(finding_card.title(finding))}</b>{escaped(finding.sentence)}</div>"
-    )
-
-
-def chart_section(
-    number: int, title: str, height: int, summary: str, rows: Sequence[dict[str, Any]]
-) -> str:
+def chart_section(number: int, card: ChartCard, height_px: int, drawing: Drawing) -> str:
     """Write the place of a chart, its sentence, and its numbers."""
+    summary = escaped(drawing.summary)
     return (
-        f'<section class="chart"><h2>{escaped(title)}</h2><p>{escaped(summary)}</p>'
-        f'<div id="chart-{number}" role="img" aria-label="{escaped(summary)}" style="height:{height}px">'
-        f"</div>{_numbers(rows)}</section>"
+        f'<section class="chart"><h2>{escaped(card.title)}</h2><p>{summary}</p>'
+        f'<div id="chart-{number}" role="img" aria-label="{summary}" style="height:{height_px}px">'
+        f"</div>{_table_of(drawing.rows)}</section>"
     )
 
 
-def _numbers(rows: Sequence[dict[str, Any]]) -> str:
+def _table_of(rows: Rows) -> str:
     if not rows:
         return ""
-    shown = html_table(list(rows[0]), [_read(row) for row in rows[:MOST_TABLE_ROWS]])
-    more = len(rows) - MOST_TABLE_ROWS
-    rest = f'<p class="quiet">and {text.count(more, "more row")}</p>' if more > 0 else ""
-    return f"<details><summary>Table</summary>{shown}{rest}</details>"
-
-
-def _read(row: dict[str, Any]) -> list[Any]:
-    """Return a row's cells; those that were not measured are left open."""
-    return [NOT_MEASURED if value is None else value for value in row.values()]
+    cells = [
+        [NOT_MEASURED if value is None else value for value in row.values()]
+        for row in rows[:MOST_TABLE_ROWS]
+    ]
+    more_rows = len(rows) - MOST_TABLE_ROWS
+    note = f'<p class="quiet">and {text.count(more_rows, "more row")}</p>' if more_rows > 0 else ""
+    return f"<details><summary>Table</summary>{html_table(list(rows[0]), cells)}{note}</details>"

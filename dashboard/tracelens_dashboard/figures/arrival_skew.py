@@ -6,295 +6,216 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import polars as pl
-from plotly import graph_objects as go
-from plotly.subplots import make_subplots
 
 from tracelens.lod import step_times
 from tracelens_dashboard import text
-from tracelens_dashboard import theme as themes
 from tracelens_dashboard.figures import axes, histogram, quantity, stacked_steps
-from tracelens_dashboard.figures.drawing import Drawing, empty, figure
-from tracelens_dashboard.figures.stacked_steps import Part
+from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, pairs, panels
+from tracelens_dashboard.figures.quantity import rounded
+from tracelens_dashboard.figures.stacked_steps import Layer
 
 if TYPE_CHECKING:
+    from plotly import graph_objects as go
+
     from tracelens_dashboard.theme import Theme
 
 MOST_RANKS: Final = 32
 MOST_POINTS: Final = 500
-NAMED: Final = 3  # ranks with a colour of their own
-TABLE_ROWS: Final = 500
-TIMES_SURE: Final = 3  # standard deviations of the clocks: what is below may be theirs
-MOSTLY: Final = 0.6  # of the time in collectives: beyond, one of both dominates
+MOST_COLOURED_RANKS: Final = 3
+MOST_STEPS_LISTED: Final = 500
+SURE_SIGMAS: Final = 3  # of the clocks: a skew below may be theirs
+DOMINANT_SHARE: Final = 0.6  # of the time in collectives: beyond, one of both dominates
 COUNTED: Final = "calls"
 CALL_COLUMNS: Final = ("first_ns", "over_ns", "last_rank")
 NONE_IN_STEPS: Final = "No collectives within steps."
 NO_CALLS: Final = "No call entered by several ranks was recorded."
+RANK_COLUMNS: Final[quantity.Columns] = {
+    "rank": "rank",
+    "calls": "calls",
+    "last arrivals": "last",
+    "expected by chance": ("expected", rounded(1)),
+    "chance, upper bound": ("chance", rounded(1)),
+    "wait caused alone": ("alone_ns", quantity.time),
+    "waited": ("wait_ns", quantity.time),
+    "transfer": ("transfer_ns", quantity.time),
+}
+STEP_COLUMNS: Final[quantity.Columns] = {
+    "step": "step",
+    "calls": "calls",
+    "skew, median": ("skew_ns", quantity.time),
+    "skew, max": ("skew_max_ns", quantity.time),
+    "last rank": "last_rank",
+}
 
 
-def last_arrivals(last: pl.DataFrame, theme: Theme) -> Drawing:
+def last_arrivals(ranks: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw a row a rank, of many those that are last beyond chance, or cause most wait alone."""
-    if last.is_empty():
+    if ranks.is_empty():
         return empty(theme, NO_CALLS)
-    beyond = pl.col("last") - pl.col("chance")
-    ordered = last.sort("alone_ns", descending=True)
-    shown = (
-        last
-        if last.height <= MOST_RANKS
-        else pl.concat([last.sort(beyond, descending=True).head(MOST_RANKS // 2), ordered])
-        .unique("rank", maintain_order=True)
-        .head(MOST_RANKS)
-        .sort("rank")
-    )
-    drawn = make_subplots(
-        cols=2,
-        shared_yaxes=True,
-        horizontal_spacing=0.06,
-        subplot_titles=["last arrivals (calls)", "wait caused alone"],
-    )
-    labels = [f"rank {rank} " for rank in shown["rank"]]
-    drawn.add_trace(_counts(shown, labels, theme), row=1, col=1)
-    drawn.add_trace(_chance(shown, labels, theme), row=1, col=1)
-    drawn.add_trace(_alone(shown, labels, theme), row=1, col=2)
-    _set_axes(drawn, shown, theme)
-    return Drawing(drawn, last_arrivals_summary(last), last_arrivals_table(last))
+    by_wait = ranks.sort("alone_ns", descending=True)
+    drawn = ranks
+    if ranks.height > MOST_RANKS:
+        by_excess = ranks.sort(pl.col("last") - pl.col("chance"), descending=True)
+        both = pl.concat([by_excess.head(MOST_RANKS // 2), by_wait])
+        drawn = both.unique("rank", maintain_order=True).head(MOST_RANKS).sort("rank")
+    plot = panels(["last arrivals (calls)", "wait caused alone"], theme, 0.06)
+    for column, draw in ((1, _counts), (1, _chances), (2, _waits)):
+        labels = [f"rank {rank} " for rank in drawn["rank"]]
+        plot.add_trace(draw(drawn, labels, theme), row=1, col=column)
+    plot.update_layout(margin={"t": 34}, bargap=0.35)
+    plot.update_xaxes(fixedrange=True, nticks=5, rangemode="tozero")
+    most_ns = float(drawn["alone_ns"].to_numpy().max())
+    plot.update_xaxes(axes.durations(most_ns * 1.05, most=4), row=1, col=2)
+    plot.update_yaxes(fixedrange=True, autorange="reversed", dtick=1)
+    return Drawing(plot, last_arrivals_summary(ranks), quantity.tabulate(by_wait, RANK_COLUMNS))
 
 
-def last_arrivals_summary(last: pl.DataFrame) -> str:
-    """Return which rank is last more often than by chance, and which causes most wait alone."""
-    longest = last.sort("alone_ns").row(-1, named=True)
-    waited = (
-        f"Most wait caused alone: rank {longest['rank']}, "
-        f"{text.duration(longest['alone_ns'])} over the run."
-    )
-    often = last.filter(pl.col("last") > pl.col("chance")).sort("last", descending=True)
-    if often.is_empty():
-        return f"No rank arrives last more often than expected by chance. {waited}"
-    first = often.row(0, named=True)
-    others = f", as do {text.count(often.height - 1, 'other')}" if often.height > 1 else ""
-    return (
-        f"Rank {first['rank']} arrives last in {first['last']:,} of {first['calls']:,} calls, more "
-        f"often than expected by chance (at most {first['chance']:,.0f}){others}. {waited}"
-    )
-
-
-def last_arrivals_table(last: pl.DataFrame) -> list[dict[str, Any]]:
-    """List all ranks, those that cause most wait alone first."""
-    return [
-        {
-            "rank": row["rank"],
-            "calls": row["calls"],
-            "last arrivals": row["last"],
-            "expected by chance": round(row["expected"], 1),
-            "chance, upper bound": round(row["chance"], 1),
-            "wait caused alone": quantity.time(row["alone_ns"]),
-            "waited": quantity.time(row["wait_ns"]),
-            "transfer": quantity.time(row["transfer_ns"]),
-        }
-        for row in last.sort("alone_ns", descending=True).iter_rows(named=True)
-    ]
-
-
-def _leads(shown: pl.DataFrame) -> list[list[Any] | None]:
+def _longest_calls(ranks: pl.DataFrame) -> list[list[Any] | None]:
     """Return the call that waited longest for each rank."""
     return [
         None if begin is None else [begin, end, rank]
-        for rank, begin, end in shown.select("rank", "first_ns", "over_ns").iter_rows()
+        for rank, begin, end in ranks.select("rank", "first_ns", "over_ns").iter_rows()
     ]
 
 
-def _counts(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
-    beyond = shown["last"].to_numpy() > shown["chance"].to_numpy()
-    counts = [
-        f"{last:,} of {calls:,} calls" for last, calls in shown.select("last", "calls").iter_rows()
-    ]
-    return go.Bar(
-        orientation="h",
-        y=labels,
-        x=shown["last"].to_list(),
-        marker={"color": np.where(beyond, theme.loss, theme.accent).tolist()},
-        customdata=[list(pair) for pair in zip(counts, _leads(shown), strict=True)],
-        hovertemplate="%{y}arrives last in %{customdata[0]}<extra></extra>",
-    )
+def _counts(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
+    counts = ranks["last"]
+    is_beyond_chance = counts.to_numpy() > ranks["chance"].to_numpy()
+    colours = np.where(is_beyond_chance, theme.loss, theme.accent).tolist()
+    calls = ranks["calls"]
+    texts = [f"{last:,} of {count:,} calls" for last, count in zip(counts, calls, strict=True)]
+    data, hover = pairs(texts, _longest_calls(ranks)), "%{y}arrives last in %{customdata[0]}"
+    return bars(labels, counts.to_list(), colours, hover, customdata=data)
 
 
-def _chance(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
+def _chances(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Scatter:
     """Mark what is expected by chance, and its upper bound."""
-    reach = shown["chance"].to_numpy() - shown["expected"].to_numpy()
-    return go.Scatter(
-        x=shown["expected"].to_list(),
-        y=labels,
-        mode="markers",
-        marker={"symbol": "line-ns", "size": 11, "line": {"width": 2, "color": theme.text}},
-        error_x={
-            "array": reach.tolist(),
-            "arrayminus": [0] * len(reach),
-            "color": theme.text,
-            "width": 3,
-        },
-        customdata=[
-            [f"{about:.0f}, at most {most:.0f}", None]
-            for about, most in shown.select("expected", "chance").iter_rows()
-        ],
-        hovertemplate="expected by chance: %{customdata[0]}<extra></extra>",
+    expected, bound = ranks["expected"].to_numpy(), ranks["chance"].to_numpy()
+    reach = {"array": (bound - expected).tolist(), "arrayminus": [0] * len(labels)}
+    marker = {"symbol": "line-ns", "size": 11, "line": {"width": 2, "color": theme.text}}
+    texts = [f"{low:.0f}, at most {high:.0f}" for low, high in zip(expected, bound, strict=True)]
+    data, hover = pairs(texts, [None] * len(texts)), "expected by chance: %{customdata[0]}"
+    error_x = reach | {"color": theme.text, "width": 3}
+    return dots(expected.tolist(), labels, marker, hover, error_x=error_x, customdata=data)
+
+
+def _waits(ranks: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
+    colour, edge = theme.categories["wait"], {"width": 1, "color": theme.secondary}
+    data = pairs(map(text.duration, ranks["alone_ns"]), _longest_calls(ranks))
+    hover, marker = "wait caused by %{y}alone: %{customdata[0]}", {"color": colour, "line": edge}
+    wait_ns = ranks["alone_ns"].to_list()
+    return bars(labels, wait_ns, colour, hover, marker=marker, customdata=data)
+
+
+def last_arrivals_summary(ranks: pl.DataFrame) -> str:
+    """Name the rank that is last more often than by chance, and the one that causes most wait alone."""
+    worst = ranks.sort("alone_ns").row(-1, named=True)
+    alone = text.duration(worst["alone_ns"])
+    wait = f"Most wait caused alone: rank {worst['rank']}, {alone} over the run."
+    beyond_chance = ranks.filter(pl.col("last") > pl.col("chance")).sort("last", descending=True)
+    if beyond_chance.is_empty():
+        return f"No rank arrives last more often than expected by chance. {wait}"
+    most, others = beyond_chance.row(0, named=True), beyond_chance.height - 1
+    also = f", as do {text.count(others, 'other')}" if others else ""
+    return (
+        f"Rank {most['rank']} arrives last in {most['last']:,} of {most['calls']:,} calls, more "
+        f"often than expected by chance (at most {most['chance']:,.0f}){also}. {wait}"
     )
-
-
-def _alone(shown: pl.DataFrame, labels: list[str], theme: Theme) -> go.Bar:
-    lengths = [text.duration(ns) for ns in shown["alone_ns"]]
-    return go.Bar(
-        orientation="h",
-        y=labels,
-        x=shown["alone_ns"].to_list(),
-        marker={"color": theme.categories["wait"], "line": {"width": 1, "color": theme.secondary}},
-        customdata=[list(pair) for pair in zip(lengths, _leads(shown), strict=True)],
-        hovertemplate="wait caused by %{y}alone: %{customdata[0]}<extra></extra>",
-    )
-
-
-def _set_axes(drawn: go.Figure, shown: pl.DataFrame, theme: Theme) -> None:
-    drawn.update_layout(template=themes.template(theme.name), margin={"t": 34}, bargap=0.35)
-    drawn.update_annotations(font={"size": 12, "color": theme.secondary})
-    drawn.update_xaxes(fixedrange=True, nticks=5, rangemode="tozero")
-    most = float(shown["alone_ns"].to_numpy().max())
-    drawn.update_xaxes(axes.durations(most * 1.05, most=4), row=1, col=2)
-    stride = max(-(-shown.height // MOST_RANKS), 1)
-    drawn.update_yaxes(fixedrange=True, autorange="reversed", dtick=stride)
 
 
 def distribution(spread: pl.DataFrame, uncertainty_ns: int, theme: Theme) -> Drawing:
     """Draw the skew of all calls by operation; `spread` as `Arrivals.spread`."""
     if spread.is_empty():
         return empty(theme, NO_CALLS)
-    bars = histogram.of_table(spread, "op", CALL_COLUMNS, theme)
-    drawn = histogram.draw(bars, "arrival skew (first to last arrival)", COUNTED, theme)
-    named = [
-        ("p50", histogram.quantile(spread, 0.5)),
-        ("p99", histogram.quantile(spread, 0.99)),
-    ]
-    if uncertainty_ns:
-        named.insert(0, ("clock uncertainty (3 sigma)", float(TIMES_SURE * uncertainty_ns)))
-    histogram.mark(drawn, named, theme)
-    return Drawing(
-        drawn, distribution_summary(spread, uncertainty_ns), histogram.rows(bars, COUNTED)
-    )
-
-
-def distribution_summary(spread: pl.DataFrame, uncertainty_ns: int) -> str:
-    """Return the median and the tail of the skew, and the clocks' uncertainty."""
-    half, rare = (text.duration(histogram.quantile(spread, share)) for share in (0.5, 0.99))
+    series = histogram.from_table(spread, "op", CALL_COLUMNS, theme)
+    plot = histogram.draw(series, "arrival skew (first to last arrival)", COUNTED, theme)
+    sure_ns = float(SURE_SIGMAS * uncertainty_ns)
+    median, p99 = (histogram.quantile(spread, share) for share in (0.5, 0.99))
+    marks = [("clock uncertainty (3 sigma)", sure_ns)] if uncertainty_ns else []
+    histogram.mark(plot, [*marks, ("p50", median), ("p99", p99)], theme)
     largest = spread.sort("from_ns").row(-1, named=True)
-    calls = text.count(int(spread["count"].sum()), "call")
-    sentence = (
-        f"Arrival skew of {calls}: p50 {half}, p99 {rare}; largest in step {largest['step']}, "
+    summary = (
+        f"Arrival skew of {text.count(int(spread['count'].sum()), 'call')}: p50 "
+        f"{text.duration(median)}, p99 {text.duration(p99)}; largest in step {largest['step']}, "
         f"rank {largest['last_rank']} last."
     )
-    if not uncertainty_ns:
-        return sentence
-    sure = text.duration(TIMES_SURE * uncertainty_ns)
-    return f"{sentence} Skew below {sure} is within clock uncertainty."
+    if uncertainty_ns:
+        summary += f" Skew below {text.duration(sure_ns)} is within clock uncertainty."
+    return Drawing(plot, summary, histogram.rows(series, COUNTED))
 
 
-def by_step(by_step: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the mean rank's time; `by_step` as `arrivals.STEP_COLUMNS`."""
-    if by_step.is_empty():
+def by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw the mean rank's time; `steps` as `arrivals.STEP_COLUMNS`."""
+    if steps.is_empty():
         return empty(theme, NONE_IN_STEPS)
-    parts = (
-        Part("transfer_ns", "transfer", theme.categories["transfer"]),
-        Part("wait_ns", "wait for the last arrival", theme.categories["wait"]),
+    layers = (
+        Layer("transfer_ns", "transfer", theme.categories["transfer"]),
+        Layer("wait_ns", "wait for the last arrival", theme.categories["wait"]),
     )
-    return Drawing(
-        stacked_steps.draw(by_step, parts, theme),
-        by_step_summary(by_step),
-        stacked_steps.rows(by_step, parts),
-    )
+    plot, rows = stacked_steps.draw(steps, layers, theme), stacked_steps.rows(steps, layers)
+    return Drawing(plot, by_step_summary(steps), rows)
 
 
-def by_step_summary(by_step: pl.DataFrame) -> str:
-    """Return which of both dominates."""
-    waited, moved = (int(by_step[name].sum()) for name in ("wait_ns", "transfer_ns"))
-    whole = waited + moved
-    if not whole:
+def by_step_summary(steps: pl.DataFrame) -> str:
+    """Return whether wait or transfer dominates."""
+    wait_ns, transfer_ns = (int(steps[name].sum()) for name in ("wait_ns", "transfer_ns"))
+    total_ns = wait_ns + transfer_ns
+    if not total_ns:
         return "Collectives take no time."
-    share = waited / whole
-    each = text.duration(whole / by_step.height)
-    begin = (
-        f"A rank spends {each} per step in collectives, including time overlapped with compute: "
-        f"{text.percent(share)} wait for the last arrival, {text.percent(1 - share)} transfer."
-    )
-    if share > MOSTLY:
-        return f"{begin} Arrival skew dominates, not the network."
-    if share < 1 - MOSTLY:
-        return f"{begin} Transfer dominates, not arrival skew."
-    return begin
-
-
-def over_run(by_step: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a point a step; `by_step` as `arrivals.STEP_COLUMNS`. Of many steps the worst are kept."""
-    if by_step.is_empty():
-        return empty(theme, NONE_IN_STEPS)
-    skew = by_step["skew_max_ns"].to_numpy()
-    columns = step_times.split_evenly(by_step.height, MOST_POINTS)
-    kept = by_step[[part.start + int(skew[part].argmax()) for part in columns]]
-    lost = (
-        kept.group_by("last_rank").agg(pl.col("skew_max_ns").sum()).sort("skew_max_ns", "last_rank")
-    )
-    named = lost["last_rank"].reverse().to_list()[:NAMED]
-    strong = theme.series
-    points = [
-        _points(kept.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
-        for rank, colour in zip(named, strong, strict=False)
-    ]
-    others = kept.filter(~pl.col("last_rank").is_in(named))
-    if others.height:
-        points.insert(0, _points(others, "another rank last", theme.quiet))
-    low = float(np.maximum(skew, 1).min())
-    layout: dict[str, Any] = {
-        "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
-        "yaxis": axes.log_durations(low, float(skew.max())),
-        "showlegend": True,
-        "margin": {"t": 30},
-    }
-    return Drawing(
-        figure(theme, *points, **layout), over_run_summary(by_step), over_run_table(by_step)
-    )
-
-
-def over_run_summary(by_step: pl.DataFrame) -> str:
-    """Return the median skew, and the step with the largest."""
-    worst = by_step.sort("skew_max_ns").row(-1, named=True)
-    usual = float(np.median(by_step["skew_ns"].to_numpy()))
+    wait_share = wait_ns / total_ns
+    conclusion = ""
+    if wait_share > DOMINANT_SHARE:
+        conclusion = " Arrival skew dominates, not the network."
+    elif wait_share < 1 - DOMINANT_SHARE:
+        conclusion = " Transfer dominates, not arrival skew."
     return (
-        f"Median arrival skew {text.duration(usual)} per step; largest in step {worst['step']}: "
+        f"A rank spends {text.duration(total_ns / steps.height)} per step in collectives, including "
+        f"time overlapped with compute: {text.percent(wait_share)} wait for the last arrival, "
+        f"{text.percent(1 - wait_share)} transfer.{conclusion}"
+    )
+
+
+def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw a point a step; `steps` as `arrivals.STEP_COLUMNS`. Of many steps the worst are drawn."""
+    if steps.is_empty():
+        return empty(theme, NONE_IN_STEPS)
+    skew_ns = steps["skew_max_ns"].to_numpy()
+    neighbours = step_times.split_evenly(steps.height, MOST_POINTS)
+    drawn = steps[[part.start + int(skew_ns[part].argmax()) for part in neighbours]]
+    sums = drawn.group_by("last_rank").agg(pl.col("skew_max_ns").sum())
+    order = sums.sort("skew_max_ns", "last_rank")["last_rank"].reverse().to_list()
+    coloured = order[:MOST_COLOURED_RANKS]
+    others = drawn.filter(~pl.col("last_rank").is_in(coloured))
+    traces = [_points(others, "another rank last", theme.quiet)] if others.height else []
+    traces += [
+        _points(drawn.filter(pl.col("last_rank") == rank), f"rank {rank} last", colour)
+        for rank, colour in zip(coloured, theme.series, strict=False)
+    ]
+    skew_axis = axes.log_durations(float(np.maximum(skew_ns, 1).min()), float(skew_ns.max()))
+    plot = figure(
+        theme, *traces, xaxis=axes.STEPS, yaxis=skew_axis, showlegend=True, margin={"t": 30}
+    )
+    by_skew = steps.sort("skew_max_ns", descending=True).head(MOST_STEPS_LISTED)
+    return Drawing(plot, over_run_summary(steps), quantity.tabulate(by_skew, STEP_COLUMNS))
+
+
+def over_run_summary(steps: pl.DataFrame) -> str:
+    """Return the median skew, and the step with the largest."""
+    worst = steps.sort("skew_max_ns").row(-1, named=True)
+    median_ns = float(np.median(steps["skew_ns"].to_numpy()))
+    return (
+        f"Median arrival skew {text.duration(median_ns)} per step; largest in step {worst['step']}: "
         f"{text.duration(worst['skew_max_ns'])}, rank {worst['last_rank']} last."
     )
 
 
-def over_run_table(by_step: pl.DataFrame) -> list[dict[str, Any]]:
-    """List the steps with the largest skew."""
-    worst = by_step.sort("skew_max_ns", descending=True).head(TABLE_ROWS)
-    return [
-        {
-            "step": row["step"],
-            "calls": row["calls"],
-            "skew, median": quantity.time(row["skew_ns"]),
-            "skew, max": quantity.time(row["skew_max_ns"]),
-            "last rank": row["last_rank"],
-        }
-        for row in worst.iter_rows(named=True)
+def _points(steps: pl.DataFrame, name: str, colour: str) -> go.Scatter:
+    skew_ns, ranks = steps["skew_max_ns"], steps["last_rank"]
+    texts = [
+        f"skew {text.duration(ns)}, rank {rank} last"
+        for ns, rank in zip(skew_ns, ranks, strict=True)
     ]
-
-
-def _points(rows: pl.DataFrame, name: str, colour: str) -> go.Scatter:
-    wanted = ("skew_max_ns", "first_ns", "over_ns", "last_rank")
-    return go.Scatter(
-        name=name,
-        x=rows["step"].to_list(),
-        y=rows["skew_max_ns"].clip(lower_bound=1).to_list(),
-        mode="markers",
-        marker={"size": 6, "color": colour},
-        customdata=[
-            [f"skew {text.duration(skew)}, rank {rank} last", [first, over, rank]]
-            for skew, first, over, rank in rows.select(wanted).iter_rows()
-        ],
-        hovertemplate="step %{x}: %{customdata[0]}<extra></extra>",
-    )
+    data = pairs(texts, steps.select(CALL_COLUMNS).rows())
+    marker, hover = {"size": 6, "color": colour}, "step %{x}: %{customdata[0]}"
+    y = skew_ns.clip(lower_bound=1).to_list()
+    return dots(steps["step"].to_list(), y, marker, hover, name=name, customdata=data)

@@ -1,4 +1,4 @@
-"""Axes of durations, bytes and bandwidth, labelled as sentences do; of maps, and where cells lead.
+"""Axes of durations, bytes and bandwidth, labelled as sentences do; of rows, maps and their cells.
 
 Dash drops lists from what a click on a heat map reports; a text comes through, so a cell's values are
 text.
@@ -21,20 +21,24 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array
     from tracelens_dashboard.theme import Theme
 
-
 # A browser that has fewer pixels than cells drops some: a single straggler would be lost.
 MOST_ROWS: Final = 160
 MOST_COLUMNS: Final = 320
 MOST_LABELS: Final = 10
 MOST_TICKS: Final = 5  # as many labels as a narrow window has room for
 FEW_DECADES: Final = 2.5  # within which a logarithmic axis has finer ticks than powers of ten
-LONGEST_CELL: Final = 200
-_ROUND_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+LONGEST_CELL: Final = 200  # letters
+ROUND_STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
 
+Axis: TypeAlias = dict[str, Any]
 Units: TypeAlias = tuple[tuple[float, str], ...]
 
 BYTES: Final[Units] = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 TIMES: Final[Units] = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1, "ns"))
+
+STEPS: Final[Axis] = {"title": {"text": "step"}, "showgrid": False, "fixedrange": True}
+# Above the plot, in the order of the traces.
+LEGEND: Final = {"showlegend": True, "legend": {"traceorder": "normal"}, "margin": {"t": 30}}
 
 
 def scaled(values: Array, units: Units) -> tuple[str, Array]:
@@ -44,24 +48,43 @@ def scaled(values: Array, units: Units) -> tuple[str, Array]:
     return unit, values / factor
 
 
-def log_durations(low_ns: float, high_ns: float) -> dict[str, Any]:
+def rows_downwards(theme: Theme) -> Axis:
+    """Return an axis of rows that are named by the traces, the first on top."""
+    return {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}}
+
+
+def rows_of(count: int, theme: Theme, **options: Any) -> Axis:
+    """Return an axis of so many rows, the first on top."""
+    rows = {"range": [count - 0.5, -0.5], "fixedrange": True, "tickfont": {"color": theme.text}}
+    return rows | options
+
+
+def labelled_rows(labels: Sequence[str], theme: Theme, **options: Any) -> Axis:
+    """Return an axis of numbered rows with labels, the first on top."""
+    ticks = {"tickvals": list(range(len(labels))), "ticktext": list(labels)}
+    return rows_of(len(labels), theme) | ticks | options
+
+
+def log_durations(low_ns: float, high_ns: float) -> Axis:
     """Return a logarithmic axis of nanoseconds."""
     low, high = max(low_ns, 1.0), max(high_ns, low_ns * 1.01, 1.01)
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    powers = [10.0**power for power in range(first, last + 1)]
-    ticks = [
-        tick
-        for p in powers
-        for part in _finer(high / low)
-        if low / 2 <= (tick := part * p) <= 2 * high
-    ]
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = _ticks_between(low / 2, high * 2, exponents, _digits_of_decade(high / low))
     if len(ticks) > MOST_TICKS + 2:
-        ticks = [power for power in powers if low / 2 <= power <= 2 * high]
+        ticks = _ticks_between(low / 2, high * 2, exponents, (1.0,))
     stride = -(-len(ticks) // (MOST_TICKS + 2))
-    return {"type": "log"} | _with_ticks(ticks[::stride])
+    ticks = ticks[::stride]
+    return {"type": "log"} | _ticks(ticks, list(map(_short_duration, ticks)))
 
 
-def _finer(ratio: float) -> tuple[float, ...]:
+def _ticks_between(
+    low: float, high: float, exponents: range, digits: Sequence[float]
+) -> list[float]:
+    ticks = [digit * 10.0**exponent for exponent in exponents for digit in digits]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def _digits_of_decade(ratio: float) -> tuple[float, ...]:
     """Choose the ticks of a decade: an axis within one would have a single power of ten, or none."""
     decades = math.log10(ratio)
     if decades > FEW_DECADES:
@@ -69,53 +92,27 @@ def _finer(ratio: float) -> tuple[float, ...]:
     return (1.0, 2.0, 5.0) if decades > 1 else (1.0, 2.0, 3.0, 5.0, 7.0)
 
 
-def durations(high_ns: float, low_ns: float = 0.0, most: int = MOST_TICKS) -> dict[str, Any]:
+def durations(high_ns: float, low_ns: float = 0.0, most: int = MOST_TICKS) -> Axis:
     """Return a linear axis of nanoseconds."""
-    span = max(high_ns - low_ns, 1e-9)
-    rough = span / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    width = next(step * power for step in _ROUND_STEPS if step * power >= rough)
-    first = math.ceil(low_ns / width)
-    ticks = [width * (first + index) for index in range(int(span / width) + 1)]
-    return {"type": "linear"} | _with_ticks(ticks)
+    ticks = _linear_ticks(high_ns, low_ns, most)
+    return {"type": "linear"} | _ticks(ticks, list(map(_short_duration, ticks)))
 
 
-def _with_ticks(ticks: list[float]) -> dict[str, Any]:
-    return {
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": [_short_duration(tick) for tick in ticks],
-        "fixedrange": True,
-    }
+def _linear_ticks(high: float, low: float, most: int) -> list[float]:
+    span = max(high - low, 1e-9)
+    least_width = span / most
+    power = 10.0 ** math.floor(math.log10(least_width))
+    width = next(step * power for step in ROUND_STEPS if step * power >= least_width)
+    first = math.ceil(low / width)
+    return [width * (first + index) for index in range(int(span / width) + 1)]
+
+
+def _ticks(values: Sequence[float], labels: Sequence[str]) -> Axis:
+    return {"tickmode": "array", "tickvals": values, "ticktext": labels, "fixedrange": True}
 
 
 def _short_duration(ns: float) -> str:
-    """Write a round duration without the digits that say nothing: ``5 ms`` for 5.00 ms."""
-    number, _, unit = text.duration(ns).partition(" ")
-    return f"{float(number.replace(',', '')):g} {unit}" if ns else "0"
-
-
-def log_sizes(low: float, high: float) -> dict[str, Any]:
-    """Return an axis of bytes with ticks at powers of two."""
-    first, last = math.floor(math.log2(max(low, 1))), math.ceil(math.log2(max(high, 2)))
-    stride = max(-(-(last - first) // MOST_TICKS), 1)
-    ticks = [2.0**power for power in range(first, last + 1, stride)]
-    return _log_ticks(ticks, [fmt.size(tick).replace(".0", "") for tick in ticks])
-
-
-def log_bandwidths(low: float, high: float) -> dict[str, Any]:
-    """Return an axis of bytes per nanosecond."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    finer = _finer(high / low)
-    ticks = [part * 10.0**power for power in range(first, last + 1) for part in finer]
-    shown = [tick for tick in ticks if low / 1.5 <= tick <= high * 1.5]
-    return _log_ticks(shown, [_short_number(fmt.bandwidth(tick)) for tick in shown])
-
-
-def bandwidths(high: float) -> dict[str, Any]:
-    """Return a linear axis of bytes per nanosecond."""
-    axis = durations(high, most=5)
-    return axis | {"ticktext": [_short_number(fmt.bandwidth(tick)) for tick in axis["tickvals"]]}
+    return _short_number(text.duration(ns)) if ns else "0"
 
 
 def _short_number(label: str) -> str:
@@ -124,14 +121,27 @@ def _short_number(label: str) -> str:
     return f"{float(number.replace(',', '')):g} {unit}"
 
 
-def _log_ticks(ticks: list[float], labels: list[str]) -> dict[str, Any]:
-    return {
-        "type": "log",
-        "tickmode": "array",
-        "tickvals": ticks,
-        "ticktext": labels,
-        "fixedrange": True,
-    }
+def log_sizes(low: float, high: float) -> Axis:
+    """Return an axis of bytes with ticks at powers of two."""
+    first, last = math.floor(math.log2(max(low, 1))), math.ceil(math.log2(max(high, 2)))
+    stride = max(-(-(last - first) // MOST_TICKS), 1)
+    ticks = [2.0**power for power in range(first, last + 1, stride)]
+    return {"type": "log"} | _ticks(ticks, [fmt.size(tick).replace(".0", "") for tick in ticks])
+
+
+def log_bandwidths(low: float, high: float) -> Axis:
+    """Return an axis of bytes per nanosecond."""
+    exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = _ticks_between(low / 1.5, high * 1.5, exponents, _digits_of_decade(high / low))
+    return {"type": "log"} | _ticks(ticks, [_short_number(fmt.bandwidth(tick)) for tick in ticks])
+
+
+def bandwidths(high: float) -> Axis:
+    """Return a linear axis of bytes per nanosecond."""
+    ticks = _linear_ticks(high, 0.0, MOST_TICKS)
+    return {"type": "linear"} | _ticks(
+        ticks, [_short_number(fmt.bandwidth(tick)) for tick in ticks]
+    )
 
 
 def cell_lead(*values: int) -> str:
@@ -165,8 +175,13 @@ def ranks_and_steps(
 ) -> dict[str, Any]:
     """Return steps to the right, rows from top to bottom, and a frame around marked steps."""
     stride = max(1, -(-len(labels) // MOST_LABELS))
+    frames = []
+    if marked:
+        line = {"color": theme.secondary, "width": 1, "dash": "dot"}
+        sides = {"x0": marked[0] - 0.5, "x1": marked[1] + 0.5, "y0": 0, "y1": 1}
+        frames = [{"type": "rect", "yref": "paper", "line": line} | sides]
     return {
-        "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
+        "xaxis": STEPS,
         "yaxis": {
             "type": "category",
             "tickvals": list(labels[::stride]),
@@ -175,17 +190,5 @@ def ranks_and_steps(
             "showgrid": False,
             "fixedrange": True,
         },
-        "shapes": [_marked_steps(*marked, theme)] if marked else [],
-    }
-
-
-def _marked_steps(first: int, last: int, theme: Theme) -> dict[str, Any]:
-    return {
-        "type": "rect",
-        "yref": "paper",
-        "x0": first - 0.5,
-        "x1": last + 0.5,
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": theme.secondary, "width": 1, "dash": "dot"},
+        "shapes": frames,
     }

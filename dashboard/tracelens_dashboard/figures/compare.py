@@ -14,161 +14,110 @@ from tracelens.model import fmt
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import MOST_COLUMNS, MOST_ROWS, rank_label, ranks_and_steps
-from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, intervals
 from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.comparison.changes import Comparison, Metric
     from tracelens.comparison.series import Difference, Steps
+    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
 NOTHING: Final = "The two runs have no rank, or no step, in common."
-TABLE_ROWS: Final = 200
-LEAST_NS: Final = 1_000.0  # of the scale: less is nothing
-_CEILING: Final = 0.98
-_BEYOND: Final = 4.0  # what an interval reaches below the least ratio is left out: it may end at 0
-_TICKS: Final = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0)
-_MOST_TICKS: Final = 7
-_MIDDLE: Final = (0.1, 0.5, 0.9)
 NO_STEPS: Final = "One of the runs has no steps."
+MOST_RANKS_LISTED: Final = 200
+LEAST_NS: Final = 1_000.0  # of the scale: less is nothing
+SCALE_QUANTILE: Final = 0.98  # of the columns' largest differences
+# The end of an interval far below the least ratio is cut off: it may be 0, which has no logarithm.
+MOST_BELOW_LEAST: Final = 4.0
+RATIO_TICKS: Final = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0)
+MOST_RATIO_TICKS: Final = 7
+MIDDLE_QUANTILES: Final = (0.1, 0.5, 0.9)
+NAMED_ROWS: Final = {
+    "autorange": "reversed", "ticksuffix": " ", "fixedrange": True, "showgrid": False
+}  # fmt: skip
 
 
-def by_rank(found: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing:
+def by_rank(difference: Difference, theme: Theme, *, step_ns: float = 0.0) -> Drawing:
     """Draw rank by step, teal where this run is faster, orange where it is slower.
 
     Of neighbours that share a cell the largest difference is shown; the scale never ends below a
     twentieth of a step, so that noise stays pale.
     """
-    if not found.compute_ns.size or np.isnan(found.compute_ns).all():
+    if not difference.compute_ns.size or np.isnan(difference.compute_ns).all():
         return empty(theme, NOTHING)
-    rows, columns = (
-        split_evenly(len(found.ranks), MOST_ROWS),
-        split_evenly(len(found.steps), MOST_COLUMNS),
-    )
-    cells = _largest(_largest(found.compute_ns, rows, 0), columns, 1)
-    labels = [rank_label(found.ranks[part]) for part in rows]
-    ceiling = _ceiling(cells, step_ns)
+    rows = split_evenly(len(difference.ranks), MOST_ROWS)
+    columns = split_evenly(len(difference.steps), MOST_COLUMNS)
+    cells_ns = _reduce_to_largest(_reduce_to_largest(difference.compute_ns, rows, 0), columns, 1)
+    labels = [rank_label(difference.ranks[group]) for group in rows]
+    largest_ns = np.abs(np.nan_to_num(cells_ns)).max(axis=0)
+    ceiling_ns = max(float(np.quantile(largest_ns, SCALE_QUANTILE)), step_ns / 20, LEAST_NS)
+    ticks = {
+        "tickvals": [-ceiling_ns, 0.0, ceiling_ns],
+        "ticktext": [_signed(-ceiling_ns), "0", _signed(ceiling_ns)],
+    }
     trace = go.Heatmap(
-        z=cells.astype(np.float32),
-        x=[found.steps[part.start] for part in columns],
+        z=cells_ns.astype(np.float32),
+        x=[difference.steps[group.start] for group in columns],
         y=labels,
         colorscale=[[0, theme.faster], [0.5, theme.surface], [1, theme.slower]],
-        zmin=-ceiling,
-        zmax=ceiling,
+        zmin=-ceiling_ns,
+        zmax=ceiling_ns,
         hoverongaps=False,
-        colorbar=_bar(ceiling),
-        text=[[_signed(float(ns)) for ns in row] for row in np.nan_to_num(cells)],
+        colorbar=ticks,
+        text=[[_signed(float(ns)) for ns in row] for row in np.nan_to_num(cells_ns)],
         hovertemplate="%{y}, step %{x}: %{text}<extra></extra>",
     )
-    drawn = figure(theme, trace, **ranks_and_steps(labels, theme, None))
-    return Drawing(drawn, summary(found), table(found))
+    plot = figure(theme, trace, **ranks_and_steps(labels, theme, None))
+    return Drawing(plot, summary(difference), table(difference))
 
 
-def summary(found: Difference) -> str:
-    """Return where the runs differ most, and what was compared."""
-    per_rank = _means(found)
-    worst = int(np.abs(per_rank).argmax())
-    what = text.count(len(found.steps), "step") + " and " + text.count(len(found.ranks), "rank")
+def summary(difference: Difference) -> str:
+    """Name the rank for which the runs differ most, and what was compared."""
+    rank_ns = _rank_means(difference)
+    worst = int(np.abs(rank_ns).argmax())
+    steps = text.count(len(difference.steps), "step")
+    ranks = text.count(len(difference.ranks), "rank")
     return (
-        f"Compute time minus that of the other run, in the {what} of both. Largest difference: rank "
-        f"{found.ranks[worst]}, {_signed(float(per_rank[worst]))} per step on average."
+        f"Compute time minus that of the other run, in the {steps} and {ranks} of both. Largest "
+        f"difference: rank {difference.ranks[worst]}, {_signed(float(rank_ns[worst]))} per step on "
+        "average."
     )
 
 
-def table(found: Difference) -> list[dict[str, Any]]:
+def table(difference: Difference) -> Rows:
     """List ranks, those that differ most first."""
-    usual = _means(found)
+    mean_ns = _rank_means(difference)
     rows = []
-    for index in np.argsort(-np.abs(usual), kind="stable")[:TABLE_ROWS].tolist():
-        mine = np.nan_to_num(found.compute_ns[index])
-        place = int(np.abs(mine).argmax())
+    for index in np.argsort(-np.abs(mean_ns), kind="stable")[:MOST_RANKS_LISTED].tolist():
+        steps_ns = np.nan_to_num(difference.compute_ns[index])
+        column = int(np.abs(steps_ns).argmax())
         rows.append(
             {
-                "rank": found.ranks[index],
-                "difference, mean (ms)": round(float(usual[index]) / 1e6, 3),
-                "difference, largest (ms)": round(float(mine[place]) / 1e6, 3),
-                "step of max": found.steps[place],
-                "other run's step": found.others[place],
+                "rank": difference.ranks[index],
+                "difference, mean (ms)": round(float(mean_ns[index]) / 1e6, 3),
+                "difference, largest (ms)": round(float(steps_ns[column]) / 1e6, 3),
+                "step of max": difference.steps[column],
+                "other run's step": difference.others[column],
             }
         )
     return rows
 
 
-def _means(found: Difference) -> Floats:
-    there = np.maximum(np.sum(~np.isnan(found.compute_ns), axis=1), 1)
-    return np.asarray(np.nansum(found.compute_ns, axis=1) / there)
+def _rank_means(difference: Difference) -> Floats:
+    counts = np.maximum(np.sum(~np.isnan(difference.compute_ns), axis=1), 1)
+    return np.asarray(np.nansum(difference.compute_ns, axis=1) / counts)
 
 
-def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> Drawing:
-    """Draw a pair of bars a category: what a usual step has of it, here and in the other run."""
-    rows = [(CATEGORY_OF[one.name], one.change.after, one.change.before) for one in phases]
-    shown = [row for row in rows if max(row[1], row[2]) >= LEAST_NS]
-    if not shown:
-        return empty(theme, "No steps recorded.")
-    labels = [name_of(name) for name, *_ in shown]
-    mine = _bars(labels, [row[1] for row in shown], text.safe(names[0]), theme.accent)
-    theirs = _bars(labels, [row[2] for row in shown], text.safe(names[1]), theme.quiet)
-    largest = max(max(row[1:]) for row in shown)
-    drawn = figure(
-        theme,
-        theirs,
-        mine,
-        barmode="group",
-        bargap=0.3,
-        showlegend=True,
-        legend={"traceorder": "reversed"},
-        xaxis=axes.durations(1.02 * largest),
-        yaxis={"autorange": "reversed", "ticksuffix": " ", "showgrid": False, "fixedrange": True},
-    )
-    return Drawing(drawn, _most(shown[0]), _category_rows(shown))
-
-
-def _most(row: tuple[str, float, float]) -> str:
-    name, mine, theirs = row
-    return (
-        f"Largest change: {name_of(name)}, {text.duration(mine)} per step here, "
-        f"{text.duration(theirs)} in the other run."
-    )
-
-
-def _category_rows(shown: list[tuple[str, float, float]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "category": name_of(name),
-            "here (ms per step)": round(mine / 1e6, 3),
-            "other run (ms per step)": round(theirs / 1e6, 3),
-            "difference (ms per step)": round((mine - theirs) / 1e6, 3),
-        }
-        for name, mine, theirs in shown
-    ]
-
-
-def _bars(labels: list[str], values: list[float], name: str, colour: str) -> go.Bar:
-    return go.Bar(
-        orientation="h",
-        x=values,
-        y=labels,
-        name=name,
-        marker={"color": colour, "line": {"width": 0}},
-        customdata=[text.duration(value) for value in values],
-        hovertemplate="%{y}: %{customdata} per step<extra>" + name + "</extra>",
-    )
-
-
-def _largest(cells: Floats, groups: list[slice], axis: int) -> Floats:
+def _reduce_to_largest(cells: Floats, groups: list[slice], axis: int) -> Floats:
     """Reduce groups of rows (0) or columns (1) to what differs most; NaN where nothing is known."""
-    found = []
+    reduced = []
     for group in groups:
-        part = cells[group] if axis == 0 else cells[:, group].T
-        sizes = np.where(np.isnan(part), -1.0, np.abs(part))
-        found.append(np.take_along_axis(part, sizes.argmax(axis=0)[None], axis=0)[0])
-    return np.stack(found, axis=axis)
-
-
-def _ceiling(cells: Floats, step_ns: float) -> float:
-    worst = np.abs(np.nan_to_num(cells)).max(axis=0)
-    return max(float(np.quantile(worst, _CEILING)), step_ns / 20, LEAST_NS)
+        members = cells[group] if axis == 0 else cells[:, group].T
+        sizes = np.where(np.isnan(members), -1.0, np.abs(members))
+        reduced.append(np.take_along_axis(members, sizes.argmax(axis=0)[None], axis=0)[0])
+    return np.stack(reduced, axis=axis)
 
 
 def _signed(ns: float) -> str:
@@ -176,79 +125,108 @@ def _signed(ns: float) -> str:
     return f"{sign}{text.duration(abs(ns))}"
 
 
-def _bar(ceiling: float) -> dict[str, Any]:
-    ends = (-ceiling, 0.0, ceiling)
-    return {
-        "tickvals": list(ends),
-        "ticktext": [_signed(-ceiling), "0", _signed(ceiling)],
-    }
-
-
-def changes(found: Comparison, theme: Theme) -> Drawing:
-    """Draw each metric's ratio to the baselines with its 95 % interval; a metric they lack has none."""
-    shown = [one for one in found.metrics if one.change.before]
-    if not shown:
-        return empty(theme, NO_STEPS)
-    ratios = [one.change.after / one.change.before for one in shown]
-    least = min(*ratios, 1.0) / _BEYOND
-    edges = [(max(low, least), high) for low, high in map(_edges, shown)]
-    trace = go.Scatter(
-        x=ratios,
-        y=[text.safe(_named(one)) for one in shown],
-        mode="markers",
-        marker={"size": 10, "color": [_colour(one, theme) for one in shown]},
-        error_x={
-            "type": "data",
-            "symmetric": False,
-            "array": [high - ratio for ratio, (_, high) in zip(ratios, edges, strict=True)],
-            "arrayminus": [ratio - low for ratio, (low, _) in zip(ratios, edges, strict=True)],
-            "color": theme.secondary,
-            "thickness": 1.5,
-        },
-        customdata=[_ratio_text(one) for one in shown],
-        hovertemplate="%{y}: %{customdata}<extra></extra>",
+def by_category(phases: list[Metric], names: tuple[str, str], theme: Theme) -> Drawing:
+    """Draw a pair of bars a category: the time of a usual step in it, here and in the other run."""
+    changes = [
+        (name_of(CATEGORY_OF[phase.name]), phase.change.after, phase.change.before)
+        for phase in phases
+        if max(phase.change.after, phase.change.before) >= LEAST_NS
+    ]
+    if not changes:
+        return empty(theme, "No steps recorded.")
+    categories, this_run_ns, tthis_run_ns = map(list, zip(*changes, strict=True))
+    traces = []
+    for run, times_ns, colour in (
+        (names[1], tthis_run_ns, theme.quiet),
+        (names[0], this_run_ns, theme.accent),
+    ):
+        name, data = text.safe(run), list(map(text.duration, times_ns))
+        hover = f"%{{y}}: %{{customdata}} per step<extra>{name}</extra>"
+        options = {"name": name, "customdata": data, "hovertemplate": hover}
+        traces.append(bars(categories, times_ns, colour, hover, **options))
+    plot = figure(
+        theme,
+        *traces,
+        barmode="group",
+        bargap=0.3,
+        showlegend=True,
+        legend={"traceorder": "reversed"},
+        xaxis=axes.durations(1.02 * max(this_run_ns + tthis_run_ns)),
+        yaxis=NAMED_ROWS,
     )
-    equal = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
-    drawn = figure(
+    largest = (
+        f"Largest change: {categories[0]}, {text.duration(this_run_ns[0])} per step here, "
+        f"{text.duration(tthis_run_ns[0])} in the other run."
+    )
+    rows = [
+        {
+            "category": category,
+            "here (ms per step)": round(this_ns / 1e6, 3),
+            "other run (ms per step)": round(other_ns / 1e6, 3),
+            "difference (ms per step)": round((this_ns - other_ns) / 1e6, 3),
+        }
+        for category, this_ns, other_ns in changes
+    ]
+    return Drawing(plot, largest, rows)
+
+
+def changes(comparison: Comparison, theme: Theme) -> Drawing:
+    """Draw each metric's ratio to the baselines with its 95 % interval; a metric they lack has none."""
+    drawn = [metric for metric in comparison.metrics if metric.change.before]
+    if not drawn:
+        return empty(theme, NO_STEPS)
+    ratios = np.array([metric.change.after / metric.change.before for metric in drawn])
+    least = min([*ratios[ratios > 0], 1.0]) / MOST_BELOW_LEAST
+    low, high = np.array([_interval(metric) for metric in drawn]).T
+    low = np.maximum(low, least)
+    trace = dots(
+        ratios,
+        [text.safe(_name_metric(metric)) for metric in drawn],
+        {"size": 10, "color": [_change_colour(metric, theme) for metric in drawn]},
+        "%{y}: %{customdata}",
+        error_x=intervals(low, ratios, high, theme.secondary, thickness=1.5),
+        customdata=[_ratio_text(metric) for metric in drawn],
+    )
+    line = {"color": theme.secondary, "width": 1, "dash": "dot"}
+    sides = {"x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
+    plot = figure(
         theme,
         trace,
-        xaxis=_ratios(min(low for low, _ in edges), max(high for _, high in edges)),
-        yaxis={"autorange": "reversed", "ticksuffix": " ", "fixedrange": True, "showgrid": False},
-        shapes=[equal | {"line": {"color": theme.secondary, "width": 1, "dash": "dot"}}],
+        xaxis=ratio_axis(float(low.min()), float(high.max())),
+        yaxis=NAMED_ROWS,
+        shapes=[{"type": "line", "layer": "below", "line": line} | sides],
     )
-    return Drawing(drawn, _clearly(found), [_change_row(one) for one in found.metrics])
+    return Drawing(plot, _describe_changes(comparison), list(map(_change_row, comparison.metrics)))
 
 
-def _ratios(low: float, high: float) -> dict[str, Any]:
+def ratio_axis(low: float, high: float) -> dict[str, Any]:
     """Return a logarithmic axis of ratios that holds 1, so that half is as far from it as double."""
     low, high = min(low, 0.99) / 1.03, max(high, 1.01) * 1.03
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    finer = [*_TICKS, 7.0, 8.0, 9.0, 9.5] if high / low < 2 else [*_TICKS[4:], 1.0, 7.0]
-    every = sorted({round(part * 10.0**power, 9) for power in powers for part in finer})
-    ticks = [tick for tick in every if low <= tick <= high]
-    if len(ticks) > _MOST_TICKS:
-        ticks = [tick for tick in ticks if _lead(tick) in {1.0, 2.0, 5.0}]
-    stride = -(-len(ticks) // _MOST_TICKS)
-    kept = [tick for place, tick in enumerate(ticks) if (place - _one(ticks)) % stride == 0]
+    fine = (*RATIO_TICKS, 7.0, 8.0, 9.0, 9.5)
+    digits = fine if high / low < 2 else (*RATIO_TICKS[4:], 1.0, 7.0)
+    candidates = sorted({round(digit * 10.0**power, 9) for power in powers for digit in digits})
+    ticks = [tick for tick in candidates if low <= tick <= high]
+    if len(ticks) > MOST_RATIO_TICKS:
+        ticks = [tick for tick in ticks if _leading_digit(tick) in {1.0, 2.0, 5.0}]
+    stride = -(-len(ticks) // MOST_RATIO_TICKS)
+    anchor = ticks.index(1.0) if 1.0 in ticks else 0
+    ticks = [tick for index, tick in enumerate(ticks) if (index - anchor) % stride == 0]
     return {
         "type": "log",
         "range": [math.log10(low), math.log10(high)],
         "tickmode": "array",
-        "tickvals": kept,
-        "ticktext": [f"{tick:g} \N{MULTIPLICATION SIGN}" for tick in kept],
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g} \N{MULTIPLICATION SIGN}" for tick in ticks],
         "fixedrange": True,
     }
 
 
-def _lead(tick: float) -> float:
+def _leading_digit(tick: float) -> float:
     return round(tick / 10.0 ** math.floor(math.log10(tick) + 1e-9), 6)
 
 
-def _one(ticks: list[float]) -> int:
-    return ticks.index(1.0) if 1.0 in ticks else 0
-
-
-def _edges(metric: Metric) -> tuple[float, float]:
+def _interval(metric: Metric) -> tuple[float, float]:
     """Return the ends of a ratio's interval; the ratio itself where there is none."""
     change = metric.change
     ends = (change.low, change.high)
@@ -256,16 +234,16 @@ def _edges(metric: Metric) -> tuple[float, float]:
     return 1 + low / change.before, 1 + high / change.before
 
 
-def _named(metric: Metric) -> str:
+def _name_metric(metric: Metric) -> str:
     name = title(metric.name)
     return f"{name}, mean" if metric.statistic == "mean" and "mean" not in name else name
 
 
-def _colour(metric: Metric, theme: Theme) -> str:
+def _change_colour(metric: Metric, theme: Theme) -> str:
     if not metric.clear:
         return theme.quiet
-    worse = (metric.change.delta > 0) != (metric.name == EFFICIENCY)
-    return theme.slower if worse else theme.faster
+    is_worse = (metric.change.delta > 0) != (metric.name == EFFICIENCY)
+    return theme.slower if is_worse else theme.faster
 
 
 def _ratio_text(metric: Metric) -> str:
@@ -273,98 +251,100 @@ def _ratio_text(metric: Metric) -> str:
     ratio = f"{change.after / change.before:.2f} times the baselines"
     if change.low is None or change.high is None:
         return f"{ratio}; too few steps for an interval"
-    low, high = _edges(metric)
+    low, high = _interval(metric)
     return f"{ratio} (95 % interval {low:.2f} to {high:.2f})"
 
 
-def _clearly(found: Comparison) -> str:
-    """Return which parts of a step clearly changed, the largest first."""
-    clear = [one for one in found.phases if one.clear and one.change.before]
+def _describe_changes(comparison: Comparison) -> str:
+    """Return which phases of a step clearly changed, the largest first."""
+    clear = [phase for phase in comparison.phases if phase.clear and phase.change.before]
     if not clear:
         return "No part of a step differs clearly from the baselines."
-    parts = [f"{_named(one)} {_ratio_text(one)}" for one in clear[:2]]
-    more = f"; {len(clear) - 2} more clearly changed" if len(clear) > 2 else ""
-    return fmt.capital("; ".join(parts)) + more + "."
+    largest = [f"{_name_metric(phase)} {_ratio_text(phase)}" for phase in clear[:2]]
+    others = f"; {len(clear) - 2} more clearly changed" if len(clear) > 2 else ""
+    return fmt.capital("; ".join(largest)) + others + "."
 
 
 def _change_row(metric: Metric) -> dict[str, Any]:
     change = metric.change
-    low, high = _edges(metric) if change.before else (None, None)
-    unit, of = ("%", 0.01) if metric.name == EFFICIENCY else ("ms", 1e6)
-    unknown = change.low is None or not change.before
+    unit, factor = ("%", 0.01) if metric.name == EFFICIENCY else ("ms", 1e6)
+    has_interval = bool(change.before) and change.low is not None
+    low, high = _interval(metric) if has_interval else (None, None)
     return {
-        "per step": _named(metric),
+        "per step": _name_metric(metric),
         "unit": unit,
-        "baselines": round(change.before / of, 3),
-        "new": round(change.after / of, 3),
+        "baselines": round(change.before / factor, 3),
+        "new": round(change.after / factor, 3),
         "ratio": round(change.after / change.before, 3) if change.before else None,
-        "95 % from": None if unknown or low is None else round(low, 3),
-        "95 % to": None if unknown or high is None else round(high, 3),
+        "95 % from": None if low is None else round(low, 3),
+        "95 % to": None if high is None else round(high, 3),
         "p (adjusted)": None if metric.probability is None else round(metric.probability, 4),
     }
 
 
-def levels(found: Comparison, theme: Theme) -> Drawing:
+def levels(comparison: Comparison, theme: Theme) -> Drawing:
     """Draw the median step of each run and the middle 80 % of its steps, the new run on top."""
-    runs = [run for run in (found.new, *found.baselines) if run.count]
+    runs = [run for run in (comparison.new, *comparison.baselines) if run.count]
     if not runs:
         return empty(theme, NO_STEPS)
-    spread = np.array([np.quantile(run.metrics[STEP_TIME], _MIDDLE) for run in runs])
+    spread_ns = np.array([np.quantile(run.metrics[STEP_TIME], MIDDLE_QUANTILES) for run in runs])
     labels = [text.safe(run.name) for run in runs]
-    colours = [theme.accent if run is found.new else theme.secondary for run in runs]
+    colours = [theme.accent if run is comparison.new else theme.secondary for run in runs]
     lines = [
         go.Scatter(
             x=[low, high], y=[label, label], mode="lines", line={"color": colour, "width": 2},
             hoverinfo="skip", showlegend=False,
         )
-        for (low, _, high), label, colour in zip(spread.tolist(), labels, colours, strict=True)
+        for (low, _, high), label, colour in zip(spread_ns.tolist(), labels, colours, strict=True)
     ]  # fmt: skip
-    dots = go.Scatter(
-        x=spread[:, 1].tolist(),
-        y=labels,
-        mode="markers",
-        marker={"size": 10, "color": colours},
-        customdata=[" to ".join(map(text.duration, (low, high))) for low, _, high in spread],
-        text=[text.duration(ns) for ns in spread[:, 1]],
-        hovertemplate="%{y}: median step %{text}, 80 % of them %{customdata}<extra></extra>",
+    medians_ns = spread_ns[:, 1].tolist()
+    medians = dots(
+        medians_ns,
+        labels,
+        {"size": 10, "color": colours},
+        "%{y}: median step %{text}, 80 % of them %{customdata}",
+        customdata=[" to ".join(map(text.duration, (low, high))) for low, _, high in spread_ns],
+        text=[text.duration(ns) for ns in medians_ns],
     )
-    low, high = float(spread.min()), float(spread.max())
-    beside = 0.06 * (high - low) or 0.01 * high
-    axis = axes.durations(high + beside, max(low - beside, 0.0))
-    drawn = figure(
+    low_ns, high_ns = float(spread_ns.min()), float(spread_ns.max())
+    margin_ns = 0.06 * (high_ns - low_ns) or 0.01 * high_ns
+    low_ns, high_ns = max(low_ns - margin_ns, 0.0), high_ns + margin_ns
+    plot = figure(
         theme,
         *lines,
-        dots,
+        medians,
         showlegend=False,
-        xaxis=axis | {"range": [max(low - beside, 0.0), high + beside]},
-        yaxis={"autorange": "reversed", "ticksuffix": " ", "fixedrange": True, "showgrid": False},
+        xaxis=axes.durations(high_ns, low_ns) | {"range": [low_ns, high_ns]},
+        yaxis=NAMED_ROWS,
     )
     rows = [
-        _level_row(run, middle, new=run is found.new)
-        for run, middle in zip(runs, spread.tolist(), strict=True)
+        _level_row(run, spread, is_new=run is comparison.new)
+        for run, spread in zip(runs, spread_ns.tolist(), strict=True)
     ]
-    return Drawing(drawn, _spread(found), rows)
+    return Drawing(plot, _compare_levels(comparison), rows)
 
 
-def _spread(found: Comparison) -> str:
-    step = found.metric(STEP_TIME)
+def _compare_levels(comparison: Comparison) -> str:
+    step = comparison.metric(STEP_TIME)
     if step is None:
         return NO_STEPS
-    lengths = [float(np.median(run.metrics[STEP_TIME])) for run in found.baselines]
+    medians_ns = [float(np.median(run.metrics[STEP_TIME])) for run in comparison.baselines]
     return (
-        f"The median step of {text.count(len(lengths), 'baseline')} is {text.duration(min(lengths))} "
-        f"to {text.duration(max(lengths))}, that of the new run {text.duration(step.change.after)}."
+        f"The median step of {text.count(len(medians_ns), 'baseline')} is "
+        f"{text.duration(min(medians_ns))} to {text.duration(max(medians_ns))}, that of the new run "
+        f"{text.duration(step.change.after)}."
     )
 
 
-def _level_row(run: Steps, middle: list[float], *, new: bool) -> dict[str, Any]:
+def _level_row(run: Steps, spread_ns: list[float], *, is_new: bool) -> dict[str, Any]:
+    p10, median, p90 = (round(ns / 1e6, 3) for ns in spread_ns)
     return {
         "run": run.name,
-        "is": "new" if new else "baseline",
+        "is": "new" if is_new else "baseline",
         "ranks": run.ranks,
         "steps": run.count,
-        "step, median (ms)": round(middle[1] / 1e6, 3),
-        "step, p10 (ms)": round(middle[0] / 1e6, 3),
-        "step, p90 (ms)": round(middle[2] / 1e6, 3),
+        "step, median (ms)": median,
+        "step, p10 (ms)": p10,
+        "step, p90 (ms)": p90,
         "findings": len(run.findings),
     }

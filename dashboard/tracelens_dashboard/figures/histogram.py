@@ -11,19 +11,20 @@ from plotly import graph_objects as go
 
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
-from tracelens_dashboard.figures.drawing import figure
+from tracelens_dashboard.figures.drawing import figure, pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tracelens.arrays import Floats
+    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
-NAMED: Final = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 
 @dataclass(frozen=True)
-class Bars:
+class Series:
     """How many durations lie between neighbouring `edges` (ns); `examples` lead from a bar to spans."""
 
     name: str
@@ -33,7 +34,7 @@ class Bars:
     examples: Sequence[object] = field(default_factory=tuple)
 
 
-def edges_of(values: Floats, most: int = 60) -> Floats:
+def choose_edges(values: Floats, most: int = 60) -> Floats:
     """Choose edges for some durations: of equal ratio where they spread far, else of equal width."""
     low, high = float(values.min()), float(values.max())
     if low > 0 and high > 4 * float(np.median(values)):
@@ -41,47 +42,51 @@ def edges_of(values: Floats, most: int = 60) -> Floats:
     return np.linspace(low * 0.999, max(high * 1.001, low + 1.0), most + 1)
 
 
-def of_table(table: pl.DataFrame, by: str, lead: Sequence[str], theme: Theme) -> list[Bars]:
-    """Take bars from counts by bins of equal ratio (`from_ns`, `to_ns`, `count`), a set a word in `by`.
+def from_table(
+    table: pl.DataFrame, by: str, example_columns: Sequence[str], theme: Theme
+) -> list[Series]:
+    """Take series from counts by bins of equal ratio (`from_ns`, `to_ns`, `count`), one a word in `by`.
 
-    A bar's example holds the columns `lead`; empty bins between full ones are filled in.
+    Empty bins between full ones are filled in.
     """
     ratio = float(table["to_ns"][0] / table["from_ns"][0])
-    first, last = (round(float(np.log(ns) / np.log(ratio))) for ns in _reach(table))
+    ends = table.select(pl.col("from_ns").min(), pl.col("to_ns").max()).row(0)
+    first, last = (round(float(np.log(float(ns)) / np.log(ratio))) for ns in ends)
     edges: Floats = np.power(ratio, np.arange(first, last + 1, dtype=np.float64))
-    found = []
-    for number, part in enumerate(table.partition_by(by, maintain_order=True)):
-        places = (np.log(part["from_ns"].to_numpy()) / np.log(ratio)).round().astype(int) - first
+    listed = []
+    for number, bins in enumerate(table.partition_by(by, maintain_order=True)):
+        indexes = (np.log(bins["from_ns"].to_numpy()) / np.log(ratio)).round().astype(int) - first
         counts = np.zeros(len(edges) - 1)
-        examples: list[object] = [None] * (len(edges) - 1)
-        counts[places] = part["count"].to_numpy()
-        for place, row in zip(places.tolist(), part.select(lead).rows(), strict=True):
-            examples[place] = list(row)
+        counts[indexes] = bins["count"].to_numpy()
+        examples: list[object] = [None] * len(counts)
+        for index, row in zip(indexes.tolist(), bins.select(example_columns).rows(), strict=True):
+            examples[index] = list(row)
         colour = theme.series[number % len(theme.series)]
-        found.append(Bars(text.safe(str(part[by][0])), edges, counts, colour, examples))
-    return found
+        listed.append(Series(text.safe(str(bins[by][0])), edges, counts, colour, examples))
+    return listed
 
 
 def quantile(table: pl.DataFrame, share: float) -> float:
     """Return a quantile of what is counted: the middle of its bin."""
     ordered = table.sort("from_ns")
-    below = ordered["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
-    place = min(int(np.searchsorted(below, share)), table.height - 1)
-    low, high = ordered["from_ns"][place], ordered["to_ns"][place]
+    shares_below = ordered["count"].cum_sum().to_numpy() / max(int(table["count"].sum()), 1)
+    index = min(int(np.searchsorted(shares_below, share)), table.height - 1)
+    low, high = ordered["from_ns"][index], ordered["to_ns"][index]
     return float((low * high) ** 0.5)
 
 
-def draw(bars: Sequence[Bars], what: str, counted: str, theme: Theme) -> go.Figure:
-    """Draw them over each other; `what` names the duration, `counted` what is counted."""
-    edges = bars[0].edges
-    log = _is_geometric(edges)
+def draw(listed: Sequence[Series], title: str, counted: str, theme: Theme) -> go.Figure:
+    """Draw series over each other; `title` names the duration, `counted` what is counted."""
+    edges = listed[0].edges
     low, high = float(edges[0]), float(edges[-1])
-    axis = axes.log_durations(low, high) if log else axes.durations(high, low)
-    traces = [_trace(part, counted) for part in bars]
+    is_geometric = len(edges) > 2 and float(edges[-1] - edges[-2]) > 1.05 * float(
+        edges[1] - edges[0]
+    )
+    axis = axes.log_durations(low, high) if is_geometric else axes.durations(high, low)
     layout: dict[str, Any] = {
         "barmode": "stack",
         "bargap": 0.06,
-        "xaxis": axis | {"title": {"text": what}, "showgrid": False},
+        "xaxis": axis | {"title": {"text": title}, "showgrid": False},
         "yaxis": {
             "title": {"text": counted},
             "fixedrange": True,
@@ -90,24 +95,24 @@ def draw(bars: Sequence[Bars], what: str, counted: str, theme: Theme) -> go.Figu
         },
         "margin": {"t": 30},
     }
-    if len(bars) > 1:
+    if len(listed) > 1:
         layout |= {"showlegend": True, "margin": {"t": 46}}
-    return figure(theme, *traces, **layout)
+    return figure(theme, *(_trace(series, counted) for series in listed), **layout)
 
 
-def mark(drawn: go.Figure, named: Sequence[tuple[str, float]], theme: Theme) -> go.Figure:
+def mark(drawn: go.Figure, marks: Sequence[tuple[str, float]], theme: Theme) -> go.Figure:
     """Draw lines at some durations (ns), each with its name and value; close ones share a label."""
     log = drawn.layout.xaxis.type == "log"
-    for row, (name, value) in enumerate(named):
-        drawn.add_vline(x=value, line={"dash": "dot", "width": 1, "color": theme.secondary})
+    for row, (name, ns) in enumerate(marks):
+        drawn.add_vline(x=ns, line={"dash": "dot", "width": 1, "color": theme.secondary})
         drawn.add_annotation(
-            x=float(np.log10(max(value, 1e-9))) if log else value,
+            x=float(np.log10(max(ns, 1e-9))) if log else ns,
             y=1,
             yref="paper",
             yanchor="top",
             xanchor="left",
             yshift=-15 * row,
-            text=f" {name}: {text.duration(value)}",
+            text=f" {name}: {text.duration(ns)}",
             showarrow=False,
             bgcolor=theme.surface,
             opacity=0.92,
@@ -116,43 +121,34 @@ def mark(drawn: go.Figure, named: Sequence[tuple[str, float]], theme: Theme) -> 
     return drawn
 
 
-def rows(bars: Sequence[Bars], counted: str) -> list[dict[str, Any]]:
+def rows(listed: Sequence[Series], counted: str) -> Rows:
     """List all bars that hold anything."""
     return [
         {
-            **({"of": part.name} if len(bars) > 1 else {}),
-            "from": quantity.time(float(part.edges[place])),
-            "to": quantity.time(float(part.edges[place + 1])),
-            counted: int(part.counts[place]),
+            **({"of": series.name} if len(listed) > 1 else {}),
+            "from": quantity.time(float(series.edges[index])),
+            "to": quantity.time(float(series.edges[index + 1])),
+            counted: int(series.counts[index]),
         }
-        for part in bars
-        for place in np.flatnonzero(part.counts)
+        for series in listed
+        for index in np.flatnonzero(series.counts)
     ]
 
 
-def _trace(part: Bars, counted: str) -> go.Bar:
-    begins, ends = part.edges[:-1], part.edges[1:]
-    spans = [
-        f"{text.duration(a)} to {text.duration(b)}"
-        for a, b in zip(begins.tolist(), ends.tolist(), strict=True)
+def _trace(series: Series, counted: str) -> go.Bar:
+    begins, ends = series.edges[:-1], series.edges[1:]
+    extents = [
+        f"{text.duration(begin)} to {text.duration(end)}"
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)
     ]
-    examples = list(part.examples) or [None] * len(spans)
+    examples = list(series.examples) or [None] * len(extents)
     return go.Bar(
-        name=part.name,
+        name=series.name,
         x=begins,
         width=ends - begins,
         offset=0,
-        y=part.counts,
-        marker={"color": part.colour, "line": {"width": 0}},
-        customdata=[list(pair) for pair in zip(spans, examples, strict=True)],
+        y=series.counts,
+        marker={"color": series.colour, "line": {"width": 0}},
+        customdata=pairs(extents, examples),
         hovertemplate=f"%{{customdata[0]}}: %{{y:,}} {counted}<extra></extra>",
     )
-
-
-def _reach(table: pl.DataFrame) -> tuple[float, float]:
-    low, high = table.select(low=pl.col("from_ns").min(), high=pl.col("to_ns").max()).row(0)
-    return float(low), float(high)
-
-
-def _is_geometric(edges: Floats) -> bool:
-    return len(edges) > 2 and float(edges[-1] - edges[-2]) > 1.05 * float(edges[1] - edges[0])

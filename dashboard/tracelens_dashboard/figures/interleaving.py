@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
-from plotly import graph_objects as go
 
 from tracelens.model import fmt
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, histogram, quantity, stacked_steps
-from tracelens_dashboard.figures.drawing import Drawing, empty, figure
-from tracelens_dashboard.figures.stacked_steps import Part
+from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, pairs
+from tracelens_dashboard.figures.stacked_steps import Layer
 
 if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
+
+
+class Stage(NamedTuple):
+    """A stage of a gradient's way to its weights: its column (ns), and the category of its colour."""
+
+    column: str
+    name: str
+    category: str
 
 
 MOST_BUCKETS: Final = 40
@@ -25,18 +32,25 @@ NO_BUCKETS: Final = (
 )
 MOST_LANES: Final = 40
 STAGES: Final = (
-    ("waiting_ns", "wait for communication", "ps_queue"),
-    ("reducing_ns", "reduction", "transfer"),
-    ("until_update_ns", "wait for optimizer", "uninstrumented"),
-    ("updating_ns", "optimizer update", "update"),
-    ("until_use_ns", "wait for next forward", "idle"),
+    Stage("waiting_ns", "wait for communication", "ps_queue"),
+    Stage("reducing_ns", "reduction", "transfer"),
+    Stage("until_update_ns", "wait for optimizer", "uninstrumented"),
+    Stage("updating_ns", "optimizer update", "update"),
+    Stage("until_use_ns", "wait for next forward", "idle"),
 )
-IN_ALL: Final = "ready to first use"
 NOT_KNOWN: Final = "-"
 NO_CHAINS: Final = (
     "No gradient can be traced: that needs reductions that name their bucket, or requests to shards, "
     "and weight updates (kind update) in the same steps. Hooks of frameworks record both."
 )
+CHAIN_COLUMNS: Final[quantity.Columns] = {
+    "of": "of",
+    "number": "number",
+    "ready after": ("ready_ns", quantity.time),
+    **{stage.name: (stage.column, quantity.time) for stage in STAGES},
+    "total": ("whole_ns", quantity.time),
+    "p90": ("whole_p90_ns", quantity.time),
+}
 COUNTED: Final = "gaps"
 NO_GAPS: Final = (
     "No two weight updates of a rank were recorded: optimizer hooks record them; in your own code, "
@@ -44,80 +58,16 @@ NO_GAPS: Final = (
 )
 
 
-def has_no_communication(table: pl.DataFrame) -> bool:
-    """Return whether no step has any communication."""
-    return table.is_empty() or not table.drop("step").sum_horizontal().sum()
+def has_no_communication(steps: pl.DataFrame) -> bool:
+    """Return True if no step has any communication."""
+    return steps.is_empty() or not steps.drop("step").sum_horizontal().sum()
 
 
-def overlap_by_step(table: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw the mean rank's communication; `table` as `Interleaving.by_step`."""
-    if has_no_communication(table):
-        return empty(theme, NO_COMMUNICATION)
-    parts = _overlap_parts(theme)
-    hidden, moved, waited = (float(table[part.column].sum()) for part in parts)
-    whole = hidden + moved + waited
-    each = text.duration(whole / table.height)
-    summary = (
-        f"Of {each} of communication per step, {_share_text(hidden / whole)} is overlapped with "
-        f"compute; {text.percent(moved / whole)} is exposed communication, "
-        f"{text.percent(waited / whole)} wait for other ranks or in server queues."
-    )
-    return Drawing(
-        stacked_steps.draw(table, parts, theme), summary, stacked_steps.rows(table, parts)
-    )
-
-
-def overlap_by_bucket(table: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw a mean call of every bucket; `table` as `interleaving.BUCKET_COLUMNS`."""
-    if table.is_empty():
-        return empty(theme, NO_BUCKETS)
-    shown = table.head(MOST_BUCKETS)
-    labels = [f"bucket {bucket} " for bucket in shown["bucket"]]
-    leads = shown.select("start_ns", "end_ns", "rank").rows()
-    bars = [
-        go.Bar(
-            orientation="h",
-            name=part.name,
-            y=labels,
-            x=shown[part.column].to_list(),
-            marker={"color": part.colour, "line": {"width": 0}},
-            customdata=[
-                [text.duration(ns), list(lead)]
-                for ns, lead in zip(shown[part.column], leads, strict=True)
-            ],
-            hovertemplate=f"%{{y}}{part.name}: %{{customdata[0]}}<extra></extra>",
-        )
-        for part in _overlap_parts(theme)
-    ]
-    high = float(
-        shown.select(part.column for part in _overlap_parts(theme))
-        .sum_horizontal()
-        .to_numpy()
-        .max()
-    )
-    return Drawing(
-        figure(theme, *bars, **_bucket_axes(high, theme)),
-        _worst_bucket(table),
-        _bucket_rows(table, theme),
-    )
-
-
-def _overlap_parts(theme: Theme) -> tuple[Part, ...]:
+def _layers(theme: Theme) -> tuple[Layer, Layer, Layer]:
     return (
-        Part("hidden_ns", "overlapped with compute", theme.accent),
-        Part("transfer_ns", "exposed communication", theme.categories["transfer"]),
-        Part("wait_ns", "wait", theme.categories["wait"]),
-    )
-
-
-def _worst_bucket(table: pl.DataFrame) -> str:
-    rows = table.with_columns(exposed=table["wait_ns"] + table["transfer_ns"]).sort("exposed")
-    worst = rows.row(-1, named=True)
-    whole = max(worst["exposed"] + worst["hidden_ns"], 1.0)
-    return (
-        f"Bucket {worst['bucket']} ({text.size(worst['bytes'] or 0)}) has most exposed communication: "
-        f"{text.duration(worst['exposed'])} of {text.duration(whole)} per call; overlap with compute "
-        f"{_share_text(worst['hidden_ns'] / whole)}. Compute beside two calls counts for both."
+        Layer("hidden_ns", "overlapped with compute", theme.accent),
+        Layer("transfer_ns", "exposed communication", theme.categories["transfer"]),
+        Layer("wait_ns", "wait", theme.categories["wait"]),
     )
 
 
@@ -125,147 +75,156 @@ def _share_text(share: float) -> str:
     return text.percent(share) if share else "nothing"
 
 
-def _bucket_rows(table: pl.DataFrame, theme: Theme) -> list[dict[str, Any]]:
-    return [
-        {"bucket": row["bucket"], "calls": row["calls"], "bytes": quantity.size(row["bytes"])}
-        | {part.name: quantity.time(row[part.column]) for part in _overlap_parts(theme)}
-        for row in table.iter_rows(named=True)
-    ]
+def overlap_by_step(steps: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw the mean rank's communication; `steps` as `Interleaving.by_step`."""
+    if has_no_communication(steps):
+        return empty(theme, NO_COMMUNICATION)
+    layers = _layers(theme)
+    sums_ns = [float(steps[layer.column].sum()) for layer in layers]
+    hidden, exposed, waited = (ns / sum(sums_ns) for ns in sums_ns)
+    summary = (
+        f"Of {text.duration(sum(sums_ns) / steps.height)} of communication per step, "
+        f"{_share_text(hidden)} is overlapped with compute; {text.percent(exposed)} is exposed "
+        f"communication, {text.percent(waited)} wait for other ranks or in server queues."
+    )
+    plot, rows = stacked_steps.draw(steps, layers, theme), stacked_steps.rows(steps, layers)
+    return Drawing(plot, summary, rows)
 
 
-def _bucket_axes(high: float, theme: Theme) -> dict[str, Any]:
-    return {
-        "barmode": "stack",
-        "bargap": 0.3,
-        "xaxis": axes.durations(high * 1.05),
-        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
-        "showlegend": True,
-        "legend": {"traceorder": "normal"},
-        "margin": {"t": 30},
+def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw a mean call of every bucket; `buckets` as `interleaving.BUCKET_COLUMNS`."""
+    if buckets.is_empty():
+        return empty(theme, NO_BUCKETS)
+    drawn, layers = buckets.head(MOST_BUCKETS), _layers(theme)
+    labels = [f"bucket {bucket} " for bucket in drawn["bucket"]]
+    calls = drawn.select("start_ns", "end_ns", "rank").rows()
+    traces = []
+    for layer in layers:
+        times_ns, hover = drawn[layer.column], f"%{{y}}{layer.name}: %{{customdata[0]}}"
+        data = pairs(map(text.duration, times_ns), calls)
+        options: dict[str, Any] = {"name": layer.name, "customdata": data}
+        traces.append(bars(labels, times_ns.to_list(), layer.colour, hover, **options))
+    totals_ns = drawn.select(layer.column for layer in layers).sum_horizontal().to_numpy()
+    plot = figure(
+        theme,
+        *traces,
+        barmode="stack",
+        bargap=0.3,
+        xaxis=axes.durations(float(totals_ns.max()) * 1.05),
+        yaxis=axes.rows_downwards(theme),
+        **axes.LEGEND,
+    )
+    columns: quantity.Columns = {
+        "bucket": "bucket",
+        "calls": "calls",
+        "bytes": ("bytes", quantity.size),
+        **{layer.name: (layer.column, quantity.time) for layer in layers},
     }
+    return Drawing(plot, _worst_bucket(buckets), quantity.tabulate(buckets, columns))
+
+
+def _worst_bucket(buckets: pl.DataFrame) -> str:
+    exposed_ns = buckets["wait_ns"] + buckets["transfer_ns"]
+    worst = buckets.with_columns(exposed=exposed_ns).sort("exposed").row(-1, named=True)
+    total_ns = max(worst["exposed"] + worst["hidden_ns"], 1.0)
+    return (
+        f"Bucket {worst['bucket']} ({text.size(worst['bytes'] or 0)}) has most exposed communication: "
+        f"{text.duration(worst['exposed'])} of {text.duration(total_ns)} per call; overlap with compute "
+        f"{_share_text(worst['hidden_ns'] / total_ns)}. Compute beside two calls counts for both."
+    )
 
 
 def latency(chains: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw medians, from when a gradient is ready; `chains` as `gradient_latency.SHOWN_COLUMNS`."""
     if chains.is_empty():
         return empty(theme, NO_CHAINS)
-    shown = chains.sort("of", "ready_ns", "number").head(MOST_LANES)
-    base, bars = shown["ready_ns"].fill_null(0), []
+    drawn = chains.sort("of", "ready_ns", "number").head(MOST_LANES)
+    labels = [f"{of} {number} " for of, number in drawn.select("of", "number").iter_rows()]
+    links = drawn.select("rank", "step").rows()
+    ready_ns = drawn["ready_ns"].fill_null(0)
+    base_ns, traces = ready_ns, []
     for stage in STAGES:
-        bars.append(_stage(shown, base, stage, theme))
-        base = base + shown[stage[0]].fill_null(0)
-    ends = shown.select(pl.col("ready_ns").fill_null(0) + pl.col("whole_ns"))["ready_ns"]
-    last = max(float(base.to_numpy().max()), float(ends.fill_null(0).to_numpy().max()))
-    return Drawing(
-        figure(theme, *bars, _in_all(shown, ends, theme), **_latency_axes(last, theme)),
-        latency_summary(chains),
-        latency_table(chains),
+        times_ns = drawn[stage.column]
+        edge = {"width": 0.5, "color": theme.grid}
+        trace = bars(
+            labels,
+            times_ns.fill_null(0).to_list(),
+            None,
+            f"%{{y}}{stage.name}: %{{customdata[0]}}",
+            name=stage.name,
+            base=base_ns.to_list(),
+            marker={"color": theme.categories[stage.category], "line": edge},
+            customdata=pairs(map(_duration_text, times_ns), links),
+        )
+        traces.append(trace)
+        base_ns = base_ns + times_ns.fill_null(0)
+    # Medians of stages do not add up to the median of whole chains, which has a mark of its own.
+    ends_ns = ready_ns + drawn["whole_ns"]
+    mark = dots(
+        ends_ns.to_list(),
+        labels,
+        {"symbol": "line-ns-open", "size": 15, "color": theme.text, "line": {"width": 2}},
+        "%{y}from ready to first use: %{customdata[0]}",
+        name="ready to first use",
+        customdata=pairs(map(_duration_text, drawn["whole_ns"]), links),
     )
+    last_ns = max(float(base_ns.to_numpy().max()), float(ends_ns.fill_null(0).to_numpy().max()))
+    title = {"title": {"text": "after the first gradient of the step is ready"}}
+    plot = figure(
+        theme,
+        *traces,
+        mark,
+        barmode="overlay",
+        bargap=0.35,
+        xaxis=axes.durations(last_ns * 1.03) | title,
+        yaxis=axes.rows_downwards(theme),
+        **axes.LEGEND,
+    )
+    return Drawing(plot, latency_summary(chains), quantity.tabulate(chains, CHAIN_COLUMNS))
 
 
-def _in_all(shown: pl.DataFrame, ends: pl.Series, theme: Theme) -> go.Scatter:
-    """Mark the median of whole chains: medians of parts do not add up to it."""
-    return go.Scatter(
-        name=IN_ALL,
-        x=ends.to_list(),
-        y=[f"{of} {number} " for of, number in shown.select("of", "number").iter_rows()],
-        mode="markers",
-        marker={"symbol": "line-ns-open", "size": 15, "color": theme.text, "line": {"width": 2}},
-        customdata=[
-            [text.duration(ns) if ns is not None else NOT_KNOWN, list(lead)]
-            for ns, lead in zip(shown["whole_ns"], shown.select("rank", "step").rows(), strict=True)
-        ],
-        hovertemplate="%{y}from ready to first use: %{customdata[0]}<extra></extra>",
-    )
+def _duration_text(ns: float | None) -> str:
+    return NOT_KNOWN if ns is None else text.duration(ns)
 
 
 def latency_summary(chains: pl.DataFrame) -> str:
     """Return the longest latency, and its largest stage."""
-    known = chains.drop_nulls("whole_ns")
-    rows = known if known.height else chains
+    complete = chains.drop_nulls("whole_ns")
+    rows = complete if complete.height else chains
     longest = rows.sort(pl.col("whole_ns").fill_null(0)).row(-1, named=True)
-    spent = {name: longest[column] or 0 for column, name, _ in STAGES}
-    most = max(spent, key=lambda name: spent[name])
-    whole = longest["whole_ns"] or sum(spent.values())
+    stages_ns = {stage.name: longest[stage.column] or 0 for stage in STAGES}
+    stage = max(stages_ns, key=lambda name: stages_ns[name])
+    latency_ns = longest["whole_ns"] or sum(stages_ns.values())
     mark = " (the mark; medians of stages need not add up to it)" if longest["whole_ns"] else ""
     return (
         f"{fmt.capital(longest['of'])} {longest['number']} has the longest gradient-to-weight latency, "
-        f"in the median {text.duration(whole)} from ready to first use{mark}. Its longest stage is "
-        f"“{most}”, in the median {text.duration(spent[most])}."
+        f"in the median {text.duration(latency_ns)} from ready to first use{mark}. Its longest stage is "
+        f"“{stage}”, in the median {text.duration(stages_ns[stage])}."
     )
-
-
-def latency_table(chains: pl.DataFrame) -> list[dict[str, Any]]:
-    """List all chains."""
-    return [
-        {"of": row["of"], "number": row["number"], "ready after": quantity.time(row["ready_ns"])}
-        | {name: quantity.time(row[column]) for column, name, _ in STAGES}
-        | {
-            "total": quantity.time(row["whole_ns"]),
-            "p90": quantity.time(row["whole_p90_ns"]),
-        }
-        for row in chains.iter_rows(named=True)
-    ]
-
-
-def _stage(
-    shown: pl.DataFrame, base: pl.Series, stage: tuple[str, str, str], theme: Theme
-) -> go.Bar:
-    column, name, category = stage
-    leads = shown.select("rank", "step").rows()
-    return go.Bar(
-        orientation="h",
-        name=name,
-        y=[f"{of} {number} " for of, number in shown.select("of", "number").iter_rows()],
-        x=shown[column].fill_null(0).to_list(),
-        base=base.to_list(),
-        marker={"color": theme.categories[category], "line": {"width": 0.5, "color": theme.grid}},
-        customdata=[
-            [_stage_hover(ns), list(lead)] for ns, lead in zip(shown[column], leads, strict=True)
-        ],
-        hovertemplate=f"%{{y}}{name}: %{{customdata[0]}}<extra></extra>",
-    )
-
-
-def _stage_hover(ns: float | None) -> str:
-    return NOT_KNOWN if ns is None else text.duration(ns)
-
-
-def _latency_axes(last: float, theme: Theme) -> dict[str, Any]:
-    return {
-        "barmode": "overlay",
-        "bargap": 0.35,
-        "xaxis": axes.durations(last * 1.03)
-        | {"title": {"text": "after the first gradient of the step is ready"}},
-        "yaxis": {"autorange": "reversed", "fixedrange": True, "tickfont": {"color": theme.text}},
-        "showlegend": True,
-        "legend": {"traceorder": "normal"},
-        "margin": {"t": 30},
-    }
 
 
 def update_gaps(spread: pl.DataFrame, theme: Theme) -> Drawing:
     """Draw the distribution; `spread` as `Interleaving.gap_spread`."""
     if spread.is_empty():
         return empty(theme, NO_GAPS)
-    bars = histogram.of_table(spread, "of", ("rank", "start_ns", "gap_ns"), theme)
-    drawn = histogram.draw(bars, "gap between optimizer updates", COUNTED, theme)
-    named = [
-        ("p50", histogram.quantile(spread, 0.5)),
-        ("p90", histogram.quantile(spread, 0.9)),
+    series = histogram.from_table(spread, "of", ("rank", "start_ns", "gap_ns"), theme)
+    plot = histogram.draw(series, "gap between optimizer updates", COUNTED, theme)
+    marks = [
+        (name, histogram.quantile(spread, share)) for name, share in (("p50", 0.5), ("p90", 0.9))
     ]
-    return Drawing(
-        histogram.mark(drawn, named, theme), gaps_summary(spread), histogram.rows(bars, COUNTED)
-    )
+    histogram.mark(plot, marks, theme)
+    return Drawing(plot, gaps_summary(spread), histogram.rows(series, COUNTED))
 
 
 def gaps_summary(spread: pl.DataFrame) -> str:
     """Return the median gaps, and the longest."""
-    parts = [
-        f"{text.count(int(part['count'].sum()), 'gap')} {part['of'][0]}, median "
-        f"{text.duration(histogram.quantile(part, 0.5))}"
-        for part in spread.partition_by("of", maintain_order=True)
+    medians = [
+        f"{text.count(int(gaps['count'].sum()), 'gap')} {gaps['of'][0]}, median "
+        f"{text.duration(histogram.quantile(gaps, 0.5))}"
+        for gaps in spread.partition_by("of", maintain_order=True)
     ]
     longest = spread.sort("gap_ns").row(-1, named=True)
-    where = f"{text.duration(longest['gap_ns'])}, on rank {longest['rank']}"
-    return f"{'; '.join(parts)}. The longest is {where}."
+    return (
+        f"{'; '.join(medians)}. The longest is {text.duration(longest['gap_ns'])}, on rank "
+        f"{longest['rank']}."
+    )

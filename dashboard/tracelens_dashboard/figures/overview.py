@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from plotly import graph_objects as go
@@ -12,183 +12,145 @@ from tracelens.lod import step_times
 from tracelens.reports.messages import cause
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes, quantity
-from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.figures.drawing import Drawing, bars, empty, figure
 from tracelens_dashboard.figures.timeline.frame import LEFT_PX, NARROW, RIGHT_PX, SECOND
 from tracelens_dashboard.theme import name_of
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from tracelens.arrays import Array, Floats
+    from tracelens.arrays import Floats
     from tracelens.lod.step_times import Times
     from tracelens.lod.viewport import Window
     from tracelens.model.result import Efficiency
+    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
-
-AMOUNT_PX: Final = 48  # beside the longest bar: its share
-SMALLEST: Final = 0.0005  # shares below are not drawn; the table has them
-MOST_PARTS_POINTS: Final = 400
+SHARE_TEXT_PX: Final = 48  # beyond the longest bar
+LEAST_SHARE: Final = 0.0005  # shares below are not drawn; the table has them
+MOST_STEP_POINTS: Final = 400
 MOST_STRIP_POINTS: Final = 500
-TABLE_ROWS: Final = 500
-_HIGH: Final = 0.99  # a first step may be very long
+MOST_STEPS_LISTED: Final = 500
+SCALE_QUANTILE: Final = 0.99  # of the steps: a first step may be very long
+
+
+class WaterfallBar(NamedTuple):
+    """A bar from `base` to `base + share` of rank time; without a cause it is no loss."""
+
+    label: str
+    base: float
+    share: float
+    colour: str
+    cause: str = ""
 
 
 def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     """Draw one bar a cause, each beginning where the one above it ended."""
     if efficiency is None:
         return empty(theme, "No steps recorded: time cannot be attributed.")
-    steps = _waterfall_steps(efficiency, theme)
-    labels = [label for label, *_ in steps]
-    bars = go.Bar(
-        orientation="h",
-        y=labels,
-        base=[100 * base for _, base, _, _, _ in steps],
-        x=[100 * share for _, _, share, _, _ in steps],
-        marker={"color": [colour for _, _, _, colour, _ in steps], "line": {"width": 0}},
-        customdata=[lost for *_, lost in steps],
-        text=[_amount(index, share) for index, (_, _, share, _, _) in enumerate(steps)],
+    steps = [WaterfallBar("total rank time", 0.0, 1.0, theme.quiet)]
+    remaining_share = 1.0
+    for loss in efficiency.waterfall:
+        remaining_share -= loss.share
+        if loss.share >= LEAST_SHARE:
+            label, base = text.safe(cause(loss.cause)), max(remaining_share, 0.0)
+            steps.append(WaterfallBar(label, base, loss.share, theme.loss, loss.cause))
+    steps.append(WaterfallBar("efficiency", 0.0, efficiency.achieved, theme.accent))
+    labels = [step.label for step in steps]
+    trace = bars(
+        labels,
+        [100 * step.share for step in steps],
+        [step.colour for step in steps],
+        "%{y}: %{x:.2f} % of rank time",
+        base=[100 * step.base for step in steps],
+        customdata=[step.cause for step in steps],
+        text=["100 %", *(text.percent(step.share) for step in steps[1:])],
         textposition="outside",
         cliponaxis=False,
-        hovertemplate="%{y}: %{x:.2f} % of rank time<extra></extra>",
     )
-    losses = sorted(efficiency.waterfall, key=lambda part: -part.share)
-    first = f"; largest loss: {cause(losses[0].cause)}" if losses else ""
-    rows = [
-        {"part": label, "share %": round(100 * share, 3)}
-        for label, share in _all_causes(efficiency)
-    ]
+    share_ticks = {"tickvals": [0, 50, 100], "ticktext": ["0", "50 %", "100 %"]}
+    plot = figure(
+        theme,
+        trace,
+        xaxis={"range": [0, 100], "fixedrange": True} | share_ticks,
+        yaxis=axes.rows_downwards(theme) | {"categoryarray": labels, "ticksuffix": "  "},
+        margin={"r": SHARE_TEXT_PX},
+        bargap=0.28,
+    )
+    losses = sorted(efficiency.waterfall, key=lambda loss: -loss.share)
+    largest = f"; largest loss: {cause(losses[0].cause)}" if losses else ""
     achieved = f"{'At most ' * efficiency.at_most}{text.percent(efficiency.achieved)}"
-    return Drawing(
-        figure(theme, bars, **_waterfall_axes(labels, theme)),
-        f"{achieved} parallel efficiency{first}.",
-        rows,
-    )
-
-
-def _waterfall_steps(
-    efficiency: Efficiency, theme: Theme
-) -> list[tuple[str, float, float, str, str]]:
-    """List (label, base, share, colour, cause; empty = no loss) from top to bottom."""
-    steps = [("total rank time", 0.0, 1.0, theme.quiet, "")]
-    left = 1.0
-    for part in efficiency.waterfall:
-        left -= part.share
-        if part.share >= SMALLEST:
-            label = text.safe(cause(part.cause))
-            steps.append((label, max(left, 0.0), part.share, theme.loss, part.cause))
-    return [*steps, ("efficiency", 0.0, efficiency.achieved, theme.accent, "")]
-
-
-def _all_causes(efficiency: Efficiency) -> list[tuple[str, float]]:
-    causes = [(cause(part.cause), part.share) for part in efficiency.waterfall]
-    return [*causes, ("efficiency", efficiency.achieved)]
-
-
-def _amount(index: int, share: float) -> str:
-    if index == 0:
-        return "100 %"
-    return text.percent(share)
-
-
-def _waterfall_axes(labels: list[str], theme: Theme) -> dict[str, Any]:
-    return {
-        "xaxis": {
-            "range": [0, 100],
-            "fixedrange": True,
-            "tickvals": [0, 50, 100],
-            "ticktext": ["0", "50 %", "100 %"],
-        },
-        "margin": {"r": AMOUNT_PX},
-        "yaxis": {
-            "autorange": "reversed",
-            "fixedrange": True,
-            "tickfont": {"color": theme.text},
-            "categoryarray": labels,
-            "ticksuffix": "  ",
-        },
-        "bargap": 0.28,
-    }
+    shares = [(cause(loss.cause), loss.share) for loss in efficiency.waterfall]
+    shares.append(("efficiency", efficiency.achieved))
+    table = [{"part": label, "share %": round(100 * share, 3)} for label, share in shares]
+    return Drawing(plot, f"{achieved} parallel efficiency{largest}.", table)
 
 
 def step_parts(times: Times, theme: Theme) -> Drawing:
     """Draw an area a category; neighbouring steps that share a point are its mean."""
     if not times.steps:
         return empty(theme, "No steps recorded.")
-    mean = times.mean
-    columns = step_times.split_evenly(len(times.steps), MOST_PARTS_POINTS)
-    shown = np.stack([mean[:, part].mean(axis=1) for part in columns], axis=1)
-    steps = [times.steps[part.start] for part in columns]
-    areas = [
-        _area(name, steps, row, theme)
-        for name, row in zip(times.categories, shown, strict=True)
-        if row.any()
+    mean_ns = times.mean
+    neighbours = step_times.split_evenly(len(times.steps), MOST_STEP_POINTS)
+    drawn_ns = np.stack([mean_ns[:, steps].mean(axis=1) for steps in neighbours], axis=1)
+    traces = [
+        go.Scatter(
+            x=[times.steps[steps.start] for steps in neighbours],
+            y=category_ns,
+            name=name_of(name),
+            stackgroup="all",
+            mode="none",
+            line={"shape": "hvh"},
+            fillcolor=theme.categories[name],
+            customdata=list(map(text.duration, category_ns.tolist())),
+            hovertemplate="%{customdata} %{fullData.name}<extra></extra>",
+        )
+        for name, category_ns in zip(times.categories, drawn_ns, strict=True)
+        if category_ns.any()
     ]
-    high = max(float(np.quantile(shown.sum(axis=0), _HIGH)), 1.0) * 1.1
-    drawn = figure(theme, *areas, **_parts_axes(high))
-    return Drawing(drawn, parts_summary(times.categories, mean), partial(_parts_rows, times, mean))
+    high_ns = max(float(np.quantile(drawn_ns.sum(axis=0), SCALE_QUANTILE)), 1.0) * 1.1
+    time_axis = axes.durations(high_ns) | {"range": [0, high_ns]}
+    layout: dict[str, Any] = {"hovermode": "x unified"} | axes.LEGEND
+    plot = figure(theme, *traces, xaxis=axes.STEPS, yaxis=time_axis, **layout)
+    summary = parts_summary(times.categories, mean_ns)
+    return Drawing(plot, summary, partial(_longest_steps, times, mean_ns))
 
 
-def parts_summary(categories: tuple[str, ...], mean: Floats) -> str:
-    """Return the two largest categories of the mean step."""
-    whole = mean.mean(axis=1)
-    order = np.argsort(-whole)[:2]
-    parts = [
-        f"{text.duration(float(whole[at]))} {name_of(categories[at])}" for at in order if whole[at]
+def parts_summary(categories: tuple[str, ...], mean_ns: Floats) -> str:
+    """Return the two largest categories of the mean step; `mean_ns` is [category, step]."""
+    category_ns = mean_ns.mean(axis=1)
+    largest = [
+        f"{text.duration(float(category_ns[index]))} {name_of(categories[index])}"
+        for index in np.argsort(-category_ns)[:2]
+        if category_ns[index]
     ]
-    return f"Mean step {text.duration(float(whole.sum()))}: {' and '.join(parts)}."
+    return f"Mean step {text.duration(float(category_ns.sum()))}: {' and '.join(largest)}."
 
 
-def _area(name: str, steps: list[int], row: Floats, theme: Theme) -> go.Scatter:
-    return go.Scatter(
-        x=steps,
-        y=row,
-        name=name_of(name),
-        stackgroup="all",
-        mode="none",
-        line={"shape": "hvh"},
-        fillcolor=theme.categories[name],
-        customdata=[text.duration(float(ns)) for ns in row],
-        hovertemplate="%{customdata} %{fullData.name}<extra></extra>",
-    )
-
-
-def _parts_rows(times: Times, mean: Floats) -> list[dict[str, Any]]:
-    """List the longest steps."""
-    longest = np.argsort(-mean.sum(axis=0), kind="stable")[:TABLE_ROWS]
+def _longest_steps(times: Times, mean_ns: Floats) -> Rows:
+    order = np.argsort(-mean_ns.sum(axis=0), kind="stable")[:MOST_STEPS_LISTED]
     return [
-        {"step": times.steps[at], "step time": quantity.time(float(mean[:, at].sum()))}
+        {"step": times.steps[index], "step time": quantity.time(float(mean_ns[:, index].sum()))}
         | {
             name_of(name): quantity.time(float(ns))
-            for name, ns in zip(times.categories, mean[:, at], strict=True)
+            for name, ns in zip(times.categories, mean_ns[:, index], strict=True)
         }
-        for at in longest.tolist()
+        for index in order.tolist()
     ]
-
-
-def _parts_axes(high: float) -> dict[str, Any]:
-    return {
-        "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
-        "yaxis": axes.durations(high) | {"range": [0, high]},
-        "showlegend": True,
-        "legend": {"traceorder": "normal"},
-        "hovermode": "x unified",
-        "margin": {"t": 30},
-    }
 
 
 def strip(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> Drawing:
     """Stack the categories' shares over time; `windows` are the steps' (step, start, end)."""
     if not windows.height:
         return empty(theme, "No steps recorded.")
-    shares = _strip_shares(times, windows)
-    middle = ((windows["start_ns"] + windows["end_ns"]) / 2 - whole.start_ns) / SECOND
-    columns = np.array_split(np.arange(windows.height), min(windows.height, MOST_STRIP_POINTS))
-    x = [float(middle[int(group[0])]) for group in columns]
-    areas = [
+    column = np.searchsorted(times.steps, windows["step"].to_numpy())
+    shares = dict(zip(times.categories, times.shares()[:, column], strict=True))
+    middles_s = ((windows["start_ns"] + windows["end_ns"]) / 2 - whole.start_ns) / SECOND
+    neighbours = np.array_split(np.arange(windows.height), min(windows.height, MOST_STRIP_POINTS))
+    traces = [
         go.Scatter(
-            x=x,
-            y=[100 * float(share[group].mean()) for group in columns],
+            x=[float(middles_s[int(steps[0])]) for steps in neighbours],
+            y=[100 * float(share[steps].mean()) for steps in neighbours],
             name=name_of(category),
             stackgroup="all",
             mode="none",
@@ -198,37 +160,19 @@ def strip(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> D
         for category, share in shares.items()
         if share.any()
     ]
-    biggest = max(shares, key=lambda category: float(shares[category].mean()))
-    return Drawing(
-        figure(theme, *areas, **_strip_axes(whole)),
-        f"Largest category over the run: {name_of(biggest)}, "
-        f"{text.percent(float(shares[biggest].mean()))} of rank time.",
+    fixed: dict[str, Any] = {"fixedrange": True, "automargin": False}
+    row = {"tickvals": [50], "ticktext": ["all ranks" + NARROW], "showgrid": False}
+    plot = figure(
+        theme,
+        *traces,
+        margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": 4},
+        xaxis={"range": [0, whole.width_ns / SECOND], "visible": False} | fixed,
+        yaxis={"range": [0, 100]} | row | fixed,
+        hovermode="x unified",
     )
-
-
-def _strip_shares(times: Times, windows: pl.DataFrame) -> dict[str, Array]:
-    """Return the categories' shares in the steps that have a window."""
-    column = np.searchsorted(times.steps, windows["step"].to_numpy())
-    shares = times.shares()[:, column]
-    return dict(zip(times.categories, shares, strict=True))
-
-
-def _strip_axes(whole: Window) -> dict[str, object]:
-    return {
-        "margin": {"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": 4},
-        "xaxis": {
-            "range": [0, whole.width_ns / SECOND],
-            "fixedrange": True,
-            "visible": False,
-            "automargin": False,
-        },
-        "yaxis": {
-            "range": [0, 100],
-            "fixedrange": True,
-            "tickvals": [50],
-            "ticktext": ["all ranks" + NARROW],
-            "showgrid": False,
-            "automargin": False,
-        },
-        "hovermode": "x unified",
-    }
+    largest = max(shares, key=lambda category: float(shares[category].mean()))
+    return Drawing(
+        plot,
+        f"Largest category over the run: {name_of(largest)}, "
+        f"{text.percent(float(shares[largest].mean()))} of rank time.",
+    )

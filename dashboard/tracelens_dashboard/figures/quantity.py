@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model import fmt
-from tracelens_dashboard.figures.axes import BYTES, TIMES
+from tracelens_dashboard import text
+from tracelens_dashboard.figures.axes import BYTES, TIMES, Units
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    import polars as pl
 
-    from tracelens_dashboard.figures.axes import Units
+    from tracelens_dashboard.figures.drawing import Rows
 
 
 @dataclass(frozen=True)
@@ -21,27 +23,19 @@ class Measure:
     write: Callable[[float], str]
     units: Units
 
-
-TIME: Final = Measure(fmt.duration, TIMES)
-SIZE: Final = Measure(fmt.size, BYTES)
-BANDWIDTH: Final = Measure(
-    fmt.bandwidth, ((1.0, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s"), (1e-9, "B/s"))
-)
-SHARE: Final = Measure(fmt.percent, ((0.01, "%"),))
-CHANGE: Final = Measure(lambda share: f"{100 * share:+.1f} %", ((0.01, "%"),))
+    def __call__(self, value: float | None) -> Quantity | None:
+        """Return a number of this measure; what was not measured stays None."""
+        if value is None:
+            return None
+        number = Quantity(value)
+        number.measure = self
+        return number
 
 
 class Quantity(float):
-    """A number that knows its measure: a number to whoever counts, a text to whoever writes it."""
+    """A float with a measure: sorts as a number, prints with its unit."""
 
     measure: Measure
-
-    @classmethod
-    def of(cls, value: float, measure: Measure) -> Quantity:
-        """Return a number of a measure."""
-        made = cls(value)
-        made.measure = measure
-        return made
 
     def __str__(self) -> str:
         return self.measure.write(float(self))
@@ -49,29 +43,43 @@ class Quantity(float):
     __repr__ = __str__
 
 
-def time(ns: float | None) -> Quantity | None:
-    """Return a duration in ns; what was not measured stays None."""
-    return None if ns is None else Quantity.of(ns, TIME)
+time: Final = Measure(fmt.duration, TIMES)  # ns
+size: Final = Measure(fmt.size, BYTES)  # bytes
+bandwidth: Final = Measure(
+    fmt.bandwidth, ((1.0, "GB/s"), (1e-3, "MB/s"), (1e-6, "kB/s"), (1e-9, "B/s"))
+)  # bytes per ns
+share: Final = Measure(fmt.percent, ((0.01, "%"),))  # 0 to 1
+change: Final = Measure(lambda share: f"{100 * share:+.1f} %", ((0.01, "%"),))  # relative
+
+# By heading: the column of a data frame, and how its values are shown.
+Columns = Mapping[str, str | tuple[str, Callable[[Any], Any]]]
 
 
-def size(nbytes: float | None) -> Quantity | None:
-    """Return a number of bytes; what was not measured stays None."""
-    return None if nbytes is None else Quantity.of(nbytes, SIZE)
+def rounded(digits: int, factor: float = 1.0) -> Callable[[float | None], float | None]:
+    """Show a number in units of `factor`, with so many digits."""
+    return lambda value: None if value is None else round(value / factor, digits)
 
 
-def bandwidth(bytes_per_ns: float | None) -> Quantity | None:
-    """Return a bandwidth in bytes per ns; what was not measured stays None."""
-    return None if bytes_per_ns is None else Quantity.of(bytes_per_ns, BANDWIDTH)
+def milliseconds(digits: int = 3) -> Callable[[float | None], float | None]:
+    """Show nanoseconds in milliseconds."""
+    return rounded(digits, 1e6)
 
 
-def share(value: float | None) -> Quantity | None:
-    """Return a share, 0 to 1; what was not measured stays None."""
-    return None if value is None else Quantity.of(value, SHARE)
+def tabulate(frame: pl.DataFrame, columns: Columns) -> Rows:
+    """List the rows of a data frame: for each heading, a column and how its values are shown."""
+    listed = []
+    for row in frame.iter_rows(named=True):
+        cells = {}
+        for heading, column in columns.items():
+            name, show = (column, None) if isinstance(column, str) else column
+            cells[heading] = show(row[name]) if show else row[name]
+        listed.append(cells)
+    return listed
 
 
-def change(value: float | None) -> Quantity | None:
-    """Return a relative difference; what was not measured stays None."""
-    return None if value is None else Quantity.of(value, CHANGE)
+def name(value: str | None) -> str:
+    """Show a name from a trace."""
+    return text.safe(value)
 
 
 def unit(column: Iterable[Quantity]) -> tuple[float, str]:
@@ -79,4 +87,6 @@ def unit(column: Iterable[Quantity]) -> tuple[float, str]:
     values = list(column)
     largest = max(map(abs, values), default=0.0)
     units = values[0].measure.units
-    return next((one for one in units if largest >= one[0]), units[-1])
+    return next(
+        (size_and_name for size_and_name in units if largest >= size_and_name[0]), units[-1]
+    )

@@ -1,25 +1,22 @@
-"""Parameter-server shards: load, traffic with workers, the tensors of one, variable placement."""
+"""Parameter-server shards: load, traffic with workers, tensors, placement, and staleness of workers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 from plotly import graph_objects as go
-from plotly.subplots import make_subplots
 
 from tracelens_dashboard import text
-from tracelens_dashboard import theme as themes
+from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import BYTES, TIMES, cell_lead, scaled
-from tracelens_dashboard.figures.drawing import Drawing, empty, figure
+from tracelens_dashboard.figures.drawing import Drawing, bars, dots, empty, figure, panels
 
 if TYPE_CHECKING:
-    from tracelens.arrays import Array, Floats
+    from tracelens.arrays import Floats
     from tracelens_dashboard.figures.axes import Units
     from tracelens_dashboard.theme import Theme
-
 
 MEASURES: Final[tuple[tuple[str, str, Units], ...]] = (
     ("bytes", "bytes<br>moved", BYTES),
@@ -28,10 +25,11 @@ MEASURES: Final[tuple[tuple[str, str, Units], ...]] = (
     ("queue", "queue time<br>per request", TIMES),
     ("busy_share", "utilization<br>while requested", ((0.01, "%"),)),
 )
-FAR: Final = 1.5  # times the mean: named in red
-EVEN: Final = 1.1
+FAR_RATIO: Final = 1.5  # to the mean: drawn in red
+EVEN_RATIO: Final = 1.1
 MOST_TENSORS: Final = 14  # that are drawn; the table has more
 FEW_TENSORS: Final = 5  # bars would be as thick as a page's heading
+NO_REQUESTS: Final = "No request between workers and shards was recorded."
 UNNAMED: Final = "Requests of shard {shard} do not name their tensors."
 PLACEMENT_NAMES: Final = {
     "now": "current",
@@ -39,12 +37,13 @@ PLACEMENT_NAMES: Final = {
     "largest_first": "largest first (LPT)",
     "chunked": "partitioned into chunks",
 }
-BESIDE: Final = "\N{NO-BREAK SPACE}" * 3  # where the diamond is
-WORTH_IT: Final = 0.005  # of the job: less is no reason to move anything
+DIAMOND_ROOM: Final = "\N{NO-BREAK SPACE}" * 3
+LEAST_SAVING: Final = 0.005  # of the job: less is no reason to move anything
+MOST_WORKERS: Final = 40  # that are drawn; the table has all
+SYNCHRONOUS: Final = "No worker trains asynchronously here: there is no staleness."
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """One measure of all shards, in a unit that suits its size."""
 
     title: str
@@ -53,16 +52,11 @@ class Measure:
 
     @property
     def heading(self) -> str:
-        """Name it with its unit, in two lines."""
+        """Its name with its unit, in two lines."""
         return f"{self.title} ({self.unit})" if self.unit else self.title
 
-    @property
-    def name(self) -> str:
-        """Name it with its unit, in one line."""
-        return self.heading.replace("<br>", " ")
 
-
-def measures(shards: pl.DataFrame) -> list[Measure]:
+def scale_measures(shards: pl.DataFrame) -> list[Measure]:
     """Scale every measure of `tracelens.analyses.servers.shards.Shards.loads`."""
     requests = pl.max_horizontal("requests", pl.lit(1))
     table = shards.with_columns(
@@ -77,57 +71,59 @@ def measures(shards: pl.DataFrame) -> list[Measure]:
 def load(shards: pl.DataFrame, theme: Theme, marked: int | None = None) -> Drawing:
     """Draw one column of dots a measure; the line is the mean, far dots are red."""
     if shards.is_empty():
-        return empty(theme, "No request between workers and shards was recorded.")
-    found = measures(shards)
-    labels = [f"shard {shard}" for shard in shards["shard"]]
-    drawn = make_subplots(
-        cols=len(found),
-        shared_yaxes=True,
-        horizontal_spacing=0.03,
-        subplot_titles=[measure.heading for measure in found],
-    )
-    drawn.update_layout(template=themes.template(theme.name), margin={"t": 44})
-    drawn.update_annotations(font={"size": 12, "color": theme.secondary})
-    for column, measure in enumerate(found, start=1):
-        place = {"row": 1, "col": column}
-        drawn.add_trace(_load_dots(labels, list(shards["shard"]), measure, theme), **place)
+        return empty(theme, NO_REQUESTS)
+    measures, numbers = scale_measures(shards), shards["shard"].to_list()
+    labels = [f"shard {number}" for number in numbers]
+    plot = panels([measure.heading for measure in measures], theme, 0.03, margin={"t": 44})
+    for column, measure in enumerate(measures, start=1):
+        panel = {"row": 1, "col": column}
         mean = float(measure.values.mean())
-        drawn.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **place)
-        drawn.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **place)
-    drawn.update_xaxes(fixedrange=True, nticks=4)
-    drawn.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5], ticksuffix=" ")
-    if marked in set(shards["shard"]):
-        row = list(shards["shard"]).index(marked)
+        is_far = measure.values > FAR_RATIO * mean
+        marker = {"size": 11, "color": np.where(is_far, theme.loss, theme.accent)}
+        hover = f"%{{y}}: %{{x:,.2f}} {measure.unit}"
+        plot.add_trace(dots(measure.values, labels, marker, hover, customdata=numbers), **panel)
+        plot.add_vline(x=mean, line={"dash": "dot", "color": theme.secondary}, **panel)
+        plot.update_xaxes(range=[0, max(measure.values.max(), 1e-9) * 1.15], **panel)
+    plot.update_xaxes(fixedrange=True, nticks=4)
+    plot.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5], ticksuffix=" ")
+    if marked in numbers:
+        row = numbers.index(marked)
         band = {"y0": row - 0.45, "y1": row + 0.45}
-        drawn.add_hrect(**band, fillcolor=theme.loss, opacity=0.14, line_width=0)
-    return Drawing(drawn, load_summary(shards), _load_rows(shards, found))
+        plot.add_hrect(**band, fillcolor=theme.loss, opacity=0.14, line_width=0)
+    columns = {"shard": numbers, "host": shards["host"].to_list()}
+    columns |= {
+        measure.heading.replace("<br>", " "): measure.values.round(3).tolist()
+        for measure in measures
+    }
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return Drawing(plot, load_summary(shards), rows)
 
 
 def load_summary(shards: pl.DataFrame) -> str:
     """Return how unevenly the shards are loaded."""
-    values = shards["bytes"].to_numpy()
-    if not values.sum():
+    nbytes = shards["bytes"].to_numpy()
+    if not nbytes.sum():
         return "Shard requests have no byte counts."
-    most = int(values.argmax())
-    ratio = values[most] / values.mean()
-    if ratio < EVEN:
-        return f"The {len(values)} shards are balanced: {text.size(values.mean())} each."
+    most = int(nbytes.argmax())
+    ratio = nbytes[most] / nbytes.mean()
+    if ratio < EVEN_RATIO:
+        return f"The {len(nbytes)} shards are balanced: {text.size(nbytes.mean())} each."
     return (
-        f"Shard {shards['shard'][most]} carries {text.size(float(values[most]))}, "
-        f"{ratio:.1f} times the mean of {len(values)} shards; its utilization while requested is "
+        f"Shard {shards['shard'][most]} carries {text.size(float(nbytes[most]))}, "
+        f"{ratio:.1f} times the mean of {len(nbytes)} shards; its utilization while requested is "
         f"{text.percent(float(shards['busy_share'][most] or 0))}. Dotted line: mean."
     )
 
 
-def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
-    """Draw which worker moves how many bytes with which shard; `table` as in `Shards.traffic`.
+def traffic(requests: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw which worker moves how many bytes with which shard; `requests` as in `Shards.traffic`.
 
-    Requests that do not say which shard they are for have no place in it.
+    Requests that do not say which shard they are for are left out.
     """
-    table = table.drop_nulls("shard")
-    if table.is_empty():
-        return empty(theme, "No request between workers and shards was recorded.")
-    sums = table.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")
+    requests = requests.drop_nulls("shard")
+    if requests.is_empty():
+        return empty(theme, NO_REQUESTS)
+    sums = requests.group_by("rank", "shard").agg(pl.col("bytes").sum()).sort("shard", "rank")
     pivot = sums.pivot(on="shard", index="rank", values="bytes").sort("rank")
     shards = [name for name in pivot.columns if name != "rank"]
     unit, cells = scaled(pivot.select(shards).fill_null(0).to_numpy().astype(float), BYTES)
@@ -145,39 +141,15 @@ def traffic(table: pl.DataFrame, theme: Theme) -> Drawing:
         ygap=2 if len(cells) <= 64 else 0,
     )
     fixed = {"fixedrange": True, "showgrid": False}
-    rows = {"range": [len(cells) - 0.5, -0.5]}
-    drawn = figure(theme, trace, xaxis=fixed, yaxis=fixed | rows)
-    return Drawing(
-        drawn, _unevenness(list(pivot["rank"]), cells.sum(axis=1), unit), table.to_dicts()
-    )
-
-
-def _load_dots(labels: list[str], shards: list[int], measure: Measure, theme: Theme) -> go.Scatter:
-    far = measure.values > FAR * measure.values.mean()
-    return go.Scatter(
-        x=measure.values,
-        y=labels,
-        customdata=shards,
-        mode="markers",
-        marker={"size": 11, "color": np.where(far, theme.loss, theme.accent)},
-        hovertemplate=f"%{{y}}: %{{x:,.2f}} {measure.unit}<extra></extra>",
-    )
-
-
-def _load_rows(shards: pl.DataFrame, found: list[Measure]) -> list[dict[str, Any]]:
-    columns = {measure.name: measure.values.round(3).tolist() for measure in found}
-    names = {"shard": shards["shard"].to_list(), "host": shards["host"].to_list()}
-    table = names | columns
-    return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-
-
-def _unevenness(workers: list[int], totals: Array, unit: str) -> str:
-    if totals.max() < EVEN * max(totals.min(), 1e-9):
-        return "Traffic is balanced across workers."
-    return (
-        f"Worker {workers[int(totals.argmax())]} moves the most, {totals.max():,.2f} {unit}; "
+    plot = figure(theme, trace, xaxis=fixed, yaxis=fixed | {"range": [len(cells) - 0.5, -0.5]})
+    totals = cells.sum(axis=1)
+    summary = (
+        f"Worker {pivot['rank'][int(totals.argmax())]} moves the most, {totals.max():,.2f} {unit}; "
         f"the least is {totals.min():,.2f} {unit}."
     )
+    if totals.max() < EVEN_RATIO * max(totals.min(), 1e-9):
+        summary = "Traffic is balanced across workers."
+    return Drawing(plot, summary, requests.to_dicts())
 
 
 def tensor_bars(
@@ -188,85 +160,70 @@ def tensor_bars(
     `tensors` as in `analyses.shards`; `mean_bytes` is what a worker moves one way to the mean shard in
     a step.
     """
-    mine = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
-    if mine.is_empty():
+    held = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
+    if held.is_empty():
         return empty(theme, UNNAMED.format(shard=shard))
-    top = mine.head(MOST_TENSORS)
-    unit, sizes = scaled(top["step_bytes"].to_numpy().astype(float), BYTES)
-    labels = [text.safe(name) for name in top["tensor"]]
-    bounding = top["step_bytes"].to_numpy() > (mean_bytes or np.inf)
-    bars = go.Bar(
-        orientation="h",
-        y=list(range(len(labels))),
-        x=sizes,
-        marker={"color": np.where(bounding, theme.loss, theme.accent), "line": {"width": 0}},
+    drawn = held.head(MOST_TENSORS)
+    step_bytes = drawn["step_bytes"].to_numpy()
+    unit, sizes = scaled(step_bytes.astype(float), BYTES)
+    labels = [text.safe(name) for name in drawn["tensor"]]
+    trace = bars(
+        list(range(len(labels))),
+        sizes,
+        np.where(step_bytes > (mean_bytes or np.inf), theme.loss, theme.accent),
+        f"%{{hovertext}}: %{{x:,.2f}} {unit} per step",
         customdata=[[shard, row] for row in range(len(labels))],
-        text=[text.percent(share) for share in top["share"]],
+        text=[text.percent(share) for share in drawn["share"]],
         textposition="outside",
         cliponaxis=False,
         hovertext=labels,
-        hovertemplate=f"%{{hovertext}}: %{{x:,.2f}} {unit} per step<extra></extra>",
     )
-    drawn = figure(theme, bars, **_tensor_axes(labels, sizes, unit, theme))
+    plot = figure(
+        theme,
+        trace,
+        xaxis=_size_axis(f"{unit} per step, one way", 1.15 * float(sizes.max(initial=0))),
+        yaxis=axes.labelled_rows([f"{label} " for label in labels], theme),
+        bargap=0.3 if len(labels) > FEW_TENSORS else 0.6,
+        margin={"t": 26},
+    )
     if mean_bytes:
-        _mean_line(drawn, mean_bytes * sizes[0] / top["step_bytes"][0], theme)
-    return Drawing(drawn, _tensor_sentence(mine, shard, mean_bytes), _tensor_rows(mine))
-
-
-def _tensor_sentence(mine: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
-    first = mine.row(0, named=True)
-    name, size = text.safe(first["tensor"]), text.size(first["step_bytes"])
-    held = text.count(mine.height, "tensor")
-    share = text.percent(first["share"])
-    largest = (
-        f"Shard {shard} serves {held}; {name} ({size} per step, one way) is {share} of its bytes"
-    )
-    if mean_bytes and first["step_bytes"] > mean_bytes:
-        return (
-            f"{largest}. Alone it exceeds the mean shard's {text.size(mean_bytes)}: unless it is "
-            "partitioned, no placement can balance its shard."
-        )
-    return f"{largest}."
-
-
-def _tensor_rows(mine: pl.DataFrame) -> list[dict[str, Any]]:
-    lasted = (pl.col("longest_end_ns") - pl.col("longest_start_ns")) / 1e6
-    return mine.select(
+        mean_size = mean_bytes * sizes[0] / step_bytes[0]
+        font = {"color": theme.secondary, "size": 11}
+        plot.add_vline(x=mean_size, line={"dash": "dot", "color": theme.secondary, "width": 1.5})
+        plot.add_annotation(
+            x=mean_size, y=1, yref="paper", yanchor="bottom", text="mean shard", showarrow=False,
+            font=font,
+        )  # fmt: skip
+    length_ms = (pl.col("longest_end_ns") - pl.col("longest_start_ns")) / 1e6
+    table = held.select(
         "tensor",
         pl.col("step_bytes").alias("bytes per step, one way"),
         (100 * pl.col("share")).round(2).alias("% of the shard"),
         pl.col("bytes").alias("total bytes"),
         "requests",
-        lasted.round(3).alias("longest request (ms)"),
+        length_ms.round(3).alias("longest request (ms)"),
         pl.col("rank").alias("of rank"),
-    ).to_dicts()
+    )
+    return Drawing(plot, _tensor_sentence(held, shard, mean_bytes), table.to_dicts())
 
 
-def _tensor_axes(labels: list[str], sizes: Array, unit: str, theme: Theme) -> dict[str, Any]:
-    return {
-        "xaxis": {
-            "fixedrange": True,
-            "range": [0, 1.15 * float(sizes.max(initial=0)) or 1],
-            "title": {"text": f"{unit} per step, one way"},
-        },
-        "yaxis": {
-            "tickvals": list(range(len(labels))),
-            "ticktext": [f"{label} " for label in labels],
-            "range": [len(labels) - 0.5, -0.5],
-            "fixedrange": True,
-            "tickfont": {"color": theme.text},
-        },
-        "bargap": 0.3 if len(labels) > FEW_TENSORS else 0.6,
-        "margin": {"t": 26},
-    }
+def _size_axis(title: str, high: float) -> dict[str, Any]:
+    return {"fixedrange": True, "range": [0, high or 1], "title": {"text": title}}
 
 
-def _mean_line(drawn: go.Figure, at: float, theme: Theme) -> None:
-    drawn.add_vline(x=at, line={"dash": "dot", "color": theme.secondary, "width": 1.5})
-    drawn.add_annotation(
-        x=at, y=1, yref="paper", yanchor="bottom", text="mean shard", showarrow=False,
-        font={"color": theme.secondary, "size": 11},
-    )  # fmt: skip
+def _tensor_sentence(held: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
+    largest = held.row(0, named=True)
+    name, size = text.safe(largest["tensor"]), text.size(largest["step_bytes"])
+    sentence = (
+        f"Shard {shard} serves {text.count(held.height, 'tensor')}; {name} ({size} per step, one way) "
+        f"is {text.percent(largest['share'])} of its bytes."
+    )
+    if not mean_bytes or largest["step_bytes"] <= mean_bytes:
+        return sentence
+    return (
+        f"{sentence} Alone it exceeds the mean shard's {text.size(mean_bytes)}: unless it is "
+        "partitioned, no placement can balance its shard."
+    )
 
 
 def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
@@ -276,41 +233,49 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
     rows = placements.to_dicts()
     unit, most = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
     factor = rows[0]["most_bytes"] / most[0]
-    labels = [f"{PLACEMENT_NAMES.get(row['placement'], row['placement'])} " for row in rows]
-    colours = [theme.quiet if row["placement"] == "now" else theme.accent for row in rows]
-    bars = go.Bar(
-        orientation="h",
-        y=labels,
-        x=most,
-        marker={"color": colours, "line": {"width": 0}},
-        text=[_gain(row) for row in rows],
+    labels = [f"{_name_placement(row)} " for row in rows]
+    trace = bars(
+        labels,
+        most,
+        [theme.quiet if row["placement"] == "now" else theme.accent for row in rows],
+        f"%{{y}}: %{{x:,.2f}} {unit} on the max shard, %{{customdata}} effective shards",
+        text=[_saving_text(row) for row in rows],
         textposition="outside",
         cliponaxis=False,
         customdata=[f"{row['effective_shards']:.1f}" for row in rows],
-        hovertemplate=(
-            f"%{{y}}: %{{x:,.2f}} {unit} on the max shard, %{{customdata}} effective shards"
-            "<extra></extra>"
-        ),
     )
-    bounds = go.Scatter(
-        x=placements["least_bytes"].to_numpy() / factor,
-        y=labels,
-        mode="markers",
-        marker={"symbol": "diamond", "size": 10, "color": theme.text},
-        hovertemplate=f"lower bound %{{x:,.2f}} {unit}<extra></extra>",
+    diamonds, hover = {"symbol": "diamond", "size": 10}, f"lower bound %{{x:,.2f}} {unit}"
+    least = placements["least_bytes"].to_numpy() / factor
+    bounds = dots(least, labels, diamonds | {"color": theme.text}, hover)
+    plot = figure(
+        theme,
+        trace,
+        bounds,
+        xaxis=_size_axis(f"{unit} per step on the max shard", 1.3 * float(most.max())),
+        yaxis=axes.rows_of(len(labels), theme),
+        bargap=0.35,
+        margin={"t": 22},
     )
-    drawn = figure(theme, bars, bounds, **_placement_axes(labels, float(most.max()), unit, theme))
-    drawn.add_vline(
+    font = {"size": 11, "color": theme.secondary}
+    plot.add_vline(
         x=rows[0]["mean_bytes"] / factor,
         line={"dash": "dot", "color": theme.secondary, "width": 1.5},
-        annotation={
-            "text": "mean shard",
-            "yanchor": "bottom",
-            "font": {"size": 11, "color": theme.secondary},
-        },
+        annotation={"text": "mean shard", "yanchor": "bottom", "font": font},
         annotation_position="top",
     )
-    return Drawing(drawn, placement_sentence(placements), _placement_rows(placements))
+    table = placements.select(
+        pl.col("placement").replace(PLACEMENT_NAMES),
+        pl.col("most_bytes").alias("max shard (bytes)"),
+        pl.col("mean_bytes").alias("mean shard (bytes)"),
+        pl.col("least_bytes").alias("lower bound (bytes)"),
+        pl.col("effective_shards").round(2).alias("effective shards"),
+        (100 * pl.col("saving")).round(2).alias("saving (% of job time)"),
+    )
+    return Drawing(plot, placement_sentence(placements), table.to_dicts())
+
+
+def _name_placement(row: dict[str, Any]) -> str:
+    return PLACEMENT_NAMES.get(row["placement"], row["placement"])
 
 
 def placement_sentence(placements: pl.DataFrame) -> str:
@@ -322,48 +287,94 @@ def placement_sentence(placements: pl.DataFrame) -> str:
     if any(row["saving"] is None for row in rows.values()):
         return f"{current}; its requests cannot be replayed: what a placement saves is not known."
     best = max(rows.values(), key=lambda row: row["saving"], default=now)
-    if best["saving"] < WORTH_IT:
+    if best["saving"] < LEAST_SAVING:
         return f"{current}; no other placement would shorten the job."
-    how = PLACEMENT_NAMES.get(best["placement"], best["placement"])
     return (
-        f"{current}; placement “{how}”: {best['effective_shards']:.1f}, and the job would be "
-        f"{text.percent(best['saving'])} shorter, by replay of its requests."
+        f"{current}; placement “{_name_placement(best)}”: {best['effective_shards']:.1f}, and the job "
+        f"would be {text.percent(best['saving'])} shorter, by replay of its requests."
     )
 
 
-def _gain(row: dict[str, Any]) -> str:
+def _saving_text(row: dict[str, Any]) -> str:
     if row["placement"] == "now":
         return ""
     if row["saving"] is None:
-        return f"{BESIDE}saving not known"
-    if row["saving"] < WORTH_IT:
-        return f"{BESIDE}no saving"
-    return f"{BESIDE}saves {text.percent(row['saving'])}"
+        return f"{DIAMOND_ROOM}saving not known"
+    if row["saving"] < LEAST_SAVING:
+        return f"{DIAMOND_ROOM}no saving"
+    return f"{DIAMOND_ROOM}saves {text.percent(row['saving'])}"
 
 
-def _placement_axes(labels: list[str], most: float, unit: str, theme: Theme) -> dict[str, Any]:
-    return {
-        "xaxis": {
-            "fixedrange": True,
-            "range": [0, 1.3 * most or 1],
-            "title": {"text": f"{unit} per step on the max shard"},
-        },
-        "yaxis": {
-            "fixedrange": True,
-            "range": [len(labels) - 0.5, -0.5],
-            "tickfont": {"color": theme.text},
-        },
-        "bargap": 0.35,
-        "margin": {"t": 22},
-    }
+class _Panel(NamedTuple):
+    column: str
+    title: str
+    factor: float
+    unit: str
+    even: float | None = None  # the value where all workers are served alike
 
 
-def _placement_rows(placements: pl.DataFrame) -> list[dict[str, Any]]:
-    return placements.select(
-        pl.col("placement").replace(PLACEMENT_NAMES),
-        pl.col("most_bytes").alias("max shard (bytes)"),
-        pl.col("mean_bytes").alias("mean shard (bytes)"),
-        pl.col("least_bytes").alias("lower bound (bytes)"),
-        pl.col("effective_shards").round(2).alias("effective shards"),
-        (100 * pl.col("saving")).round(2).alias("saving (% of job time)"),
-    ).to_dicts()
+PANELS: Final = (
+    _Panel("rate", "updates made,<br>times the mean worker's", 1, "times", 1.0),
+    _Panel("staleness", "staleness of an update<br>(versions; ring: max)", 1, "versions"),
+    _Panel("turn_share", "serialized at the server,<br>% of the job", 100, "%"),
+)
+
+
+def staleness(workers: pl.DataFrame, theme: Theme) -> Drawing:
+    """Draw a row a worker, the stalest first if they are many; `workers` as in `analyses.asynchrony`."""
+    if workers.is_empty():
+        return empty(theme, SYNCHRONOUS)
+    order = pl.max_horizontal(pl.col("staleness").fill_null(0), pl.col("turn_share").fill_null(0))
+    drawn = workers.sort(order, descending=True).head(MOST_WORKERS).sort("rank")
+    measured = [panel for panel in PANELS if (drawn[panel.column].fill_null(0) > 0).any()]
+    titles = [panel.title for panel in measured]
+    plot = panels(titles, theme, 0.05, margin={"t": 48}, bargap=0.3)
+    labels, ranks = [f"worker {rank} " for rank in drawn["rank"]], drawn["rank"].to_list()
+    for column, panel in enumerate(measured, start=1):
+        cell, hover = {"row": 1, "col": column}, f"%{{y}}: %{{x:.2f}} {panel.unit}"
+        values = drawn[panel.column] * panel.factor
+        plot.add_trace(bars(labels, values, theme.accent, hover, customdata=ranks), **cell)
+        if panel.column == "staleness":
+            ring = {"symbol": "circle-open", "size": 9, "color": theme.loss, "line": {"width": 2}}
+            hover, options = "%{y}: at most %{x} versions", {"cliponaxis": False}
+            worst = dots(drawn["staleness_max"], labels, ring, hover, customdata=ranks, **options)
+            plot.add_trace(worst, **cell)
+        if panel.even:
+            plot.add_vline(x=panel.even, line={"dash": "dot", "color": theme.secondary}, **cell)
+    plot.update_xaxes(fixedrange=True, rangemode="tozero", nticks=5)
+    plot.update_yaxes(fixedrange=True, range=[len(labels) - 0.5, -0.5])
+    table = workers.select(
+        pl.col("rank").alias("worker"),
+        "updates",
+        pl.col("rate").round(3).alias("times the mean"),
+        pl.col("staleness").round(2).alias("staleness, mean"),
+        pl.col("staleness_max").alias("staleness, max"),
+        (pl.col("turn_ns") / 1e6).round(2).alias("serialized at the server (ms)"),
+        (100 * pl.col("turn_share")).round(2).alias("% of the job"),
+    )
+    return Drawing(plot, staleness_sentence(workers), table.to_dicts())
+
+
+def staleness_sentence(workers: pl.DataFrame) -> str:
+    """Return the stalest worker, how even updates are, and how long workers are serialized."""
+    sentences = []
+    stale = workers.drop_nulls("staleness").sort("staleness", descending=True)
+    if not stale.is_empty():
+        worst = stale.row(0, named=True)
+        sentences.append(
+            f"Worker {worst['rank']}'s updates are the stalest: made from weights "
+            f"{worst['staleness']:.1f} versions old on average, {worst['staleness_max']} at most."
+            if worst["staleness"]
+            else "Every update is made from the newest weights."
+        )
+    rates = workers["rate"].drop_nulls().to_list()
+    if len(rates) > 1:
+        least, most = min(rates), max(rates)
+        sentences.append(
+            f"Workers make between {least:.2f} and {most:.2f} times the mean number of updates."
+        )
+    shares = workers["turn_share"].drop_nulls().to_list()
+    if shares:
+        mean = text.percent(sum(shares) / len(shares))
+        sentences.append(f"They are serialized at the server {mean} of the time.")
+    return " ".join(sentences) or SYNCHRONOUS

@@ -1,9 +1,8 @@
-"""Parts of every step's time, stacked; of neighbours that share a bar, the step with most of it."""
+"""Layers of every step's time, stacked; of neighbours that share a bar, the step with most of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from plotly import graph_objects as go
@@ -18,14 +17,14 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+    from tracelens_dashboard.figures.drawing import Rows
     from tracelens_dashboard.theme import Theme
 
 MOST_BARS: Final = 320
-_HIGH: Final = 0.99
+SCALE_QUANTILE: Final = 0.99  # of the bars: a first step may be very long
 
 
-@dataclass(frozen=True)
-class Part:
+class Layer(NamedTuple):
     """A column of the table (ns), what it is called, and its colour."""
 
     column: str
@@ -33,52 +32,44 @@ class Part:
     colour: str
 
 
-def draw(table: pl.DataFrame, parts: Sequence[Part], theme: Theme) -> go.Figure:
+def draw(table: pl.DataFrame, layers: Sequence[Layer], theme: Theme) -> go.Figure:
     """Draw a table with a row a step, in order of `step`; a bar's `customdata` ends with its step."""
-    values = table.select(part.column for part in parts).to_numpy()
-    total = values.sum(axis=1)
-    columns = step_times.split_evenly(table.height, MOST_BARS)
-    at = [column.start + int(total[column].argmax()) for column in columns]
-    steps = table["step"].to_numpy()[at].tolist()
-    bars = [
-        go.Bar(
-            name=part.name,
+    times_ns = table.select(layer.column for layer in layers).to_numpy()
+    totals_ns = times_ns.sum(axis=1)
+    neighbours = step_times.split_evenly(table.height, MOST_BARS)
+    rows = [part.start + int(totals_ns[part].argmax()) for part in neighbours]
+    steps = table["step"].to_numpy()[rows].tolist()
+    traces = []
+    for column, layer in enumerate(layers):
+        drawn_ns = times_ns[rows, column]
+        data = zip(map(text.duration, drawn_ns.tolist()), steps, strict=True)
+        trace = go.Bar(
+            name=layer.name,
             x=steps,
-            y=values[at, place],
+            y=drawn_ns,
             width=_widths(steps),
-            marker={"color": part.colour, "line": {"width": 0}},
-            customdata=[
-                [text.duration(float(ns)), step]
-                for ns, step in zip(values[at, place], steps, strict=True)
-            ],
-            hovertemplate=f"step %{{x}}, {part.name}: %{{customdata[0]}}<extra></extra>",
+            marker={"color": layer.colour, "line": {"width": 0}},
+            customdata=[list(pair) for pair in data],
+            hovertemplate=f"step %{{x}}, {layer.name}: %{{customdata[0]}}<extra></extra>",
         )
-        for place, part in enumerate(parts)
-    ]
-    high = max(float(np.quantile(total[at], _HIGH)), 1.0) * 1.1
-    layout: dict[str, Any] = {
-        "barmode": "stack",
-        "bargap": 0,
-        "xaxis": {"title": {"text": "step"}, "showgrid": False, "fixedrange": True},
-        "yaxis": axes.durations(high) | {"range": [0, high]},
-        "showlegend": True,
-        "legend": {"traceorder": "normal"},
-        "margin": {"t": 30},
-    }
-    return figure(theme, *bars, **layout)
+        traces.append(trace)
+    high_ns = max(float(np.quantile(totals_ns[rows], SCALE_QUANTILE)), 1.0) * 1.1
+    time_axis = axes.durations(high_ns) | {"range": [0, high_ns]}
+    bar_layout = {"barmode": "stack", "bargap": 0} | axes.LEGEND
+    return figure(theme, *traces, xaxis=axes.STEPS, yaxis=time_axis, **bar_layout)
 
 
-def rows(table: pl.DataFrame, parts: Sequence[Part], most: int = 500) -> list[dict[str, Any]]:
+def rows(table: pl.DataFrame, layers: Sequence[Layer], most: int = 500) -> Rows:
     """List the steps with most of it."""
-    total = table.select(part.column for part in parts).sum_horizontal()
-    longest = table.with_columns(total=total).sort("total", descending=True).head(most)
-    return [
-        {"step": row["step"]} | {part.name: quantity.time(row[part.column]) for part in parts}
-        for row in longest.iter_rows(named=True)
-    ]
+    totals = table.select(layer.column for layer in layers).sum_horizontal()
+    longest = table.with_columns(total=totals).sort("total", descending=True).head(most)
+    columns: quantity.Columns = {
+        "step": "step", **{layer.name: (layer.column, quantity.time) for layer in layers}
+    }  # fmt: skip
+    return quantity.tabulate(longest, columns)
 
 
 def _widths(steps: list[int]) -> list[float]:
     gaps = np.diff(steps, append=steps[-1] + 1)
-    usual = float(np.median(gaps))
-    return np.minimum(np.maximum(gaps, 1), max(usual, 1.0)).astype(float).tolist()
+    median_gap = max(float(np.median(gaps)), 1.0)
+    return np.minimum(np.maximum(gaps, 1), median_gap).astype(float).tolist()

@@ -28,21 +28,20 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
+    from tracelens_dashboard.components.chart import ChartCard
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
 
 class Page(Protocol):
-    """What a page's module offers; `TITLE` is its entry in the sidebar."""
+    """What a page's module offers; `TITLE` is its entry in the sidebar, `CARDS` are its charts."""
 
     PATH: str
     TITLE: str
+    CARDS: tuple[ChartCard, ...]
 
     def layout(self, store: Store, view: ViewState) -> Component:
         """Return the page for the view in the address bar."""
-
-    def register(self, app: Dash) -> None:
-        """Add the page's callbacks; each is given the run it is about (`runs.current`)."""
 
 
 PAGES: Final[tuple[Page, ...]] = (
@@ -59,3 +58,12 @@ PAGES: Final[tuple[Page, ...]] = (
     compare,
     scaling,
 )
+
+
+def register(app: Dash) -> None:
+    """Add the callbacks of all pages; each is given the run it is about (`runs.current`)."""
+    for page in PAGES:
+        for card in page.CARDS:
+            card.register(app)
+    for page_with_callbacks in (compare, scaling, stacks, timeline, what_if):
+        page_with_callbacks.register(app)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import dash_mantine_components as dmc
 from dash import html
 
 from tracelens.lod.viewport import Window
-from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card, heading, live
+from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables
 from tracelens_dashboard.figures import arrival_skew, bandwidth
-from tracelens_dashboard.view import links
+from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
@@ -22,18 +21,12 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
-PATH: Final = "/collectives"
+PATH: Final = finding_pages.COLLECTIVES
 TITLE: Final = "Collectives"
+EXPLANATION: Final = (
+    "Arrival skew and transfer: whether ranks wait for each other, or for the network."
+)
 QUESTION: Final = "Do ranks wait for each other, or for the network?"
-
-EXCHANGE: Final = "collective-exchange"
-SKEW: Final = "collective-skew"
-SPREAD: Final = "collective-spread"
-LAST: Final = "collective-last"
-SPEED: Final = "collective-speed"
-LINKS: Final = "collective-links"
-PLOT_PX: Final = 290
-ROW_PX: Final = 24
 NO_DATA: Final = (
     "No collective entered by several ranks is in this trace. Hooks record them: PyTorch DDP and "
     "torch.distributed, Horovod and MPI, with “tracelens record” or tl.attach(…). In your own code, "
@@ -45,103 +38,121 @@ WITH_SERVERS: Final = (
 )
 
 
-def layout(store: Store, view: ViewState) -> Component:
-    """Return the page, or say what to record to see it."""
-    title = heading.page_title(TITLE)
-    question = html.P(QUESTION, className="summary")
-    if store.table("arrivals_last").is_empty():
-        lines = [html.P(NO_DATA), *([html.P(WITH_SERVERS)] if store.shard_count else [])]
-        card = dmc.Card(lines, className="card prose")
-        return html.Div([title, question, card], className="page")
-    half = {"base": 12, "lg": 6}
-    charts = (
-        chart.card(EXCHANGE, "Wait and transfer per step", PLOT_PX),
-        chart.card(SKEW, "Arrival skew per step", PLOT_PX),
-        chart.card(LAST, "Last arrivals", _height(len(store.ranks), arrival_skew.MOST_RANKS)),
-        chart.card(SPREAD, "Arrival skew: distribution", PLOT_PX),
-        chart.card(SPEED, "Bandwidth by message size", PLOT_PX + 60),
-        chart.card(LINKS, "Links between ranks", _height(_links(store), bandwidth.MOST_LINKS)),
-    )
-    spans = [half] * 4 + [half if store.table("links").height else 12] * 2
-    grid = [dmc.GridCol(one, span=span) for one, span in zip(charts, spans, strict=True)]
-    parts = [title, question, _findings(store, view), dmc.Grid(grid, gutter="sm")]
-    return html.Div(parts, className="page")
+def _draw_distribution(store: Store, theme: Theme) -> Drawing:
+    uncertainty_ns = store.report.clock.uncertainty_ns
+    return arrival_skew.distribution(store.table("arrivals_spread"), uncertainty_ns, theme)
 
 
-@live.part("collectives-findings")
-def _findings(store: Store, _view: ViewState) -> Component:
-    found = (f for f in store.report.findings if KINDS[f.kind].on(PATH))
-    return finding_card.first_of(store, found)
-
-
-def register(app: Dash) -> None:
-    """Draw the charts; a click leads to the spans of a call."""
-    chart.bind(app, EXCHANGE, _exchange)
-    chart.bind(app, SKEW, _skew)
-    chart.bind(app, LAST, _last)
-    chart.bind(app, SPREAD, _spread)
-    chart.bind(app, SPEED, _speed)
-    chart.bind(app, LINKS, _link_bars)
-    chart.follow_clicks(app, EXCHANGE, _to_step)
-    for name in (SKEW, LAST, SPREAD, SPEED):
-        chart.follow_clicks(app, name, _to_call)
-    chart.follow_clicks(app, LINKS, _to_link)
-
-
-def _exchange(store: Store, theme: Theme) -> Drawing:
-    return arrival_skew.by_step(store.table("arrivals_by_step"), theme)
-
-
-def _skew(store: Store, theme: Theme) -> Drawing:
-    return arrival_skew.over_run(store.table("arrivals_by_step"), theme)
-
-
-def _last(store: Store, theme: Theme) -> Drawing:
-    return arrival_skew.last_arrivals(store.table("arrivals_last"), theme)
-
-
-def _spread(store: Store, theme: Theme) -> Drawing:
-    uncertainty = store.report.clock.uncertainty_ns
-    return arrival_skew.distribution(store.table("arrivals_spread"), uncertainty, theme)
-
-
-def _speed(store: Store, theme: Theme) -> Drawing:
-    return bandwidth.by_size(
-        store.table("bandwidths"),
-        store.table("message_costs"),
-        store.table("bandwidths_slowest"),
-        theme,
-    )
-
-
-def _link_bars(store: Store, theme: Theme) -> Drawing:
+def _draw_links(store: Store, theme: Theme) -> Drawing:
     return bandwidth.by_link(store.table("links"), theme, links.slow_links(store))
 
 
-def _links(store: Store) -> int:
-    return store.table("links").height or 8
-
-
-def _height(rows: int, most: int) -> int:
-    return max(PLOT_PX, 90 + ROW_PX * min(rows, most))
-
-
-def _to_step(store: Store, point: dict[str, Any]) -> str:
-    """Show, of a step's collectives, the one with the largest arrival skew."""
+def _link_to_largest_skew(store: Store, point: dict[str, Any]) -> str:
+    """Show the collective of a step with the largest arrival skew."""
     step = int(point["x"])
-    found = store.table("arrivals_by_step").filter(step=step).select("first_ns", "over_ns").rows()
-    return links.to_call(store, Window(*found[0])) if found else links.to_step(store, step)
+    calls = store.table("arrivals_by_step").filter(step=step).select("first_ns", "over_ns").rows()
+    return links.to_call(store, Window(*calls[0])) if calls else links.to_step(store, step)
 
 
-def _to_call(store: Store, point: dict[str, Any]) -> str | None:
+def _link_to_call(store: Store, point: dict[str, Any]) -> str | None:
     """Show the call behind a mark, selected."""
-    _, lead = point.get("customdata") or (None, None)
-    if not lead:
+    _, call = point.get("customdata") or (None, None)
+    if not call:
         return None
-    first, over, _ = lead
-    return links.to_call(store, Window(first, over))
+    first_ns, over_ns, _ = call
+    return links.to_call(store, Window(first_ns, over_ns))
 
 
-def _to_link(store: Store, point: dict[str, Any]) -> str:
-    """Show both ends of a link, in the whole run."""
+def _link_to_ends(store: Store, point: dict[str, Any]) -> str:
+    """Show both ends of a link between ranks, in the whole run."""
     return links.to_ranks(store, tuple(point["customdata"][1]))
+
+
+EXCHANGE: Final = ChartCard(
+    name="collective-exchange",
+    title="Wait and transfer per step",
+    explanation=(
+        "Time in collectives per rank and step: until the last arrival it is wait, after it "
+        "transfer."
+    ),
+    draw=from_tables(arrival_skew.by_step, "arrivals_by_step"),
+    link_from_mark=_link_to_largest_skew,
+    span=HALF,
+)
+SKEW: Final = ChartCard(
+    name="collective-skew",
+    title="Arrival skew per step",
+    explanation="Last arrival minus first arrival of the step's calls, and who was last.",
+    draw=from_tables(arrival_skew.over_run, "arrivals_by_step"),
+    link_from_mark=_link_to_call,
+    span=HALF,
+)
+LAST_ARRIVALS: Final = ChartCard(
+    name="collective-last",
+    title="Last arrivals",
+    explanation=(
+        "In how many calls a rank arrived last, beside what chance gives (whiskers); wait "
+        "caused alone is what all waited for that one rank."
+    ),
+    draw=from_tables(arrival_skew.last_arrivals, "arrivals_last"),
+    height_px=fit_rows(
+        lambda store: min(len(store.ranks), arrival_skew.MOST_RANKS), 90, 24, chart.PLOT_PX
+    ),
+    link_from_mark=_link_to_call,
+    span=HALF,
+)
+DISTRIBUTION: Final = ChartCard(
+    name="collective-spread",
+    title="Arrival skew: distribution",
+    explanation="Calls by arrival skew; below clock uncertainty it is not known.",
+    draw=_draw_distribution,
+    link_from_mark=_link_to_call,
+    span=HALF,
+)
+BANDWIDTH: Final = ChartCard(
+    name="collective-speed",
+    title="Bandwidth by message size",
+    explanation=(
+        "Filled: bus bandwidth; hollow: algorithm bandwidth; a colour for each operation, "
+        "number of ranks and algorithm. Dashed: the fitted cost model."
+    ),
+    draw=from_tables(bandwidth.by_size, "bandwidths", "message_costs", "bandwidths_slowest"),
+    height_px=chart.PLOT_PX + 60,
+    link_from_mark=_link_to_call,
+)
+LINKS: Final = ChartCard(
+    name="collective-links",
+    title="Links between ranks",
+    explanation=(
+        "Bandwidth of messages between two ranks, the slowest first. Red: a finding names the "
+        "link."
+    ),
+    draw=_draw_links,
+    height_px=fit_rows(
+        lambda store: min(store.table("links").height or 8, bandwidth.MOST_LINKS),
+        90, 24, chart.PLOT_PX,
+    ),
+    link_from_mark=_link_to_ends,
+)  # fmt: skip
+CARDS: Final[tuple[ChartCard, ...]] = (
+    EXCHANGE,
+    SKEW,
+    LAST_ARRIVALS,
+    DISTRIBUTION,
+    BANDWIDTH,
+    LINKS,
+)
+
+_lay_out_findings = finding_card.section_of_page("collectives-findings", PATH)
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return the page, or say what to record to see it."""
+    top = [heading.page_title(TITLE, EXPLANATION), html.P(QUESTION, className="summary")]
+    if store.table("arrivals_last").is_empty():
+        lines = [NO_DATA, WITH_SERVERS] if store.shard_count else [NO_DATA]
+        return heading.page_in_words(top, *lines)
+    width = HALF if store.table("links").height else 12
+    cards = (*CARDS[:4], *(replace(card, span=width) for card in (BANDWIDTH, LINKS)))
+    parts = [*top, _lay_out_findings(store, view), chart.grid(cards, store, view)]
+    return html.Div(parts, className="page")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -10,10 +11,11 @@ from dash import Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens.comparison import Steps
-from tracelens.comparison import compare as compared
+from tracelens.comparison import compare as compare_runs
 from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import baselines, chart, finding_card, heading, live
+from tracelens_dashboard.components.chart import HALF_FROM_MEDIUM, ChartCard
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare, overview
 from tracelens_dashboard.figures.drawing import empty
@@ -23,11 +25,12 @@ from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, state
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens.comparison import Comparison, Metric
-    from tracelens.model.findings import Finding
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
@@ -35,17 +38,11 @@ if TYPE_CHECKING:
 
 PATH: Final = links.COMPARE
 TITLE: Final = "Compare"
-
+EXPLANATION: Final = "What changed from another run to this one, with intervals."
 OTHER: Final = "compare-other"
 CHOICE: Final = "compare-choice"
 NEW: Final = "compare-new"
-THIS_RUN: Final = "compare-here"
-THERE: Final = "compare-there"
-MOVED: Final = "compare-moved"
-MAP: Final = "compare-map"
-SHOWN: Final = 6
-_KEPT: Final = 2  # comparisons: of which a page has the charts drawn
-ROW_PX: Final = 26
+MOST_COMPARISONS_KEPT: Final = 2  # of which a page has the charts drawn
 ALONE: Final = (
     "One run is served, so there is none to compare it with. Name another one beside it, or a folder "
     "that holds both: tracelens serve DIR DIR ..."
@@ -57,42 +54,101 @@ CHOOSE: Final = (
 NOT_CHOSEN: Final = "Choose a run to compare with."
 
 
+def _draw_with_baseline(draw: Callable[[Store, Store, Theme], Drawing]) -> Callable[..., Drawing]:
+    """Return a card's `draw` that opens the baseline, by its id."""
+
+    def draw_pair(store: Store, theme: Theme, baseline_id: Any) -> Drawing:
+        baseline = current.other(baseline_id)
+        return draw(store, baseline, theme) if baseline else empty(theme, NOT_CHOSEN)
+
+    return draw_pair
+
+
+def _draw_waterfall(store: Store, theme: Theme) -> Drawing:
+    return overview.waterfall(store.report.efficiency, theme)
+
+
+def _draw_baseline_waterfall(_store: Store, baseline: Store, theme: Theme) -> Drawing:
+    return overview.waterfall(baseline.report.efficiency, theme)
+
+
+def _draw_categories(store: Store, baseline: Store, theme: Theme) -> Drawing:
+    names = current.name(store), current.name(baseline)
+    return compare.by_category(_compare(store, baseline).phases, names, theme)
+
+
+def _draw_map(store: Store, baseline: Store, theme: Theme) -> Drawing:
+    cells = difference(store.residuals, baseline.residuals)
+    return compare.by_rank(cells, theme, step_ns=store.times.usual_ns)
+
+
+THIS_RUN: Final = ChartCard(
+    name="compare-here",
+    title="Where the time went",
+    explanation=(
+        "From total rank time down to parallel efficiency, each loss by its cause, after POP."
+    ),
+    draw=_draw_waterfall,
+    height_px=280,
+    span=HALF_FROM_MEDIUM,
+)
+BASELINE: Final = replace(
+    THIS_RUN,
+    name="compare-there",
+    draw=_draw_with_baseline(_draw_baseline_waterfall),
+    inputs=(Input(OTHER, "data"),),
+)
+CATEGORIES: Final = ChartCard(
+    name="compare-moved",
+    title="Step time by category",
+    explanation="Time of the mean rank per step, by the category it belongs to.",
+    draw=_draw_with_baseline(_draw_categories),
+    height_px=320,
+    inputs=(Input(OTHER, "data"),),
+    span={"base": 12, "md": 5},
+)
+MAP: Final = ChartCard(
+    name="compare-map",
+    title="Compute time difference by rank and step",
+    explanation=(
+        "Compute time of this run minus the other's; teal: faster, orange: slower, pale: "
+        "within noise."
+    ),
+    draw=_draw_with_baseline(_draw_map),
+    inputs=(Input(OTHER, "data"),),
+    span={"base": 12, "md": 7},
+)
+CARDS: Final[tuple[ChartCard, ...]] = (THIS_RUN, BASELINE, CATEGORIES, MAP, *baselines.CARDS)
+
+
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or how to come to a second run."""
-    title = heading.page_title(TITLE)
+    title = heading.page_title(TITLE, EXPLANATION)
     if selection.is_served_alone(store.run_id):
-        return _message(title, ALONE)
-    others = [found for one in view.compared if (found := current.other(one))]
-    top = html.Div([title, _choice(store, view)], className="page-heading")
-    if not others:
-        return _message(top, CHOOSE)
-    if len(others) > 1:
-        parts = [top, *baselines.layout(store, view.compared)]
+        return heading.page_in_words([title], ALONE, identity="compare")
+    top = html.Div([title, _choose_runs(store, view)], className="page-heading")
+    stores = [other for run_id in view.compared if (other := current.other(run_id))]
+    if not stores:
+        return heading.page_in_words([top], CHOOSE, identity="compare")
+    if len(stores) > 1:
+        parts = [top, *baselines.layout(store, view)]
         return html.Div(parts, className="page", id="compare")
-    (other,) = others
-    height = max(200, min(420, 100 + ROW_PX * len(set(store.ranks) & set(other.ranks))))
-    half = {"base": 12, "md": 6}
+    (other,) = stores
+    common_ranks = len(set(store.ranks) & set(other.ranks))
     cards = (
-        (chart.card(THIS_RUN, "Where the time went", 280, suffix=f": {current.name(store)}"), half),
-        (chart.card(THERE, "Where the time went", 280, suffix=f": {current.name(other)}"), half),
-        (chart.card(MOVED, "Step time by category", 320), {"base": 12, "md": 5}),
-        (
-            chart.card(
-                MAP,
-                "Compute time difference by rank and step",
-                height,
-            ),
-            {"base": 12, "md": 7},
-        ),
+        replace(THIS_RUN, suffix=f": {current.name(store)}"),
+        replace(BASELINE, suffix=f": {current.name(other)}"),
+        CATEGORIES,
+        replace(MAP, height_px=max(200, min(420, 100 + 26 * common_ranks))),
     )
     return html.Div(
         [
             dcc.Store(id=OTHER, data=other.run_id),
             top,
-            _verdict(store, view),
-            dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
+            _lay_out_verdict(store, view),
+            chart.grid(cards, store, view),
             side_by_side.layout(store, other, view),
-            _listing(store, view),
+            _lay_out_findings(store, view),
         ],
         className="page",
         id="compare",
@@ -100,14 +156,8 @@ def layout(store: Store, view: ViewState) -> Component:
 
 
 def register(app: Dash) -> None:
-    """Draw the charts; a click on a cell shows the step in both timelines."""
-    other = Input(OTHER, "data")
-    chart.bind(app, THIS_RUN, _this_run)
-    chart.bind(app, THERE, _there, other)
-    chart.bind(app, MOVED, _moved, other)
-    chart.bind(app, MAP, _map, other)
-    baselines.register(app)
-    side_by_side.register(app, OTHER, ids.part(MAP, "graph"))
+    """Compare other runs when they are chosen; a click on a cell shows the step in both timelines."""
+    side_by_side.register(app, OTHER, ids.part(MAP.name, "graph"))
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -116,10 +166,10 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def choose(chosen: Any, search: Any) -> str:
-        view, wanted = state.read(search), state.baselines(chosen)
-        if not all(map(current.runs().entry, wanted)) or wanted == view.compare:
+        view, run_ids = state.read(search), state.baselines(chosen)
+        if not all(map(current.runs().entry, run_ids)) or run_ids == view.compare:
             raise PreventUpdate
-        return links.to_comparison(view.run, *wanted)
+        return links.to_comparison(view.run, *run_ids)
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
@@ -131,36 +181,25 @@ def register(app: Dash) -> None:
         view = state.read(search)
         if chosen not in view.compare:
             raise PreventUpdate
-        return _exchanged(view, chosen)
+        return _swap_runs(view, chosen)
 
 
-@live.part("compare-verdict")
-def _verdict(store: Store, view: ViewState) -> Component | None:
-    other = _other(view)
-    return _sentence(store, other) if other else None
+def _baseline_of(view: ViewState) -> Store | None:
+    """Return the one baseline; None if it is not served any more."""
+    stores = (current.other(run_id) for run_id in view.compared)
+    return next((store for store in stores if store), None)
 
 
-@live.part("compare-findings")
-def _listing(store: Store, view: ViewState) -> Component | None:
-    other = _other(view)
-    return _findings(store, other) if other else None
-
-
-def _other(view: ViewState) -> Store | None:
-    """Return the one baseline; null if it is not served any more."""
-    return next((found for one in view.compared if (found := current.other(one))), None)
-
-
-def _choice(store: Store, view: ViewState) -> Component:
-    shown = selection.read(store.run_id)
-    mine = shown.run if shown else None
-    entries = [entry for entry in current.runs().look() if entry.id != mine]
-    known = [entry.id for entry in entries if entry.id in view.compare]
+def _choose_runs(store: Store, view: ViewState) -> Component:
+    part = selection.read(store.run_id)
+    run_id = part.run if part else None
+    names = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
+    chosen = [one for one in view.compare if one in names and one != run_id]
     select = dmc.MultiSelect(
         id=CHOICE,
-        data=[{"value": entry.id, "label": text.shown(entry.name)} for entry in entries],
-        value=sorted(known, key=view.compare.index),
-        placeholder="Add a baseline" if known else "Compare with",
+        data=[{"value": one, "label": name} for one, name in names.items() if one != run_id],
+        value=chosen,
+        placeholder="Add a baseline" if chosen else "Compare with",
         searchable=True,
         hidePickedOptions=True,
         maxValues=state.MOST_BASELINES,
@@ -171,95 +210,62 @@ def _choice(store: Store, view: ViewState) -> Component:
         **aria("runs to compare with"),
     )
     parts = [html.Span("with", className="fact-name"), select]
-    if len(known) > 1 and mine:
-        parts = [*_newest(mine, known), *parts]
-    elif known and view.run:
-        parts.append(dcc.Link("Swap", href=_exchanged(view, known[0]), className="way"))
+    if len(chosen) > 1 and run_id:
+        newest = dmc.Select(
+            id=NEW,
+            data=[{"value": one, "label": names[one]} for one in (run_id, *chosen)],
+            value=run_id,
+            allowDeselect=False,
+            size="xs",
+            w=190,
+            **aria("new run, compared with all others"),
+        )
+        parts = [html.Span("new run", className="fact-name"), newest, *parts]
+    elif chosen and view.run:
+        parts.append(dcc.Link("Swap", href=_swap_runs(view, chosen[0]), className="way"))
     return dmc.Group(parts, gap="sm")
 
 
-def _newest(mine: str, known: list[str]) -> list[Component]:
-    """Return the choice of which run is compared with all others."""
-    named = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
-    select = dmc.Select(
-        id=NEW,
-        data=[{"value": one, "label": named[one]} for one in (mine, *known)],
-        value=mine,
-        allowDeselect=False,
-        size="xs",
-        w=190,
-        **aria("new run, compared with all others"),
-    )
-    return [html.Span("new run", className="fact-name"), select]
-
-
-def _exchanged(view: ViewState, chosen: str) -> str:
+def _swap_runs(view: ViewState, chosen: str) -> str:
     """Compare one of the baselines with all other runs of a comparison."""
-    mine = selection.read(view.run)
-    former = (mine.run if mine else None) or ""
-    new = (mine.like(chosen) if mine else None) or chosen
-    return links.to_comparison(new, *(former if one == chosen else one for one in view.compare))
+    part = selection.read(view.run)
+    former_run = (part.run if part else None) or ""
+    new_run = (part.like(chosen) if part else None) or chosen
+    return links.to_comparison(
+        new_run, *(former_run if run_id == chosen else run_id for run_id in view.compare)
+    )
 
 
-def _message(heading: Component, sentence: str) -> Component:
-    card = dmc.Card(html.P(sentence), className="card prose")
-    return html.Div([heading, card], className="page", id="compare")
+@live.section("compare-verdict")
+def _lay_out_verdict(store: Store, view: ViewState) -> Component | None:
+    other = _baseline_of(view)
+    if other is None:
+        return None
+    parts = (
+        _compare_steps(store, other), _compare_efficiency(store, other), _largest_change(store, other)
+    )  # fmt: skip
+    sentence = text.tied(" ".join(filter(None, parts)))
+    return html.Div(dmc.Title(sentence, order=2, id="verdict"), className="verdict")
 
 
-def _this_run(store: Store, theme: Theme) -> Drawing:
-    return overview.waterfall(store.report.efficiency, theme)
+@lru_cache(MOST_COMPARISONS_KEPT)
+def _compare(store: Store, other: Store) -> Comparison:
+    return compare_runs([Steps.from_run(other.run)], Steps.from_run(store.run))
 
 
-def _there(_store: Store, theme: Theme, other: Any) -> Drawing:
-    found = current.other(other)
-    return overview.waterfall(found.report.efficiency, theme) if found else empty(theme, NOT_CHOSEN)
-
-
-def _moved(store: Store, theme: Theme, other: Any) -> Drawing:
-    found = current.other(other)
-    if found is None:
-        return empty(theme, NOT_CHOSEN)
-    names = current.name(store), current.name(found)
-    return compare.by_category(_comparison(store, found).phases, names, theme)
-
-
-def _map(store: Store, theme: Theme, other: Any) -> Drawing:
-    found = current.other(other)
-    if found is None:
-        return empty(theme, NOT_CHOSEN)
-    cells = difference(store.residuals, found.residuals)
-    return compare.by_rank(cells, theme, step_ns=store.times.usual_ns)
-
-
-def _sentence(store: Store, other: Store) -> Component:
-    parts = [_steps(store, other), _efficiency(store, other), _category(store, other)]
-    sentence = " ".join(part for part in parts if part)
-    return html.Div(dmc.Title(text.tied(sentence), order=2, id="verdict"), className="verdict")
-
-
-@lru_cache(_KEPT)
-def _comparison(store: Store, other: Store) -> Comparison:
-    """Compare this run with the other one, its baseline."""
-    return compared([Steps.from_run(other.run)], Steps.from_run(store.run))
-
-
-def _steps(store: Store, other: Store) -> str:
-    found = _comparison(store, other)
-    step, mean = found.metric(STEP_TIME), found.metric(MEAN_STEP_TIME)
+def _compare_steps(store: Store, other: Store) -> str:
+    comparison = _compare(store, other)
+    step, mean = comparison.metric(STEP_TIME), comparison.metric(MEAN_STEP_TIME)
     if step is None or mean is None:
         return "One of the runs has no steps."
-    change = step.change
-    usual = (
-        f"Median step {text.duration(change.after)}, in {current.name(other)} "
-        f"{text.duration(change.before)}"
+    change = "no clear difference" if not step.clear else _describe_change(step)
+    return (
+        f"Median step {text.duration(step.change.after)}, in {current.name(other)} "
+        f"{text.duration(step.change.before)}: {change}; the mean step is {_describe_change(mean)}."
     )
-    end = f"the mean step is {_more(mean)}"
-    if not step.clear:
-        return f"{usual}: no clear difference; {end}."
-    return f"{usual}: {_more(step)}; {end}."
 
 
-def _more(metric: Metric) -> str:
+def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval where that is clear."""
     change = metric.change
     share = change.share(change.delta) or 0.0
@@ -270,43 +276,36 @@ def _more(metric: Metric) -> str:
     return f"{words} (95 % interval {text.points(low)} to {text.percent(high)})"
 
 
-def _efficiency(store: Store, other: Store) -> str:
-    mine, theirs = store.report.efficiency, other.report.efficiency
-    if mine is None or theirs is None:
+def _compare_efficiency(store: Store, other: Store) -> str:
+    this, that = store.report.efficiency, other.report.efficiency
+    if this is None or that is None:
         return ""
     return (
-        f"Parallel efficiency {text.percent(mine.achieved)} here, "
-        f"{text.percent(theirs.achieved)} there."
+        f"Parallel efficiency {text.percent(this.achieved)} here, "
+        f"{text.percent(that.achieved)} there."
     )
 
 
-def _category(store: Store, other: Store) -> str:
-    phases = _comparison(store, other).phases
+def _largest_change(store: Store, other: Store) -> str:
+    phases = _compare(store, other).phases
     if not phases:
         return ""
-    largest, delta = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
-    more = "more" if delta > 0 else "less"
-    return f"Largest change: {largest}, {text.duration(abs(delta))} {more} per step."
+    phase, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
+    direction = "more" if delta_ns > 0 else "less"
+    return f"Largest change: {phase}, {text.duration(abs(delta_ns))} {direction} per step."
 
 
-def _findings(store: Store, other: Store) -> Component:
+@live.section("compare-findings")
+def _lay_out_findings(store: Store, view: ViewState) -> Component | None:
     """List what appeared, and what is not there any more."""
-    rows = _comparison(store, other).findings
-    new = [row.finding for row in rows if row.state == "new"]
-    departed = [row.finding for row in rows if row.state == "gone"]
-    half = {"base": 12, "md": 6}
-    columns = [
-        dmc.GridCol(_listed(f"Only in {current.name(store)}", store, new), span=half),
-        dmc.GridCol(_listed(f"Only in {current.name(other)}", other, departed), span=half),
-    ]
+    other = _baseline_of(view)
+    if other is None:
+        return None
+    rows = _compare(store, other).findings
+    columns = []
+    for run, name in ((store, "new"), (other, "gone")):
+        findings = [row.finding for row in rows if row.state == name]
+        build = partial(finding_card.card, run)
+        cards = finding_card.titled_cards(f"Only in {current.name(run)}", findings, build)
+        columns.append(dmc.GridCol(cards, span=HALF_FROM_MEDIUM))
     return dmc.Grid(columns, gutter="sm", mt="sm")
-
-
-def _listed(title: str, store: Store, found: list[Finding]) -> Component:
-    cards: list[Component] = [finding_card.card(store, finding) for finding in found[:SHOWN]]
-    if not found:
-        cards = [html.P("No finding.", className="summary")]
-    elif found[SHOWN:]:
-        cards.append(html.P(f"and {len(found) - SHOWN} more", className="summary"))
-    heading = dmc.Title(title, order=2, className="card-title", mb="xs")
-    return html.Section([heading, dmc.Stack(cards, gap="xs")], **aria(title))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -11,128 +12,143 @@ from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
 from tracelens.model.inert import clean
 from tracelens.reports.messages import lines_of, noted
 from tracelens_dashboard import text
-from tracelens_dashboard.components import chart, finding_card, live
+from tracelens_dashboard.components import finding_card, live
+from tracelens_dashboard.components.chart import ChartCard
 from tracelens_dashboard.figures import axes, overview, stragglers
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import links
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.model.findings import Finding
     from tracelens_dashboard.figures.drawing import Drawing
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
-PATH: Final = "/"
+PATH: Final = links.OVERVIEW
 TITLE: Final = "Overview"
+FEW_FINDINGS: Final = 2  # beside which the map has room
+MOST_RANK_ROWS: Final = 64  # beyond, a row is a host
+MOST_OPEN_FINDINGS: Final = 6
 
-WATERFALL: Final = "waterfall"
-RESIDUALS: Final = "overview-lateness"
-PARTS: Final = "overview-parts"
-PARTS_PX: Final = 230
-FEW: Final = 2  # findings beside which the map has room
-MOST_ROWS: Final = 64  # beyond, a row is a host
-SHOWN: Final = 6
+
+def _has_rank_rows(store: Store) -> bool:
+    return len(store.ranks) <= MOST_RANK_ROWS
+
+
+def _draw_waterfall(store: Store, theme: Theme) -> Drawing:
+    return overview.waterfall(store.report.efficiency, theme)
+
+
+def _draw_map(store: Store, theme: Theme) -> Drawing:
+    if _has_rank_rows(store):
+        return stragglers.by_rank(store.residuals, theme)
+    return stragglers.by_host(store.residuals, store.hosts, theme)
+
+
+def _draw_steps(store: Store, theme: Theme) -> Drawing:
+    return overview.step_parts(store.times, theme)
+
+
+def _fit_map(store: Store) -> int:
+    rows = len(store.ranks) if _has_rank_rows(store) else len(set(store.hosts.values()))
+    return max(170, min(280, 110 + 26 * rows))
+
+
+def _link_to_cell(store: Store, point: dict[str, Any]) -> str:
+    """Lead to the rank with the largest residual of a cell, in its step."""
+    rows = _find_rows(store, str(point["y"]))
+    rank, step = stragglers.worst_cell(store.residuals, rows, int(point["x"]))
+    return links.to_step(store, step, (rank,))
+
+
+def _find_rows(store: Store, label: str) -> list[int]:
+    """Return the row indexes of the ranks that a row of the map stands for, by its label."""
+    ranks = store.residuals.ranks
+    if _has_rank_rows(store):
+        return [ranks.index(axes.first_rank(label))]
+    return [row for row, rank in enumerate(ranks) if text.safe(store.hosts[rank]) == label]
+
+
+def _link_to_loss(store: Store, point: dict[str, Any]) -> str | None:
+    """Lead to the step in which most was lost to a cause."""
+    categories = {SLOW_HOST: "wait"} | {cause: category for category, cause in CAUSES.items()}
+    category = categories.get(str(point.get("customdata")))
+    return links.to_most(store, category) if category else None
+
+
+def _link_to_step(store: Store, point: dict[str, Any]) -> str:
+    return links.to_step(store, int(point["x"]))
+
+
+WATERFALL: Final = ChartCard(
+    name="waterfall",
+    title="Where the time went",
+    explanation=(
+        "From total rank time down to parallel efficiency, each loss by its cause, after POP."
+    ),
+    draw=_draw_waterfall,
+    height_px=300,
+    link_from_mark=_link_to_loss,
+    span={"base": 12, "md": 5},
+)
+RESIDUALS: Final = ChartCard(
+    name="overview-lateness",
+    title=stragglers.MAP_TITLE,
+    explanation=stragglers.MAP_EXPLANATION,
+    draw=_draw_map,
+    height_px=_fit_map,
+    link_from_mark=_link_to_cell,
+)
+RESIDUALS_BY_HOST: Final = replace(
+    RESIDUALS,
+    title="Residual by host and step: the worst rank of each host",
+    explanation=(
+        "The largest residual of a host's ranks in a step: compute time minus the peers' "
+        "median. A mean over the host would hide a single rank."
+    ),
+)
+STEPS: Final = ChartCard(
+    name="overview-parts",
+    title="Step time by category",
+    explanation="Time of the mean rank per step, by the category it belongs to.",
+    draw=_draw_steps,
+    height_px=230,
+    link_from_mark=_link_to_step,
+)
+CARDS: Final[tuple[ChartCard, ...]] = (WATERFALL, RESIDUALS, STEPS)
 
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page; few findings leave room for the map beside the waterfall."""
-    residuals = chart.card(RESIDUALS, _map_title(store), _map_height(store))
-    beside = len(store.report.findings) <= FEW
-    findings = _findings(store, view)
-    right = [findings, residuals] if beside else [findings]
-    waterfall_card = chart.card(WATERFALL, "Where the time went", 300)
+    residuals = RESIDUALS if _has_rank_rows(store) else RESIDUALS_BY_HOST
+    map_column = residuals.lay_out(store, view)
+    findings, rows = _lay_out_findings(store, view), []
+    if len(store.report.findings) <= FEW_FINDINGS:
+        right = [findings, map_column.children]
+    else:
+        right, rows = [findings], [map_column]
     return html.Div(
         [
-            _verdict(store, view),
+            _lay_out_verdict(store, view),
             dmc.Grid(
                 [
-                    dmc.GridCol(waterfall_card, span={"base": 12, "md": 5}),
+                    WATERFALL.lay_out(store, view),
                     dmc.GridCol(html.Div(right, className="column"), span={"base": 12, "md": 7}),
-                    *([] if beside else [dmc.GridCol(residuals, span=12)]),
-                    dmc.GridCol(chart.card(PARTS, "Step time by category", PARTS_PX), span=12),
+                    *rows,
+                    STEPS.lay_out(store, view),
                 ],
                 gutter="sm",
             ),
-            _notes(store, view),
+            _lay_out_notes(store, view),
         ],
         className="page",
     )
 
 
-def register(app: Dash) -> None:
-    """Draw the charts; a click on a bar, a cell or a step leads to the timeline."""
-    chart.bind(app, WATERFALL, _waterfall)
-    chart.bind(app, RESIDUALS, _map)
-    chart.bind(app, PARTS, _parts)
-    chart.follow_clicks(app, PARTS, _to_step)
-    chart.follow_clicks(app, RESIDUALS, _to_cell)
-    chart.follow_clicks(app, WATERFALL, _to_loss)
-
-
-def _to_cell(store: Store, point: dict[str, Any]) -> str:
-    """Lead to the rank with the largest residual of a cell, in its step."""
-    rows = _rows(store, str(point["y"]))
-    rank, step = stragglers.worst_cell(store.residuals, rows, int(point["x"]))
-    return links.to_step(store, step, (rank,))
-
-
-def _rows(store: Store, label: str) -> list[int]:
-    """Return the places of the ranks that a row of the map stands for, by its label."""
-    if _by_rank(store):
-        return [store.residuals.ranks.index(axes.first_rank(label))]
-    return [
-        row
-        for row, rank in enumerate(store.residuals.ranks)
-        if text.safe(store.hosts[rank]) == label
-    ]
-
-
-def _to_loss(store: Store, point: dict[str, Any]) -> str | None:
-    """Lead to the step in which most was lost to a cause."""
-    lost = {SLOW_HOST: "wait"} | {cause: category for category, cause in CAUSES.items()}
-    category = lost.get(str(point.get("customdata")))
-    return links.to_most(store, category) if category else None
-
-
-def _by_rank(store: Store) -> bool:
-    return len(store.ranks) <= MOST_ROWS
-
-
-def _map_height(store: Store) -> int:
-    rows = len(store.ranks) if _by_rank(store) else len(set(store.hosts.values()))
-    return max(170, min(280, 110 + 26 * rows))
-
-
-def _map_title(store: Store) -> str:
-    if _by_rank(store):
-        return "Residual by rank and step"
-    return "Residual by host and step: the worst rank of each host"
-
-
-def _waterfall(store: Store, theme: Theme) -> Drawing:
-    return overview.waterfall(store.report.efficiency, theme)
-
-
-def _parts(store: Store, theme: Theme) -> Drawing:
-    return overview.step_parts(store.times, theme)
-
-
-def _to_step(store: Store, point: dict[str, Any]) -> str:
-    return links.to_step(store, int(point["x"]))
-
-
-def _map(store: Store, theme: Theme) -> Drawing:
-    if _by_rank(store):
-        return stragglers.by_rank(store.residuals, theme)
-    return stragglers.by_host(store.residuals, store.hosts, theme)
-
-
-@live.part("overview-verdict")
-def _verdict(store: Store, _view: ViewState) -> Component:
+@live.section("overview-verdict")
+def _lay_out_verdict(store: Store, _view: ViewState) -> Component:
     lines = [
         part
         for name, line in lines_of(store.report)
@@ -145,25 +161,22 @@ def _verdict(store: Store, _view: ViewState) -> Component:
     )
 
 
-@live.part("overview-findings")
-def _findings(store: Store, _view: ViewState) -> Component:
-    found = store.report.findings
-    if not found:
+@live.section("overview-findings")
+def _lay_out_findings(store: Store, _view: ViewState) -> Component:
+    findings = store.report.findings
+    if not findings:
         return dmc.Card(html.P("No findings.", className="summary"), className="card")
-    cards = [finding_card.card(store, finding) for finding in found]
-    shown: list[Component] = [dmc.Stack(cards[:SHOWN], gap="xs")]
-    if cards[SHOWN:]:
-        more = html.Summary(f"{len(cards) - SHOWN} more", className="way")
-        shown.append(html.Details([more, dmc.Stack(cards[SHOWN:], gap="xs")]))
-    return html.Section(shown, **aria(_count(found)), id="findings")
+    cards = [finding_card.card(store, finding) for finding in findings]
+    sections: list[Component] = [dmc.Stack(cards[:MOST_OPEN_FINDINGS], gap="xs")]
+    folded = cards[MOST_OPEN_FINDINGS:]
+    if folded:
+        summary = html.Summary(f"{len(folded)} more", className="way")
+        sections.append(html.Details([summary, dmc.Stack(folded, gap="xs")]))
+    return html.Section(sections, **aria(text.count(len(findings), "finding")), id="findings")
 
 
-def _count(found: tuple[Finding, ...]) -> str:
-    return text.count(len(found), "finding")
-
-
-@live.part("overview-notes")
-def _notes(store: Store, _view: ViewState) -> Component:
+@live.section("overview-notes")
+def _lay_out_notes(store: Store, _view: ViewState) -> Component:
     """List what limits the trace."""
     lines = [html.Li(noted(note)) for note in store.report.notes]
     lines += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import dash_mantine_components as dmc
@@ -9,14 +10,13 @@ import polars as pl
 from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
-from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card, heading, live
-from tracelens_dashboard.figures import shards, staleness
+from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables, rank_count
+from tracelens_dashboard.figures import shards
 from tracelens_dashboard.ids import aria
-from tracelens_dashboard.view import links
+from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
@@ -24,20 +24,15 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
-PATH: Final = "/shards"
+PATH: Final = finding_pages.SHARDS
 TITLE: Final = "PS shards"
-
-DOTS: Final = "shard-dots"
-TRAFFIC: Final = "shard-traffic"
-TENSORS: Final = "shard-tensors"
-PLACEMENTS: Final = "shard-placements"
-STALENESS: Final = "shard-staleness"
+HEADING: Final = "Parameter servers"
+EXPLANATION: Final = "Load of the shards, their traffic with workers, and variable placement."
 MARKED: Final = "shard-marked"
 CHOSEN: Final = "shard-chosen"
 ROW_PX: Final = 26
+LEAST_PX: Final = 220
 MOST_PX: Final = 560
-WIDE: Final = {"base": 12}
-HALF: Final = {"base": 12, "lg": 6}
 NO_DATA: Final = (
     "This run has no parameter servers: its workers exchange gradients among themselves, "
     "by collective reductions."
@@ -49,77 +44,18 @@ WHAT_IT_SHOWS: Final = (
 )
 
 
-def layout(store: Store, view: ViewState) -> Component:
-    """Return the page, or say why this run has none of it."""
-    if not store.shard_count:
-        return _explanation()
-    return html.Div(
-        [
-            dcc.Store(id=MARKED, data=view.shard),
-            heading.page_title("Parameter servers"),
-            _findings(store, view),
-            dmc.Grid(_charts(store, view), gutter="sm"),
-        ],
-        className="page",
-    )
+def _heaviest_shard(store: Store) -> int:
+    return int(store.run.loads.sort("bytes", descending=True)["shard"][0])
 
 
-@live.part("shards-findings")
-def _findings(store: Store, _view: ViewState) -> Component:
-    found = (f for f in store.report.findings if f.shards or KINDS[f.kind].on(PATH))
-    return finding_card.first_of(store, found)
-
-
-def register(app: Dash) -> None:
-    """Draw the charts; a click on a mark leads to the longest request behind it."""
-    chart.bind(app, DOTS, _dots, Input(MARKED, "data"))
-    chart.bind(app, TRAFFIC, _traffic)
-    chart.bind(app, TENSORS, _tensors, Input(CHOSEN, "value"))
-    chart.bind(app, PLACEMENTS, _placements)
-    chart.bind(app, STALENESS, _staleness)
-    chart.follow_clicks(app, DOTS, _to_shard)
-    chart.follow_clicks(app, TRAFFIC, _to_pair)
-    chart.follow_clicks(app, TENSORS, _to_tensor)
-    chart.follow_clicks(app, STALENESS, _to_worker)
-
-
-def _charts(store: Store, view: ViewState) -> list[Component]:
-    """Return the cards of what this run has: requests with shards, asynchronous workers, or both."""
-    shown = [] if store.run.loads.is_empty() else _requests(store, view)
-    if not store.table("asynchrony").is_empty():
-        height = _height(len(store.ranks), 130)
-        shown.append((chart.card(STALENESS, "Staleness and fairness", height, scrolls=True), WIDE))
-    if not shown:
-        note = html.P(WHAT_IT_SHOWS, className="summary")
-        shown.append((dmc.Card(note, className="card prose"), WIDE))
-    return [dmc.GridCol(card, span=width) for card, width in shown]
-
-
-def _requests(store: Store, view: ViewState) -> list[tuple[Component, dict[str, int]]]:
-    """Return the cards of requests with shards; of tensors where requests name theirs."""
-    ranks = len(store.ranks)
-    dots = chart.card(DOTS, "Load per shard", _height(store.shard_count, 100), scrolls=True)
-    traffic = chart.card(TRAFFIC, "Bytes between workers and shards", _height(ranks, 110, 320))
-    placed = chart.card(PLACEMENTS, "Variable placement", 240)
-    if store.table("tensors").is_empty():
-        return [(dots, WIDE), (traffic, HALF), (placed, HALF)]
-    held = chart.card(TENSORS, "Tensors per shard", 320, _choice(store, view))
-    return [(dots, WIDE), (traffic, HALF), (held, HALF), (placed, WIDE)]
-
-
-def _height(rows: int, frame: int, least: int = 220) -> int:
-    return max(least, min(MOST_PX, frame + ROW_PX * rows))
-
-
-def _choice(store: Store, view: ViewState) -> Component:
+def _choose_shard(store: Store, view: ViewState) -> Component:
     """Offer the shards; the one of the link is chosen, else the one that carries most."""
-    loads = store.run.loads
-    numbers = loads["shard"].to_list()
-    heaviest = loads.sort("bytes", descending=True)["shard"][0]
+    shard_numbers = store.run.loads["shard"].to_list()
+    chosen = view.shard if view.shard in shard_numbers else _heaviest_shard(store)
     return dmc.Select(
         id=CHOSEN,
-        data=[{"value": str(number), "label": f"shard {number}"} for number in numbers],
-        value=str(view.shard if view.shard in numbers else heaviest),
+        data=[{"value": str(number), "label": f"shard {number}"} for number in shard_numbers],
+        value=str(chosen),
         searchable=True,
         allowDeselect=False,
         limit=50,
@@ -129,79 +65,153 @@ def _choice(store: Store, view: ViewState) -> Component:
     )
 
 
-def _dots(store: Store, theme: Theme, marked: Any) -> Drawing:
+def _draw_loads(store: Store, theme: Theme, marked: Any = None) -> Drawing:
     return shards.load(store.run.loads, theme, marked if isinstance(marked, int) else None)
 
 
-def _traffic(store: Store, theme: Theme) -> Drawing:
+def _draw_traffic(store: Store, theme: Theme) -> Drawing:
     return shards.traffic(store.run.traffic, theme)
 
 
-def _placements(store: Store, theme: Theme) -> Drawing:
-    return shards.placement_bars(store.table("placements"), theme)
-
-
-def _staleness(store: Store, theme: Theme) -> Drawing:
-    return staleness.draw(store.table("asynchrony"), theme)
-
-
-def _tensors(store: Store, theme: Theme, chosen: Any) -> Drawing:
+def _draw_tensors(store: Store, theme: Theme, chosen: Any) -> Drawing:
     shard = int(chosen) if str(chosen).isdecimal() else 0
-    placed = store.table("placements")
-    mean = None if placed.is_empty() else float(placed["mean_bytes"][0])
-    return shards.tensor_bars(store.table("tensors"), shard, mean, theme)
+    placements = store.table("placements")
+    mean_bytes = None if placements.is_empty() else float(placements["mean_bytes"][0])
+    return shards.tensor_bars(store.table("tensors"), shard, mean_bytes, theme)
 
 
-def _to_shard(store: Store, point: dict[str, Any]) -> str | None:
+def draw_heaviest_shard(store: Store, theme: Theme) -> Drawing:
+    """Draw the tensors of the shard that carries most, for the report."""
+    if store.run.loads.is_empty():
+        return shards.tensor_bars(store.table("tensors"), 0, None, theme)
+    return _draw_tensors(store, theme, _heaviest_shard(store))
+
+
+def _link_to_shard(store: Store, point: dict[str, Any]) -> str | None:
     """Lead to the longest request that a shard was sent."""
-    return _longest(store, store.run.traffic, shard=point.get("customdata"))
+    return _link_to_longest(store, store.run.traffic, shard=point.get("customdata"))
 
 
-def _to_pair(store: Store, point: dict[str, Any]) -> str | None:
-    rank, shard = _pair(point)
-    return _longest(store, store.run.traffic, rank=rank, shard=shard)
+def _link_to_pair(store: Store, point: dict[str, Any]) -> str | None:
+    rank, shard = _read_pair(point)
+    return _link_to_longest(store, store.run.traffic, rank=rank, shard=shard)
 
 
-def _to_tensor(store: Store, point: dict[str, Any]) -> str | None:
-    shard, row = _pair(point)
-    held = store.table("tensors")
-    if held.is_empty() or row < 0:
+def _link_to_tensor(store: Store, point: dict[str, Any]) -> str | None:
+    shard, row_index = _read_pair(point)
+    tensors = store.table("tensors")
+    if tensors.is_empty() or row_index < 0:
         return None
-    return _longest(store, held.filter(pl.col("shard") == shard).slice(row, 1))
+    return _link_to_longest(store, tensors.filter(pl.col("shard") == shard).slice(row_index, 1))
 
 
-def _to_worker(store: Store, point: dict[str, Any]) -> str | None:
+def _link_to_worker(store: Store, point: dict[str, Any]) -> str | None:
     rank = point.get("customdata")
     return links.to_ranks(store, (rank,)) if rank in store.ranks else None
 
 
-def _pair(point: dict[str, Any]) -> tuple[int, int]:
+def _read_pair(point: dict[str, Any]) -> tuple[int, int]:
     """Read two numbers that the browser sent back; they may be anything."""
-    data = point.get("customdata")
-    sane = isinstance(data, list) and len(data) == 2 and all(isinstance(v, int) for v in data)
-    return (data[0], data[1]) if sane and data else (-1, -1)
+    match point.get("customdata"):
+        case [int(first), int(second)]:
+            return first, second
+    return -1, -1
 
 
-def _longest(store: Store, requests: pl.DataFrame, **which: Any) -> str | None:
+def _link_to_longest(store: Store, requests: pl.DataFrame, **constraints: Any) -> str | None:
     """Lead to the longest of some requests, its worker pinned."""
-    if not all(isinstance(value, int) for value in which.values()):
+    if not all(isinstance(value, int) for value in constraints.values()):
         return None
-    found = requests.filter(**which)
-    if found.is_empty():
+    matching = requests.filter(**constraints)
+    if matching.is_empty():
         return None
-    lasted = pl.col("longest_end_ns") - pl.col("longest_start_ns")
-    row = found.sort(lasted, descending=True).row(0, named=True)
-    window = Window(row["longest_start_ns"], row["longest_end_ns"])
-    return links.to_moment(store, window, (row["rank"],))
+    length_ns = pl.col("longest_end_ns") - pl.col("longest_start_ns")
+    longest = matching.sort(length_ns, descending=True).row(0, named=True)
+    window = Window(longest["longest_start_ns"], longest["longest_end_ns"])
+    return links.to_moment(store, window, (longest["rank"],))
 
 
-def _explanation() -> Component:
-    lines = [html.P(line) for line in (NO_DATA, WHAT_IT_SHOWS)]
+LOADS: Final = ChartCard(
+    name="shard-dots",
+    title="Load per shard",
+    explanation="Bytes, requests, queue and service time of each shard beside the mean (dotted).",
+    draw=_draw_loads,
+    height_px=fit_rows(lambda store: store.shard_count, 100, ROW_PX, LEAST_PX, MOST_PX),
+    inputs=(Input(MARKED, "data"),),
+    link_from_mark=_link_to_shard,
+    scrolls=True,
+)
+TRAFFIC: Final = ChartCard(
+    name="shard-traffic",
+    title="Bytes between workers and shards",
+    explanation="Bytes that each worker exchanged with each shard, both ways.",
+    draw=_draw_traffic,
+    height_px=fit_rows(rank_count, 110, ROW_PX, 320, MOST_PX),
+    link_from_mark=_link_to_pair,
+    span=HALF,
+)
+TENSORS: Final = ChartCard(
+    name="shard-tensors",
+    title="Tensors per shard",
+    explanation="Bytes per step of a shard's largest tensors, and what of the shard they are.",
+    draw=_draw_tensors,
+    height_px=320,
+    inputs=(Input(CHOSEN, "value"),),
+    link_from_mark=_link_to_tensor,
+    choice=_choose_shard,
+    span=HALF,
+)
+PLACEMENTS: Final = ChartCard(
+    name="shard-placements",
+    title="Variable placement",
+    explanation=(
+        "Bytes of the fullest shard under other placements. Effective shards: mean load over "
+        "max load, times their number."
+    ),
+    draw=from_tables(shards.placement_bars, "placements"),
+    height_px=240,
+)
+STALENESS: Final = ChartCard(
+    name="shard-staleness",
+    title="Staleness and fairness",
+    explanation=(
+        "How many updates of others came between a worker's read and its own update, and how "
+        "often each worker gets its turn."
+    ),
+    draw=from_tables(shards.staleness, "asynchrony"),
+    height_px=fit_rows(rank_count, 130, ROW_PX, LEAST_PX, MOST_PX),
+    link_from_mark=_link_to_worker,
+    scrolls=True,
+)
+CARDS: Final[tuple[ChartCard, ...]] = (LOADS, TRAFFIC, TENSORS, PLACEMENTS, STALENESS)
+
+_lay_out_findings = finding_card.section_of_page("shards-findings", PATH)
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return the page, or say why this run has none of it."""
+    if not store.shard_count:
+        title = dmc.Title("No parameter servers", order=1, className="page-title")
+        return heading.page_in_words([title], NO_DATA, WHAT_IT_SHOWS, identity="no-shards")
+    cards = _select_cards(store)
+    note = dmc.Card(html.P(WHAT_IT_SHOWS, className="summary"), className="card prose")
     return html.Div(
         [
-            dmc.Title("No parameter servers", order=1, className="page-title"),
-            dmc.Card(lines, className="card prose"),
+            dcc.Store(id=MARKED, data=view.shard),
+            heading.page_title(HEADING, EXPLANATION),
+            _lay_out_findings(store, view),
+            chart.grid(cards, store, view) if cards else note,
         ],
         className="page",
-        id="no-shards",
     )
+
+
+def _select_cards(store: Store) -> list[ChartCard]:
+    """Choose the cards of what the run has: requests, tensors that they name, asynchronous workers."""
+    cards: list[ChartCard] = []
+    if not store.run.loads.is_empty():
+        if store.table("tensors").is_empty():
+            cards = [LOADS, TRAFFIC, replace(PLACEMENTS, span=HALF)]
+        else:
+            cards = [LOADS, TRAFFIC, TENSORS, PLACEMENTS]
+    return cards if store.table("asynchrony").is_empty() else [*cards, STALENESS]

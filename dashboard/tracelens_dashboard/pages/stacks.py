@@ -12,6 +12,7 @@ from tracelens.lod import stacks
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.components import chart, heading
+from tracelens_dashboard.components.chart import ChartCard, fit_rows
 from tracelens_dashboard.figures import sampled_stacks
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
@@ -27,18 +28,18 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
-PATH: Final = "/stacks"
+PATH: Final = links.STACKS
 TITLE: Final = "Stacks"
+HEADING: Final = "Sampled stacks"
+EXPLANATION: Final = (
+    "Python code that samples met on a rank, compared with the median of its peers."
+)
 QUESTION: Final = "Which code takes the time?"
-
-CALLS: Final = "stack-calls"
-FRAMES: Final = "stack-frames"
-TIMES: Final = "stack-times"
 RANK: Final = "stack-rank"
 PHASE: Final = "stack-phase"
 VIEW: Final = "stack-view"
 FRAME: Final = "stack-frame"
-LONGEST_FRAME: Final = 2000
+LONGEST_FRAME: Final = 2000  # letters
 NO_DATA: Final = (
     "No call stacks were sampled in this run. With py-spy installed (pip install py-spy), record it "
     "with"
@@ -48,41 +49,98 @@ WHAT_IT_SHOWS: Final = (
     "Then this page shows in which code a rank spends its time, in a phase and steps, compared with "
     "its peers; a straggler's finding names the function."
 )
+CHOICES: Final = (Input(RANK, "value"), Input(PHASE, "value"), Input(VIEW, "data"))
+
+
+def _draw_calls(store: Store, theme: Theme, *choice: Any) -> Drawing:
+    asked = peer_stacks.read(store, *choice) if choice else peer_stacks.of_findings(store)
+    rank_stacks, peer_stacks_found = peer_stacks.stacks_of(store, asked)
+    calls = stacks.calls(rank_stacks, peer_stacks_found)
+    return sampled_stacks.icicle(calls, asked.rank, len(peer_stacks_found), theme)
+
+
+def _draw_functions(store: Store, theme: Theme, *choice: Any) -> Drawing:
+    asked = peer_stacks.read(store, *choice) if choice else peer_stacks.of_findings(store)
+    frames = stacks.frames(*peer_stacks.stacks_of(store, asked))
+    return sampled_stacks.by_function(frames, asked.rank, theme)
+
+
+def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
+    """Draw when the chosen frame ran; before one is chosen, the one with the largest residual."""
+    *choice, frame = values
+    asked = peer_stacks.read(store, *choice)
+    if not isinstance(frame, str):
+        frames = stacks.frames(*peer_stacks.stacks_of(store, asked))
+        frame = "" if frames.is_empty() else str(frames["frame"][0])
+    shares = {
+        rank: stacks.share_over_time(store.samples(rank), frame, asked.window, sampled_stacks.BINS)
+        for rank in (asked.rank, *asked.peers)
+        if frame
+    }
+    return sampled_stacks.over_time(shares, frame, asked.window, store.whole.start_ns, theme)
+
+
+def _link_to_moment(store: Store, point: dict[str, Any]) -> str | None:
+    rank, start, end = point.get("customdata") or (None, None, None)
+    if rank not in store.ranks or not (isinstance(start, int) and isinstance(end, int)):
+        return None
+    origin = store.whole.start_ns
+    return links.to_moment(store, Window(origin + start, origin + end), (int(rank),))
+
+
+CALLS: Final = ChartCard(
+    name="stack-calls",
+    title="Calls (red: longer than on peers)",
+    explanation="Who called whom; width: time on the stack.",
+    draw=_draw_calls,
+    height_px=380,
+    inputs=CHOICES,
+)
+FUNCTIONS: Final = ChartCard(
+    name="stack-frames",
+    title="Functions by residual against peers",
+    explanation="Self time of functions here minus the median peer's.",
+    draw=_draw_functions,
+    height_px=400,
+    inputs=CHOICES,
+)
+TIMES: Final = ChartCard(
+    name="stack-times",
+    title="Time on the stack",
+    explanation="When the chosen function was on the stack of which rank.",
+    draw=_draw_times,
+    height_px=fit_rows(
+        lambda store: min(len(store.sampled), peer_stacks.MOST_PEERS + 1), 100, 26, 200
+    ),
+    inputs=(*CHOICES, Input(FRAME, "data")),
+    link_from_mark=_link_to_moment,
+)
+CARDS: Final[tuple[ChartCard, ...]] = (CALLS, FUNCTIONS, TIMES)
 
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page, or say how to record what it shows."""
-    title = heading.page_title("Sampled stacks")
+    title = heading.page_title(HEADING, EXPLANATION)
     if not store.sampled:
-        return html.Div([title, _explanation()], className="page", id="no-stacks")
-    seen = _window(store, view)
-    times = max(200, 100 + 26 * min(len(store.sampled), peer_stacks.MOST_PEERS + 1))
-    cards = (
-        chart.card(CALLS, "Calls (red: longer than on peers)", 380),
-        chart.card(FRAMES, "Functions by residual against peers", 400),
-        chart.card(TIMES, "Time on the stack", times),
-    )
+        command = dmc.Code(COMMAND, block=True)
+        return heading.page_in_words([title], NO_DATA, command, WHAT_IT_SHOWS, identity="no-stacks")
+    window = _find_window(store, view)
     return html.Div(
         [
-            dcc.Store(id=VIEW, data=[seen.start_ns, seen.end_ns]),
+            dcc.Store(id=VIEW, data=[window.start_ns, window.end_ns]),
             dcc.Store(id=FRAME),
-            html.Div([title, _controls(store, view)], className="page-heading"),
-            html.P(_scope(store, view, seen), className="summary"),
-            dmc.Grid([dmc.GridCol(card, span=12) for card in cards], gutter="sm"),
+            html.Div([title, _lay_out_controls(store, view)], className="page-heading"),
+            html.P(_describe_scope(store, view, window), className="summary"),
+            chart.grid(CARDS, store, view),
         ],
         className="page",
     )
 
 
 def register(app: Dash) -> None:
-    """Draw the charts; a click on a frame shows when it ran, one there leads to its spans."""
-    chosen = (Input(RANK, "value"), Input(PHASE, "value"), Input(VIEW, "data"))
-    chart.bind(app, CALLS, _calls, *chosen)
-    chart.bind(app, FRAMES, _frames, *chosen)
-    chart.bind(app, TIMES, _times, *chosen, Input(FRAME, "data"))
-    chart.follow_clicks(app, TIMES, _to_moment)
-    for source in (CALLS, FRAMES):
-        _register_choice(app, source)
+    """Let a click on a frame show when it ran; follow a run that grows."""
+    for card in (CALLS, FUNCTIONS):
+        _register_choice(app, card.name)
 
     @app.callback(
         Output(VIEW, "data"),
@@ -93,118 +151,73 @@ def register(app: Dash) -> None:
     def renew(run: Any, search: Any) -> list[int]:
         if not current.edition(run):
             raise PreventUpdate
-        seen = _window(current.store(run), state.read(search))
-        return [seen.start_ns, seen.end_ns]
+        window = _find_window(current.store(run), state.read(search))
+        return [window.start_ns, window.end_ns]
 
 
-def _register_choice(app: Dash, source: str) -> None:
+def _register_choice(app: Dash, chart_name: str) -> None:
     """Let a click on a chart, or on a row of its table, choose a frame."""
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
-        Input(ids.part(source, "graph"), "clickData"),
+        Input(ids.part(chart_name, "graph"), "clickData"),
         prevent_initial_call=True,
     )
     def by_mark(click: Any) -> str:
         points = (click or {}).get("points")
-        return _frame(points[0].get("customdata") if points else None)
+        return _read_frame(points[0].get("customdata") if points else None)
 
     @app.callback(
         Output(FRAME, "data", allow_duplicate=True),
-        Input(ids.part(source, "rows"), "cellClicked"),
-        State(ids.part(source, "rows"), "rowData"),
+        Input(ids.part(chart_name, "rows"), "cellClicked"),
+        State(ids.part(chart_name, "rows"), "rowData"),
         prevent_initial_call=True,
     )
     def by_row(cell: Any, rows: Any) -> str:
-        place = str((cell or {}).get("rowId"))
-        row = rows[int(place)] if rows and place.isdecimal() and int(place) < len(rows) else {}
-        return _frame(row.get("call") or row.get("frame"))
+        row_id = str((cell or {}).get("rowId"))
+        has_row = rows and row_id.isdecimal() and int(row_id) < len(rows)
+        row = rows[int(row_id)] if has_row else {}
+        return _read_frame(row.get("call") or row.get("frame"))
 
 
-def _frame(value: Any) -> str:
+def _read_frame(value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= LONGEST_FRAME:
         raise PreventUpdate
     return value
 
 
-def _controls(store: Store, view: ViewState) -> Component:
+def _lay_out_controls(store: Store, view: ViewState) -> Component:
     ranks = [{"value": str(rank), "label": f"rank {rank}"} for rank in store.sampled]
     names = [peer_stacks.ALL_TIME, *store.times.categories]
     phases = [{"value": name, "label": name_of(name)} for name in names]
     rank = peer_stacks.first_rank(store, view.pins)
-    common: dict[str, Any] = {"size": "xs", "allowDeselect": False}
+    options: dict[str, Any] = {"size": "xs", "allowDeselect": False}
+    rank_options = options | {"searchable": True, "limit": 50} | aria("rank")
+    phase = peer_stacks.first_phase(store, rank)
     return dmc.Group(
         [
-            dmc.Select(
-                id=RANK, data=ranks, value=str(rank), searchable=True, limit=50,
-                **common, **aria("rank"),
-            ),
-            dmc.Select(
-                id=PHASE, data=phases, value=peer_stacks.first_phase(store, rank),
-                **common, **aria("phase"),
-            ),
+            dmc.Select(id=RANK, data=ranks, value=str(rank), **rank_options),
+            dmc.Select(id=PHASE, data=phases, value=phase, **options, **aria("phase")),
         ],
         gap="xs",
-    )  # fmt: skip
+    )
 
 
-def _window(store: Store, view: ViewState) -> Window:
+def _find_window(store: Store, view: ViewState) -> Window:
     """Return the window of the link, else that of its steps, else the whole run."""
     steps = store.window_of(*view.steps) if view.steps and view.start_ns is None else None
     if steps:
         return steps
-    seen, origin = viewport.window_of(store, view), store.whole.start_ns
-    return Window(origin + seen.start_ns, origin + seen.end_ns)
+    window, origin = viewport.window_of(store, view), store.whole.start_ns
+    return Window(origin + window.start_ns, origin + window.end_ns)
 
 
-def _scope(store: Store, view: ViewState, seen: Window) -> list[Any]:
+def _describe_scope(store: Store, view: ViewState, window: Window) -> list[Any]:
     """Return which part of the run is shown, with a link to all of it."""
-    if seen == store.whole:
+    if window == store.whole:
         return [f"{QUESTION} The whole run; a finding's link “Sampled code” narrows it."]
-    begin = text.duration(seen.start_ns - store.whole.start_ns)
-    where = (
-        text.steps(*view.steps) if view.steps else f"{text.duration(seen.width_ns)} from {begin} on"
-    )
-    whole = dcc.Link("show the whole run", href=links.to_stacks(store), className="way")
-    return [f"{QUESTION} A part of the run: {where}; ", whole, "."]
-
-
-def _calls(store: Store, theme: Theme, *values: Any) -> Drawing:
-    asked = peer_stacks.read(store, *values)
-    mine, peers = peer_stacks.stacks_of(store, asked)
-    return sampled_stacks.icicle(stacks.calls(mine, peers), asked.rank, len(peers), theme)
-
-
-def _frames(store: Store, theme: Theme, *values: Any) -> Drawing:
-    asked = peer_stacks.read(store, *values)
-    return sampled_stacks.by_function(
-        stacks.frames(*peer_stacks.stacks_of(store, asked)), asked.rank, theme
-    )
-
-
-def _times(store: Store, theme: Theme, *values: Any) -> Drawing:
-    """Draw when the chosen frame ran; before one is chosen, the one with the largest residual."""
-    *choice, frame = values
-    asked = peer_stacks.read(store, *choice)
-    if not isinstance(frame, str):
-        found = stacks.frames(*peer_stacks.stacks_of(store, asked))
-        frame = "" if found.is_empty() else str(found["frame"][0])
-    shares = {
-        rank: stacks.share_over_time(store.samples(rank), frame, asked.window, sampled_stacks.BINS)
-        for rank in (asked.rank, *asked.peers)
-        if frame
-    }
-    return sampled_stacks.over_time(shares, frame, asked.window, store.whole.start_ns, theme)
-
-
-def _to_moment(store: Store, point: dict[str, Any]) -> str | None:
-    rank, start, end = point.get("customdata") or (None, None, None)
-    if rank not in store.ranks or not (isinstance(start, int) and isinstance(end, int)):
-        return None
-    origin = store.whole.start_ns
-    return links.to_moment(store, Window(origin + start, origin + end), (int(rank),))
-
-
-def _explanation() -> Component:
-    command = dmc.Code(COMMAND, block=True)
-    return dmc.Card([html.P(NO_DATA), command, html.P(WHAT_IT_SHOWS)], className="card prose")
+    begin = text.duration(window.start_ns - store.whole.start_ns)
+    length = text.duration(window.width_ns)
+    extent = text.steps(*view.steps) if view.steps else f"{length} from {begin} on"
+    link = dcc.Link("show the whole run", href=links.to_stacks(store), className="way")
+    return [f"{QUESTION} A part of the run: {extent}; ", link, "."]

@@ -14,13 +14,13 @@ from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid
 from tracelens_dashboard.components import chart, finding_card, heading, live
+from tracelens_dashboard.components.chart import ChartCard, fit_rows, rank_count
 from tracelens_dashboard.figures import axes, step_durations
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
-from tracelens_dashboard.view import links
+from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
@@ -28,18 +28,13 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
-
-PATH: Final = "/steps"
+PATH: Final = finding_pages.STEPS
 TITLE: Final = "Steps"
-
-SERIES: Final = "step-series"
-MAP: Final = "step-map"
-SPREAD: Final = "step-spread"
+EXPLANATION: Final = "How long steps take: their time over the run, by rank, and as a distribution."
 MEASURE: Final = "step-measure"
 MARKED: Final = "step-marked"
 WHOLE_STEP: Final = "the whole step"
 COMPUTE_TIME: Final = "compute time"
-ROW_PX: Final = 30
 NO_STEPS: Final = (
     "This trace has no steps. Hooks of frameworks mark them by themselves; in a loop of your own, write "
     "“with tl.step(i): …” around what is done for each batch, and this page shows how long each "
@@ -47,117 +42,135 @@ NO_STEPS: Final = (
 )
 
 
-def layout(store: Store, view: ViewState) -> Component:
-    """Return the page, or say what to record to see it."""
-    title = heading.page_title(TITLE)
-    if not store.times.steps:
-        return html.Div(
-            [title, dmc.Card(html.P(NO_STEPS), className="card prose")], className="page"
-        )
-    half = {"base": 12, "lg": 7}, {"base": 12, "lg": 5}
-    height = max(240, min(440, 100 + ROW_PX * len(store.ranks)))
-    cards = (
-        (chart.card(SERIES, "Step time over the run", 280), 12),
-        (chart.card(MAP, "Step time by rank and step", height), half[0]),
-        (chart.card(SPREAD, "Step time distribution", height), half[1]),
-    )
-    return html.Div(
-        [
-            dcc.Store(id=MARKED, data=view.steps),
-            html.Div([title, measure_choice(MEASURE, store)], className="page-heading"),
-            dmc.Grid([dmc.GridCol(card, span=span) for card, span in cards], gutter="sm"),
-            _findings(store, view),
-        ],
-        className="page",
+def _choose_measure(store: Store) -> Component:
+    """Return the select; categories that never occur are not offered."""
+    names = [WHOLE_STEP, COMPUTE_TIME, *store.times.categories]
+    data = [{"value": name, "label": name_of(name)} for name in names]
+    label = aria("what is measured")
+    return dmc.Select(
+        id=MEASURE, data=data, value=WHOLE_STEP, size="xs", allowDeselect=False, **label
     )
 
 
-def register(app: Dash) -> None:
-    """Draw the charts; a click on a step leads to it in the timeline."""
-    chosen = Input(MEASURE, "value")
-    chart.bind(app, SERIES, _series, chosen)
-    chart.bind(app, MAP, _map, chosen, Input(MARKED, "data"))
-    chart.bind(app, SPREAD, _spread, chosen)
-    chart.follow_clicks(app, SERIES, _to_point)
-    chart.follow_clicks(app, MAP, _to_cell, State(MEASURE, "value"))
-    chart.follow_clicks(app, SPREAD, _to_example)
+def select_categories(store: Store, measure: str | None) -> tuple[str, ...]:
+    """Return the categories that a measure sums up; all of them for one that is not known."""
+    categories = store.times.categories
+    if measure == COMPUTE_TIME:
+        return tuple(name for name in categories if name in OWN_CATEGORIES)
+    return (measure,) if measure in categories else categories
 
 
-def _series(store: Store, theme: Theme, chosen: str | None) -> Drawing:
-    times = store.step_times(measured_categories(store, chosen))
-    found = regimes.find(times.usual_ns)
-    return step_durations.over_run(times, found, _marks(store), measured_text(chosen), theme)
+def name_measure(measure: str | None) -> str:
+    """Return the name of a measure within a sentence."""
+    return "step time" if measure in {None, WHOLE_STEP} else f"{name_of(measure)} per step"
 
 
-def _map(store: Store, theme: Theme, chosen: str | None, marked: list[int] | None) -> Drawing:
-    steps = (marked[0], marked[1]) if marked else None
-    return step_durations.by_rank(_grid(store, chosen), theme, steps)
+def _draw_series(store: Store, theme: Theme, measure: str | None) -> Drawing:
+    marks = [
+        step_durations.Mark(finding_card.title(one), *one.steps, one.category == "fault")
+        for one in store.report.findings
+        if one.steps
+    ]
+    times = store.step_times(select_categories(store, measure))
+    levels = regimes.find(times.usual_ns)
+    return step_durations.over_run(times, levels, marks, name_measure(measure), theme)
 
 
-def _spread(store: Store, theme: Theme, chosen: str | None) -> Drawing:
-    times = store.step_times(measured_categories(store, chosen))
-    return step_durations.distribution(times, measured_text(chosen), theme)
+def draw_plain_series(store: Store, theme: Theme) -> Drawing:
+    """Draw whole steps over the run, without marks of findings, for the report."""
+    times = store.step_times(store.times.categories)
+    return step_durations.over_run(times, regimes.find(times.usual_ns), [], "step", theme)
 
 
-def _grid(store: Store, chosen: str | None) -> StepGrid:
-    categories = measured_categories(store, chosen)
+def _make_grid(store: Store, measure: str | None) -> StepGrid:
+    categories = select_categories(store, measure)
     return StepGrid.from_times(store.times, categories, axes.MOST_ROWS, axes.MOST_COLUMNS)
 
 
-def _marks(store: Store) -> list[step_durations.Mark]:
-    """Return the steps of findings about a part of the run."""
-    return [
-        step_durations.Mark(
-            finding_card.title(finding), *finding.steps, finding.category == "fault"
-        )
-        for finding in store.report.findings
-        if finding.steps
-    ]
+def _draw_map(
+    store: Store, theme: Theme, measure: str | None = None, marked: list[int] | None = None
+) -> Drawing:
+    steps = (marked[0], marked[1]) if marked else None
+    return step_durations.by_rank(_make_grid(store, measure), theme, steps)
 
 
-@live.part("steps-findings")
-def _findings(store: Store, _view: ViewState) -> Component:
-    cards = [finding_card.card(store, one) for one in store.report.findings if one.steps]
-    return dmc.Stack(cards[: step_durations.MOST_MARKS], gap="xs", mt="sm")
+def _draw_distribution(store: Store, theme: Theme, measure: str | None) -> Drawing:
+    times = store.step_times(select_categories(store, measure))
+    return step_durations.distribution(times, name_measure(measure), theme)
 
 
-def _to_point(store: Store, point: dict[str, Any]) -> str | None:
+def _link_to_point(store: Store, point: dict[str, Any]) -> str | None:
     step, rank, _ = point.get("customdata") or (None, None, None)
     return None if step is None else links.to_step(store, step, () if rank is None else (rank,))
 
 
-def _to_cell(store: Store, point: dict[str, Any], chosen: str | None) -> str:
-    rank, step = _grid(store, chosen).shown_at(axes.first_rank(point["y"]), int(point["x"]))
+def _link_to_cell(store: Store, point: dict[str, Any], measure: str | None) -> str:
+    grid = _make_grid(store, measure)
+    rank, step = grid.shown_at(axes.first_rank(point["y"]), int(point["x"]))
     return links.to_step(store, step, (rank,))
 
 
-def _to_example(store: Store, point: dict[str, Any]) -> str | None:
+def _link_to_example(store: Store, point: dict[str, Any]) -> str | None:
     example = (point.get("customdata") or [None, None])[1]
     return links.to_step(store, example[1], (example[0],)) if example else None
 
 
-def measure_choice(identity: str, store: Store) -> Component:
-    """Return the select; categories that never occur are not offered."""
-    names = [WHOLE_STEP, COMPUTE_TIME, *store.times.categories]
-    data = [{"value": name, "label": name_of(name)} for name in names]
-    return dmc.Select(
-        id=identity,
-        data=data,
-        value=WHOLE_STEP,
-        size="xs",
-        allowDeselect=False,
-        **aria("what is measured"),
+SERIES: Final = ChartCard(
+    name="step-series",
+    title="Step time over the run",
+    explanation=(
+        "The median and the slowest rank of each step. A regime is a part of the run whose "
+        "step time keeps another level."
+    ),
+    draw=_draw_series,
+    height_px=280,
+    inputs=(Input(MEASURE, "value"),),
+    link_from_mark=_link_to_point,
+)
+MAP: Final = ChartCard(
+    name="step-map",
+    title="Step time by rank and step",
+    explanation=(
+        "The longest step of each cell. The scale ends at 2.5 times the median step at most, "
+        "so a few warm-up steps do not use its colours up."
+    ),
+    draw=_draw_map,
+    height_px=fit_rows(rank_count, 100, 30, 240, 440),
+    inputs=(Input(MEASURE, "value"), Input(MARKED, "data")),
+    link_from_mark=_link_to_cell,
+    link_states=(State(MEASURE, "value"),),
+    span={"base": 12, "lg": 7},
+)
+DISTRIBUTION: Final = ChartCard(
+    name="step-spread",
+    title="Step time distribution",
+    explanation="How many steps of ranks lasted how long, with p50, p90 and p99.",
+    draw=_draw_distribution,
+    height_px=fit_rows(rank_count, 100, 30, 240, 440),
+    inputs=(Input(MEASURE, "value"),),
+    link_from_mark=_link_to_example,
+    span={"base": 12, "lg": 5},
+)
+CARDS: Final[tuple[ChartCard, ...]] = (SERIES, MAP, DISTRIBUTION)
+
+
+@live.section("steps-findings")
+def _lay_out_findings(store: Store, _view: ViewState) -> Component:
+    cards = [finding_card.card(store, one) for one in store.report.findings if one.steps]
+    return dmc.Stack(cards[: step_durations.MOST_MARKS], gap="xs", mt="sm")
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return the page, or say what to record to see it."""
+    title = heading.page_title(TITLE, EXPLANATION)
+    if not store.times.steps:
+        return heading.page_in_words([title], NO_STEPS)
+    return html.Div(
+        [
+            dcc.Store(id=MARKED, data=view.steps),
+            html.Div([title, _choose_measure(store)], className="page-heading"),
+            chart.grid(CARDS, store, view),
+            _lay_out_findings(store, view),
+        ],
+        className="page",
     )
-
-
-def measured_categories(store: Store, chosen: str | None) -> tuple[str, ...]:
-    """Return the categories that a choice stands for; all of them where it makes no sense."""
-    known = store.times.categories
-    if chosen == COMPUTE_TIME:
-        return tuple(name for name in known if name in OWN_CATEGORIES)
-    return (chosen,) if chosen in known else known
-
-
-def measured_text(chosen: str | None) -> str:
-    """Return the name of a choice within a sentence."""
-    return "step time" if chosen in {None, WHOLE_STEP} else f"{name_of(chosen)} per step"

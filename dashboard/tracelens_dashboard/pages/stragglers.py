@@ -8,15 +8,14 @@ import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
 from tracelens.accounting.phases import OWN_CATEGORIES
-from tracelens.model.finding_kinds import KINDS
-from tracelens_dashboard.components import chart, finding_card, heading, live
+from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components.chart import ChartCard, fit_rows, rank_count
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
-from tracelens_dashboard.view import links
+from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
-    from dash import Dash
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
@@ -24,15 +23,61 @@ if TYPE_CHECKING:
     from tracelens_dashboard.theme import Theme
     from tracelens_dashboard.view.state import ViewState
 
-PATH: Final = "/stragglers"
+PATH: Final = finding_pages.STRAGGLERS
 TITLE: Final = "Stragglers"
-
-MAP: Final = "late-map"
-BARS: Final = "late-bars"
+EXPLANATION: Final = (
+    "Ranks whose compute time exceeds that of their peers, so that others wait for them."
+)
 PHASE: Final = "late-phase"
 MARKED: Final = "late-marked"
-ROW_PX: Final = 34
-ALL: Final = "compute time"
+COMPUTE_TIME: Final = "compute time"
+
+
+def _choose_phase(store: Store, _view: ViewState) -> Component:
+    phases = [name for name in OWN_CATEGORIES if name in store.times.categories]
+    data = [{"value": name, "label": name_of(name)} for name in (COMPUTE_TIME, *phases)]
+    return dmc.Select(
+        id=PHASE, data=data, value=COMPUTE_TIME, size="xs", allowDeselect=False, **aria("phase")
+    )
+
+
+def _draw_map(
+    store: Store, theme: Theme, phase: str | None = None, marked: list[int] | None = None
+) -> Drawing:
+    residuals = store.residuals_in(phase) if phase in OWN_CATEGORIES else store.residuals
+    return stragglers.by_rank(residuals, theme, (marked[0], marked[1]) if marked else None)
+
+
+def _draw_phases(store: Store, theme: Theme) -> Drawing:
+    return stragglers.by_category(store.residuals, store.residuals_in, theme)
+
+
+def _link_to_cell(store: Store, point: dict[str, Any]) -> str:
+    return links.to_step(store, int(point["x"]), (axes.first_rank(point["y"]),))
+
+
+MAP: Final = ChartCard(
+    name="late-map",
+    title=stragglers.MAP_TITLE,
+    explanation=stragglers.MAP_EXPLANATION,
+    draw=_draw_map,
+    height_px=fit_rows(rank_count, 100, 34, 240, 440),
+    inputs=(Input(PHASE, "value"), Input(MARKED, "data")),
+    link_from_mark=_link_to_cell,
+    choice=_choose_phase,
+    span={"base": 12, "lg": 7},
+)
+BARS: Final = ChartCard(
+    name="late-bars",
+    title="Residual by phase",
+    explanation="The mean residual per step of the worst ranks, by the phase it is in.",
+    draw=_draw_phases,
+    height_px=fit_rows(rank_count, 100, 34, 240, 440),
+    span={"base": 12, "lg": 5},
+)
+CARDS: Final[tuple[ChartCard, ...]] = (MAP, BARS)
+
+_lay_out_findings = finding_card.section_of_page("stragglers-findings", PATH)
 
 
 def layout(store: Store, view: ViewState) -> Component:
@@ -40,59 +85,9 @@ def layout(store: Store, view: ViewState) -> Component:
     return html.Div(
         [
             dcc.Store(id=MARKED, data=view.steps),
-            heading.page_title(TITLE),
-            _findings(store, view),
-            dmc.Grid(
-                [
-                    dmc.GridCol(_map_card(store), span={"base": 12, "lg": 7}),
-                    dmc.GridCol(
-                        chart.card(BARS, "Residual by phase", _height(store)),
-                        span={"base": 12, "lg": 5},
-                    ),
-                ],
-                gutter="sm",
-            ),
+            heading.page_title(TITLE, EXPLANATION),
+            _lay_out_findings(store, view),
+            chart.grid(CARDS, store, view),
         ],
         className="page",
     )
-
-
-@live.part("stragglers-findings")
-def _findings(store: Store, _view: ViewState) -> Component:
-    found = (f for f in store.report.findings if KINDS[f.kind].on(PATH))
-    return finding_card.first_of(store, found)
-
-
-def register(app: Dash) -> None:
-    """Draw both charts; a click on a cell leads to that rank and step."""
-    chart.bind(app, MAP, _map, Input(PHASE, "value"), Input(MARKED, "data"))
-    chart.bind(app, BARS, _bars)
-    chart.follow_clicks(app, MAP, _to_cell)
-
-
-def _to_cell(store: Store, point: dict[str, Any]) -> str:
-    rank = axes.first_rank(point["y"])
-    return links.to_step(store, int(point["x"]), (rank,))
-
-
-def _height(store: Store) -> int:
-    return max(240, min(440, 100 + ROW_PX * len(store.ranks)))
-
-
-def _map_card(store: Store) -> Component:
-    names = [name for name in OWN_CATEGORIES if name in store.times.categories]
-    data = [{"value": ALL, "label": ALL}, *({"value": n, "label": name_of(n)} for n in names)]
-    choice = dmc.Select(
-        id=PHASE, data=data, value=ALL, size="xs", allowDeselect=False, **aria("phase")
-    )
-    return chart.card(MAP, "Residual by rank and step", _height(store), choice)
-
-
-def _bars(store: Store, theme: Theme) -> Drawing:
-    return stragglers.by_category(store.residuals, store.residuals_in, theme)
-
-
-def _map(store: Store, theme: Theme, phase: str | None, marked: list[int] | None) -> Drawing:
-    known = phase if phase in OWN_CATEGORIES else None
-    residuals = store.residuals_in(known) if known else store.residuals
-    return stragglers.by_rank(residuals, theme, (marked[0], marked[1]) if marked else None)

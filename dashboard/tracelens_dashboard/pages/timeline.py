@@ -9,7 +9,6 @@ from dash import dcc, html
 
 from tracelens_dashboard.components import chart
 from tracelens_dashboard.components.timeline import (
-    answers,
     area,
     controls,
     drawing,
@@ -28,40 +27,38 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
+    from tracelens_dashboard.components.chart import ChartCard
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
 PATH: Final = "/timeline"
 TITLE: Final = controls.TITLE
+CARDS: Final[tuple[ChartCard, ...]] = ()  # the timeline is no chart of a card
 
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return the page."""
-    chosen = finding.resolved(store, view)
+    selection = finding.resolve_selection(store, view)
     graph = html.Div(
         chart.graph(names.GRAPH, config=TIMELINE_CONFIG),
         role="img",
         id=names.PLOT,
         **aria("timeline"),
     )
-    beside = html.Div(id=names.GUTTER, className="gutter")
-    rows = html.Div([graph, beside], className="rows")
-    panel = inspector.layout(answers.described(store, chosen))
+    rows = html.Div([graph, html.Div(id=names.GUTTER, className="gutter")], className="rows")
     plots = html.Div([controls.strip_layout(), rows], className="plots")
-    shown = [
-        controls.layout(store, view),
-        html.Div([plots, panel], className="beside-inspector"),
-    ]
+    panel = inspector.layout(store, selection)
+    content = html.Div([plots, panel], className="beside-inspector")
     return html.Div(
         [
-            dcc.Store(id=names.VIEW, data=_seen(store, view)),
+            dcc.Store(id=names.VIEW, data=_read_view(store, view)),
             dcc.Store(id=names.EDITION),
             dcc.Store(id=names.WIDE),
             *gutter.stores(view),
-            dcc.Store(id=names.SELECTED, data=chosen),
+            dcc.Store(id=names.SELECTED, data=selection),
             dcc.Store(id=names.POINTED),
             keys.layout(),
-            dmc.Card(shown, className="card"),
+            dmc.Card([controls.layout(store, view), content], className="card"),
             html.Div(id=names.AREA),
         ],
         className="page",
@@ -72,21 +69,21 @@ def register(app: Dash) -> None:
     """Draw, follow zoom and drag, describe what is clicked, keep the address bar true."""
     drawing.register(app)
     controls.register_strip(app)
-    answers.register(app)
+    inspector.register(app)
     area.register(app)
     gutter.register(app)
     finding.register(app)
     notes.register(app)
-    keys.register(app, names.GRAPH, names.VIEW, names.SELECTED, (names.PINS, names.SORT))
+    keys.register(app)
 
 
-def _seen(store: Store, view: ViewState) -> dict[str, Any]:
+def _read_view(store: Store, view: ViewState) -> dict[str, Any]:
     """Return the page's view of a link, in ns since the run's start."""
-    seen = viewport.window_of(store, view)
+    window = viewport.window_of(store, view)
     steps = list(view.steps) if view.steps else None
     return {
-        "t0": seen.start_ns,
-        "t1": seen.end_ns,
+        "t0": window.start_ns,
+        "t1": window.end_ns,
         "whole": store.whole.width_ns,
         "steps": steps,
     }

@@ -15,7 +15,8 @@ from tracelens.errors import TraceLensError
 from tracelens.model.inert import clean
 from tracelens.simulator.algorithms import ALGORITHMS
 from tracelens_dashboard import text
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import finding_card, heading
+from tracelens_dashboard.components.chart import ChartCard, fit_rows
 from tracelens_dashboard.figures import replayed_steps
 from tracelens_dashboard.figures.drawing import empty
 from tracelens_dashboard.ids import aria
@@ -37,24 +38,23 @@ if TYPE_CHECKING:
 
 PATH: Final = links.WHAT_IF
 TITLE: Final = "What if"
-
+EXPLANATION: Final = (
+    "How long steps would be if something were different: the run is replayed with edits."
+)
 EDITS: Final = "what-if-edits"
 ANSWER: Final = "what-if-answer"
 STEP: Final = "what-if-step"
-BOTH: Final = "what-if-both"
-EVERY: Final = "what-if-every"
 TRY: Final = "what-if-try"
 CONTROL: Final = "edit"  # the key of a control's id, whose value says what it changes
 RANKS, MORE, PHASE, FIX = "ranks", "more", "phase:", "fix:"
 EVERY_EDIT: Final = "all"
 AS_RECORDED: Final = "as recorded"
 MOST_SPANS: Final = 2_000_000  # a replay of them takes some ten seconds to make
-AT_ONCE: Final = 200_000  # up to so many, all edits are tried without being asked for
-FULL: Final = 100  # percent of a phase
-SEEN: Final = 0.005  # of all time: a phase with less has no slider
-LITTLE: Final = 0.01  # of a step: it is as it was
-ROW_PX: Final = 22
-FACTORS: Final = (-2, 3)  # powers of two that sliders reach
+MOST_SPANS_UNASKED: Final = 200_000  # up to so many, all edits are tried without being asked for
+FULL_PERCENT: Final = 100  # of a phase
+LEAST_PHASE_SHARE: Final = 0.005  # of all time: a phase with less has no slider
+LEAST_CHANGE: Final = 0.01  # of a step: with less it is as it was
+LOWEST_POWER, HIGHEST_POWER = -2, 3  # of two, that sliders reach
 NO_STEPS: Final = (
     "This trace has no steps on all its workers: there is nothing to replay. Hooks of frameworks mark "
     "steps by themselves; in a loop of your own, write “with tl.step(i): …”."
@@ -64,204 +64,11 @@ TOO_LARGE: Final = (
     "whatif {name} --what all"
 )
 CHOOSE: Final = "Choose above what would be different."
-NOTHING_SHOWN: Final = "With an edit, a step is drawn here as it was, and as it would be."
+NO_EDITS: Final = "With an edit, a step is drawn here as it was, and as it would be."
 ASK: Final = "{spans} spans: to try every single edit takes a while. Press “Try all”."
 
 
-def layout(store: Store, view: ViewState) -> Component:
-    """Return the page, or say why this run cannot be replayed here."""
-    title = heading.page_title(TITLE)
-    refused = _refusal(store)
-    if refused:
-        card = dmc.Card(html.P(refused), className="card prose", id="no-replay")
-        return html.Div([title, card], className="page")
-    edits = view.edits or _suggested(store)
-    rows = min(len(store.ranks), replayed_steps.MOST_ROWS)
-    parts = (
-        _controls(store, edits),
-        html.Div(id=ANSWER, className="verdict", role="status"),
-        chart.card(BOTH, "One step, before and after", 140 + 2 * ROW_PX * rows, _step()),
-        chart.card(EVERY, "What every single edit would save", 360, _try(store)),
-    )
-    grid = dmc.Grid([dmc.GridCol(part, span=12) for part in parts], gutter="sm")
-    return html.Div([dcc.Store(id=EDITS, data=list(edits)), title, grid], className="page")
-
-
-def register(app: Dash) -> None:
-    """Answer whenever an edit changes; a bar of all edits leads to that edit."""
-    edits = Input(EDITS, "data")
-    chart.bind(app, BOTH, _both, edits, Input(STEP, "value"))
-    chart.bind(app, EVERY, _every, Input(TRY, "n_clicks"))
-    chart.follow_clicks(app, EVERY, _to_edit)
-
-    @app.callback(
-        Output(EDITS, "data"),
-        Input({CONTROL: ALL}, "value"),
-        State(EDITS, "data"),
-        prevent_initial_call=True,
-    )
-    def collect(_values: Any, before: Any) -> list[str]:
-        found = edits_of(_by_name(ctx.inputs_list[0]))
-        if found == before:
-            raise PreventUpdate
-        return found
-
-    @app.callback(Output(ANSWER, "children"), edits, current.RUN)
-    def answer(edits: Any, run: Any) -> list[Component]:
-        return _answered(current.store(run), _sane(edits))
-
-
-def _by_name(given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the values of controls, by what their ids say; a browser may send any ids."""
-    found = {}
-    for one in given:
-        identity = one.get("id")
-        name = identity.get(CONTROL) if isinstance(identity, dict) else None
-        if isinstance(name, str):
-            found[name] = one.get("value")
-    return found
-
-
-def edits_of(values: Mapping[str, Any]) -> list[str]:
-    """Return the edits that the values of controls stand for, by the controls' names."""
-    ranks = values.get(RANKS)
-    named = ranks if isinstance(ranks, list) else []
-    found = [f"rank:{rank}=median" for rank in named if str(rank).isdecimal()]
-    for name, value in values.items():
-        if name.startswith(PHASE) and isinstance(value, (int, float)) and 0 <= value < FULL:
-            found.append(f"{name}*{value / FULL:g}" if value else f"{name}=0")
-    for name, better in (("bandwidth", "*"), ("latency", "/"), ("message_cost", "/")):
-        power = values.get(name)
-        if isinstance(power, (int, float)) and power:
-            worse = "/" if better == "*" else "*"
-            found.append(f"{name}{better if power > 0 else worse}{2 ** abs(power):g}")
-    found += [
-        f"{name}={values[name]}"
-        for name in ("overlap", "algorithm", "async")
-        if isinstance(values.get(name), str) and values[name] != AS_RECORDED
-    ]
-    return [*found, *state.edits(values.get(MORE))]
-
-
-def _refusal(store: Store) -> str | None:
-    spans = store.report.summary.spans
-    if store.windows.is_empty():
-        return NO_STEPS
-    if spans > MOST_SPANS:
-        return TOO_LARGE.format(spans=f"{spans:,}", name=text.shown(store.name))
-    return None
-
-
-def _suggested(store: Store) -> tuple[str, ...]:
-    """Return what the first fault of ranks asks for."""
-    faults = (finding for finding in store.report.findings if finding.category == "fault")
-    return next(filter(None, (links.fix_of(store, fault) for fault in faults)), ())
-
-
-def _controls(store: Store, edits: Sequence[str]) -> Component:
-    """Return the controls; edits for which there is none, or that a link names, are in the text."""
-    as_others = {f"rank:{rank}=median": str(rank) for rank in store.ranks}
-    ranks = [as_others[edit] for edit in edits if edit in as_others]
-    others = [edit for edit in edits if edit not in as_others]
-    chosen = dmc.MultiSelect(
-        id=_control(RANKS),
-        data=list(as_others.values()),
-        value=ranks,
-        label="Ranks as fast as the others",
-        searchable=True,
-        clearable=True,
-        limit=50,
-        size="xs",
-    )
-    more = dmc.TextInput(
-        id=_control(MORE),
-        value=f"{state.BETWEEN_EDITS} ".join(others),
-        label="More edits, as in the terminal (docs/whatif.md)",
-        placeholder="buckets=100MB; ranks=64; placement=greedy",
-        debounce=True,
-        size="xs",
-    )
-    sliders = [_phase(name) for name in _phases(store)]
-    sliders += [_factor("bandwidth", "Bandwidth", 1), _factor("latency", "Latency", -1)]
-    choices = [
-        _choice("overlap", "Overlap with backprop", ("on", "off")),
-        _choice("algorithm", "Allreduce by", ALGORITHMS),
-    ]
-    if store.shard_count:
-        sliders.append(_factor("message_cost", "Servers' cost a message", -1))
-        choices.append(_choice("async", "Asynchronous updates", ("on",)))
-    cells = [
-        dmc.GridCol(chosen, span={"base": 12, "md": 6}),
-        dmc.GridCol(more, span={"base": 12, "md": 6}),
-        *(dmc.GridCol(each, span={"base": 12, "xs": 6, "md": 3}) for each in [*sliders, *choices]),
-    ]
-    return dmc.Card(dmc.Grid(cells, gutter="md"), className="card")
-
-
-def _phases(store: Store) -> list[str]:
-    """Return the phases of ranks' own work that take a part of the time."""
-    whole = float(np.nansum(store.times.time_in(store.times.categories)))
-    shares = {name: float(np.nansum(store.times.time_in([name]))) for name in OWN_CATEGORIES}
-    return [name for name, spent in shares.items() if spent > SEEN * max(whole, 1.0)]
-
-
-def _control(name: str) -> dict[str, str]:
-    return {CONTROL: name}
-
-
-def _phase(name: str) -> Component:
-    label = name_of(name)
-    slider = dmc.Slider(
-        id=_control(PHASE + name),
-        value=FULL,
-        min=0,
-        max=FULL,
-        step=5,
-        updatemode="mouseup",
-        marks=[{"value": value, "label": f"{value} %"} for value in (0, FULL)],
-        size="sm",
-        mx="md",
-        mb="md",
-        thumbLabel=f"{label}, percent of its time",
-    )
-    return html.Div([html.Span(f"{label[:1].upper()}{label[1:]}", className="fact-name"), slider])
-
-
-def _factor(name: str, label: str, sign: int) -> Component:
-    """Return a slider that is better to the right; with `sign` -1 less of it is."""
-    low, high = FACTORS
-    slider = dmc.Slider(
-        id=_control(name),
-        value=0,
-        min=low,
-        max=high,
-        step=1,
-        updatemode="mouseup",
-        label=None,
-        marks=[
-            {"value": power, "label": f"{2.0 ** (sign * power):g} \N{MULTIPLICATION SIGN}"}
-            for power in (low, 0, high)
-        ],
-        size="sm",
-        mx="md",
-        mb="md",
-        thumbLabel=f"{label}, power of two",
-    )
-    return html.Div([html.Span(label, className="fact-name"), slider])
-
-
-def _choice(name: str, label: str, values: Sequence[str]) -> Component:
-    return dmc.Select(
-        id=_control(name),
-        data=[AS_RECORDED, *values],
-        value=AS_RECORDED,
-        label=label,
-        allowDeselect=False,
-        size="xs",
-    )
-
-
-def _step() -> Component:
+def _choose_step(_store: Store, _view: ViewState) -> Component:
     return dmc.NumberInput(
         id=STEP,
         placeholder="step: the usual one",
@@ -273,91 +80,30 @@ def _step() -> Component:
     )
 
 
-def _try(store: Store) -> Component:
+def _try_all(store: Store, _view: ViewState) -> Component:
     """Return the button that tries all edits, where that is not done without being asked for."""
-    shown = {} if store.report.summary.spans > AT_ONCE else {"display": "none"}
-    return dmc.Button("Try all", id=TRY, variant="default", size="compact-xs", fw=500, style=shown)
+    style = {} if store.report.summary.spans > MOST_SPANS_UNASKED else {"display": "none"}
+    return dmc.Button("Try all", id=TRY, variant="default", size="compact-xs", fw=500, style=style)
 
 
-def _answered(store: Store, edits: tuple[str, ...]) -> list[Component]:
-    """Return what the edits come to, how far to trust it, and how to ask it in a terminal."""
+def _draw_step(store: Store, theme: Theme, given_edits: Any, step: Any) -> Drawing:
+    edits = _read_edits(given_edits)
     if not edits:
-        return [html.P(CHOOSE, className="summary")]
-    try:
-        found = store.replay.asked(*edits)
-    except TraceLensError as error:
-        return [html.P(clean(str(error)), className="summary", id="what-if-refused")]
-    (answer,) = found.answers
-    asked = " ".join(f"--what '{edit}'" for edit in edits)
-    lines = [*_named_fixes(store, edits), found.trust, *answer.remarks]
-    return [
-        dmc.Title(text.tied(sentence(answer)), order=2, id="verdict"),
-        *(html.P(line, className="summary") for line in lines),
-        html.Code(f"tracelens whatif {text.shown(store.name)} {asked}", className="summary"),
-    ]
-
-
-def _named_fixes(store: Store, edits: Sequence[str]) -> list[str]:
-    """Return a line for each fix among the edits, which says what finding it is of."""
-    named = dict(enumerate(store.report.findings, 1))
-    numbers = [int(edit.removeprefix(FIX)) for edit in edits if re.fullmatch(FIX + r"\d+", edit)]
-    return [
-        f"{FIX}{number} fixes finding {number}: {finding_card.title(named[number])}."
-        for number in numbers
-        if number in named
-    ]
-
-
-def sentence(answer: Answer) -> str:
-    """Return what some edits do to the mean step, as a sentence."""
-    low, high = sorted(answer.interval)
-    way = "shorter" if answer.saving >= 0 else "longer"
-    ends = (low, high) if answer.saving >= 0 else (-high, -low)
-    return (
-        f"The mean step would take {text.duration(answer.after_ns)} instead of "
-        f"{text.duration(answer.before_ns)}: {text.percent(abs(answer.saving), 1)} {way} "
-        f"(95 % interval {text.percent(ends[0], 1)} to {text.percent(ends[1], 1)})."
-    )
-
-
-def _both(store: Store, theme: Theme, edits: Any, step: Any) -> Drawing:
-    wanted = _sane(edits)
-    if not wanted:
-        return empty(theme, NOTHING_SHOWN)
+        return empty(theme, NO_EDITS)
     try:
         replay = store.replay
-        row = _row(replay, wanted, step)
-        pair = replay.step(row, *wanted)
-        (answer,) = replay.asked(*wanted).answers
+        row = _find_step(replay, edits, step)
+        pair = replay.step(row, *edits)
+        (answer,) = replay.asked(*edits).answers
     except TraceLensError as error:
         return empty(theme, clean(str(error)))
-    shown = _shown(answer, wanted)
-    return replayed_steps.steps(pair, int(replay.model.steps[row]), shown, theme)
+    ranks = _select_ranks(answer, edits)
+    return replayed_steps.steps(pair, int(replay.model.steps[row]), ranks, theme)
 
 
-def _row(replay: Replay, edits: Sequence[str], step: Any) -> int:
-    """Return the place of a step that was asked for, else of the one with the median of what changes."""
-    steps = replay.model.steps.tolist()
-    if step in steps:
-        return steps.index(step)
-    saved = replay.saved(*edits)
-    changed = np.flatnonzero(np.abs(saved) > LITTLE * replay.model.lengths(replay.model.usual))
-    places = changed if len(changed) else np.arange(len(saved))
-    order = places[np.argsort(saved[places], kind="stable")]
-    return int(order[len(order) // 2])
-
-
-def _shown(answer: Answer, edits: Sequence[str]) -> list[int]:
-    """Return the ranks to draw: those that edits name, then those whose waiting changes most."""
-    named = {int(rank) for edit in edits for rank in re.findall(r"^rank:(\d+)", edit)}
-    moved = {rank: abs(was - then) for rank, (was, then) in answer.waits.items()}
-    order = sorted(answer.waits, key=lambda rank: (rank not in named, -moved[rank], rank))
-    return sorted(order[: replayed_steps.MOST_ROWS])
-
-
-def _every(store: Store, theme: Theme, clicks: Any) -> Drawing:
+def _draw_savings(store: Store, theme: Theme, clicks: Any) -> Drawing:
     spans = store.report.summary.spans
-    if not clicks and spans > AT_ONCE:
+    if not clicks and spans > MOST_SPANS_UNASKED:
         return empty(theme, ASK.format(spans=f"{spans:,}"))
     try:
         return replayed_steps.savings(store.replay.asked(EVERY_EDIT), theme)
@@ -365,14 +111,267 @@ def _every(store: Store, theme: Theme, clicks: Any) -> Drawing:
         return empty(theme, clean(str(error)))
 
 
-def _to_edit(store: Store, point: dict[str, Any]) -> str | None:
-    given = point.get("customdata")
-    wanted = state.edits(given[0] if isinstance(given, list) and given else None)
-    return links.to_replay(store, wanted) if wanted else None
+def _link_to_edit(store: Store, point: dict[str, Any]) -> str | None:
+    data = point.get("customdata")
+    edits = state.edits(data[0] if isinstance(data, list) and data else None)
+    return links.to_replay(store, edits) if edits else None
 
 
-def _sane(edits: Any) -> tuple[str, ...]:
+BOTH: Final = ChartCard(
+    name="what-if-both",
+    title="One step, before and after",
+    explanation=(
+        "What ranks do in a step: replayed as it was, and below with the edits. The step is "
+        "over on all ranks at the dotted line."
+    ),
+    draw=_draw_step,
+    height_px=fit_rows(
+        lambda store: 2 * min(len(store.ranks), replayed_steps.MOST_ROWS), 140, 22, 0
+    ),
+    inputs=(Input(EDITS, "data"), Input(STEP, "value")),
+    choice=_choose_step,
+)
+EVERY: Final = ChartCard(
+    name="what-if-every",
+    title="What every single edit would save",
+    explanation=(
+        "The mean step's saving by each edit alone, with its 95 % interval; they do not add up."
+    ),
+    draw=_draw_savings,
+    height_px=360,
+    inputs=(Input(TRY, "n_clicks"),),
+    link_from_mark=_link_to_edit,
+    choice=_try_all,
+)
+CARDS: Final[tuple[ChartCard, ...]] = (BOTH, EVERY)
+
+
+def layout(store: Store, view: ViewState) -> Component:
+    """Return the page, or say why this run cannot be replayed here."""
+    title = heading.page_title(TITLE, EXPLANATION)
+    spans = store.report.summary.spans
+    if store.windows.is_empty():
+        return heading.page_in_words([title], NO_STEPS, identity="no-replay")
+    if spans > MOST_SPANS:
+        refusal = TOO_LARGE.format(spans=f"{spans:,}", name=text.shown(store.name))
+        return heading.page_in_words([title], refusal, identity="no-replay")
+    edits = view.edits or _suggest_edits(store)
+    controls = _lay_out_controls(store, edits)
+    answer = html.Div(id=ANSWER, className="verdict", role="status")
+    columns = [dmc.GridCol(part, span=12) for part in (controls, answer)]
+    columns += [card.lay_out(store, view) for card in CARDS]
+    grid = dmc.Grid(columns, gutter="sm")
+    return html.Div([dcc.Store(id=EDITS, data=list(edits)), title, grid], className="page")
+
+
+def register(app: Dash) -> None:
+    """Answer whenever an edit changes."""
+
+    @app.callback(
+        Output(EDITS, "data"),
+        Input({CONTROL: ALL}, "value"),
+        State(EDITS, "data"),
+        prevent_initial_call=True,
+    )
+    def collect(_values: Any, before: Any) -> list[str]:
+        edits = edits_of(_read_controls(ctx.inputs_list[0]))
+        if edits == before:
+            raise PreventUpdate
+        return edits
+
+    @app.callback(Output(ANSWER, "children"), Input(EDITS, "data"), current.RUN)
+    def answer(edits: Any, run: Any) -> list[Component]:
+        return _answer_edits(current.store(run), _read_edits(edits))
+
+
+def _read_controls(controls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of controls, by what their ids say; a browser may send any ids."""
+    values = {}
+    for control in controls:
+        identity = control.get("id")
+        name = identity.get(CONTROL) if isinstance(identity, dict) else None
+        if isinstance(name, str):
+            values[name] = control.get("value")
+    return values
+
+
+def edits_of(values: Mapping[str, Any]) -> list[str]:
+    """Return the edits that the values of controls stand for, by the controls' names."""
+    ranks = values.get(RANKS)
+    rank_texts = ranks if isinstance(ranks, list) else []
+    edits = [f"rank:{rank}=median" for rank in rank_texts if str(rank).isdecimal()]
+    for name, percent in values.items():
+        is_phase = name.startswith(PHASE) and isinstance(percent, (int, float))
+        if is_phase and 0 <= percent < FULL_PERCENT:
+            edits.append(f"{name}*{percent / FULL_PERCENT:g}" if percent else f"{name}=0")
+    for name, better in (("bandwidth", "*"), ("latency", "/"), ("message_cost", "/")):
+        power = values.get(name)
+        if isinstance(power, (int, float)) and power:
+            worse = "/" if better == "*" else "*"
+            edits.append(f"{name}{better if power > 0 else worse}{2 ** abs(power):g}")
+    edits += [
+        f"{name}={values[name]}"
+        for name in ("overlap", "algorithm", "async")
+        if isinstance(values.get(name), str) and values[name] != AS_RECORDED
+    ]
+    return [*edits, *state.edits(values.get(MORE))]
+
+
+def _suggest_edits(store: Store) -> tuple[str, ...]:
+    """Return what the first fault of ranks asks for."""
+    faults = (finding for finding in store.report.findings if finding.category == "fault")
+    return next(filter(None, (links.fix_of(store, fault) for fault in faults)), ())
+
+
+def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
+    """Return the controls; edits for which there is none, or that a link names, are in the text."""
+    ranks = {f"rank:{rank}=median": str(rank) for rank in store.ranks}
+    chosen = dmc.MultiSelect(
+        id={CONTROL: RANKS},
+        data=list(ranks.values()),
+        value=[ranks[edit] for edit in edits if edit in ranks],
+        label="Ranks as fast as the others",
+        searchable=True,
+        clearable=True,
+        limit=50,
+        size="xs",
+    )
+    typed = dmc.TextInput(
+        id={CONTROL: MORE},
+        value=f"{state.BETWEEN_EDITS} ".join(edit for edit in edits if edit not in ranks),
+        label="More edits, as in the terminal (docs/whatif.md)",
+        placeholder="buckets=100MB; ranks=64; placement=greedy",
+        debounce=True,
+        size="xs",
+    )
+    sliders = [_phase_slider(name) for name in _select_phases(store)]
+    sliders += [_power_slider("bandwidth", "Bandwidth", 1), _power_slider("latency", "Latency", -1)]
+    choices = [
+        _select("overlap", "Overlap with backprop", ("on", "off")),
+        _select("algorithm", "Allreduce by", ALGORITHMS),
+    ]
+    if store.shard_count:
+        sliders.append(_power_slider("message_cost", "Servers' cost a message", -1))
+        choices.append(_select("async", "Asynchronous updates", ("on",)))
+    cells = [dmc.GridCol(field, span={"base": 12, "md": 6}) for field in (chosen, typed)]
+    cells += [
+        dmc.GridCol(control, span={"base": 12, "xs": 6, "md": 3}) for control in sliders + choices
+    ]
+    return dmc.Card(dmc.Grid(cells, gutter="md"), className="card")
+
+
+def _select_phases(store: Store) -> list[str]:
+    """Return the phases of ranks' own work that take a share of the time worth a slider."""
+    total_ns = float(np.nansum(store.times.time_in(store.times.categories)))
+    least_ns = LEAST_PHASE_SHARE * max(total_ns, 1.0)
+    return [
+        name for name in OWN_CATEGORIES if float(np.nansum(store.times.time_in([name]))) > least_ns
+    ]
+
+
+def _phase_slider(name: str) -> Component:
+    label = name_of(name)
+    marks = [{"value": value, "label": f"{value} %"} for value in (0, FULL_PERCENT)]
+    thumb_label = f"{label}, percent of its time"
+    title = f"{label[:1].upper()}{label[1:]}"
+    limits = {"value": FULL_PERCENT, "min": 0, "max": FULL_PERCENT, "step": 5}
+    return _slider(PHASE + name, title, marks=marks, thumbLabel=thumb_label, **limits)
+
+
+def _power_slider(name: str, title: str, sign: int) -> Component:
+    """Return a slider that is better to the right; with `sign` -1 less of it is."""
+    marks = [
+        {"value": power, "label": f"{2.0 ** (sign * power):g} \N{MULTIPLICATION SIGN}"}
+        for power in (LOWEST_POWER, 0, HIGHEST_POWER)
+    ]
+    thumb_label = f"{title}, power of two"
+    limits = {"value": 0, "min": LOWEST_POWER, "max": HIGHEST_POWER, "step": 1}
+    return _slider(name, title, marks=marks, thumbLabel=thumb_label, label=None, **limits)
+
+
+def _slider(name: str, title: str, **options: Any) -> Component:
+    identity, margins = {CONTROL: name}, {"mx": "md", "mb": "md"}
+    slider = dmc.Slider(id=identity, updatemode="mouseup", size="sm", **margins, **options)
+    return html.Div([html.Span(title, className="fact-name"), slider])
+
+
+def _select(name: str, label: str, values: Sequence[str]) -> Component:
+    return dmc.Select(
+        id={CONTROL: name},
+        data=[AS_RECORDED, *values],
+        value=AS_RECORDED,
+        label=label,
+        allowDeselect=False,
+        size="xs",
+    )
+
+
+def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
+    """Return what the edits come to, how far to trust it, and how to ask it in a terminal."""
+    if not edits:
+        return [html.P(CHOOSE, className="summary")]
+    try:
+        whatif = store.replay.asked(*edits)
+    except TraceLensError as error:
+        return [html.P(clean(str(error)), className="summary", id="what-if-refused")]
+    (answer,) = whatif.answers
+    options = " ".join(f"--what '{edit}'" for edit in edits)
+    lines = [*_name_fixes(store, edits), whatif.trust, *answer.remarks]
+    return [
+        dmc.Title(text.tied(sentence(answer)), order=2, id="verdict"),
+        *(html.P(line, className="summary") for line in lines),
+        html.Code(f"tracelens whatif {text.shown(store.name)} {options}", className="summary"),
+    ]
+
+
+def _name_fixes(store: Store, edits: Sequence[str]) -> list[str]:
+    """Return a line for each fix among the edits, which says what finding it is of."""
+    findings = dict(enumerate(store.report.findings, 1))
+    numbers = [int(edit.removeprefix(FIX)) for edit in edits if re.fullmatch(FIX + r"\d+", edit)]
+    return [
+        f"{FIX}{number} fixes finding {number}: {finding_card.title(findings[number])}."
+        for number in numbers
+        if number in findings
+    ]
+
+
+def sentence(answer: Answer) -> str:
+    """Return what some edits do to the mean step, as a sentence."""
+    low, high = sorted(answer.interval)
+    direction = "shorter" if answer.saving >= 0 else "longer"
+    ends = (low, high) if answer.saving >= 0 else (-high, -low)
+    return (
+        f"The mean step would take {text.duration(answer.after_ns)} instead of "
+        f"{text.duration(answer.before_ns)}: {text.percent(abs(answer.saving), 1)} {direction} "
+        f"(95 % interval {text.percent(ends[0], 1)} to {text.percent(ends[1], 1)})."
+    )
+
+
+def _find_step(replay: Replay, edits: Sequence[str], step: Any) -> int:
+    """Return the row of a step that was asked for, else of the one with the median of what changes."""
+    steps = replay.model.steps.tolist()
+    if step in steps:
+        return steps.index(step)
+    saved_ns = replay.saved(*edits)
+    least_ns = LEAST_CHANGE * replay.model.lengths(replay.model.usual)
+    changed_rows = np.flatnonzero(np.abs(saved_ns) > least_ns)
+    rows = changed_rows if len(changed_rows) else np.arange(len(saved_ns))
+    order = rows[np.argsort(saved_ns[rows], kind="stable")]
+    return int(order[len(order) // 2])
+
+
+def _select_ranks(answer: Answer, edits: Sequence[str]) -> list[int]:
+    """Return the ranks to draw: those that edits name, then those whose waiting changes most."""
+    edited_ranks = {int(rank) for edit in edits for rank in re.findall(r"^rank:(\d+)", edit)}
+    change_ns = {rank: abs(was_ns - then_ns) for rank, (was_ns, then_ns) in answer.waits.items()}
+    order = sorted(
+        answer.waits, key=lambda rank: (rank not in edited_ranks, -change_ns[rank], rank)
+    )
+    return sorted(order[: replayed_steps.MOST_ROWS])
+
+
+def _read_edits(value: Any) -> tuple[str, ...]:
     """Read the edits that a browser sent back; they may be anything."""
-    given = edits if isinstance(edits, list) else []
-    single = (one for one in given if isinstance(one, str) and one != EVERY_EDIT)
+    items = value if isinstance(value, list) else []
+    single = (item for item in items if isinstance(item, str) and item != EVERY_EDIT)
     return state.edits(state.BETWEEN_EDITS.join(single))

@@ -17,32 +17,32 @@ if TYPE_CHECKING:
 SHARED: Final = ("host", "stage")  # columns of the workers
 
 
-def offered(workers: pl.DataFrame) -> list[str]:
+def group_columns(workers: pl.DataFrame) -> list[str]:
     """Return by which columns workers fall into several groups."""
     return [column for column in SHARED if workers[column].n_unique() > 1]
 
 
 def ranks_by(workers: pl.DataFrame, column: str) -> list[tuple[str, list[int]]]:
     """Return what each group is called, and its ranks; names that are shown alike need not be."""
-    found = workers.group_by(column, maintain_order=True).agg("rank")
-    return [(text.shown(str(value)), ranks) for value, ranks in found.iter_rows()]
+    groups = workers.group_by(column, maintain_order=True).agg("rank")
+    return [(text.shown(str(value)), ranks) for value, ranks in groups.iter_rows()]
 
 
-def gathered(store: Store, by: Any, opened: Collection[str] = ()) -> list[RowGroup]:
+def gather(store: Store, column: Any, opened: Collection[str] = ()) -> list[RowGroup]:
     """Gather the rows of ranks by a column; empty where there are no groups of that sort.
 
     A group is opened by its key, and by that of any of its ranks.
     """
     workers = store.run.workers
-    if by not in offered(workers):
+    if column not in group_columns(workers):
         return []
     rows = {rank: row for row, rank in enumerate(store.ranks)}
     return [
         RowGroup(
             key=(key := f"g{min(ranks)}"),
-            name=name if by == "host" else f"{by} {name}",
+            name=name if column == "host" else f"{column} {name}",
             lanes=tuple(rows[rank] for rank in ranks),
             opened=not {key, *map(str, ranks)}.isdisjoint(opened),
         )
-        for name, ranks in ranks_by(workers, by)
+        for name, ranks in ranks_by(workers, column)
     ]

@@ -12,7 +12,7 @@ from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.components.timeline import area, finding
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.viewport import Rows
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from tracelens_dashboard.figures.timeline.frame import Frame
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def drawn(store: Store, *opened: str) -> Frame:
-    return viewport.frame(store, None, [], "rank", rows=Rows(list(opened), None, 900))
+    return viewport.frame(store, Controls(None, [], "rank", opened=list(opened), tall_px=900))
 
 
 def box(x: tuple[float, float], y: tuple[float, float]) -> dict[str, Any]:
@@ -66,12 +66,12 @@ def test_single_spans_are_listed_with_their_place() -> None:
     assert lengths == sorted(lengths, reverse=True)
     recorded = spans.select("start_ns", "end_ns").rows()
     for number, row in enumerate(rows[:40]):
-        hit = finding.of_row(store, {"colId": "span", "rowId": str(number)}, rows)
+        hit = finding.hit_of_row(store, {"colId": "span", "rowId": str(number)}, rows)
         assert hit is not None
-        assert (hit.place.at_ns, hit.end_ns) in recorded
-        assert hit.end_ns - hit.place.at_ns == row["length"]
-        assert hit.place.track is not None
-        assert hit.place.lane == 2
+        assert (hit.position.at_ns, hit.end_ns) in recorded
+        assert hit.end_ns - hit.position.at_ns == row["length"]
+        assert hit.position.track is not None
+        assert hit.position.lane == 2
 
 
 def test_a_span_that_is_still_open_has_no_length(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_span_that_is_still_open_has_no_length(monkeypatch: pytest.MonkeyPatch
 )  # fmt: skip
 def test_a_click_that_means_no_span_leads_nowhere(cell: Any) -> None:
     rows = [{"row": 0, "at": 0, "until": 5}, {"row": 99, "at": 0}]
-    assert finding.of_row(slow_rank(), cell, rows) is None
+    assert finding.hit_of_row(slow_rank(), cell, rows) is None
 
 
 def test_a_level_drag_marks_all_rows() -> None:

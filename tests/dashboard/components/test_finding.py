@@ -17,7 +17,7 @@ from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.components.timeline import finding
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view.state import LONGEST_SEARCH, ViewState
-from tracelens_dashboard.view.viewport import Place
+from tracelens_dashboard.view.viewport import Position
 
 if TYPE_CHECKING:
     from tracelens_dashboard.components.timeline.finding import Hit
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
     found: list[Hit] = []
     for _ in range(steps):
-        hit = finding.next_hit(store, asked, found[-1].place if found else None, way)
+        hit = finding.next_hit(store, asked, found[-1].position if found else None, way)
         assert hit
         found.append(hit)
     return found
@@ -44,7 +44,7 @@ def test_all_are_visited_once_and_then_again(way: int) -> None:
     }
     total = len(recorded)
     hits = walked(store, "bucket 1", way, total + 1)
-    assert {(hit.place.lane, hit.place.at_ns) for hit in hits} == recorded
+    assert {(hit.position.lane, hit.position.at_ns) for hit in hits} == recorded
     assert {hit.total for hit in hits} == {total}
     numbers = [hit.number for hit in hits]
     assert numbers[:total] == list(range(1, total + 1))[::way]
@@ -55,17 +55,17 @@ def test_it_goes_on_from_where_one_is() -> None:
     """From a moment on a rank to the next one there, and from the span itself back."""
     store = slow_rank()
     mine = store.spans_of(2).filter(kind="backprop", step=30).row(0, named=True)
-    after = finding.next_hit(store, "backprop", Place(2, mine["start_ns"] - 1), 1)
+    after = finding.next_hit(store, "backprop", Position(2, mine["start_ns"] - 1), 1)
     assert after
-    assert (after.place.lane, after.place.at_ns, after.end_ns) == (
+    assert (after.position.lane, after.position.at_ns, after.end_ns) == (
         2,
         mine["start_ns"],
         mine["end_ns"],
     )
-    later = finding.next_hit(store, "backprop", after.place, 1)
+    later = finding.next_hit(store, "backprop", after.position, 1)
     assert later
-    assert later.place.at_ns > mine["end_ns"]
-    assert finding.next_hit(store, "backprop", later.place, -1) == after
+    assert later.position.at_ns > mine["end_ns"]
+    assert finding.next_hit(store, "backprop", later.position, -1) == after
 
 
 def test_shards_are_searched_too() -> None:
@@ -73,19 +73,19 @@ def test_shards_are_searched_too() -> None:
     store = sharded()
     hit = finding.next_hit(store, "aggregate", None, 1)
     assert hit
-    assert store.scene.lanes.lanes[hit.place.lane].role == "ps"
+    assert store.scene.lanes.lanes[hit.position.lane].role == "ps"
     assert finding.next_hit(store, "no such span", None, 1) is None
 
 
 def test_a_found_span_has_a_link_that_selects_it() -> None:
     """Its process is opened, and the track is found again by what was asked for."""
     store = slow_rank()
-    page = json.loads(json.dumps(finding.matches_of(store, "backprop"), cls=PlotlyJSONEncoder))
+    page = json.loads(json.dumps(finding.list_matches(store, "backprop"), cls=PlotlyJSONEncoder))
     cells = page["props"]["children"][2]["props"]["children"][0]["props"]["children"]
     link = cells[-1]["props"]["children"]["props"]["href"]
     view = view_of(link)
     assert (view.opened, view.find) == (("2",), "backprop")
-    chosen = finding.resolved(store, view)
+    chosen = finding.resolve_selection(store, view)
     assert chosen
     event = store.event_at(2, chosen["track"] or 0, store.whole.start_ns + (chosen["at"] or 0))
     assert event
@@ -116,7 +116,7 @@ def test_a_key_selects_opens_and_leads_there() -> None:
 @pytest.mark.parametrize("junk", [None, 3, [], {"a": 1}, "", "   "])
 def test_nothing_asked_finds_nothing(junk: object) -> None:
     """Whatever the browser sends, nothing fails."""
-    assert finding.asked_for(junk) == ""
-    assert len(finding.asked_for("x" * 500)) == LONGEST_SEARCH
+    assert finding.read_search(junk) == ""
+    assert len(finding.read_search("x" * 500)) == LONGEST_SEARCH
     view = ViewState(find="backprop", selected=(0, 0))
-    assert finding.resolved(slow_rank(), view) == {"lane": 0, "at": 0}
+    assert finding.resolve_selection(slow_rank(), view) == {"lane": 0, "at": 0}

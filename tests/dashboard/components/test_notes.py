@@ -19,6 +19,7 @@ from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import notes as noted
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.state import parse
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from tracelens_dashboard.figures.timeline.frame import Frame
@@ -29,19 +30,19 @@ AT = 200_000_000
 
 def frame_with(*known: Note, t0: int = 100_000_000, t1: int = 300_000_000) -> Frame:
     view = {"t0": t0, "t1": t1}
-    return viewport.frame(slow_rank(), view, [], None, notes=noted.for_browser(known))
+    return viewport.frame(slow_rank(), Controls(view, [], None, notes=noted.for_browser(known)))
 
 
 def test_a_note_is_put_at_the_mouse_the_selected_span_or_the_middle() -> None:
     """In this order; beside the run it is put at its end."""
     store, view = slow_rank(), {"t0": 0, "t1": 4000}
     chosen = {"lane": 0, "at": 77}
-    assert notes.place(store, {"xvals": [0.25], "yvals": [3]}, chosen, view) == 250_000_000
-    assert notes.place(store, None, chosen, view) == 77
-    assert notes.place(store, None, None, view) == 2000
-    beyond = notes.place(store, {"xvals": [1e8], "yvals": [3]}, None, view)
+    assert notes.choose_time(store, {"xvals": [0.25], "yvals": [3]}, chosen, view) == 250_000_000
+    assert notes.choose_time(store, None, chosen, view) == 77
+    assert notes.choose_time(store, None, None, view) == 2000
+    beyond = notes.choose_time(store, {"xvals": [1e8], "yvals": [3]}, None, view)
     assert beyond == store.whole.width_ns - 1
-    assert notes.place(store, {"xvals": [float("nan")], "yvals": [3]}, None, view) == 2000
+    assert notes.choose_time(store, {"xvals": [float("nan")], "yvals": [3]}, None, view) == 2000
 
 
 def put(**values: Any) -> dict[str, Any]:
@@ -77,13 +78,15 @@ def test_a_full_link_takes_no_more() -> None:
 def test_notes_are_written_edited_and_deleted() -> None:
     """What is typed is cut to what an address holds, and is printable."""
     known = (Note(1), Note(5, 9, "old"))
-    assert notes.changed_by(known, {"does": "edit", "number": 1}) == Notes(known, 1)
-    assert notes.changed_by(known, {"does": "leave", "number": 1}) == Notes(known)
-    kept = notes.changed_by(known, {"does": "keep", "number": 1, "text": "  a\u202eb\n" + "x" * 99})
+    assert notes.apply_action(known, {"does": "edit", "number": 1}) == Notes(known, 1)
+    assert notes.apply_action(known, {"does": "leave", "number": 1}) == Notes(known)
+    kept = notes.apply_action(
+        known, {"does": "keep", "number": 1, "text": "  a\u202eb\n" + "x" * 99}
+    )
     assert kept is not None
     assert kept.notes[1] == Note(5, 9, "ab" + "x" * (noted.LONGEST_TEXT - 2))
     assert kept.edited is None
-    assert notes.changed_by(known, {"does": "delete", "number": 0}) == Notes(known[1:])
+    assert notes.apply_action(known, {"does": "delete", "number": 0}) == Notes(known[1:])
 
 
 def test_a_button_keeps_what_is_typed() -> None:
@@ -91,7 +94,7 @@ def test_a_button_keeps_what_is_typed() -> None:
     known = (Note(1), Note(5, 9, "old"))
     asked = {"does": "delete", "number": 1, "kept": {"number": 0, "text": "typed"}}
     before = notes.with_typed(known, asked)
-    assert notes.changed_by(before, asked) == Notes((Note(1, None, "typed"),))
+    assert notes.apply_action(before, asked) == Notes((Note(1, None, "typed"),))
     for senseless in ({"kept": 5}, {"kept": {"number": 7, "text": "x"}}, {}):
         assert notes.with_typed(known, senseless) == known
 
@@ -103,7 +106,7 @@ def test_a_button_keeps_what_is_typed() -> None:
 )  # fmt: skip
 def test_what_a_browser_may_send(asked: dict[str, Any]) -> None:
     """Nothing of it changes a note."""
-    assert notes.changed_by((Note(1), Note(2)), asked) is None
+    assert notes.apply_action((Note(1), Note(2)), asked) is None
 
 
 def test_text_of_an_address_is_shown_as_text() -> None:
@@ -111,7 +114,7 @@ def test_text_of_an_address_is_shown_as_text() -> None:
     written = noted.written([Note(AT, None, HOSTILE)])
     (note,) = parse({"note": written}).notes
     assert note.text == HOSTILE
-    (line,) = notes.listed(Notes((note,)))
+    (line,) = notes.lay_out_list(Notes((note,)))
     assert HOSTILE in json.dumps(line, cls=PlotlyJSONEncoder)
     labels = overlays.note_labels(frame_with(note), LIGHT)
     assert [label["text"] for label in labels] == [

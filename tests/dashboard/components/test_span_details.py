@@ -19,7 +19,7 @@ from tracelens_dashboard import text
 from tracelens_dashboard.components.timeline import finding, inspector, neighbours
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.viewport import Place
+from tracelens_dashboard.view.viewport import Position
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def described(store: Store, lane: int, at_ns: int, track: int | None = None) -> str:
     """Write the details as they are sent to the browser."""
     return json.dumps(
-        inspector.span_details(store, Place(lane, at_ns, track)), cls=PlotlyJSONEncoder
+        inspector.span_details(store, Position(lane, at_ns, track)), cls=PlotlyJSONEncoder
     )
 
 
@@ -101,13 +101,13 @@ def test_a_reduction_in_flight_shows_what_was_recorded() -> None:
     assert "Nothing recorded" in described(store, 0, at, 99)
 
 
-def reduction(store: Store, rank: int, step: int) -> tuple[Place, dict[str, Any]]:
+def reduction(store: Store, rank: int, step: int) -> tuple[Position, dict[str, Any]]:
     """Return where the last reduction of a step is drawn in a rank's tracks, and its event."""
     spans = store.spans_of(rank).filter(step=step, kind="reduction").sort("seq")
     event = spans.row(-1, named=True)
     lanes = store.opened(rank).scene.lanes
     track = next(i for i, lane in enumerate(lanes.lanes) if lane.part == "reductions")
-    return Place(rank, event["start_ns"], track), event
+    return Position(rank, event["start_ns"], track), event
 
 
 def parts_of(page: Component, kind: type[Component]) -> list[Component]:
@@ -151,7 +151,7 @@ def test_members_of_a_collective_are_listed_by_arrival() -> None:
         rank: store.spans_of(rank).filter(seq=event["seq"], kind="reduction")["start_ns"][0]
         for rank in range(4)
     }
-    part = neighbours.members(store, place)
+    part = neighbours.members_section(store, place)
     assert part is not None
     rows = parts_of(part, html.Tr)[1:]
     order = sorted(begins, key=lambda rank: -begins[rank])
@@ -169,7 +169,7 @@ def test_members_of_a_collective_are_listed_by_arrival() -> None:
     for one in led:
         hit = finding.hit_of(store, one, inside=True)
         assert hit is not None
-        there = store.event_at(*hit.place[:1], hit.place.track or 0, hit.place.at_ns)
+        there = store.event_at(*hit.position[:1], hit.position.track or 0, hit.position.at_ns)
         assert there is not None
         assert (there["kind"], there["seq"]) == ("reduction", event["seq"])
 
@@ -178,7 +178,7 @@ def test_of_many_members_the_last_the_first_and_the_own_one_are_listed() -> None
     """What is left out is counted between them."""
     store = open_run(Scenario(ranks=60, steps=3))
     place, event = reduction(store, 7, 1)
-    part = neighbours.members(store, place)
+    part = neighbours.members_section(store, place)
     assert part is not None
     led = spans_led_to(part)
     call = viewport.call_of(store, place)
@@ -199,8 +199,8 @@ def test_the_critical_path_before_and_after_a_span() -> None:
     store = slow_rank()
     mine = phases.run(traced(SLOW_RANK)).segments.filter(step=25, category="backprop")
     ends = {one["rank"]: (one["start_ns"], one["end_ns"]) for one in mine.to_dicts()}
-    slow = neighbours.on_path(store, Place(2, ends[2][0]), ends[2])
-    other = neighbours.on_path(store, Place(0, ends[0][0]), ends[0])
+    slow = neighbours.path_section(store, Position(2, ends[2][0]), ends[2])
+    other = neighbours.path_section(store, Position(0, ends[0][0]), ends[0])
     assert slow is not None
     assert other is not None
     assert "100 % of this span" in written(slow)
@@ -210,7 +210,7 @@ def test_the_critical_path_before_and_after_a_span() -> None:
     assert before["until"] + origin == ends[2][0]
     assert after["at"] + origin == ends[2][1]
     assert before["row"] == 2
-    assert neighbours.on_path(sharded_without_path(), Place(0, ends[0][0]), ends[0]) is None
+    assert neighbours.path_section(sharded_without_path(), Position(0, ends[0][0]), ends[0]) is None
 
 
 def sharded_without_path() -> Store:

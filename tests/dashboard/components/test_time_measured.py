@@ -9,7 +9,7 @@ from support.web.stores import slow_rank
 
 from tracelens.lod import search
 from tracelens.lod.viewport import Window
-from tracelens_dashboard.components.timeline import answers
+from tracelens_dashboard.components.timeline import area
 
 
 def test_spans_count_as_far_as_they_lie_within() -> None:
@@ -32,7 +32,7 @@ def test_a_step_adds_up() -> None:
 
 def test_the_sentence_names_length_and_shares() -> None:
     """Most time first, in words."""
-    said = answers.time_in(slow_rank(), {"points": [], "range": {"x": [0.3, 0.2], "y": [0, 5]}})
+    said = area.describe_time(slow_rank(), {"points": [], "range": {"x": [0.3, 0.2], "y": [0, 5]}})
     assert said.startswith("Selected: 100 ms, starting at 200 ms. All ranks: backprop ")
     assert "wait for other ranks" in said
 
@@ -50,4 +50,4 @@ def test_the_sentence_names_length_and_shares() -> None:
 )
 def test_nonsense_measures_nothing(junk: object) -> None:
     """What the browser sends may be anything."""
-    assert answers.time_in(slow_rank(), junk) == ""
+    assert area.describe_time(slow_rank(), junk) == ""

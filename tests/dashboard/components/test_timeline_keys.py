@@ -90,7 +90,7 @@ def test_fit_shows_the_clicked_span() -> None:
     at = step_view(store, 30).start_ns
     lane = 2
     selected = {"lane": lane, "at": at}
-    place = viewport.place_of(store, selected)
+    place = viewport.read_position(store, selected)
     assert place is not None
     assert tuple(place) == (lane, at + store.whole.start_ns, None)
     found = keys.destination(store, "f", {}, selected)
@@ -107,15 +107,15 @@ def test_fit_shows_the_clicked_span() -> None:
 def test_a_rank_is_pinned_and_let_go() -> None:
     """The same key does both; no more are pinned than there is room for, the last one in any case."""
     store = slow_rank()
-    assert keys.with_pin(store, ["1"], 2) == ["1", "2"]
-    assert keys.with_pin(store, ["1", "2"], 2) == ["1"]
-    assert keys.with_pin(store, None, 3) == ["3"]
-    full = keys.with_pin(store, [str(100 + pin) for pin in range(MOST_PINS)], 0)
+    assert keys.toggle_pin(store, ["1"], 2) == ["1", "2"]
+    assert keys.toggle_pin(store, ["1", "2"], 2) == ["1"]
+    assert keys.toggle_pin(store, None, 3) == ["3"]
+    full = keys.toggle_pin(store, [str(100 + pin) for pin in range(MOST_PINS)], 0)
     assert full is not None
     assert len(full) == MOST_PINS
     assert full[-1] == "0"
-    assert keys.with_pin(store, [], 77) is None
-    assert keys.with_pin(store, [], None) is None
+    assert keys.toggle_pin(store, [], 77) is None
+    assert keys.toggle_pin(store, [], None) is None
 
 
 def test_shards_are_not_pinned() -> None:

@@ -13,6 +13,7 @@ from support.web.stores import HOT, LATE, open_run, sharded
 from tracelens.model.finding_kinds import KINDS
 from tracelens.simulator.synthetic import Fault, Scenario
 from tracelens_dashboard.export import charts
+from tracelens_dashboard.pages import stacks
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import LIGHT
 
@@ -34,7 +35,11 @@ BASE = {
 
 def titles(store: Store) -> list[str]:
     """List the titles of a run's charts, in their order."""
-    return [chart.title for chart in charts.chosen(store)]
+    return [
+        chart.card.title
+        for chart in charts.select_charts(store)
+        if chart.card.draw(store, LIGHT).figure.data
+    ]
 
 
 def found_in(scenario: Scenario, *findings: Finding) -> Store:
@@ -45,7 +50,7 @@ def found_in(scenario: Scenario, *findings: Finding) -> Store:
 def test_a_healthy_run_shows_the_whole_of_it() -> None:
     """A chart of every page about all ranks and steps, none that goes into depth."""
     store = found_in(RUN)
-    known = {chart.title: chart for chart in charts.CHARTS}
+    known = {chart.card.title: chart for chart in charts.CHARTS}
     assert set(titles(store)) >= BASE
     assert not any(known[title].deep for title in titles(store))
     assert titles(store)[0] == "Where the time went"
@@ -73,8 +78,8 @@ def test_the_verdicts_function_is_in_it() -> None:
     """Where stacks were sampled, of the rank, phase and steps that the finding speaks of."""
     store = sampled()
     assert "Functions by residual against peers" in titles(store)
-    assert charts.straggler_functions(store, LIGHT).rows[0]["frame"] == SLOW
-    assert charts.straggler_calls(store, LIGHT).summary.startswith("Rank 2 takes ")
+    assert stacks.FUNCTIONS.draw(store, LIGHT).rows[0]["frame"] == SLOW
+    assert stacks.CALLS.draw(store, LIGHT).summary.startswith("Rank 2 takes ")
 
 
 ABOUT: dict[str, tuple[Scenario, Finding]] = {
@@ -90,10 +95,8 @@ def test_every_chart_that_is_chosen_says_something(about: str) -> None:
     """It is drawn, has a sentence, and is no excuse for a missing one."""
     scenario, finding = ABOUT[about]
     store = found_in(scenario, finding)
-    chosen = charts.chosen(store)
-    assert any(KINDS[finding.kind].group in chart.about and chart.deep for chart in chosen)
-    for chart in chosen:
-        drawing = chart.draw(store, LIGHT)
-        assert drawing.summary, chart.title
-        assert drawing.figure.data, chart.title
-        assert 200 <= chart.height(store) <= 1000, chart.title
+    chosen = charts.select_charts(store)
+    assert any(KINDS[finding.kind].group in chart.groups and chart.deep for chart in chosen)
+    for card in (chart.card for chart in chosen):
+        assert card.draw(store, LIGHT).summary, card.title
+        assert 200 <= card.height_in(store) <= 1000, card.title

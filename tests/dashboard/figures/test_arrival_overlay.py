@@ -10,6 +10,7 @@ from tracelens_dashboard.app.server import create_app
 from tracelens_dashboard.figures.timeline import overlays, plot
 from tracelens_dashboard.theme import LIGHT
 from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Controls
 
 STEP = 25
 
@@ -23,7 +24,7 @@ def selected() -> dict[str, int]:
 def test_the_last_to_enter_is_pointed_at() -> None:
     """All four ranks enter; the arrow names rank 2, which is late in this step."""
     store = slow_rank()
-    frame = viewport.frame(store, None, ["2"], "rank", selected())
+    frame = viewport.frame(store, Controls(None, ["2"], "rank", selected()))
     assert frame.call
     assert set(frame.call.entered) == {0, 1, 2, 3}
     assert frame.call.last_rank == 2
@@ -41,7 +42,7 @@ def test_a_senseless_selection_selects_nothing(junk: object) -> None:
     """Nor does a moment at which no collective was under way."""
     store = slow_rank()
     for nothing in (junk, {"lane": 0, "at": 1}):
-        assert viewport.frame(store, None, [], "rank", nothing).call is None
+        assert viewport.frame(store, Controls(None, [], "rank", nothing)).call is None
 
 
 def test_a_click_selects_what_was_under_way() -> None:

@@ -12,13 +12,14 @@ from support.runs.analysed import report, trace
 from support.web.views import view_of
 
 from tracelens.simulator.synthetic import Fault, Scenario
-from tracelens_dashboard.components.timeline import answers
+from tracelens_dashboard.components.timeline import inspector
 from tracelens_dashboard.figures import arrival_skew, bandwidth
 from tracelens_dashboard.pages import collectives as page
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.state import ViewState
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from tracelens.lod.search import Call
@@ -163,25 +164,25 @@ def test_marks_lead_to_the_call(store: Store) -> None:
         assert leads
         for point in leads:
             first, over, rank = point["customdata"][1]
-            call = selected(store, page._to_call(store, point))
+            call = selected(store, page._link_to_call(store, point))
             assert (call.first_ns, call.over_ns, call.last_rank) == (first, over, rank)
 
 
 def test_a_step_leads_to_its_most_skewed_call(store: Store) -> None:
     """Of waiting and transfer, too: the call to which ranks came furthest apart is selected."""
     for row in store.table("arrivals_by_step").iter_rows(named=True):
-        call = selected(store, page._to_step(store, {"x": row["step"]}))
+        call = selected(store, page._link_to_largest_skew(store, {"x": row["step"]}))
         assert call.last_ns - call.first_ns == row["skew_max_ns"]
-    assert "sel=" not in page._to_step(store, {"x": 10**6})
+    assert "sel=" not in page._link_to_largest_skew(store, {"x": 10**6})
 
 
 def test_a_point_of_bandwidth_leads_to_a_call_of_its_size(store: Store) -> None:
     """What is selected is the call that was slowest of its size, from when all had come."""
-    drawing = page._speed(store, LIGHT)
+    drawing = page.BANDWIDTH.draw(store, LIGHT)
     leads = [one["customdata"][1] for one in points(drawing) if one["customdata"][1]]
     assert leads
     for lead in leads:
-        call = selected(store, page._to_call(store, {"customdata": ["", lead]}))
+        call = selected(store, page._link_to_call(store, {"customdata": ["", lead]}))
         assert call.last_ns == lead[0]
         assert abs(call.over_ns - lead[1]) <= 1
 
@@ -189,7 +190,9 @@ def test_a_point_of_bandwidth_leads_to_a_call_of_its_size(store: Store) -> None:
 def selected(store: Store, href: str | None) -> Call:
     """Return the collective that the timeline of a link shows as selected, its last rank pinned."""
     view = view_of(href)
-    frame = viewport.frame(store, None, list(view.pins), "rank", answers.clicked(view))
+    frame = viewport.frame(
+        store, Controls(None, list(view.pins), "rank", inspector.selection_in(view))
+    )
     assert frame.call
     assert view.pins == (frame.call.last_rank,)
     return frame.call
@@ -201,11 +204,11 @@ def test_a_run_without_collectives_says_what_to_record() -> None:
     shown = str(page.layout(alone, ViewState()))
     assert "tracelens record" in shown
     for draw in (
-        page._exchange,
-        page._skew,
-        page._last,
-        page._spread,
-        page._speed,
-        page._link_bars,
+        page.EXCHANGE.draw,
+        page.SKEW.draw,
+        page.LAST_ARRIVALS.draw,
+        page.DISTRIBUTION.draw,
+        page.BANDWIDTH.draw,
+        page.LINKS.draw,
     ):
         assert draw(alone, LIGHT).rows == []

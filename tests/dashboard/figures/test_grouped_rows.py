@@ -17,7 +17,7 @@ from tracelens_dashboard.figures.timeline import overlays, plot
 from tracelens_dashboard.figures.timeline.frame import CLOSED, OPEN
 from tracelens_dashboard.theme import LIGHT
 from tracelens_dashboard.view import state, viewport
-from tracelens_dashboard.view.viewport import Rows
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from tracelens_dashboard.figures.timeline.frame import Frame
@@ -31,7 +31,9 @@ def two_hosts() -> Store:
 
 
 def shown(*opened: str, **more: Any) -> Frame:
-    return viewport.frame(two_hosts(), None, [], "host", rows=Rows(list(opened), None, 900), **more)
+    return viewport.frame(
+        two_hosts(), Controls(None, [], "host", opened=list(opened), tall_px=900, **more)
+    )
 
 
 def labels(frame: Frame) -> list[str]:
@@ -47,7 +49,7 @@ def test_a_closed_group_is_one_row_of_its_worst_rank() -> None:
     assert labels(frame) == [
         f"{CLOSED} {band.group.name}" for band in (first, second) if band.group
     ]
-    alone = viewport.frame(two_hosts(), None, [], "rank")
+    alone = viewport.frame(two_hosts(), Controls(None, [], "rank"))
     pixels, single = viewport.picture(frame).pixels, viewport.picture(alone).pixels
     third = alone.plan.section("workers")[2]
     assert (pixels[int(second.middle)] == single[int(third.middle)]).all()
@@ -64,11 +66,11 @@ def test_below_an_opened_group_are_its_ranks() -> None:
     inside = shown("3")
     assert [band.lanes for band in inside.plan.bands] == [(0, 1), (2, 3), (2,), (3,)]
     assert [one.key for one in inside.opened] == ["3"]
-    rows = Rows(["3"], None, 900, "host")
-    assert gutter.toggled(two_hosts(), "g2", rows) == []
-    assert gutter.toggled(two_hosts(), "g0", rows) == ["3", "g0"]
-    assert gutter.toggled(two_hosts(), "g1", rows) is None
-    assert gutter.toggled(two_hosts(), "g2", rows._replace(sort="rank")) is None
+    rows = Controls(opened=["3"], tall_px=900, sort="host")
+    assert gutter.toggle_key(two_hosts(), "g2", rows) == []
+    assert gutter.toggle_key(two_hosts(), "g0", rows) == ["3", "g0"]
+    assert gutter.toggle_key(two_hosts(), "g1", rows) is None
+    assert gutter.toggle_key(two_hosts(), "g2", rows._replace(sort="rank")) is None
 
 
 def test_buttons_name_the_groups_and_their_ranks() -> None:
@@ -88,7 +90,7 @@ def test_spans_of_an_opened_group_can_be_pointed_at() -> None:
         "t0": window.start_ns - store.whole.start_ns,
         "t1": window.end_ns - store.whole.start_ns,
     }
-    frame = viewport.frame(store, view, [], "host", rows=Rows(["g2"], None, 900))
+    frame = viewport.frame(store, Controls(view, [], "host", opened=["g2"], tall_px=900))
     picture = viewport.picture(frame)
     assert picture.bars
     drawn = {frame.plan.bands[band].lanes for band in picture.bars.bands.tolist()}
@@ -122,7 +124,7 @@ def test_orders_are_offered_where_there_are_groups() -> None:
     """By host only with several hosts; a link that asks for it elsewhere shows ranks."""
     assert "host" in controls.orders(two_hosts())
     assert not {"host", "stage"} & set(controls.orders(slow_rank()))
-    frame = viewport.frame(slow_rank(), None, [], "host")
+    frame = viewport.frame(slow_rank(), Controls(None, [], "host"))
     assert [band.lanes for band in frame.plan.bands] == [(0,), (1,), (2,), (3,)]
     assert state.read("?sort=host&open=g2,3").query == "open=g2,3&sort=host"
 

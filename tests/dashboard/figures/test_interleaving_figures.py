@@ -76,9 +76,9 @@ def test_gaps_are_counted(store: Store) -> None:
 
 
 LEADS: list[tuple[Callable[..., Any], Callable[..., Any], int]] = [
-    (page._by_bucket, page._to_call, 0),
-    (page._chains, page._to_chain, 1),
-    (page._gaps, page._to_gap, 0),
+    (page.BY_BUCKET.draw, page._link_to_call, 0),
+    (page.CHAINS.draw, page._link_to_chain, 1),
+    (page.GAPS.draw, page._link_to_gap, 0),
 ]
 
 
@@ -100,7 +100,7 @@ def test_a_run_without_updates_and_communication_says_what_to_record() -> None:
     quiet = prepare(raw.with_(events=raw.events.filter(kept)))
     empty = Store.of(quiet, analyze(quiet))
     assert "tracelens record" in str(page.layout(empty, ViewState()))
-    for draw in (page._by_step, page._by_bucket, page._chains, page._gaps):
+    for draw in (page.BY_STEP.draw, page.BY_BUCKET.draw, page.CHAINS.draw, page.GAPS.draw):
         assert draw(empty, LIGHT).rows == []
 
 
@@ -117,7 +117,7 @@ def test_the_latency_that_is_told_is_the_one_that_is_marked() -> None:
     }
     chains = pl.DataFrame([row], schema=gradient_latency.SHOWN_COLUMNS)
     drawing = interleaving.latency(chains, LIGHT)
-    mark = next(trace for trace in drawing.figure.data if trace.name == interleaving.IN_ALL)
+    mark = next(trace for trace in drawing.figure.data if trace.name == "ready to first use")
     assert mark.x[0] - row["ready_ns"] == row["whole_ns"]
     assert "61.0 ms from ready to first use (the mark" in drawing.summary
     assert "“reduction”, in the median 44.6 ms" in drawing.summary

@@ -17,6 +17,7 @@ from tracelens_dashboard import theme as themes
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Controls
 
 # Ranks, steps, the late rank and its late step; of a quarter of them all is quick.
 LARGE, SMALL = (4096, 3000, 2741, 1776), (1024, 750, 685, 444)
@@ -38,7 +39,9 @@ def test_it_has_the_colour_of_the_latest(
     """In the PNG that is sent its step is as late as can be, in its row, and nothing else is."""
     ranks, steps, late_rank, late_step = size
     run = crowd(ranks, steps, late_rank, late_step)
-    frame = viewport.frame(Store(with_peaks(run) if kept else run, Path()), None, [], "rank")
+    frame = viewport.frame(
+        Store(with_peaks(run) if kept else run, Path()), Controls(None, [], "rank")
+    )
     theme = themes.of(scheme)
     figure = plot.draw(frame, viewport.picture(frame), theme)
     image = figure.layout.images[0]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 from support.web.stores import devices, sharded, slow_rank
 
-from tracelens_dashboard.components.timeline import answers, gutter
+from tracelens_dashboard.components.timeline import gutter, inspector
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import CLOSED, OPEN, Frame
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.viewport import Place, Rows
+from tracelens_dashboard.view.viewport import Controls, Position
 
 if TYPE_CHECKING:
     from tracelens_dashboard.runs.store import Store
@@ -27,7 +27,7 @@ def step_view(store: Store, step: int) -> dict[str, int]:
 
 def frame_of(store: Store, *keys: str, step: int = 5, selected: object = None) -> Frame:
     return viewport.frame(
-        store, step_view(store, step), [], None, selected, rows=Rows(list(keys), None, 700)
+        store, Controls(step_view(store, step), [], None, selected, opened=list(keys), tall_px=700)
     )
 
 
@@ -87,10 +87,12 @@ def test_a_click_on_a_track_finds_its_span() -> None:
     row = next(i for i, lane in enumerate(lanes.lanes) if "reductions" in lane.part)
     moment = (bucket["start_ns"] + bucket["end_ns"]) // 2
     seconds = (moment - store.whole.start_ns) / 1e9
-    place = viewport.at(store, frame, {"xvals": [seconds], "yvals": [one.plan.bands[row].middle]})
+    place = viewport.find_position(
+        store, frame, {"xvals": [seconds], "yvals": [one.plan.bands[row].middle]}
+    )
     assert place is not None
     assert (place.lane, place.track) == (1, row)
-    again = frame_of(store, "1", selected=answers.selected(store, place))
+    again = frame_of(store, "1", selected=inspector.selection_of(store, place))
     assert [(o.start_ns, o.end_ns) for o in again.selected] == [
         (bucket["start_ns"], bucket["end_ns"])
     ]
@@ -103,22 +105,28 @@ def test_a_click_on_a_track_finds_its_span() -> None:
 def test_processes_open_and_close() -> None:
     """What was opened unasked counts as opened; what is no process changes nothing."""
     store = slow_rank()
-    assert gutter.toggled(store, "2", Rows([])) == ["2"]
-    assert gutter.toggled(store, "2", Rows(["0", "2"])) == ["0"]
-    unasked = viewport.opened_in(store, Rows(None, None, 600))
+    assert gutter.toggle_key(store, "2", Controls(opened=[])) == ["2"]
+    assert gutter.toggle_key(store, "2", Controls(opened=["0", "2"])) == ["0"]
+    unasked = viewport.opened_in(store, Controls(opened=None, tall_px=600))
     assert unasked[0] == "2"  # a finding names it
-    closed = gutter.toggled(store, "2", Rows(None, None, 600))
+    closed = gutter.toggle_key(store, "2", Controls(opened=None, tall_px=600))
     assert closed == unasked[1:]
     for junk in (None, "77", "ps0", 3, "", "../x"):
-        assert gutter.toggled(store, junk, Rows([])) is None
+        assert gutter.toggle_key(store, junk, Controls(opened=[])) is None
 
 
-@pytest.mark.parametrize("rows", [Rows("x", "y", "z"), Rows({}, [], {}), Rows([3, None], -1, -1)])
-def test_senseless_rows_are_ignored(rows: Rows) -> None:
+@pytest.mark.parametrize(
+    "rows",
+    [
+        Controls(opened="x", row_px="y", tall_px="z"),
+        Controls(opened={}, row_px=[], tall_px={}),
+        Controls(opened=[3, None], row_px=-1, tall_px=-1),
+    ],
+)
+def test_senseless_rows_are_ignored(rows: Controls) -> None:
     """Whatever the browser sends, nothing fails."""
-    frame = viewport.frame(
-        slow_rank(), {}, [], None, {"lane": 0, "at": 5, "track": 10**6}, rows=rows
-    )
+    selected = {"lane": 0, "at": 5, "track": 10**6}
+    frame = viewport.frame(slow_rank(), rows._replace(view={}, selected=selected))
     assert frame.opened == ()
     assert frame.selected == ()
-    assert Place(0, 0).track is None
+    assert Position(0, 0).track is None

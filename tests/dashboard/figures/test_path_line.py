@@ -21,6 +21,7 @@ from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import links, viewport
 from tracelens_dashboard.view.state import ViewState
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from dash.development.base_component import Component
@@ -37,7 +38,7 @@ def frame_of(store: Store, first: int, last: int, *pins: str) -> Frame:
     assert window
     origin = store.whole.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
-    return viewport.frame(store, view, list(pins), "rank", path=True)
+    return viewport.frame(store, Controls(view, list(pins), "rank", path=True))
 
 
 def lines(frame: Frame) -> list[dict[str, Any]]:
@@ -56,8 +57,8 @@ def test_it_is_drawn_when_asked_for() -> None:
     """Without the switch, or of nonsense, there is none."""
     store = slow_rank()
     for path in (False, None, "1", 7):
-        assert not lines(viewport.frame(store, WHOLE, [], "rank", path=path))
-    assert lines(viewport.frame(store, WHOLE, [], "rank", path=True))
+        assert not lines(viewport.frame(store, Controls(WHOLE, [], "rank", path=path)))
+    assert lines(viewport.frame(store, Controls(WHOLE, [], "rank", path=True)))
 
 
 @pytest.mark.parametrize(("first", "last"), [(25, 25), (24, 34), (0, 59)])
@@ -90,7 +91,7 @@ def test_it_says_who_carries_it() -> None:
     assert "The line is the critical path: rank 2 100 %." in plot.note(
         frame, viewport.picture(frame)
     )
-    whole = viewport.frame(slow_rank(), WHOLE, [], "rank", path=True)
+    whole = viewport.frame(slow_rank(), Controls(WHOLE, [], "rank", path=True))
     assert re.search(
         r"critical path: rank 2 \d+ %, rank \d",
         overlays.path_sentence(whole, viewport.picture(whole)),
@@ -100,7 +101,7 @@ def test_it_says_who_carries_it() -> None:
 def test_many_ranks_and_changes_stay_few_strokes() -> None:
     """However often it changes ranks, it is three shapes, of at most one stroke for two pixels."""
     store = with_changes(ranks=64, changes=5000)
-    frame = viewport.frame(store, WHOLE, [], "rank", path=True, wide=1200)
+    frame = viewport.frame(store, Controls(WHOLE, [], "rank", path=True, wide_px=1200))
     drawn = lines(frame)
     assert 0 < len(STROKE.findall(drawn[-1]["path"])) <= 600
     assert len(drawn) == 2  # no joints: they would hide what is below
@@ -142,10 +143,10 @@ def test_marks_of_its_page_lead_to_it() -> None:
     """Cells, pieces, groups and ranks open the timeline with the path drawn."""
     store = slow_rank()
     ways = (
-        page._to_cell(store, {"customdata": [2, 25, "", ""]}),
-        page._to_group(store, {"customdata": ["rank", "rank 2", "backprop"]}),
-        page._to_segment(store, {"customdata": 0}),
-        page._to_rank(store, {"customdata": [2]}),
+        page._link_to_cell(store, {"customdata": [2, 25, "", ""]}),
+        page._link_to_group(store, {"customdata": ["rank", "rank 2", "backprop"]}),
+        page._link_to_bar(store, {"customdata": 0}),
+        page._link_to_rank(store, {"customdata": [2]}),
     )
     assert all(way and way.endswith("&path=1") for way in ways)
     assert links.along_path("/timeline") == "/timeline?path=1"

@@ -16,7 +16,7 @@ def test_bytes_and_requests_are_those_of_the_scenario() -> None:
     moved = [2 * size * SHARDED.ranks * SHARDED.steps for size in SHARDED.shard_bytes]
     assert loads["bytes"].to_list() == moved
     assert set(loads["requests"]) == {2 * SHARDED.ranks * SHARDED.steps}
-    by_title = {measure.title: measure for measure in shards.measures(loads)}
+    by_title = {measure.title: measure for measure in shards.scale_measures(loads)}
     assert by_title["requests"].values.tolist() == loads["requests"].to_list()
     assert by_title["queue time<br>per request"].values.argmax() == 0
     assert by_title["service time<br>per request"].unit == "ms"

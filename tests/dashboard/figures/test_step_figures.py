@@ -27,7 +27,7 @@ def test_times_are_those_of_the_trace() -> None:
     assert np.allclose(found.usual_ns, np.median(spent, axis=0))
     assert np.allclose(found.longest_ns, spent.max(axis=0))
     assert found.sample_ns.shape == spent.shape
-    own = store.step_times(steps.measured_categories(store, steps.COMPUTE_TIME))
+    own = store.step_times(steps.select_categories(store, steps.COMPUTE_TIME))
     assert set(own.longest_rank[25:38]) == {2}
 
 
@@ -92,7 +92,7 @@ def test_ranks_that_wait_for_each_other_are_told_apart_by_compute_time() -> None
     store = slow_rank()
     same, own = (
         step_durations.by_rank_summary(
-            StepGrid.from_times(store.times, steps.measured_categories(store, name), 160, 320)
+            StepGrid.from_times(store.times, steps.select_categories(store, name), 160, 320)
         )
         for name in (steps.WHOLE_STEP, steps.COMPUTE_TIME)
     )
@@ -119,8 +119,8 @@ def test_the_spread_counts_every_step_once() -> None:
 def test_a_choice_is_always_something(name: str | None) -> None:
     """Whatever a browser sends stands for categories that are there."""
     store = slow_rank()
-    assert set(steps.measured_categories(store, name)) <= set(store.times.categories)
-    assert steps.measured_categories(store, name)
+    assert set(steps.select_categories(store, name)) <= set(store.times.categories)
+    assert steps.select_categories(store, name)
 
 
 def test_marks_are_findings_of_a_part_of_the_run() -> None:
@@ -139,7 +139,7 @@ def test_some_very_long_steps_leave_colours_for_the_others() -> None:
     trace = drawing.figure.data[0]
     share = (150e6 - trace.zmin) / (trace.zmax - trace.zmin)
     assert 0.3 < share < 0.9
-    assert trace.zmax <= step_durations.MOST_USUAL * 100e6
+    assert trace.zmax <= step_durations.MOST_SCALE * 100e6
 
 
 def test_noise_of_equal_steps_stays_pale() -> None:

@@ -14,6 +14,7 @@ from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import CLOSED, lane_label
 from tracelens_dashboard.theme import DARK, LIGHT
 from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Controls
 
 MS = 1_000_000
 WHOLE = {"t0": 0, "t1": 10**18}
@@ -21,7 +22,7 @@ WHOLE = {"t0": 0, "t1": 10**18}
 
 def test_the_image_covers_what_is_seen() -> None:
     """The image's edges enclose the window, in seconds since the start, and its pixels are a PNG."""
-    frame = viewport.frame(slow_rank(), {"t0": 300 * MS, "t1": 500 * MS}, [], "rank")
+    frame = viewport.frame(slow_rank(), Controls({"t0": 300 * MS, "t1": 500 * MS}, [], "rank"))
     image = plot.draw(frame, viewport.picture(frame), DARK).layout.images[0]
     assert image.x <= 0.3
     assert image.x + image.sizex >= 0.5
@@ -33,7 +34,7 @@ def test_the_image_covers_what_is_seen() -> None:
 
 def test_a_pinned_rank_is_on_top_and_bold() -> None:
     """Its row comes first with a bold label, and it is still in its place below."""
-    frame = viewport.frame(slow_rank(), WHOLE, ["2"], "rank")
+    frame = viewport.frame(slow_rank(), Controls(WHOLE, ["2"], "rank"))
     axis = plot.draw(frame, viewport.picture(frame), LIGHT).layout.yaxis
     labels = [label.removeprefix(CLOSED).strip() for label in axis.ticktext]
     assert labels == ["<b>rank 2</b>", "rank 0", "rank 1", "rank 2", "rank 3"]
@@ -41,14 +42,14 @@ def test_a_pinned_rank_is_on_top_and_bold() -> None:
 
 def test_ranks_can_be_sorted_by_lateness() -> None:
     """The rank that lost most time comes first."""
-    frame = viewport.frame(slow_rank(), WHOLE, [], "lateness")
+    frame = viewport.frame(slow_rank(), Controls(WHOLE, [], "lateness"))
     axis = plot.draw(frame, viewport.picture(frame), LIGHT).layout.yaxis
     assert axis.ticktext[0].strip() == f"{CLOSED} rank 2"
 
 
 def test_flagged_ranks_are_pointed_at() -> None:
     """The row of a rank that a fault names has a mark, also where it is a pixel high."""
-    frame = viewport.frame(slow_rank(), WHOLE, [], "rank")
+    frame = viewport.frame(slow_rank(), Controls(WHOLE, [], "rank"))
     notes = plot.draw(frame, viewport.picture(frame), LIGHT).layout.annotations
     marks = [note.y for note in notes if note.text == "▶"]
     assert marks == [frame.plan.section("workers")[2].middle]
@@ -61,7 +62,7 @@ def test_real_spans_lie_where_they_ran() -> None:
     assert window is not None
     origin = store.whole.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
-    frame = viewport.frame(store, view, ["2"], "rank")
+    frame = viewport.frame(store, Controls(view, ["2"], "rank"))
     bars = plot.changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
     said = [tuple(words[:3]) for words in backprop["customdata"]]
@@ -74,7 +75,7 @@ def test_real_spans_lie_where_they_ran() -> None:
 
 def test_shards_have_rows_below_the_workers() -> None:
     """Each shard shows what it served and what it received."""
-    frame = viewport.frame(sharded(), WHOLE, [], "rank")
+    frame = viewport.frame(sharded(), Controls(WHOLE, [], "rank"))
     labels = [lane_label(frame, band) for band in frame.plan.section("shards")]
     assert labels[:2] == ["PS 0 serves", "PS 0 receives"]
     assert len(labels) == 6
@@ -83,7 +84,7 @@ def test_shards_have_rows_below_the_workers() -> None:
 
 def test_streams_of_devices_have_rows_below_the_workers() -> None:
     """Each shows what ran there; those of a pinned rank stand with it on top."""
-    frame = viewport.frame(devices(), WHOLE, ["1"], "lateness")
+    frame = viewport.frame(devices(), Controls(WHOLE, ["1"], "lateness"))
     labels = [lane_label(frame, band) for band in frame.plan.section("streams")]
     assert labels == [f"rank {r} {name}" for r in (0, 1) for name in ("reductions", "stream 0")]
     pinned = [lane_label(frame, band) for band in frame.plan.section("pinned")]
@@ -97,7 +98,7 @@ def test_what_ran_on_a_stream_is_drawn_when_it_ran() -> None:
     assert window is not None
     origin = store.whole.start_ns
     view = {"t0": window.start_ns - origin, "t1": window.end_ns - origin}
-    frame = viewport.frame(store, view, [], "rank")
+    frame = viewport.frame(store, Controls(view, [], "rank"))
     bars = plot.changing(frame, viewport.picture(frame), LIGHT)["data"][1:]
     backprop = next(trace for trace in bars if trace["name"] == "backprop")
     said = [tuple(words[:3]) for words in backprop["customdata"]]
@@ -119,15 +120,15 @@ def test_step_ticks_are_round_and_few(number: int, stride: int) -> None:
 def test_a_click_finds_rank_and_moment() -> None:
     """A click between rows finds nothing; on a row, that row's rank and the time under the mouse."""
     store = slow_rank()
-    frame = viewport.frame(store, WHOLE, ["2"], "rank")
+    frame = viewport.frame(store, Controls(WHOLE, ["2"], "rank"))
     third = frame.plan.section("workers")[2].middle
-    assert viewport.at(store, frame, {"xvals": [0.25], "yvals": [third]}) == (
+    assert viewport.find_position(store, frame, {"xvals": [0.25], "yvals": [third]}) == (
         2,
         store.whole.start_ns + 250 * MS,
         None,
     )
     gap = frame.plan.bands[0].top + frame.plan.bands[0].height + 3
-    assert viewport.at(store, frame, {"xvals": [0.25], "yvals": [gap]}) is None
+    assert viewport.find_position(store, frame, {"xvals": [0.25], "yvals": [gap]}) is None
 
 
 @pytest.mark.parametrize(
@@ -135,14 +136,19 @@ def test_a_click_finds_rank_and_moment() -> None:
 )
 def test_a_senseless_click_finds_nothing(junk: object) -> None:
     """What is not a click is not an error."""
-    assert viewport.at(slow_rank(), viewport.frame(slow_rank(), None, None, None), junk) is None
+    assert (
+        viewport.find_position(
+            slow_rank(), viewport.frame(slow_rank(), Controls(None, None, None)), junk
+        )
+        is None
+    )
 
 
 @pytest.mark.parametrize("view", [None, [], {"t0": "x"}, {"t0": -1, "t1": 5}, {"steps": ["a", 2]}])
 def test_a_senseless_view_shows_the_whole_run(view: object) -> None:
     """The browser's view is taken for what it may be: anything."""
     store = slow_rank()
-    frame = viewport.frame(store, view, ["9", "x", None, "-1"], 7)
+    frame = viewport.frame(store, Controls(view, ["9", "x", None, "-1"], 7))
     assert frame.seen == store.whole
     assert not frame.plan.section("pinned")
     assert replace(frame, marked=None) == frame

@@ -84,7 +84,7 @@ def test_a_second_run_is_chosen_first(runs: Runs) -> None:
     for others in ((), ("unknown",)):
         content = page(runs, ViewState(compare=others))
         assert "Choose the run to compare" in content
-        assert pages_compare.MAP not in content
+        assert pages_compare.MAP.name not in content
 
 
 def test_the_sentence_says_what_changed(runs: Runs) -> None:
@@ -126,13 +126,13 @@ def test_a_run_is_compared_with_all_its_baselines(several: Runs) -> None:
     with app.server.app_context():
         view = ViewState(run=store.run_id, compare=others)
         content = json.dumps(pages_compare.layout(store, view), cls=PlotlyJSONEncoder)
-        found = baselines._comparison(store, others)
+        found = baselines.compare_with(store, others)
     assert found.metrics == wanted.metrics
     assert "Slower: median step" in content
     assert "Baselines: 3 runs whose steps differ by" in content
     for name in ("main-0", "main-1", "main-2"):
         assert name in content
-    assert pages_compare.MAP not in content  # that is of a pair
+    assert pages_compare.MAP.name not in content  # that is of a pair
     assert content.count('"className": "way"') >= 3
 
 
@@ -142,7 +142,7 @@ def test_ratios_have_their_intervals(several: Runs) -> None:
     app = create_app(several)
     store, others = against_all(several)
     with app.server.app_context():
-        found = baselines._comparison(store, others)
+        found = baselines.compare_with(store, others)
     drawing = compare.changes(found, theme.LIGHT)
     trace = drawing.figure.data[0]
     place = list(trace.y).index("data loading")
@@ -163,7 +163,7 @@ def test_the_step_of_each_run_is_drawn(several: Runs) -> None:
     app = create_app(several)
     store, others = against_all(several)
     with app.server.app_context():
-        found = baselines._comparison(store, others)
+        found = baselines.compare_with(store, others)
     drawing = compare.levels(found, theme.LIGHT)
     dots = drawing.figure.data[-1]
     assert list(dots.y) == ["new", "main-0", "main-1", "main-2"]
@@ -186,7 +186,7 @@ def test_a_comparison_is_in_the_address() -> None:
 )
 def test_ratios_are_on_an_axis_that_holds_one(low: float, high: float) -> None:
     """With few ticks, one of them at 1, whatever its width."""
-    axis = compare._ratios(low, high)
+    axis = compare.ratio_axis(low, high)
     assert 10 ** axis["range"][0] < min(low, 1)
     assert 10 ** axis["range"][1] > max(high, 1)
     assert 1.0 in axis["tickvals"]
@@ -272,8 +272,10 @@ def test_nonsense_from_the_browser_draws_nothing(app: Dash, runs: Runs, sync: An
 
 def test_the_whole_of_both_runs_is_shown_first(runs: Runs) -> None:
     """Before a step is chosen nothing of either run is outside of the window."""
-    for store, begin in zip(pair(runs), side_by_side.whole(*pair(runs))["begins"], strict=True):
-        shown = side_by_side.whole(*pair(runs))
+    for store, begin in zip(
+        pair(runs), side_by_side.view_whole(*pair(runs))["begins"], strict=True
+    ):
+        shown = side_by_side.view_whole(*pair(runs))
         assert begin + shown["t0"] <= 0
         assert begin + shown["t1"] >= store.whole.width_ns
 
@@ -285,7 +287,8 @@ def test_two_timelines_share_one_scale(runs: Runs) -> None:
     assert ceiling == max(store.residuals.ceiling_ns for store in stores)
     late, healthy = stores
     assert healthy.residuals.ceiling_ns < late.residuals.ceiling_ns
-    sync = side_by_side.whole(late, healthy)
-    alone = side_by_side._figure(healthy, sync, 1, theme.LIGHT, healthy.residuals.ceiling_ns)
-    beside = side_by_side._figure(healthy, sync, 1, theme.LIGHT, ceiling)
+    sync = side_by_side.view_whole(late, healthy)
+    window = side_by_side._read_window(sync, 1)
+    alone = side_by_side._figure(healthy, window, theme.LIGHT, healthy.residuals.ceiling_ns)
+    beside = side_by_side._figure(healthy, window, theme.LIGHT, ceiling)
     assert alone.layout.images[0].source != beside.layout.images[0].source

@@ -13,7 +13,6 @@ from tracelens.accounting import phases
 from tracelens.analyses import critical_path
 from tracelens.facts import Facts
 from tracelens_dashboard.figures import critical_path as figures_critical_path
-from tracelens_dashboard.figures import slack
 from tracelens_dashboard.figures.axes import cell_lead
 from tracelens_dashboard.pages import critical_path as page
 from tracelens_dashboard.theme import DARK, LIGHT
@@ -72,7 +71,7 @@ def test_slack_names_the_rank_without_any() -> None:
         critical_steps=pl.when(pl.col("rank") == 2).then(0.9).otherwise(0.1),
         slack_ns=pl.when(pl.col("rank") == 2).then(0).otherwise("slack_ns"),
     )
-    drawing = slack.draw(table, LIGHT)
+    drawing = figures_critical_path.slack(table, LIGHT)
     dots = drawing.figure.data[1]
     assert dots.y[0] == "rank 2 "
     assert [colour == LIGHT.loss for colour in dots.marker.color] == [True, False, False, False]
@@ -89,15 +88,17 @@ def test_what_there_is_not_is_said() -> None:
     assert figures_critical_path.composition(NONE, {}, "rank", LIGHT).summary.startswith(
         "No steps recorded"
     )
-    assert slack.draw(NONE, LIGHT).summary.startswith("No full collectives")
-    assert slack.draw(alone().table("slack"), LIGHT).summary.startswith("A single rank")
+    assert figures_critical_path.slack(NONE, LIGHT).summary.startswith("No full collectives")
+    assert figures_critical_path.slack(alone().table("slack"), LIGHT).summary.startswith(
+        "A single rank"
+    )
 
 
 def test_a_segment_leads_to_its_span() -> None:
     """From its bar as from its row of the table: the rank pinned, the piece in view."""
     store = slow_rank()
     row = store.table("critical_longest").row(3, named=True)
-    for link in (page._to_segment(store, {"customdata": 3}), page._to_row(store, 3)):
+    for link in (page._link_to_bar(store, {"customdata": 3}), page._link_to_segment(store, 3)):
         view = view_of(link)
         assert view.pins == (row["rank"],)
         assert view.start_ns is not None
@@ -105,16 +106,16 @@ def test_a_segment_leads_to_its_span() -> None:
         origin = store.whole.start_ns
         assert view.start_ns <= row["start_ns"] - origin
         assert row["end_ns"] - origin <= view.end_ns
-    assert page._to_row(store, 10**9) is None
+    assert page._link_to_segment(store, 10**9) is None
 
 
 def test_cells_and_groups_lead_to_their_ranks() -> None:
     store = slow_rank()
-    cell = view_of(page._to_cell(store, {"customdata": [2, 25, "", ""]}))
+    cell = view_of(page._link_to_cell(store, {"customdata": [2, 25, "", ""]}))
     assert (cell.pins, cell.steps) == ((2,), (25, 25))
-    group = view_of(page._to_group(store, {"customdata": ["rank", "rank 2", "backprop"]}))
+    group = view_of(page._link_to_group(store, {"customdata": ["rank", "rank 2", "backprop"]}))
     assert group.pins == (2,)
-    rare = view_of(page._to_group(store, {"customdata": ["rank", "rank 1", "outside"]}))
+    rare = view_of(page._link_to_group(store, {"customdata": ["rank", "rank 1", "outside"]}))
     assert rare.pins == (1,)
-    assert page._to_cell(store, {}) is None
-    assert page._to_rank(store, {"customdata": [99, ""]}) is None
+    assert page._link_to_cell(store, {}) is None
+    assert page._link_to_rank(store, {"customdata": [99, ""]}) is None

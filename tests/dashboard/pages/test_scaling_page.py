@@ -78,7 +78,7 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
 
 def test_factors_multiply_up_to_efficiency(app: Dash, runs: Runs) -> None:
     """A line each, from 100 % on the smallest run down."""
-    figure = call(app, GRAPH.format(page.FACTORS), asked(runs)).get_json()["response"]
+    figure = call(app, GRAPH.format(page.FACTORS.name), asked(runs)).get_json()["response"]
     (drawn,) = (part["figure"] for part in figure.values() if "figure" in part)
     lines = {line["name"]: line["y"] for line in drawn["data"]}
     assert lines.keys() == {"efficiency", *messages.WORDS.values()}
@@ -94,7 +94,7 @@ def test_factors_multiply_up_to_efficiency(app: Dash, runs: Runs) -> None:
 
 def test_a_forecast_is_drawn_with_its_interval(app: Dash, runs: Runs) -> None:
     given = asked(runs, ahead="32, 64 nonsense 0")
-    answer = call(app, GRAPH.format(page.STEPS), given).get_json()["response"]
+    answer = call(app, GRAPH.format(page.STEPS.name), given).get_json()["response"]
     (drawn,) = (part["figure"] for part in answer.values() if "figure" in part)
     ahead = next(line for line in drawn["data"] if line["name"] == "forecast")
     assert ahead["x"] == [32, 64]
@@ -113,7 +113,7 @@ def test_what_cannot_be_compared_is_a_sentence(
     app: Dash, runs: Runs, values: dict[str, Any], reason: str
 ) -> None:
     assert reason in said(app, asked(runs, **values))
-    for name in (page.FACTORS, page.STEPS):
+    for name in (page.FACTORS.name, page.STEPS.name):
         answer = call(app, GRAPH.format(name), asked(runs, **values))
         assert answer.status_code == 200
         assert reason in answer.text

@@ -14,7 +14,7 @@ from support.web.views import view_of
 from tracelens.analyses.servers.asynchrony import WORKER_COLUMNS
 from tracelens.simulator.synthetic import Scenario
 from tracelens_dashboard.app.server import create_app
-from tracelens_dashboard.figures import axes, shards, staleness
+from tracelens_dashboard.figures import axes, shards
 from tracelens_dashboard.theme import LIGHT
 
 if TYPE_CHECKING:
@@ -102,13 +102,13 @@ def test_placements_that_save_nothing_say_so() -> None:
 
 def test_the_stalest_worker_is_named() -> None:
     """With how old its weights are, and how uneven updates are."""
-    drawing = staleness.draw(WORKERS, LIGHT)
+    drawing = shards.staleness(WORKERS, LIGHT)
     assert drawing.summary == (
         "Worker 1's updates are the stalest: made from weights 4.5 versions old on average, 7 at "
         "most. Workers make between 0.75 and 1.25 times the mean number of updates."
     )
     assert len(drawing.figure.data) == 3  # rates, staleness and its worst: nobody takes turns
-    assert "no staleness" in staleness.draw(pl.DataFrame(), LIGHT).summary
+    assert "no staleness" in shards.staleness(pl.DataFrame(), LIGHT).summary
 
 
 def test_a_tensor_leads_to_its_longest_request() -> None:

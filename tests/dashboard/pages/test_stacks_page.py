@@ -31,7 +31,7 @@ def whole() -> list[int]:
 
 def calls(rank: int, window: Any = None) -> Drawing:
     """Draw the calls of a rank's backprop."""
-    return page._calls(sampled(), LIGHT, str(rank), "backprop", window or whole())
+    return page._draw_calls(sampled(), LIGHT, str(rank), "backprop", window or whole())
 
 
 def test_the_late_ranks_function_is_named_and_red() -> None:
@@ -66,7 +66,7 @@ def test_a_call_is_no_longer_than_its_caller() -> None:
 
 def test_frames_come_with_the_median_peers_time() -> None:
     """The one that the peers never enter comes first, in the table as in the chart."""
-    drawing = page._frames(sampled(), DARK, str(LATE_RANK), "backprop", whole())
+    drawing = page._draw_functions(sampled(), DARK, str(LATE_RANK), "backprop", whole())
     assert drawing.rows[0]["frame"] == SLOW
     assert drawing.rows[0]["median peer (ms)"] == 0
     assert drawing.summary.startswith("slow_down (faults.py:46): ")
@@ -75,18 +75,18 @@ def test_frames_come_with_the_median_peers_time() -> None:
 
 def test_when_a_frame_ran_leads_to_its_spans() -> None:
     """Only the late rank has cells; a click shows that rank at that time."""
-    drawing = page._times(sampled(), LIGHT, str(LATE_RANK), "backprop", whole(), SLOW)
+    drawing = page._draw_times(sampled(), LIGHT, str(LATE_RANK), "backprop", whole(), SLOW)
     (heat,) = drawing.figure.data
     row = list(heat.y).index("rank 2 ")
     assert heat.z[row].max() > 0
     assert sum(other.max() for place, other in enumerate(heat.z) if place != row) == 0
     best = int(heat.z[row].argmax())
     point = axes.read_cell({"customdata": heat.customdata[row][best]})
-    view = view_of(page._to_moment(sampled(), point))
+    view = view_of(page._link_to_moment(sampled(), point))
     assert view.pins == (LATE_RANK,)
     assert view.start_ns is not None
     assert view.start_ns <= point["customdata"][1]
-    shown = page._times(sampled(), LIGHT, str(LATE_RANK), "backprop", whole(), None)
+    shown = page._draw_times(sampled(), LIGHT, str(LATE_RANK), "backprop", whole(), None)
     assert shown.summary.startswith("slow_down")  # before any click, the first of the table
     assert WORK not in drawing.summary
 
@@ -101,7 +101,7 @@ def test_a_finding_leads_to_its_code() -> None:
     """The link has its rank and steps, and the page begins with them and with its phase."""
     view = view_of(links.to_stacks(sampled(), LATE))
     assert (view.pins, view.steps) == ((2,), (20, 39))
-    seen = page._window(sampled(), view)
+    seen = page._find_window(sampled(), view)
     assert seen == sampled().window_of(20, 39)
     layout = json.dumps(page.layout(sampled(), view), cls=PlotlyJSONEncoder)
     assert "steps 20\\u201339" in layout
@@ -131,7 +131,7 @@ def test_what_makes_no_sense_is_the_first_rank_at_any_time(values: tuple[Any, ..
 @pytest.mark.parametrize("frame", [None, "", 3, "x" * 10_000, ["a"]])
 def test_what_is_no_frame_is_not_chosen(frame: Any) -> None:
     with pytest.raises(PreventUpdate):
-        page._frame(frame)
+        page._read_frame(frame)
 
 
 def test_frames_are_named_without_folders_or_markup() -> None:

@@ -95,7 +95,7 @@ def test_a_span_is_held_against_its_stage() -> None:
     """The details of a clicked span name the median of the rank's peers."""
     spent = store().times.in_step("backprop", 30)
     peers = sorted(spent[rank] for rank in LAST if rank != 7)
-    details = inspector._compared(store(), 7, 30, "backprop")
+    details = inspector._compare_with_peers(store(), 7, 30, "backprop")
     assert details.endswith(f"(peers' median: {peers[1] / 1e6:.1f} ms)")
 
 

@@ -106,7 +106,7 @@ def test_what_cannot_be_answered_is_a_sentence(edit: str, reason: str) -> None:
     assert reason in answered(slow_rank(), edit)
     drawn = call(
         slow_rank_app(),
-        f'{{"chart":"{page.BOTH}","part":"graph"}}.figure',
+        f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure',
         {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [edit]},
     )
     assert drawn.status_code == 200
@@ -121,7 +121,10 @@ def test_no_edits_that_are_posted_make_it_fail(junk: Any) -> None:
         f"{page.STEP}.value": junk,
         "scheme.computedColorScheme": "dark",
     }
-    for output in (f"{page.ANSWER}.children", f'{{"chart":"{page.BOTH}","part":"graph"}}.figure'):
+    for output in (
+        f"{page.ANSWER}.children",
+        f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure',
+    ):
         assert call(app, output, given).status_code in {200, 400}
 
 
@@ -145,8 +148,8 @@ def test_a_step_is_drawn_before_and_after() -> None:
 
 def test_the_step_that_is_drawn_is_the_one_asked_for_or_the_usual_one() -> None:
     """The usual one is that of the median saving."""
-    app, output = slow_rank_app(), f'{{"chart":"{page.BOTH}","part":"summary"}}.children'
-    graph = f'{{"chart":"{page.BOTH}","part":"graph"}}.figure'
+    app, output = slow_rank_app(), f'{{"chart":"{page.BOTH.name}","part":"summary"}}.children'
+    graph = f'{{"chart":"{page.BOTH.name}","part":"graph"}}.figure'
     assert output
     given = {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [FIXED]}
     asked = call(app, graph, given | {f"{page.STEP}.value": 25}).text
@@ -167,10 +170,10 @@ def test_every_edit_is_a_bar_that_leads_to_it() -> None:
     first = next(one for one in bars.customdata if one[0] == "rank:2=median")
     assert "Most would be saved by rank:2=median" in drawn.summary
     assert len(drawn.rows) == len(found.answers)
-    led = page._to_edit(store, {"customdata": first})
+    led = page._link_to_edit(store, {"customdata": first})
     assert led
     assert view_of(led).edits == ("rank:2=median",)
-    assert page._to_edit(store, {"customdata": 7}) is None
+    assert page._link_to_edit(store, {"customdata": 7}) is None
 
 
 def test_servers_have_controls_of_their_own() -> None:
@@ -187,7 +190,7 @@ def test_a_large_run_is_sent_to_the_terminal() -> None:
     shown = as_json(page.layout(large, ViewState()))
     assert "tracelens whatif" in shown
     assert page.EDITS not in shown
-    graph = f'{{"chart":"{page.EVERY}","part":"graph"}}.figure'
+    graph = f'{{"chart":"{page.EVERY.name}","part":"graph"}}.figure'
     drawn = call(create_app(large), graph, {"scheme.computedColorScheme": "light"})
     assert "Press" in drawn.text
 
@@ -197,7 +200,7 @@ def test_ranks_that_edits_name_are_drawn() -> None:
     (answer,) = whatif(traced(SLOW_RANK), FIXED).answers
     ranks = range(2 * replayed_steps.MOST_ROWS)
     many = replace(answer, waits={rank: (float(rank == 1), 0.0) for rank in ranks})
-    assert 17 in page._shown(many, ["rank:17,phase:data=0"])
+    assert 17 in page._select_ranks(many, ["rank:17,phase:data=0"])
     still = replace(answer, waits=dict.fromkeys(ranks, (0.0, 0.0)))
-    assert page._shown(still, ["rank:17=median"])[:2] == [0, 1]
-    assert 17 in page._shown(still, ["rank:17=median"])
+    assert page._select_ranks(still, ["rank:17=median"])[:2] == [0, 1]
+    assert 17 in page._select_ranks(still, ["rank:17=median"])

@@ -19,7 +19,7 @@ from tracelens_dashboard.components import finding_card
 from tracelens_dashboard.figures import axes, stragglers
 from tracelens_dashboard.pages import PAGES, overview
 from tracelens_dashboard.runs.store import Store
-from tracelens_dashboard.view import links
+from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
     from tracelens_dashboard.view.state import ViewState
@@ -110,7 +110,7 @@ def test_a_finding_that_names_nobody_leads_somewhere(kind: str) -> None:
     """Its card leads to a step, or to the timeline; each way is a page that there is."""
     finding = Finding(kind=kind, category="opportunity", sentence="So it is.", saving=0.1)
     paths = {page.PATH for page in PAGES}
-    ways = finding_card._ways(slow_rank(), finding)
+    ways = finding_card._link_places(slow_rank(), finding)
     found = [str(vars(way)["href"]) for way in ways]
     targets = [finding_card._target(slow_rank(), finding), *found]
     assert {urlsplit(target).path for target in targets} <= paths
@@ -139,16 +139,16 @@ def test_waiting_leads_to_who_is_late() -> None:
 def test_bars_and_cells_of_the_overview_lead_to_a_step() -> None:
     """A cause leads to its worst step, a cell to its rank; of a host's, to the latest one."""
     store = slow_rank()
-    late = view_of(overview._to_loss(store, {"customdata": "late_ranks"}))
+    late = view_of(overview._link_to_loss(store, {"customdata": "late_ranks"}))
     assert late.pins == (2,)
-    assert overview._to_loss(store, {"customdata": ""}) is None
-    cell = view_of(overview._to_cell(store, {"y": "rank 1", "x": 25}))
+    assert overview._link_to_loss(store, {"customdata": ""}) is None
+    cell = view_of(overview._link_to_cell(store, {"y": "rank 1", "x": 25}))
     assert (cell.pins, cell.steps) == ((1,), (25, 25))
     assert stragglers.worst_cell(store.residuals, [0, 1, 2, 3], 25) == (2, 25)
-    store = open_run(Scenario(ranks=overview.MOST_ROWS + 8, steps=3))
+    store = open_run(Scenario(ranks=overview.MOST_RANK_ROWS + 8, steps=3))
     hosts = sorted(set(store.hosts.values()))
-    rows = [row for host in hosts for row in overview._rows(store, host)]
-    assert sorted(rows) == list(range(overview.MOST_ROWS + 8))
+    rows = [row for host in hosts for row in overview._find_rows(store, host)]
+    assert sorted(rows) == list(range(overview.MOST_RANK_ROWS + 8))
 
 
 def test_of_a_long_run_a_cell_leads_to_its_latest_step() -> None:
@@ -157,3 +157,12 @@ def test_of_a_long_run_a_cell_leads_to_its_latest_step() -> None:
     own[1, 402] = 9.0
     late = residuals.compare(own, (0, 1), tuple(range(own.shape[1])))
     assert stragglers.worst_cell(late, [0, 1], 400) == (1, 402)
+
+
+def test_pages_of_findings_exist() -> None:
+    """Each is of a kind that there is; a link to a page that is not there would lead nowhere."""
+    paths = {page.PATH for page in PAGES}
+    assert {page.path for page in finding_pages.EVIDENCE_PAGES.values()} <= paths
+    assert set(finding_pages.ALSO_SHOWN_ON) <= paths
+    named = {*finding_pages.EVIDENCE_PAGES, *set.union(*finding_pages.ALSO_SHOWN_ON.values())}
+    assert named <= set(KINDS)

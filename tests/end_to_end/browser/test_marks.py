@@ -42,7 +42,7 @@ MARKS = (
     *select_turn(
         (
             (interleaving, interleaving.GAPS, BAR, "t0="),
-            (critical_path, critical_path.SHARES, BAR, "path=1"),
+            (critical_path, critical_path.COMPOSITION, BAR, "path=1"),
             (shards, shards.TENSORS, BAR, "t0="),
         )
     ),
@@ -95,7 +95,7 @@ def test_a_mark_leads_to_its_spans(browser: Browser, addresses: dict[str, str]) 
     with opened(browser, addresses["Runs"]) as page:
         for shown, chart, mark, said in MARKS:
             page.goto(addresses[shown.TITLE])
-            click(page, drawn(page, chart), mark)
+            click(page, drawn(page, chart.name), mark)
             expect_spans(page, said)
             if said == "sel=":  # the collective is selected: its last rank is pointed at
                 arrow = page.locator("#timeline .annotation").filter(has_text="arrives last")
@@ -111,9 +111,9 @@ def test_a_segment_of_the_path_leads_to_its_span(
 ) -> None:
     """Its row of the table, however it is sorted, leads to its rank and its moment, the path drawn."""
     with opened(browser, addresses[critical_path.TITLE]) as page:
-        expect(part(page, critical_path.SLACK, "summary")).not_to_be_empty()
-        part(page, critical_path.SEGMENTS, "switch").check(force=True)
-        table = part(page, critical_path.SEGMENTS, "rows")
+        expect(part(page, critical_path.SLACK.name, "summary")).not_to_be_empty()
+        part(page, critical_path.SEGMENTS.name, "switch").check(force=True)
+        table = part(page, critical_path.SEGMENTS.name, "rows")
         table.get_by_text("rank", exact=True).click()
         header = table.get_by_role("columnheader", name="rank")
         expect(header).to_have_attribute("aria-sort", "ascending")
@@ -131,16 +131,16 @@ def test_a_segment_of_the_path_leads_to_its_span(
 def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) -> None:
     """The late rank's function is named; another frame's row shows that one; a cell leads to spans."""
     with opened(browser, addresses[stacks.TITLE]) as page:
-        expect(part(page, stacks.CALLS, "summary")).to_contain_text(SLOWED)
-        times = part(page, stacks.TIMES, "summary")
+        expect(part(page, stacks.CALLS.name, "summary")).to_contain_text(SLOWED)
+        times = part(page, stacks.TIMES.name, "summary")
         expect(times).to_contain_text(SLOWED)
-        part(page, stacks.FRAMES, "switch").check(force=True)
-        rows = part(page, stacks.FRAMES, "rows").locator(".ag-cell[col-id='frame']")
+        part(page, stacks.FUNCTIONS.name, "switch").check(force=True)
+        rows = part(page, stacks.FUNCTIONS.name, "rows").locator(".ag-cell[col-id='frame']")
         rows.filter(has_not_text=SLOWED).first.click()
         expect(times).not_to_contain_text(SLOWED)
         rows.filter(has_text=SLOWED).first.click()
         expect(times).to_contain_text(SLOWED)
-        click(page, drawn(page, stacks.TIMES), ".nsewdrag", height=12)
+        click(page, drawn(page, stacks.TIMES.name), ".nsewdrag", height=12)
         expect_spans(page, "t0=")
         labels = page.locator("#timeline .yaxislayer-above text")
         expect(labels.filter(has_text="code of MainT").first).to_be_attached()
@@ -149,14 +149,14 @@ def test_a_frame_shows_when_it_ran(browser: Browser, addresses: dict[str, str]) 
 def test_the_chain_of_a_gradient_leads_to_its_spans(browser: Browser, slow_rank_url: str) -> None:
     """A bar of a bucket's way from backprop to its update leads to where it is typical."""
     with opened(browser, slow_rank_url + interleaving.PATH.lstrip("/")) as page:
-        click(page, drawn(page, interleaving.CHAINS), BAR)
+        click(page, drawn(page, interleaving.CHAINS.name), BAR)
         expect_spans(page, "t0=")
 
 
 def test_compute_time_names_the_straggler(browser: Browser, slow_rank_url: str) -> None:
     """All ranks take as long; by compute time, the slow one is named, and its cell leads there."""
     with opened(browser, slow_rank_url + steps.PATH.lstrip("/")) as page:
-        graph, summary = drawn(page, steps.MAP), part(page, steps.MAP, "summary")
+        graph, summary = drawn(page, steps.MAP.name), part(page, steps.MAP.name, "summary")
         expect(summary).to_contain_text("choose compute time")
         page.locator(f"#{steps.MEASURE}").click()
         page.get_by_role("option", name="compute time", exact=True).click()

@@ -1,1 +1,1 @@
-"""The parts of the timeline: controls, drawing, answers, keys, and two of them side by side."""
+"""The parts of the timeline: controls, drawing, the inspector, keys, and two of them side by side."""

@@ -45,7 +45,7 @@ SORT_LABELS: Final = {
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return what stands above the plot."""
-    ways = [
+    fields = [
         _search(view),
         _pins(store, view),
         _sort(store, view),
@@ -57,18 +57,18 @@ def layout(store: Store, view: ViewState) -> Component:
     heading = dmc.Group(
         [
             dmc.Title(TITLE, order=1, className="card-title"),
-            dmc.Group([*ways, chart.picture(TITLE)], gap=8),
+            dmc.Group([*fields, chart.png_button(TITLE)], gap=8),
         ],
         justify="space-between",
     )
     note = html.P(id=names.NOTE, className="summary", role="status")
     measured = html.P(id=names.MEASURED, className="summary", role="status")
-    found = html.Div([measured, *finding.layout()])
+    matches = html.Div([measured, *finding.layout()])
     legend = html.Div(id=names.LEGEND, className="legend")
-    return html.Div([heading, found, note, legend, *notes.layout(store, view)])
+    return html.Div([heading, matches, note, legend, *notes.layout(store, view)])
 
 
-def pinned(store: Store, view: ViewState) -> list[str]:
+def initial_pins(store: Store, view: ViewState) -> list[str]:
     """Pin what a link names; on the whole run, whom faults name."""
     whole = ViewState(sort=view.sort, run=view.run, compare=view.compare, path=view.path)
     if replace(view, opened=None, row_px=None, notes=()) == whole:
@@ -80,7 +80,7 @@ def _pins(store: Store, view: ViewState) -> Component:
     return dmc.MultiSelect(
         id=names.PINS,
         data=[{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks],
-        value=pinned(store, view),
+        value=initial_pins(store, view),
         placeholder="Pin ranks",
         searchable=True,
         clearable=True,
@@ -94,14 +94,14 @@ def _pins(store: Store, view: ViewState) -> Component:
 
 def orders(store: Store) -> list[str]:
     """Return the orders of rows; those that gather ranks only where there are several groups."""
-    alone = [one for one in SORTS if one not in row_groups.SHARED]
-    return [*alone, *row_groups.offered(store.run.workers)]
+    of_single_ranks = [name for name in SORTS if name not in row_groups.SHARED]
+    return [*of_single_ranks, *row_groups.group_columns(store.run.workers)]
 
 
 def _sort(store: Store, view: ViewState) -> Component:
-    known = orders(store)
-    data = [{"value": name, "label": SORT_LABELS[name]} for name in known]
-    value = view.sort if view.sort in known else SORTS[0]
+    names_of_orders = orders(store)
+    data = [{"value": name, "label": SORT_LABELS[name]} for name in names_of_orders]
+    value = view.sort if view.sort in names_of_orders else SORTS[0]
     return dmc.SegmentedControl(id=names.SORT, data=data, value=value, size="xs")
 
 
@@ -122,10 +122,10 @@ def _row_height(view: ViewState) -> Component:
 
 def path_switch(store: Store, view: ViewState) -> Component:
     """Return the switch of the critical path; it cannot be used where there is no path."""
-    without = store.table("critical_stays").is_empty()
-    checked = view.path and not without
+    has_path = not store.table("critical_stays").is_empty()
+    checked = view.path and has_path
     return dmc.Switch(
-        id=names.PATH, label="Critical path", checked=checked, disabled=without, size="xs"
+        id=names.PATH, label="Critical path", checked=checked, disabled=not has_path, size="xs"
     )
 
 
@@ -181,20 +181,18 @@ def register_strip(app: Dash) -> None:
         store, theme = current.store(run), themes.of(scheme)
         drawing = overview.strip(store.times, store.windows, store.whole, theme)
         ramp = residual_ramp(store.residuals.ceiling_ns, theme)
-        return drawing.figure, drawing.summary, [*category_swatches(_present(store), theme), ramp]
-
-
-def _present(store: Store) -> list[str]:
-    """List the categories that occur, in their order."""
-    known = list(store.times.categories)
-    return [*known, *SHARD_OPS] if store.shard_count else known
+        categories = [*store.times.categories, *(SHARD_OPS if store.shard_count else ())]
+        return drawing.figure, drawing.summary, [*category_swatches(categories, theme), ramp]
 
 
 def category_swatches(labels: Sequence[str], theme: Theme) -> list[Component]:
     """Return a swatch and a name for each category."""
     return [
         html.Span(
-            [_swatch(theme.categories[label]), name_of(label)],
+            [
+                html.Span(className="swatch", style={"background": theme.categories[label]}),
+                name_of(label),
+            ],
             className="legend-item",
         )
         for label in labels
@@ -206,7 +204,3 @@ def residual_ramp(ceiling_ns: float, theme: Theme) -> Component:
     stops = ", ".join(theme.ramp)
     bar = html.Span(className="ramp", style={"background": f"linear-gradient(90deg, {stops})"})
     return html.Span([bar, f"residual 0 to {text.duration(ceiling_ns)}"], className="legend-item")
-
-
-def _swatch(colour: str) -> Component:
-    return html.Span(className="swatch", style={"background": colour})

@@ -13,7 +13,7 @@ from tracelens_dashboard.components.timeline import gutter, names
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import viewport
-from tracelens_dashboard.view.viewport import Rows
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -56,6 +56,10 @@ def register(app: Dash) -> None:
 
 
 def _register_drawing(app: Dash) -> None:
+    changed_layout = (
+        names.WIDE, names.TALL, names.OPENED, names.ROW, names.PINS, names.SORT, names.NOTES
+    )  # fmt: skip
+
     @app.callback(
         Output(names.GRAPH, "figure"),
         Output(names.GRAPH, "style"),
@@ -63,24 +67,15 @@ def _register_drawing(app: Dash) -> None:
         Output(names.PLOT, "aria-label"),
         Output(names.GUTTER, "children"),
         Input(ids.SCHEME, "computedColorScheme"),
-        Input(names.WIDE, "data"),
-        Input(names.TALL, "data"),
-        Input(names.OPENED, "data"),
-        Input(names.ROW, "value"),
-        Input(names.PINS, "value"),
-        Input(names.SORT, "value"),
         Input(names.EDITION, "data"),
-        Input(names.NOTES, "data"),
-        State(names.VIEW, "data"),
-        State(names.SELECTED, "data"),
-        State(names.PATH, "checked"),
+        *names.control_arguments(*changed_layout),
         current.RUN,
     )
-    def draw(scheme: str | None, *shown: Any) -> tuple[Any, ...]:
+    def draw(scheme: str | None, _edition: Any, *values: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        *how, _edition, notes, view, call, path, run = shown
-        frame = _frame(*how, view, call, path, notes, run)
+        *controls, run = values
+        frame = viewport.frame(current.store(run), Controls(*controls))
         picture = viewport.picture(frame)
         figure = plot.draw(frame, picture, themes.of(scheme))
         note = plot.note(frame, picture)
@@ -100,11 +95,11 @@ def _register_drawing(app: Dash) -> None:
 
 def grown(store: Store, view: Any) -> Any:
     """Return the page's view of a run that was read again: what reached to its end still does."""
-    whole = store.whole.width_ns
-    if not isinstance(view, dict) or view.get("whole") == whole:
+    whole_ns = store.whole.width_ns
+    if not isinstance(view, dict) or view.get("whole") == whole_ns:
         return no_update
-    at_end = (view.get("t1") or 0) >= (view.get("whole") or 0)
-    return view | {"whole": whole, "t1": whole if at_end else view.get("t1")}
+    was_at_end = (view.get("t1") or 0) >= (view.get("whole") or 0)
+    return view | {"whole": whole_ns, "t1": whole_ns if was_at_end else view.get("t1")}
 
 
 def _register_following(app: Dash) -> None:
@@ -112,36 +107,22 @@ def _register_following(app: Dash) -> None:
         Output(names.GRAPH, "figure", allow_duplicate=True),
         Output(names.NOTE, "children", allow_duplicate=True),
         Output(names.PLOT, "aria-label", allow_duplicate=True),
-        Input(names.VIEW, "data"),
-        Input(names.SELECTED, "data"),
-        Input(names.PATH, "checked"),
+        *names.control_arguments(names.VIEW, names.SELECTED, names.PATH),
         State(ids.SCHEME, "computedColorScheme"),
-        State(names.WIDE, "data"),
-        State(names.TALL, "data"),
-        State(names.OPENED, "data"),
-        State(names.ROW, "value"),
-        State(names.PINS, "value"),
-        State(names.SORT, "value"),
-        State(names.NOTES, "data"),
         current.RUN,
         prevent_initial_call=True,
     )
-    def follow(view: Any, call: Any, path: Any, scheme: str | None, *how: Any) -> tuple[Any, ...]:
-        *shape, notes, run = how
-        if shape[0] is None:  # not drawn yet: a store without data says once that it changed
+    def follow(*values: Any) -> tuple[Any, ...]:
+        *control_values, scheme, run = values
+        controls = Controls(*control_values)
+        if (
+            controls.wide_px is None
+        ):  # not drawn yet: a store without data says once that it changed
             raise PreventUpdate
-        frame = _frame(*shape, view, call, path, notes, run)
+        frame = viewport.frame(current.store(run), controls)
         picture = viewport.picture(frame)
         note = plot.note(frame, picture)
         return _patch(frame, picture, themes.of(scheme)), note, note
-
-
-def _frame(wide: Any, tall: Any, opened: Any, px: Any, *seen: Any) -> Frame:
-    pins, sort, view, call, path, notes, run = seen
-    rows, store = Rows(opened, px, tall), current.store(run)
-    return viewport.frame(
-        store, view, pins, sort, call, wide=wide, path=path, rows=rows, notes=notes
-    )
 
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:

@@ -12,31 +12,32 @@ import polars as pl
 from dash import ClientsideFunction, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from tracelens.lod.tracks import names as counted
+from tracelens.lod.tracks import names as span_names
 from tracelens.lod.viewport import Window
 from tracelens.model.inert import clean
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components.timeline import answers, inspector, keys, names
+from tracelens_dashboard.components.timeline import inspector, keys, names
 from tracelens_dashboard.figures.timeline import plot
 from tracelens_dashboard.figures.timeline.frame import SECOND
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import key_of
 from tracelens_dashboard.view import links, viewport
 from tracelens_dashboard.view.state import LONGEST_SEARCH, MOST_OPENED
-from tracelens_dashboard.view.viewport import Place, Rows
+from tracelens_dashboard.view.viewport import Controls, Position
 
 if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
+    from tracelens_dashboard.components.timeline.inspector import Selection
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
-WAYS: Final = {"n": 1, "N": -1}
+DIRECTIONS: Final = {"n": 1, "N": -1}
 MOST_NAMES: Final = 8
 MATCH_COLUMNS: Final = ("span", "count", "total", "processes", "longest", "")
-ENDS: Final = ("at", "until")  # of a row of the table of spans
-LED: Final = (
+# What leads to a span: it is selected, described, its process opened, and it is scrolled into view.
+SPAN_OUTPUTS: Final = (
     Output(names.SELECTED, "data", allow_duplicate=True),
     Output(names.DETAILS, "children", allow_duplicate=True),
     Output(names.OPENED, "data", allow_duplicate=True),
@@ -48,9 +49,9 @@ AROUND: Final = 12  # lengths of it on either side
 
 
 class Hit(NamedTuple):
-    """A span that is called as asked: which one of how many, and its place and length."""
+    """A span that is called as asked: which one of how many, and its position and end."""
 
-    place: Place
+    position: Position
     end_ns: int
     number: int
     total: int
@@ -67,67 +68,56 @@ def layout() -> list[Component]:
 
 def register(app: Dash) -> None:
     """List what is found; lead from one to the next."""
+    shown = (*names.control_arguments(), current.RUN)
 
     @app.callback(Output(names.FOUND, "children"), Input(names.SEARCH, "value"), current.RUN)
-    def find(wanted: Any, run: Any) -> Component | None:
-        asked = asked_for(wanted)
-        return matches_of(current.store(run), asked) if asked else None
+    def find(value: Any, run: Any) -> Component | None:
+        search = read_search(value)
+        return list_matches(current.store(run), search) if search else None
 
     @app.callback(
-        *LED,
+        *SPAN_OUTPUTS,
         Output(names.HIT, "children"),
         Input(keys.PRESSED, "data"),
         State(names.SEARCH, "value"),
-        State(names.VIEW, "data"),
-        State(names.PINS, "value"),
-        State(names.SORT, "value"),
-        State(names.SELECTED, "data"),
-        *(State(*part) for part in keys.SHAPE),
-        current.RUN,
+        *shown,
         prevent_initial_call=True,
     )
-    def lead(pressed: Any, wanted: Any, *shown: Any) -> tuple[Any, ...]:
-        known = pressed if isinstance(pressed, dict) else {}
-        asked = asked_for(known.get("text") or wanted)
-        if known.get("key") not in WAYS or not asked:
+    def lead_on(pressed: Any, value: Any, *values: Any) -> tuple[Any, ...]:
+        press = pressed if isinstance(pressed, dict) else {}
+        search = read_search(press.get("text") or value)
+        if press.get("key") not in DIRECTIONS or not search:
             raise PreventUpdate
-        return _led(current.store(shown[-1]), asked, WAYS[known["key"]], *shown[:-1])
+        *control_values, run = values
+        store, controls = current.store(run), Controls(*control_values)
+        position = viewport.read_position(store, controls.selected)
+        hit = next_hit(store, search, position, DIRECTIONS[press["key"]])
+        if hit is None:
+            return (*(no_update,) * len(SPAN_OUTPUTS), _no_match(search))
+        note = (
+            f"{hit.number:,} of {hit.total:,} that match \u201c{search}\u201d; n next, N previous."
+        )
+        return (*_show_hit(store, hit, controls), note)
 
     @app.callback(
-        *LED,
+        *SPAN_OUTPUTS,
         Input(names.SPANS, "cellClicked"),
         State(names.SPANS, "rowData"),
-        State(names.VIEW, "data"),
-        State(names.PINS, "value"),
-        State(names.SORT, "value"),
-        *(State(*part) for part in keys.SHAPE),
-        current.RUN,
+        *shown,
         prevent_initial_call=True,
     )
-    def lead_to_row(cell: Any, rows: Any, *shown: Any) -> tuple[Any, ...]:
-        store = current.store(shown[-1])
-        hit = of_row(store, cell, rows)
-        if hit is None:
-            raise PreventUpdate
-        return _seen(store, hit, *shown[:-1])
+    def lead_to_row(cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
+        *controls, run = values
+        store = current.store(run)
+        return _show_hit(store, hit_of_row(store, cell, rows), Controls(*controls))
 
-    @app.callback(
-        *LED,
-        Input(names.POINTED, "data"),
-        State(names.VIEW, "data"),
-        State(names.PINS, "value"),
-        State(names.SORT, "value"),
-        *(State(*part) for part in keys.SHAPE),
-        current.RUN,
-        prevent_initial_call=True,
-    )
-    def lead_to_pointed(span: Any, *shown: Any) -> tuple[Any, ...]:
-        store = current.store(shown[-1])
-        known = span if isinstance(span, dict) else {}
-        hit = hit_of(store, known, inside=known.get("inside") is True)
-        if hit is None:
-            raise PreventUpdate
-        return _seen(store, hit, *shown[:-1])
+    @app.callback(*SPAN_OUTPUTS, Input(names.POINTED, "data"), *shown, prevent_initial_call=True)
+    def lead_to_pointed(value: Any, *values: Any) -> tuple[Any, ...]:
+        *controls, run = values
+        store = current.store(run)
+        span = value if isinstance(value, dict) else {}
+        hit = hit_of(store, span, inside=span.get("inside") is True)
+        return _show_hit(store, hit, Controls(*controls))
 
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "reveal"),
@@ -136,14 +126,14 @@ def register(app: Dash) -> None:
     )
 
 
-def of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
+def hit_of_row(store: Store, cell: Any, rows: Any) -> Hit | None:
     """Return the span whose name is clicked in a table of spans; the browser may send anything."""
-    clicked = cell if isinstance(cell, dict) and cell.get("colId") == "span" else {}
-    number = str(clicked.get("rowId", ""))
-    if not isinstance(rows, list) or not number.isdecimal() or int(number) >= len(rows):
+    click = cell if isinstance(cell, dict) and cell.get("colId") == "span" else {}
+    row_id = str(click.get("rowId", ""))
+    if not isinstance(rows, list) or not row_id.isdecimal() or int(row_id) >= len(rows):
         return None
-    row = rows[int(number)] if isinstance(rows[int(number)], dict) else {}
-    return hit_of(store, row, inside=True)
+    row = rows[int(row_id)]
+    return hit_of(store, row if isinstance(row, dict) else {}, inside=True)
 
 
 def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
@@ -152,191 +142,201 @@ def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
     It is looked for in the tracks of its process (`inside`), or in the row itself; `seq` is the number
     of a collective. None where there is no such row; the browser may send anything.
     """
-    place, until = (
-        viewport.place_of(store, {"lane": span.get("row"), "at": span.get(end)}) for end in ENDS
+    begin, end = (
+        viewport.read_position(store, {"lane": span.get("row"), "at": span.get(key)})
+        for key in ("at", "until")
     )
-    if place is None or until is None:
+    if begin is None or end is None:
         return None
-    end_ns = max(until.at_ns, place.at_ns + 1)
-    track = _track(store, place, end_ns, span.get("seq")) if inside else None
-    return Hit(place._replace(track=track), end_ns, 1, 1)
+    end_ns = max(end.at_ns, begin.at_ns + 1)
+    track = _find_track(store, begin, end_ns, span.get("seq")) if inside else None
+    return Hit(begin._replace(track=track), end_ns, 1, 1)
 
 
-def _track(store: Store, place: Place, end_ns: int, seq: Any = None) -> int | None:
+def _find_track(store: Store, position: Position, end_ns: int, seq: Any = None) -> int | None:
     """Return in which track of its process a span is drawn; None of a device's stream.
 
     Of spans of the same time, that of a collective's number (`seq`) comes first.
     """
-    if place.lane not in store.groups.values():
+    if position.lane not in store.groups.values():
         return None
-    group = store.opened(place.lane)
+    group = store.opened(position.lane)
     lanes = group.scene.lanes
-    there = np.flatnonzero((lanes.starts == place.at_ns) & (lanes.ends == end_ns))
-    if not len(there):
-        there = np.flatnonzero(lanes.starts == place.at_ns)
-    if not len(there):
+    begins_then = lanes.starts == position.at_ns
+    items = np.flatnonzero(begins_then & (lanes.ends == end_ns))
+    if not len(items):
+        items = np.flatnonzero(begins_then)
+    if not len(items):
         return None
-    numbers = store.events_of(_process(store, place.lane))["seq"]
-    rows = group.rows[there].tolist()
-    same = [i for i, row in enumerate(rows) if seq is not None and row >= 0 and numbers[row] == seq]
-    item = int(there[same[0] if same else 0])
-    return int(np.searchsorted(lanes.offsets, item, side="right")) - 1
+    numbers = store.events_of(_process(store, position.lane))["seq"]
+    events = group.rows[items].tolist()
+    calls = [
+        index
+        for index, event in enumerate(events)
+        if seq is not None and event >= 0 and numbers[event] == seq
+    ]
+    return _track_of(lanes.offsets, int(items[calls[0] if calls else 0]))
 
 
-def asked_for(wanted: Any) -> str:
+def _track_of(offsets: Any, item: int) -> int:
+    return int(np.searchsorted(offsets, item, side="right")) - 1
+
+
+def read_search(value: Any) -> str:
     """Read what the browser sends, which may be anything."""
-    return wanted.strip()[:LONGEST_SEARCH] if isinstance(wanted, str) else ""
+    return value.strip()[:LONGEST_SEARCH] if isinstance(value, str) else ""
 
 
-def _led(store: Store, asked: str, way: int, *shown: Any) -> tuple[Any, ...]:
-    view, pins, sort, chosen, *rows = shown
-    hit = next_hit(store, asked, viewport.place_of(store, chosen), way)
+def _no_match(search: str) -> str:
+    return f"Nothing in this run is called \u201c{search}\u201d."
+
+
+def _show_hit(store: Store, hit: Hit | None, controls: Controls) -> tuple[Any, ...]:
+    """Return the values of `SPAN_OUTPUTS` that show a span."""
     if hit is None:
-        return (no_update,) * len(LED) + (f"Nothing in this run is called \u201c{asked}\u201d.",)
-    found = f"{hit.number:,} of {hit.total:,} that match \u201c{asked}\u201d; n next, N previous."
-    return (*_seen(store, hit, view, pins, sort, *rows), found)
-
-
-def _seen(store: Store, hit: Hit, view: Any, pins: Any, sort: Any, *rows: Any) -> tuple[Any, ...]:
-    """Return what `LED` gets for a span: it is selected, its process opened, and it is in view."""
-    lane = store.scene.lanes.lanes[hit.place.lane]
-    opened = viewport.opened_in(store, Rows(*rows)._replace(sort=sort))
-    if hit.place.track is not None and key_of(lane) not in opened:
+        raise PreventUpdate
+    lane = store.scene.lanes.lanes[hit.position.lane]
+    opened = viewport.opened_in(store, controls)
+    if hit.position.track is not None and key_of(lane) not in opened:
         opened = [*opened, key_of(lane)][-MOST_OPENED:]
-    selected = answers.selected(store, hit.place)
-    now = viewport.frame(store, view, pins, sort, selected, rows=Rows(opened, *rows[1:]))
-    tops = [one.band.top for one in now.selected]
-    goto = _window(store, now.seen, hit)
+    selection = inspector.selection_of(store, hit.position)
+    frame = viewport.frame(store, controls._replace(selected=selection, opened=opened))
+    tops = [span.band.top for span in frame.selected]
+    window = _window_around(store, frame.seen, hit)
     return (
-        selected,
-        inspector.span_details(store, hit.place),
+        selection,
+        inspector.span_details(store, hit.position),
         opened,
-        [goto.start_ns / SECOND, goto.end_ns / SECOND] if goto else no_update,
+        [window.start_ns / SECOND, window.end_ns / SECOND] if window else no_update,
         {"y": plot.TOP_PX + tops[0]} if tops else no_update,
     )
 
 
-def next_hit(store: Store, asked: str, place: Place | None, way: int) -> Hit | None:
-    """Return the span before or after a place that is called as asked; None where there is none.
+def next_hit(store: Store, search: str, position: Position | None, direction: int) -> Hit | None:
+    """Return the span before or after a position that is called as asked; None where there is none.
 
     After the last one of a process comes the first one of the next; after the last of all, the first.
     """
-    found = store.names.find(asked).group_by("process").agg(pl.col("count").sum())
-    counts = dict(found.iter_rows())
-    rows = [row for row in store.groups.values() if counts.get(_process(store, row))]
+    matches = store.names.find(search).group_by("process").agg(pl.col("count").sum())
+    counts_by_process = dict(matches.iter_rows())
+    rows = [row for row in store.groups.values() if counts_by_process.get(_process(store, row))]
     if not rows:
         return None
-    every = [counts[_process(store, row)] for row in rows]
-    at = next((i for i, row in enumerate(rows) if place and _same(store, row, place.lane)), None)
-    if at is None or place is None:
-        at, index = (0, 0) if way > 0 else (len(rows) - 1, every[-1] - 1)
+    counts = [counts_by_process[_process(store, row)] for row in rows]
+    process = _process(store, position.lane) if position else None
+    indexes = [index for index, row in enumerate(rows) if _process(store, row) == process]
+    if indexes and position:
+        row_index = indexes[0]
+        index = _index_after(store, search, rows[row_index], position, direction)
     else:
-        index = _beside(store, asked, rows[at], place, way)
-    if not 0 <= index < every[at]:
-        at = (at + way) % len(rows)
-        index = 0 if way > 0 else every[at] - 1
-    there, end_ns = _place(store, asked, rows[at], index)
-    return Hit(there, end_ns, sum(every[:at]) + index + 1, sum(every))
+        row_index, index = (0, 0) if direction > 0 else (len(rows) - 1, counts[-1] - 1)
+    if not 0 <= index < counts[row_index]:
+        row_index = (row_index + direction) % len(rows)
+        index = 0 if direction > 0 else counts[row_index] - 1
+    hit_position, end_ns = _locate(store, search, rows[row_index], index)
+    return Hit(hit_position, end_ns, sum(counts[:row_index]) + index + 1, sum(counts))
 
 
 def _process(store: Store, row: int) -> int:
     return store.scene.lanes.lanes[row].process
 
 
-def _same(store: Store, row: int, other: int) -> bool:
-    return _process(store, row) == _process(store, other)
-
-
-def _beside(store: Store, asked: str, row: int, place: Place, way: int) -> int:
-    """Return which one of a process's spans comes before or after a place."""
-    found = counted.hits(store.events_of(_process(store, row)), asked)
-    event = -1 if place.track is None else store.event_row(place.lane, place.track, place.at_ns)
-    same = np.flatnonzero(found["row"].to_numpy() == event)
+def _index_after(store: Store, search: str, row: int, position: Position, direction: int) -> int:
+    """Return which of a process's matching spans comes before or after a position."""
+    hits = span_names.hits(store.events_of(_process(store, row)), search)
+    event = -1
+    if position.track is not None:
+        event = store.event_row(position.lane, position.track, position.at_ns)
+    same = np.flatnonzero(hits["row"].to_numpy() == event)
     if len(same):
-        return int(same[0]) + way
-    after = int(np.searchsorted(found["start_ns"].to_numpy(), place.at_ns, side="right"))
-    return after if way > 0 else after - 1
+        return int(same[0]) + direction
+    index = int(np.searchsorted(hits["start_ns"].to_numpy(), position.at_ns, side="right"))
+    return index if direction > 0 else index - 1
 
 
-def _place(store: Store, asked: str, row: int, index: int) -> tuple[Place, int]:
-    """Return where a span of a process is drawn, and its end."""
+def _locate(store: Store, search: str, row: int, index: int) -> tuple[Position, int]:
+    """Return where a matching span of a process is drawn, and its end in ns."""
     events = store.events_of(_process(store, row))
-    event, start = counted.hits(events, asked).row(index)
+    event, start_ns = span_names.hits(events, search).row(index)
     group = store.opened(row)
     items = np.flatnonzero(group.rows == event)
     if not len(items):
-        return Place(row, start), start + 1
+        return Position(row, start_ns), start_ns + 1
     lanes, item = group.scene.lanes, int(items[0])
-    track = int(np.searchsorted(lanes.offsets, item, side="right")) - 1
-    return Place(row, int(lanes.starts[item]), track), int(lanes.ends[item])
+    track = _track_of(lanes.offsets, item)
+    return Position(row, int(lanes.starts[item]), track), int(lanes.ends[item])
 
 
-def _window(store: Store, seen: Window, hit: Hit) -> Window | None:
+def _window_around(store: Store, shown: Window, hit: Hit) -> Window | None:
     """Return the window in which a span is seen, in ns since the start; None where it is already."""
-    begin, end = hit.place.at_ns, hit.end_ns
-    wide = seen.width_ns
-    readable = wide * NARROWEST <= end - begin <= wide
-    if readable and seen.start_ns <= begin and end <= seen.end_ns:
+    begin, end = hit.position.at_ns, hit.end_ns
+    width_ns = shown.width_ns
+    is_readable = width_ns * NARROWEST <= end - begin <= width_ns
+    if is_readable and shown.start_ns <= begin and end <= shown.end_ns:
         return None
-    beside = (wide - (end - begin)) // 2 if readable else AROUND * (end - begin)
-    found = Window(begin - beside, end + beside).clamp(store.whole)
+    margin_ns = (width_ns - (end - begin)) // 2 if is_readable else AROUND * (end - begin)
+    window = Window(begin - margin_ns, end + margin_ns).clamp(store.whole)
     origin = store.whole.start_ns
-    return Window(found.start_ns - origin, found.end_ns - origin)
+    return Window(window.start_ns - origin, window.end_ns - origin)
 
 
-def matches_of(store: Store, asked: str) -> Component:
+def list_matches(store: Store, search: str) -> Component:
     """List what is called as asked, by the time that it takes in the whole run."""
-    found = store.names.find(asked)
-    if found.is_empty():
-        words = f"Nothing in this run is called \u201c{asked}\u201d."
-        return html.P(words, className="summary", role="status")
-    alike = found.group_by("label").agg(
+    matches = store.names.find(search)
+    if matches.is_empty():
+        return html.P(_no_match(search), className="summary", role="status")
+    by_label = matches.group_by("label").agg(
         pl.col("count", "total_ns").sum(),
         pl.col("process").n_unique().alias("processes"),
-        pl.struct("process", "longest_ns", "longest_at").sort_by("longest_ns").last().alias("one"),
+        pl.struct("process", "longest_ns", "longest_at")
+        .sort_by("longest_ns")
+        .last()
+        .alias("longest"),
     )
-    first = alike.sort("total_ns", "label", descending=[True, False]).head(MOST_NAMES)
-    rows = [html.Tr([html.Td(cell) for cell in _match_row(store, asked, row)])
-            for row in first.iter_rows(named=True)]  # fmt: skip
+    listed = by_label.sort("total_ns", "label", descending=[True, False]).head(MOST_NAMES)
+    rows = [
+        html.Tr([html.Td(cell) for cell in _match_cells(store, search, match)])
+        for match in listed.iter_rows(named=True)
+    ]
     head = html.Thead(html.Tr([html.Th(name) for name in MATCH_COLUMNS]))
-    spans, kinds = text.count(int(found["count"].sum()), "span"), text.count(alike.height, "name")
-    more = f", the {MOST_NAMES} with most time" if alike.height > MOST_NAMES else ""
-    words = f"{spans} of the run match \u201c{asked}\u201d ({kinds}{more}); n next, N previous"
-    return html.Table(
-        [html.Caption(words), head, html.Tbody(rows)], className="spans", role="status"
+    span_count = text.count(int(matches["count"].sum()), "span")
+    name_count = text.count(by_label.height, "name")
+    limit = f", the {MOST_NAMES} with most time" if by_label.height > MOST_NAMES else ""
+    caption = (
+        f"{span_count} of the run match \u201c{search}\u201d ({name_count}{limit}); "
+        "n next, N previous"
     )
+    parts = [html.Caption(caption), head, html.Tbody(rows)]
+    return html.Table(parts, className="spans", role="status")
 
 
-def _match_row(store: Store, asked: str, row: dict[str, Any]) -> list[str | Component]:
-    one = row["one"]
-    lane = next(i for i in store.groups.values() if _process(store, i) == one["process"])
-    owner = store.scene.lanes.lanes[lane]
-    where = f"PS {owner.rank}" if owner.role == "ps" else f"rank {owner.rank}"
-    span = Window(one["longest_at"], one["longest_at"] + max(one["longest_ns"], 1))
-    href = links.to_found(store, span, lane, asked)
+def _match_cells(store: Store, search: str, match: dict[str, Any]) -> list[str | Component]:
+    longest = match["longest"]
+    row = next(row for row in store.groups.values() if _process(store, row) == longest["process"])
+    lane = store.scene.lanes.lanes[row]
+    owner = f"PS {lane.rank}" if lane.role == "ps" else f"rank {lane.rank}"
+    start_ns = longest["longest_at"]
+    span = Window(start_ns, start_ns + max(longest["longest_ns"], 1))
     return [
-        clean(row["label"]) or "unnamed",
-        f"{row['count']:,}",
-        text.duration(row["total_ns"]),
-        f"{row['processes']:,}",
-        f"{text.duration(one['longest_ns'])} on {where}",
-        dcc.Link("Show", href=href, className="way"),
+        clean(match["label"]) or "unnamed",
+        f"{match['count']:,}",
+        text.duration(match["total_ns"]),
+        f"{match['processes']:,}",
+        f"{text.duration(longest['longest_ns'])} on {owner}",
+        dcc.Link("Show", href=links.to_found(store, span, row, search), className="way"),
     ]
 
 
-def resolved(store: Store, view: ViewState) -> answers.Chosen | None:
+def resolve_selection(store: Store, view: ViewState) -> Selection | None:
     """Return what a link selects; of what it found, the track, too."""
-    chosen = answers.clicked(view)
-    place = viewport.place_of(store, chosen)
-    if (
-        not view.find
-        or place is None
-        or place.track is not None
-        or place.lane not in store.groups.values()
-    ):
-        return chosen
-    found = counted.hits(store.events_of(_process(store, place.lane)), view.find)
-    same = np.flatnonzero(found["start_ns"].to_numpy() == place.at_ns)
+    selection = inspector.selection_in(view)
+    position = viewport.read_position(store, selection)
+    is_row = position and position.track is None and position.lane in store.groups.values()
+    if not view.find or position is None or not is_row:
+        return selection
+    hits = span_names.hits(store.events_of(_process(store, position.lane)), view.find)
+    same = np.flatnonzero(hits["start_ns"].to_numpy() == position.at_ns)
     if not len(same):
-        return chosen
-    return answers.selected(store, _place(store, view.find, place.lane, int(same[0]))[0])
+        return selection
+    found_position, _ = _locate(store, view.find, position.lane, int(same[0]))
+    return inspector.selection_of(store, found_position)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from dash import Input, Output, State, dcc, html
+from dash import Input, Output, dcc, html
 from dash.exceptions import PreventUpdate
 
 from tracelens_dashboard.components.timeline import names
@@ -18,7 +18,7 @@ from tracelens_dashboard.runs import current
 from tracelens_dashboard.runs.store import key_of
 from tracelens_dashboard.view import row_groups, viewport
 from tracelens_dashboard.view.state import MOST_OPENED
-from tracelens_dashboard.view.viewport import Rows
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,30 +47,27 @@ def stores(view: ViewState) -> list[Component]:
 def layout(frame: Frame) -> list[Component]:
     """Return the buttons and edges of what is drawn."""
     top = plot.top(frame)
-    return [part for band in plot.labelled(frame) for part in _beside(frame, band, top)]
+    return [part for band in plot.labelled(frame) for part in _lay_out_row(frame, band, top)]
 
 
-def _beside(frame: Frame, band: Band, top: int) -> Iterator[Component]:
-    shown = plot.sign(frame, band)
-    if not shown:
+def _lay_out_row(frame: Frame, band: Band, top: int) -> Iterator[Component]:
+    sign = plot.sign(frame, band)
+    if not sign:
         return
     key = band.group.key if band.group else key_of(frame.scene.lanes.lanes[band.lanes[0]])
-    is_open, name = shown == OPEN, lane_label(frame, band)
+    is_open, name = sign == OPEN, lane_label(frame, band)
     height = max(band.height, LEAST_PX)
+    attributes: dict[str, Any] = {"aria-expanded": str(is_open).lower(), "data-track": key}
     yield html.Button(
         className="row-button",
         title=f"{'Close' if is_open else 'Open'} {name}",
         style={"top": f"{top + band.middle - height / 2:.0f}px", "height": f"{height}px"},
         **aria(f"{'ranks' if band.group else 'tracks'} of {name}"),
-        **_attributes(**{"aria-expanded": str(is_open).lower(), "data-track": key}),
+        **attributes,
     )
     edge = top + band.top + band.height
-    height_px = _attributes(**{"data-height": str(band.height)})
+    height_px: dict[str, Any] = {"data-height": str(band.height)}
     yield html.Div(className="row-edge", style={"top": f"{edge}px"}, **height_px)
-
-
-def _attributes(**named: str) -> dict[str, Any]:
-    return named
 
 
 def register(app: Dash) -> None:
@@ -79,33 +76,30 @@ def register(app: Dash) -> None:
     @app.callback(
         Output(names.OPENED, "data"),
         Input(names.TOGGLE, "data"),
-        State(names.OPENED, "data"),
-        State(names.TALL, "data"),
-        State(names.PINS, "value"),
-        State(names.SORT, "value"),
+        *names.control_arguments(),
         current.RUN,
         prevent_initial_call=True,
     )
-    def toggle(asked: Any, opened: Any, tall: Any, *shown: Any) -> list[str]:
-        pins, sort, run = shown
-        pinned = len(pins) if isinstance(pins, list) else 0
+    def toggle(asked: Any, *values: Any) -> list[str]:
+        *controls, run = values
         key = asked.get("key") if isinstance(asked, dict) else None
-        found = toggled(current.store(run), key, Rows(opened, None, tall, sort), pinned)
-        if found is None:
+        opened = toggle_key(current.store(run), key, Controls(*controls))
+        if opened is None:
             raise PreventUpdate
-        return found
+        return opened
 
 
-def toggled(store: Store, key: object, rows: Rows, pinned: int = 0) -> list[str] | None:
-    """Return what is opened after a process or group was opened or closed; None if there is none such.
+def toggle_key(store: Store, key: object, controls: Controls) -> list[str] | None:
+    """Open or close a process or group; None if there is none such.
 
-    With a group, what is opened in it is closed.
+    Returns:
+        The keys of what is opened afterwards. With a group, what is opened in it is closed.
     """
-    now = viewport.opened_in(store, rows, pinned)
-    groups = {group.key: group for group in row_groups.gathered(store, rows.sort, now)}
+    opened = viewport.opened_in(store, controls)
+    groups = {group.key: group for group in row_groups.gather(store, controls.sort, opened)}
     if not isinstance(key, str) or not (key in store.groups or key in groups):
         return None
-    inside = groups[key].lanes if key in groups else ()
-    closed = {key, *(key_of(store.scene.lanes.lanes[lane]) for lane in inside)}
-    left = [one for one in now if one not in closed]
-    return left if left != now else [*now, key][-MOST_OPENED:]
+    lanes = groups[key].lanes if key in groups else ()
+    closed = {key, *(key_of(store.scene.lanes.lanes[lane]) for lane in lanes)}
+    still_opened = [known for known in opened if known not in closed]
+    return still_opened if still_opened != opened else [*opened, key][-MOST_OPENED:]

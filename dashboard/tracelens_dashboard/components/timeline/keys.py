@@ -20,7 +20,7 @@ from tracelens_dashboard.runs.store import key_of
 from tracelens_dashboard.view import viewport
 from tracelens_dashboard.view.links import MARGIN
 from tracelens_dashboard.view.state import MOST_PINS
-from tracelens_dashboard.view.viewport import Rows
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from dash import Dash
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.figures.timeline.frame import Frame
     from tracelens_dashboard.runs.store import Store
+    from tracelens_dashboard.view.viewport import Position
 
 
 PRESSED: Final = "timeline-key"  # assets/timeline.js says there which key was pressed
@@ -35,8 +36,7 @@ GOTO: Final = "timeline-goto"
 FIT: Final = "f"
 PIN: Final = "p"
 OPEN: Final = "o"
-SHAPE: Final = ((names.OPENED, "data"), (names.ROW, "value"), (names.TALL, "data"))
-WAYS: Final = {"[": -1, "]": 1}
+DIRECTIONS: Final = {"[": -1, "]": 1}
 FEW_STEPS: Final = 40  # in view: steps can be distinguished, so a key leads from step to step
 AROUND_SPAN: Final = 1.0  # of a span's length, on either side
 
@@ -46,57 +46,51 @@ def layout() -> Component:
     return html.Div([dcc.Store(id=PRESSED), dcc.Store(id=GOTO)])
 
 
-def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, str]) -> None:
-    """Answer keys; the arguments name the timeline's components, `rows` the pins and their order."""
-    pins, sort = rows
-    shown_now = (
-        State(view, "data"),
-        State(pins, "value"),
-        State(sort, "value"),
-        State(graph, "hoverData"),
-        State(selected, "data"),
-        *(State(*part) for part in SHAPE),
-        current.RUN,
-    )
+def register(app: Dash) -> None:
+    """Answer keys."""
+    under_mouse = (State(names.GRAPH, "hoverData"), *names.control_arguments(), current.RUN)
 
     @app.callback(
         Output(GOTO, "data"),
         Input(PRESSED, "data"),
-        State(view, "data"),
-        State(selected, "data"),
+        State(names.VIEW, "data"),
+        State(names.SELECTED, "data"),
         current.RUN,
         prevent_initial_call=True,
     )
-    def go(pressed: Any, seen: Any, chosen: Any, run: Any) -> list[float]:
-        found = destination(current.store(run), _pressed_key(pressed), seen, chosen)
-        if found is None:
+    def go(pressed: Any, view: Any, selected: Any, run: Any) -> list[float]:
+        window = destination(current.store(run), _pressed_key(pressed), view, selected)
+        if window is None:
             raise PreventUpdate
-        return [found.start_ns / SECOND, found.end_ns / SECOND]
+        return [window.start_ns / SECOND, window.end_ns / SECOND]
 
     @app.callback(
-        Output(pins, "value"),
+        Output(names.PINS, "value"),
         Input(PRESSED, "data"),
-        *shown_now,
+        *under_mouse,
         prevent_initial_call=True,
     )
-    def pin(pressed: Any, *shown: Any) -> list[str]:
+    def pin(pressed: Any, hover: Any, *values: Any) -> list[str]:
         if _pressed_key(pressed) != PIN:
             raise PreventUpdate
-        store, pinned = current.store(shown[-1]), shown[1]
-        changed = with_pin(store, pinned, rank_of(store, _meant(store, *shown[:-1])))
-        if changed is None:
+        *control_values, run = values
+        store, controls = current.store(run), Controls(*control_values)
+        position = _meant_position(store, viewport.frame(store, controls), hover, controls)
+        pins = toggle_pin(store, controls.pins, rank_of(store, position.lane if position else None))
+        if pins is None:
             raise PreventUpdate
-        return changed
+        return pins
 
     @app.callback(
         Output(names.TOGGLE, "data"),
         Input(PRESSED, "data"),
-        *shown_now,
+        *under_mouse,
         prevent_initial_call=True,
     )
-    def open_or_close(pressed: Any, *shown: Any) -> dict[str, Any]:
-        store = current.store(shown[-1])
-        key = _key_meant(store, *shown[:-1]) if _pressed_key(pressed) == OPEN else None
+    def open_or_close(pressed: Any, hover: Any, *values: Any) -> dict[str, Any]:
+        *control_values, run = values
+        is_asked = _pressed_key(pressed) == OPEN
+        key = _meant_key(current.store(run), hover, Controls(*control_values)) if is_asked else None
         if key is None:
             raise PreventUpdate
         return {"key": key, "presses": pressed.get("presses")}
@@ -106,28 +100,21 @@ def register(app: Dash, graph: str, view: str, selected: str, rows: tuple[str, s
     )
 
 
-def _meant(store: Store, *shown: Any) -> int | None:
-    """Return the row that is under the mouse, else the selected one."""
-    frame, hover, chosen = _drawn(store, *shown)
-    place = viewport.at(store, frame, hover) or viewport.place_of(store, chosen)
-    return place.lane if place else None
+def _meant_position(store: Store, frame: Frame, hover: Any, controls: Controls) -> Position | None:
+    """Return what is under the mouse, else what is selected."""
+    return viewport.find_position(store, frame, hover) or viewport.read_position(
+        store, controls.selected
+    )
 
 
-def _drawn(store: Store, *shown: Any) -> tuple[Frame, Any, Any]:
-    """Return what is drawn, what is under the mouse, and what is selected."""
-    seen, pinned, order, hover, chosen, *rows = shown
-    return viewport.frame(store, seen, pinned, order, rows=Rows(*rows)), hover, chosen
-
-
-def _key_meant(store: Store, *shown: Any) -> str | None:
+def _meant_key(store: Store, hover: Any, controls: Controls) -> str | None:
     """Return what addresses call the group or process that is under the mouse, else the selected one."""
-    frame, hover, chosen = _drawn(store, *shown)
-    point = viewport.mouse(hover)
+    frame, point = viewport.frame(store, controls), viewport.read_mouse(hover)
     band = frame.plan.band_at(point[1]) if point else None
     if band and band.group:
         return band.group.key
-    place = viewport.at(store, frame, hover) or viewport.place_of(store, chosen)
-    return key_of(store.scene.lanes.lanes[place.lane]) if place else None
+    position = _meant_position(store, frame, hover, controls)
+    return key_of(store.scene.lanes.lanes[position.lane]) if position else None
 
 
 def _pressed_key(pressed: Any) -> object:
@@ -137,23 +124,23 @@ def _pressed_key(pressed: Any) -> object:
 def destination(store: Store, key: object, view: Any, selected: Any) -> Window | None:
     """Return where a key leads from what is seen; None where it leads nowhere."""
     if key == FIT:
-        return _fitted(store, view, selected)
-    if key not in WAYS or not store.windows.height:
+        return _fit(store, view, selected)
+    if key not in DIRECTIONS or not store.windows.height:
         return None
-    seen, findings = viewport.seen(store, view), _finding_windows(store)
-    if seen not in findings and seen.width_ns <= FEW_STEPS * store.scene.step_ns:
-        return _step_beside(store, seen, WAYS[str(key)])
-    return _finding_beside(findings, seen, WAYS[str(key)])
+    window, findings = viewport.read_window(store, view), _finding_windows(store)
+    if window not in findings and window.width_ns <= FEW_STEPS * store.scene.step_ns:
+        return _next_step(store, window, DIRECTIONS[str(key)])
+    return _next_finding(findings, window, DIRECTIONS[str(key)])
 
 
-def with_pin(store: Store, pins: Any, rank: int | None) -> list[str] | None:
+def toggle_pin(store: Store, value: Any, rank: int | None) -> list[str] | None:
     """Pin a rank, or unpin it if it is pinned; None where there is nothing to do."""
-    known = [pin for pin in pins if isinstance(pin, str)] if isinstance(pins, list) else []
+    pins = [pin for pin in value if isinstance(pin, str)] if isinstance(value, list) else []
     if rank is None or rank not in store.ranks:
         return None
-    if str(rank) in known:
-        return [pin for pin in known if pin != str(rank)]
-    return [*known, str(rank)][-MOST_PINS:]
+    if str(rank) in pins:
+        return [pin for pin in pins if pin != str(rank)]
+    return [*pins, str(rank)][-MOST_PINS:]
 
 
 def rank_of(store: Store, lane: int | None) -> int | None:
@@ -163,53 +150,51 @@ def rank_of(store: Store, lane: int | None) -> int | None:
     return store.scene.lanes.lanes[lane].rank
 
 
-def _fitted(store: Store, view: Any, selected: Any) -> Window | None:
+def _fit(store: Store, view: Any, selected: Any) -> Window | None:
     """Show the selected span, else the steps that are marked."""
-    place = viewport.place_of(store, selected)
-    if place:
-        inside = place.track is not None
-        lanes = store.opened(place.lane).scene.lanes if inside else store.scene.lanes
-        lane = place.lane if place.track is None else place.track
-        part = (
-            lanes.items_between(lane, place.at_ns, place.at_ns + 1)
-            if lane < len(lanes)
-            else slice(0)
-        )
-        if (part.start or 0) < part.stop:
-            span = Window(int(lanes.starts[part.start]), int(lanes.ends[part.start]))
-            return _wider(store, span, AROUND_SPAN)
-    marked = viewport.marked(store, view)
-    return _wider(store, marked, MARGIN) if marked else None
+    position = viewport.read_position(store, selected)
+    if position:
+        is_track = position.track is not None
+        lanes = store.opened(position.lane).scene.lanes if is_track else store.scene.lanes
+        lane = position.lane if position.track is None else position.track
+        at_ns = position.at_ns
+        items = lanes.items_between(lane, at_ns, at_ns + 1) if lane < len(lanes) else slice(0, 0)
+        if items.start < items.stop:
+            span = Window(int(lanes.starts[items.start]), int(lanes.ends[items.start]))
+            return _widen(store, span, AROUND_SPAN)
+    marked = viewport.read_marked_window(store, view)
+    return _widen(store, marked, MARGIN) if marked else None
 
 
-def _step_beside(store: Store, seen: Window, way: int) -> Window:
+def _next_step(store: Store, window: Window, direction: int) -> Window:
     """Bring the step before or after the one in the middle to the middle."""
     origin = store.whole.start_ns
     starts = store.windows["start_ns"].to_list()
-    middle = bisect_right(starts, origin + (seen.start_ns + seen.end_ns) // 2) - 1
-    row = store.windows.row(max(0, min(middle + way, len(starts) - 1)), named=True)
-    begin = (row["start_ns"] + row["end_ns"]) // 2 - origin - seen.width_ns // 2
-    return Window(begin, begin + seen.width_ns).clamp(Window(0, store.whole.width_ns))
+    index = bisect_right(starts, origin + (window.start_ns + window.end_ns) // 2) - 1 + direction
+    step = store.windows.row(max(0, min(index, len(starts) - 1)), named=True)
+    start_ns = (step["start_ns"] + step["end_ns"]) // 2 - origin - window.width_ns // 2
+    return Window(start_ns, start_ns + window.width_ns).clamp(Window(0, store.whole.width_ns))
 
 
 def _finding_windows(store: Store) -> list[Window]:
-    """Return what findings with steps of their own look like, in the order of time."""
+    """Return the views of findings with steps of their own, in the order of time."""
     spans = {store.window_of(*one.steps) for one in store.report.findings if one.steps}
-    found = [_wider(store, span, MARGIN) for span in spans if span]
-    return sorted(found, key=lambda one: (one.start_ns, one.end_ns))
+    windows = [_widen(store, span, MARGIN) for span in spans if span]
+    return sorted(windows, key=lambda window: (window.start_ns, window.end_ns))
 
 
-def _finding_beside(found: list[Window], seen: Window, way: int) -> Window | None:
+def _next_finding(windows: list[Window], window: Window, direction: int) -> Window | None:
     """Show the finding before or after what is shown."""
-    if seen in found:
-        return found[max(0, min(found.index(seen) + way, len(found) - 1))]
-    place = bisect_left([one.start_ns for one in found], seen.start_ns)
-    place = place if way > 0 else place - 1
-    return found[place] if 0 <= place < len(found) else None
+    if window in windows:
+        return windows[max(0, min(windows.index(window) + direction, len(windows) - 1))]
+    index = bisect_left([one.start_ns for one in windows], window.start_ns)
+    index -= direction < 0
+    return windows[index] if 0 <= index < len(windows) else None
 
 
-def _wider(store: Store, span: Window, margin: float) -> Window:
-    beside = int(span.width_ns * margin)
-    wide = Window(span.start_ns - beside, span.end_ns + beside).clamp(store.whole)
+def _widen(store: Store, span: Window, margin: float) -> Window:
+    """Add a share of a span's length on either side; the result is in ns since the start."""
+    margin_ns = int(span.width_ns * margin)
+    window = Window(span.start_ns - margin_ns, span.end_ns + margin_ns).clamp(store.whole)
     origin = store.whole.start_ns
-    return Window(wide.start_ns - origin, wide.end_ns - origin)
+    return Window(window.start_ns - origin, window.end_ns - origin)

@@ -1,8 +1,10 @@
-"""Names of the timeline's components, of which each of its parts speaks."""
+"""Names of the timeline's components, and the arguments by which callbacks get what it shows."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from dash import Input, State
 
 GRAPH: Final = "timeline"
 PLOT: Final = "timeline-plot"
@@ -37,3 +39,24 @@ SELECTED: Final = "timeline-selected"
 MEASURED: Final = "timeline-measured"
 AREA: Final = "timeline-area"  # what the spans in a marked area come to
 SPANS: Final = "timeline-spans"  # the longest of them, one a row
+
+# Of `viewport.Controls`, in its order.
+CONTROLS: Final = (
+    (VIEW, "data"),
+    (PINS, "value"),
+    (SORT, "value"),
+    (SELECTED, "data"),
+    (OPENED, "data"),
+    (ROW, "value"),
+    (TALL, "data"),
+    (WIDE, "data"),
+    (PATH, "checked"),
+    (NOTES, "data"),
+)
+
+
+def control_arguments(*called_by: str) -> tuple[Input | State, ...]:
+    """Return a callback's arguments for all `CONTROLS`; changes of some of them call it."""
+    return tuple(
+        Input(name, value) if name in called_by else State(name, value) for name, value in CONTROLS
+    )

@@ -19,12 +19,10 @@ from tracelens_dashboard.components.timeline import area, keys, names
 from tracelens_dashboard.figures.timeline.frame import SECOND, Note
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
-from tracelens_dashboard.view import notes as noted
+from tracelens_dashboard.view import notes as address_notes
 from tracelens_dashboard.view import viewport
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from dash import Dash
     from dash.development.base_component import Component
 
@@ -37,7 +35,8 @@ FIELD: Final = "timeline-note-field"
 GO, EDIT, DELETE, KEEP, LEAVE = "go", "edit", "delete", "keep", "leave"
 AROUND: Final = 0.5  # of a stretch's length, on either side, where it is wider than the window
 NO_ROOM: Final = (
-    f"A link has room for {noted.MOST_NOTES} notes, or fewer long ones: delete one to put another."
+    f"A link has room for {address_notes.MOST_NOTES} notes, or fewer long ones: delete one to put "
+    "another."
 )
 
 
@@ -60,17 +59,15 @@ def button() -> Component:
 
 def layout(store: Store, view: ViewState) -> list[Component]:
     """Return the list of notes, and what the browser keeps of them."""
-    kept = [note for note in view.notes if note.start_ns < store.whole.width_ns]
-    left_out = view.notes_left_out + len(view.notes) - len(kept)
-    one, many = (
-        "note of this address is none of this run",
-        "notes of this address are none of this run",
-    )
-    problem = f"{text.count(left_out, one, many)}; left out." if left_out else None
+    notes = [note for note in view.notes if note.start_ns < store.whole.width_ns]
+    left_out = view.notes_left_out + len(view.notes) - len(notes)
+    singular = "note of this address is none of this run"
+    plural = "notes of this address are none of this run"
+    problem = f"{text.count(left_out, singular, plural)}; left out." if left_out else None
     return [
         html.P(problem, id=names.NOTE_PROBLEM, className="summary", role="status"),
         html.Div(id=names.NOTE_LIST, className="notes-list"),
-        dcc.Store(id=names.NOTES, data=noted.for_browser(kept)),
+        dcc.Store(id=names.NOTES, data=address_notes.for_browser(notes)),
         dcc.Store(id=names.NOTED),
         dcc.Store(id=names.NOTE_EDITED),
     ]
@@ -96,19 +93,22 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def put(pressed: Any, notes: Any, marked: Any, hover: Any, *shown: Any) -> tuple[Any, ...]:
-        known = pressed if isinstance(pressed, dict) else {}
-        if known.get("key") != KEY:
+        press = pressed if isinstance(pressed, dict) else {}
+        if press.get("key") != KEY:
             raise PreventUpdate
-        *seen, run = shown
-        store, before = current.store(run), with_typed(noted.of_browser(notes), known)
-        mouse = None if known.get("button") else hover
-        extent = _area(store, marked)
+        *selected_and_view, run = shown
+        store, before = current.store(run), with_typed(address_notes.of_browser(notes), press)
+        mouse = None if press.get("button") else hover
+        window, origin = area.marked_window(store, marked), store.whole.start_ns
+        extent = (window.start_ns - origin, window.end_ns - origin) if window else None
         if extent is None or extent in {(note.start_ns, note.end_ns) for note in before}:
-            extent = place(store, mouse, *seen), None
-        found = with_note(before, Note(*extent))
-        if found is None:
+            added = Note(choose_time(store, mouse, *selected_and_view))
+        else:
+            added = Note(*extent)
+        after = with_note(before, added)
+        if after is None:
             return no_update, no_update, NO_ROOM
-        return noted.for_browser(found.notes), found.edited, None
+        return address_notes.for_browser(after.notes), after.edited, None
 
     @app.callback(
         *changed,
@@ -120,19 +120,20 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def change(asked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
-        before, one = noted.of_browser(notes), asked if isinstance(asked, dict) else {}
-        known = with_typed(before, one)
-        found = changed_by(known, one)
-        if found is None:
+        before = address_notes.of_browser(notes)
+        action = asked if isinstance(asked, dict) else {}
+        typed = with_typed(before, action)
+        after = apply_action(typed, action)
+        if after is None:
             raise PreventUpdate
-        if not noted.fits(found.notes):
+        if not address_notes.fits(after.notes):
             return no_update, no_update, NO_ROOM, no_update
-        after = no_update if found.notes == before else noted.for_browser(found.notes)
+        written = no_update if after.notes == before else address_notes.for_browser(after.notes)
         goto: Any = no_update
-        if one.get("does") == GO:
-            window = _window(current.store(run), view, known[one["number"]])
+        if action.get("does") == GO:
+            window = _window_around(current.store(run), view, typed[action["number"]])
             goto = [window.start_ns / SECOND, window.end_ns / SECOND]
-        return after, found.edited, None, goto
+        return written, after.edited, None, goto
 
     @app.callback(
         Output(names.NOTE_LIST, "children"),
@@ -140,7 +141,9 @@ def register(app: Dash) -> None:
         Input(names.NOTE_EDITED, "data"),
     )
     def show(notes: Any, edited: Any) -> list[Component]:
-        return listed(Notes(noted.of_browser(notes), edited if isinstance(edited, int) else None))
+        return lay_out_list(
+            Notes(address_notes.of_browser(notes), edited if isinstance(edited, int) else None)
+        )
 
     app.clientside_callback(
         ClientsideFunction(ids.NAMESPACE, "focus"),
@@ -151,93 +154,83 @@ def register(app: Dash) -> None:
 
 def with_note(notes: tuple[Note, ...], added: Note) -> Notes | None:
     """Put a note, to be written; None where a link has no room for another one."""
-    found = Notes((*notes, added), len(notes))
-    return found if noted.fits(found.notes) else None
+    after = Notes((*notes, added), len(notes))
+    return after if address_notes.fits(after.notes) else None
 
 
-def place(store: Store, hover: Any, chosen: Any, view: Any) -> int:
-    """Return where a note belongs: at the mouse, else the selected span, else the middle of the view."""
-    seen, selected = viewport.seen(store, view), viewport.place_of(store, chosen)
-    at_ns = _at_mouse(hover)
-    if at_ns is None and selected:
-        at_ns = selected.at_ns - store.whole.start_ns
-    middle = (seen.start_ns + seen.end_ns) // 2
-    return max(0, min(middle if at_ns is None else at_ns, store.whole.width_ns - 1))
+def choose_time(store: Store, hover: Any, selected: Any, view: Any) -> int:
+    """Return where a note belongs, in ns since the start.
+
+    That is at the mouse, else at the selected span, else in the middle of the view.
+    """
+    window, point = viewport.read_window(store, view), viewport.read_mouse(hover)
+    position = viewport.read_position(store, selected)
+    at_ns = (window.start_ns + window.end_ns) // 2
+    if point and abs(point[0]) < SECOND:
+        at_ns = round(point[0] * SECOND)
+    elif position:
+        at_ns = position.at_ns - store.whole.start_ns
+    return max(0, min(at_ns, store.whole.width_ns - 1))
 
 
-def _area(store: Store, marked: Any) -> tuple[int, int | None] | None:
-    found, origin = area.marked_window(store, marked), store.whole.start_ns
-    return (found.start_ns - origin, found.end_ns - origin) if found else None
-
-
-def _at_mouse(hover: Any) -> int | None:
-    place = viewport.mouse(hover)
-    return round(place[0] * SECOND) if place and abs(place[0]) < SECOND else None
-
-
-def changed_by(notes: tuple[Note, ...], asked: dict[str, Any]) -> Notes | None:
+def apply_action(notes: tuple[Note, ...], action: dict[str, Any]) -> Notes | None:
     """Return what becomes of the notes by a click or by what was typed; None where nothing does."""
-    does, number = asked.get("does"), asked.get("number")
-    if not _has(notes, number):
+    does, number = action.get("does"), action.get("number")
+    if not isinstance(number, int) or not 0 <= number < len(notes):
         return None
     if does == EDIT:
         return Notes(notes, number)
     if does in {LEAVE, GO}:
         return Notes(notes)
     if does == DELETE:
-        return Notes(tuple(note for i, note in enumerate(notes) if i != number))
+        return Notes((*notes[:number], *notes[number + 1 :]))
     if does == KEEP:
-        typed = noted.typed(asked.get("text"))
-        return Notes(
-            tuple(replace(n, text=typed) if i == number else n for i, n in enumerate(notes))
-        )
+        note = replace(notes[number], text=address_notes.typed(action.get("text")))
+        return Notes((*notes[:number], note, *notes[number + 1 :]))
     return None
 
 
-def with_typed(notes: tuple[Note, ...], asked: dict[str, Any]) -> tuple[Note, ...]:
+def with_typed(notes: tuple[Note, ...], action: dict[str, Any]) -> tuple[Note, ...]:
     """Return the notes with the text of an open field (`kept`), which a button closes."""
-    open_field = asked.get("kept")
-    found = changed_by(notes, open_field | {"does": KEEP}) if isinstance(open_field, dict) else None
-    return found.notes if found else notes
+    field = action.get("kept")
+    after = apply_action(notes, field | {"does": KEEP}) if isinstance(field, dict) else None
+    return after.notes if after else notes
 
 
-def _has(notes: Sequence[Note], number: Any) -> bool:
-    return isinstance(number, int) and 0 <= number < len(notes)
-
-
-def _window(store: Store, view: Any, note: Note) -> Window:
+def _window_around(store: Store, view: Any, note: Note) -> Window:
     """Bring a note to the middle, as wide as the view is; where it is wider itself, all of it."""
-    seen, end = viewport.seen(store, view), note.end_ns or note.start_ns
-    beside = (seen.width_ns - (end - note.start_ns)) // 2
-    if beside < 0:
-        beside = int(AROUND * (end - note.start_ns))
+    width_ns, end_ns = viewport.read_window(store, view).width_ns, note.end_ns or note.start_ns
+    length_ns = end_ns - note.start_ns
+    margin_ns = (width_ns - length_ns) // 2
+    if margin_ns < 0:
+        margin_ns = int(AROUND * length_ns)
     whole = Window(0, store.whole.width_ns)
-    return Window(note.start_ns - beside, end + beside).clamp(whole)
+    return Window(note.start_ns - margin_ns, end_ns + margin_ns).clamp(whole)
 
 
-def listed(shown: Notes) -> list[Component]:
+def lay_out_list(shown: Notes) -> list[Component]:
     """Return a line of the list for each note, in the order of time."""
     order = sorted(range(len(shown.notes)), key=lambda number: shown.notes[number].start_ns)
     return [_line(shown.notes[number], number, edited=number == shown.edited) for number in order]
 
 
 def _line(note: Note, number: int, *, edited: bool) -> Component:
-    when = _when(note)
-    called = note.text or f"note at {when}"
+    time_text = _time_text(note)
+    name = note.text or f"note at {time_text}"
     if edited:
         field = dmc.TextInput(
             id=FIELD,
             value=note.text,
-            placeholder=f"A note, up to {noted.LONGEST_TEXT} letters",
+            placeholder=f"A note, up to {address_notes.LONGEST_TEXT} letters",
             size="xs",
-            **aria(f"text of the note at {when}"),
+            **aria(f"text of the note at {time_text}"),
         )
-        return html.Span([when, field], className="note edited", **_data(KEEP, number))
+        return html.Span([time_text, field], className="note edited", **_data(KEEP, number))
     parts = [
-        html.Button(when, className="note-time", **_data(GO, number), **aria(f"show {called}")),
+        html.Button(time_text, className="note-time", **_data(GO, number), **aria(f"show {name}")),
         html.Span(note.text, className="note-text"),
-        html.Button("\N{LOWER RIGHT PENCIL}", **_data(EDIT, number), **aria(f"edit {called}")),
-        html.Button("\N{MULTIPLICATION SIGN}", **_data(DELETE, number), **aria(f"delete {called}")),
+        html.Button("\N{LOWER RIGHT PENCIL}", **_data(EDIT, number), **aria(f"edit {name}")),
+        html.Button("\N{MULTIPLICATION SIGN}", **_data(DELETE, number), **aria(f"delete {name}")),
     ]
     return html.Span(parts, className="note")
 
@@ -246,7 +239,7 @@ def _data(does: str, number: int) -> dict[str, Any]:
     return {"data-note": json.dumps({"does": does, "number": number})}
 
 
-def _when(note: Note) -> str:
+def _time_text(note: Note) -> str:
     """Return where a note is: times as the axis has them, which are longer than durations."""
     start = f"{note.start_ns / SECOND:.6g}"
     return f"{start} s" if note.end_ns is None else f"{start}\u2013{note.end_ns / SECOND:.6g} s"

@@ -22,6 +22,7 @@ from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import TIMELINE_CONFIG
 from tracelens_dashboard.view import viewport
+from tracelens_dashboard.view.viewport import Controls
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,9 @@ SYNC: Final = "together-view"
 STEP: Final = "together-step"
 SCALE: Final = "together-scale"
 AROUND: Final = 1.5  # steps on either side of one that is looked at
+EXPLANATION: Final = (
+    "Two runs at the same step; both timelines have one time axis and one colour scale."
+)
 HINT: Final = (
     "Both timelines show the same duration, aligned at the chosen step (counted from each run's first). "
     "Zoom and drag either; a click in the map above chooses a step."
@@ -47,19 +51,18 @@ HINT: Final = (
 
 def layout(store: Store, other: Store, view: ViewState) -> Component:
     """Return the card; a link's steps say which one is aligned."""
-    most = min(store.windows.height, other.windows.height) - 1
-    if most < 0:
+    last_index = min(store.windows.height, other.windows.height) - 1
+    if last_index < 0:
         return html.Div()
-    place = place_of(store, view.steps[0]) if view.steps else 0
-    place = min(place, most)
-    data = around(store, other, place) if view.steps else whole(store, other)
+    index = min(index_of_step(store, view.steps[0]) if view.steps else 0, last_index)
+    data = view_step(store, other, index) if view.steps else view_whole(store, other)
     number = dmc.NumberInput(
-        id=STEP, value=place, min=0, max=most, size="xs", w=100, **aria("step to align at")
+        id=STEP, value=index, min=0, max=last_index, size="xs", w=100, **aria("step to align at")
     )
     label = html.Span("aligned at step", className="fact-name")
     heading = dmc.Group(
         [
-            card_title("Side by side"),
+            card_title("Side by side", EXPLANATION),
             dmc.Group([label, number], gap="xs"),
         ],
         justify="space-between",
@@ -103,7 +106,7 @@ def _register_steps(app: Dash, other: str, chosen: Any) -> None:
         points = (click or {}).get("points")
         if not points:
             raise PreventUpdate
-        return place_of(current.store(run), int(points[0]["x"]))
+        return index_of_step(current.store(run), int(points[0]["x"]))
 
     @app.callback(
         Output(SYNC, "data", allow_duplicate=True),
@@ -112,11 +115,11 @@ def _register_steps(app: Dash, other: str, chosen: Any) -> None:
         State(other, "data"),
         prevent_initial_call=True,
     )
-    def align(place: Any, run: Any, with_run: Any) -> dict[str, Any]:
-        second = current.other(with_run)
-        if second is None or not isinstance(place, int) or place < 0:
+    def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
+        second = current.other(other_run)
+        if second is None or not isinstance(index, int) or index < 0:
             raise PreventUpdate
-        return around(current.store(run), second, place)
+        return view_step(current.store(run), second, index)
 
 
 def _register_drawing(app: Dash, other: str) -> None:
@@ -133,14 +136,17 @@ def _register_drawing(app: Dash, other: str) -> None:
         current.RUN,
         State(other, "data"),
     )
-    def draw(sync: Any, scheme: str | None, run: Any, with_run: Any) -> tuple[Any, ...]:
+    def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        shown = (current.store(run), current.other(with_run))
-        theme, ceiling = themes.of(scheme), common_ceiling(shown)
-        figures = [_figure(store, sync, at, theme, ceiling) for at, store in enumerate(shown)]
+        stores = (current.store(run), current.other(other_run))
+        theme, ceiling = themes.of(scheme), common_ceiling(stores)
+        figures = [
+            _figure(store, _read_window(sync, number), theme, ceiling)
+            for number, store in enumerate(stores)
+        ]
         heights = [{"height": f"{figure.layout.height or 0}px"} for figure in figures]
-        labels = [f"timeline of {current.name(store)}" if store else "" for store in shown]
+        labels = [f"timeline of {current.name(store)}" if store else "" for store in stores]
         return *figures, *heights, *labels, residual_ramp(ceiling, theme)
 
 
@@ -149,29 +155,29 @@ def common_ceiling(stores: Sequence[Store | None]) -> float:
     return max((store.residuals.ceiling_ns for store in stores if store), default=1.0)
 
 
-def place_of(store: Store, step: int) -> int:
+def index_of_step(store: Store, step: int) -> int:
     """Return how many steps came before one."""
     return int(store.windows["step"].search_sorted(step))
 
 
-def whole(store: Store, other: Store) -> dict[str, Any]:
+def view_whole(store: Store, other: Store) -> dict[str, Any]:
     """Show both runs from their first step to the end of the longer one."""
     begins = [_begin(run, 0) for run in (store, other)]
     length = max(run.whole.width_ns for run in (store, other))
     return {"begins": begins, "t0": -max(begins), "t1": length}
 
 
-def around(store: Store, other: Store, place: int) -> dict[str, Any]:
+def view_step(store: Store, other: Store, index: int) -> dict[str, Any]:
     """Show a step of both, and some time beside it."""
-    begins = [_begin(run, place) for run in (store, other)]
-    beside = round(AROUND * max(run.scene.step_ns for run in (store, other)))
-    step = int(store.windows["step"][place]) if place < store.windows.height else None
-    return {"begins": begins, "t0": -beside, "t1": 2 * beside, "step": step}
+    begins = [_begin(run, index) for run in (store, other)]
+    margin_ns = round(AROUND * max(run.scene.step_ns for run in (store, other)))
+    step = int(store.windows["step"][index]) if index < store.windows.height else None
+    return {"begins": begins, "t0": -margin_ns, "t1": 2 * margin_ns, "step": step}
 
 
-def _begin(store: Store, place: int) -> int:
+def _begin(store: Store, index: int) -> int:
     starts = store.windows["start_ns"]
-    return int(starts[min(place, len(starts) - 1)]) - store.whole.start_ns
+    return int(starts[min(index, len(starts) - 1)]) - store.whole.start_ns
 
 
 def _plot(name: str, identity: str) -> Component:
@@ -190,31 +196,30 @@ def _plot(name: str, identity: str) -> Component:
 
 
 def _figure(
-    store: Store | None, sync: Any, at: int, theme: themes.Theme, ceiling: float
+    store: Store | None, window: Window | None, theme: themes.Theme, ceiling: float
 ) -> go.Figure:
-    seen = _seen(sync, at)
-    if store is None or seen is None:
+    if store is None or window is None:
         return themes.blank()
-    inside = seen.clamp(Window(0, store.whole.width_ns))
-    frame = viewport.frame(store, {"t0": inside.start_ns, "t1": inside.end_ns}, [], None)
+    inside = window.clamp(Window(0, store.whole.width_ns))
+    frame = viewport.frame(store, Controls({"t0": inside.start_ns, "t1": inside.end_ns}))
     picture = viewport.picture(frame)
     figure = plot.draw(frame, picture, theme)
     palette = themes.palette(theme.name, store.residuals.ceiling_ns / ceiling)
     data = base64.b64encode(raster.encode_png(picture.pixels, palette)).decode()
     figure.layout.images[0].source = f"data:image/png;base64,{data}"
-    ends = [seen.start_ns / SECOND, seen.end_ns / SECOND]
+    ends = [window.start_ns / SECOND, window.end_ns / SECOND]
     figure.update_layout(
         xaxis={"range": ends, "minallowed": None, "maxallowed": None, "title": None}
     )
     return figure
 
 
-def _seen(sync: Any, at: int) -> Window | None:
-    """Read a run's window from what the browser sends, which may be anything."""
-    known = sync if isinstance(sync, dict) else {}
-    begins = known.get("begins")
-    numbers = [known.get("t0"), known.get("t1"), *(begins if isinstance(begins, list) else [])]
+def _read_window(sync: Any, number: int) -> Window | None:
+    """Read the window of run 0 or 1 from what the browser sends, which may be anything."""
+    values = sync if isinstance(sync, dict) else {}
+    begins = values.get("begins")
+    numbers = [values.get("t0"), values.get("t1"), *(begins if isinstance(begins, list) else [])]
     if len(numbers) != 4 or not all(isinstance(n, int) and abs(n) < 1 << 62 for n in numbers):
         return None
-    start, end, begin = numbers[0], numbers[1], numbers[2 + at]
+    start, end, begin = numbers[0], numbers[1], numbers[2 + number]
     return Window(begin + start, begin + end) if start < end else None

@@ -114,7 +114,7 @@ def calls_of(path: Path) -> Calls:
             for name, kind in _COLUMNS.items()
         }
     )
-    calls.rows = _placed(rows)
+    calls.rows = _lay_out_untimed(rows)
     return calls
 
 
@@ -185,7 +185,7 @@ def _kernel_times(times: dict[str, Any]) -> tuple[int | None, int | None]:
     return (begin, end) if begin <= end else (None, None)
 
 
-def _placed(rows: pl.DataFrame) -> pl.DataFrame:
+def _lay_out_untimed(rows: pl.DataFrame) -> pl.DataFrame:
     """Lay calls without times end to end, up to the moment at which they were written."""
     timed = pl.col("start_ns").is_not_null()
     rows = rows.with_columns(

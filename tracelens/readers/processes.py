@@ -106,13 +106,13 @@ def _ranks_of(
     file_name: str, names: Mapping[str, str], given_ranks: Mapping[str, int]
 ) -> dict[str, int]:
     """Return the rank of each process, as the user says it, else its name; empty if none is said."""
-    given = given_by_process(file_name, list(names), given_ranks)
-    named = {
+    given_rank = given_by_process(file_name, list(names), given_ranks)
+    rank_of_name = {
         process: rank for process, name in names.items() if (rank := rank_in_name(name)) is not None
     }
-    if not given and len(named) == 1:  # the others work for this rank
-        return dict.fromkeys(names, *named.values())
-    return named | given
+    if not given_rank and len(rank_of_name) == 1:  # the others work for this rank
+        return dict.fromkeys(names, *rank_of_name.values())
+    return rank_of_name | given_rank
 
 
 def _set_ranks(file_name: str, file: FileOfProcesses, ranks: Mapping[str, int]) -> None:

@@ -86,7 +86,7 @@ class Profile(ReadFile):
 
 
 def is_rocprof(path: Path) -> bool:
-    """Return whether a file begins as rocprofv3's do."""
+    """Return True if a file begins as rocprofv3's do."""
     return _MARK.match(begin_of_events(path)) is not None
 
 
@@ -99,26 +99,26 @@ def profile_of(path: Path) -> Profile:
     """
     if not is_rocprof(path):
         raise NotATrace("it does not begin as rocprofv3's JSON does")
-    found, document = Profile(), JsonLines(path)
-    parts = []
+    profile, document = Profile(), JsonLines(path)
+    frames = []
     for content in document:
         for process in _objects(content.get(_TOOL)):
-            parts.append(_Process(process, found).rows())
-            refuse_beyond("rows", sum(part.height for part in parts))
-    found.take_damage(document)
-    found.rows = pl.concat(parts, how="diagonal") if parts else pl.DataFrame()
-    return found
+            frames.append(_Process(process, profile).rows())
+            refuse_beyond("rows", sum(part.height for part in frames))
+    profile.take_damage(document)
+    profile.rows = pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
+    return profile
 
 
 class _Process:
     """The records of one process."""
 
-    def __init__(self, process: dict[str, Any], found: Profile) -> None:
+    def __init__(self, process: dict[str, Any], profile: Profile) -> None:
         metadata = as_object(process.get("metadata"))
-        self.found = found
+        self.found = profile
         self.pid = _count(metadata.get("pid"))
         self.host = as_text(as_object(metadata.get("node")).get("hostname"))
-        found.pids.add(self.pid or 0)
+        profile.pids.add(self.pid or 0)
         strings = as_object(process.get("strings"))
         self.kinds = list(_objects(strings.get("buffer_records")))
         self.messages = {
@@ -126,32 +126,32 @@ class _Process:
             for entry in _objects(strings.get("marker_api"))
         }
         self.kernels = {
-            _count(entry.get("kernel_id", place)): next(
+            _count(entry.get("kernel_id", number)): next(
                 (name for key in _KERNEL_NAMES if (name := as_text(entry.get(key)))), ""
             )
-            for place, entry in enumerate(_objects(process.get("kernel_symbols")))
+            for number, entry in enumerate(_objects(process.get("kernel_symbols")))
         }
         self.records = as_object(process.get("buffer_records"))
         counters = as_object(process.get("callback_records")).get("counter_collection")
         if counted := sum(1 for _ in _objects(counters)):
-            found.left_out["collections of counters"] += counted
+            profile.left_out["collections of counters"] += counted
         self.streams: dict[tuple[object, ...], int] = {}
         self.columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
 
     def rows(self) -> pl.DataFrame:
         """Return rows in words of `spans.build`; kernels are of the phase that launched them."""
-        for record in self._of("kernel_dispatch", "kernels"):
+        for record in self._records_of("kernel_dispatch", "kernels"):
             self._kernel(record)
-        for record in self._of("memory_copy", "copies of memory"):
+        for record in self._records_of("memory_copy", "copies of memory"):
             self._copy(record)
         communicates = "reduction" in self.columns["kind"]
-        for record in self._of("marker_api", "ranges of ROCTx"):
+        for record in self._records_of("marker_api", "ranges of ROCTx"):
             self._range(record)
-        for record in self._of("rccl_api", ""):
+        for record in self._records_of("rccl_api", ""):
             self._call(record, communicates=communicates)
-        launches = [*self._of("hip_api", "")]
+        launches = [*self._records_of("hip_api", "")]
         for name, sort in _BESIDE.items():
-            if count := sum(1 for _ in self._of(name, "")):
+            if count := sum(1 for _ in self._records_of(name, "")):
                 self.found.left_out[sort] += count
         ranges = self._frame().filter(pl.col("stream").is_null())
         self._waits(launches, set(ranges.filter(pl.col("kind").is_in(_COMPUTES))["thread"]))
@@ -163,7 +163,7 @@ class _Process:
             pl.lit(self.pid, pl.Int64).alias("pid"),
         )
 
-    def _of(self, name: str, sort: str) -> Iterator[dict[str, Any]]:
+    def _records_of(self, name: str, sort: str) -> Iterator[dict[str, Any]]:
         for record in _objects(self.records.get(name)):
             if sort:
                 self.found.sorts[sort] += 1
@@ -188,9 +188,9 @@ class _Process:
         for column, cells in self.columns.items():
             cells.append(row.get(column))
 
-    def _stream(self, *place: object) -> int:
+    def _stream(self, *key: object) -> int:
         """Number streams of a process: those of all its devices."""
-        return self.streams.setdefault(place, len(self.streams))
+        return self.streams.setdefault(key, len(self.streams))
 
     def _kernel(self, record: dict[str, Any]) -> None:
         info = as_object(record.get("dispatch_info"))
@@ -203,8 +203,8 @@ class _Process:
 
     def _copy(self, record: dict[str, Any]) -> None:
         name = self._operation(record).removeprefix("MEMORY_COPY_")
-        place = [_handle(record, key) for key in ("stream_id", "src_agent_id", "dst_agent_id")]
-        stream = self._stream("copies", *place)
+        agents = [_handle(record, key) for key in ("stream_id", "src_agent_id", "dst_agent_id")]
+        stream = self._stream("copies", *agents)
         self._add(
             record,
             "device",
@@ -229,12 +229,17 @@ class _Process:
     def _call(self, record: dict[str, Any], *, communicates: bool) -> None:
         """Add a call of RCCL, which only queues a kernel where kernels are recorded."""
         name = self._operation(record)
-        known = meaning(name)
-        if communicates or known is None or known[0] != "reduction" or known[1] is None:
+        name_meaning = meaning(name)
+        if (
+            communicates
+            or name_meaning is None
+            or name_meaning[0] != "reduction"
+            or name_meaning[1] is None
+        ):
             self.found.left_out["calls of RCCL"] += 1
             return
         self.found.sorts["calls of RCCL"] += 1
-        self._add(record, "reduction", name, op=known[1], thread=_thread(record))
+        self._add(record, "reduction", name, op=name_meaning[1], thread=_thread(record))
 
     def _waits(self, launches: list[dict[str, Any]], trains: set[str]) -> None:
         """Add when threads that train waited for the device; other calls of HIP only queue work."""
@@ -262,7 +267,7 @@ def _of_phases(
 ) -> pl.DataFrame:
     """Give work of a device the phase of the range, last begun, in which a call of HIP launched it."""
     phases = ranges.filter(pl.col("kind").is_in([*_COMPUTES, "data"]))
-    called = pl.DataFrame(
+    calls = pl.DataFrame(
         [
             (
                 _count(as_object(r.get("correlation_id")).get("internal")),
@@ -274,10 +279,10 @@ def _of_phases(
         schema={"correlation": pl.Int64, "called_ns": pl.Int64, "thread": pl.String},
         orient="row",
     ).drop_nulls()
-    if phases.is_empty() or called.is_empty():
+    if phases.is_empty() or calls.is_empty():
         return rows
-    inside = (
-        called.unique("correlation", keep="first")
+    phase_of_correlation = (
+        calls.unique("correlation", keep="first")
         .sort("called_ns")
         .join_asof(
             phases.sort("start_ns").select("thread", "start_ns", "end_ns", phase="kind"),
@@ -291,7 +296,7 @@ def _of_phases(
     )
     ran_there = (pl.col("kind") == "device") & pl.col("stream").is_not_null()
     of_phase = ran_there & pl.col("phase").is_in(_COMPUTES)
-    joined = rows.join(inside, on="correlation", how="left", maintain_order="left")
+    joined = rows.join(phase_of_correlation, on="correlation", how="left", maintain_order="left")
     return joined.with_columns(kind=pl.when(of_phase).then("phase").otherwise("kind")).drop("phase")
 
 

@@ -240,9 +240,9 @@ def keep_common_steps(
     bounds = _longest_stretch(rows, lossy)
     if bounds is None:
         return rows, []
-    kept = _keep_steps(rows, *bounds)
+    kept_rows = _keep_steps(rows, *bounds)
     step_count, kept_count = (
-        frame.filter(pl.col("kind") == "step").height for frame in (rows, kept)
+        frame.filter(pl.col("kind") == "step").height for frame in (rows, kept_rows)
     )
     if step_count == kept_count:
         return rows, []
@@ -250,7 +250,7 @@ def keep_common_steps(
         f"Not all ranks recorded all steps: {fmt.steps(*bounds)}, which all did, are judged; of all "
         f"ranks' steps, {step_count - kept_count:,} of {step_count:,} are left out."
     )
-    return kept, [Note("", sentence, "dropped")]
+    return kept_rows, [Note("", sentence, "dropped")]
 
 
 def _longest_stretch(
@@ -269,11 +269,14 @@ def _longest_stretch(
 
 def _keep_steps(rows: pl.DataFrame, first_step: int, last_step: int) -> pl.DataFrame:
     is_step = (pl.col("kind") == "step") & (pl.col("step") >= 0)
-    before, after = is_step & (pl.col("step") < first_step), is_step & (pl.col("step") > last_step)
-    begin_ns = pl.when(before.any().over("rank")).then(
+    is_before, is_after = (
+        is_step & (pl.col("step") < first_step),
+        is_step & (pl.col("step") > last_step),
+    )
+    begin_ns = pl.when(is_before.any().over("rank")).then(
         pl.when(is_step & (pl.col("step") >= first_step)).then("start_ns").min().over("rank")
     )
-    end_ns = pl.when(after).then("start_ns").min().over("rank")
+    end_ns = pl.when(is_after).then("start_ns").min().over("rank")
     issued_ns = pl.coalesce("issued_ns", "start_ns")
     return rows.filter(
         (issued_ns >= begin_ns).fill_null(value=True), (issued_ns < end_ns).fill_null(value=True)
@@ -292,22 +295,22 @@ def drop_repeated_files(
     files: Mapping[str, File], aside: Collection[str] = ()
 ) -> tuple[dict[str, File], list[Note]]:
     """Leave out files that repeat an earlier one but for the columns `aside`, and note it."""
-    kept: dict[str, File] = {}
+    kept_files: dict[str, File] = {}
     notes = []
     for name, file in files.items():
         rows = file.rows.drop(aside, strict=False)
-        earlier = next(
+        earlier_name = next(
             (
                 kept_name
-                for kept_name, kept_file in kept.items()
+                for kept_name, kept_file in kept_files.items()
                 if kept_file.rows.height == rows.height
                 and kept_file.rows.drop(aside, strict=False).equals(rows)
             ),
             None,
         )
-        if earlier is None or rows.is_empty():
-            kept[name] = file
+        if earlier_name is None or rows.is_empty():
+            kept_files[name] = file
             continue
-        sentence = f"'{name}' repeats '{earlier}', all {rows.height:,} events: it counts once."
+        sentence = f"'{name}' repeats '{earlier_name}', all {rows.height:,} events: it counts once."
         notes.append(Note(name, sentence, "dropped"))
-    return kept, notes
+    return kept_files, notes

@@ -54,7 +54,7 @@ class Calls(FileOfProcesses):
 
 
 def is_viztracer(path: Path) -> bool:
-    """Return whether a file begins as VizTracer's do."""
+    """Return True if a file begins as VizTracer's do."""
     return _MARK.search(begin_of_events(path)) is not None
 
 
@@ -65,55 +65,55 @@ def calls_of(path: Path) -> Calls:
         NotATrace: there is no list of events, it is no regular file, or larger than it may be.
         OSError: it cannot be read.
     """
-    found, spans = Calls(), _Spans()
+    calls, spans = Calls(), _Spans()
     stream = EventStream(path)
     for piece in stream.pieces():
         for event in piece:
-            _take(event, found, spans)
+            _take(event, calls, spans)
         refuse_beyond("rows", len(spans))
-    found.take_damage(stream)
-    written = stream.facts.get("viztracer_metadata")
-    found.overflow = isinstance(written, dict) and written.get("overflow") is True
-    found.processes = {pid: found.processes.get(pid, "") for pid, _ in spans.threads}
-    found.rows = spans.frame(
-        _what, lambda place: found.threads.get(place, f"thread {place[1]}")
+    calls.take_damage(stream)
+    metadata = stream.facts.get("viztracer_metadata")
+    calls.overflow = isinstance(metadata, dict) and metadata.get("overflow") is True
+    calls.processes = {pid: calls.processes.get(pid, "") for pid, _ in spans.threads}
+    calls.rows = spans.frame(
+        _translate, lambda place: calls.threads.get(place, f"thread {place[1]}")
     ).with_columns(process=process_column(spans, [pid for pid, _ in spans.threads]))
-    return found
+    return calls
 
 
-def _take(event: Event | object, found: Calls, spans: _Spans) -> None:
+def _take(event: Event | object, calls: Calls, spans: _Spans) -> None:
     if not isinstance(event, dict):
-        found.unusable += 1
+        calls.unusable += 1
         return
     phase = event.get("ph")
     pid, tid = (as_number(event.get(key)) or 0 for key in ("pid", "tid"))
     if phase == "M":
-        _name(event, found, (pid, tid))
+        _name(event, calls, (pid, tid))
     if phase != "X":
         sort = _PHASES.get(phase) if isinstance(phase, str) else None
-        found.left_out[sort or "events of other phases"] += 1
+        calls.left_out[sort or "events of other phases"] += 1
         return
     name, start, length = event.get("name"), us_as_ns(event.get("ts")), us_as_ns(event.get("dur"))
     if not isinstance(name, str) or not name or start is None or length is None or length < 0:
-        found.unusable += 1
+        calls.unusable += 1
         return
     is_function = str(event.get("cat")).casefold() == _FUNCTION
-    found.sorts["calls of functions" if is_function else "events that the program logged"] += 1
+    calls.sorts["calls of functions" if is_function else "events that the program logged"] += 1
     spans.add(start, start + length, (is_function, name[:_LONGEST_NAME]), (pid, tid))
 
 
-def _name(event: Event, found: Calls, place: _Place) -> None:
+def _name(event: Event, calls: Calls, thread: _Place) -> None:
     args = event.get("args")
     name: Any = args.get("name") if isinstance(args, dict) else None
     if not isinstance(name, str):
         return
     if event.get("name") == "process_name":
-        found.processes[place[0]] = name[:_LONGEST_NAME]
+        calls.processes[thread[0]] = name[:_LONGEST_NAME]
     elif event.get("name") == "thread_name":
-        found.threads[place] = name[:_LONGEST_NAME]
+        calls.threads[thread] = name[:_LONGEST_NAME]
 
 
-def _what(key: tuple[bool, str]) -> SpanMeaning:
+def _translate(key: tuple[bool, str]) -> SpanMeaning:
     """Return what a call is; an event that the program logged may be called as a step is."""
     is_function, name = key
     call = _CALL.match(name) if is_function else None

@@ -183,31 +183,31 @@ def profile_of(path: Path) -> Profile:
     content = parsed(contents(path))
     if not content.planes:
         raise NotATrace("there is no plane in it")
-    found = Profile(host=next(iter(content.hostnames), ""))
+    profile = Profile(host=next(iter(content.hostnames), ""))
     rows: list[_Row] = []
-    for place, plane in enumerate(content.planes):
-        rows += _of_plane(place, plane, found)
+    for plane_number, plane in enumerate(content.planes):
+        rows += _of_plane(plane_number, plane, profile)
         refuse_beyond("rows", len(rows))
-    frame = _sound(_frame(_marked_once(rows)), found)
-    found.rows = frame.drop("correlation").with_columns(
-        host=pl.lit(found.host or None, pl.String), clock=pl.lit(path.name)
+    frame = _sound(_frame(_marked_once(rows)), profile)
+    profile.rows = frame.drop("correlation").with_columns(
+        host=pl.lit(profile.host or None, pl.String), clock=pl.lit(path.name)
     )
-    return found
+    return profile
 
 
-def _sound(rows: pl.DataFrame, found: Profile) -> pl.DataFrame:
+def _sound(rows: pl.DataFrame, profile: Profile) -> pl.DataFrame:
     """Return the rows that can be; note which cannot, and which launches have no kernel."""
     on_device, events = pl.col("stream").is_not_null(), rows.height
     rows = rows.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"), is_kernel=on_device)
     negative = int((rows["duration_ns"] < 0).sum())
-    rows, found.impossible = drop_impossible(
+    rows, profile.impossible = drop_impossible(
         rows.filter(pl.col("duration_ns") >= 0), ("stream",), negative=negative, events=events
     )
-    known = rows.drop_nulls("correlation")
+    launched = rows.drop_nulls("correlation")
     steps = rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
-    found.lost_kernels = find_lost_kernels(
-        known.filter(~on_device),
-        known.filter(on_device)["correlation"],
+    profile.lost_kernels = find_lost_kernels(
+        launched.filter(~on_device),
+        launched.filter(on_device)["correlation"],
         steps.select("start_ns", "step").rows(),
     )
     return rows.drop("duration_ns", "is_kernel")
@@ -215,13 +215,15 @@ def _sound(rows: pl.DataFrame, found: Profile) -> pl.DataFrame:
 
 def _marked_once(rows: list[_Row]) -> list[_Row]:
     """Keep the steps that the host marks, else those of the first device that does."""
-    by = {_NONE if row.stream is None else row.stream for row in rows if row.kind == "step"}
-    first = min(by, default=_NONE)
-    kept = None if first == _NONE else first
-    return [row for row in rows if row.kind != "step" or row.stream == kept]
+    marking_streams = {
+        _NONE if row.stream is None else row.stream for row in rows if row.kind == "step"
+    }
+    first_stream = min(marking_streams, default=_NONE)
+    kept_stream = None if first_stream == _NONE else first_stream
+    return [row for row in rows if row.kind != "step" or row.stream == kept_stream]
 
 
-def _of_plane(place: int, plane: Any, found: Profile) -> Iterator[_Row]:
+def _of_plane(plane_number: int, plane: Any, profile: Profile) -> Iterator[_Row]:
     names = {entry.key: entry.value for entry in plane.event_metadata}
     stats = {entry.key: entry.value.name for entry in plane.stat_metadata}
     step_stat, correlation_stat = (
@@ -230,24 +232,24 @@ def _of_plane(place: int, plane: Any, found: Profile) -> Iterator[_Row]:
     )
     on_device = plane.name.startswith(_DEVICE)
     for line in plane.lines:
-        called = line.display_name or line.name
-        found.sorts[plane.name] += len(line.events)
-        if on_device and not _STREAM.match(called) and called != _STEPS:
-            found.left_out[f"events of '{called[:40]}', which repeat operations"] += len(
+        line_name = line.display_name or line.name
+        profile.sorts[plane.name] += len(line.events)
+        if on_device and not _STREAM.match(line_name) and line_name != _STEPS:
+            profile.left_out[f"events of '{line_name[:40]}', which repeat operations"] += len(
                 line.events
             )
             continue
         if not on_device and plane.name != _HOST:
-            found.left_out[f"events of the plane '{plane.name[:40]}'"] += len(line.events)
+            profile.left_out[f"events of the plane '{plane.name[:40]}'"] += len(line.events)
             continue
-        stream = place * _STREAMS_OF_A_DEVICE + line.id % _STREAMS_OF_A_DEVICE
+        stream = plane_number * _STREAMS_OF_A_DEVICE + line.id % _STREAMS_OF_A_DEVICE
         track = _Track(
-            called, line.timestamp_ns, stream if on_device else None, step_stat, correlation_stat
+            line_name, line.timestamp_ns, stream if on_device else None, step_stat, correlation_stat
         )
         for event in line.events:
             row = _row(event, names.get(event.metadata_id), track)
             if row is None:
-                found.unusable += 1
+                profile.unusable += 1
             else:
                 yield row
 
@@ -278,8 +280,8 @@ def _of_host(name: str) -> tuple[str, str | None]:
 def _of_device(name: str) -> tuple[str, str | None]:
     """Return the kind of an operation on a device, by the kernel's name or XLA's."""
     of_xla = _OF_XLA.match(name)
-    found = kernel_meaning(name) or (meaning(of_xla[1]) if of_xla else None)
-    return found if found and found[0] == "reduction" else ("device", None)
+    name_meaning = kernel_meaning(name) or (meaning(of_xla[1]) if of_xla else None)
+    return name_meaning if name_meaning and name_meaning[0] == "reduction" else ("device", None)
 
 
 def _step(event: Any, step_stat: int, name: str) -> int | None:
@@ -324,11 +326,11 @@ def _keep_sound_steps(profiles: Mapping[str, Profile], ranks: Mapping[str, int])
     ]
     if not lossy:
         return []
-    parts = [
+    frames = [
         profile.rows.with_columns(rank=pl.lit(ranks[name]), issued_ns=pl.lit(None, pl.Int64))
         for name, profile in profiles.items()
     ]
-    rows, notes = keep_common_steps(pl.concat(parts), lossy)
+    rows, notes = keep_common_steps(pl.concat(frames), lossy)
     for name, profile in profiles.items():
         profile.rows = rows.filter(pl.col("rank") == ranks[name]).drop("rank", "issued_ns")
     return notes

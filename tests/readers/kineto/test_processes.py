@@ -98,6 +98,22 @@ def test_processes_of_other_tools_are_ranks_as_their_names_say(tmp_path: Path) -
     assert trace.alignment.method == "same_clock"
 
 
+def test_processes_without_a_rank_in_their_names_are_asked_about(tmp_path: Path) -> None:
+    """They are one rank until the user says otherwise, as other tools use processes for other things."""
+    events = [
+        {"ph": "X", "name": "forward", "pid": pid, "tid": 1, "ts": step * 1000, "dur": 300}
+        for pid in (7, 9)
+        for step in range(10)
+    ]
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    trace = tl.open(file)
+    (note,) = [note for note in trace.notes if note.kind == "assumed"]
+    assert "which --rank-of trace.json:7=RANK says, once for each" in note.sentence
+    trace = tl.open(file, rank_of={"trace.json:7": 1, "trace.json:9": 0})
+    assert trace.processes.select("pid", "rank").sort("pid").rows() == [(7, 1), (9, 0)]
+
+
 def test_what_we_export_is_the_run_of_its_ranks(tmp_path: Path) -> None:
     """As ui.perfetto.dev gets it: the ranks, the steps and the straggler are the same."""
     run = Path(__file__).parents[3] / "sample_traces/ddp-slow-backprop"

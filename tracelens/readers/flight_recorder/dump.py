@@ -181,7 +181,7 @@ def _row(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | 
     if over and ended is None:
         ended = created  # when it ended was not recorded
     name = str(entry.get("profiling_name", "?"))
-    word, kind, op = _meant(name)
+    text, kind, op = _meant(name)
     is_message = entry.get("is_p2p") is True or op in POINT_TO_POINT
     seq = entry.get("p2p_seq_id" if entry.get("is_p2p") is True else "collective_seq_id")
     number, label = _group(entry)
@@ -190,7 +190,7 @@ def _row(entry: Any, members: Mapping[str, Sequence[int]]) -> tuple[Any, ...] | 
         created, max(ended, created) if over and ended is not None else None, kind, op, name,
         number, label if label not in _NO_LABEL else number, is_message, seq if _is_size(seq) else None,
         record if _is_size(record) else None,
-        _bytes(entry, _EQUAL_SIZES.get(word, _EQUAL_SIZES.get(op or "", "input"))),
+        _bytes(entry, _EQUAL_SIZES.get(text, _EQUAL_SIZES.get(op or "", "input"))),
         _peer(name, members.get(number)) if is_message else None, str(entry.get("state")), "calls",
         _call_site(entry.get("frames")),
     )  # fmt: skip
@@ -214,10 +214,10 @@ def _group_sizes(entries: Sequence[Any]) -> dict[str, int]:
     """Return the sizes of groups, from calls whose input and output differ by that factor."""
     sizes = {}
     for entry in entries:
-        word, _, op = (
+        text, _, op = (
             _meant(str(entry.get("profiling_name"))) if isinstance(entry, dict) else ("",) * 3
         )
-        if op in _OF_EACH and not word.endswith("_v"):
+        if op in _OF_EACH and not text.endswith("_v"):
             less, more = sorted(_bytes(entry, side) or 0 for side in ("input", "output"))
             if less and more % less == 0:
                 sizes[_group(entry)[0]] = more // less
@@ -260,12 +260,12 @@ def _time(value: object) -> int | None:
 
 def _meant(name: str) -> tuple[str, str, str | None]:
     """Return the operation in PyTorch's word, and its kind and operation in ours."""
-    word = (name.partition(":")[2].partition(" ")[0] or name).strip("_")
-    word = _VARIANT.sub("", word)
-    if word.endswith(_BARRIER):
-        return word, "reduction", _BARRIER
-    found = meaning(word.removesuffix("_v"))
-    return word, "reduction", found[1] if found and found[0] == "reduction" else None
+    text = (name.partition(":")[2].partition(" ")[0] or name).strip("_")
+    text = _VARIANT.sub("", text)
+    if text.endswith(_BARRIER):
+        return text, "reduction", _BARRIER
+    found = meaning(text.removesuffix("_v"))
+    return text, "reduction", found[1] if found and found[0] == "reduction" else None
 
 
 def _bytes(entry: Mapping[str, Any], side: str) -> int | None:

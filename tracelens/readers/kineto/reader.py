@@ -186,6 +186,12 @@ def _why_unknown(table: EventTable) -> str:
     """Return why a file does not say its rank."""
     if table.process:
         return "several processes are in one file, and neither their names nor their devices say it"
+    processes = table.rows["pid"].drop_nulls().unique(maintain_order=True)
+    if table.is_other and len(processes) > 1:
+        return (
+            f"nor which of its {len(processes):,} processes are ranks, which --rank-of "
+            f"{table.path.name}:{processes[0]}=RANK says, once for each"
+        )
     if table.lost_facts:
         return "what stands beside its events is not JSON, so distributedInfo cannot be read"
     if table.distributed:

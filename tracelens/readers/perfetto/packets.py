@@ -128,13 +128,13 @@ def is_perfetto(path: Path) -> bool:
             content = zlib.decompressobj(wbits=31).decompress(content, _BEGIN_BYTES)
         except zlib.error:
             return False
-    place = packets = 0
-    while place < len(content):
-        length, begin = varint(content, place + 1)
-        if content[place] != _TAG or length is None:
+    position = packets = 0
+    while position < len(content):
+        length, begin_of_packet = varint(content, position + 1)
+        if content[position] != _TAG or length is None:
             return False
-        place = begin + length
-        if not _may_be_packet(content[begin:place], whole=place <= len(content)):
+        position = begin_of_packet + length
+        if not _may_be_packet(content[begin_of_packet:position], whole=position <= len(content)):
             return False
         packets += 1
     return packets > 0
@@ -142,22 +142,22 @@ def is_perfetto(path: Path) -> bool:
 
 def _may_be_packet(content: bytes, *, whole: bool) -> bool:
     """Return True if bytes are fields and some are fields of packets; text hardly ever is."""
-    place, known = 0, not content
-    while place < len(content):
-        tag, place = varint(content, place)
+    position, has_packet_field = 0, not content
+    while position < len(content):
+        tag, position = varint(content, position)
         if tag is None:
-            return not whole and known
-        known = known or tag >> 3 in _FIELDS
+            return not whole and has_packet_field
+        has_packet_field = has_packet_field or tag >> 3 in _FIELDS
         if tag & 7 == 2:
-            length, place = varint(content, place)
-            place += length or 0
+            length, position = varint(content, position)
+            position += length or 0
         elif tag & 7 == 0:
-            _, place = varint(content, place)
+            _, position = varint(content, position)
         elif tag & 7 in _FIXED:
-            place += _FIXED[tag & 7]
+            position += _FIXED[tag & 7]
         else:
             return False
-    return known and (place == len(content) or not whole)
+    return has_packet_field and (position == len(content) or not whole)
 
 
 @dataclass(eq=False)
@@ -179,19 +179,23 @@ class Packets:
         growth = Growth(len(content))
         if content.startswith(_GZIP):
             content = self._unpacked(content, growth, wbits=31)
-        yield from self._of(content, growth)
+        yield from self._packets_in(content, growth)
 
-    def _of(self, content: bytes, growth: Growth, *, nested: bool = False) -> Iterator[Any]:
-        place = 0
-        while place < len(content):
-            length, begin = varint(content, place + 1)
-            if content[place] != _TAG or length is None or begin + length > len(content):
+    def _packets_in(self, content: bytes, growth: Growth, *, nested: bool = False) -> Iterator[Any]:
+        position = 0
+        while position < len(content):
+            length, begin_of_packet = varint(content, position + 1)
+            if (
+                content[position] != _TAG
+                or length is None
+                or begin_of_packet + length > len(content)
+            ):
                 self.cut = True
                 self.damage = self.damage or "no packet begins there, or it ends within one"
                 return
-            place = begin + length
+            position = begin_of_packet + length
             try:
-                packet = parsed(content[begin:place])
+                packet = parsed(content[begin_of_packet:position])
             except NotATrace as error:
                 self.lost += 1
                 self.damage = self.damage or str(error)
@@ -200,22 +204,24 @@ class Packets:
                 self.lost += 1
                 self.damage = self.damage or "a compressed packet holds another one"
             elif packet.compressed:
-                yield from self._of(self._unpacked(packet.compressed, growth), growth, nested=True)
+                yield from self._packets_in(
+                    self._unpacked(packet.compressed, growth), growth, nested=True
+                )
             else:
                 yield packet
 
     def _unpacked(self, packed: bytes, growth: Growth, wbits: int = zlib.MAX_WBITS) -> bytes:
         unpack = zlib.decompressobj(wbits=wbits)
-        parts = []
+        chunks = []
         try:
             while packed and not unpack.eof:
-                part = unpack.decompress(packed, _BEGIN_BYTES << 8)
-                growth.add_bytes(len(part))
-                parts.append(part)
+                chunk = unpack.decompress(packed, _BEGIN_BYTES << 8)
+                growth.add_bytes(len(chunk))
+                chunks.append(chunk)
                 packed = unpack.unconsumed_tail
         except zlib.error as error:
             self.damage = self.damage or f"it cannot be decompressed to its end ({error})"
         if not unpack.eof:
             self.cut = True
             self.damage = self.damage or "it cannot be decompressed to its end"
-        return b"".join(parts)
+        return b"".join(chunks)

@@ -95,17 +95,17 @@ def slices_of(path: Path) -> Slices:
         MissingExtra: protobuf's library is not installed.
         OSError: it cannot be read.
     """
-    found, reading = Slices(), _Reading()
+    slices, reading = Slices(), _Reading()
     packets = Packets(path)
-    read = 0
+    packet_count = 0
     for packet in packets:
-        read += 1
-        reading.take(packet, found)
+        packet_count += 1
+        reading.take(packet, slices)
         refuse_beyond("rows", len(reading.spans))
-    if not read:
+    if not packet_count:
         raise NotATrace(packets.damage or "there is no packet in it")
-    found.take_damage(packets)
-    return reading.finished(found)
+    slices.take_damage(packets)
+    return reading.complete(slices)
 
 
 class _Reading:
@@ -120,47 +120,51 @@ class _Reading:
         self.primary = _BOOT
         self.real_ns: int | None = None  # ahead of the trace's clock
 
-    def take(self, packet: Any, found: Slices) -> None:
+    def take(self, packet: Any, slices: Slices) -> None:
         sequence = self.sequences[packet.sequence]
         if packet.incremental_state_cleared or packet.sequence_flags & _CLEARED:
             sequence.names.clear()
             sequence.categories.clear()
         if packet.previous_packet_dropped and packet.HasField("track_event"):
-            found.left_out["gaps in which packets were dropped"] += 1
+            slices.left_out["gaps in which packets were dropped"] += 1
         if packet.HasField("defaults"):
             sequence.track = packet.defaults.track_event.track_uuid
             sequence.clock = packet.defaults.timestamp_clock_id
         if packet.HasField("interned"):
-            sequence.names |= {each.iid: _text(each.name) for each in packet.interned.names}
+            sequence.names |= {entry.iid: _text(entry.name) for entry in packet.interned.names}
             sequence.categories |= {
-                each.iid: _text(each.name) for each in packet.interned.categories
+                entry.iid: _text(entry.name) for entry in packet.interned.categories
             }
         if packet.HasField("clock_snapshot"):
             self._tie(packet.clock_snapshot, sequence)
         if packet.HasField("track"):
             self.tracks[packet.track.uuid] = packet.track
         if packet.HasField("track_event"):
-            self._event(packet, sequence, found)
+            self._event(packet, sequence, slices)
 
     def _tie(self, snapshot: Any, sequence: _Sequence) -> None:
         """Learn how far clocks are behind the trace's: all of a snapshot were read at once."""
         self.primary = snapshot.primary or self.primary
-        read = {
-            each.clock_id: each.timestamp * (each.unit_multiplier_ns or 1)
-            for each in snapshot.clocks
+        reading_ns = {
+            clock.clock_id: clock.timestamp * (clock.unit_multiplier_ns or 1)
+            for clock in snapshot.clocks
         }
-        now = read.get(self.primary)
-        for each in snapshot.clocks:
-            ahead = 0 if now is None else now - read[each.clock_id]
-            if each.clock_id in _OF_A_SEQUENCE:
-                unit = each.unit_multiplier_ns or 1
-                sequence.clocks[each.clock_id] = _Clock(
-                    each.timestamp, unit, each.is_incremental, ahead
+        trace_ns = reading_ns.get(self.primary)
+        for clock in snapshot.clocks:
+            ahead_ns = 0 if trace_ns is None else trace_ns - reading_ns[clock.clock_id]
+            if clock.clock_id in _OF_A_SEQUENCE:
+                unit = clock.unit_multiplier_ns or 1
+                sequence.clocks[clock.clock_id] = _Clock(
+                    clock.timestamp, unit, clock.is_incremental, ahead_ns
                 )
             else:
-                self.ahead_ns[each.clock_id] = ahead
-        if now is not None and _REAL in read and abs(read[_REAL] - now) < MOST_NS:
-            self.real_ns = read[_REAL] - now
+                self.ahead_ns[clock.clock_id] = ahead_ns
+        if (
+            trace_ns is not None
+            and _REAL in reading_ns
+            and abs(reading_ns[_REAL] - trace_ns) < MOST_NS
+        ):
+            self.real_ns = reading_ns[_REAL] - trace_ns
 
     def _time(self, packet: Any, sequence: _Sequence) -> int:
         """Return when a packet was written, by the trace's clock."""
@@ -171,49 +175,49 @@ class _Reading:
         clock.last = clock.last + packet.timestamp if clock.incremental else packet.timestamp
         return clock.last * clock.unit_ns + clock.ahead_ns
 
-    def _event(self, packet: Any, sequence: _Sequence, found: Slices) -> None:
+    def _event(self, packet: Any, sequence: _Sequence, slices: Slices) -> None:
         event = packet.track_event
-        now = self._time(packet, sequence)
+        time_ns = self._time(packet, sequence)
         if event.timestamp_absolute_us:
-            now = event.timestamp_absolute_us * _US
+            time_ns = event.timestamp_absolute_us * _US
         legacy = event.legacy_event if event.HasField("legacy_event") else None
         phase = event.type or (_PHASES.get(legacy.phase, 0) if legacy else 0)
         track = event.track_uuid or sequence.track
-        if not 0 <= now < MOST_NS:
-            found.unusable += 1
+        if not 0 <= time_ns < MOST_NS:
+            slices.unusable += 1
         elif phase == _BEGIN and len(self.open[track]) < _DEEPEST:
-            self.open[track].append(_Slice(now, *_words(event, sequence)))
+            self.open[track].append(_Slice(time_ns, *_name_and_categories(event, sequence)))
         elif phase == _END and self.open[track]:
-            begun = self.open[track].pop()
-            self._add(begun, now, track, found)
+            open_slice = self.open[track].pop()
+            self._add(open_slice, time_ns, track, slices)
         elif legacy is not None and legacy.phase == _COMPLETE:
-            begun = _Slice(now, *_words(event, sequence))
-            self._add(begun, now + legacy.duration_us * _US, track, found)
+            open_slice = _Slice(time_ns, *_name_and_categories(event, sequence))
+            self._add(open_slice, time_ns + legacy.duration_us * _US, track, slices)
         elif phase in {_BEGIN, _END}:
-            found.unusable += 1
+            slices.unusable += 1
         else:
             sort = {_INSTANT: "instants", _COUNTER: "values of counters"}.get(phase)
-            found.left_out[sort or "events of other types"] += 1
+            slices.left_out[sort or "events of other types"] += 1
 
-    def _add(self, begun: _Slice, end_ns: int, track: int, found: Slices) -> None:
-        if not begun.name or not begun.start_ns <= end_ns < MOST_NS:
-            found.unusable += 1
+    def _add(self, open_slice: _Slice, end_ns: int, track: int, slices: Slices) -> None:
+        if not open_slice.name or not open_slice.start_ns <= end_ns < MOST_NS:
+            slices.unusable += 1
             return
-        found.sorts[begun.category] += 1
-        self.spans.add(begun.start_ns, end_ns, (begun.category, begun.name), track)
+        slices.sorts[open_slice.category] += 1
+        self.spans.add(open_slice.start_ns, end_ns, (open_slice.category, open_slice.name), track)
 
-    def finished(self, found: Slices) -> Slices:
+    def complete(self, slices: Slices) -> Slices:
         """Set the rows: each track is a thread of its process, whose name may say a rank."""
         still_open = sum(map(len, self.open.values()))
         if still_open:
-            found.left_out["slices that do not end"] = still_open
+            slices.left_out["slices that do not end"] = still_open
         processes = {
-            known.process.pid: _text(known.process.process_name or known.name)
-            for known in self.tracks.values()
-            if known.HasField("process")
+            track_packet.process.pid: _text(track_packet.process.process_name or track_packet.name)
+            for track_packet in self.tracks.values()
+            if track_packet.HasField("process")
         }
         tracks = {number: self._track(number, processes) for number in self.spans.threads}
-        found.processes = {track.pid or 0: track.process for track in tracks.values()}
+        slices.processes = {track.pid or 0: track.process for track in tracks.values()}
         rows = self.spans.frame(
             lambda key: SpanMeaning(*_kind(*key), key[1]), lambda number: tracks[number].name
         )
@@ -225,37 +229,37 @@ class _Reading:
             step=pl.when(pl.col("kind") == "step").then(step),
             process=process_column(self.spans, [track.pid or 0 for track in tracks.values()]),
         )
-        found.clock, found.ahead_ns = self.primary, self.real_ns or 0
-        rows = rows.with_columns(pl.col("start_ns", "end_ns") + found.ahead_ns)
-        found.rows = rows
-        return found
+        slices.clock, slices.ahead_ns = self.primary, self.real_ns or 0
+        rows = rows.with_columns(pl.col("start_ns", "end_ns") + slices.ahead_ns)
+        slices.rows = rows
+        return slices
 
     def _track(self, number: int, processes: Mapping[int, str]) -> _Track:
         """Return a track's name and process: its own, or of the first above it that has one."""
-        name, above = "", number
+        name, track_number = "", number
         for _ in range(_HIGHEST_PARENT):
-            known = self.tracks.get(above)
-            if known is None:
+            track = self.tracks.get(track_number)
+            if track is None:
                 break
-            called = _text(known.name or known.static_name)
-            if known.HasField("thread"):
-                name = name or _text(known.thread.thread_name) or f"thread {known.thread.tid}"
-                pid = known.thread.pid
+            label = _text(track.name or track.static_name)
+            if track.HasField("thread"):
+                name = name or _text(track.thread.thread_name) or f"thread {track.thread.tid}"
+                pid = track.thread.pid
                 return _Track(name, pid, processes.get(pid, ""))
-            if known.HasField("process"):
-                pid = known.process.pid
-                return _Track(name or called or "process", pid, processes[pid])
-            name, above = name or called, known.parent_uuid
+            if track.HasField("process"):
+                pid = track.process.pid
+                return _Track(name or label or "process", pid, processes[pid])
+            name, track_number = name or label, track.parent_uuid
         return _Track(name or f"track {number}", None, "")
 
 
-def _words(event: Any, sequence: _Sequence) -> tuple[str, str]:
+def _name_and_categories(event: Any, sequence: _Sequence) -> tuple[str, str]:
     legacy = event.legacy_event.name_iid if event.HasField("legacy_event") else 0
     number = event.name_iid or legacy
     name = _text(event.name) or sequence.names.get(number, "")
-    listed = [_text(each) for each in event.categories]
-    listed += [sequence.categories.get(each, "") for each in event.category_iids]
-    return name, ",".join(filter(None, listed))[:_LONGEST_NAME]
+    categories = [_text(category) for category in event.categories]
+    categories += [sequence.categories.get(category, "") for category in event.category_iids]
+    return name, ",".join(filter(None, categories))[:_LONGEST_NAME]
 
 
 def _kind(category: str, name: str) -> Meaning:

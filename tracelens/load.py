@@ -22,7 +22,7 @@ from tracelens.model import fmt
 from tracelens.model.choice import EVERYTHING, Choice
 from tracelens.model.events import Numbered, Source
 from tracelens.model.fmt import shown_name
-from tracelens.model.recognition import joined
+from tracelens.model.recognition import join_recognitions
 from tracelens.model.trace import OF_PROCESSES, Trace
 from tracelens.readers import READERS
 from tracelens.readers.base import Reading
@@ -396,11 +396,11 @@ def _join(traces: Sequence[Trace]) -> Trace:
         for t, n in zip(traces, offsets, strict=True)
         for process, found in t.source.kept.items()
     }
-    return Trace.of(
+    return Trace.from_source(
         Source({process: part for process, part, _ in parts}, kept=kept),
         outlines={process: found for process, _, found in parts} if whole else None,
         communicators=_joined_communicators(traces),
-        recognition=joined([trace.recognition for trace in traces]),
+        recognition=join_recognitions([trace.recognition for trace in traces]),
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
         dropped=dropped,
         **numbered,

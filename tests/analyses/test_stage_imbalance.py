@@ -145,7 +145,7 @@ def measure_bubble(
     step_ns = found.efficiency.job_ns / setting.steps
     # Each stage is idle for the forward and backward of one micro-batch for each other stage.
     pipelined_ns = PIPELINED_SHARE * result.stages["own_ns"].to_numpy().mean()
-    return found.ledger.of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
+    return found.ledger.share_of("bubble"), (stages - 1) / micro * pipelined_ns / step_ns
 
 
 @pytest.mark.parametrize(
@@ -184,5 +184,5 @@ def test_other_runs_have_no_bubble() -> None:
     """Ranks that only reduce wait in turns."""
     found = report(synchronous(kinds_of_ranks.nothing)(TWO_STAGES))
     assert found.ledger
-    assert found.ledger.of("bubble") == 0
-    assert found.ledger.of("jitter") > 0
+    assert found.ledger.share_of("bubble") == 0
+    assert found.ledger.share_of("jitter") > 0

@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracelens.errors import InvalidArgument
-from tracelens.model.choice import EVERYTHING, Choice, described, of_numbers, without, written
+from tracelens.model.choice import (
+    EVERYTHING,
+    Choice,
+    described,
+    find_empty_range,
+    format_ranges,
+    ranges_of,
+)
 
 S = 1_000_000_000
 
@@ -93,7 +100,7 @@ def test_what_is_written_is_read_again(parts: list[tuple[int, int]]) -> None:
     assert Choice.parse(ranks=choice.texts["ranks"]) == choice
     numbers = {number for first, more in parts for number in range(first, first + more + 1)}
     assert {rank for rank in range(400) if choice.has_rank(rank)} == numbers
-    assert choice.ranks == of_numbers(numbers)
+    assert choice.ranks == ranges_of(numbers)
 
 
 def test_words() -> None:
@@ -107,5 +114,5 @@ def test_words() -> None:
 
 
 def test_the_range_that_holds_nothing() -> None:
-    assert without(((0, 3), (7, 9)), {2, 8}) is None
-    assert without(((0, 3), (7, 9)), {2}) == written(((7, 9),)) == "7-9"
+    assert find_empty_range(((0, 3), (7, 9)), {2, 8}) is None
+    assert find_empty_range(((0, 3), (7, 9)), {2}) == format_ranges(((7, 9),)) == "7-9"

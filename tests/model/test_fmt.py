@@ -66,9 +66,9 @@ def test_counts_and_ranges() -> None:
 def test_aligned() -> None:
     """Columns are as wide as their widest cell; the last side is that of those that follow."""
     rows = [("of", "x", "why"), ("rank 1", "10", ""), ("all", "5", "never")]
-    assert fmt.aligned(rows, "<><") == [
+    assert fmt.align_cells(rows, "<><") == [
         "of       x  why",
         "rank 1  10",
         "all      5  never",
     ]
-    assert fmt.aligned(rows[1:], "<>") == ["rank 1  10", "all      5  never"]
+    assert fmt.align_cells(rows[1:], "<>") == ["rank 1  10", "all      5  never"]

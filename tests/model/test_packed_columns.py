@@ -61,9 +61,9 @@ def same(one: Columns, other: Columns) -> bool:
 @given(columns(), columns())
 def test_they_come_back_as_they_were(one: Columns, other: Columns) -> None:
     """Also those that share arrays with another process's."""
-    packed = PackedColumns.of(one, NAMES)
+    packed = PackedColumns.from_columns(one, NAMES)
     assert same(packed.restored(BoundedCache()), one)
-    shared = PackedColumns.of(other, NAMES).sharing(packed)
+    shared = PackedColumns.from_columns(other, NAMES).sharing(packed)
     assert same(shared.restored(BoundedCache()), other)
 
 
@@ -75,8 +75,10 @@ def test_equal_columns_are_held_once() -> None:
         "end_ns": start + 500,
         "step": np.arange(1_000, dtype=np.int32),
     }
-    one = PackedColumns.of(Columns(1_000, numbers, {}, {}), ("start_ns", "end_ns", "step"))
+    one = PackedColumns.from_columns(
+        Columns(1_000, numbers, {}, {}), ("start_ns", "end_ns", "step")
+    )
     late = {**numbers, "start_ns": start + np.arange(1_000), "end_ns": start + 2_000}
-    other = PackedColumns.of(Columns(1_000, late, {}, {}), one.names).sharing(one)
+    other = PackedColumns.from_columns(Columns(1_000, late, {}, {}), one.names).sharing(one)
     assert other.arrays["step"] is one.arrays["step"]
     assert other.bytes_beside(one) < one.bytes_beside(None)

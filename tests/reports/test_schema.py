@@ -115,7 +115,7 @@ def test_a_pipeline() -> None:
     )
     found = analyze(prepare(case.recording.trace()))
     assert found.ledger
-    assert found.ledger.of("bubble") > 0
+    assert found.ledger.share_of("bubble") > 0
     assert problems(as_printed(found)) == []
 
 

@@ -128,7 +128,7 @@ def _open_calls(
     equal: Sequence[str],
 ) -> Iterator[OpenCall]:
     """Yield the open calls of a communicator, in order."""
-    if grid.closed:
+    if grid.is_closed:
         return
     rows = np.flatnonzero((grid.end_ns == FOREVER).any(axis=1))
     open_rows = grid.taken(rows)

@@ -233,7 +233,7 @@ def _looked_up(columns: Columns, training: int | None, tracks: tuple[int, ...]) 
 def shows_waits(columns: Columns, training: int | None) -> bool:
     """Return whether spans of the training thread show that it waits for reductions in flight."""
     kind = columns.word("kind")
-    if training is None or not kind.places(("wait",)):
+    if training is None or not kind.codes_of(("wait",)):
         return False
     is_wait = columns.is_span & kind.among(("wait",)) & (columns.number("thread") == training)
     return bool((is_wait & ~columns.word("op").among((_GIVEN_NOTHING,))).any())

@@ -16,7 +16,7 @@ import polars as pl
 
 from tracelens.errors import InvalidArgument
 from tracelens.model.calls import NEVER, is_uniform
-from tracelens.model.choice import of_numbers, without, written
+from tracelens.model.choice import find_empty_range, format_ranges, ranges_of
 from tracelens.model.events import Numbered, Source
 from tracelens.model.trace import OF_PROCESSES, Note, Trace
 
@@ -43,9 +43,9 @@ def check_ranks(choice: Choice, there: Collection[int]) -> None:
     Raises:
         InvalidArgument: one of the ranges holds none of the ranks that are there.
     """
-    missing = None if choice.ranks is None else without(choice.ranks, there)
+    missing = None if choice.ranks is None else find_empty_range(choice.ranks, there)
     if missing is not None:
-        present = f"it has ranks {written(of_numbers(there))}" if there else "it has none"
+        present = f"it has ranks {format_ranges(ranges_of(there))}" if there else "it has none"
         raise InvalidArgument(
             f"--ranks {missing}: none of them is a worker of this run; {present}."
         )
@@ -88,7 +88,7 @@ def _without(trace: Trace, processes: pl.Series) -> Trace:
         name: _renumbered(getattr(trace, name), number) for name in OF_PROCESSES
     }
     source, outlines = trace.source, trace.outlines
-    return Trace.of(
+    return Trace.from_source(
         Source(
             {number[p]: Numbered(source.parts[p], number[p]) for p in kept if p in source.parts},
             kept={number[p]: source.kept[p] for p in kept if p in source.kept},
@@ -112,9 +112,9 @@ def _renumbered(table: pl.DataFrame, number: Mapping[int, int]) -> pl.DataFrame:
 def _of_ranks_sentence(choice: Choice, expected: int, *, servers: bool) -> str:
     limits = " What limits the parameter servers is not judged." if servers else ""
     return (
-        f"As asked, only ranks {written(choice.ranks or ())} of {expected} were read: who of the others "
-        "came late to a collective is not known, so waits for them count as exposed communication, and "
-        f"savings are upper bounds: ranks that were left out may be as late.{limits}"
+        f"As asked, only ranks {format_ranges(choice.ranks or ())} of {expected} were read: who of the "
+        "others came late to a collective is not known, so waits for them count as exposed "
+        f"communication, and savings are upper bounds: ranks that were left out may be as late.{limits}"
     )
 
 
@@ -140,7 +140,7 @@ def within(trace: Trace) -> Trace:
         )
     if steps.height and len(numbers) == steps["step"].n_unique():
         return trace.with_(choice=replace(choice, steps=None, time=None))
-    resolved = replace(choice, steps=of_numbers(numbers)) if numbers else choice
+    resolved = replace(choice, steps=ranges_of(numbers)) if numbers else choice
     kept = steps.filter(pl.col("step").is_in(numbers))
     common = _joined(kept.sort("start_ns")) if kept.height else np.array([window])
     change = Within(
@@ -176,8 +176,8 @@ def _of_steps_sentence(asked: Choice, found: Choice, count: int) -> str:
         return f"As asked, only {replace(asked, ranks=None).asked} of the run were analyzed."
     reaching = f", those that reach into {asked.texts['time']} s of the run" if asked.time else ""
     return (
-        f"As asked, only steps {written(found.steps)} of {count} were analyzed{reaching}: job time "
-        "and shares are of these steps."
+        f"As asked, only steps {format_ranges(found.steps)} of {count} were analyzed{reaching}: job "
+        "time and shares are of these steps."
     )
 
 
@@ -213,7 +213,7 @@ def window_of(trace: Trace, choice: Choice) -> tuple[int, int]:
         InvalidArgument: the run has none of some steps that are wanted.
     """
     there = trace.steps["step"].unique().sort().to_list()
-    missing = None if choice.steps is None else without(choice.steps, there)
+    missing = None if choice.steps is None else find_empty_range(choice.steps, there)
     if missing is not None:
         first, dash, last = missing.partition("-")
         asked = f"{first} on" if dash and not last else f"{first} to {last or first}"
@@ -320,7 +320,7 @@ def _read_less(trace: Trace, change: Within) -> Trace:
     if trace.outlines is None or trace.device_clocks.height:
         return trace
     parts = {
-        process: part.around(*_own_times(change.of(process), trace, process))
+        process: part.trim_to(*_own_times(change.of(process), trace, process))
         for process, part in trace.source.parts.items()
     }
     source = replace(trace.source, parts=parts)

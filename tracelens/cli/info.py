@@ -267,9 +267,9 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _text_table(rows: list[tuple[str, ...]]) -> list[str]:
-    from tracelens.model.fmt import aligned
+    from tracelens.model.fmt import align_cells
 
-    head, *body = aligned(rows)
+    head, *body = align_cells(rows)
     return [head, "-" * max(map(len, (head, *body))), *body]
 
 

@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli import runs
-from tracelens.model.fmt import aligned, duration, percent
+from tracelens.model.fmt import align_cells, duration, percent
 
 if TYPE_CHECKING:
     import argparse
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def to_text(whatif: WhatIf) -> str:
     """Write the answers as text: a table, the waits of ranks if it has one row, and its reliability."""
-    lines = aligned([_HEADINGS, *map(_cells, whatif.answers)])
+    lines = align_cells([_HEADINGS, *map(_cells, whatif.answers)])
     lines.insert(1, "-" * max(map(len, lines)))
     notes = (textwrap.fill(note, _COLUMNS, subsequent_indent="  ") for note in _notes(whatif))
     return "\n".join([*lines, "", *notes]) + "\n"

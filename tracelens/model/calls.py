@@ -162,7 +162,7 @@ class CallGrid(CallFacts):
         return gaps_ns
 
     @cached_property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether no call of any process was still open when its recording ended."""
         return not self.height or int(self.end_ns.max()) < FOREVER
 
@@ -241,7 +241,7 @@ class CallGrid(CallFacts):
         start, end = self.start_ns[:, columns], self.end_ns[:, columns]
         waits_ns: Ints = np.maximum(last_ns, NEVER // 2) - np.maximum(start, NEVER // 2)
         if len(self._rooted):
-            waits_ns[self._rooted] = self._awaited(columns) - start[self._rooted]
+            waits_ns[self._rooted] = self._proceed_ns(columns) - start[self._rooted]
         np.maximum(waits_ns, 0, out=waits_ns)
         np.minimum(waits_ns, end - start, out=waits_ns)
         return waits_ns
@@ -263,7 +263,7 @@ class CallGrid(CallFacts):
         peer, made_call = self.peer[:, columns][self._rooted], self.there[:, columns][self._rooted]
         return np.asarray((peer == self.ranks[columns]) & made_call)
 
-    def _awaited(self, columns: slice) -> Ints:
+    def _proceed_ns(self, columns: slice) -> Ints:
         """Return when some ranks could proceed in calls with a root."""
         rows, root_ns = self._rooted, self._root_arrived
         start, op = self.start_ns[:, columns][rows], self.op[:, columns][rows]
@@ -424,7 +424,7 @@ def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
             matrix[row, column] = arrivals[name].cast(pl.Int64).fill_null(missing).to_numpy()
         return matrix
 
-    ops = arrivals.with_columns(op=_numbered(arrivals["op"], COLLECTIVES))["op"]
+    ops = arrivals.with_columns(op=_number_words(arrivals["op"], COLLECTIVES))["op"]
     op = np.zeros(shape, np.int8)
     op[row, column] = ops.to_numpy()
     calls = arrivals.unique("seq", keep="first", maintain_order=True).sort("seq")
@@ -449,5 +449,5 @@ def _grid_of(arrivals: pl.DataFrame) -> CallGrid:
     )
 
 
-def _numbered(words: pl.Series, known: tuple[str, ...]) -> pl.Series:
+def _number_words(words: pl.Series, known: tuple[str, ...]) -> pl.Series:
     return words.cast(pl.String).replace_strict(known, range(len(known)), return_dtype=pl.Int8)

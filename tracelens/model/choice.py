@@ -21,7 +21,15 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Flags
 
-__all__ = ["EVERYTHING", "Choice", "Ranges", "described", "of_numbers", "without", "written"]
+__all__ = [
+    "EVERYTHING",
+    "Choice",
+    "Ranges",
+    "described",
+    "find_empty_range",
+    "format_ranges",
+    "ranges_of",
+]
 
 Ranges = tuple[tuple[int, int], ...]  # first and last numbers, inclusive
 
@@ -65,8 +73,8 @@ class Choice:
     def texts(self) -> dict[str, str | None]:
         """What is chosen, as `parse` reads it; null for all."""
         return {
-            "ranks": None if self.ranks is None else written(self.ranks),
-            "steps": None if self.steps is None else written(self.steps),
+            "ranks": None if self.ranks is None else format_ranges(self.ranks),
+            "steps": None if self.steps is None else format_ranges(self.steps),
             "time": None if self.time is None else _seconds(*self.time),
         }
 
@@ -105,7 +113,7 @@ def described(texts: Mapping[str, str | None]) -> str:
     return series(parts_in_words) if parts_in_words else ""
 
 
-def without(ranges: Ranges, numbers: Collection[int]) -> str | None:
+def find_empty_range(ranges: Ranges, numbers: Collection[int]) -> str | None:
     """Return the first range, as text, that contains none of `numbers`; None if all contain some."""
     empty_ranges = (
         limits
@@ -113,10 +121,10 @@ def without(ranges: Ranges, numbers: Collection[int]) -> str | None:
         if not any(limits[0] <= number <= limits[1] for number in numbers)
     )
     first_empty = next(empty_ranges, None)
-    return None if first_empty is None else written((first_empty,))
+    return None if first_empty is None else format_ranges((first_empty,))
 
 
-def written(ranges: Ranges) -> str:
+def format_ranges(ranges: Ranges) -> str:
     """Write ``0-7,12``; one without an end as ``200-``."""
     return ",".join(
         f"{first}" if first == last else f"{first}-{'' if last == _OPEN else last}"
@@ -124,9 +132,9 @@ def written(ranges: Ranges) -> str:
     )
 
 
-def of_numbers(numbers: Collection[int]) -> Ranges:
+def ranges_of(numbers: Collection[int]) -> Ranges:
     """Return the ranges of some numbers."""
-    return _joined([(number, number) for number in numbers])
+    return _merge_ranges([(number, number) for number in numbers])
 
 
 def _ranges(text: str, option: str, number_limit: int) -> Ranges:
@@ -143,13 +151,13 @@ def _ranges(text: str, option: str, number_limit: int) -> Ranges:
                 f"{option} {text}: {first_number} is not before {last_number}; {_EXPECTED}"
             )
         ranges.append((first_number, last_number))
-    return _joined(ranges)
+    return _merge_ranges(ranges)
 
 
 _EXPECTED: Final = "expected numbers such as 3, 0-7, 0-3,41 or 200-."
 
 
-def _joined(ranges: Collection[tuple[int, int]]) -> Ranges:
+def _merge_ranges(ranges: Collection[tuple[int, int]]) -> Ranges:
     merged_ranges: list[tuple[int, int]] = []
     for first_number, last_number in sorted(ranges):
         if merged_ranges and first_number <= merged_ranges[-1][1] + 1:

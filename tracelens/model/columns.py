@@ -54,7 +54,7 @@ class Words:
     codes: Array
     known: tuple[str, ...]
 
-    def places(self, words: Iterable[str]) -> list[int]:
+    def codes_of(self, words: Iterable[str]) -> list[int]:
         """Return the codes of some words; those that do not occur are left out."""
         wanted = set(words)
         return [code for code, word in enumerate(self.known) if word in wanted]
@@ -62,7 +62,9 @@ class Words:
     def among(self, words: Iterable[str]) -> Array:
         """Return True for each row with one of some words."""
         is_among = np.zeros(len(self.codes), np.bool_)
-        for place in self.places(words):  # comparing small numbers is quicker than looking them up
+        for place in self.codes_of(
+            words
+        ):  # comparing small numbers is quicker than looking them up
             is_among |= self.codes == place
         return is_among
 
@@ -98,14 +100,14 @@ class Columns:
         found = self.numbers.get(name)
         if found is not None:
             return found
-        return _lacking(MISSING.get(name, NULL), np.int64, self.height)
+        return _missing_column(MISSING.get(name, NULL), np.int64, self.height)
 
     def word(self, name: str) -> Words:
         """Return a column of words."""
         found = self.words.get(name)
         if found is not None:
             return found
-        return Words(_lacking(-1, np.int8, self.height), ())
+        return Words(_missing_column(-1, np.int8, self.height), ())
 
     @property
     def is_span(self) -> Array:
@@ -202,7 +204,7 @@ def filled(values: Array, valid: Flags | None, missing: float) -> Array:
 
 
 @lru_cache(MAX_EMPTY_COLUMNS_KEPT)
-def _lacking(missing: int, kind: type[np.signedinteger[Any]], height: int) -> Array:
+def _missing_column(missing: int, kind: type[np.signedinteger[Any]], height: int) -> Array:
     """Return a column in which no row has a value; the same one for processes of as many rows."""
     return np.broadcast_to(kind(missing), height)
 
@@ -211,10 +213,10 @@ def _array_of(column: pa.ChunkedArray[Any], missing: float) -> Array:
     """Return a column with a number where nothing is; pyarrow's own way imports all of its functions."""
     if not column.null_count:
         return column.to_numpy()
-    return _joined(column.chunks, column.type, missing)
+    return _join_chunks(column.chunks, column.type, missing)
 
 
-def _joined(chunks: Sequence[Any], kind: pa.DataType, missing: float) -> Array:
+def _join_chunks(chunks: Sequence[Any], kind: pa.DataType, missing: float) -> Array:
     """Return chunks of whole or floating numbers one after the other."""
     stored = np.dtype(kind.to_pandas_dtype())
     values = np.concatenate([np.zeros(0, stored), *(_stored(chunk, stored) for chunk in chunks)])
@@ -250,7 +252,7 @@ def _words_of(column: pa.ChunkedArray[Any]) -> Words:
     if not column.num_chunks:
         return Words(np.zeros(0, np.int8), ())
     chunks: list[Any] = column.chunks
-    codes = _joined([chunk.indices for chunk in chunks], column.type.index_type, -1)
+    codes = _join_chunks([chunk.indices for chunk in chunks], column.type.index_type, -1)
     return Words(codes, tuple(chunks[-1].dictionary.to_pylist()))
 
 

@@ -50,7 +50,7 @@ class Part(Protocol):
     def alone(self) -> Part:
         """Return it without what it shares with other processes, to be sent to where it is read."""
 
-    def around(self, first_ns: int, last_ns: int) -> Part:
+    def trim_to(self, first_ns: int, last_ns: int) -> Part:
         """Return it without what is surely outside of a time on its own clock; more may come with it."""
 
 
@@ -189,7 +189,7 @@ class FramePart:
         """Send the same rows in a frame of their own."""
         return FramePart, (WholeFrame(self.frame().lazy()), self.process)
 
-    def around(self, _first_ns: int, _last_ns: int) -> Part:
+    def trim_to(self, _first_ns: int, _last_ns: int) -> Part:
         """Return it as it is: it is held anyway."""
         return self
 
@@ -213,9 +213,9 @@ class Numbered:
         """Return it without what it shares with other processes."""
         return Numbered(self.part.alone(), self.process)
 
-    def around(self, first_ns: int, last_ns: int) -> Part:
+    def trim_to(self, first_ns: int, last_ns: int) -> Part:
         """Return it without what is surely outside of a time."""
-        return Numbered(self.part.around(first_ns, last_ns), self.process)
+        return Numbered(self.part.trim_to(first_ns, last_ns), self.process)
 
 
 @dataclass(frozen=True, eq=False)

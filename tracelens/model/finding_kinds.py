@@ -78,11 +78,11 @@ _bound_servers: Final = partial(
 )
 
 
-def _of(*entries: FindingKind) -> dict[str, FindingKind]:
+def _by_kind(*entries: FindingKind) -> dict[str, FindingKind]:
     return {entry.kind: entry for entry in entries}
 
 
-KINDS: Final[Mapping[str, FindingKind]] = _of(
+KINDS: Final[Mapping[str, FindingKind]] = _by_kind(
     FindingKind(
         kind="straggler",
         title="Straggler",

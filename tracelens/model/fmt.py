@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
-    "aligned",
+    "align_cells",
     "bandwidth",
     "capital",
     "count",
@@ -50,7 +50,7 @@ _PHASES: Final = {
 MOST_LISTED: Final = 6  # entries: a list in a sentence has no more [policy]
 
 
-def aligned(rows: Sequence[Sequence[str]], sides: str = "<") -> list[str]:
+def align_cells(rows: Sequence[Sequence[str]], sides: str = "<") -> list[str]:
     """Return a table's lines, with two blanks between columns.
 
     By hand, as a table of rich takes a second for a thousand rows.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
     from tracelens.model.calls import CallGrid
 
-__all__ = ["AWAITED_COLUMNS", "awaited", "ends", "matched", "with_hops", "with_waits"]
+__all__ = ["AWAITED_COLUMNS", "ends", "find_waits", "match_sides", "with_hops", "with_waits"]
 
 # One row a wait in a message, by begin.
 AWAITED_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -58,7 +58,7 @@ def ends(
     )  # fmt: skip
 
 
-def matched(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
+def match_sides(sends: pl.DataFrame, received: pl.DataFrame) -> pl.DataFrame:
     """Match both sides; a pair on clocks that nothing ties together shows nothing."""
     pairs = sends.unique(_MESSAGE).join(
         received.unique(_MESSAGE), on=_MESSAGE, how="inner", nulls_equal=True, suffix="_there"
@@ -76,7 +76,7 @@ def with_hops(messages: pl.DataFrame, calls: Sequence[CallGrid]) -> pl.DataFrame
     bounds = np.flatnonzero(np.diff(process, prepend=-1, append=-1))
     for first_row, end_row in pairwise(bounds.tolist()):
         call_begins, call_ends = _calls_of(calls, int(process[first_row]))
-        hops[first_row:end_row] = _within(
+        hops[first_row:end_row] = _is_within(
             call_begins, call_ends, start[first_row:end_row], end[first_row:end_row]
         )
     return messages.with_columns(hop=pl.Series(hops, dtype=pl.Boolean))
@@ -95,14 +95,14 @@ def _calls_of(calls: Sequence[CallGrid], process: int) -> tuple[Ints, Ints]:
     return start[order], end[order]
 
 
-def _within(call_begins: Ints, call_ends: Ints, start: Ints, end: Ints) -> Flags:
+def _is_within(call_begins: Ints, call_ends: Ints, start: Ints, end: Ints) -> Flags:
     """Return True for each interval within one of the calls, which are in order of begin."""
     index = np.searchsorted(call_begins, start, side="right")
     latest = np.concatenate([[NEVER], np.maximum.accumulate(call_ends)])
     return np.asarray(latest[index] >= end)
 
 
-def awaited(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+def find_waits(exchanged: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return all waits for the other side of matched messages, in `AWAITED_COLUMNS`.
 
     A receive waits until the message is sent. A send waits for its receive only where it stops the

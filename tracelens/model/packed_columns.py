@@ -45,7 +45,7 @@ class PackedColumns:
     values: Mapping[str, Floats]
 
     @classmethod
-    def of(cls, columns: Columns, names: Collection[str]) -> Self:
+    def from_columns(cls, columns: Columns, names: Collection[str]) -> Self:
         """Pack some columns, times among them; ``communicator`` cannot be."""
         start, end = columns.number("start_ns"), columns.number("end_ns")
         gaps_ns = np.zeros_like(start)
@@ -61,7 +61,7 @@ class PackedColumns:
             numbers[name] = least, values.dtype
         for name in columns.values.keys() & names:
             fractions = columns.values[name]
-            arrays[name], values_by_name[name] = _given(fractions)
+            arrays[name], values_by_name[name] = _split_fractions(fractions)
         words_by_name = {name: columns.words[name].known for name in columns.words.keys() & names}
         arrays |= {name: columns.words[name].codes for name in words_by_name}
         first_ns = int(start[0]) if columns.height else 0
@@ -79,7 +79,7 @@ class PackedColumns:
         """Return the columns as they were; arrays that processes share are restored once."""
         restore_once = partial(cache.get_or_make, "restored columns")
         numbers = {
-            name: restore_once((packed,), partial(_widened, packed, least, kind), least, kind)
+            name: restore_once((packed,), partial(_widen, packed, least, kind), least, kind)
             for name, (least, kind) in self.numbers.items()
             for packed in [self.arrays[name]]
         }
@@ -90,7 +90,7 @@ class PackedColumns:
         }
         values_by_name = {
             name: restore_once(
-                (rows, given), partial(_spread, rows, given, self.height), self.height
+                (rows, given), partial(_join_fractions, rows, given, self.height), self.height
             )
             for name, given in self.values.items()
             for rows in [self.arrays[name]]
@@ -117,17 +117,17 @@ class PackedColumns:
         return sum(array.nbytes for array in self.arrays.values() if id(array) not in shared)
 
 
-def _given(fractions: Floats) -> tuple[Array, Floats]:
+def _split_fractions(fractions: Floats) -> tuple[Array, Floats]:
     """Return the rows that have a fraction, and their fractions."""
     rows = np.flatnonzero(~np.isnan(fractions))
-    return _as_fixed_as(fractions, rows), _as_fixed_as(fractions, fractions[rows])
+    return _share_writability(fractions, rows), _share_writability(fractions, fractions[rows])
 
 
-def _spread(rows: Array, given: Floats, height: int) -> Floats:
-    """Undo `_given`."""
+def _join_fractions(rows: Array, given: Floats, height: int) -> Floats:
+    """Undo `_split_fractions`."""
     found = np.full(height, np.nan)
     found[rows] = given
-    return _as_fixed_as(rows, found)
+    return _share_writability(rows, found)
 
 
 def _small(values: Array) -> tuple[int, Array]:
@@ -137,16 +137,16 @@ def _small(values: Array) -> tuple[int, Array]:
     lowest, most = int(values.min()), int(values.max())
     for small_type, max_span in _SMALL:
         if most - lowest <= max_span:
-            return lowest, _as_fixed_as(values, (values - lowest).astype(small_type))
+            return lowest, _share_writability(values, (values - lowest).astype(small_type))
     return 0, values
 
 
-def _widened(packed: Array, least: int, kind: np.dtype[np.generic]) -> Array:
+def _widen(packed: Array, least: int, kind: np.dtype[np.generic]) -> Array:
     """Undo `_small`."""
-    return _as_fixed_as(packed, packed.astype(kind) + kind.type(least))
+    return _share_writability(packed, packed.astype(kind) + kind.type(least))
 
 
-def _as_fixed_as(one: Array, made: Array) -> Array:
+def _share_writability(one: Array, made: Array) -> Array:
     """Make a derived array read-only if its source is, so that processes share both."""
     made.setflags(write=one.flags.writeable)
     return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["EQUAL_BYTES", "Gap", "Recognition", "joined"]
+__all__ = ["EQUAL_BYTES", "Gap", "Recognition", "join_recognitions"]
 
 # In these every rank gives equally many bytes; elsewhere they may differ (a root, variable counts).
 EQUAL_BYTES: Final = ("allreduce",)
@@ -54,7 +54,7 @@ class Recognition:
         return any(gap.hides_waits for gap in self.gaps)
 
 
-def joined(parts: list[Recognition | None]) -> Recognition | None:
+def join_recognitions(parts: list[Recognition | None]) -> Recognition | None:
     """Join the recognitions of all parts of a run; None if all are TraceLens' own recordings."""
     recognitions = [recognition for recognition in parts if recognition is not None]
     if not recognitions:

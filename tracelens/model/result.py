@@ -130,7 +130,7 @@ class Summary:
     selected: Mapping[str, str | None] | None = None
 
     @property
-    def part(self) -> str:
+    def selection_text(self) -> str:
         """What was selected, in words; nothing for the whole run."""
         return described(self.selected) if self.selected else ""
 

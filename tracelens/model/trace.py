@@ -18,7 +18,7 @@ from tracelens.model.choice import EVERYTHING
 from tracelens.model.display import frames_of, to_pandas, upper_layers
 from tracelens.model.events import Source, completed, source_of
 from tracelens.model.fmt import count, shown_name
-from tracelens.model.messages import awaited, ends, matched, with_hops
+from tracelens.model.messages import ends, find_waits, match_sides, with_hops
 from tracelens.model.notes import Note as Note  # noqa: PLC0414, TC001 - for who reads a trace
 from tracelens.model.recognition import EQUAL_BYTES
 from tracelens.schema.vocabulary import EVENT_TYPES, EXCHANGE_KINDS, POINT_TO_POINT, STATUSES
@@ -241,7 +241,7 @@ class Trace:
     )
 
     @classmethod
-    def of(cls, source: Source, **tables: Any) -> Self:
+    def from_source(cls, source: Source, **tables: Any) -> Self:
         """Make a trace whose events are read from a source."""
         return cls(events=source.scan(EVENT_COLUMNS), parts=source, **tables)
 
@@ -307,7 +307,7 @@ class Trace:
 
     @property
     def request_waits(self) -> pl.DataFrame:
-        """When training threads waited for requests, as `messages.awaited` takes it."""
+        """When training threads waited for requests, as `messages.find_waits` takes it."""
         request_wait_spans = self._exchanging.filter(
             pl.col("op") == "request_wait", pl.col("end_ns").is_not_null()
         )
@@ -331,12 +331,12 @@ class Trace:
         """Both sides of each message, as far as both are known."""
         clocks = self.workers, self.alignment.unaligned
         sends, received = (ends(self._sides, *clocks, op) for op in ("send", "recv"))
-        return matched(sends, received)
+        return match_sides(sends, received)
 
     @cached_property
     def awaited(self) -> pl.DataFrame:
         """The waits for the other side of a message, in `messages.AWAITED_COLUMNS`."""
-        return awaited(self.exchanged, self.request_waits)
+        return find_waits(self.exchanged, self.request_waits)
 
     @cached_property
     def opened(self) -> pl.DataFrame:

@@ -69,7 +69,7 @@ def _tables(curve: Curve, form: str) -> tuple[list[tuple[str, ...]], list[tuple[
 
 def _align(rows: Sequence[Sequence[str]]) -> list[str]:
     """Align numbers to the right, and the last column, which has words, to the left."""
-    return fmt.aligned(rows, ">" * (len(rows[0]) - 1) + "<") if rows else []
+    return fmt.align_cells(rows, ">" * (len(rows[0]) - 1) + "<") if rows else []
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -81,7 +81,7 @@ def to_text(cells: Sequence[Cell], axes: Sequence[Axis], measure: str) -> str:
         for name, row in rows:
             shown = [f"{_write_value(one, measure)} {_block(level(one))}" for one in row]
             table.append((name, *shown))
-        lines += ["", *([title] if title else []), *fmt.aligned(table, ">")]
+        lines += ["", *([title] if title else []), *fmt.align_cells(table, ">")]
     return "\n".join(lines) + "\n"
 
 

@@ -114,7 +114,7 @@ def conclude(
     if undecided:
         return Verdict("inconclusive", *undecided, scope)
     assert ledger
-    where = summary.part and f" in {summary.part}"
+    where = summary.selection_text and f" in {summary.selection_text}"
     if bottleneck:
         kind = bottleneck.finding.kind if bottleneck.finding else None
         headline = bottleneck.headline + where
@@ -194,7 +194,7 @@ def _unknown(
     facts: Facts, ledger: Ledger, bottleneck: Bottleneck | None, tasks: str | None
 ) -> tuple[str, str, str] | None:
     """Return that too much of the time is not known, unless what is known takes more."""
-    uncovered, unexplained = ledger.of("uncovered"), ledger.unexplained
+    uncovered, unexplained = ledger.share_of("uncovered"), ledger.unexplained
     is_known = unexplained < MOST_UNEXPLAINED and uncovered < MAX_UNCOVERED_IF_CONCLUSIVE
     if bottleneck and bottleneck.is_of_several_causes:
         is_known = bottleneck.share > unexplained + uncovered
@@ -369,7 +369,7 @@ def _scope(
     if summary.ranks_seen < summary.ranks_expected:
         ranks = f"{summary.ranks_seen} of {summary.ranks_expected} ranks"
     shards = f", {fmt.count(summary.shards, 'PS shard')}" if summary.shards else ""
-    part = f" (only {summary.part}, as asked)" if summary.part else ""
+    part = f" (only {summary.selection_text}, as asked)" if summary.selection_text else ""
     lasted = f", {fmt.duration(job_ns(trace))}" if ledger else ""
     startup = ledger.startup_ns if ledger else None
     apart = f"; start-up of {fmt.duration(startup)} apart" if startup else ""

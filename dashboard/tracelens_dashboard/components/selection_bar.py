@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
-from tracelens.model.choice import EVERYTHING, Choice, of_numbers, written
+from tracelens.model.choice import EVERYTHING, Choice, format_ranges, ranges_of
 from tracelens_dashboard import ids
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.ids import aria
@@ -136,7 +136,7 @@ def groups(store: Store) -> Iterator[tuple[str, str]]:
     workers = store.every_rank.workers
     for column in row_groups.group_columns(workers):
         for name, ranks in row_groups.ranks_by(workers, column)[:MOST_GROUPS]:
-            yield f"{column} {name}", written(of_numbers(ranks))
+            yield f"{column} {name}", format_ranges(ranges_of(ranks))
 
 
 def _groups(store: Store) -> Component:
@@ -157,7 +157,7 @@ def _groups(store: Store) -> Component:
 
 
 def _typed(chosen: Ranges | None) -> str:
-    return "" if chosen is None else written(chosen)
+    return "" if chosen is None else format_ranges(chosen)
 
 
 def _field(name: str, label: str, value: str, placeholder: str) -> Component:

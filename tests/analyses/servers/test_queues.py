@@ -150,7 +150,7 @@ def test_workers_that_wait_for_each_other_in_turns_are_jitter(noise: float) -> N
     """As at collectives: a noisy run with servers has no fault."""
     found = report(replace(SERVERS, ranks=8, steps=60, noise=noise, bucket_bytes=MIB // 8))
     assert found.ledger
-    assert found.ledger.of("jitter") > 0.02
+    assert found.ledger.share_of("jitter") > 0.02
     assert found.verdict.state in {"healthy", "bottleneck"}
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from tracelens.load import prepare
-from tracelens.model.recognition import Gap, Recognition, joined
+from tracelens.model.recognition import Gap, Recognition, join_recognitions
 from tracelens.readers.spans import Origin, build
 from tracelens.verdicts.report import analyze
 
@@ -89,8 +89,8 @@ def test_what_was_recognised_of_several_parts_is_one() -> None:
     """Of recordings of our own there is none."""
     one = Recognition("A", left_out=(("marks", 2),), gaps=(GAP,))
     other = replace(one, format="B", gaps=(GAP, OPEN))
-    both = joined([one, None, other])
+    both = join_recognitions([one, None, other])
     assert both
     assert (both.format, both.left_out) == ("A, B", (("marks", 4),))
     assert both.gaps == (GAP, OPEN)
-    assert joined([None, None]) is None
+    assert join_recognitions([None, None]) is None

@@ -105,7 +105,7 @@ def _moved_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     start, end = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
     found = [maps[process] for process in grid.processes.tolist()]
     absent = () if grid.whole else (NEVER,)
-    open_ = () if grid.closed else (FOREVER,)
+    open_ = () if grid.is_closed else (FOREVER,)
     for _, same in groupby(range(len(found)), key=lambda column: id(found[column])):
         first, *others = same
         columns = slice(first, first + len(others) + 1)

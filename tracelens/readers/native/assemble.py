@@ -110,7 +110,7 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
         {index: _recorded(index, part) for index, part in enumerate(parts)},
         kept={index: part.kept for index, part in enumerate(parts) if part.kept},
     )
-    return Trace.of(
+    return Trace.from_source(
         source,
         outlines={index: part.outline for index, part in enumerate(parts)},
         processes=pl.DataFrame(rows, schema=PROCESS_COLUMNS),
@@ -167,7 +167,7 @@ class RecordedPart:
         """Return it as it is: it shares nothing."""
         return self
 
-    def around(self, first_ns: int, last_ns: int) -> RecordedPart:
+    def trim_to(self, first_ns: int, last_ns: int) -> RecordedPart:
         """Return it without the batches that are surely outside of a time."""
         return replace(self, window=(first_ns, last_ns))
 

@@ -193,7 +193,7 @@ def _read(path: Path, cache: BoundedCache, *, keep: bool) -> Part:
         raise NotATrace("it is not a file")
     found = read_usable(path, _OUTLINED, cache)
     part = _part(path, found, cache)
-    return replace(part, kept=PackedColumns.of(found.columns, KEPT)) if keep else part
+    return replace(part, kept=PackedColumns.from_columns(found.columns, KEPT)) if keep else part
 
 
 def _part(path: Path, found: Usable, cache: BoundedCache) -> Part:

@@ -17,9 +17,10 @@ import polars as pl
 from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
 from tracelens.readers.event_stream import begin_of_events
-from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.json_values import MOST_NS, as_count, as_object, as_objects, as_text
+from tracelens.readers.profiles import CheckedFile, ProfilesReader
+from tracelens.readers.soundness import KERNEL_LAUNCHES
 from tracelens.readers.words import (
     NOT_OF_NAMES,
     kernel_meaning,
@@ -32,6 +33,8 @@ from tracelens.schema.gate import refuse_beyond
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tracelens.readers.files import FileSet
 
 __all__ = ["RocprofReader", "is_rocprof"]
 
@@ -59,6 +62,7 @@ _BESIDE: Final = {
     "rocdecode_api": "calls of rocDecode",
     "rocjpeg_api": "calls of rocJPEG",
 }
+_LAUNCH_COLUMNS: Final = {"start_ns": pl.Int64(), "correlation": pl.Int64()}
 _COLUMNS: Final[dict[str, pl.DataType]] = {
     "start_ns": pl.Int64(),
     "end_ns": pl.Int64(),
@@ -74,10 +78,11 @@ _COLUMNS: Final[dict[str, pl.DataType]] = {
 
 
 @dataclass(eq=False)
-class Profile(ReadFile):
-    """What one file holds; `pids` are the processes in it."""
+class Profile(CheckedFile):
+    """What one file holds; `pids` are its processes, `launches` begin and correlation of calls."""
 
     pids: set[int] = field(default_factory=set)
+    launches: list[tuple[int | None, int | None]] = field(default_factory=list)
 
     @property
     def process_count(self) -> int:
@@ -106,7 +111,9 @@ def profile_of(path: Path) -> Profile:
             frames.append(_Process(process, profile).rows())
             refuse_beyond("rows", sum(part.height for part in frames))
     profile.take_damage(document)
-    profile.rows = pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
+    if frames:
+        launches = pl.DataFrame(profile.launches, schema=_LAUNCH_COLUMNS, orient="row")
+        profile.take_sound_rows(pl.concat(frames, how="diagonal"), launches)
     return profile
 
 
@@ -150,6 +157,11 @@ class _Process:
         for record in self._records_of("rccl_api", ""):
             self._call(record, communicates=communicates)
         launches = [*self._records_of("hip_api", "")]
+        self.found.launches += [
+            (_count(record.get("start_timestamp")), _correlation(record))
+            for record in launches
+            if KERNEL_LAUNCHES in self._operation(record)
+        ]
         for name, sort in _BESIDE.items():
             if count := sum(1 for _ in self._records_of(name, "")):
                 self.found.left_out[sort] += count
@@ -157,7 +169,7 @@ class _Process:
         self._waits(launches, set(ranges.filter(pl.col("kind").is_in(_COMPUTES))["thread"]))
         rows = _of_phases(self._frame(), launches, ranges)
         words = ("kind", "op", "name", "thread")
-        return rows.drop("correlation").with_columns(
+        return rows.with_columns(
             pl.col(words).cast(pl.Categorical()),
             pl.lit(self.host or None, pl.Categorical()).alias("host"),
             pl.lit(self.pid, pl.Int64).alias("pid"),
@@ -182,7 +194,7 @@ class _Process:
         if not name or start is None or end is None or end < start:
             self.found.unusable += 1
             return
-        correlation = _count(as_object(record.get("correlation_id")).get("internal"))
+        correlation = _correlation(record)
         row = {"start_ns": start, "end_ns": end, "kind": kind, "name": name[:_LONGEST_NAME]}
         row |= {"correlation": correlation, **facts}
         for column, cells in self.columns.items():
@@ -218,7 +230,7 @@ class _Process:
         if record.get("start_timestamp") == record.get("end_timestamp"):
             self.found.left_out["marks of ROCTx"] += 1
             return
-        number = _count(as_object(record.get("correlation_id")).get("internal"))
+        number = _correlation(record)
         name = self.messages.get(number) or self._operation(record)
         step = step_number(name)
         kind, _ = meaning_of_name(name, excluded=NOT_OF_NAMES | {"reduction"})
@@ -270,7 +282,7 @@ def _of_phases(
     calls = pl.DataFrame(
         [
             (
-                _count(as_object(r.get("correlation_id")).get("internal")),
+                _correlation(r),
                 _count(r.get("start_timestamp")),
                 _thread(r),
             )
@@ -305,6 +317,10 @@ def _objects(value: object) -> Iterator[dict[str, Any]]:
     return as_objects(value if isinstance(value, list) else [value])
 
 
+def _correlation(record: dict[str, Any]) -> int | None:
+    return _count(as_object(record.get("correlation_id")).get("internal"))
+
+
 def _count(value: object) -> int | None:
     return as_count(value, MOST_NS)
 
@@ -317,7 +333,7 @@ def _thread(record: dict[str, Any]) -> str:
     return f"thread {_count(record.get('thread_id')) or 0}"
 
 
-class RocprofReader(FilesReader[Profile]):
+class RocprofReader(ProfilesReader[Profile]):
     """Reads a file or a folder of rocprofv3's JSON."""
 
     name = "trace of rocprofv3"

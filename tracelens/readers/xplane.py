@@ -12,7 +12,7 @@ protobuf's library skips them. What is made of it: docs/formats.md.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,26 +20,10 @@ import polars as pl
 
 from tracelens.errors import NotATrace
 from tracelens.model.recognition import Gap
-from tracelens.readers.files import (
-    FileSet,
-    FilesReader,
-    ReadFile,
-    assign_ranks,
-    check_one_file_per_rank,
-)
 from tracelens.readers.json_values import MOST_NS
+from tracelens.readers.profiles import CheckedFile, ProfilesReader
 from tracelens.readers.protobuf import classes, whole
-from tracelens.readers.soundness import (
-    KERNEL_LAUNCHES,
-    NO_LAUNCHES,
-    LostKernels,
-    drop_impossible,
-    drop_repeated_files,
-    find_lost_kernels,
-    gaps_of_records,
-    keep_common_steps,
-    notes_of_records,
-)
+from tracelens.readers.soundness import KERNEL_LAUNCHES
 from tracelens.readers.words import (
     USER_CODE,
     kernel_meaning,
@@ -50,11 +34,12 @@ from tracelens.readers.words import (
 from tracelens.schema.gate import contents, refuse_beyond
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from tracelens.model.notes import Note
-    from tracelens.model.trace import Trace
+    from tracelens.readers.files import (
+        FileSet,
+    )
     from tracelens.readers.protobuf import Fields
 
 __all__ = ["SUFFIX", "XPlaneReader", "profile_of", "space"]
@@ -161,15 +146,10 @@ class _Row(NamedTuple):
 
 
 @dataclass(eq=False)
-class Profile(ReadFile):
-    """What one file holds, of the host that wrote it; its `sorts` are planes.
-
-    `impossible` are sentences on rows that were left out.
-    """
+class Profile(CheckedFile):
+    """What one file holds, of the host that wrote it; its `sorts` are planes."""
 
     host: str = ""
-    impossible: list[str] = field(default_factory=list)
-    lost_kernels: LostKernels = NO_LAUNCHES
 
 
 def profile_of(path: Path) -> Profile:
@@ -188,29 +168,11 @@ def profile_of(path: Path) -> Profile:
     for plane_number, plane in enumerate(content.planes):
         rows += _of_plane(plane_number, plane, profile)
         refuse_beyond("rows", len(rows))
-    frame = _sound(_frame(_marked_once(rows)), profile)
-    profile.rows = frame.drop("correlation").with_columns(
+    frame = _frame(_marked_once(rows)).with_columns(
         host=pl.lit(profile.host or None, pl.String), clock=pl.lit(path.name)
     )
+    profile.take_sound_rows(frame, frame.filter(pl.col("stream").is_null()))
     return profile
-
-
-def _sound(rows: pl.DataFrame, profile: Profile) -> pl.DataFrame:
-    """Return the rows that can be; note which cannot, and which launches have no kernel."""
-    on_device, events = pl.col("stream").is_not_null(), rows.height
-    rows = rows.with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"), is_kernel=on_device)
-    negative = int((rows["duration_ns"] < 0).sum())
-    rows, profile.impossible = drop_impossible(
-        rows.filter(pl.col("duration_ns") >= 0), ("stream",), negative=negative, events=events
-    )
-    launched = rows.drop_nulls("correlation")
-    steps = rows.filter(pl.col("kind") == "step").drop_nulls("step").sort("start_ns")
-    profile.lost_kernels = find_lost_kernels(
-        launched.filter(~on_device),
-        launched.filter(on_device)["correlation"],
-        steps.select("start_ns", "step").rows(),
-    )
-    return rows.drop("duration_ns", "is_kernel")
 
 
 def _marked_once(rows: list[_Row]) -> list[_Row]:
@@ -314,64 +276,21 @@ def _frame(rows: list[_Row]) -> pl.DataFrame:
     return frame.with_columns(stream=pl.when(~on_steps).then("stream"))
 
 
-def _notes(profiles: Mapping[str, Profile]) -> Iterator[Note]:
-    for name, profile in profiles.items():
-        yield from notes_of_records(name, profile.impossible, [profile.lost_kernels])
-
-
-def _keep_sound_steps(profiles: Mapping[str, Profile], ranks: Mapping[str, int]) -> list[Note]:
-    """Leave out the steps of which kernels are lost on some rank, and note that."""
-    lossy = [
-        (ranks[name], step) for name, file in profiles.items() for step in file.lost_kernels.steps
-    ]
-    if not lossy:
-        return []
-    frames = [
-        profile.rows.with_columns(rank=pl.lit(ranks[name]), issued_ns=pl.lit(None, pl.Int64))
-        for name, profile in profiles.items()
-    ]
-    rows, notes = keep_common_steps(pl.concat(frames), lossy)
-    for name, profile in profiles.items():
-        profile.rows = rows.filter(pl.col("rank") == ranks[name]).drop("rank", "issued_ns")
-    return notes
-
-
-class XPlaneReader(FilesReader[Profile]):
+class XPlaneReader(ProfilesReader[Profile]):
     """Reads a file ``HOST.xplane.pb``, or a folder with one a host."""
 
     name = "profile of XLA (XPlane)"
     format = "profile of XLA"
     suffixes = (SUFFIX,)
     why_no_rank = "XPlane files do not say their rank"
-    has_one_file_per_rank = True
     read_file = staticmethod(profile_of)
 
     def is_format(self, file: Path, /) -> bool:
         """Return True if a file is called as profilers of XLA call theirs: nothing else marks it."""
         return file.name.endswith(SUFFIX)
 
-    def join(
-        self,
-        path: Path,
-        contents: Mapping[str, Profile],
-        notes: Sequence[Note],
-        given_ranks: Mapping[str, int],
-    ) -> Trace:
-        """Join the profiles of a run, without those that repeat another, and steps that lost kernels."""
-        profiles, repeated = drop_repeated_files(contents, aside=("clock",))
-        ranks = assign_ranks(profiles, given_ranks, self.why_no_rank, alone=True)
-        check_one_file_per_rank(ranks)
-        dropped = [*_notes(profiles), *_keep_sound_steps(profiles, ranks)]
-        return super().join(path, profiles, [*notes, *repeated, *dropped], given_ranks)
-
     def gaps(self, run: FileSet[Profile]) -> Iterator[Gap]:
         """Yield what no annotation names."""
-        profiles = run.contents.values()
-        yield from gaps_of_records(
-            (sentence for profile in profiles for sentence in profile.impossible),
-            [profile.lost_kernels for profile in profiles],
-            "profiler",
-        )
         if "step" not in run.kinds:
             yield Gap(
                 "no step is marked",

@@ -67,6 +67,26 @@ def test_ranks_of_several_files_are_given(tmp_path: Path) -> None:
     assert [fault.ranks for fault in faults] == [(1,)]
 
 
+def test_steps_without_kernels_are_not_judged(tmp_path: Path) -> None:
+    """Their launches are there, so the profiler lost the kernels."""
+    file = rocprof.training(40)
+    kernels = file.records["kernel_dispatch"]
+    each = len(kernels) // 40
+    file.records["kernel_dispatch"] = kernels[: 10 * each] + kernels[12 * each :]
+    trace = tl.open(written(tmp_path / "a.json", file))
+    sentences = " ".join(note.sentence for note in trace.notes)
+    assert f"{2 * each} of {40 * each} launches (5.0 %) have no kernel" in sentences
+    assert trace.steps["step"].to_list() == list(range(12, 40))
+
+
+def test_a_kernel_that_outlasts_its_successors_is_left_out(tmp_path: Path) -> None:
+    file = rocprof.training(40)
+    file.kernel("gemm_kernel", 50, 51, 900)
+    trace = tl.open(written(tmp_path / "a.json", file))
+    sentences = " ".join(note.sentence for note in trace.notes)
+    assert "kernels that outlast later ones of their stream, or all else, 1 of" in sentences
+
+
 def test_calls_of_rccl_count_where_no_kernel_does(tmp_path: Path) -> None:
     """Else they only queue a kernel."""
     for with_kernels in (True, False):

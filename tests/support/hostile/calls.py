@@ -46,7 +46,7 @@ def _attributes(words: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _otlp_document(rank: int, spans: list[Span], random: Random) -> dict[str, Any]:
     has_our_attributes = random.random() < 0.3
-    resource = random.choice(
+    resource: dict[str, Any] = random.choice(
         [{"nv.dl.rank": rank}, {"service.instance.id": f"a-rank{rank}"}, {"process.pid": rank}]
     )
     rows = []

@@ -39,7 +39,7 @@ def _field(number: Any, value: Any, random: Random, wrong: float) -> bytes:
     number = number if isinstance(number, int) and 0 <= number < 2**29 else 7
     if isinstance(value, tuple):
         kind, payload = value
-        return varint(number << 3 | kind) + payload
+        return varint(number << 3 | kind) + bytes(payload)
     if isinstance(value, float):
         return varint(number << 3 | _DOUBLE) + struct.pack("<d", value)
     if value is None or isinstance(value, int):

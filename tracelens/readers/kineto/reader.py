@@ -20,7 +20,7 @@ from tracelens.model.trace import Note
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.event_stream import looks_like_events
-from tracelens.readers.files import note_assumed_rank, note_ranks_of_devices
+from tracelens.readers.files import list_files, note_assumed_rank, note_ranks_of_devices
 from tracelens.readers.jobs import RankFile, check_one_job
 from tracelens.readers.kineto.collectives import group_name, groups_of
 from tracelens.readers.kineto.columns import read_events
@@ -55,7 +55,7 @@ class KinetoReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file of events, or a folder that holds one."""
-        return any(map(looks_like_events, inside(_files(path), path)))
+        return any(map(looks_like_events, inside(list_files(path, _SUFFIXES), path)))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read all files; what cannot be read becomes a note.
@@ -103,17 +103,9 @@ class KinetoReader:
         return spans.build(rows.drop("issued_ns"), origin).with_(path=path)
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    return sorted(
-        entry for entry in path.iterdir() if entry.name.endswith(_SUFFIXES) and entry.is_file()
-    )
-
-
 def _tables(path: Path, how: Reading) -> tuple[list[EventTable], list[Note]]:
     """Read the files one by one; of a folder those that hold no events are noted."""
-    files = _files(path)
+    files = list_files(path, _SUFFIXES)
     tables, notes = [], []
     for done, file in enumerate(files):
         if how.progress:

@@ -15,6 +15,7 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.files import (
     RANK_UNKNOWN,
+    list_files,
     note_assumed_rank,
     note_ranks_of_devices,
 )
@@ -55,7 +56,7 @@ class NsightReader:
 
     def sniff(self, path: Path) -> bool:
         """Return True if a file, or the first of a folder, is a database of Nsight Systems."""
-        return any(map(_is_profile, inside(_files(path), path)[:1]))
+        return any(map(_is_profile, inside(list_files(path, SUFFIXES), path)[:1]))
 
     def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
         """Read all files; one that cannot be read is noted, where there are others.
@@ -138,12 +139,6 @@ def _sound_steps(
     return rows, [*notes, *left_out]
 
 
-def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    return sorted(entry for entry in path.iterdir() if entry.suffix in SUFFIXES and entry.is_file())
-
-
 def _is_profile(file: Path) -> bool:
     if beginning(file, len(MAGIC)) != MAGIC:
         return False
@@ -155,7 +150,7 @@ def _is_profile(file: Path) -> bool:
 
 
 def _profiles(path: Path, how: Reading) -> tuple[dict[str, Profile], list[Note]]:
-    files = _files(path)
+    files = list_files(path, SUFFIXES)
     profiles, notes = {}, []
     for done, file in enumerate(files, 1):
         try:

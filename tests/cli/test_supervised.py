@@ -28,7 +28,7 @@ SITE: Final = """
 import os, signal, sys
 from tracelens.schema import gate
 
-real = gate.opened
+real = gate.open_regular
 
 def opened(path, *kind):
     if "READS" in os.environ:
@@ -39,7 +39,7 @@ def opened(path, *kind):
             signal.pause()
     return real(path, *kind)
 
-gate.opened = opened
+gate.open_regular = opened
 """
 
 

@@ -39,7 +39,7 @@ def memory():
     while True: held.append(numpy.empty(1 << 30, "u1"))  # which asks for it, and leaves it untouched
 
 harm, name = globals()[os.environ["HARM"]], os.environ["VICTIM"]
-real = gate.opened
+real = gate.open_regular
 
 def opened(path, *kind):
     file = real(path, *kind)
@@ -47,7 +47,7 @@ def opened(path, *kind):
         harm()
     return file
 
-gate.opened = opened
+gate.open_regular = opened
 """
 LIMITS: Final = ("--limit", "cpu=3", "--limit", "memory=4GiB")
 SAID: Final = {

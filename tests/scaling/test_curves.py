@@ -52,7 +52,7 @@ def test_weak_scaling() -> None:
     assert [row.size for row in curve.rows] == [2, 8]
     assert curve.rows[-1].efficiency == pytest.approx(0.5)
     assert curve.rows[-1].lost_in == "transfer"
-    assert curve.rows[-1].part == pytest.approx(1)
+    assert curve.rows[-1].loss_share == pytest.approx(1)
 
 
 def test_strong_scaling() -> None:
@@ -111,7 +111,7 @@ def test_systems_side_by_side() -> None:
     servers = [point(2, 10, 5, shards=1), point(4, 30, 5, shards=1), point(8, 60, 5, shards=1)]
     found = curves([*servers, point(2, 20, 5), point(4, 20, 5)])
     assert [curve.system for curve in found.curves] == ["parameter servers", "collectives"]
-    assert [size for size, _ in found.both] == [2, 4]
+    assert [size for size, _ in found.shared_sizes] == [2, 4]
     text = SCALINGS["text"](found)
     assert "parameter servers, 2 x" in text
     assert "collectives, 1.5 x" in text

@@ -82,7 +82,7 @@ def test_a_file_is_opened_unbuffered(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_bytes(b"abc")
     gate.raise_limit("side", 3)
-    with gate.opened(place, "side") as file:
+    with gate.open_regular(place, "side") as file:
         assert os.fstat(file.fileno()).st_size == 3
         assert not os.get_inheritable(file.fileno())
         assert not file.writable()
@@ -96,7 +96,7 @@ def test_of_a_file_beyond_its_limit_nothing_stays_open(tmp_path: Path) -> None:
     gate.raise_limit("side", 3)
     before = descriptors()
     with pytest.raises(NotATrace, match="it has 4 bytes, more than the limit of 3"):
-        gate.opened(place, "side")
+        gate.open_regular(place, "side")
     assert descriptors() == before
     assert gate.contents(place) == b"abcd"
 
@@ -107,13 +107,13 @@ def test_what_is_no_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     before = descriptors()
     for place, kind in {tmp_path: "a folder", tmp_path / "pipe": "a named pipe"}.items():
         with pytest.raises(NotATrace, match=rf"^it is {kind}, expected a regular file$"):
-            gate.opened(place)
+            gate.open_regular(place)
     with pytest.raises(NotATrace, match="it is a device, expected"):
         gate.contents(Path("/dev/zero"))
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
         with pytest.raises(OSError, match="No such device or address"):
-            gate.opened(tmp_path / "socket")
+            gate.open_regular(tmp_path / "socket")
     assert descriptors() == before
 
 
@@ -127,13 +127,13 @@ def test_rare_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, 
     place.touch()
     monkeypatch.setattr(os, "fstat", lambda _: os.stat_result((mode, *[0] * 9)))
     with pytest.raises(NotATrace, match=f"it is {kind}"):
-        gate.opened(place)
+        gate.open_regular(place)
 
 
 def test_what_is_left_out_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containment, "reason_of", lambda path: f"of {path.name}")
     with pytest.raises(NotATrace, match=r"^of absent$"):
-        gate.opened(tmp_path / "absent")
+        gate.open_regular(tmp_path / "absent")
 
 
 def test_larger_files_may_take_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_larger_files_may_take_longer(tmp_path: Path, monkeypatch: pytest.Monkey
     place = tmp_path / "file"
     place.write_bytes(b"abcd")
     gate.raise_limit("cpu", 9)
-    gate.opened(place).close()
+    gate.open_regular(place).close()
     assert told == [(9, 4)]
 
 

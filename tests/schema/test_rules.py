@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.schema.rules import LATEST_NS, LONGEST_NS, RULES, added
+from tracelens.schema.rules import LATEST_NS, LONGEST_NS, RULES, add_counts
 
 SECOND = 10**9
 COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(0, 9))
@@ -39,7 +39,7 @@ def test_what_is_said_of_a_column(name: str) -> None:
 def test_counts_by_reason_add_up(counts: dict[str, int], more: dict[str, int]) -> None:
     """Without changing those that were given."""
     before = (dict(counts), dict(more))
-    found = added(counts, more)
+    found = add_counts(counts, more)
     assert found.keys() == counts.keys() | more.keys()
     assert Counter(found) == Counter(counts) + Counter(more)
     assert (counts, more) == before

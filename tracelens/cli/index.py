@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracelens.cli import runs
 from tracelens.errors import InvalidArgument, TraceLensError
-from tracelens.remote.address import place
+from tracelens.remote.address import parse_place
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,7 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `index`."""
-    parser.add_argument("trace", type=place, help="trace folder, or its address")
+    parser.add_argument("trace", type=parse_place, help="trace folder, or its address")
     parser.add_argument("--again", action="store_true", help="make it anew, if there is one")
     runs.add_contained(parser)
 

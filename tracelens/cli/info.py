@@ -83,7 +83,7 @@ def _summarize_files(path: Path) -> dict[str, Any]:
     """Gather the facts from what files say of themselves, without reading their events."""
     from tracelens.model.fmt import shown_name
     from tracelens.readers.native.summary import main_flags, notes_of, sampled, summaries
-    from tracelens.reports.messages import noted
+    from tracelens.reports.messages import write_note
 
     with runs.show_progress("reading") as on_progress:
         files, unreadable = summaries(path, on_progress)
@@ -98,7 +98,7 @@ def _summarize_files(path: Path) -> dict[str, Any]:
         "clock": _describe_clocks(files),
         "sampled": sampled(path, files),
         "devices": _list_device_clocks(files),
-        "notes": [noted(note) for note in (*unreadable, *notes_of(files), *restarts)],
+        "notes": [write_note(note) for note in (*unreadable, *notes_of(files), *restarts)],
         "recognised": None,  # it is a recording of our own
     }
 
@@ -164,7 +164,7 @@ def _list_device_clocks(files: list[FileFacts]) -> list[dict[str, Any]]:
 def describe(trace: Trace) -> dict[str, Any]:
     """Gather the facts as plain values."""
     from tracelens.model.fmt import shown_name
-    from tracelens.reports.messages import noted
+    from tracelens.reports.messages import write_note
 
     steps = dict(trace.steps.group_by("process").len().iter_rows())
     processes = [
@@ -190,7 +190,7 @@ def describe(trace: Trace) -> dict[str, Any]:
         "clock": trace.alignment.method,
         "sampled": trace.samples["process"].n_unique(),
         "devices": trace.device_clocks.to_dicts(),
-        "notes": [noted(note) for note in trace.notes],
+        "notes": [write_note(note) for note in trace.notes],
         "recognised": _describe_recognition(trace),
     }
 

@@ -16,7 +16,7 @@ from tracelens.errors import InvalidArgument
 from tracelens.executors import EXECUTORS
 from tracelens.memory import keep_room
 from tracelens.model.fmt import parsed_size, shown_name
-from tracelens.remote.address import place, shown
+from tracelens.remote.address import hide_secrets, parse_place
 from tracelens.schema.gate import LIMITS, raise_limit
 from tracelens.schema.vocabulary import MOST_RANKS
 
@@ -81,7 +81,7 @@ def add_trace(
 ) -> None:
     """Add the argument for the run, and the options of tables; `also` names other inputs allowed."""
     help_ = f"{WHAT}{also and ', or '}{also}"
-    parser.add_argument("trace", type=place, nargs=nargs, help=help_)
+    parser.add_argument("trace", type=parse_place, nargs=nargs, help=help_)
     table = parser.add_argument_group("tables of spans")
     table.add_argument("--map", action="append", metavar="THEIRS=OURS", help=MAP)
     table.add_argument(
@@ -103,7 +103,7 @@ def add_trace(
 
 def add_runs(parser: argparse.ArgumentParser, what: str) -> None:
     """Add the argument for several runs, and the options that say how they are read."""
-    parser.add_argument("traces", type=place, nargs="+", metavar="RUN", help=what)
+    parser.add_argument("traces", type=parse_place, nargs="+", metavar="RUN", help=what)
     parser.add_argument(
         "--map", action="append", metavar="THEIRS=OURS", help="as of analyze, of all"
     )
@@ -328,7 +328,7 @@ def fetch_copy(place: Place, is_end_enough: Callable[[Path], bool] | None = None
 
 def write_name(place: Place) -> str:
     """Return a path or an address as it may be printed."""
-    return shown_name(place) if isinstance(place, Path) else shown(place)
+    return shown_name(place) if isinstance(place, Path) else hide_secrets(place)
 
 
 def match_paths(paths: Sequence[Place]) -> list[Path]:

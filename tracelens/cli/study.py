@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from tracelens.cli import runs
-from tracelens.remote.address import place
+from tracelens.remote.address import parse_place
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", choices=STUDIES, help="which (docs/studies.md)")
     parser.add_argument(
         "--trace",
-        type=place,
+        type=parse_place,
         metavar="RUN",
         action="append",
         default=[],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.cli import runs
 from tracelens.errors import TraceNotFound, UnusableInput
-from tracelens.schema.gate import contents, opened
+from tracelens.schema.gate import contents, open_regular
 from tracelens.schema.json_text import loads
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _check_trace(arguments: argparse.Namespace) -> tuple[str, list[str]]:
 def _read_report(path: Path) -> Any:
     """Return the content of a JSON file if it is a report of TraceLens, else None."""
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             if not file.read(1 << 10).lstrip().startswith(b"{"):
                 return None
         document = loads(contents(path))

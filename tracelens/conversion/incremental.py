@@ -25,7 +25,7 @@ from tracelens.conversion.folder import (
     segment_files,
 )
 from tracelens.conversion.retention import cut_to_last, steps_cut_off, stretches
-from tracelens.schema.gate import opened
+from tracelens.schema.gate import open_regular
 from tracelens.schema.side import Past, from_lines, summarized
 from tracelens.schema.vocabulary import OUTDATED, SIDE_FILE, UNFINISHED_FILE
 
@@ -312,7 +312,7 @@ class _GrowingSideFile:
 
     def read_on(self) -> SideTables:
         """Read the lines that were added since."""
-        with opened(self._path, "side") as file:
+        with open_regular(self._path, "side") as file:
             file.seek(self._at)
             content = file.read()
         complete_lines = content[: content.rfind(b"\n") + 1]

@@ -23,7 +23,7 @@ from tracelens.model.fmt import shown_name
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.recorded import write_process
 from tracelens.schema.arrow import SAMPLE_RATE_KEY, SAMPLE_SCHEMA, mapped
-from tracelens.schema.gate import opened
+from tracelens.schema.gate import open_regular
 from tracelens.schema.side import ClockReading, Communicator, Process, SideTables, Thread
 from tracelens.schema.vocabulary import (
     CHOSEN_LOSSES,
@@ -236,7 +236,7 @@ def _read_rate(recording: Path | None) -> dict[bytes, bytes]:
     samples = recording.parent / SAMPLES_FOLDER / recording.with_suffix(TRACE_SUFFIX).name
     try:
         check_inside(samples, recording.parent)
-        with opened(samples, "samples") as file:
+        with open_regular(samples, "samples") as file:
             rate = (pa.ipc.open_stream(file).schema.metadata or {}).get(SAMPLE_RATE_KEY)
     except (NotATrace, OSError, ValueError, pa.ArrowException):
         return {}

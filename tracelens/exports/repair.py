@@ -22,7 +22,7 @@ from tracelens.readers.native.side_checks import check_side
 from tracelens.schema.arrow import WRITE_OPTIONS
 from tracelens.schema.gate import contents
 from tracelens.schema.ownership import belongs_to
-from tracelens.schema.rules import added
+from tracelens.schema.rules import add_counts
 from tracelens.schema.vocabulary import SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _is_sorted(table: pa.Table) -> bool:
 def _count_losses(recording: Recording, lost: dict[str, int]) -> SideTables:
     """Return side tables that count the rows which were left out; what they define is in the columns."""
     side = recording.side
-    dropped = added(side.dropped, lost)
+    dropped = add_counts(side.dropped, lost)
     complete = side.complete and not recording.cut
     return replace(side, definitions=(), dropped=dropped, complete=complete, sorted=True)
 

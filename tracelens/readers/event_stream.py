@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tracelens.conversion.layout import Growth
 from tracelens.errors import NotATrace
-from tracelens.schema.gate import opened
+from tracelens.schema.gate import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ _EXACT: Final = re.compile(rb'("ts"\s*:\s*-?\d{14,})\.(\d{3})(?=\s*[,}])')
 def begin_of_events(path: Path) -> bytes:
     """Return the first bytes of a file, decompressed, from its first character on; none on failure."""
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             first_bytes = b"".join(_take_bytes(plain(file, _BEGIN_BYTES), _BEGIN_BYTES))
     except (OSError, EOFError, NotATrace, zlib.error):
         return b""
@@ -116,7 +116,7 @@ class EventStream:
         Raises:
             NotATrace: there is no list of events, it is no regular file, or too large.
         """
-        with opened(self.path) as file:
+        with open_regular(self.path) as file:
             growth = Growth(os.fstat(file.fileno()).st_size)
             yield from self._events(self._guarded(plain(file, PIECE_BYTES), growth))
 

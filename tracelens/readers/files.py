@@ -21,7 +21,7 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
-from tracelens.schema.rules import lacking
+from tracelens.schema.rules import missing_reason
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -262,7 +262,7 @@ def join_files(
         f"'{path.name}'",
         path.name,
         once=True,
-        unusable={lacking("start_ns"): unusable} if unusable else {},
+        unusable={missing_reason("start_ns"): unusable} if unusable else {},
         notes=[
             *notes,
             *(note for name, file in contents.items() for note in _note_damage(name, file)),

@@ -15,7 +15,7 @@ import orjson
 
 from tracelens.errors import NotATrace
 from tracelens.readers.event_stream import plain
-from tracelens.schema.gate import opened, refuse_beyond
+from tracelens.schema.gate import open_regular, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,7 +85,7 @@ class JsonLines:
 
     def _chunks(self) -> Iterator[bytes]:
         size = 0
-        with opened(self.path) as file:
+        with open_regular(self.path) as file:
             try:
                 for chunk in plain(file, _CHUNK_BYTES):
                     size += len(chunk)

@@ -11,9 +11,9 @@ from tracelens.schema.rules import (
     NEGATIVE,
     RULES,
     far,
-    lacking,
+    missing_reason,
     out_of_range,
-    unknown,
+    unknown_word_reason,
 )
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def _rows_that_break(name: str, rule: Rule) -> Iterator[tuple[pl.Expr, str]]:
     """Yield tests of rows by a column, each with the reason for which they are left out."""
     cell = pl.col(name)
     if not rule.nullable:
-        yield cell.is_null(), lacking(name)
+        yield cell.is_null(), missing_reason(name)
     if not rule.drops:
         return
     if rule.words:
-        yield ~cell.cast(pl.String).is_in(rule.words), unknown(name)
+        yield ~cell.cast(pl.String).is_in(rule.words), unknown_word_reason(name)
     if name == "duration_ns":
         yield cell < 0, NEGATIVE
     if rule.least is not None and rule.most is not None:

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Place",
+    "hide_secrets",
     "is_pattern",
     "is_remote",
     "is_web",
     "is_within",
     "last_part",
-    "place",
+    "parse_place",
     "scheme_of",
-    "shown",
     "without_user",
 ]
 
@@ -31,7 +31,7 @@ _QUERY: Final = re.compile(r"\?[^\s'\"<>)]*")
 _WEB: Final = ("http", "https")
 
 
-def place(text: str) -> Place:
+def parse_place(text: str) -> Place:
     """Return a path, or the text itself where it is an address."""
     return text if is_remote(text) else Path(text)
 
@@ -56,7 +56,7 @@ def scheme_of(address: str) -> str:
     return address.partition("://")[0].casefold()
 
 
-def shown(text: str) -> str:
+def hide_secrets(text: str) -> str:
     """Return an address, or a sentence with addresses in it, without what may be secret.
 
     A user and a password stand before an ``@``; signatures and tokens in the query of a web address.

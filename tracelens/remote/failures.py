@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tracelens.errors import TraceLensError, TraceNotFound, UnusableInput
-from tracelens.remote.address import shown
+from tracelens.remote.address import hide_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,9 @@ def explained(address: str) -> Iterator[None]:
     except Exception as error:  # each protocol has its own
         if isinstance(error, OSError) and error.errno in _DISK:
             raise
-        raise _explain(error, f"'{shown(address)}'") from None  # what it says may hold secrets
+        raise _explain(
+            error, f"'{hide_secrets(address)}'"
+        ) from None  # what it says may hold secrets
 
 
 def _explain(error: Exception, quoted_address: str) -> TraceLensError:
@@ -100,6 +102,6 @@ def _status_of(error: BaseException) -> int | None:
 
 def _describe(error: BaseException) -> str:
     """Return the text of an error in one line, without secrets."""
-    message = " ".join(shown(str(error)).split()).rstrip(".")
+    message = " ".join(hide_secrets(str(error)).split()).rstrip(".")
     name = type(error).__name__
     return f"{name}: {message[:_LONGEST]}" if message else name

@@ -13,7 +13,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.errors import EmptyTrace, InvalidArgument, MissingExtra, TraceNotFound
-from tracelens.remote.address import is_pattern, is_web, is_within, last_part, scheme_of, shown
+from tracelens.remote.address import (
+    hide_secrets,
+    is_pattern,
+    is_web,
+    is_within,
+    last_part,
+    scheme_of,
+)
 from tracelens.remote.failures import explained
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
@@ -106,7 +113,7 @@ def matching(pattern: str) -> list[str]:
         # With a slash at its end fsspec finds no folder of a web server.
         names = system.glob(path.rstrip("/") if is_web(pattern) else path)
     if not names:
-        raise TraceNotFound(f"Nothing matches '{shown(pattern)}': check the pattern.")
+        raise TraceNotFound(f"Nothing matches '{hide_secrets(pattern)}': check the pattern.")
     return [system.unstrip_protocol(name) for name in sorted(names)]
 
 
@@ -127,8 +134,8 @@ def _find_system(address: str) -> tuple[Any, str]:
         ) from error
     except ValueError:
         raise InvalidArgument(
-            f"'{shown(address)}' is of the unknown protocol '{scheme}': expected a path, or an address "
-            "such as s3://BUCKET/RUN or https://HOST/FILE (docs/remote.md)."
+            f"'{hide_secrets(address)}' is of the unknown protocol '{scheme}': expected a path, or "
+            "an address such as s3://BUCKET/RUN or https://HOST/FILE (docs/remote.md)."
         ) from None
     with explained(address):
         system_and_path: tuple[Any, str] = url_to_fs(address, **options)
@@ -220,11 +227,11 @@ def _refuse_empty(address: str, entries: Mapping[str, Mapping[str, Any]]) -> Emp
     folders = [name for name, facts in entries.items() if facts["type"] == "directory"]
     advice = (
         f"it holds {len(folders)} folders, open one of them, for example "
-        f"'{shown(address).rstrip('/')}/{folders[-1]}'"
+        f"'{hide_secrets(address).rstrip('/')}/{folders[-1]}'"
         if folders
         else "check the address"
     )
     return EmptyTrace(
-        f"'{shown(address)}' holds no recorded process (expected files such as "
+        f"'{hide_secrets(address)}' holds no recorded process (expected files such as "
         f"worker-00000-4242.arrow): {advice}."
     )

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from tracelens.distil import places
 from tracelens.errors import UnusableInput
 from tracelens.model.fmt import size as in_bytes
-from tracelens.remote.address import shown, without_user
+from tracelens.remote.address import hide_secrets, without_user
 from tracelens.remote.failures import explained
 from tracelens.remote.listing import IN_FLIGHT, RemoteFile, listed, local_name
 from tracelens.schema.json_text import loads
@@ -74,20 +74,21 @@ def fetched(
             return _update(directory, listing, address, progress, is_end_enough)
     except BlockingIOError:
         raise UnusableInput(
-            f"Another process is still fetching '{shown(address)}': run this again when it is done."
+            f"Another process is still fetching '{hide_secrets(address)}': run this again when it "
+            "is done."
         ) from None
     except OSError as error:
         if is_ours(directory) or not os.path.lexists(directory):
             raise
         raise UnusableInput(
-            f"'{directory}' is where the copy of '{shown(address)}' belongs, but was not made here by "
-            "TraceLens (a cache that was moved?): remove it, and run this again."
+            f"'{directory}' is where the copy of '{hide_secrets(address)}' belongs, but was not "
+            "made here by TraceLens (a cache that was moved?): remove it, and run this again."
         ) from error
 
 
 def _name_folder(address: str, *, ends: bool) -> str:
     """Return the name of the folder for an address: readable letters of it, and a digest."""
-    readable = re.sub(r"[^A-Za-z0-9._]+", "-", shown(address)).strip("-.")[:_LONGEST_LABEL]
+    readable = re.sub(r"[^A-Za-z0-9._]+", "-", hide_secrets(address)).strip("-.")[:_LONGEST_LABEL]
     identity = f"{without_user(address)} {'ends' if ends else 'whole'}"
     return f"{readable}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
@@ -134,7 +135,7 @@ def _check_room(directory: Path, stale: list[RemoteFile], address: str, *, ends:
     )
     if needed_bytes > free_bytes and not ends:
         raise UnusableInput(
-            f"'{shown(address)}' has {in_bytes(needed_bytes)} to fetch, and the disk of "
+            f"'{hide_secrets(address)}' has {in_bytes(needed_bytes)} to fetch, and the disk of "
             f"'{directory}' has {in_bytes(free_bytes)} left: make room, or name another disk in "
             "XDG_CACHE_HOME."
         )
@@ -181,8 +182,8 @@ def _fetch_whole(system: Any, file: RemoteFile, draft: Path) -> None:
     arrived = draft.stat().st_size
     if file.size not in (None, arrived):
         raise UnusableInput(
-            f"Of the {file.size:,} bytes of '{shown(file.path)}' {arrived:,} arrived: it changed, or "
-            "the server went away; run this again."
+            f"Of the {file.size:,} bytes of '{hide_secrets(file.path)}' {arrived:,} arrived: it "
+            "changed, or the server went away; run this again."
         )
 
 

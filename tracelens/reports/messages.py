@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Note
     from tracelens.model.verdict import Ledger, Loss
 
-__all__ = ["CAUSES", "accounted", "cause", "lines_of", "noted", "saving"]
+__all__ = ["CAUSES", "accounted", "cause", "lines_of", "saving", "write_note"]
 
 # share of the time: if devices wait longer for launches, what the host did before that is said [policy]
 MIN_LAUNCHING_TO_EXPLAIN: Final = 0.05
@@ -130,7 +130,7 @@ def saving(finding: Finding) -> str:
     return f"{text} (95 % CI: {fmt.percent(low, 1)} to {fmt.percent(high, 1)})"
 
 
-def noted(note: Note) -> str:
+def write_note(note: Note) -> str:
     """Write a note, with its file if it does not name it itself."""
     named = not note.file or note.file in note.sentence
     return clean(note.sentence if named else f"{note.file}: {note.sentence}")

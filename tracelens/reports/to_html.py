@@ -12,7 +12,7 @@ from tracelens.model.display import frames_of
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
 from tracelens.model.inert import clean
-from tracelens.reports.messages import cause, lines_of, noted, saving
+from tracelens.reports.messages import cause, lines_of, saving, write_note
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def table_sections(tables: Mapping[str, pl.DataFrame]) -> str:
 
 def notes_section(report: Report) -> str:
     """List what limits the trace."""
-    lines = [noted(note) for note in report.notes]
+    lines = [write_note(note) for note in report.notes]
     lines += [
         f"{number:,} events dropped while recording: {reason}."
         for reason, number in report.summary.dropped.items()

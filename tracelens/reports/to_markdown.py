@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import percent
 from tracelens.reports.lines import escaped, markdown_row
-from tracelens.reports.messages import cause, lines_of, noted, saving
+from tracelens.reports.messages import cause, lines_of, saving, write_note
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:
@@ -39,5 +39,5 @@ def render(report: Report) -> str:
         lines += ["", f"**{section.title}**", ""]
         ruler = ["---:"] * len(section.headings)
         lines += map(markdown_row, (section.headings, ruler, *section.rows))
-    notes = [f"- {escaped(noted(note))}" for note in report.notes]
+    notes = [f"- {escaped(write_note(note))}" for note in report.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"

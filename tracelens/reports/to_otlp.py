@@ -14,7 +14,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.model.inert import clean
-from tracelens.reports.messages import noted
+from tracelens.reports.messages import write_note
 from tracelens.reports.to_prometheus import HELP, gauges
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def render(report: Report) -> str:
     metrics[0]["metadata"] = _make_attributes({"headline": report.verdict.headline})
     metrics[0]["metadata"] += _make_attributes(
         {f"finding {place}": finding.sentence for place, finding in enumerate(report.findings)}
-        | {f"note {place}": noted(note) for place, note in enumerate(report.notes)}
+        | {f"note {place}": write_note(note) for place, note in enumerate(report.notes)}
     )
     resource = {"attributes": _make_attributes({"service.name": "tracelens"})}
     scoped = {"scope": {"name": "tracelens"}, "metrics": metrics}

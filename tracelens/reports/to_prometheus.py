@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tracelens.model.inert import clean
 from tracelens.model.verdict import STATES
-from tracelens.reports.messages import noted
+from tracelens.reports.messages import write_note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +53,7 @@ def render(report: Report) -> str:
     """Write the report; names begin with ``tracelens_``."""
     lines = [f"# {clean(report.verdict.headline)}"]
     lines += [f"# {clean(finding.sentence)}" for finding in report.findings]
-    lines += [f"# {noted(note)}" for note in report.notes]
+    lines += [f"# {write_note(note)}" for note in report.notes]
     all_gauges = list(gauges(report))
     for name, about in HELP.items():
         values = [gauge for gauge in all_gauges if gauge.name == name]

@@ -15,7 +15,7 @@ from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.fmt import duration, percent
 from tracelens.model.inert import clean
-from tracelens.reports.messages import cause, lines_of, noted, saving
+from tracelens.reports.messages import cause, lines_of, saving, write_note
 from tracelens.reports.tables import sections
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def render(
             *map(_write_section, sections(report.tables)),
             _write_clock(report.clock),
         ]
-        notes = [f"Note: {noted(note)}" for note in report.notes]
+        notes = [f"Note: {write_note(note)}" for note in report.notes]
         blocks += [Text("\n".join(notes))] if notes else []
         return "\n".join(_render_lines(blocks, columns, color=color)).rstrip("\n") + "\n"
     waterfall_lines = _render_lines(waterfall, columns, color=color)

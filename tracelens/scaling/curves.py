@@ -62,7 +62,7 @@ class Row:
         return name if 1 - self.efficiency > MIN_LOSS_TO_NAME and self.ratios[name] < 1 else None
 
     @property
-    def part(self) -> float:
+    def loss_share(self) -> float:
         """Share of the loss that `lost_in` accounts for, as logarithms of ratios add up."""
         name = self.lost_in
         return log(self.ratios[name]) / log(self.efficiency) if name else 0.0
@@ -93,7 +93,7 @@ class Scaling:
     curves: tuple[Curve, ...]
 
     @property
-    def both(self) -> list[tuple[int, dict[str, Row]]]:
+    def shared_sizes(self) -> list[tuple[int, dict[str, Row]]]:
         """Sizes at which several systems were run, each with a row by system."""
         rows_by_size: dict[int, dict[str, Row]] = defaultdict(dict)
         for curve in self.curves:

@@ -30,7 +30,7 @@ def to_text(scaling: Scaling, /) -> str:
     """Write the verdict, each curve, its forecasts, and systems side by side."""
     facts = [
         ("Verdict", messages.headline(scaling)),
-        ("Why", messages.why(scaling)),
+        ("Why", messages.explain_loss(scaling)),
         ("Next", messages.advice(scaling)),
         ("Scope", messages.scope(scaling)),
         *(("Note", sentence) for sentence in messages.cautions(scaling)),
@@ -47,7 +47,7 @@ def to_text(scaling: Scaling, /) -> str:
 
 def to_markdown(scaling: Scaling, /) -> str:
     """Write the same for an issue or a report."""
-    facts = [messages.why(scaling), messages.advice(scaling), messages.scope(scaling)]
+    facts = [messages.explain_loss(scaling), messages.advice(scaling), messages.scope(scaling)]
     lines = [f"**TraceLens: {escaped(messages.headline(scaling))}**", ""]
     lines += [f"- {escaped(fact)}" for fact in (*facts, *messages.cautions(scaling))]
     for curve in scaling.curves:
@@ -92,7 +92,7 @@ def to_json(scaling: Scaling, /) -> str:
                     "workers": size,
                     "step_ns": {name: row.point.step_ns for name, row in rows.items()},
                 }
-                for size, rows in scaling.both
+                for size, rows in scaling.shared_sizes
             ],
             "notes": messages.cautions(scaling),
         }
@@ -125,7 +125,8 @@ def _size_object(row: Row) -> dict[str, Any]:
         "useful_ns": point.useful_ns,
         "parallel_efficiency": point.efficiency,
         "factors": dict(point.factors),
-        **{name: getattr(row, name) for name in ("efficiency", "ratios", "lost_in", "part")},
+        **{name: getattr(row, name) for name in ("efficiency", "ratios", "lost_in")},
+        "part": row.loss_share,
     }
 
 

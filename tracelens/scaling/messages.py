@@ -48,14 +48,14 @@ def title(curve: Curve) -> str:
     return f"{curve.kind} scaling, {curve.system}{of}"
 
 
-def why(scaling: Scaling) -> str:
+def explain_loss(scaling: Scaling) -> str:
     """Write which factor loses most, and its values at the smallest and largest size."""
     curve = scaling.curves[0]
     smallest, largest = curve.rows[0], curve.rows[-1]
     name = largest.lost_in
     if name is None:
         return f"Hardly anything is lost from {_count_ranks(curve, smallest)} on."
-    phrase = f"{fmt.percent(min(largest.part, 1.0))} of the loss: {_MEANS[name]}"
+    phrase = f"{fmt.percent(min(largest.loss_share, 1.0))} of the loss: {_MEANS[name]}"
     if name == "computation":
         smallest_text, largest_text = (
             fmt.duration(row.point.useful_ns) for row in (smallest, largest)
@@ -134,8 +134,8 @@ def forecast_cells(curve: Curve, forecast: Forecast) -> tuple[str, ...]:
 def side_by_side(scaling: Scaling) -> list[tuple[str, ...]]:
     """Make a table of sizes with several systems: the step of each, and the faster one."""
     systems = list(dict.fromkeys(curve.system for curve in scaling.curves))
-    rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if scaling.both else []
-    for size, rows_by_system in scaling.both:
+    rows: list[tuple[str, ...]] = [("workers", *systems, "faster")] if scaling.shared_sizes else []
+    for size, rows_by_system in scaling.shared_sizes:
         steps_ns = {name: row.point.step_ns for name, row in rows_by_system.items()}
         fastest, slowest_ns = min(steps_ns, key=steps_ns.__getitem__), max(steps_ns.values())
         times = (

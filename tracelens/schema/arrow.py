@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tracelens.schema.gate import opened
+from tracelens.schema.gate import open_regular
 from tracelens.schema.rules import RULES
 
 if TYPE_CHECKING:
@@ -85,5 +85,5 @@ def mapped(path: Path) -> pa.Buffer:
         OSError: it cannot be opened.
         ValueError: it is empty.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         return pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

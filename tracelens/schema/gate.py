@@ -25,7 +25,7 @@ __all__ = [
     "beginning",
     "contents",
     "limit",
-    "opened",
+    "open_regular",
     "passed",
     "raise_limit",
     "refuse_beyond",
@@ -109,7 +109,7 @@ def admit(path: Path) -> None:
         raise NotATrace(reason)
 
 
-def opened(path: Path, name: str = "file") -> io.FileIO:
+def open_regular(path: Path, name: str = "file") -> io.FileIO:
     """Open a regular file, unbuffered, that is no larger than a limit.
 
     Raises:
@@ -131,7 +131,7 @@ def _regular(path: Path) -> io.FileIO:
     """Open a regular file of any size.
 
     Raises:
-        NotATrace, OSError: as `opened` does.
+        NotATrace, OSError: as `open_regular` does.
     """
     admit(path)
     descriptor = os.open(path, _WITHOUT_WAITING)
@@ -144,12 +144,12 @@ def _regular(path: Path) -> io.FileIO:
 
 
 def passed(path: Path, name: str = "file") -> Path:
-    """Return the path of a file that `opened` would open, for a library that opens it itself.
+    """Return the path of a file that `open_regular` would open, for a library that opens it itself.
 
     Raises:
-        NotATrace, OSError: as `opened` does.
+        NotATrace, OSError: as `open_regular` does.
     """
-    opened(path, name).close()
+    open_regular(path, name).close()
     return path
 
 
@@ -169,9 +169,9 @@ def contents(path: Path, name: str = "file") -> bytes:
     """Read a regular file that is no larger than a limit, also if it grows meanwhile.
 
     Raises:
-        NotATrace, OSError: as `opened` does.
+        NotATrace, OSError: as `open_regular` does.
     """
-    with opened(path, name) as file:
+    with open_regular(path, name) as file:
         size = os.fstat(file.fileno()).st_size
         content = file.read(size)
         while len(content) < size and (more := file.read(size - len(content))):

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tracelens.errors import NotATrace, TraceNotFound
-from tracelens.schema.gate import opened
+from tracelens.schema.gate import open_regular
 from tracelens.schema.json_text import dumps, loads
 
 TYPE_CHECKING = False
@@ -153,7 +153,7 @@ def read_note(note: Path) -> Elsewhere:
         NotATrace: it is no such note.
     """
     try:
-        with opened(note) as file:
+        with open_regular(note) as file:
             row = loads(file.read(_MOST_BYTES))
         return Elsewhere(str(row["host"]), str(row["path"]))
     except (OSError, ValueError, KeyError, TypeError) as error:

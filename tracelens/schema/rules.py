@@ -24,11 +24,11 @@ __all__ = [
     "NEGATIVE",
     "RULES",
     "Rule",
-    "added",
+    "add_counts",
     "far",
-    "lacking",
+    "missing_reason",
     "out_of_range",
-    "unknown",
+    "unknown_word_reason",
     "unreadable",
 ]
 
@@ -85,7 +85,7 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 
-def lacking(column: str) -> str:
+def missing_reason(column: str) -> str:
     """Return the reason of rows with a null where there must be none."""
     return f"no {column}"
 
@@ -95,7 +95,7 @@ def out_of_range(column: str) -> str:
     return f"{column} out of range"
 
 
-def unknown(column: str) -> str:
+def unknown_word_reason(column: str) -> str:
     """Return the reason of rows with a word that the column does not allow."""
     return f"unknown {column}"
 
@@ -110,6 +110,6 @@ def far(column: str) -> str:
     return f"{column} a year from the others"
 
 
-def added(counts: Mapping[str, int], other_counts: Mapping[str, int]) -> dict[str, int]:
+def add_counts(counts: Mapping[str, int], other_counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts by reason with others added to them."""
     return {**counts, **{why: counts.get(why, 0) + count for why, count in other_counts.items()}}

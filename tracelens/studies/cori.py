@@ -89,7 +89,7 @@ def ask(trace: Trace) -> Section:
     return Section(
         "Overlap or incast in the run given?",
         _make_figures(_GIVEN, shares, "measured"),
-        f"{fmt.capital(_name_cause(shares.hidden))}.",
+        f"{fmt.capital(_name_cause(shares.hidden_share))}.",
     )
 
 
@@ -248,7 +248,9 @@ def _ask_overlap(resnet: Scenario) -> Section:
         for name, run in shares_by_name.items()
         for shares in _make_figures(name, run, "simulated")
     ]
-    verdicts = [f"{name}: {_name_cause(shares.hidden)}" for name, shares in shares_by_name.items()]
+    verdicts = [
+        f"{name}: {_name_cause(shares.hidden_share)}" for name, shares in shares_by_name.items()
+    ]
     return Section(
         "Overlap or incast? What a trace says",
         tuple(figures),
@@ -260,7 +262,7 @@ def _ask_overlap(resnet: Scenario) -> Section:
 def _make_figures(name: str, shares: Served, tag: Tag) -> tuple[Figure, ...]:
     return (
         Figure(f"fullest server at work, {name}", shares.busy, "%", tag),
-        Figure(f"of that beside compute, {name}", shares.hidden, "%", tag),
+        Figure(f"of that beside compute, {name}", shares.hidden_share, "%", tag),
     )
 
 

@@ -33,7 +33,7 @@ class Served:
     waiting: float
 
     @property
-    def hidden(self) -> float:
+    def hidden_share(self) -> float:
         """What share of the fullest server's work goes on while workers compute, at the least."""
         return max(1 - self.waiting / self.busy, 0.0) if self.busy else 0.0
 

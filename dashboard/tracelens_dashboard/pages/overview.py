@@ -10,7 +10,7 @@ from dash import html
 
 from tracelens.accounting.efficiency import CAUSES, SLOW_HOST
 from tracelens.model.inert import clean
-from tracelens.reports.messages import lines_of, noted
+from tracelens.reports.messages import lines_of, write_note
 from tracelens_dashboard import text
 from tracelens_dashboard.components import finding_card, live
 from tracelens_dashboard.components.chart import ChartCard
@@ -178,7 +178,7 @@ def _lay_out_findings(store: Store, _view: ViewState) -> Component:
 @live.section("overview-notes")
 def _lay_out_notes(store: Store, _view: ViewState) -> Component:
     """List what limits the trace."""
-    lines = [html.Li(noted(note)) for note in store.report.notes]
+    lines = [html.Li(write_note(note)) for note in store.report.notes]
     lines += [
         html.Li(f"{number:,} events dropped while recording: {reason}.")
         for reason, number in store.report.summary.dropped.items()

@@ -117,7 +117,7 @@ def register(app: Dash) -> None:
             found = _compare_sizes(chosen, *values[:-1])  # the last one: a run was read again
         except TraceLensError as error:
             return [html.P(clean(str(error)), className="summary", id="scaling-refused")]
-        lines = [messages.why(found), messages.advice(found), messages.scope(found)]
+        lines = [messages.explain_loss(found), messages.advice(found), messages.scope(found)]
         lines += messages.cautions(found)
         unread = sum(current.runs().glance(entry) is None for entry in _find_entries(chosen))
         lines += [UNREAD.format(count=text.count(unread, "run"))] if unread else []

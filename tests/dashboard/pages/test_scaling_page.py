@@ -71,7 +71,11 @@ def test_it_says_what_the_terminal_says(app: Dash, runs: Runs) -> None:
         points.append(Point.from_run(run, entry.name))
     expected = curves(points)
     shown = said(app, asked(runs))
-    for line in (messages.headline(expected), messages.why(expected), messages.scope(expected)):
+    for line in (
+        messages.headline(expected),
+        messages.explain_loss(expected),
+        messages.scope(expected),
+    ):
         assert line in shown
     assert "1 run not analyzed yet" in shown
 

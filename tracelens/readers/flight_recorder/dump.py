@@ -20,7 +20,7 @@ import polars as pl
 from tracelens.errors import NotATrace
 from tracelens.readers.links import check_inside
 from tracelens.readers.words import meaning
-from tracelens.schema.gate import opened
+from tracelens.schema.gate import open_regular
 from tracelens.schema.rules import LATEST_NS
 from tracelens.schema.vocabulary import COLLECTIVES, POINT_TO_POINT
 
@@ -133,7 +133,7 @@ def _plain(path: Path, trace: Path) -> Any:
     """Return the value of a file of JSON, or of a pickle that has plain values only."""
     try:
         check_inside(path, trace)
-        with opened(path) as file:
+        with open_regular(path) as file:
             done = subprocess.run(  # our own file, and no name of the user's
                 [sys.executable, "-I", str(_UNPICKLE)],
                 stdin=file,

@@ -18,7 +18,7 @@ from tracelens.readers.flight_recorder.hangs import hang_facts, leave_out_unstar
 from tracelens.readers.links import inside
 from tracelens.readers.spans import Origin
 from tracelens.schema.gate import beginning
-from tracelens.schema.rules import lacking
+from tracelens.schema.rules import missing_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ class FlightRecorderReader:
             path.name,
             dates=True,
             once=True,
-            unusable={lacking("start_ns"): unusable},
+            unusable={missing_reason("start_ns"): unusable},
             notes=notes,
             members=members,
             recognition=Recognition(

@@ -40,7 +40,7 @@ from tracelens.readers.native.process_notes import (
     retention_notes,
 )
 from tracelens.readers.native.soundness import ALWAYS_READ
-from tracelens.schema.rules import added
+from tracelens.schema.rules import add_counts
 from tracelens.schema.vocabulary import CHOSEN_LOSSES
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
     rows, all_notes = [], list(notes)
     dropped: Counter[str] = Counter()
     for index, part in enumerate(parts):
-        lost = added(part.side.dropped, part.lost)
+        lost = add_counts(part.side.dropped, part.lost)
         dropped.update(lost)
         unintended = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
         rows.append(_process(index, part, sum(unintended.values())))

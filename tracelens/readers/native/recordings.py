@@ -10,7 +10,7 @@ import pyarrow as pa
 from tracelens.errors import EmptyTrace, NewerVersion, NotATrace, TraceLensError, TraceNotFound
 from tracelens.model import fmt
 from tracelens.model.fmt import shown_name
-from tracelens.schema.rules import added
+from tracelens.schema.rules import add_counts
 from tracelens.schema.vocabulary import (
     ELSEWHERE_SUFFIX,
     NO_ROOM,
@@ -122,7 +122,7 @@ def no_events(path: Path, count: int, lost: Iterable[Mapping[str, int]]) -> Empt
     """Build the error for a trace of so many processes without an event; `lost` says what each lost."""
     counts: dict[str, int] = {}
     for reasons in lost:
-        counts = added(counts, reasons)
+        counts = add_counts(counts, reasons)
     without_room = counts.pop(NO_ROOM, 0)
     listed = ", ".join(f"{count:,} for {reason}" for reason, count in counts.items() if count)
     why = (

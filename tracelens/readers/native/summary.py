@@ -35,7 +35,7 @@ from tracelens.readers.native.recordings import (
 )
 from tracelens.readers.native.side_checks import check_side
 from tracelens.readers.native.soundness import ALWAYS_READ, is_sound
-from tracelens.schema.rules import added
+from tracelens.schema.rules import add_counts
 from tracelens.schema.vocabulary import CHOSEN_LOSSES, SAMPLES_FOLDER, TRACE_SUFFIX
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _counted(file: Path) -> FileFacts:
     tally = Tally()
     for batch in table.to_batches():
         tally.add(batch)
-    lost = added(recording.side.dropped, unusable)
+    lost = add_counts(recording.side.dropped, unusable)
     return FileFacts(
         shown_name(file.name),
         recording.side,

@@ -22,7 +22,7 @@ from tracelens.readers.event_stream import begin_of_events, is_compressed, plain
 from tracelens.readers.json_lines import JsonLines
 from tracelens.readers.json_values import as_count, as_object, as_objects, as_text, unquoted
 from tracelens.readers.protobuf import LENGTH, fields, varint
-from tracelens.schema.gate import opened, refuse_beyond
+from tracelens.schema.gate import open_regular, refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -76,7 +76,7 @@ def is_otlp(path: Path) -> bool:
         names = (*_RESOURCE_KEYS[:2], *_SCOPE_KEYS)
         return any(f'"{name}"'.encode() in begin for name in names)
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             return _framing(next(plain(file, _BEGIN_BYTES), b"")) is not None
     except (OSError, EOFError, NotATrace, zlib.error):
         return False
@@ -249,7 +249,7 @@ def _messages(path: Path, span_file: ReadFile) -> Iterator[bytes]:
         NotATrace: there is none.
     """
     growth = Growth(path.stat().st_size)
-    with opened(path) as file:
+    with open_regular(path) as file:
         content = _join_chunks(plain(file, _BEGIN_BYTES), growth, span_file)
     framing = _framing(content[:_BEGIN_BYTES])
     if framing is None:

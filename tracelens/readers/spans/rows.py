@@ -15,7 +15,7 @@ from tracelens.errors import UnusableInput
 from tracelens.model.trace import CLOCK_COLUMNS, EVENT_COLUMNS, PROCESS_COLUMNS, Note
 from tracelens.readers.base import quoted
 from tracelens.readers.rules import count_reasons, held_to_range, reason_left_out
-from tracelens.schema.rules import LONGEST_NS, added
+from tracelens.schema.rules import LONGEST_NS, add_counts
 from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def usable_rows(
     kept = kept.with_columns(**held_to_range(kept.schema))
     if kept.is_empty():
         raise UnusableInput(f"In {name} no row is usable: not one has an end after its begin.")
-    counts = added(unusable, count_reasons(judged[_REASON]))
+    counts = add_counts(unusable, count_reasons(judged[_REASON]))
     counts = {why: count for why, count in counts.items() if count}
     lost = (
         judged.filter(pl.col(_REASON).is_not_null())

@@ -26,7 +26,7 @@ from tracelens.readers.table.columns import (
     mapped,
 )
 from tracelens.readers.table.naming import TIMES, map_option
-from tracelens.schema.rules import lacking, unreadable
+from tracelens.schema.rules import missing_reason, unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -202,7 +202,7 @@ def _usable(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
         for name, mark in marks.items()
         if mark in frame.columns
     ]
-    empty = [pl.when(pl.col(name).is_null()).then(pl.lit(lacking(name))) for name in _ALWAYS]
+    empty = [pl.when(pl.col(name).is_null()).then(pl.lit(missing_reason(name))) for name in _ALWAYS]
     judged = frame.with_columns(
         pl.coalesce(*unread, *empty).alias(_REASON), start_ns="start", end_ns=end
     )

@@ -30,7 +30,7 @@ from tracelens.readers.table.cells import gather
 from tracelens.readers.table.kinds import translate, translate_roles
 from tracelens.readers.table.naming import Renaming, plan
 from tracelens.schema.arrow import mapped
-from tracelens.schema.gate import beginning, contents, limit, opened, passed, refuse_beyond
+from tracelens.schema.gate import beginning, contents, limit, open_regular, passed, refuse_beyond
 from tracelens.schema.json_text import loads
 from tracelens.schema.rules import LONGEST_NS
 from tracelens.schema.side import CONVERSION_KEY, METADATA_KEY
@@ -106,7 +106,7 @@ def _refuse_huge(path: Path, begin: bytes) -> None:
         NotATrace: it is, or does.
         OSError, ValueError, struct.error, pyarrow.ArrowException: it is damaged.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
     rows, columns = 0, 0
     if begin.startswith(_PARQUET):
@@ -138,7 +138,7 @@ def _count_lines(path: Path) -> int:
     """
     count = length = 0
     quoted = False
-    with opened(path) as file:
+    with open_regular(path) as file:
         for block in iter(partial(file.read, _BLOCK_BYTES), b""):
             length += len(block)
             for part in block.split(b'"'):
@@ -197,7 +197,7 @@ def _opened(frame: pl.LazyFrame) -> pl.LazyFrame:
 
 def _csv(path: Path) -> pl.LazyFrame:
     """Read every cell as text: what it means is decided by column, not by its first rows."""
-    with opened(path) as file, io.BufferedReader(file) as lines:
+    with open_regular(path) as file, io.BufferedReader(file) as lines:
         head = lines.readline(limit("text")).decode("utf-8-sig", "strict")
     if not head.strip():
         raise NotATrace(f"'{path}' has no header line: expected the names of the columns.")

@@ -12,7 +12,6 @@ format has no place for stands in members that viewers pass over, called `tracel
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +26,7 @@ from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.schema.vocabulary import FACTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tracelens.exports.content import Content
@@ -132,28 +131,13 @@ def size(selection: Selection) -> Size:
     """Count the events of a selection, and estimate its bytes; reads all of it."""
     prepared, event_count, sampled_lines, sampled_letters = survey(selection), 0, 0, 0
     for owner in selection.owners:
-        for line in islice(_write_process(selection, owner, prepared), SAMPLE):
+        writer = _ProcessWriter(selection, owner, prepared)
+        for line in islice(writer.write(), SAMPLE):
             sampled_lines, sampled_letters = sampled_lines + 1, sampled_letters + len(line) + 2
-        event_count += _count_events(selection, owner, prepared)
+        event_count += writer.count_events()
     other_letters = len(_write_head(selection, prepared.origin_ns)) + 300 * len(selection.owners)
-    return Size(
-        event_count, other_letters + round(event_count * sampled_letters / max(sampled_lines, 1))
-    )
-
-
-def _count_events(selection: Selection, owner: Owner, prepared: Survey) -> int:
-    """Count the events of a process that are written."""
-    events = selection.events(owner)
-    spans = events.filter(pl.col("type") == "span")
-    span_count = sum(table.height for _, table in _split_by_thread(spans))
-    instant_and_counter_count = events.filter(type="instant").height + _find_readings(events).height
-    arrow_count = sum(map(len, prepared.points.get(owner.process, NO_POINTS).values()))
-    return (
-        span_count
-        + instant_and_counter_count
-        + arrow_count
-        + sum(1 for _, frames in _read_stacks(selection, owner) for _ in frames)
-    )
+    event_letters = round(event_count * sampled_letters / max(sampled_lines, 1))
+    return Size(event_count, other_letters + event_letters)
 
 
 def write(selection: Selection) -> Iterator[str]:
@@ -166,9 +150,8 @@ def write(selection: Selection) -> Iterator[str]:
 def _iterate_texts(selection: Selection) -> Iterator[str]:
     prepared = survey(selection)
     yield _write_head(selection, prepared.origin_ns)
-    lines = chain.from_iterable(
-        _write_process(selection, owner, prepared) for owner in selection.owners
-    )
+    writers = (_ProcessWriter(selection, owner, prepared) for owner in selection.owners)
+    lines = chain.from_iterable(writer.write() for writer in writers)
     yield next(lines, "")
     for line in lines:
         yield f",\n{line}"
@@ -183,71 +166,135 @@ def _write_head(selection: Selection, origin_ns: int) -> str:
     return f'{{"displayTimeUnit":"ns","otherData":{json.dumps(facts)},"traceEvents":[\n'
 
 
-@dataclass
-class _Tracks:
-    """Numbers the tracks of a process, and names each once."""
+class _ProcessWriter:
+    """Writes the events of one process as lines; numbers its tracks, and names each once."""
 
-    owner: Owner
-    used: int = 0
-    names: dict[str, int] = field(default_factory=dict)
+    def __init__(self, selection: Selection, owner: Owner, prepared: Survey) -> None:
+        self._selection, self._owner = selection, owner
+        self._origin_ns = prepared.origin_ns
+        self._points_by_row = prepared.points.get(owner.process, NO_POINTS)
+        self._track_count = 0
+        self._count_by_label: dict[str, int] = {}
 
-    def add(self, label: str, *, group: int = 0) -> tuple[int, Iterator[str]]:
-        """Return a new track's number and what names it; tracks with `group` come after others."""
-        self.used += 1
-        self.names[label] = number = self.names.get(label, 0) + 1
-        track = self.owner.process * TRACKS_A_PROCESS + self.used
-        name = label if number == 1 else f"{label} ({number})"
-        order = self.used + group * TRACKS_A_PROCESS
-        name_events = (
-            _write_metadata(self.owner, "thread_name", track, name=name),
-            _write_metadata(self.owner, "thread_sort_index", track, sort_index=order),
+    def count_events(self) -> int:
+        """Count the events that `write` writes, without those that name processes and tracks."""
+        events = self._selection.events(self._owner)
+        spans = events.filter(pl.col("type") == "span")
+        span_count = sum(rows.height for _, rows in _split_by_thread(spans))
+        arrow_count = sum(map(len, self._points_by_row.values()))
+        frame_count = sum(len(frames) for _, frames in self._read_stacks())
+        others = (events.filter(type="instant"), _find_readings(events))
+        return span_count + arrow_count + frame_count + sum(rows.height for rows in others)
+
+    def write(self) -> Iterator[str]:
+        """Yield the events, each as a line of JSON."""
+        owner, events = self._owner, self._selection.events(self._owner).with_row_index("row")
+        yield self._name("process_name", name=f"{owner.name} ({owner.host})")
+        yield self._name("process_sort_index", sort_index=self._selection.owners.index(owner))
+        yield from self._write_spans(events)
+        for row in _find_readings(events).iter_rows(named=True):
+            yield self._write_counter(row)
+        for label, frames in self._read_stacks():
+            track, name_lines = self._add_track(label, group=2)
+            yield from name_lines
+            for frame in frames:
+                yield self._write_span(frame, track)
+
+    def _add_track(self, label: str, group: int = 0) -> tuple[int, tuple[str, str]]:
+        """Return the number of a new track, and the lines that name it; groups follow each other."""
+        self._track_count += 1
+        self._count_by_label[label] = count = self._count_by_label.get(label, 0) + 1
+        track = self._owner.process * TRACKS_A_PROCESS + self._track_count
+        order = self._track_count + group * TRACKS_A_PROCESS
+        name = label if count == 1 else f"{label} ({count})"
+        return track, (
+            self._name("thread_name", track, name=name),
+            self._name("thread_sort_index", track, sort_index=order),
         )
-        return track, iter(name_events)
 
+    def _name(self, event_name: str, track: int = 0, **arguments: Any) -> str:
+        event = {"name": event_name, "ph": "M"} | self._position(track) | {"args": arguments}
+        return json.dumps(event, separators=(",", ":"))
 
-def _write_process(selection: Selection, owner: Owner, prepared: Survey) -> Iterator[str]:
-    tracks, events = _Tracks(owner), selection.events(owner).with_row_index("row")
-    yield _write_metadata(owner, "process_name", name=f"{owner.name} ({owner.host})")
-    yield _write_metadata(owner, "process_sort_index", sort_index=selection.owners.index(owner))
-    yield from _write_spans(selection, tracks, events, prepared)
-    yield from _write_counters(owner, events, prepared.origin_ns)
-    for label, frames in _read_stacks(selection, owner):
-        track, name_events = tracks.add(label, group=2)
-        yield from name_events
-        for frame in frames:
-            yield _write_span(frame, owner, track, prepared.origin_ns)
+    def _position(self, track: int) -> dict[str, Any]:
+        return {"pid": self._owner.process + 1, "tid": track}
 
+    def _write_spans(self, events: pl.DataFrame) -> Iterator[str]:
+        """Write spans, arrows and instants, thread by thread, each thread's in order of begin."""
+        threads = self._selection.threads.filter(process=self._owner.process)
+        names = dict(threads.select("thread", "name").iter_rows())
+        devices = set(threads.drop_nulls("device")["thread"])
+        instants = _group_instants(events)
+        for thread, spans in _split_by_thread(events.filter(pl.col("type") == "span")):
+            label = names.get(thread) or f"thread {thread}"
+            track_by_lane: dict[int, int] = {}
+            for lane, row in _assign_lanes(spans):
+                if lane not in track_by_lane:
+                    group = int(thread in devices)
+                    track_by_lane[lane], name_lines = self._add_track(label, group)
+                    yield from name_lines
+                yield self._write_span(row, track_by_lane[lane])
+                for point in self._points_by_row.get(row["row"], ()) if row["pointed_at"] else ():
+                    yield self._write_arrow(point, track_by_lane[lane])
+            for row in instants.pop(thread, ()):
+                yield self._write_instant(row, track_by_lane[0])
+        for thread, rows in instants.items():
+            track, name_lines = self._add_track(names.get(thread) or f"thread {thread}")
+            yield from name_lines
+            for row in rows:
+                yield self._write_instant(row, track)
 
-def _write_spans(
-    selection: Selection, tracks: _Tracks, events: pl.DataFrame, prepared: Survey
-) -> Iterator[str]:
-    """Write the spans and instants of a process, thread by thread, each thread's in order of begin."""
-    owner, origin_ns = tracks.owner, prepared.origin_ns
-    threads = selection.threads.filter(process=owner.process)
-    names = dict(threads.select("thread", "name").iter_rows())
-    devices = set(threads.drop_nulls("device")["thread"])
-    points_by_row = prepared.points.get(owner.process, NO_POINTS)
-    instants = _find_instants(events)
-    for thread, table in _split_by_thread(events.filter(pl.col("type") == "span")):
-        label, track_by_lane = _label_thread(names, thread), dict[int, int]()
-        for lane, row in _assign_lanes(table):
-            if lane not in track_by_lane:
-                track_by_lane[lane], name_events = tracks.add(label, group=int(thread in devices))
-                yield from name_events
-            yield _write_span(row, owner, track_by_lane[lane], origin_ns)
-            for point in points_by_row.get(row["row"], ()) if row["pointed_at"] else ():
-                yield _write_arrow(point, owner, track_by_lane[lane], origin_ns)
-        for row in instants.pop(thread, ()):
-            yield _write_instant(row, owner, track_by_lane[0], origin_ns)
-    for thread, rows in instants.items():
-        track, name_events = tracks.add(_label_thread(names, thread))
-        yield from name_events
-        for row in rows:
-            yield _write_instant(row, owner, track, origin_ns)
+    def _write_span(self, row: dict[str, Any], track: int) -> str:
+        start_ns, end_ns = row["start_ns"], row["end_ns"]
+        event = {"name": row["name"] or row["kind"], "cat": row["kind"]}
+        event |= {"ph": "B" if end_ns is None else "X"} | self._position(track)
+        event["args"] = _arguments(row)
+        if row["kind"] != "sample":
+            event["tracelens"] = self._own_members(row)
+        return self._write_event(start_ns, event, None if end_ns is None else end_ns - start_ns)
 
+    def _write_instant(self, row: dict[str, Any], track: int) -> str:
+        event = {"name": row["name"] or row["kind"], "cat": row["kind"], "ph": "i"}
+        event |= self._position(track) | {"s": "t", "args": _arguments(row)}
+        event["tracelens"] = self._own_members(row)
+        return self._write_event(row["start_ns"], event)
 
-def _label_thread(names: Mapping[int, str | None], thread: int) -> str:
-    return names.get(thread) or f"thread {thread}"
+    def _write_counter(self, row: dict[str, Any]) -> str:
+        event = {"ph": "C", "pid": self._owner.process + 1, "name": row["name"]}
+        event |= {"cat": row["kind"], "args": {"value": row["value"]}}
+        event["tracelens"] = {"thread": row["thread"], "step": row["step"]}
+        return self._write_event(row["start_ns"], event)
+
+    def _write_arrow(self, point: Point, track: int) -> str:
+        event = {"name": point.name, "cat": point.category, "ph": point.phase, "id": point.number}
+        event["bp"] = "e"  # it ends in the span that is open, not in the next one
+        return self._write_event(point.at_ns, event | self._position(track))
+
+    def _write_event(
+        self, at_ns: int, event: dict[str, Any], duration_ns: int | None = None
+    ) -> str:
+        duration = "" if duration_ns is None else f',"dur":{_write_microseconds(duration_ns)}'
+        times = f'"ts":{_write_microseconds(at_ns - self._origin_ns)}{duration},'
+        return "{" + times + json.dumps(event, separators=(",", ":"))[1:]
+
+    def _own_members(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the members that TraceLens alone reads: the thread, and the times on a device.
+
+        A span that is written once more on its device's track is marked as `again`.
+        """
+        members = {name: row[name] for name in _BESIDE if row[name] is not None}
+        if row["device_start_ns"] is not None:
+            members["device_start_ns"] = row["device_start_ns"] - self._origin_ns
+            if row.get("pointed_at") and row["stream"] is not None and row["type"] == "span":
+                return {"again": 1}
+        return {"thread": row["thread"]} | members
+
+    def _read_stacks(self) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+        """Yield the stacks of each sampled thread, also of children, as labelled nested frames."""
+        samples = self._selection.samples(self._owner).sort("start_ns")
+        for (_, name), rows in samples.group_by("pid", "thread_name", maintain_order=True):
+            stacks = rows.select("start_ns", "end_ns", "frames").iter_rows()
+            yield f"stacks of {name}", sorted(_iterate_frames(stacks), key=_outermost_first)
 
 
 def _split_by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -268,7 +315,8 @@ def _split_by_thread(spans: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
             yield int(thread), rows
 
 
-def _find_instants(events: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
+def _group_instants(events: pl.DataFrame) -> dict[int, list[dict[str, Any]]]:
+    """Return the instants of each thread, in order of time."""
     rows_by_thread: dict[int, list[dict[str, Any]]] = {}
     for row in events.filter(type="instant").sort("start_ns").iter_rows(named=True):
         rows_by_thread.setdefault(row["thread"], []).append(row)
@@ -281,14 +329,13 @@ def _assign_lanes(spans: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
     ordered = spans.with_columns(until=until_ns).sort(
         "start_ns", "until", "depth", descending=[False, True, False]
     )
-    lanes: list[
-        list[int]
-    ] = []  # of each lane, the ends of the spans that are open, the outermost first
+    lanes: list[list[int]] = []  # ends of each lane's open spans, ns, the outermost first
     for row in ordered.iter_rows(named=True):
         yield _find_lane(lanes, row["start_ns"], row["until"]), row
 
 
 def _find_lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
+    """Return the first lane for a span, and add its end there; spans come in order of begin."""
     for number, open_ends_ns in enumerate(lanes):
         while open_ends_ns and open_ends_ns[-1] <= start_ns:
             open_ends_ns.pop()
@@ -305,36 +352,20 @@ def _find_readings(events: pl.DataFrame) -> pl.DataFrame:
     return events.filter(is_finite, type="counter").sort("start_ns")
 
 
-def _write_counters(owner: Owner, events: pl.DataFrame, origin_ns: int) -> Iterator[str]:
-    for row in _find_readings(events).iter_rows(named=True):
-        event = {"ph": "C", "pid": owner.process + 1, "name": row["name"], "cat": row["kind"]}
-        recorded = {"thread": row["thread"], "step": row["step"]}
-        event |= {"args": {"value": row["value"]}, "tracelens": recorded}
-        yield _write_event(row["start_ns"] - origin_ns, event)
-
-
-def _read_stacks(selection: Selection, owner: Owner) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the stacks of each sampled thread, also of child processes, as labelled nested frames."""
-    samples = selection.samples(owner).sort("start_ns")
-    for (_, name), rows in samples.group_by("pid", "thread_name", maintain_order=True):
-        table = rows.select("start_ns", "end_ns", "frames").iter_rows()
-        yield f"stacks of {name}", sorted(_iterate_frames(table), key=_outermost_first)
-
-
 def _outermost_first(frame: dict[str, Any]) -> tuple[int, int, int]:
     return frame["start_ns"], -frame["end_ns"], frame["depth"]
 
 
 def _iterate_frames(samples: Iterator[tuple[int, int, list[str]]]) -> Iterator[dict[str, Any]]:
     """Yield a span for each frame, for as long as consecutive samples have it at the same depth."""
-    open_frames: list[tuple[str, int]] = []  # frames and since when, the outermost first
+    open_frames: list[tuple[str, int]] = []  # names and their begin, ns, the outermost first
     until_ns = -ENDLESS
 
     def close_frames(depth: int, at_ns: int) -> Iterator[dict[str, Any]]:
         while len(open_frames) > depth:
-            name, since = open_frames.pop()
-            place = {"depth": len(open_frames), "kind": "sample", "name": name}
-            yield place | {"start_ns": since, "end_ns": at_ns}
+            name, begin_ns = open_frames.pop()
+            frame = {"depth": len(open_frames), "kind": "sample", "name": name}
+            yield frame | {"start_ns": begin_ns, "end_ns": at_ns}
 
     for start_ns, end_ns, frames in samples:
         common_depth = (
@@ -352,67 +383,8 @@ def _count_common(first: list[str], second: list[str]) -> int:
     return next((n for n, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _write_span(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
-    start_ns, end_ns = row["start_ns"], row["end_ns"]
-    event = {
-        "name": row["name"] or row["kind"],
-        "cat": row["kind"],
-        "ph": "B" if end_ns is None else "X",
-        "pid": owner.process + 1,
-        "tid": track,
-        "args": _arguments(row),
-    }
-    if row["kind"] != "sample":
-        event["tracelens"] = _own_members(row, origin_ns)
-    return _write_event(start_ns - origin_ns, event, None if end_ns is None else end_ns - start_ns)
-
-
-def _own_members(row: dict[str, Any], origin_ns: int) -> dict[str, Any]:
-    """Return the members that TraceLens alone reads: the thread, and the times on a device.
-
-    What is drawn again where a device ran it is `again` there.
-    """
-    recorded = {name: row[name] for name in _BESIDE if row[name] is not None}
-    if row["device_start_ns"] is not None:
-        recorded["device_start_ns"] = row["device_start_ns"] - origin_ns
-        if row.get("pointed_at") and row["stream"] is not None and row["type"] == "span":
-            return {"again": 1}
-    return {"thread": row["thread"]} | recorded
-
-
-def _write_instant(row: dict[str, Any], owner: Owner, track: int, origin_ns: int) -> str:
-    place = {"pid": owner.process + 1, "tid": track, "s": "t", "args": _arguments(row)}
-    place["tracelens"] = _own_members(row, origin_ns)
-    event = {"name": row["name"] or row["kind"], "cat": row["kind"], "ph": "i"} | place
-    return _write_event(row["start_ns"] - origin_ns, event)
-
-
 def _arguments(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in _ARGUMENTS if row.get(name) not in _SILENT}
-
-
-def _write_arrow(point: Point, owner: Owner, track: int, origin_ns: int) -> str:
-    event = {
-        "name": point.name,
-        "cat": point.category,
-        "ph": point.phase,
-        "id": point.number,
-        "bp": "e",  # it ends in the span that is open, not in the next one
-        "pid": owner.process + 1,
-        "tid": track,
-    }
-    return _write_event(point.at_ns - origin_ns, event)
-
-
-def _write_event(at_ns: int, event: dict[str, Any], length_ns: int | None = None) -> str:
-    duration_text = "" if length_ns is None else f',"dur":{_write_microseconds(length_ns)}'
-    times_text = f'"ts":{_write_microseconds(at_ns)}{duration_text},'
-    return "{" + times_text + json.dumps(event, separators=(",", ":"))[1:]
-
-
-def _write_metadata(owner: Owner, event_name: str, track: int = 0, **facts: Any) -> str:
-    event = {"name": event_name, "ph": "M", "pid": owner.process + 1, "tid": track, "args": facts}
-    return json.dumps(event, separators=(",", ":"))
 
 
 def _write_microseconds(ns: int) -> str:

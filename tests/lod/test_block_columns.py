@@ -73,7 +73,7 @@ def test_decoded_blocks_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     """The second look at the same items reads no file."""
     opened = written(lanes_of([[(0, 7)] * 4 * SMALL], 0), 1, tmp_path)
     before = opened.codes[SMALL : 2 * SMALL]
-    monkeypatch.setattr(lane_files._ItemFile, "_read", None)
+    monkeypatch.setattr(lane_files._Blocks, "_read", None)
     assert opened.codes[SMALL : 2 * SMALL].tolist() == before.tolist()
     assert opened.starts[SMALL] == 7 * SMALL
 

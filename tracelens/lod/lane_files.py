@@ -7,6 +7,7 @@ are stored as differences, as neighbours mostly belong to one step. All that is 
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Ints
 
     OnProgress = Callable[[int, int], None]
+    _Decode = Callable[[Sequence[Array], Ints, Ints], tuple[Array, ...]]
 
 # A length is split by significance: its low bytes are noise, in which LZ4 finds nothing, and its
 # high bytes are mostly zero.
@@ -40,9 +42,10 @@ SCHEMA: Final = pa.schema(
     }
 )
 _WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-_READ_OPTIONS: Final = pa.ipc.IpcReadOptions(use_threads=False)
-_BLOCKS: Final = "blocks"  # kind of result in the cache
-_MAX_DECODED_ITEMS: Final = 4_000_000  # items: of all open runs, 25 bytes each in memory [policy]
+_TIMES: Final = ("length_low", "length_middle", "length_high", "gap", "code")  # columns
+_LABELS: Final = ("step_change", "name")  # columns: few pictures need them
+# items: as many of all open runs stay decoded, with 17 bytes for times and 8 for labels [policy]
+_MAX_DECODED_ITEMS: Final = 6_500_000
 DECODED: Final = BoundedCache(_MAX_DECODED_ITEMS)
 
 
@@ -122,66 +125,70 @@ def _write(writer: pa.ipc.RecordBatchFileWriter, items: Items) -> Ints:
     return np.stack([items.starts[block_begins], items.ends[block_begins]])
 
 
-class _ItemFile:
-    """The file of a run's items; decoded blocks stay in a cache that all open runs share."""
+class _Blocks:
+    """Some columns of an item file, decoded block by block.
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """Open the file; nothing is decoded yet.
+    `decode` makes arrays of the stored columns of blocks, [item] of all blocks, by the blocks' numbers
+    and lengths. Decoded blocks stay in a cache that all open runs share.
+    """
 
-        Raises:
-            OSError: a file is missing.
-            ValueError: a file is cut short.
-        """
-        self.marks = map_array(folder / f"{name}-marks.npy")
-        source = pa.OSFile(str(folder / f"{name}.arrow"), "r")
-        self._reader = pa.ipc.open_file(source, options=_READ_OPTIONS)
+    def __init__(self, file: Path, columns: tuple[str, ...], decode: _Decode) -> None:
+        fields = [SCHEMA.get_field_index(name) for name in columns]
+        options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+        self._reader = pa.ipc.open_file(pa.OSFile(str(file), "r"), options=options)
+        self._columns = columns
+        self._decode = decode
         self._lock = Lock()
         self._key = object()
-        if self._reader.num_record_batches != self.marks.shape[1]:
-            raise ValueError(f"the items of '{name}' are not complete")
 
-    def column(self, count: int, field: str, first_values: Ints | None = None) -> BlockColumn:
-        """Return one column of all `count` items."""
-        index = Items._fields.index(field)
+    def __len__(self) -> int:
+        return self._reader.num_record_batches
 
-        def decode(blocks: Ints) -> list[Array]:
-            return [items[index] for items in self._decode(blocks.tolist())]
-
-        return BlockColumn(count, _DTYPES[index], decode, first_values)
-
-    def _decode(self, blocks: list[int]) -> list[Items]:
-        decoded = {block: DECODED.get(_BLOCKS, (self._key, block)) for block in blocks}
-        missing = [block for block, items in decoded.items() if items is None]
+    def values(self, index: int, blocks: Ints) -> list[Array]:
+        """Return the decoded column `index` of each of some blocks."""
+        kind, numbers = self._columns[0], blocks.tolist()
+        decoded = {block: DECODED.get(kind, (self._key, block)) for block in numbers}
+        missing = [block for block, columns in decoded.items() if columns is None]
         if missing:
-            for block, items in zip(missing, self._read(missing), strict=True):
-                DECODED.put(_BLOCKS, (self._key, block), items, len(items.starts))
-                decoded[block] = items
-        return [decoded[block] for block in blocks]
+            for block, columns in zip(missing, self._read(missing), strict=True):
+                DECODED.put(kind, (self._key, block), columns, len(columns[0]))
+                decoded[block] = columns
+        return [decoded[block][index] for block in numbers]
 
-    def _read(self, blocks: list[int]) -> list[Items]:
+    def _read(self, blocks: list[int]) -> list[tuple[Array, ...]]:
         """Decode some blocks, at least one, all of them in one pass."""
         with self._lock:
             batches = [self._reader.get_batch(block) for block in blocks]
-        counts = [batch.num_rows for batch in batches]
-        bounds = np.cumsum([0, *counts])
-        block_begins = bounds[:-1]
-        columns_by_name: dict[str, Any] = {
-            field.name: values.to_numpy()
-            for field, values in zip(SCHEMA, pa.Table.from_batches(batches).columns, strict=True)
-        }
-        lengths = columns_by_name["length_high"].astype(np.int64) << 24
-        lengths += columns_by_name["length_middle"].astype(np.int32) << 16
-        lengths += columns_by_name["length_low"]
-        ends = np.cumsum(lengths + columns_by_name["gap"])
-        ends += np.repeat(self.marks[1, blocks] - ends[block_begins], counts)
-        changes = columns_by_name["step_change"]
-        steps = np.cumsum(changes, dtype=np.int32)
-        steps += np.repeat(changes[block_begins] - steps[block_begins], counts)
-        items = Items(ends - lengths, ends, columns_by_name["code"], steps, columns_by_name["name"])
-        for values in items:
-            values.flags.writeable = False
-        ranges = pairwise(bounds.tolist())
-        return [Items(*(values[begin:end] for values in items)) for begin, end in ranges]
+        stored = [column.to_numpy() for column in pa.Table.from_batches(batches).columns]
+        counts = np.array([batch.num_rows for batch in batches])
+        columns = self._decode(stored, np.array(blocks), counts)
+        for column in columns:
+            column.flags.writeable = False
+        bounds = np.cumsum([0, *counts]).tolist()
+        return [tuple(column[a:b] for column in columns) for a, b in pairwise(bounds)]
+
+
+def _decode_times(
+    first_ends: Ints, stored: Sequence[Array], blocks: Ints, counts: Ints
+) -> tuple[Array, ...]:
+    """Return starts, ends, ns, and codes; `first_ends`, [block], are the ends of first items, ns."""
+    low, middle, high, gaps, codes = stored
+    lengths = high.astype(np.int64) << 24
+    lengths += middle.astype(np.int32) << 16
+    lengths += low
+    ends = np.cumsum(lengths + gaps)
+    block_begins = np.cumsum(counts) - counts
+    ends += np.repeat(first_ends[blocks] - ends[block_begins], counts)
+    return ends - lengths, ends, codes
+
+
+def _decode_labels(stored: Sequence[Array], _blocks: Ints, counts: Ints) -> tuple[Array, ...]:
+    """Return steps and names."""
+    changes, names = stored
+    steps = np.cumsum(changes, dtype=np.int32)
+    block_begins = np.cumsum(counts) - counts
+    steps += np.repeat(changes[block_begins] - steps[block_begins], counts)
+    return steps, names
 
 
 def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[str]) -> Lanes:
@@ -191,16 +198,27 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
         OSError: a file is missing.
         ValueError: a file is cut short.
     """
-    file = _ItemFile(folder, name)
+    first_starts, first_ends = map_array(folder / f"{name}-marks.npy")
     offsets = map_array(folder / f"{name}-offsets.npy")
-    count = int(offsets[-1])
+    file = folder / f"{name}.arrow"
+    times = _Blocks(file, _TIMES, partial(_decode_times, first_ends))
+    labels = _Blocks(file, _LABELS, _decode_labels)
+    if len(times) != len(first_ends):
+        raise ValueError(f"the items of '{name}' are not complete")
+
+    def column(
+        blocks: _Blocks, index: int, dtype: np.dtype[Any], first_values: Ints | None = None
+    ) -> BlockColumn:
+        return BlockColumn(int(offsets[-1]), dtype, partial(blocks.values, index), first_values)
+
+    start, end, code, step, word = _DTYPES
     return Lanes(
         lanes=tuple(lanes),
         offsets=offsets,
-        starts=file.column(count, "starts", file.marks[0]),
-        ends=file.column(count, "ends", file.marks[1]),
-        codes=file.column(count, "codes"),
-        steps=file.column(count, "steps"),
-        names=file.column(count, "names"),
+        starts=column(times, 0, start, first_starts),
+        ends=column(times, 1, end, first_ends),
+        codes=column(times, 2, code),
+        steps=column(labels, 0, step),
+        names=column(labels, 1, word),
         words=tuple(words),
     )

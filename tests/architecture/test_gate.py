@@ -98,9 +98,9 @@ LISTED: dict[str, dict[str, str]] = {
     "tracelens/remote/mirror.py": {
         "draft.open": WRITES,
         "system.open": "an address, whose copy the gate opens afterwards",
-        "(place / _STATES).read_text": OURS,
+        "(directory / _STATES).read_text": OURS,
     },
-    "tracelens/reports/schema.py": {"_file().read_text": PACKAGE},
+    "tracelens/reports/schema.py": {"_find_file().read_text": PACKAGE},
     "tracelens/schema/host.py": {
         "os.open": WRITES,
         "(_PROC / str(pid) / 'stat').read_text": SYSTEM,

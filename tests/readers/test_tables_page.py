@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
 def test_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 is in the allreduce for 62 us, of which it waits 50 for rank 1, as the page says."""
     (table,), (program,) = blocks("csv"), blocks("python")
-    assert "Rank 0 is in the allreduce for 62 µs, of which it waits 50 for rank 1." in PAGE
+    assert "Rank 0 is in the allreduce for 62 µs, and waits 50 of these for rank 1." in PAGE
     (tmp_path / "events.csv").write_text(table)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def test_every_column_is_named() -> None:
 
 def test_every_word_named_is_understood() -> None:
     """The spellings that the page promises."""
-    (sentence,) = re.findall(r"so `bwd`.*?understood", PAGE, re.DOTALL)
+    (sentence,) = re.findall(r"So `bwd`.*?understood", PAGE, re.DOTALL)
     words = re.findall(r"`([^`]+)`", sentence)
     assert len(words) > 5
     assert [word for word in words if meaning(word) is None] == []

@@ -114,14 +114,14 @@ def under_way() -> Recording | None:
     return STATE.recording  # type: ignore[return-value]  # nothing else is ever put there, see `_open`
 
 
-def begin(directory: Path | None, given: Mapping[str, Any], wanted: Retention) -> None:
+def begin(directory: Path | None, given: Mapping[str, Any], retention: Retention) -> None:
     """Open a recording now."""
     with _GUARD.lock:
         current = under_way()
         if current is None:
-            _open(directory, lambda: identify(given, _learned), lambda: wanted)
+            _open(directory, lambda: identify(given, _learned), lambda: retention)
         else:
-            _warn_of_differences(current, directory, wanted)
+            _warn_of_differences(current, directory, retention)
 
 
 def wait_for_first_use() -> None:
@@ -207,7 +207,7 @@ def on_stop(callback: Callable[[], object]) -> None:
 
 
 def _open(
-    directory: Path | None, identity: Callable[[], Identity], wanted: Callable[[], Retention]
+    directory: Path | None, identity: Callable[[], Identity], retention: Callable[[], Retention]
 ) -> None:
     STATE.waiting = None
     if sys.platform != "linux":
@@ -215,7 +215,7 @@ def _open(
         return
     try:
         chosen = directory or environment.wanted_directory() or environment.default_directory()
-        recording = Recording(chosen.absolute(), identity(), wanted())
+        recording = Recording(chosen.absolute(), identity(), retention())
     except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on
         reraise_if_handlers(error)
         REGISTRY.stop_listening()
@@ -263,11 +263,11 @@ def _begin_sampling(recording: Recording) -> None:
         on_stop(finish)
 
 
-def _warn_of_differences(current: Recording, directory: Path | None, wanted: Retention) -> None:
+def _warn_of_differences(current: Recording, directory: Path | None, retention: Retention) -> None:
     """Warn that a recording that is open keeps its options."""
-    if wanted != current.retention:
+    if retention != current.retention:
         warn_once(
-            f"start was asked to keep {described(wanted)}, but this process already keeps "
+            f"start was asked to keep {described(retention)}, but this process already keeps "
             f"{described(current.retention)}: it goes on so",
             "keep otherwise",
         )
@@ -314,10 +314,10 @@ def _convert(recording: Recording, *, wait: bool) -> None:
             return
         from tracelens_instrument.storage.conversion import convert  # noqa: PLC0415 - not before it is needed
 
-        convert(recording.place)
+        convert(recording.readable_path)
     except Exception as error:  # noqa: BLE001 - whatever it is, the segments remain readable
         reraise_if_handlers(error)
-        if not recording.storage.stopped:  # else it is known that there is no room, or no folder
+        if not recording.storage.is_stopped:  # else it is known that there is no room, or no folder
             warn_once(
                 f"{recording.folder} could not be converted, it stays as it is ({short_repr(error)})",
                 f"write {recording.folder}",

@@ -20,7 +20,7 @@ from tracelens_instrument.core.spans import Span, Token, Values, span_of
 from tracelens_instrument.core.state import STATE
 from tracelens_instrument.core.steps import Step, begin_step, end_step, put_counter
 from tracelens_instrument.lifecycle import on_start, on_stop
-from tracelens_instrument.retention.policy import checked_detail, wanted
+from tracelens_instrument.retention.policy import checked_detail, read_retention
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def start(
     Raises:
         InvalidArgument: a directory, role, number, keep, budget or detail that cannot be.
     """
-    given: dict[str, Any] = {
+    identity_values: dict[str, Any] = {
         "role": arguments.role(role),
         "rank": arguments.index("rank", rank),
         "world": arguments.index("world", world),
@@ -116,10 +116,14 @@ def start(
         "shard": arguments.index("shard", shard),
         "job": None if job is None else arguments.any_text(job),
     }
-    rank, world = given["rank"], given["world"]
+    rank, world = identity_values["rank"], identity_values["world"]
     if rank is not None and world is not None and rank >= world:
         raise InvalidArgument(f"rank is {rank} in a world of {world}, expected one below it.")
-    lifecycle.begin(arguments.path("directory", directory), given, wanted(keep, budget, detail))
+    lifecycle.begin(
+        arguments.path("directory", directory),
+        identity_values,
+        read_retention(keep, budget, detail),
+    )
 
 
 def stop() -> None:
@@ -263,19 +267,19 @@ def instant(name: str, kind: str = "user", **values: Unpack[Values]) -> None:
     """Record that something happened at this moment; `values` are those of a span."""
     if not values.keys() <= Values.__annotations__.keys():
         raise TypeError(f"instant() takes the values {', '.join(Values.__annotations__)}")
-    if STATE.on:
+    if STATE.is_on:
         _put_instant(name, kind, values)
 
 
 def counter(name: str, value: float, kind: str = "user") -> None:
     """Record the value of something at this moment."""
-    if STATE.on:
+    if STATE.is_on:
         _put_counter(name, kind, value)
 
 
 def active() -> bool:
     """Return whether events are recorded, now or from the first one on."""
-    return STATE.on
+    return STATE.is_on
 
 
 def communicator(ranks: Sequence[int], name: str) -> int:

@@ -85,7 +85,7 @@ class Recording:
         self._boundary = 0  # segment that was in use then
 
     @property
-    def place(self) -> Path:
+    def readable_path(self) -> Path:
         """Where a reader finds it: the segments folder, or the note that leads there."""
         return self.note or self.folder
 
@@ -135,7 +135,7 @@ class Recording:
             if self._background is None:
                 from tracelens_instrument.storage.conversion import Background  # noqa: PLC0415 - few grow so
 
-                self._background = Background(self.place, self.retention)
+                self._background = Background(self.readable_path, self.retention)
             self._background.inform(number)
         finally:
             self._informing.release()

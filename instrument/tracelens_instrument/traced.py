@@ -32,20 +32,20 @@ def decorated(function: F, name: str | None, handle: Callable[[str], Span]) -> F
     Raises:
         InvalidArgument: it cannot be called.
     """
-    found: Any = function
-    if isinstance(found, staticmethod | classmethod):  # the descriptor stays outermost
-        return type(found)(decorated(found.__func__, name, handle))  # type: ignore[return-value]  # F again
-    if not callable(found):
+    candidate: Any = function
+    if isinstance(candidate, staticmethod | classmethod):  # the descriptor stays outermost
+        return type(candidate)(decorated(candidate.__func__, name, handle))  # type: ignore[return-value]  # F again
+    if not callable(candidate):
         raise InvalidArgument(
-            f"traced got {short_repr(found)}, expected a function, or a name for one."
+            f"traced got {short_repr(candidate)}, expected a function, or a name for one."
         )
-    if not STATE.on:
-        UNRECORDED.add(name or _name(found))
+    if not STATE.is_on:
+        UNRECORDED.add(name or _name(candidate))
         return function
-    if not (isinstance(found, _FUNCTIONS) or type(found).__name__ == _CYTHON):
-        warn_once(f"tl.traced records functions, and left alone {short_repr(found)}", "traced")
+    if not (isinstance(candidate, _FUNCTIONS) or type(candidate).__name__ == _CYTHON):
+        warn_once(f"tl.traced records functions, and left alone {short_repr(candidate)}", "traced")
         return function
-    wrapped: F = _wrapped(function, handle(name or _name(found)))
+    wrapped: F = _wrapped(function, handle(name or _name(candidate)))
     return wrapped
 
 
@@ -114,10 +114,10 @@ def _around_asynchronous_generator(function: Any, span: Span) -> Any:
     async def traced(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with span():
             inner = function(*args, **kwargs)
-            asked = inner.__anext__()
+            awaitable = inner.__anext__()
             while True:
                 try:
-                    value = await asked
+                    value = await awaitable
                 except StopAsyncIteration:
                     return
                 try:
@@ -126,8 +126,8 @@ def _around_asynchronous_generator(function: Any, span: Span) -> Any:
                     await inner.aclose()
                     raise
                 except BaseException as error:  # noqa: BLE001 - it is for the generator inside
-                    asked = inner.athrow(error)
+                    awaitable = inner.athrow(error)
                 else:
-                    asked = inner.asend(sent)
+                    awaitable = inner.asend(sent)
 
     return traced

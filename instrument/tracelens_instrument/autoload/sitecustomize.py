@@ -26,14 +26,14 @@ def _install_hooks() -> None:
 
 def _run_the_users_own() -> None:
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _FOLDER]  # noqa: PTH100 - as above
-    mine = sys.modules.pop("sitecustomize", None)
+    own_module = sys.modules.pop("sitecustomize", None)
     try:
         importlib.import_module("sitecustomize")
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        if mine is not None:
-            sys.modules["sitecustomize"] = mine
+        if own_module is not None:
+            sys.modules["sitecustomize"] = own_module
 
 
 try:

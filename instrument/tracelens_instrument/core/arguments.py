@@ -83,10 +83,10 @@ def checked_kind(kind: object, op: object) -> tuple[str, str | None]:
     Raises:
         InvalidArgument: there is no such kind, or it has no such operation.
     """
-    found = one_of("kind", kind, KINDS)
+    checked_name = one_of("kind", kind, KINDS)
     if op is None:
-        return found, None
-    return found, one_of(f"op of kind {found!r}", op, OPS.get(found, ()))
+        return checked_name, None
+    return checked_name, one_of(f"op of kind {checked_name!r}", op, OPS.get(checked_name, ()))
 
 
 def role(value: object) -> str | None:
@@ -143,17 +143,17 @@ def is_true(value: Any) -> bool:
         return True
 
 
-def one_of(what: str, value: object, known: tuple[str, ...]) -> str:
+def one_of(what: str, value: object, allowed_words: tuple[str, ...]) -> str:
     """Return one of the allowed words, checked.
 
     Raises:
         InvalidArgument: it is none of them.
     """
-    found = text_or_nothing(value)
-    if found not in known:
-        expected = f"one of {', '.join(known)}" if known else "none"
+    text = text_or_nothing(value)
+    if text not in allowed_words:
+        expected = f"one of {', '.join(allowed_words)}" if allowed_words else "none"
         raise InvalidArgument(f"{what} is {short_repr(value)}, expected {expected}.")
-    return found
+    return text
 
 
 def text_or_nothing(value: object) -> str:

@@ -66,13 +66,15 @@ def identify(
     environment: Mapping[str, str] = os.environ,
 ) -> Identity:
     """Determine rank, world and role; entries of `given` and `learned` that are None do not count."""
-    chosen = {key: value for key, value in given.items() if value is not None}
-    launched = _launched(environment)
-    if "rank" in chosen:  # a process that is given a rank is no child of another
-        found = replace(launched, rank_known=True)
+    given_values = {key: value for key, value in given.items() if value is not None}
+    launched_identity = _launched(environment)
+    if "rank" in given_values:  # a process that is given a rank is no child of another
+        inherited_identity = replace(launched_identity, rank_known=True)
     else:
-        found = _inherited(environment, launched.launcher) or launched
-    identity = replace(with_learned(found, learned), **chosen)
+        inherited_identity = (
+            _inherited(environment, launched_identity.launcher) or launched_identity
+        )
+    identity = replace(with_learned(inherited_identity, learned), **given_values)
     return replace(identity, world=max(identity.world, identity.rank + 1))
 
 
@@ -85,10 +87,10 @@ def with_learned(identity: Identity, learned: Mapping[str, Any]) -> Identity:
 def launcher_of(environment: Mapping[str, str]) -> tuple[int, int, int] | None:
     """Read (rank, world, local rank) as the launcher set them; None without a launcher."""
     for rank, world, local_rank in _LAUNCHERS:
-        found = _number(environment, rank)
-        if found is not None:
+        rank_number = _number(environment, rank)
+        if rank_number is not None:
             size = _number(environment, world) or 1
-            return found, size, _number(environment, local_rank) or 0
+            return rank_number, size, _number(environment, local_rank) or 0
     return None
 
 
@@ -115,10 +117,10 @@ def process_row(identity: Identity) -> Process:
 
 def _launched(environment: Mapping[str, str]) -> Identity:
     job = next((environment[name] for name in _JOBS if environment.get(name)), "")
-    found = launcher_of(environment)
-    if found is None:
+    launcher = launcher_of(environment)
+    if launcher is None:
         return Identity(job=job)
-    rank, world, local_rank = found
+    rank, world, local_rank = launcher
     return Identity(
         rank=rank,
         world=world,
@@ -136,14 +138,14 @@ def _inherited(environment: Mapping[str, str], launcher: tuple[int, int] | None)
         return None
     try:
         mark = loads(written)
-        above = mark.pop("above")
-        known = tuple(mark["launcher"]) if mark["launcher"] else None
-        identity = Identity(**mark | {"launcher": known})
+        grandparent_pid = mark.pop("above")
+        parent_launcher = tuple(mark["launcher"]) if mark["launcher"] else None
+        identity = Identity(**mark | {"launcher": parent_launcher})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     if identity.parent == os.getpid():  # the program before this one, in this process
-        identity = replace(identity, parent=above)
-    return identity if known == launcher and isinstance(identity.parent, int) else None
+        identity = replace(identity, parent=grandparent_pid)
+    return identity if parent_launcher == launcher and isinstance(identity.parent, int) else None
 
 
 def _number(environment: Mapping[str, str], name: str) -> int | None:
@@ -153,9 +155,9 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 def _versions() -> dict[str, str]:
     """Versions of what is already loaded; nothing is imported to ask."""
-    found = {"python": sys.version.partition(" ")[0]}
+    versions = {"python": sys.version.partition(" ")[0]}
     for name in _VERSIONED:
         version = getattr(sys.modules.get(name), "__version__", None)
         if version is not None:
-            found[name] = str(version)
-    return found
+            versions[name] = str(version)
+    return versions

@@ -82,7 +82,7 @@ class Registry:
             if known is not None:
                 return known
             if len(self._numbers) >= MOST_NAMES or not self._has_room(len(key.name)):
-                return self._other(key)
+                return self._number_of_overflow(key)
             return self._enter(key)
 
     def _enter(self, key: Definition) -> int:
@@ -92,7 +92,7 @@ class Registry:
         self._numbers[key] = row.id
         return row.id
 
-    def _other(self, key: Definition) -> int:
+    def _number_of_overflow(self, key: Definition) -> int:
         """Return the number of all names of this kind that there is no room for."""
         self._count_overflow()
         other = Definition(0, _OTHERS, key.kind, key.type, key.op)

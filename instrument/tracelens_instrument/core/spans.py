@@ -213,9 +213,9 @@ class PythonSpan(metaclass=_Handle):
             ):
                 return NOTHING
             try:
-                word, offset = next(segment.slots)
+                word_index, offset = next(segment.slots)
             except StopIteration:
-                segment, (word, offset) = segment.owner.rotate(segment)
+                segment, (word_index, offset) = segment.owner.rotate(segment)
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
@@ -259,7 +259,7 @@ class PythonSpan(metaclass=_Handle):
                 write_what_fits(segment, offset, start, values, self.definition)
             token = PythonToken()
             token.segment = segment
-            token.word = word
+            token.word = word_index
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
             return NOTHING
@@ -304,14 +304,14 @@ def _entering(span: PythonSpan, definition: int) -> Callable[[], PythonSpan]:
             ):
                 return span
             try:
-                word, offset = next(segment.slots)
+                word_index, offset = next(segment.slots)
             except StopIteration:
-                segment, (word, offset) = segment.owner.rotate(segment)
+                segment, (word_index, offset) = segment.owner.rotate(segment)
             try:
                 thread = STATE.local.thread_state
             except AttributeError:
                 thread = segment.owner.arrive()
-            thread.top = (span, segment, word, thread.top)
+            thread.top = (span, segment, word_index, thread.top)
             _write_open(segment.memory, offset, now(), STATE.blank, thread.block, definition)
         except Exception as error:  # noqa: BLE001 - the border to the user's training code
             contain(error)
@@ -330,12 +330,12 @@ def _leaving(span: PythonSpan) -> Callable[..., None]:
             end = now()
             try:
                 thread = STATE.local.thread_state
-                entered, segment, word, below = thread.top
+                entered, segment, word_index, outer_use = thread.top
             except (AttributeError, TypeError):
                 return  # it was entered before recording began
             if entered is span:
-                thread.top = below
-                segment.ends[word] = end if kind is None else -end
+                thread.top = outer_use
+                segment.ends[word_index] = end if kind is None else -end
             else:
                 _leave_below(thread, span, end if kind is None else -end)
         except Exception as failure:  # noqa: BLE001 - the border to the user's training code
@@ -363,18 +363,18 @@ def _same_span(row: Definition) -> PythonSpan:
 
 def _leave_below(thread: ThreadState, span: PythonSpan, end: int) -> None:
     """Close the latest use of `span` where uses did not nest, and take it out."""
-    above = []
+    inner_uses = []
     entry = thread.top
     while entry is not None and entry[0] is not span:
-        above.append(entry)
+        inner_uses.append(entry)
         entry = entry[3]
     if entry is None:
         return
-    _, segment, word, top = entry
-    for entered, its_segment, its_word, _ in reversed(above):
+    _, segment, word_index, top = entry
+    for entered, its_segment, its_word, _ in reversed(inner_uses):
         top = (entered, its_segment, its_word, top)
     thread.top = top
-    segment.ends[word] = end
+    segment.ends[word_index] = end
 
 
 if TYPE_CHECKING or not NATIVE:

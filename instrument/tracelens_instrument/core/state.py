@@ -176,11 +176,11 @@ class _Fields:
         segment = self.segment
         if segment is None or segment is not self._armed or now() >= self._until_ns:
             return False
-        left = length_hint(segment.slots)
-        used = self.left - left
-        if used > self._most or left < self._least:
+        slots_left = length_hint(segment.slots)
+        slots_used = self.left - slots_left
+        if slots_used > self._most or slots_left < self._least:
             return False
-        self.left = left
+        self.left = slots_left
         return True
 
 
@@ -220,7 +220,7 @@ class State(Fields):
         self.set_step(NO_STEP)
 
     @property
-    def on(self) -> bool:
+    def is_on(self) -> bool:
         """Whether events are recorded, now or from the first one on."""
         return self.segment is not None or self.waiting is not None
 

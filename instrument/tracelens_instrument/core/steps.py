@@ -48,7 +48,7 @@ class PythonStep:
         self._before = NO_STEP
 
     def __enter__(self) -> Self:
-        if STATE.on:
+        if STATE.is_on:
             if STATE.infers_steps:
                 _IMPLICIT.give_way()
             self._before = STATE.step
@@ -77,7 +77,7 @@ class _Implicit:
         self._start_ns = 0
 
     def begin(self, number: int) -> None:
-        if STATE.infers_steps and STATE.on:
+        if STATE.infers_steps and STATE.is_on:
             self.end()
             self._number, self._start_ns = number, now()
             self.token = _enter(number)

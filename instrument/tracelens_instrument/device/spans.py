@@ -74,7 +74,7 @@ class DeviceSpan:
         self._local = local()
 
     def __enter__(self) -> Self:
-        if STATE.on:
+        if STATE.is_on:
             self._entered().append(self.begin())
         return self
 
@@ -125,7 +125,7 @@ class DeviceSpan:
 
     def _entered(self) -> list[Token | DeviceToken]:
         try:
-            found: list[Token | DeviceToken] = self._local.entered
+            tokens: list[Token | DeviceToken] = self._local.entered
         except AttributeError:
-            found = self._local.entered = []
-        return found
+            tokens = self._local.entered = []
+        return tokens

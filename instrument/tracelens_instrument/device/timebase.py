@@ -135,21 +135,23 @@ class Anchors:
     def look(self) -> None:
         """Check whether the device has passed the latest anchor, and write down its reading."""
         anchor = self.latest
-        if anchor.device_ns is not None or not self._seen(anchor):
+        if anchor.device_ns is not None or not self._wait_until_seen(anchor):
             return
-        middle = anchor.before_ns + anchor.window_ns // 2
-        known = self._known
-        if known is None or known.device_ns is None:
-            anchor.device_ns = middle
+        middle_ns = anchor.before_ns + anchor.window_ns // 2
+        last_anchor = self._known
+        if last_anchor is None or last_anchor.device_ns is None:
+            anchor.device_ns = middle_ns
         else:
-            anchor.device_ns = known.device_ns + self._clock.between_ns(known.event, anchor.event)
+            anchor.device_ns = last_anchor.device_ns + self._clock.between_ns(
+                last_anchor.event, anchor.event
+            )
         self._known = anchor
         self._write(
             ClockReading(
                 "device",
-                middle,
+                middle_ns,
                 anchor.window_ns,
-                offset_ns=middle - anchor.device_ns,
+                offset_ns=middle_ns - anchor.device_ns,
                 device=self._clock.index,
             )
         )
@@ -160,25 +162,27 @@ class Anchors:
 
     def _cast(self) -> Anchor:
         """Try a few times, and keep the sharpest; one that is not seen at once may be seen later."""
-        best: Anchor | None = None
+        sharpest_anchor: Anchor | None = None
         for _ in range(_TRIES):
             anchor = Anchor(None, self._now())
             anchor.event = self._clock.record_apart()
-            seen = self._seen(anchor, _LOOK_NS)
-            if best is None or (seen and anchor.window_ns < best.window_ns):
-                best = anchor
-            if not seen:
+            is_seen = self._wait_until_seen(anchor, _LOOK_NS)
+            if sharpest_anchor is None or (
+                is_seen and anchor.window_ns < sharpest_anchor.window_ns
+            ):
+                sharpest_anchor = anchor
+            if not is_seen:
                 break
-        assert best is not None  # there is at least one try
-        return best
+        assert sharpest_anchor is not None  # there is at least one try
+        return sharpest_anchor
 
-    def _seen(self, anchor: Anchor, look_ns: int = 0) -> bool:
+    def _wait_until_seen(self, anchor: Anchor, look_ns: int = 0) -> bool:
         """Look, for a while, whether the device has passed it."""
-        until = anchor.before_ns + look_ns
+        deadline_ns = anchor.before_ns + look_ns
         while anchor.after_ns is None:
-            over, at = self._clock.is_over(anchor.event), self._now()
-            if over:
-                anchor.after_ns = at
-            elif at >= until:
+            is_over, moment_ns = self._clock.is_over(anchor.event), self._now()
+            if is_over:
+                anchor.after_ns = moment_ns
+            elif moment_ns >= deadline_ns:
                 break
         return anchor.after_ns is not None

@@ -136,9 +136,9 @@ class DeviceTimes:
         if self._clock.may_ask():
             self._anchors.cast_last()
         until = time.monotonic() + limit_s
-        while self._unknown and time.monotonic() < until:
+        while self._has_unknown_times and time.monotonic() < until:
             self.ask()
-            if self._unknown:
+            if self._has_unknown_times:
                 time.sleep(_PAUSE_S)
         self._closed = True
         for _ in self._waiting:
@@ -146,32 +146,36 @@ class DeviceTimes:
         self._waiting.clear()
 
     @property
-    def _unknown(self) -> bool:
+    def _has_unknown_times(self) -> bool:
         return bool(self._waiting) or self._anchors.latest.device_ns is None
 
     def _write_known(self) -> None:
-        later: list[Timing] = []
+        unfinished: list[Timing] = []
         for _ in range(len(self._waiting)):
             try:
                 timing = self._waiting.popleft()
             except IndexError:
                 break  # another thread has lost it
-            if not self._written(timing):
-                later.append(timing)
-                if len(later) == _NOT_YET:
+            if not self._write_if_known(timing):
+                unfinished.append(timing)
+                if len(unfinished) == _NOT_YET:
                     break
-        self._waiting.extendleft(reversed(later))
+        self._waiting.extendleft(reversed(unfinished))
 
-    def _written(self, timing: Timing) -> bool:
+    def _write_if_known(self, timing: Timing) -> bool:
         """Write a span's times down if they are known."""
-        clock, since = self._clock, timing.anchor.device_ns
-        if since is None or not (clock.is_over(timing.end) and clock.is_over(timing.begin)):
+        clock, anchor_device_ns = self._clock, timing.anchor.device_ns
+        if anchor_device_ns is None or not (
+            clock.is_over(timing.end) and clock.is_over(timing.begin)
+        ):
             return False
-        begin = since + clock.between_ns(timing.anchor.event, timing.begin)
-        length = max(clock.between_ns(timing.begin, timing.end), 0)
+        begin_ns = anchor_device_ns + clock.between_ns(timing.anchor.event, timing.begin)
+        length_ns = max(clock.between_ns(timing.begin, timing.end), 0)
         clock.reuse(timing.begin, timing.end)
-        host = timing.host_ns
-        self._record.complete(host, host + length, timing.stream, nbytes=begin, request=timing.name)
+        host_ns = timing.host_ns
+        self._record.complete(
+            host_ns, host_ns + length_ns, timing.stream, nbytes=begin_ns, request=timing.name
+        )
         return True
 
     def _row(self, name: str) -> int:

@@ -45,7 +45,7 @@ def attach(obj: Any, **options: Any) -> Any:
     """
     by_hand = [hook for hook in HOOKS if hook.attaches]
     for hook in by_hand:
-        if hook.wanted:
+        if hook.is_framework_loaded:
             module = hook.load()
             if module.matches(obj):
                 return module.attach(obj, **options)

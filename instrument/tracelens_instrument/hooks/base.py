@@ -75,7 +75,7 @@ class Hook:
     attaches: str
 
     @property
-    def wanted(self) -> bool:
+    def is_framework_loaded(self) -> bool:
         """Whether the program has loaded the framework."""
         return self.trigger in sys.modules
 

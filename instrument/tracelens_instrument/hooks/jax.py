@@ -87,13 +87,13 @@ def spans_of(operations: Iterable[Operation], steps: Mapping[int, int]) -> Itera
         steps: The steps that were profiled, and when each began.
     """
     by_time = sorted(operations, key=lambda operation: operation.start_ns)
-    first = min((operation.device for operation in by_time), default=0)
-    begins = sorted((begin, step) for step, begin in steps.items())
+    first_device = min((operation.device for operation in by_time), default=0)
+    begins = sorted((begin_ns, step) for step, begin_ns in steps.items())
     calls: Counter[str] = Counter()
     computing: list[tuple[int, int]] = []
     for operation in by_time:
         step = _step_at(operation.start_ns, begins)
-        if operation.device != first or step is None:
+        if operation.device != first_device or step is None:
             continue
         op = _collective_op(operation.name)
         if op is None:
@@ -102,8 +102,8 @@ def spans_of(operations: Iterable[Operation], steps: Mapping[int, int]) -> Itera
         name = f"{operation.module}/{operation.name}"
         yield Seen(name, op, operation.start_ns, operation.end_ns, step, calls[name])
         calls[name] += 1
-    for begin, end in computing:
-        yield Seen("computation", None, begin, end, _step_at(begin, begins) or 0)
+    for begin_ns, end_ns in computing:
+        yield Seen("computation", None, begin_ns, end_ns, _step_at(begin_ns, begins) or 0)
 
 
 def _collective_op(name: str) -> str | None:
@@ -246,32 +246,36 @@ def _operations(file: Path, wall_minus_monotonic: int) -> list[Operation]:
         for name, value in plane.stats
         if name == "profile_start_time"
     )
-    base = began - wall_minus_monotonic
-    found = []
+    offset_ns = began - wall_minus_monotonic
+    operations = []
     for event in (event for plane in planes for line in plane.lines for event in line.events):
-        about = dict(event.stats)
-        if "hlo_op" in about:
-            begin = base + int(event.start_ns)
-            found.append(
+        stats = dict(event.stats)
+        if "hlo_op" in stats:
+            begin_ns = offset_ns + int(event.start_ns)
+            operations.append(
                 Operation(
-                    name=str(about["hlo_op"]),
-                    module=str(about.get("hlo_module", "")),
-                    device=int(about.get("device_ordinal", 0)),
-                    start_ns=begin,
-                    end_ns=begin + int(event.duration_ns),
+                    name=str(stats["hlo_op"]),
+                    module=str(stats.get("hlo_module", "")),
+                    device=int(stats.get("device_ordinal", 0)),
+                    start_ns=begin_ns,
+                    end_ns=begin_ns + int(event.duration_ns),
                 )
             )
-    return found
+    return operations
 
 
-def _record(seen: Seen) -> None:
-    if seen.op is None:
-        recorder.span(seen.name, kind="user").complete(seen.start_ns, seen.end_ns, step=seen.step)
+def _record(observed: Seen) -> None:
+    if observed.op is None:
+        recorder.span(observed.name, kind="user").complete(
+            observed.start_ns, observed.end_ns, step=observed.step
+        )
         return
     from jax._src.distributed import global_state  # noqa: PLC0415 - only with JAX
 
     ranks = range(global_state.num_processes or 1)
-    communicator = recorder.communicator(ranks, f"XLA {seen.name}")
-    handle = recorder.span(seen.name, kind="reduction", op=seen.op, communicator=communicator)
+    communicator = recorder.communicator(ranks, f"XLA {observed.name}")
+    handle = recorder.span(
+        observed.name, kind="reduction", op=observed.op, communicator=communicator
+    )
     track = recorder.track(_TRACK)
-    handle.complete(seen.start_ns, seen.end_ns, track, seq=seen.seq, step=seen.step)
+    handle.complete(observed.start_ns, observed.end_ns, track, seq=observed.seq, step=observed.step)

@@ -90,11 +90,15 @@ class Ring:
 
 def steps_in(content: bytes, definition: int) -> list[tuple[int, int, int]]:
     """Return number, begin and end of the steps that are over in a segment."""
-    words, integers = memoryview(content).cast("q"), memoryview(content).cast("i")
+    int64_words, int32_words = memoryview(content).cast("q"), memoryview(content).cast("i")
     return [
-        (integers[_INTEGERS * row + _STEP], words[_WORDS * row], abs(words[_WORDS * row + 1]))
-        for row in _rows_of(integers[_INTEGERS - 1 :: _INTEGERS].tolist(), definition)
-        if words[_WORDS * row + 1]
+        (
+            int32_words[_INTEGERS * row + _STEP],
+            int64_words[_WORDS * row],
+            abs(int64_words[_WORDS * row + 1]),
+        )
+        for row in _rows_of(int32_words[_INTEGERS - 1 :: _INTEGERS].tolist(), definition)
+        if int64_words[_WORDS * row + 1]
     ]
 
 
@@ -121,15 +125,15 @@ class SlowSteps:
         self._before: int | None = None
         self._in_a_row = 0
 
-    def over(self, moment: int) -> bool:
+    def over(self, moment_ns: int) -> bool:
         """Called when a step is over; whether it is the one that makes it enough."""
-        before, self._before = self._before, moment
-        if before is None:
+        previous_ns, self._before = self._before, moment_ns
+        if previous_ns is None:
             return False
-        took = moment - before
-        slow = len(self._recent) >= _FEWEST_STEPS and took > self._limit()
-        self._recent.append(took)
-        self._in_a_row = self._in_a_row + 1 if slow else 0
+        step_ns = moment_ns - previous_ns
+        is_slow = len(self._recent) >= _FEWEST_STEPS and step_ns > self._limit()
+        self._recent.append(step_ns)
+        self._in_a_row = self._in_a_row + 1 if is_slow else 0
         return self._in_a_row == self._steps
 
     def _limit(self) -> float:
@@ -199,20 +203,20 @@ def install_signal() -> None:
     name = os.environ.get(KEEP_SIGNAL_VARIABLE, "")
     try:
         number = _signal_number(name)
-        before = signal.getsignal(number)
-        if before is not _on_signal:
+        earlier_handler = signal.getsignal(number)
+        if earlier_handler is not _on_signal:
             signal.signal(number, _on_signal)
-            _replaced_handlers[number] = before
+            _replaced_handlers[number] = earlier_handler
     except (KeyError, ValueError, OSError) as error:
         warn_once(f"{KEEP_SIGNAL_VARIABLE} is {name!r}, which cannot be handled ({error})")
 
 
 def uninstall_signal() -> None:
     """Restore the handler that was there before, unless it has been changed since."""
-    for number, before in list(_replaced_handlers.items()):
+    for number, earlier_handler in list(_replaced_handlers.items()):
         with Tolerated(ValueError):  # in a thread that may not: ours does no harm
             if signal.getsignal(number) is _on_signal:
-                signal.signal(number, before)
+                signal.signal(number, earlier_handler)
             del _replaced_handlers[number]
 
 

@@ -33,8 +33,8 @@ __all__ = [
     "described",
     "from_environment",
     "parse",
+    "read_retention",
     "to_environment",
-    "wanted",
 ]
 
 KEEP_VARIABLE: Final = "TRACELENS_KEEP"
@@ -68,18 +68,22 @@ def parse(
 
 def from_environment() -> Retention:
     """Return what the environment wants kept; an invalid value is warned of once, and ignored."""
-    return wanted(None, None, None)
+    return read_retention(None, None, None)
 
 
-def wanted(keep: str | None, budget: int | str | None, detail: str | None) -> Retention:
+def read_retention(keep: str | None, budget: int | str | None, detail: str | None) -> Retention:
     """Return what is to be kept: as given, else as the environment has it.
 
     Raises:
         InvalidArgument: what is given makes no sense.
     """
-    steps = _found(KEEP_VARIABLE, _steps) if keep is None else _steps(keep)
-    size = _found(BUDGET_VARIABLE, _bytes) if budget is None else _bytes(budget)
-    level = _found(DETAIL_VARIABLE, checked_detail) if detail is None else checked_detail(detail)
+    steps = _read_variable(KEEP_VARIABLE, _steps) if keep is None else _steps(keep)
+    size = _read_variable(BUDGET_VARIABLE, _bytes) if budget is None else _bytes(budget)
+    level = (
+        _read_variable(DETAIL_VARIABLE, checked_detail)
+        if detail is None
+        else checked_detail(detail)
+    )
     return Retention(*(steps or _ALL), size, level or DEFAULT_DETAIL)
 
 
@@ -117,7 +121,7 @@ def _keep_of(retention: Retention) -> str:
     return "all"
 
 
-def _found(variable: str, understand: Callable[[str], T]) -> T | None:
+def _read_variable(variable: str, understand: Callable[[str], T]) -> T | None:
     text = os.environ.get(variable)
     try:
         return understand(text) if text else None
@@ -130,11 +134,11 @@ def _steps(keep: object) -> _Steps:
     text = text_or_nothing(keep)
     if text == "all":
         return _ALL
-    last, every = re.fullmatch(_LAST, text), re.fullmatch(_EVERY, text)
-    if last and int(last[1]) > 0:
-        return int(last[1]), None, 1
-    if every and 0 < int(every[2] or 1) <= int(every[1]):
-        return None, int(every[1]), int(every[2] or 1)
+    last_match, every_match = re.fullmatch(_LAST, text), re.fullmatch(_EVERY, text)
+    if last_match and int(last_match[1]) > 0:
+        return int(last_match[1]), None, 1
+    if every_match and 0 < int(every_match[2] or 1) <= int(every_match[1]):
+        return None, int(every_match[1]), int(every_match[2] or 1)
     raise InvalidArgument(
         f"keep is {short_repr(keep)}, expected all, last:N, every:N or every:N:BURST, where N is a "
         "number of steps from 1, and BURST one up to N."

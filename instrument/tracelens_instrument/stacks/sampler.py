@@ -131,13 +131,13 @@ def _piece(rank: _Rank, rate: int, folder: Path) -> pa.RecordBatch:
     failure = spy.failure()
     if failure:
         raise OSError(f"py-spy: {failure}")
-    seen = list(read_runs(spy.written, path_shortener()))
+    runs = list(read_runs(spy.written, path_shortener()))
     spy.written.unlink()
-    offset = offset_ns(seen, marked)
-    half = NS // rate // 2  # a sample stands for the time around it
+    clock_offset_ns = offset_ns(runs, marked)
+    half_sample_ns = NS // rate // 2  # a sample stands for the time around it
     return _batch(
-        [run for run in seen if run.pid != os.getpid()],
-        (spy.started_ns if offset is None else offset) - half,
+        [run for run in runs if run.pid != os.getpid()],
+        (spy.started_ns if clock_offset_ns is None else clock_offset_ns) - half_sample_ns,
     )
 
 
@@ -146,14 +146,14 @@ def _let_rank_go_on() -> None:
         os.write(sys.stdout.fileno(), b"\n")
 
 
-def _batch(found: list[Run], offset: int) -> pa.RecordBatch:
+def _batch(runs: list[Run], clock_offset_ns: int) -> pa.RecordBatch:
     rows: dict[str, list[Any]] = {
-        "pid": [run.pid for run in found],
-        "thread": [run.thread for run in found],
-        "thread_name": [run.thread_name for run in found],
-        "start_ns": [run.start_ns + offset for run in found],
-        "end_ns": [run.end_ns + offset for run in found],
-        "frames": [list(run.frames) for run in found],
+        "pid": [run.pid for run in runs],
+        "thread": [run.thread for run in runs],
+        "thread_name": [run.thread_name for run in runs],
+        "start_ns": [run.start_ns + clock_offset_ns for run in runs],
+        "end_ns": [run.end_ns + clock_offset_ns for run in runs],
+        "frames": [list(run.frames) for run in runs],
     }
     return pa.RecordBatch.from_pydict(rows, schema=SAMPLE_SCHEMA)
 
@@ -164,19 +164,19 @@ def _program() -> str:
     Raises:
         OSError: it is at neither place.
     """
-    beside = Path(sys.executable).with_name("py-spy")
-    found = str(beside) if beside.exists() else shutil.which("py-spy")
-    if found is None:
+    sibling = Path(sys.executable).with_name("py-spy")
+    program = str(sibling) if sibling.exists() else shutil.which("py-spy")
+    if program is None:
         raise OSError("py-spy was not found; install it with 'pip install py-spy'")
-    return found
+    return program
 
 
-def _report(words: str) -> None:
+def _report(sentence: str) -> None:
     """Report once for all ranks, if `tracelens record` collects it; else only failures."""
-    note_attached(words)
-    if ATTACHED_VARIABLE not in os.environ and words.startswith("no "):
+    note_attached(sentence)
+    if ATTACHED_VARIABLE not in os.environ and sentence.startswith("no "):
         with contextlib.suppress(OSError):
-            sys.stderr.write(f"TraceLens: {words}\n")
+            sys.stderr.write(f"TraceLens: {sentence}\n")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class _Track:
     since_ns: int = 0
     frames: list[str] = field(default_factory=list)
 
-    def until(self, moment_ns: int) -> Iterator[Run]:
+    def end_run_at(self, moment_ns: int) -> Iterator[Run]:
         """End what has lasted until this moment."""
         shown = tuple(frame for frame in self.frames if frame)
         if shown and moment_ns > self.since_ns:
@@ -101,13 +101,13 @@ def read_runs(path: Path, place: Callable[[str], str] = str) -> Iterator[Run]:
     for event in json.loads(path.read_bytes()):
         last_ns = round(event["ts"] * 1000)
         track = tracks.setdefault((event["pid"], event["tid"]), _Track(event["pid"]))
-        yield from track.until(last_ns)
+        yield from track.end_run_at(last_ns)
         if event["ph"] == "B":
             track.frames.append(_frame(event, track, place))
         elif track.frames:
             track.frames.pop()
     for track in tracks.values():
-        yield from track.until(last_ns)
+        yield from track.end_run_at(last_ns)
 
 
 def _frame(event: dict[str, Any], track: _Track, place: Callable[[str], str]) -> str:
@@ -136,19 +136,19 @@ def mark(number: int) -> dict[str, tuple[int, int]]:
 
 def offset_ns(runs: Iterable[Run], marked: Mapping[str, tuple[int, int]]) -> int | None:
     """Return monotonic time minus py-spy's, ns; None if too few markers were seen to tell."""
-    seen: dict[str, tuple[int, int]] = {}
+    seen_spans: dict[str, tuple[int, int]] = {}
     for run in runs:
         for frame in run.frames:
             name = frame.partition(" ")[0]
             if name in marked:
-                first, last = seen.get(name, (run.start_ns, run.end_ns))
-                seen[name] = min(first, run.start_ns), max(last, run.end_ns)
-    if len(seen) < _FEWEST:
+                first_ns, last_ns = seen_spans.get(name, (run.start_ns, run.end_ns))
+                seen_spans[name] = min(first_ns, run.start_ns), max(last_ns, run.end_ns)
+    if len(seen_spans) < _FEWEST:
         return None
     return max(
         bound
-        for name, (first, last) in seen.items()
-        for bound in (marked[name][0] - first, marked[name][1] - last)
+        for name, (first_ns, last_ns) in seen_spans.items()
+        for bound in (marked[name][0] - first_ns, marked[name][1] - last_ns)
     )
 
 

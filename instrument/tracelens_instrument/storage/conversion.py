@@ -82,12 +82,12 @@ def python_command(program: str, *arguments: str) -> list[str]:
 
 def bare_environment() -> dict[str, str]:
     """Return the training's environment without what would make the process record, or be recorded."""
-    kept = {
+    variables = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("TRACELENS_") and name != "LD_PRELOAD"
     }
-    return kept | _FEW_THREADS | _LITTLE_MEMORY
+    return variables | _FEW_THREADS | _LITTLE_MEMORY
 
 
 class Background:
@@ -220,13 +220,13 @@ def _size_of(file: Path) -> int:
 def _start_converter(place: Path) -> _Channel:
     import socket  # noqa: PLC0415 - not before it is needed: recording must start quickly
 
-    ours, theirs = socket.socketpair()
-    with theirs:
+    own_end, converter_end = socket.socketpair()
+    with converter_end:
         try:
-            _spawn_converter(place, theirs.fileno())
-            return _Channel(ours)
+            _spawn_converter(place, converter_end.fileno())
+            return _Channel(own_end)
         except BaseException:
-            ours.close()
+            own_end.close()
             raise
 
 
@@ -281,7 +281,7 @@ def _libraries_loaded() -> bool:
 
 def _convert_in_process(place: Path) -> None:
     # Not by `subprocess`: its import resets that the training ends by Ctrl-C, and so its exit code.
-    ours, theirs = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         child = os.posix_spawn(
             sys.executable,
@@ -290,12 +290,12 @@ def _convert_in_process(place: Path) -> None:
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0),
                 (os.POSIX_SPAWN_DUP2, 0, 1),
-                (os.POSIX_SPAWN_DUP2, theirs, 2),
+                (os.POSIX_SPAWN_DUP2, write_end, 2),
             ],
         )
     finally:
-        os.close(theirs)
-        with open(ours, "rb") as errors:  # noqa: PTH123 - a descriptor
+        os.close(write_end)
+        with open(read_end, "rb") as errors:  # noqa: PTH123 - a descriptor
             error_output = errors.read()
     if _process_failed(child):
         raise OSError(error_output.decode(errors="replace").strip().rpartition("\n")[2])

@@ -28,10 +28,10 @@ _READ: Final = 1 << 16
 
 def main() -> None:
     """Convert the recording, of the process with the pid, that the command line names."""
-    place, pid = Path(sys.argv[1]), int(sys.argv[2])
+    recording_path, pid = Path(sys.argv[1]), int(sys.argv[2])
     _detach()
     with contextlib.suppress(OSError, ValueError, TraceLensError):
-        _serve(place, _Training(place, pid))
+        _serve(recording_path, _Training(recording_path, pid))
 
 
 def _detach() -> None:
@@ -40,15 +40,15 @@ def _detach() -> None:
     os.chdir("/")
 
 
-def _serve(place: Path, training: _Training) -> None:
-    folder = folder_of(place)
+def _serve(recording_path: Path, training: _Training) -> None:
+    folder = folder_of(recording_path)
     with locked(folder / SIDE_FILE), IncrementalConversion(folder) as converting:
         while not (news := training.listen()).over:
             while converting.advance(news.full):
                 pass
             if news.disconnected:
                 return
-        finish(converting, place)
+        finish(converting, recording_path)
 
 
 class _Report(NamedTuple):
@@ -62,8 +62,8 @@ class _Report(NamedTuple):
 class _Training:
     """The recording process, as it shows from outside."""
 
-    def __init__(self, place: Path, pid: int) -> None:
-        self._place = place
+    def __init__(self, recording_path: Path, pid: int) -> None:
+        self._place = recording_path
         self._socket = sys.stdin.fileno()
         self._received = b""
         self._poll = select.poll()
@@ -72,7 +72,7 @@ class _Training:
         with contextlib.suppress(OSError):  # not on this system, or the process is gone
             self._watch = os.pidfd_open(pid)
             self._poll.register(self._watch, select.POLLIN)
-        self._over = not is_live(place)  # also if the pid is another process's by now
+        self._over = not is_live(recording_path)  # also if the pid is another process's by now
 
     def listen(self) -> _Report:
         """Wait for news."""

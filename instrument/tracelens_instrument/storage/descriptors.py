@@ -100,8 +100,8 @@ class LimitsAsErrors:
 
 def _identity(number: int) -> tuple[int, int] | None:
     try:
-        found = os.fstat(number)
+        status = os.fstat(number)
     except OSError as error:
         reraise_if_handlers(error)
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

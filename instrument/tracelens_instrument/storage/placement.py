@@ -73,26 +73,28 @@ def local_place(directory: Path) -> Path | None:
     Raises:
         OSError: `directory` will not do, and no other place has room.
     """
-    wanted = os.environ.get(LOCAL_VARIABLE)
-    if wanted:
-        chosen = Path(wanted).absolute()
+    wanted_directory = os.environ.get(LOCAL_VARIABLE)
+    if wanted_directory:
+        chosen_directory = Path(wanted_directory).absolute()
         with Tolerated(OSError):
-            chosen.mkdir(parents=True, exist_ok=True)
-        if _room(chosen):
-            return None if _same(chosen, directory) else chosen
-        warn_once(f"{LOCAL_VARIABLE} is {wanted!r}, where there is no room or no permission")
+            chosen_directory.mkdir(parents=True, exist_ok=True)
+        if _room(chosen_directory):
+            return None if _is_same_directory(chosen_directory, directory) else chosen_directory
+        warn_once(
+            f"{LOCAL_VARIABLE} is {wanted_directory!r}, where there is no room or no permission"
+        )
     mounts = read_mounts()
-    found = mount_of(directory, mounts)
-    if found is None or not is_network(found.type):
+    mount = mount_of(directory, mounts)
+    if mount is None or not is_network(mount.type):
         return None
-    place = _best(_candidates(), mounts)
-    if place is None:
+    local_directory = _choose_directory(_candidates(), mounts)
+    if local_directory is None:
         raise OSError(
             errno.ENOSPC,
-            f"{directory} is on a network file system ({found.type}), and no disk of this host has "
+            f"{directory} is on a network file system ({mount.type}), and no disk of this host has "
             f"room for live segments: name one in {LOCAL_VARIABLE}",
         )
-    return place
+    return local_directory
 
 
 def is_network(kind: str) -> bool:
@@ -111,11 +113,15 @@ def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
 
 def mount_of(path: Path, mounts: Sequence[Mount]) -> Mount | None:
     """Return the file system that an existing path is on, by its device number, else by its name."""
-    device, real = path.stat().st_dev, os.path.realpath(path)
-    above = [mount for mount in mounts if _holds(mount.path, real)]
-    same = [mount for mount in above if mount.device == device]
+    device, real_path = path.stat().st_dev, os.path.realpath(path)
+    enclosing_mounts = [mount for mount in mounts if _contains(mount.path, real_path)]
+    same_device_mounts = [mount for mount in enclosing_mounts if mount.device == device]
     # Of several at one place the last is on top; some file systems give files other numbers.
-    return max(reversed(same or above), key=lambda mount: len(mount.path), default=None)
+    return max(
+        reversed(same_device_mounts or enclosing_mounts),
+        key=lambda mount: len(mount.path),
+        default=None,
+    )
 
 
 def _mount(line: str) -> Mount | None:
@@ -132,7 +138,7 @@ def _mount(line: str) -> Mount | None:
     return Mount(os.makedev(major, minor), where, kind)
 
 
-def _holds(mount: str, path: str) -> bool:
+def _contains(mount: str, path: str) -> bool:
     return path == mount or path.startswith(mount.rstrip("/") + "/")
 
 
@@ -141,13 +147,19 @@ def _candidates() -> list[Path]:
     return [Path(name) for name in dict.fromkeys(named) if name]
 
 
-def _best(places: Iterable[Path], mounts: Sequence[Mount]) -> Path | None:
+def _choose_directory(directories: Iterable[Path], mounts: Sequence[Mount]) -> Path | None:
     """Choose a local place: the first disk with plenty of room, else memory, else what has most."""
-    local = [place for place in places if _room(place) >= _ENOUGH and _is_local(place, mounts)]
-    ample = [place for place in local if _room(place) >= _PLENTY]
-    if ample:
-        return min(ample, key=lambda place: _in_memory(place, mounts))
-    return max(local, key=_room, default=None)
+    local_directories = [
+        directory
+        for directory in directories
+        if _room(directory) >= _ENOUGH and _is_local(directory, mounts)
+    ]
+    ample_directories = [
+        directory for directory in local_directories if _room(directory) >= _PLENTY
+    ]
+    if ample_directories:
+        return min(ample_directories, key=lambda directory: _in_memory(directory, mounts))
+    return max(local_directories, key=_room, default=None)
 
 
 def _is_local(place: Path, mounts: Sequence[Mount]) -> bool:
@@ -169,8 +181,8 @@ def _room(place: Path) -> int:
         return 0
 
 
-def _same(one: Path, other: Path) -> bool:
-    return os.path.realpath(one) == os.path.realpath(other)
+def _is_same_directory(path: Path, other_path: Path) -> bool:
+    return os.path.realpath(path) == os.path.realpath(other_path)
 
 
 @dataclass(frozen=True)

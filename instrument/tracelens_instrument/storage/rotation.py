@@ -74,8 +74,8 @@ class Storage:
         self._freeze_wanted = False
         self._closed = False
         self.segment = self._taken_into_use(self._make_or_stop())
-        self._used()
-        if not self.stopped:
+        self._count_used_slots()
+        if not self.is_stopped:
             self._prepare()
 
     def rotate(self, full: OpenSegment) -> tuple[Segment, Slot]:
@@ -93,13 +93,13 @@ class Storage:
     def at_step_boundary(self) -> None:
         """Release full segments, and prepare those that the next step needs."""
         self._steps += 1
-        used = self._used()
+        used = self._count_used_slots()
         if self._ring is None and not self._full and self._has_room(used):
             return
         with self._lock:
             self._biggest = max(self._biggest, used)
             self._release()
-            if self.stopped:
+            if self.is_stopped:
                 return
             if self._ring is not None:
                 self._tend(self._ring)
@@ -117,7 +117,7 @@ class Storage:
             self._passed_at = self._taken * _slots()
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether events are only counted, because there was no room for them."""
         return self.segment.path is None
 
@@ -171,21 +171,21 @@ class Storage:
                 self._ring.take(segment.path, self._steps)
         return segment
 
-    def _used(self) -> int:
+    def _count_used_slots(self) -> int:
         """Count the slots that were used since the last time."""
-        before = self._position
+        earlier_position = self._position
         if self._passed_at:
-            before, self._passed_at = self._passed_at - STATE.left, 0
-        self._position = self._taken * _slots() - self.segment.remaining()
-        return self._position - before
+            earlier_position, self._passed_at = self._passed_at - STATE.left, 0
+        self._position = self._taken * _slots() - self.segment.count_free_slots()
+        return self._position - earlier_position
 
     def _has_room(self, used: int) -> bool:
         """Return whether there is room for steps as they have been so far, this one included."""
-        return used <= self._biggest and self.segment.remaining() >= 2 * self._biggest
+        return used <= self._biggest and self.segment.count_free_slots() >= 2 * self._biggest
 
     def _prepare(self) -> None:
         """Make spare segments, so that even a step of the largest size so far leaves one over."""
-        wanted = (2 * self._biggest - self.segment.remaining()) // _slots() + 2
+        wanted = (2 * self._biggest - self.segment.count_free_slots()) // _slots() + 2
         while len(self._spares) < min(wanted, _MOST_AHEAD) and self._add_spare():
             pass
         for segment in (self.segment, *self._spares):
@@ -247,11 +247,11 @@ class Storage:
 
     def _fits(self, budget: int) -> bool:
         """Return whether another segment does; others may have turned some of ours into less."""
-        most = budget - segments.SEGMENT_BYTES - self._side.size
-        if self._bytes > most and now() >= self._measure_due:
+        max_bytes = budget - segments.SEGMENT_BYTES - self._side.size
+        if self._bytes > max_bytes and now() >= self._measure_due:
             self._measure_due = now() + _MEASURE_EVERY_NS
             self._bytes = _bytes_in(self._folder)
-        return self._bytes <= most
+        return self._bytes <= max_bytes
 
     def _tend(self, ring: Ring) -> None:
         self._apply_freeze(ring)
@@ -300,8 +300,8 @@ def _slots() -> int:
 
 
 def _bytes_in(folder: Path) -> int:
-    found = 0
+    total_bytes = 0
     for entry in os.scandir(folder):
         with Tolerated(FileNotFoundError):  # it has just been turned into Arrow
-            found += entry.stat().st_size
-    return found
+            total_bytes += entry.stat().st_size
+    return total_bytes

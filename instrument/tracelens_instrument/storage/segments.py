@@ -82,7 +82,7 @@ class Segment:
         self.touched = False
         self.slots = slots or _slots(memory)
 
-    def remaining(self) -> int:
+    def count_free_slots(self) -> int:
         """Return how many slots are left."""
         return length_hint(self.slots)
 
@@ -124,11 +124,11 @@ _slots_by_size: dict[int, tuple[Slot, ...]] = {}
 
 def _every_slot(size: int) -> tuple[Slot, ...]:
     """Return the slots of a segment, made once: spans would take longer to compute them."""
-    found = _slots_by_size.get(size)
-    if found is None:
-        found = tuple((offset // 8, offset) for offset in range(RECORD_BYTES, size, RECORD_BYTES))
-        _slots_by_size[size] = found
-    return found
+    slots = _slots_by_size.get(size)
+    if slots is None:
+        slots = tuple((offset // 8, offset) for offset in range(RECORD_BYTES, size, RECORD_BYTES))
+        _slots_by_size[size] = slots
+    return slots
 
 
 class _SharedSlots:

@@ -90,24 +90,24 @@ class SideFile:
     def append(self, line: bytes) -> None:
         """Append a line; if a signal handler raises meanwhile, the next call appends what is left."""
         lines, self._waiting = [*self._waiting, line], []
-        at = 0
+        written_lines = 0
         try:
             with LimitsAsErrors():
-                while at < len(lines) and self._write(lines[at]):
-                    at += 1
+                while written_lines < len(lines) and self._write(lines[written_lines]):
+                    written_lines += 1
         except BaseException:  # a signal handler may raise anything here
-            at += at < len(lines) and self._is_written(lines[at])
+            written_lines += written_lines < len(lines) and self._is_written(lines[written_lines])
             raise
         finally:
-            self._waiting = lines[at:] + self._waiting
+            self._waiting = lines[written_lines:] + self._waiting
 
     def _is_written(self, line: bytes) -> bool:
         """Check whether a line was written although the caller was interrupted before noting it."""
         number = self._descriptor.number
-        more = 0 if number is None else os.fstat(number).st_size - self.size
-        self.size += more
-        self._torn = 0 < more < len(line)
-        return more >= len(line)
+        new_bytes = 0 if number is None else os.fstat(number).st_size - self.size
+        self.size += new_bytes
+        self._torn = 0 < new_bytes < len(line)
+        return new_bytes >= len(line)
 
     def _write(self, line: bytes) -> bool:
         if self._closed:
@@ -129,10 +129,10 @@ class SideFile:
 
         The part that did fit becomes a line of its own, which readers pass over.
         """
-        whole = b"\n" + line if self._torn else line
-        length = len(whole)
+        content = b"\n" + line if self._torn else line
+        length = len(content)
         try:
-            written = os.write(self._number(), whole)
+            written = os.write(self._number(), content)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
@@ -145,12 +145,12 @@ class SideFile:
         """Return the file's descriptor, opened again if the program has closed it."""
         number = self._descriptor.number
         if number is None:
-            again = Descriptor(os.open(self._path, _APPEND))
-            if not again.is_same_file(self._descriptor):
-                again.close()
+            reopened = Descriptor(os.open(self._path, _APPEND))
+            if not reopened.is_same_file(self._descriptor):
+                reopened.close()
                 raise OSError(errno.EBADF, "the side file was closed and replaced by another")
-            self._descriptor = again
-            number = again.number
+            self._descriptor = reopened
+            number = reopened.number
         assert number is not None  # it was opened just now
         return number
 

@@ -105,7 +105,7 @@ def test_second_converter_is_refused(converter: int, trace: Path) -> None:
     """There is one a recording: another finds the lock taken, and ends."""
     recording = under_way()
     assert recording is not None
-    line = conversion._start_converter(recording.place)
+    line = conversion._start_converter(recording.readable_path)
     assert line.broken_off(20_000)
     line.let_go()
     assert converters_of(folder_of(trace)) == [converter]

@@ -26,18 +26,18 @@ def compare_clocks(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
 
     `comm` must not be one that records. `ranks` are the global ranks of its members.
     """
-    others = first_of_each(comm.allgather(clock_domain()))
-    if not others:
+    other_hosts_ranks = first_of_each(comm.allgather(clock_domain()))
+    if not other_hosts_ranks:
         return
-    apart = comm.Dup()  # so that our messages never meet those of the program
+    private_comm = comm.Dup()  # so that our messages never meet those of the program
     try:
-        for rank in others:
-            if apart.rank == rank:
-                _ask(apart, ranks[0])
-            elif apart.rank == 0:
-                _answer(apart, rank)
+        for rank in other_hosts_ranks:
+            if private_comm.rank == rank:
+                _ask(private_comm, ranks[0])
+            elif private_comm.rank == 0:
+                _answer(private_comm, rank)
     finally:
-        apart.Free()
+        private_comm.Free()
 
 
 def first_of_each(domains: Sequence[str]) -> list[int]:

@@ -68,20 +68,22 @@ def replace(replaced: Replaced) -> None:
     """Put functions that record in the place of all methods of the table."""
     replaced.replace(
         _CLASSES,
-        _each(_blocking, BLOCKING)
-        | _each(_issuing, NON_BLOCKING)
-        | _each(_messaging, POINT_TO_POINT)
-        | _each(_persisting_collective, PERSISTENT)
-        | _each(_persisting_message, PERSISTENT_MESSAGES)
-        | _each(_deriving, DERIVING)
-        | _each(_probing, PROBES)
+        _bind_rows(_blocking, BLOCKING)
+        | _bind_rows(_issuing, NON_BLOCKING)
+        | _bind_rows(_messaging, POINT_TO_POINT)
+        | _bind_rows(_persisting_collective, PERSISTENT)
+        | _bind_rows(_persisting_message, PERSISTENT_MESSAGES)
+        | _bind_rows(_deriving, DERIVING)
+        | _bind_rows(_probing, PROBES)
         | dict.fromkeys(("Free", "free", "Disconnect"), _forgetting),
     )
-    replaced.replace([MPI.Message], _each(_receiving, MATCHED) | _each(_probing, MESSAGE_PROBES))
+    replaced.replace(
+        [MPI.Message], _bind_rows(_receiving, MATCHED) | _bind_rows(_probing, MESSAGE_PROBES)
+    )
     replaced.replace([MPI.Win], windows.methods(_log_of, everything=EVERYTHING.on))
 
 
-def _each(
+def _bind_rows(
     make: Callable[[Row, str, Function], Function], rows: Mapping[str, Row]
 ) -> dict[str, Make]:
     return {name: functools.partial(make, row) for name, row in rows.items()}
@@ -91,13 +93,13 @@ def _log_of(comm: Any) -> Log | None:
     try:
         return _LOGS[comm.handle]
     except KeyError:
-        return _met(comm) if EVERYTHING.on else None
+        return _record_unseen(comm) if EVERYTHING.on else None
     except AttributeError:  # it is no communicator, which MPI's method will say
         return None
 
 
 @guarded
-def _met(comm: MPI.Comm) -> Log | None:
+def _record_unseen(comm: MPI.Comm) -> Log | None:
     """Record a communicator that was not seen when it was made."""
     leave_out(comm)  # unless it turns out well
     if MPI.Is_finalized():
@@ -212,12 +214,12 @@ def _derive(log: Log | None, made: Any, name: str) -> None:
 def _forgetting(_name: str, original: Function) -> Function:
     def method(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         handle = getattr(self, "handle", _NULL)
-        there = handle in _LOGS and handle != _NULL
-        log = _LOGS.pop(handle) if there else None  # before another one gets this handle
+        is_recorded = handle in _LOGS and handle != _NULL
+        log = _LOGS.pop(handle) if is_recorded else None  # before another one gets this handle
         try:
             return original(self, *args, **kwargs)
         finally:
-            if there and self:  # it was none that can be freed
+            if is_recorded and self:  # it was none that can be freed
                 _LOGS[handle] = log
 
     return method
@@ -260,11 +262,11 @@ def _with_status(
     parameters: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], MPI.Status]:
     """Ask MPI for the status, if the program has not."""
-    place = parameters.index("status")
-    given = args[place] if len(args) > place else kwargs.get("status")
-    status = MPI.Status() if given is None else given
-    if len(args) > place:
-        return (*args[:place], status, *args[place + 1 :]), kwargs, status
+    status_index = parameters.index("status")
+    given_status = args[status_index] if len(args) > status_index else kwargs.get("status")
+    status = MPI.Status() if given_status is None else given_status
+    if len(args) > status_index:
+        return (*args[:status_index], status, *args[status_index + 1 :]), kwargs, status
     return args, kwargs | {"status": status}, status
 
 

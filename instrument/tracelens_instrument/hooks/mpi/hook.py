@@ -75,7 +75,7 @@ def _all_ranks_record() -> bool:
 
 
 def _attach(comm: MPI.Comm, *, compare: bool) -> None:
-    if not _wanted():
+    if not _is_recorded():
         return
     if not communicators.is_known(comm):
         attempt(_record, comm, compare=compare)
@@ -84,7 +84,7 @@ def _attach(comm: MPI.Comm, *, compare: bool) -> None:
         recorder.on_start(_resume)
 
 
-def _wanted() -> bool:
+def _is_recorded() -> bool:
     return recorder.active() and recorder.detail() != "step"
 
 
@@ -101,7 +101,7 @@ def _record(comm: MPI.Comm, *, compare: bool) -> None:
 
 def _resume() -> None:
     """Put our functions in the place of MPI's methods, until the recording stops."""
-    if _wanted():
+    if _is_recorded():
         recorder.on_stop(_restore)
         if not _METHODS:
             attempt(_replace)

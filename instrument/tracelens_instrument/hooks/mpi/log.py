@@ -200,11 +200,11 @@ def members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
 
     These are others only if it is one between two groups.
     """
-    mine = _of_own(comm.Get_group())
+    own_ranks = _of_own(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
-        return mine, mine
+        return own_ranks, own_ranks
     peers = _of_own(comm.Get_remote_group())
-    return sorted({*mine, *peers}), peers
+    return sorted({*own_ranks, *peers}), peers
 
 
 def _of_own(group: MPI.Group) -> list[int]:
@@ -275,12 +275,12 @@ class Log:
     def messages(self, name: str, row: PointToPoint, values: Mapping[str, Any]) -> Flight | None:
         """Begin the messages of a call; None if it sends and receives nothing."""
         track = _track(name)
-        found = Flight([], values.get("status"))
+        flight = Flight([], values.get("status"))
         for leg in row.legs:
-            self._message(found, name, leg, values, track)
+            self._message(flight, name, leg, values, track)
         if PENDING:
             write_pending()
-        return found if found.tokens or found.receipt is not None else None
+        return flight if flight.tokens or flight.receipt is not None else None
 
     def notices(self, name: str, op: str, ranks: Sequence[int], tag: int) -> Notices:
         """Begin what a call lets some ranks know, or waits for that they let it know; no data."""
@@ -294,7 +294,7 @@ class Log:
 
     def _message(
         self,
-        found: Flight,
+        flight: Flight,
         name: str,
         leg: Leg,
         values: Mapping[str, Any],
@@ -308,11 +308,11 @@ class Log:
         nbytes = payload_of_buffer(values.get(leg.payload))
         span = self.span(name, leg.op)
         if receives and (peer == MPI.ANY_SOURCE or tag == MPI.ANY_TAG):
-            found.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
+            flight.receipt = Receipt(self, span, track, span.begin(track, nbytes=nbytes))
         else:
             seq = self.next_message(leg.op, peer, tag)
             token = span.begin(track, nbytes=nbytes, seq=seq, peer=self.global_rank(peer), key=tag)
-            found.tokens.append(token)
+            flight.tokens.append(token)
 
     def global_rank(self, rank: int) -> int:
         """Return a rank in COMM_WORLD by its rank here; `NO_INDEX` for what is no member."""

@@ -47,11 +47,13 @@ class Replaced:
                 original = vars(owner)[name]
                 if isinstance(original, classmethod):
                     function = original.__func__
-                    now: Any = classmethod(functools.wraps(function)(make[name](name, function)))
+                    replacement: Any = classmethod(
+                        functools.wraps(function)(make[name](name, function))
+                    )
                 else:
-                    now = functools.wraps(original)(make[name](name, original))
-                self._before.append((owner, name, original, now))
-                _put(owner, name, now)
+                    replacement = functools.wraps(original)(make[name](name, original))
+                self._before.append((owner, name, original, replacement))
+                _put(owner, name, replacement)
 
     def restore(self) -> None:
         """Put everything back that is still there."""

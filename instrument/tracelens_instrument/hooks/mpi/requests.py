@@ -78,16 +78,16 @@ def _span_of(name: str, kind: str) -> Span:
 @guarded
 def _note_test(flights: Sequence[Flight], *, complete: bool) -> None:
     """Note that a program tested; if it did so in a loop that is over now, record that as waiting."""
-    at = now()
+    moment_ns = now()
     latest = max(flights, key=lambda flight: flight.polled_ns)
-    since, last = latest.polled_since, latest.polled_ns
-    apart = at - last > _POLLED_NS
-    over = last if apart else at
-    if (complete or apart) and since < over:
-        _span_of("polling", "wait").complete(since, over)
+    polled_since_ns, last_test_ns = latest.polled_since, latest.polled_ns
+    is_new_loop = moment_ns - last_test_ns > _POLLED_NS
+    loop_end_ns = last_test_ns if is_new_loop else moment_ns
+    if (complete or is_new_loop) and polled_since_ns < loop_end_ns:
+        _span_of("polling", "wait").complete(polled_since_ns, loop_end_ns)
     for flight in flights:
-        flight.polled_since = at if complete or apart else since
-        flight.polled_ns = at
+        flight.polled_since = moment_ns if complete or is_new_loop else polled_since_ns
+        flight.polled_ns = moment_ns
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _end(request: Any, status: MPI.Status | None = None, *, failed: bool = False
         flight.end(status, failed)
 
 
-def _every(_result: Any, count: int) -> Iterable[int]:
+def _list_all(_result: Any, count: int) -> Iterable[int]:
     return range(count)
 
 
@@ -139,15 +139,15 @@ def _every_if(flag: bool, count: int) -> Iterable[int]:  # noqa: FBT001 - what M
     return range(count) if flag else ()
 
 
-def _one(index: int, count: int) -> Iterable[int]:
+def _list_one(index: int, count: int) -> Iterable[int]:
     return (index,) if 0 <= index < count else ()  # UNDEFINED is negative
 
 
 def _one_if(result: tuple[Any, ...], count: int) -> Iterable[int]:
-    return _one(result[0], count) if result[1] else ()
+    return _list_one(result[0], count) if result[1] else ()
 
 
-def _some(indices: list[int] | None, _count: int) -> Iterable[int]:
+def _list_some(indices: list[int] | None, _count: int) -> Iterable[int]:
     return indices or ()
 
 
@@ -158,18 +158,18 @@ def _of_first(
 
 
 COMPLETIONS: Final[dict[str, Completion]] = {
-    "Waitall": Completion(_every, all_fail=True),
-    "waitall": Completion(_every, all_fail=True),
+    "Waitall": Completion(_list_all, all_fail=True),
+    "waitall": Completion(_list_all, all_fail=True),
     "Testall": Completion(_every_if, all_fail=True),
     "testall": Completion(_of_first(_every_if), all_fail=True),
-    "Waitany": Completion(_one, argument="status"),
-    "waitany": Completion(_of_first(_one), argument="status"),
+    "Waitany": Completion(_list_one, argument="status"),
+    "waitany": Completion(_of_first(_list_one), argument="status"),
     "Testany": Completion(_one_if, argument="status"),
     "testany": Completion(_one_if, argument="status"),
-    "Waitsome": Completion(_some, packed=True),
-    "waitsome": Completion(_of_first(_some), packed=True),
-    "Testsome": Completion(_some, packed=True),
-    "testsome": Completion(_of_first(_some), packed=True),
+    "Waitsome": Completion(_list_some, packed=True),
+    "waitsome": Completion(_of_first(_list_some), packed=True),
+    "Testsome": Completion(_list_some, packed=True),
+    "testsome": Completion(_of_first(_list_some), packed=True),
 }
 _SINGLE: Final[dict[str, Callable[[Any], bool]]] = {  # whether what they return says "complete"
     "Wait": lambda _: True,

@@ -44,12 +44,12 @@ class _Window:
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Begin what a method waits for."""
-        whole, log = f"Win.{name}", self.log
+        span_name, log = f"Win.{name}", self.log
         match name:
             case "Fence":
                 given = kwargs.get("assertion", args[0] if args else 0)
                 row = _LOOSE if given & MPI.MODE_NOPRECEDE else _BARRIER
-                return log.collective(whole, row, {})
+                return log.collective(span_name, row, {})
             case "Post" | "Start":
                 ranks = global_ranks(args[0] if args else kwargs["group"])
                 if name == "Post":
@@ -57,17 +57,17 @@ class _Window:
                 else:
                     self.started = ranks
                 op = "send" if name == "Post" else "recv"
-                return log.notices(whole, op, ranks, POSTED)
+                return log.notices(span_name, op, ranks, POSTED)
             case "Complete":
                 ranks, self.started = self.started, []
-                return log.notices(whole, "send", ranks, COMPLETED)
+                return log.notices(span_name, "send", ranks, COMPLETED)
             case "Wait":
                 ranks, self.posted = self.posted, []
-                return log.notices(whole, "recv", ranks, COMPLETED)
+                return log.notices(span_name, "recv", ranks, COMPLETED)
             case _:
-                return log.collective(whole, _LOOSE, {})
+                return log.collective(span_name, _LOOSE, {})
 
-    def tested(self) -> None:
+    def count_tested(self) -> None:
         """Count what a test has found to be complete, as a wait would."""
         ranks, self.posted = self.posted, []
         for rank in ranks:
@@ -86,14 +86,14 @@ def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
     """
 
     def making(name: str, original: Function) -> Function:
-        place = WINDOW_MAKERS[name]
+        comm_index = WINDOW_MAKERS[name]
 
         def method(cls: Any, /, *args: Any, **kwargs: Any) -> Any:
-            comm = kwargs.get("comm", args[place] if len(args) > place else MPI.COMM_SELF)
+            comm = kwargs.get("comm", args[comm_index] if len(args) > comm_index else MPI.COMM_SELF)
             log = log_of(comm)
             with _loose(log, name) or _UNKNOWN:
                 window = original(cls, *args, **kwargs)
-            _made(window, log)
+            _record_window(window, log)
             return window
 
         return method
@@ -119,7 +119,7 @@ def _loose(log: Log | None, name: str) -> AbstractContextManager[Any] | None:
 
 
 @guarded
-def _made(window: MPI.Win, log: Log | None) -> None:
+def _record_window(window: MPI.Win, log: Log | None) -> None:
     """Record a window from now on, if its communicator is recorded."""
     _WINDOWS[window.handle] = None  # unless it turns out well
     if log is not None:
@@ -173,4 +173,4 @@ def _testing(_name: str, original: Function) -> Function:
 
 @guarded
 def _count(window: _Window) -> None:
-    window.tested()
+    window.count_tested()

@@ -180,6 +180,6 @@ def _plan(function: Any) -> None:
     graphs = [concrete.graph for concrete in traced()]
     if not graphs:
         return
-    plan = Plan.of(graphs)
+    plan = Plan.from_graphs(graphs)
     write_plan(directory, plan)
     note_attached(f"TensorFlow's parameter servers with {len(plan.variables)} variables")

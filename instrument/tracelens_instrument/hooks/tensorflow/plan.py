@@ -67,22 +67,24 @@ class Plan:
     tokens: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, graphs: Iterable[Any]) -> Self:
+    def from_graphs(cls, graphs: Iterable[Any]) -> Self:
         """Find reads and updates of variables that are placed on parameter servers."""
         pulls: dict[str, Transfer] = {}
         pushes: dict[str, Transfer] = {}
         for graph in graphs:
-            where = _variables(graph)
+            variables = _variables(graph)
             for operation in graph.get_operations():
-                place = where.get(_resource(operation))
-                if place is None:
+                variable_and_shard = variables.get(_resource(operation))
+                if variable_and_shard is None:
                     continue
                 if operation.type == _READ:
                     size = size_of(operation.outputs[0])
-                    pulls[operation.name] = Transfer(*place, size)
+                    pulls[operation.name] = Transfer(*variable_and_shard, size)
                 elif UPDATES.fullmatch(operation.type):
                     for tensor in operation.inputs[1:]:
-                        pushes[tensor.op.name] = Transfer(*place, size_of(tensor), operation.name)
+                        pushes[tensor.op.name] = Transfer(
+                            *variable_and_shard, size_of(tensor), operation.name
+                        )
         return cls.soon(pulls, pushes)
 
     @classmethod
@@ -100,7 +102,7 @@ class Plan:
         return cls(pulls, pushes, begin, end, applied or {}, list(tokens))
 
     @property
-    def placed(self) -> dict[int, int]:
+    def bytes_by_shard(self) -> dict[int, int]:
         """Bytes that a worker pushes to each server in a step, as far as they are known."""
         sizes: Counter[int] = Counter()
         for push in set(self.pushes.values()):
@@ -140,12 +142,12 @@ def read_plan(directory: Path) -> Plan | None:
 def _variables(graph: Any) -> dict[str, tuple[str, int]]:
     """Return (variable, shard) by the name of the placeholder through which a graph sees it."""
     names = {id(variable.handle): variable.name for variable in graph.variables}
-    found = {}
-    for outside, inside in graph.captures:
-        server = SERVER.search(getattr(outside, "device", None) or "")
-        if server and id(outside) in names:
-            found[inside.op.name] = (names[id(outside)].partition(":")[0], int(server[1]))
-    return found
+    variables = {}
+    for captured, placeholder in graph.captures:
+        server = SERVER.search(getattr(captured, "device", None) or "")
+        if server and id(captured) in names:
+            variables[placeholder.op.name] = (names[id(captured)].partition(":")[0], int(server[1]))
+    return variables
 
 
 def _resource(operation: Any) -> str:
@@ -160,7 +162,7 @@ def size_of(tensor: Any) -> int | None:
 
 
 def _window_s(wanted_s: float) -> float:
-    usual = max(wanted_s, WINDOW_S)
+    default_s = max(wanted_s, WINDOW_S)
     with contextlib.suppress(ValueError):
-        return float(os.environ.get(WINDOW_VARIABLE, usual))
-    return usual
+        return float(os.environ.get(WINDOW_VARIABLE, default_s))
+    return default_s

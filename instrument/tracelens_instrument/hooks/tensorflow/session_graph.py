@@ -53,17 +53,21 @@ def plan_of(graph: Any, wanted_s: float) -> Plan:
 
 def _pushes(updates: Iterable[tuple[Any, str, int]]) -> Iterator[tuple[str, Transfer]]:
     """Yield the gradients that come from elsewhere; what many updates share is none (a rate)."""
-    found: defaultdict[str, list[Transfer]] = defaultdict(list)
+    transfers_by_tensor: defaultdict[str, list[Transfer]] = defaultdict(list)
     for operation, variable, shard in updates:
         adds_up = _ADDS_UP.fullmatch(operation.type) is not None
-        for place, tensor in enumerate(operation.inputs):
-            if place == 0 or (adds_up and place == _LOCAL_STEP) or _shard(tensor.op) is not None:
+        for input_index, tensor in enumerate(operation.inputs):
+            if (
+                input_index == 0
+                or (adds_up and input_index == _LOCAL_STEP)
+                or _shard(tensor.op) is not None
+            ):
                 continue
             served = "aggregate" if adds_up else "apply"
             transfer = Transfer(variable, shard, size_of(tensor), operation.name, served)
             for name in _aliases(tensor.op):
-                found[name].append(transfer)
-    for tensor_name, transfers in found.items():
+                transfers_by_tensor[name].append(transfer)
+    for tensor_name, transfers in transfers_by_tensor.items():
         if len(transfers) == 1:
             yield tensor_name, transfers[0]
 
@@ -92,15 +96,15 @@ def _updated(operation: Any) -> tuple[str, int] | None:
 
 def _variable(operation: Any, shard: int) -> str | None:
     """Return the variable from which a server's operation makes its output; None if from none."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     waiting = [operation]
     while waiting:
-        one = waiting.pop(0)
-        if one.type in _VARIABLES:
-            return str(one.name)
-        if one.name not in seen and _shard(one) == shard:
-            seen.add(one.name)
-            waiting += _sources(one.inputs)
+        candidate = waiting.pop(0)
+        if candidate.type in _VARIABLES:
+            return str(candidate.name)
+        if candidate.name not in visited and _shard(candidate) == shard:
+            visited.add(candidate.name)
+            waiting += _sources(candidate.inputs)
     return None
 
 

@@ -50,13 +50,13 @@ class Sessions:
             return False
         operations = [*targets, *(tensor.op for tensor in fetches)]
         names = tuple(operation.name for operation in operations)
-        known = self._trains.setdefault(session.graph, {})
-        if names not in known:
+        trains_by_names = self._trains.setdefault(session.graph, {})
+        if names not in trains_by_names:
             updates = {push.update for push in plan_of(session.graph, 0.0).pushes.values()}
-            known[names] = not updates.isdisjoint(_needed(operations))
-        return known[names]
+            trains_by_names[names] = not updates.isdisjoint(_find_needed(operations))
+        return trains_by_names[names]
 
-    def before(self, session: Any) -> None:
+    def begin_run(self, session: Any) -> None:
         """Take the number of the first profiled run from the global step, which workers share."""
         plan = self.plan
         if plan is None or self._offset is not None or time.time_ns() < plan.begin_ns:
@@ -65,7 +65,7 @@ class Sessions:
         if plan.tokens:
             self._offset += _global_step(session)
 
-    def after(self, session: Any, begin_ns: int) -> None:
+    def end_run(self, session: Any, begin_ns: int) -> None:
         """Note a run; write the plan as soon as it is known how long one takes."""
         end = now()
         self.runs.append(Run(begin_ns, end, len(self.runs) + (self._offset or 0)))
@@ -81,7 +81,9 @@ class Sessions:
         wanted_s = min(PROFILED_RUNS * median(self._durations), LONGEST_S)
         plan = plan_of(graph, wanted_s)
         write_plan(directory, plan)
-        sizes = ", ".join(f"{size:,} on server {shard}" for shard, size in plan.placed.items())
+        sizes = ", ".join(
+            f"{size:,} on server {shard}" for shard, size in plan.bytes_by_shard.items()
+        )
         note_attached(
             f"TensorFlow's sessions with {len(plan.variables)} variables on parameter servers, "
             f"bytes pushed a run: {sizes}"
@@ -104,24 +106,24 @@ def _around_run(
     _handle, targets, fetches = args[:3] if len(args) > 2 else (None, (), ())
     if not attempt(SESSIONS.is_training, session, targets, fetches):
         return run(*args, **kwargs)
-    attempt(SESSIONS.before, session)
+    attempt(SESSIONS.begin_run, session)
     begin = now()
     result = run(*args, **kwargs)
-    attempt(SESSIONS.after, session, begin)
+    attempt(SESSIONS.end_run, session, begin)
     return result
 
 
-def _needed(operations: Iterable[Any]) -> set[str]:
+def _find_needed(operations: Iterable[Any]) -> set[str]:
     """Return the names of all operations that these need, their own among them."""
-    seen: set[str] = set()
+    visited: set[str] = set()
     waiting = list(operations)
     while waiting:
         operation = waiting.pop()
-        if operation.name not in seen:
-            seen.add(operation.name)
+        if operation.name not in visited:
+            visited.add(operation.name)
             waiting += [tensor.op for tensor in operation.inputs]
             waiting += operation.control_inputs
-    return seen
+    return visited
 
 
 def _global_step(session: Any) -> int:

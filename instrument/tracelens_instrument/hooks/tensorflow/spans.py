@@ -96,52 +96,62 @@ def spans_of(
             yield from _served(step, number, plan)
         yield from _applied(steps, number, plan)
         return
-    own = [step for step in steps if step.begun.keys() & plan.pulls.keys() or _pushed(step, plan)]
+    worker_steps = [
+        step for step in steps if step.begun.keys() & plan.pulls.keys() or _pushed(step, plan)
+    ]
     if runs:
-        yield from _of_runs(own, runs, number, plan)
+        yield from _of_runs(worker_steps, runs, number, plan)
         return
     idle_since = None
-    for index, step in enumerate(own):
-        seen = list(_worked(step, index, number, plan))
-        if seen and idle_since and idle_since < seen[0].start_ns:
-            yield Seen(_IDLE, "wait", "launch", idle_since, seen[0].start_ns)
-        idle_since = seen[0].end_ns if seen else idle_since
-        yield from seen
+    for index, step in enumerate(worker_steps):
+        spans = list(_worked(step, index, number, plan))
+        if spans and idle_since and idle_since < spans[0].start_ns:
+            yield Seen(_IDLE, "wait", "launch", idle_since, spans[0].start_ns)
+        idle_since = spans[0].end_ns if spans else idle_since
+        yield from spans
 
 
-def _of_runs(own: list[_Step], runs: Sequence[Run], worker: int, plan: Plan) -> Iterator[Seen]:
+def _of_runs(
+    worker_steps: list[_Step], runs: Sequence[Run], worker: int, plan: Plan
+) -> Iterator[Seen]:
     """Put what was profiled into the runs of which the begin was seen, too."""
-    ended: Run | None = None
-    for step in own:
-        first = min([*step.begun.values(), *(start for start, _ in step.sent.values())])
-        at = bisect_right(runs, first, key=lambda run: run.start_ns) - 1
-        if at < 0 or first > runs[at].end_ns or not step.begun.keys() & plan.pulls.keys():
+    last_run: Run | None = None
+    for step in worker_steps:
+        first_ns = min([*step.begun.values(), *(start for start, _ in step.sent.values())])
+        run_index = bisect_right(runs, first_ns, key=lambda run: run.start_ns) - 1
+        if (
+            run_index < 0
+            or first_ns > runs[run_index].end_ns
+            or not step.begun.keys() & plan.pulls.keys()
+        ):
             continue
-        run = runs[at]
-        seen = list(_worked(step, run.number, worker, plan))
-        seen = [*(one for one in seen if one.kind == "ps"), *_computing(step, run, plan)]
-        if not seen or (ended and run.number <= ended.number):
+        run = runs[run_index]
+        spans = list(_worked(step, run.number, worker, plan))
+        spans = [*(one for one in spans if one.kind == "ps"), *_computing(step, run, plan)]
+        if not spans or (last_run and run.number <= last_run.number):
             continue
-        if ended and ended.number + 1 == run.number:
-            gap = {"step": ended.number}
-            yield Seen(_BETWEEN, "user", None, ended.end_ns, run.start_ns, values=gap)
-        ended = run
+        if last_run and last_run.number + 1 == run.number:
+            gap = {"step": last_run.number}
+            yield Seen(_BETWEEN, "user", None, last_run.end_ns, run.start_ns, values=gap)
+        last_run = run
         yield Seen("step", "step", None, run.start_ns, run.end_ns, values={"step": run.number})
-        yield from seen
+        yield from spans
         yield from _token(step, run, plan)
 
 
 def _computing(step: _Step, run: Run, plan: Plan) -> Iterator[Seen]:
     """Forward and backprop, without the pauses in which a variable had not come yet."""
-    pulled = max((step.arrived[name][1] for name in plan.pulls if name in step.arrived), default=0)
-    for kind, part in _phases(step.computed):
-        begin, end = part[0].start_ns, part[0].end_ns
-        for event in part[1:]:
-            if end + _TOUCHING_NS < event.start_ns and end < pulled:
-                yield Seen(kind, kind, None, begin, end, values={"step": run.number})
-                begin = event.start_ns
-            end = max(end, event.end_ns)
-        yield Seen(kind, kind, None, begin, end, values={"step": run.number})
+    pulls_end_ns = max(
+        (step.arrived[name][1] for name in plan.pulls if name in step.arrived), default=0
+    )
+    for kind, events in _phases(step.computed):
+        begin_ns, end_ns = events[0].start_ns, events[0].end_ns
+        for event in events[1:]:
+            if end_ns + _TOUCHING_NS < event.start_ns and end_ns < pulls_end_ns:
+                yield Seen(kind, kind, None, begin_ns, end_ns, values={"step": run.number})
+                begin_ns = event.start_ns
+            end_ns = max(end_ns, event.end_ns)
+        yield Seen(kind, kind, None, begin_ns, end_ns, values={"step": run.number})
 
 
 def _token(step: _Step, run: Run, plan: Plan) -> Iterator[Seen]:
@@ -168,12 +178,12 @@ def _steps(events: list[Event]) -> list[_Step]:
     return list(steps.values())
 
 
-def _identity(event: Event, around: list[Event]) -> int | None:
+def _identity(event: Event, outer_spans: list[Event]) -> int | None:
     """Return the step of the executor's span that holds this event; those of a thread never overlap."""
-    at = bisect_right(around, event.start_ns, key=lambda outer: outer.start_ns) - 1
-    if at < 0 or event.end_ns > around[at].end_ns:
+    outer_index = bisect_right(outer_spans, event.start_ns, key=lambda outer: outer.start_ns) - 1
+    if outer_index < 0 or event.end_ns > outer_spans[outer_index].end_ns:
         return None
-    return around[at].about.get("id")
+    return outer_spans[outer_index].about.get("id")
 
 
 def _note(step: _Step, event: Event) -> None:
@@ -215,19 +225,22 @@ def _worked(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
 
 def _phases(computed: list[Event]) -> Iterator[tuple[str, list[Event]]]:
     """Forward until the first operation of the gradient, backprop from there."""
-    first = next(
-        (at for at, event in enumerate(computed) if _GRADIENTS.match(event.name)),
+    first_gradient = next(
+        (index for index, event in enumerate(computed) if _GRADIENTS.match(event.name)),
         len(computed),
     )
-    for kind, part in (("forward", computed[:first]), ("backprop", computed[first:])):
-        if part:
-            yield kind, part
+    for kind, events in (
+        ("forward", computed[:first_gradient]),
+        ("backprop", computed[first_gradient:]),
+    ):
+        if events:
+            yield kind, events
 
 
 def _pulls(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
     for lane, (tensor, transfer) in enumerate(plan.pulls.items()):
         if tensor in step.begun and tensor in step.arrived:
-            values = _moved(transfer, step.request(worker, tensor))
+            values = _transfer_values(transfer, step.request(worker, tensor))
             yield Seen(
                 f"pull {transfer.variable}",
                 "ps",
@@ -242,17 +255,17 @@ def _pulls(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
 
 def _pushes(step: _Step, index: int, worker: int, plan: Plan) -> Iterator[Seen]:
     """Yield pushes: each ends when the worker learns that the update is made, if it waits for that."""
-    informed = max((end for _, end in step.arrived.values()), default=0)
+    informed_ns = max((end_ns for _, end_ns in step.arrived.values()), default=0)
     for lane, (tensor, transfer) in enumerate(plan.pushes.items(), len(plan.pulls)):
         if tensor in step.sent:
-            begin, end = step.sent[tensor]
-            values = _moved(transfer, step.request(worker, tensor))
+            begin_ns, end_ns = step.sent[tensor]
+            values = _transfer_values(transfer, step.request(worker, tensor))
             yield Seen(
                 f"push {transfer.variable}",
                 "ps",
                 "push",
-                begin,
-                max(step.arrived.get(transfer.update, (0, informed))[1], end),
+                begin_ns,
+                max(step.arrived.get(transfer.update, (0, informed_ns))[1], end_ns),
                 transfer.shard,
                 lane,
                 values | {"step": index},
@@ -266,14 +279,16 @@ def _served(step: _Step, shard: int, plan: Plan) -> Iterator[Seen]:
     applied = {event.name.partition(":")[0]: event for event in step.computed}
     for tensor, transfer in plan.pulls.items():
         if tensor in step.sent and transfer.shard == shard:
-            yield _part("reply", step, tensor, transfer, step.sent[tensor])
+            yield _make_server_span("reply", step, tensor, transfer, step.sent[tensor])
     for tensor, transfer in plan.pushes.items():
         if tensor not in step.arrived or transfer.shard != shard:
             continue
-        yield _part("receive", step, tensor, transfer, step.arrived[tensor])
+        yield _make_server_span("receive", step, tensor, transfer, step.arrived[tensor])
         event = applied.get(transfer.update)
         if event:
-            yield _part(transfer.served, step, tensor, transfer, (event.start_ns, event.end_ns))
+            yield _make_server_span(
+                transfer.served, step, tensor, transfer, (event.start_ns, event.end_ns)
+            )
 
 
 def _applied(steps: list[_Step], shard: int, plan: Plan) -> Iterator[Seen]:
@@ -288,20 +303,22 @@ def _applied(steps: list[_Step], shard: int, plan: Plan) -> Iterator[Seen]:
         pushes.sort(key=lambda one: one[0])
     for event in (event for step in steps if step.peer is None for event in step.computed):
         update = plan.applied.get(event.name.partition(":")[0])
-        before = added.get(update.variable, []) if update and update.shard == shard else []
-        at = bisect_right(before, event.start_ns, key=lambda one: one[0]) - 1
-        if update and at >= 0:
-            _, step, tensor = before[at]
-            yield _part("apply", step, tensor, update, (event.start_ns, event.end_ns))
+        earlier_pushes = added.get(update.variable, []) if update and update.shard == shard else []
+        push_index = bisect_right(earlier_pushes, event.start_ns, key=lambda one: one[0]) - 1
+        if update and push_index >= 0:
+            _, step, tensor = earlier_pushes[push_index]
+            yield _make_server_span("apply", step, tensor, update, (event.start_ns, event.end_ns))
 
 
-def _part(op: str, step: _Step, tensor: str, transfer: Transfer, times: tuple[int, int]) -> Seen:
+def _make_server_span(
+    op: str, step: _Step, tensor: str, transfer: Transfer, times: tuple[int, int]
+) -> Seen:
     """What a server does for a worker."""
     assert step.peer is not None
-    values = _moved(transfer, step.request(step.peer, tensor)) | {"peer": step.peer}
+    values = _transfer_values(transfer, step.request(step.peer, tensor)) | {"peer": step.peer}
     return Seen(f"{op} {transfer.variable}", "ps", op, *times, transfer.shard, None, values)
 
 
-def _moved(transfer: Transfer, request: int) -> dict[str, Any]:
+def _transfer_values(transfer: Transfer, request: int) -> dict[str, Any]:
     size = {} if transfer.nbytes is None else {"nbytes": transfer.nbytes}
     return size | {"request": request}

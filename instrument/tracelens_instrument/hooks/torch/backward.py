@@ -59,7 +59,7 @@ class _BackwardPass:
         self._thread = threading.get_ident()
         self._layer: Token | None = None
         self._operator: Token | None = None
-        self._span = _BACKPROP.at(loss)
+        self._span = _BACKPROP.handle_for(loss)
         self._computing: Token | DeviceToken | None = self._span.begin()
         self._waiting: Token | None = None
         self._ready_ns = 0

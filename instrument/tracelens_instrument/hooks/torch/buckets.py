@@ -99,10 +99,10 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
         return None
     try:
         buffer = args[0][0]
-        known = _BUFFERS.get(id(buffer))
-        if known is None or known.buffer() is not buffer:
-            known = _met(buffer, group_of(dist.ProcessGroup.unbox(args[1])))
-        return _begin(known, backward.bucket_issued())
+        known_buffer = _BUFFERS.get(id(buffer))
+        if known_buffer is None or known_buffer.buffer() is not buffer:
+            known_buffer = _remember_buffer(buffer, group_of(dist.ProcessGroup.unbox(args[1])))
+        return _begin(known_buffer, backward.bucket_issued())
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
         warn_failed(_begin, error)
         return None
@@ -129,12 +129,14 @@ class _Buffer:
 _BUFFERS: Final[dict[int, _Buffer]] = {}
 
 
-def _met(buffer: torch.Tensor, group: Group) -> _Buffer:
-    known = _BUFFERS[id(buffer)] = _Buffer(buffer, group)
+def _remember_buffer(buffer: torch.Tensor, group: Group) -> _Buffer:
+    new_buffer = _BUFFERS[id(buffer)] = _Buffer(buffer, group)
     library = compiled.buckets()
     if library is not None and group.ends is None:  # else their ends are known in Python only
-        library.remember(buffer, known.span.begin, group.buckets, known.nbytes, group.next_seq)
-    return known
+        library.remember(
+            buffer, new_buffer.span.begin, group.buckets, new_buffer.nbytes, group.next_seq
+        )
+    return new_buffer
 
 
 def resume() -> None:
@@ -160,11 +162,11 @@ def _forget(dropped: weakref.ref[torch.Tensor]) -> None:
             del _BUFFERS[key]
 
 
-def _begin(known: _Buffer, number: int) -> Flight:
-    group = known.group
-    token = known.span.begin(
+def _begin(known_buffer: _Buffer, number: int) -> Flight:
+    group = known_buffer.group
+    token = known_buffer.span.begin(
         group.buckets,
-        nbytes=known.nbytes,
+        nbytes=known_buffer.nbytes,
         seq=group.next_seq(),
         bucket=number,
     )

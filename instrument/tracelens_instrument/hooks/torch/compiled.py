@@ -77,10 +77,10 @@ def buckets() -> Buckets | None:
     if not NATIVE:
         return None
     try:
-        place = _place()
-        if not place.exists():
+        library_path = _library_path()
+        if not library_path.exists():
             return None
-        spec = importlib.util.spec_from_file_location(_MODULE, place)
+        spec = importlib.util.spec_from_file_location(_MODULE, library_path)
         if spec is None or spec.loader is None:
             return None
         module = importlib.util.module_from_spec(spec)
@@ -100,33 +100,33 @@ def build() -> Path:
     """
     from torch.utils import cpp_extension  # noqa: PLC0415 - it looks for compilers, and takes long
 
-    place = _place()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    begun = place.with_name(f"{place.name}.{os.getpid()}")
+    library_path = _library_path()
+    library_path.parent.mkdir(parents=True, exist_ok=True)
+    temporary_path = library_path.with_name(f"{library_path.name}.{os.getpid()}")
     compiler = shlex.split(os.environ.get("CXX") or sysconfig.get_config_var("CXX") or "c++")
     include = [*cpp_extension.include_paths(), sysconfig.get_path("include")]
     folders = cpp_extension.library_paths()
     abi = int(torch.compiled_with_cxx11_abi())
-    words = [
+    command = [
         *compiler,
         *_FLAGS,
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
         *(word for folder in include for word in ("-isystem", folder)),
         str(_SOURCE),
         "-o",
-        str(begun),
+        str(temporary_path),
         *(f"-L{folder}" for folder in folders),
         *(f"-l{name}" for name in _LIBRARIES),
     ]
     try:
-        subprocess.run(words, check=True, capture_output=True, text=True)
-        begun.rename(place)
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        temporary_path.rename(library_path)
     finally:
-        begun.unlink(missing_ok=True)
-    return place
+        temporary_path.unlink(missing_ok=True)
+    return library_path
 
 
-def _place() -> Path:
+def _library_path() -> Path:
     """Return where the library of this PyTorch, this Python and this source lies."""
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
@@ -137,7 +137,7 @@ def _place() -> Path:
 def main() -> int:
     """Build it, and say where; exit code 1 if it cannot be."""
     try:
-        place = build()
+        library_path = build()
     except FileNotFoundError as error:
         reason = f"there is no compiler ({error.filename}): install g++ or set CXX"
     except OSError as error:
@@ -145,7 +145,7 @@ def main() -> int:
     except subprocess.CalledProcessError as error:
         reason = f"the compiler failed:\n{error.stderr[-2000:]}"
     else:
-        sys.stdout.write(f"Compiled for PyTorch {torch.__version__}: {place}\n")
+        sys.stdout.write(f"Compiled for PyTorch {torch.__version__}: {library_path}\n")
         return 0
     sys.stderr.write(
         f"tracelens: gradient buckets are recorded without what is compiled, as {reason}\n"

@@ -53,7 +53,7 @@ class Fetches:
         self._ready: dict[int, tuple[int, int, int]] = {}
         self.request = 0
 
-    def before(self, batches: Any) -> dict[str, int]:
+    def begin_wait(self, batches: Any) -> dict[str, int]:
         """Called when the next batch is waited for; return what is known of that."""
         self._read()
         due = batches._rcvd_idx  # noqa: SLF001 - nothing public has it
@@ -63,7 +63,7 @@ class Fetches:
             "queue_depth": sum(1 for number in self._ready if number >= due),
         }
 
-    def after(self, batches: Any) -> None:
+    def end_wait(self, batches: Any) -> None:
         """Called when it has arrived: record when it was fetched."""
         self._read()
         number = batches._rcvd_idx - 1  # noqa: SLF001 - as above
@@ -114,11 +114,11 @@ def around_workers(
     if fetches is None:
         init(*args, **kwargs)
         return
-    loader, *rest = args
+    loader, *other_args = args
     proxy = _Loader(loader)
     proxy._self_begin = ReportingWorker(loader.worker_init_fn, fetches.writer)  # noqa: SLF001 - wrapt's way
     try:
-        init(proxy, *rest, **kwargs)
+        init(proxy, *other_args, **kwargs)
     finally:
         fetches.writer.close()  # each worker has its own
     if getattr(batches, "_in_order", True):
@@ -212,9 +212,9 @@ def _from_workers(
     fetches: Fetches, fetch: Callable[..., Any], batches: Any, *args: Any, **kwargs: Any
 ) -> Any:
     """Wait for a batch that a worker has fetched, and record when it did."""
-    known = attempt(fetches.before, batches) or {}
+    known = attempt(fetches.begin_wait, batches) or {}
     batch = _recorded(partial(_DATA.begin, **known), fetch, *args, **kwargs)
-    attempt(fetches.after, batches)
+    attempt(fetches.end_wait, batches)
     return batch
 
 

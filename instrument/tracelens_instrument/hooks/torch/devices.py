@@ -31,7 +31,7 @@ class Placed:
         self.on_host = span
         self._on_device = DeviceSpan(span, row)
 
-    def at(self, tensor: Any) -> Span | DeviceSpan:
+    def handle_for(self, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for work on this tensor, which stands for all that it works on."""
         return self._on_device if on_device(tensor) else self.on_host
 

@@ -123,7 +123,7 @@ class _RootSpan:
         self.span: Span | DeviceSpan = placed.on_host
 
     def settle(self, module: Module) -> None:
-        self.span = self._placed.at(next(module.parameters(), None))
+        self.span = self._placed.handle_for(next(module.parameters(), None))
 
     def enter(self) -> None:
         operators: Any = Operators()

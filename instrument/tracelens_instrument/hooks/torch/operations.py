@@ -126,16 +126,16 @@ def _kernel(name: str, watch: Watch) -> Callable[..., Any]:
         operator, "_handle", None
     )  # without the operator's method, which only calls it
     hand_on = getattr(handle, "redispatch_boxed", operator.redispatch)
-    below = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
+    lower_keys = torch._C._dispatch_keyset_full_after(getattr(DispatchKey, _DISPATCH_KEY))  # noqa: SLF001 - see install
 
     def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
         issue = None
         if STATE.segment is not None or STATE.waiting is not None:
             issue = watch(args)
         if issue is None:
-            return hand_on(keys & below, *args, **kwargs)
+            return hand_on(keys & lower_keys, *args, **kwargs)
         try:
-            result = hand_on(keys & below, *args, **kwargs)
+            result = hand_on(keys & lower_keys, *args, **kwargs)
         except BaseException:
             issue.refused()
             raise

@@ -48,20 +48,20 @@ class Group:
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
         """Return the handle for an operation on a tensor, which stands for all that it works on."""
-        span, placed = self._spans.get(name) or self._known(name, op)
-        return span if placed is None else placed.at(tensor)
+        span, placed = self._spans.get(name) or self._find_span(name, op)
+        return span if placed is None else placed.handle_for(tensor)
 
     def span_on_host(self, name: str, op: str) -> Span:
         """Return the handle for an operation whose end the host sees, whatever it works on."""
-        return self._known(name, op)[0]
+        return self._find_span(name, op)[0]
 
-    def _known(self, name: str, op: str) -> tuple[Span, Placed | None]:
-        known = self._spans.get(name)
-        if known is None:
+    def _find_span(self, name: str, op: str) -> tuple[Span, Placed | None]:
+        span_and_placed = self._spans.get(name)
+        if span_and_placed is None:
             span = recorder.span(name, kind="reduction", op=op, communicator=self._communicator)
             placed = None if self.ends is None else Placed(span, REDUCTIONS)
-            known = self._spans[name] = (span, placed)
-        return known
+            span_and_placed = self._spans[name] = (span, placed)
+        return span_and_placed
 
 
 def group_of(process_group: dist.ProcessGroup) -> Group:

@@ -167,7 +167,7 @@ class _Updates:
     def __init__(self, optimizer: Optimizer) -> None:
         self.optimizer = weakref.ref(optimizer, _forget)
         placed = Placed(recorder.span(type(optimizer).__name__, kind="update"))
-        self._span = placed.at(_first_weight(optimizer))
+        self._span = placed.handle_for(_first_weight(optimizer))
         self._token: Token | DeviceToken | None = None
         self._depth = 0
         self._caller = 0  # the frame that makes the step, as long as that runs
@@ -204,10 +204,10 @@ class _Updates:
 
 def _before_update(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
     try:
-        known = _updates.get(id(optimizer))
-        if known is None or known.optimizer() is not optimizer:
-            known = _updates[id(optimizer)] = _Updates(optimizer)
-        known.begin(sys._getframe(1))  # noqa: SLF001 - that of the step
+        optimizer_updates = _updates.get(id(optimizer))
+        if optimizer_updates is None or optimizer_updates.optimizer() is not optimizer:
+            optimizer_updates = _updates[id(optimizer)] = _Updates(optimizer)
+        optimizer_updates.begin(sys._getframe(1))  # noqa: SLF001 - that of the step
     except Exception as error:  # noqa: BLE001 - the border to the user's training code
         warn_failed(_before_update, error)
 

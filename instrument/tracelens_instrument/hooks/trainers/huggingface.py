@@ -67,8 +67,8 @@ def _around_init(wrapped: Any, trainer: Any, args: Any, kwargs: Any) -> None:
 
 
 def _pause(name: str, kind: str) -> Any:
-    def around(wrapped: Any, _trainer: Any, args: Any, kwargs: Any) -> Any:
+    def record_call(wrapped: Any, _trainer: Any, args: Any, kwargs: Any) -> Any:
         with recorder.span(name.replace("_", " "), kind=kind):
             return wrapped(*args, **kwargs)
 
-    return around
+    return record_call

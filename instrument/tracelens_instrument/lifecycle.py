@@ -155,7 +155,7 @@ def learn_identity(rank: int | None, world: int | None, local_rank: int | None) 
 
 
 def detail() -> str:
-    """Return how closely hooks are to look, in the recording under way or the next one."""
+    """Return the detail of hooks, in the current recording or the next one."""
     recording = under_way()
     found = from_environment() if recording is None else recording.retention
     return found.detail or DEFAULT_DETAIL

@@ -278,7 +278,7 @@ def counter(name: str, value: float, kind: str = "user") -> None:
 
 
 def active() -> bool:
-    """Return whether events are recorded, now or from the first one on."""
+    """Return True if events are recorded, now or from the first one on."""
     return STATE.is_on
 
 
@@ -300,7 +300,7 @@ def track(name: str) -> int:
 
 
 def detail(asked: str | None = None) -> str:
-    """Return how closely a hook is to look: as `asked` for something of its own, else as for all.
+    """Return the detail of a hook: `asked` if given, or else that of the recording.
 
     Raises:
         InvalidArgument: no such detail.
@@ -314,7 +314,7 @@ def detail(asked: str | None = None) -> str:
 
 @contained
 def identify(rank: int, world: int, local_rank: int | None = None) -> None:
-    """Return which rank this is, where a framework knows it and no launcher has said so."""
+    """Set the rank that a framework knows, if no launcher has said it."""
     index = arguments.index
     lifecycle.learn_identity(
         index("rank", rank), index("world", world), index("local_rank", local_rank)

@@ -43,5 +43,5 @@ NATIVE, _WHY = _choose()
 
 
 def backend() -> tuple[str, str]:
-    """Return which recorder is in use, ``native`` or ``python``, and why."""
+    """Return the recorder in use, ``native`` or ``python``, and the reason."""
     return "native" if NATIVE else "python", _WHY

@@ -22,7 +22,7 @@ _SCHEDULED: Final = Path("/proc/self/schedstat")  # of the main thread
 
 
 def _counts_ticks() -> bool:
-    """Return whether the kernel finds the processor's counter good enough for its own clock."""
+    """Return True if the kernel finds the processor's counter good enough for its own clock."""
     try:
         return _SOURCE.read_bytes().strip() == b"tsc"
     except OSError:

@@ -36,13 +36,13 @@ _replaced: dict[str, str | None] = {}
 
 
 def wanted_directory() -> Path | None:
-    """Return where the environment wants a recording, if it does."""
+    """Return the trace folder that the environment names, or None."""
     named = os.environ.get(DIRECTORY_VARIABLE)
     return Path(named) if named else None
 
 
 def default_directory() -> Path:
-    """Return where to record by default: ranks of one launcher on one host agree on it."""
+    """Return the default trace folder: equal for ranks of one launcher on one host."""
     launched = launcher_of(os.environ) is not None
     since = process_started_ns(os.getppid()) if launched else None
     seconds = time.time() if since is None else since // 10**9

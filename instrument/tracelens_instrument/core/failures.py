@@ -118,7 +118,7 @@ class Tolerated:
         error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> bool:
-        """Return whether the exception is of these kinds, and the recorder's own."""
+        """Return True if the exception is of these kinds, and the recorder's own."""
         return isinstance(error, self._kinds) and not _raised_by_handler(error)
 
 
@@ -173,6 +173,6 @@ class Counter:
         self._many += number
 
     def total(self) -> int:
-        """Return how many were counted."""
+        """Return the counted number."""
         self._looks += 1
         return self.add() - self._looks + 1 + self._many

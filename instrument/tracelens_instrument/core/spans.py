@@ -294,7 +294,7 @@ class PythonSpan(metaclass=_Handle):
 
 
 def _entering(span: PythonSpan, definition: int) -> Callable[[], PythonSpan]:
-    """Return what `with span:` calls first."""
+    """Return the function that `with span:` calls first."""
 
     def enter() -> PythonSpan:
         try:  # as `begin` does it, line by line: calls would cost more than all of them
@@ -321,7 +321,7 @@ def _entering(span: PythonSpan, definition: int) -> Callable[[], PythonSpan]:
 
 
 def _leaving(span: PythonSpan) -> Callable[..., None]:
-    """Return what `with span:` calls last."""
+    """Return the function that `with span:` calls last."""
 
     def leave(kind: type[BaseException] | None, _error: object, _traceback: object) -> None:
         try:
@@ -353,7 +353,7 @@ def _leave(span: PythonSpan, *what: object) -> None:
 
 
 def reduced(definition: int) -> tuple[Callable[[Definition], PythonSpan], tuple[Definition]]:
-    """Return what makes the same handle again, also in a process with the other recorder."""
+    """Return the function and arguments that make an equal handle, for pickling."""
     return _same_span, (REGISTRY.lookup(definition),)
 
 

@@ -61,11 +61,11 @@ class CudaClock:
         return event
 
     def may_ask(self) -> bool:
-        """Return whether events may be asked about: not while this thread captures a graph."""
+        """Return True if events may be asked about: not while this thread captures a graph."""
         return not _CUDA.is_current_stream_capturing()
 
     def is_over(self, event: Event) -> bool:
-        """Return whether the device has passed an event; does not wait for it."""
+        """Return True if the device has passed an event; does not wait for it."""
         return bool(event.query())
 
     def between_ns(self, first: Event, second: Event) -> int:

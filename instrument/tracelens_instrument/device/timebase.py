@@ -57,11 +57,11 @@ class DeviceClock(Protocol):
         ...
 
     def may_ask(self) -> bool:
-        """Return whether events may be asked about now."""
+        """Return True if events may be asked about now."""
         ...
 
     def is_over(self, event: Event) -> bool:
-        """Return whether the device has come past an event."""
+        """Return True if the device has come past an event."""
         ...
 
     def between_ns(self, first: Event, second: Event) -> int:

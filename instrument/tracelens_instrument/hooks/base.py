@@ -49,7 +49,7 @@ class HookModule(Protocol):
     """The functions that a hook module provides."""
 
     def matches(self, obj: object) -> bool:
-        """Return whether `attach` can do something with this object."""
+        """Return True if `attach` can do something with this object."""
         ...
 
     def attach(self, obj: Any, **options: Any) -> Any:

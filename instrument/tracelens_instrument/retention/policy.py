@@ -67,12 +67,12 @@ def parse(
 
 
 def from_environment() -> Retention:
-    """Return what the environment wants kept; an invalid value is warned of once, and ignored."""
+    """Read the retention from the environment; warn once of an invalid value, and ignore it."""
     return read_retention(None, None, None)
 
 
 def read_retention(keep: str | None, budget: int | str | None, detail: str | None) -> Retention:
-    """Return what is to be kept: as given, else as the environment has it.
+    """Return the retention from the arguments, or else from the environment.
 
     Raises:
         InvalidArgument: what is given makes no sense.

@@ -39,7 +39,7 @@ class _Rank:
         self._over = False
 
     def is_over(self, wait_s: float = 0.0) -> bool:
-        """Return whether it ended, or said that it will; its forked children may hold our input open."""
+        """Return True if it ended, or said that it will; its forked children may hold our input open."""
         if not self._over:
             readable, _, _ = select.select([sys.stdin], [], [], wait_s)
             self._over = bool(readable) or os.getppid() != self._parent
@@ -61,11 +61,11 @@ class _Spy:
         )
 
     def samples(self) -> bool:
-        """Return whether it has found its way into the rank: on a busy machine that takes seconds."""
+        """Return True if it has found its way into the rank: on a busy machine that takes seconds."""
         return SAMPLING in self._logged()
 
     def has_ended(self) -> bool:
-        """Return whether it has ended."""
+        """Return True if it has ended."""
         return self._process.poll() is not None
 
     def end(self) -> None:

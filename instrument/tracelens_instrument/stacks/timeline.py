@@ -31,7 +31,7 @@ _FEWEST: Final = 3
 
 
 def path_shortener(folders: Iterable[str] | None = None) -> Callable[[str], str]:
-    """Return what names files from the innermost of these folders in which they lie.
+    """Return a function that names files relative to the innermost of these folders.
 
     So a frame reads ``torch/nn/modules/linear.py`` rather than where this machine keeps PyTorch, reads
     the same on all hosts, and tells no user's home. A file in none of the folders is named from its

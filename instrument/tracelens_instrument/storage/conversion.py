@@ -66,7 +66,7 @@ _FINAL_PROGRAM: Final = (
 
 
 def can_start_python() -> bool:
-    """Return whether this Python can be started again, and is not embedded in a program."""
+    """Return True if this Python can be started again, and is not embedded in a program."""
     name = (
         (sys.executable or "").rpartition("/")[2].rstrip("t").rstrip("0123456789.")
     )  # python3.13t
@@ -74,7 +74,7 @@ def can_start_python() -> bool:
 
 
 def python_command(program: str, *arguments: str) -> list[str]:
-    """Return what runs `program` with `arguments` and the packages that this process finds."""
+    """Return the command that runs `program` with `arguments` and this process's packages."""
     paths = [os.path.abspath(path) for path in sys.path if path]  # noqa: PTH100 - of texts
     find = _FIND.format(1 + len(arguments))
     return [sys.executable, "-I", "-S", "-c", find + program, *arguments, *paths]
@@ -231,7 +231,7 @@ def _start_converter(place: Path) -> _Channel:
 
 
 def _converter_wanted(retention: Retention) -> bool:
-    """Return whether a converter may run; not where only the last steps are kept."""
+    """Return True if a converter may run; not where only the last steps are kept."""
     return os.environ.get(SWITCH) != "0" and retention.last is None and can_start_python()
 
 
@@ -274,7 +274,7 @@ def convert(place: Path) -> None:
 
 
 def _libraries_loaded() -> bool:
-    """Return whether all that it needs is there already, memory included."""
+    """Return True if all that it needs is there already, memory included."""
     limited = any(resource.getrlimit(what)[0] != resource.RLIM_INFINITY for what in _MEMORY_LIMITS)
     return not limited and all(name in sys.modules for name in _LIBRARIES)
 

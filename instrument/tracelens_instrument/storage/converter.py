@@ -98,7 +98,7 @@ class _Training:
             return b""
 
     def _after_the_last_word(self) -> _Report:
-        """Return whether the training is ending, whose files close first, or only closed the pipe."""
+        """Return True if the training is ending, whose files close first, or only closed the pipe."""
         self._poll.unregister(self._socket)
         died = self._poll.poll(_LOOK_EVERY_MS) or not is_live(self._place)
         return _Report(over=bool(died), disconnected=not died)

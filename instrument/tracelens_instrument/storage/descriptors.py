@@ -41,7 +41,7 @@ class Descriptor:
         return self._number
 
     def is_same_file(self, other: Descriptor) -> bool:
-        """Return whether another was opened on the same file."""
+        """Return True if another was opened on the same file."""
         return self._identity == other._identity
 
     def close(self) -> None:

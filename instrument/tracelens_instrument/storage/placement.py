@@ -98,7 +98,7 @@ def local_place(directory: Path) -> Path | None:
 
 
 def is_network(kind: str) -> bool:
-    """Return whether a type of file system may depend on a network or on another process."""
+    """Return True if a type of file system may depend on a network or on another process."""
     return kind in _NETWORK or kind.startswith(("fuse.", "fuseblk."))
 
 
@@ -173,7 +173,7 @@ def _in_memory(place: Path, mounts: Sequence[Mount]) -> bool:
 
 
 def _room(place: Path) -> int:
-    """Return how many bytes may be written below a folder."""
+    """Return the number of bytes that may be written below a folder."""
     try:
         found = os.statvfs(place)
         return found.f_bavail * found.f_frsize if os.access(place, os.W_OK | os.X_OK) else 0

@@ -180,7 +180,7 @@ class Storage:
         return self._position - earlier_position
 
     def _has_room(self, used: int) -> bool:
-        """Return whether there is room for steps as they have been so far, this one included."""
+        """Return True if there is room for steps as they have been so far, this one included."""
         return used <= self._biggest and self.segment.count_free_slots() >= 2 * self._biggest
 
     def _prepare(self) -> None:
@@ -246,7 +246,7 @@ class Storage:
             raise
 
     def _fits(self, budget: int) -> bool:
-        """Return whether another segment does; others may have turned some of ours into less."""
+        """Return True if another segment does; others may have turned some of ours into less."""
         max_bytes = budget - segments.SEGMENT_BYTES - self._side.size
         if self._bytes > max_bytes and now() >= self._measure_due:
             self._measure_due = now() + _MEASURE_EVERY_NS
@@ -295,7 +295,7 @@ def _ring(last: int) -> Ring:
 
 
 def _slots() -> int:
-    """Return how many records a segment holds: its first is about itself."""
+    """Count the records that a segment holds; the first describes the segment itself."""
     return segments.SEGMENT_BYTES // RECORD_BYTES - 1
 
 

@@ -83,7 +83,7 @@ class Segment:
         self.slots = slots or _slots(memory)
 
     def count_free_slots(self) -> int:
-        """Return how many slots are left."""
+        """Count the free slots."""
         return length_hint(self.slots)
 
     def touch(self) -> None:
@@ -94,7 +94,7 @@ class Segment:
                 self._mapped.madvise(_POPULATE_WRITE)
 
     def is_held(self) -> bool:
-        """Return whether anything besides the segment itself refers to its slots."""
+        """Return True if anything besides the segment itself refers to its slots."""
         return getrefcount(self.slots) > _OWN_REFERENCES
 
     def detach(self) -> None:
@@ -195,7 +195,7 @@ def _new_file(file: Path) -> int:
 
 
 def count_records(content: bytes) -> int:
-    """Return how many slots of a segment are in use."""
+    """Count the used slots of a segment."""
     definitions = memoryview(content).cast("I")[_DEFINITION_WORD :: RECORD_BYTES // 4]
     return len(definitions) - definitions.tolist().count(0)
 

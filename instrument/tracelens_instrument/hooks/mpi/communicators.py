@@ -50,7 +50,7 @@ _CLASSES: Final = (
 
 
 def is_known(comm: MPI.Comm) -> bool:
-    """Return whether this communicator records itself already."""
+    """Return True if this communicator records itself already."""
     return _LOGS.get(comm.handle) is not None
 
 

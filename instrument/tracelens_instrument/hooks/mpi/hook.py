@@ -26,7 +26,7 @@ _RESUMES: Final = Switch()
 
 
 def matches(obj: object) -> bool:
-    """Return whether this is a communicator."""
+    """Return True if this is a communicator."""
     return isinstance(obj, MPI.Comm)
 
 
@@ -67,7 +67,7 @@ def _initializing(_name: str, original: Function) -> Function:
 
 
 def _all_ranks_record() -> bool:
-    """Return whether every rank surely records: a rank that does not would leave the others blocked.
+    """Return True if every rank surely records: a rank that does not would leave the others blocked.
 
     That is so where one `tracelens record` is around the launcher. Inside it each rank has one, or not.
     """

@@ -337,5 +337,5 @@ class Log:
 
 
 def _track(name: str) -> int | None:
-    """Return where a call is shown that goes on beside the code; None: on its thread."""
+    """Return the track of a non-blocking call; None for its own thread."""
     return recorder.track(_TRACK) if name[0] in "Ii" or name.endswith("_init") else None

@@ -47,12 +47,12 @@ class ByObject(Generic[T]):
         known[key] = ref(owner, lambda _: known.pop(key, None)), value
 
     def get(self, owner: object) -> T | None:
-        """Return what belongs to an object."""
+        """Return the value that belongs to an object, or None."""
         found = self._known.get(id(owner))
         return None if found is None else found[1]
 
     def pop(self, owner: object) -> T | None:
-        """Return what belongs to an object, for the last time."""
+        """Remove and return the value that belongs to an object, or None."""
         found = self._known.pop(id(owner), None)
         return None if found is None else found[1]
 
@@ -104,7 +104,7 @@ class Completion:
     all_fail: bool = False
 
     def room(self) -> Any:
-        """Return where MPI can write what it knows."""
+        """Return the status objects into which MPI writes."""
         return [] if self.argument == "statuses" else MPI.Status()
 
     @guarded
@@ -250,7 +250,7 @@ def _completing_several(name: str, original: Function) -> Function:
 
 
 def _flights(requests: Any) -> list[Flight]:
-    """Return what requests have under way; nothing of what MPI does not take for requests."""
+    """Return the flights of requests; skip objects that are no MPI requests."""
     if not hasattr(requests, "__len__"):
         return []
     return [flight for flight in map(FLIGHTS.get, requests) if flight is not None]

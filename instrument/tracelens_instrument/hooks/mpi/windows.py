@@ -78,7 +78,7 @@ _WINDOWS: Final[dict[int, _Window | None]] = {}
 
 
 def methods(log_of: LogOf, *, everything: bool) -> dict[str, Make]:
-    """Return what is put in the place of the methods of windows.
+    """Make the replacements of the methods of windows.
 
     Args:
         log_of: Finds the log of a communicator.
@@ -127,7 +127,7 @@ def _record_window(window: MPI.Win, log: Log | None) -> None:
 
 
 def _window_of(window: MPI.Win, *, everything: bool) -> _Window | None:
-    """Return what is recorded of a window; of one that was made before only its group is known."""
+    """Return the record of a window; of one that was made earlier, only its group is known."""
     handle = window.handle
     if handle not in _WINDOWS and everything:
         group = window.Get_group()

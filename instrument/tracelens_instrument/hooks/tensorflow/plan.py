@@ -116,7 +116,7 @@ class Plan:
 
 
 def has_plan(directory: Path) -> bool:
-    """Return whether a plan has been written."""
+    """Return True if a plan has been written."""
     return (directory / _FILE).exists()
 
 

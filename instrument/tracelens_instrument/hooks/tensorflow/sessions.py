@@ -45,7 +45,7 @@ class Sessions:
         self._trains: WeakKeyDictionary[Any, dict[tuple[str, ...], bool]] = WeakKeyDictionary()
 
     def is_training(self, session: Any, targets: Iterable[Any], fetches: Iterable[Any]) -> bool:
-        """Return whether a run updates variables on servers."""
+        """Return True if a run updates variables on servers."""
         if not session._target:  # noqa: SLF001 - nothing public says it
             return False
         operations = [*targets, *(tensor.op for tensor in fetches)]

@@ -88,7 +88,7 @@ def look_for_hook(model: DistributedDataParallel) -> None:
 
 
 def is_gradient(tensors: list[torch.Tensor]) -> bool:
-    """Return whether DDP reduces gradients here, not which parameters are in use."""
+    """Return True if DDP reduces gradients here, not which parameters are in use."""
     buffer = tensors[0]
     return id(buffer) in _BUFFERS or buffer.dtype.is_floating_point or buffer.dtype.is_complex
 
@@ -109,7 +109,7 @@ def see_bucket(args: tuple[Any, ...]) -> Flight | None:
 
 
 def in_users_hook() -> bool:
-    """Return whether a communication hook of the user's runs: what it issues is part of its bucket."""
+    """Return True if a communication hook of the user's runs: what it issues is part of its bucket."""
     return bool(_running)
 
 

@@ -127,7 +127,7 @@ def build() -> Path:
 
 
 def _library_path() -> Path:
-    """Return where the library of this PyTorch, this Python and this source lies."""
+    """Return the path of the library for this PyTorch, Python and source."""
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     source = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:12]
     build = f"torch-{torch.__version__}-{sys.implementation.cache_tag}-{source}"

@@ -20,7 +20,7 @@ REDUCTIONS: Final = "reductions"  # row of the timeline: NCCL has streams of its
 
 
 def on_device(tensor: Any) -> bool:
-    """Return whether this is a tensor on a CUDA device."""
+    """Return True if this is a tensor on a CUDA device."""
     return isinstance(tensor, torch.Tensor) and tensor.is_cuda
 
 

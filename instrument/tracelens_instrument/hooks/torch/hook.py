@@ -93,7 +93,7 @@ def _record_sharded(given: Any) -> None:
 
 
 def matches(obj: object) -> bool:
-    """Return whether this is a model."""
+    """Return True if this is a model."""
     return isinstance(obj, torch.nn.Module)
 
 

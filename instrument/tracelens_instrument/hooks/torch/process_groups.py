@@ -65,7 +65,7 @@ class Group:
 
 
 def group_of(process_group: dist.ProcessGroup) -> Group:
-    """Return what is known of `process_group`, without keeping it alive."""
+    """Return the group of `process_group`, without keeping it alive."""
     known = _GROUPS.get(id(process_group))
     if known is not None and known[0]() is process_group:
         return known[1]
@@ -86,7 +86,7 @@ def _forget(dropped: weakref.ref[dist.ProcessGroup]) -> None:
 
 
 def queues_only(process_group: dist.ProcessGroup) -> bool:
-    """Return whether reductions on devices are over, for the host, as soon as they are queued: by NCCL.
+    """Return True if reductions on devices are over, for the host, as soon as they are queued: by NCCL.
 
     With gloo, also tensors on devices are reduced by the host, which sees the end itself.
     """

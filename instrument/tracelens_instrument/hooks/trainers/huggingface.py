@@ -39,7 +39,7 @@ class TraceLensCallback(TrainerCallback):  # type: ignore[misc]  # transformers 
 
 
 def matches(obj: object) -> bool:
-    """Return whether this is a trainer."""
+    """Return True if this is a trainer."""
     return isinstance(obj, Trainer)
 
 

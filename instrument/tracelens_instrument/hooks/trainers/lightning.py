@@ -45,7 +45,7 @@ class TraceLensCallback(Callback):  # type: ignore[misc]  # Lightning may be mis
 
 
 def matches(obj: object) -> bool:
-    """Return whether this is a trainer."""
+    """Return True if this is a trainer."""
     return isinstance(obj, Trainer)
 
 

@@ -226,7 +226,7 @@ def test_best_place(
     monkeypatch.setattr(placement, "_room", lambda place: 1 << free[place.name])
     mounts = [Mount(0, f"/{name}", "tmpfs" if name == memory else "ext4") for name in free]
     monkeypatch.setattr(Path, "stat", lambda _: os.stat_result([0] * 10))
-    best = placement._best([Path("/") / name for name in free], mounts)
+    best = placement._choose_directory([Path("/") / name for name in free], mounts)
     assert best == (None if chosen is None else Path("/") / chosen)
 
 

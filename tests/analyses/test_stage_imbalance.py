@@ -17,7 +17,7 @@ from tracelens.accounting import phases
 from tracelens.accounting.stages import Stages
 from tracelens.analyses.stage_imbalance import ALONE, StageImbalance
 from tracelens.load import prepare
-from tracelens.replay.model import Model
+from tracelens.replay.event_graph import EventGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -174,10 +174,10 @@ def test_the_bubble_of_a_recorded_run_is_what_it_waited(setting: Setting) -> Non
     """Without any change, the replay waits as long as is waited in the run."""
     trace = prepare(simulate(kinds_of_ranks.nothing, setting).recording.trace())
     partition = phases.run(trace)
-    replay = Model.of(trace, partition)
+    replay = EventGraph.from_trace(trace, partition)
     assert replay
     waits = partition.of("wait").sum()
-    assert replay.measure_waits_ns(replay.links.lag) == pytest.approx(waits, rel=0.01)
+    assert replay.measure_waits_ns(replay.edges.lag_ns) == pytest.approx(waits, rel=0.01)
 
 
 def test_other_runs_have_no_bubble() -> None:

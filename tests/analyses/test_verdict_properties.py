@@ -340,14 +340,14 @@ def price_all_fixes(job: Job) -> Price:
     ]
     assert report.ledger
     assert fixes, "no finding has a fix"
-    (answer,) = replay(trace, report).asked(*fixes).answers
+    (answer,) = replay(trace, report).answer(*fixes).answers
     return Price(report.verdict.state, report.ledger.useful, answer.saving)
 
 
 def replay(trace: Trace, report: Report) -> Replay:
     phases = report.results["phases"]
     assert isinstance(phases, Phases)
-    return Replay.of(trace, phases, report.findings)
+    return Replay.from_trace(trace, phases, report.findings)
 
 
 def draw_pauses(owner: str) -> st.SearchStrategy[Pauses]:
@@ -406,7 +406,7 @@ def check_agreement(case: Case) -> None:
     for number in fixes:
         assert replayed
         finding = report.findings[number - 1]
-        (answer,) = replayed.asked(f"fix:{number}").answers
+        (answer,) = replayed.answer(f"fix:{number}").answers
         low, high = finding.interval or (finding.saving, finding.saving)
         assert low is not None
         assert high is not None

@@ -67,12 +67,12 @@ def draw_runs(samples: int, runs: int, seed: int) -> Iterator[tuple[str, Trace]]
 
 def list_large_edits(trace: Trace) -> list[tuple[str, float]]:
     """Return the edits that save a tenth, and what each saves."""
-    replay = Replay.of(trace)
+    replay = Replay.from_trace(trace)
     edits = [f"rank:{rank}=median" for rank in trace.workers["rank"].to_list()[:8]]
     large = []
     for edit in (*edits, *WORDS):
         try:
-            asked = replay.asked(edit)
+            asked = replay.answer(edit)
         except TraceLensError:
             continue
         large += [

@@ -90,7 +90,7 @@ def outcomes(
         return Point.from_trace(trace, analyze(trace), f"{workers} workers")
 
     def replay(point: Point) -> Replay:
-        return Replay.of(simulate(point.workers))
+        return Replay.from_trace(simulate(point.workers))
 
     points = [*map(run, sizes.known)]
     (curve,) = curves(points, kind=kind, at=sizes.asked, replay=replay).curves

@@ -35,7 +35,7 @@ from support.samples import EXAMPLES
 import tracelens as tl
 from tracelens.accounting import phases
 from tracelens.errors import InvalidArgument
-from tracelens.replay.model import Model
+from tracelens.replay.event_graph import EventGraph
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -176,10 +176,10 @@ def recorded(folder: Path, command: Sequence[str]) -> tl.Trace:
 
 def mean_step(trace: tl.Trace) -> float:
     """Return how long a step is on average, nanoseconds, without the first one (it starts things up)."""
-    model = Model.of(trace, phases.run(trace))
-    if model is None:
+    graph = EventGraph.from_trace(trace, phases.run(trace))
+    if graph is None:
         raise ValueError("no steps were found")
-    return float(model.lengths(model.recorded)[1:].mean())
+    return float(graph.measure_steps_ns(graph.recorded_ns)[1:].mean())
 
 
 def predicted(trace: tl.Trace, edits: Sequence[str], place: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from support.runs.large_runs import LargeRun
 
 import tracelens as tl
 from tracelens.accounting import phases
-from tracelens.replay.model import Model
+from tracelens.replay.event_graph import EventGraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,11 +49,11 @@ def main() -> None:
         sys.stdout.write(f"| {large.spans:,} spans, {large.ranks} ranks | CPU s |\n|---|---|\n")
         trace = timed("open", lambda: tl.open(folder))
         account = timed("account for time", lambda: phases.run(trace))
-        model = timed("make moments", lambda: Model.of(trace, account))
-        assert model
-        timed("put them in order", lambda: model.graph)
-        timed("replay", lambda: model.replayed(model.links.lag))
-    sys.stdout.write(f"| moments | {len(model.recorded):,} |\n")
+        graph = timed("make moments", lambda: EventGraph.from_trace(trace, account))
+        assert graph
+        timed("put them in order", lambda: graph.layered_graph)
+        timed("replay", lambda: graph.replay(graph.edges.lag_ns))
+    sys.stdout.write(f"| moments | {len(graph.recorded_ns):,} |\n")
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ def test_a_finding_saves_what_its_fix_does(name: str) -> None:
     ]
     for number, finding in enumerate(findings, 1):
         if finding.fix is not None:
-            (answer,) = replay.asked(f"fix:{number}").answers
+            (answer,) = replay.answer(f"fix:{number}").answers
             assert finding.saving == pytest.approx(answer.saving, rel=1e-3)
             if finding.interval is not None:
                 assert finding.interval == pytest.approx(answer.interval, rel=1e-3)
@@ -70,7 +70,7 @@ def test_fixes_are_replayed_together() -> None:
     late, small = "fix:1", "fix:2"
     replay = replay_with_fixes(sample_trace("mpi-late-rank"))
     both, first, second = (
-        replay.asked(*edits).answers[0].saving for edits in ((late, small), (late,), (small,))
+        replay.answer(*edits).answers[0].saving for edits in ((late, small), (late,), (small,))
     )
     assert max(first, second) < both <= first + second
 

@@ -8,7 +8,7 @@ from support.samples import manifest, sample_trace
 from support.tiers import mark_slow_in_turn
 
 from tracelens.accounting import phases
-from tracelens.replay.model import Model
+from tracelens.replay.event_graph import EventGraph
 
 SYNCHRONOUS, OTHERS = 0.01, 0.03
 QUICK = (
@@ -27,29 +27,32 @@ AT_THEIR_OWN_PACE = ("async", "hogwild", "measgd", "original", "pipelined", "ten
 def test_identity(name: str) -> None:
     """The usual step differs by 1 % at most where ranks meet in every step, by 3 % elsewhere."""
     trace = sample_trace(name)
-    model = Model.of(trace, phases.run(trace))
-    assert model is not None
-    recorded, replayed = model.lengths(model.recorded), model.lengths(model.usual)
+    graph = EventGraph.from_trace(trace, phases.run(trace))
+    assert graph is not None
+    recorded, replayed = (
+        graph.measure_steps_ns(graph.recorded_ns),
+        graph.measure_steps_ns(graph.baseline_ns),
+    )
     error = np.abs(replayed / recorded - 1)
     most = OTHERS if any(word in name for word in AT_THEIR_OWN_PACE) else SYNCHRONOUS
     assert np.median(error) <= most
     assert abs(replayed.sum() / recorded.sum() - 1) <= most
-    own = model.threads.moment_count
-    follows = np.unique(model.links.target[model.links.target < own])
-    assert len(follows) == own - len(model.threads), "a moment within a run follows nothing"
+    own = graph.threads.event_count
+    follows = np.unique(graph.edges.target[graph.edges.target < own])
+    assert len(follows) == own - len(graph.threads), "a moment within a run follows nothing"
 
 
 def test_blocked_time_is_replayed_from_its_causes() -> None:
     """Waits are no lengths of their own: a rank that works less makes the others wait less."""
     trace = sample_trace("mpi-late-rank")
-    model = Model.of(trace, phases.run(trace))
-    assert model is not None
-    late = model.ranks.index(2)
-    mine = np.flatnonzero(model.threads.owners == late)
-    lag = model.links.lag.copy()
+    graph = EventGraph.from_trace(trace, phases.run(trace))
+    assert graph is not None
+    late = graph.ranks.index(2)
+    mine = np.flatnonzero(graph.threads.owners == late)
+    lag = graph.edges.lag_ns.copy()
     lag[mine] /= 2
-    before = model.waited(model.usual, model.links.lag)
-    after = model.waited(model.replayed(lag), lag)
-    others = [rank for rank in range(len(model.ranks)) if rank != late]
+    before = graph.measure_blocked_ns(graph.baseline_ns, graph.edges.lag_ns)
+    after = graph.measure_blocked_ns(graph.replay(lag), lag)
+    others = [rank for rank in range(len(graph.ranks)) if rank != late]
     assert (after[others] < before[others]).all()
     assert after[late] > before[late]

@@ -10,7 +10,7 @@ import pytest
 
 from tracelens import Trace
 from tracelens.accounting import phases
-from tracelens.replay.model import Model
+from tracelens.replay.event_graph import EventGraph
 from tracelens.verdicts.whatif import whatif
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def read(rows: Iterator[dict[str, Any]]) -> Trace:
 
 def implicit_groups(trace: Trace) -> set[tuple[int, ...]]:
     """Return the ranks of each implicit collective."""
-    model = Model.of(trace, phases.run(trace))
-    assert model
-    return {tuple(call.worker.tolist()) for call in model.calls if call.uid == "implicit"}
+    graph = EventGraph.from_trace(trace, phases.run(trace))
+    assert graph
+    return {tuple(call.worker.tolist()) for call in graph.calls if call.communicator == "implicit"}
 
 
 @pytest.mark.parametrize("covered", [True, False])

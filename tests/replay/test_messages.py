@@ -15,9 +15,9 @@ from support.tiers import mark_slow
 from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.load import prepare
-from tracelens.replay.edits.changed import Changed
-from tracelens.replay.graph import Graph
-from tracelens.replay.model import Model
+from tracelens.replay.edges import LayeredGraph
+from tracelens.replay.edits.variant import Variant
+from tracelens.replay.event_graph import EventGraph
 
 if TYPE_CHECKING:
     from typing import Any
@@ -29,11 +29,11 @@ MS = 10**6
 SETTING = Setting(8, 80, 2, "harsh", "lognormal", 5)
 
 
-def played(trace: Trace) -> tuple[Model, Floats]:
+def played(trace: Trace) -> tuple[EventGraph, Floats]:
     """Return the replay, and compute time [step, rank]."""
     spent = phases.run(trace)
     own = measure_compute_time(trace, spent)
-    found = Model.of(trace, spent)
+    found = EventGraph.from_trace(trace, spent)
     assert found
     assert found.steps.tolist() == own.steps.tolist()
     return found, np.nan_to_num(own.total)
@@ -43,9 +43,9 @@ def test_moments_follow_the_last_that_they_wait_for() -> None:
     """Two ways to the same moment: the longer one counts, and another one with other lags."""
     recorded, source, target = np.array([0.0, 3.0, 5.0, 9.0]), [0, 0, 1, 2], [1, 2, 3, 3]
     lag = np.array([3.0, 5.0, 2.0, 4.0])
-    graph = Graph.of(recorded, np.array(source), np.array(target), lag)
-    assert graph.play(lag).tolist() == recorded.tolist()
-    assert graph.play(np.array([3.0, 1.0, 2.0, 1.0])).tolist() == [0.0, 3.0, 1.0, 5.0]
+    graph = LayeredGraph.from_edges(recorded, np.array(source), np.array(target), lag)
+    assert graph.replay(lag).tolist() == recorded.tolist()
+    assert graph.replay(np.array([3.0, 1.0, 2.0, 1.0])).tolist() == [0.0, 3.0, 1.0, 5.0]
 
 
 def test_moments_that_follow_nothing_any_more_come_as_they_did() -> None:
@@ -54,19 +54,21 @@ def test_moments_that_follow_nothing_any_more_come_as_they_did() -> None:
     source = rng.integers(0, 40, 120)
     target = source + rng.integers(1, 10, 120)
     recorded, lag = np.sort(rng.random(50)), rng.random(120)
-    graph = Graph.of(recorded, source, target, lag)
+    graph = LayeredGraph.from_edges(recorded, source, target, lag)
     for share in (0.0, 0.1, 0.5, 1.0):
         kept = rng.random(120) < share
-        fewer = Graph.of(recorded, source[kept], target[kept], lag[kept])
-        assert graph.keep(kept).play(lag).tolist() == fewer.play(lag[kept]).tolist()
+        fewer = LayeredGraph.from_edges(recorded, source[kept], target[kept], lag[kept])
+        assert graph.keep(kept).replay(lag).tolist() == fewer.replay(lag[kept]).tolist()
 
 
 def test_the_unchanged_replay_is_the_run() -> None:
     """To the nanosecond, clocks that were aligned included."""
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
     found, total = played(trace)
-    assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
-    unchanged = Changed(found)
+    assert found.layered_graph.replay(found.layered_graph.lag_ns) == pytest.approx(
+        found.layered_graph.recorded_ns, abs=1
+    )
+    unchanged = Variant(found)
     unchanged.reduce_work(("forward", "backprop"), np.zeros_like(total))
     assert not unchanged.measure_savings_ns().any()
 
@@ -117,14 +119,14 @@ def test_a_receive_waits_for_its_message_and_no_longer(*, at_once: bool) -> None
     for less, gained in ((10.0, 10.0), (50.0, 45.0)):
         effect = np.zeros_like(total)
         effect[0, 0] = less * MS
-        ends = found.graph.play(_less(found, effect))[found.ends[0]]
+        ends = found.layered_graph.replay(_less(found, effect))[found.step_ends[0]]
         assert (100 * MS - ends).tolist() == [less * MS, gained * MS]
 
 
-def _less(found: Model, effect: Floats) -> Floats:
+def _less(found: EventGraph, effect: Floats) -> Floats:
     """Return the lags if the first step's work of rank 0 takes less."""
-    lag = found.graph.lag.copy()
-    is_begin = found.threads.moments[1 : found.threads.begins[1]] == 60 * MS
+    lag = found.layered_graph.lag_ns.copy()
+    is_begin = found.threads.event_times_ns[1 : found.threads.first_events[1]] == 60 * MS
     (first,) = np.flatnonzero(is_begin)
     lag[first] -= effect[0, 0]
     return lag
@@ -155,12 +157,14 @@ def exchanged_at_once() -> Trace:
 def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     """The others' messages, noted with it, were there before: no call waits for them."""
     found, total = played(exchanged_at_once())
-    assert found.graph.play(found.graph.lag) == pytest.approx(found.graph.recorded, abs=1)
+    assert found.layered_graph.replay(found.layered_graph.lag_ns) == pytest.approx(
+        found.layered_graph.recorded_ns, abs=1
+    )
     effect = np.zeros_like(total)
     effect[:, 1] = 30 * MS
-    changed = Changed(found)
-    changed.reduce_work(("backprop",), effect)
-    assert changed.measure_savings_ns() == pytest.approx(30 * MS, abs=0.1 * MS)
+    variant = Variant(found)
+    variant.reduce_work(("backprop",), effect)
+    assert variant.measure_savings_ns() == pytest.approx(30 * MS, abs=0.1 * MS)
 
 
 def noted_late() -> Trace:
@@ -190,7 +194,7 @@ def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> Non
     found, total = played(noted_late())
     effect = np.zeros_like(total)
     effect[0, 2] = 20 * MS
-    changed = Changed(found)
-    changed.reduce_work(("backprop",), effect)
-    ends = changed.replayed()[found.ends[0]]
+    variant = Variant(found)
+    variant.reduce_work(("backprop",), effect)
+    ends = variant.replay()[found.step_ends[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)

@@ -17,7 +17,7 @@ from tracelens.analyses.links import slow_links
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.replay import windows
-from tracelens.replay.model import Model
+from tracelens.replay.event_graph import EventGraph
 from tracelens.replay.windows import WindowedReplay
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.report import analyze
@@ -114,14 +114,14 @@ def test_small_messages_save_what_the_edit_says(scenario: Scenario) -> None:
 def count_replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list to which each event graph that is built adds its number of steps."""
     replayed: list[int] = []
-    build = Model.of
+    build = EventGraph.from_trace
 
-    def count_steps(*arguments: Any) -> Model | None:
-        model = build(*arguments)
-        replayed.append(len(model.steps) if model else 0)
-        return model
+    def count_steps(*arguments: Any) -> EventGraph | None:
+        graph = build(*arguments)
+        replayed.append(len(graph.steps) if graph else 0)
+        return graph
 
-    monkeypatch.setattr(Model, "of", count_steps)
+    monkeypatch.setattr(EventGraph, "from_trace", count_steps)
     return replayed
 
 

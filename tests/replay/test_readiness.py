@@ -11,9 +11,9 @@ from support.runs.streams import prepare_stream_run
 from support.tiers import mark_slow
 
 from tracelens.accounting import phases
-from tracelens.replay.calls import complete_calls
-from tracelens.replay.model import Model
-from tracelens.replay.readiness import Queue
+from tracelens.replay.calls import select_complete_calls
+from tracelens.replay.event_graph import EventGraph
+from tracelens.replay.readiness import find_queued_cells
 from tracelens.replay.timeline import Timeline
 from tracelens.simulator.synthetic import Fault, Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
@@ -66,13 +66,14 @@ def test_shares_are_measured_where_calls_did_not_queue() -> None:
         transfer_ms=0.5,
         faults=(Fault("reduction", steps=(20, 44), factor=12.0),),
     )
-    model, truth = (
-        Model.of(trace, phases.run(trace)) for trace in (prepare_stream_run(early), run(early))
+    graph, truth = (
+        EventGraph.from_trace(trace, phases.run(trace))
+        for trace in (prepare_stream_run(early), run(early))
     )
-    assert model is not None
+    assert graph is not None
     assert truth is not None
-    (estimated,), (recorded,) = model.calls, truth.calls
-    error_ns = np.abs(estimated.start - recorded.start)
+    (estimated,), (recorded,) = graph.calls, truth.calls
+    error_ns = np.abs(estimated.begin_ns - recorded.begin_ns)
     assert np.quantile(error_ns, 0.95) < 0.02 * 40e6
 
 
@@ -84,4 +85,5 @@ def test_calls_with_recorded_readiness_are_left_alone(*, overlap: bool) -> None:
     bounds = np.full(4, first.min()), np.full(4, last.max())
     pieces = phases.run(trace).pieces
     timeline = Timeline.from_pieces([pieces.of_worker(worker) for worker in range(4)])
-    assert not len(Queue.from_calls([*complete_calls(trace, *bounds)], timeline).row)
+    calls = [*select_complete_calls(trace, *bounds)]
+    assert find_queued_cells(calls, timeline).is_empty()

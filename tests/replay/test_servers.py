@@ -14,7 +14,7 @@ from support.tiers import mark_slow
 
 from tracelens.errors import InvalidArgument
 from tracelens.load import prepare
-from tracelens.replay.edits.read import edited
+from tracelens.replay.edits.read import apply_edits
 from tracelens.replay.whatif import Replay
 from tracelens.simulator.synthetic import Scenario, duration_ns
 from tracelens.verdicts.whatif import whatif
@@ -100,10 +100,10 @@ def edits_of(scenario: Scenario) -> dict[str, Scenario]:
 def test_savings_are_the_true_ones(name: str) -> None:
     """Each edit saves what the run saves in which it is really so."""
     scenario = SCENARIOS[name]
-    replay = Replay.of(run(scenario))
+    replay = Replay.from_trace(run(scenario))
     assert abs(replay.identity.whole) < NOISE
     before = duration_ns(scenario)
-    savings = {edit: replay.asked(edit).answers[0].saving for edit in edits_of(scenario)}
+    savings = {edit: replay.answer(edit).answers[0].saving for edit in edits_of(scenario)}
     truths = {edit: 1 - duration_ns(after) / before for edit, after in edits_of(scenario).items()}
     assert savings == pytest.approx(truths, rel=CLOSE, abs=NOISE)
 
@@ -135,14 +135,14 @@ def test_services_whose_operation_is_not_known_are_replayed() -> None:
 def test_no_placement_saves_more_than_its_bytes_allow(seed: int) -> None:
     """Fewer bytes on the fullest shard save what they take on its links and processor, at most."""
     scenario = draw_scenario(seed)
-    replay = Replay.of(run(scenario))
+    replay = Replay.from_trace(run(scenario))
     slowest = max((fault.factor for fault in scenario.faults if fault.phase == "wire"), default=1.0)
     both_ways = 2 * slowest / scenario.link_gbytes_per_s
     ns_per_byte = scenario.ranks * (both_ways + 1 / scenario.aggregate_gbytes_per_s)
     for strategy in ("greedy", "largest_first", "chunked"):
         after = replace(scenario, placement=strategy)
         fewer = max(scenario.bytes_of_shards) - max(after.bytes_of_shards)
-        (answer,) = replay.asked(f"placement={strategy}").answers
+        (answer,) = replay.answer(f"placement={strategy}").answers
         most = max(fewer, 0) * ns_per_byte / answer.before_ns
         at_least = answer.saving if answer.doubt is None else min(answer.interval)
         assert at_least <= most * (1 + CLOSE) + OTHER_ORDER
@@ -202,15 +202,18 @@ def stall_pushes(trace: Trace, every: int) -> Trace:
 def test_a_stalled_message_is_not_taken_for_work_of_its_link() -> None:
     """What moves to an emptier shard takes no longer for a message that stalled there for once."""
     every = 6
-    clean, stalled = Replay.of(run(HOT)), Replay.of(prepare(stall_pushes(run(HOT), every)))
+    clean, stalled = (
+        Replay.from_trace(run(HOT)),
+        Replay.from_trace(prepare(stall_pushes(run(HOT), every))),
+    )
     assert abs(stalled.identity.whole) < NOISE
     work_ns, answers = [], []
     for replay in (clean, stalled):
-        changed = edited(replay.model, ["placement=chunked"], ())
-        assert changed.tasks is not None
-        on_link = changed.tasks.place == 0
-        work_ns.append((changed.lag[changed.tasks.link] * changed.tasks.share)[on_link].sum())
-        answers.append(replay.asked("placement=chunked").answers[0])
+        variant = apply_edits(replay.graph, ["placement=chunked"], ())
+        assert variant.tasks is not None
+        on_link = variant.tasks.server == 0
+        work_ns.append((variant.lag_ns[variant.tasks.edge] * variant.tasks.share)[on_link].sum())
+        answers.append(replay.answer("placement=chunked").answers[0])
     assert work_ns[1] == pytest.approx(work_ns[0], rel=0.02)
     allowed = STALL_NS / every / answers[0].before_ns
     assert answers[0].saving - allowed <= answers[1].saving <= answers[0].saving + NOISE

@@ -19,26 +19,27 @@ QUICK = (SAMPLE, "easgd-async", "mpi-killed-rank", "ps-hot-shard")
 
 @cache
 def replay(name: str) -> Replay:
-    return Replay.of(sample_trace(name))
+    return Replay.from_trace(sample_trace(name))
 
 
 @pytest.mark.parametrize("name", mark_slow_in_turn([sample.name for sample in manifest()], QUICK))
 def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
     """They lie one after the other without a gap, and what ranks work is what their moments say."""
-    model = replay(name).model
+    graph = replay(name).graph
     rows = [
-        Stretches.of(model, model.usual, model.links.lag, row) for row in range(len(model.steps))
+        Stretches.from_replay(graph, graph.baseline_ns, graph.edges.lag_ns, row)
+        for row in range(len(graph.steps))
     ]
-    for worker, rank in enumerate(model.ranks):
-        inside = np.flatnonzero((model.rows >= 0) & (model.threads.owners == worker))
-        lasts = np.diff(model.usual)[model.threads.sources[inside]]
-        worked = np.minimum(model.links.lag[inside], lasts)
+    for worker, rank in enumerate(graph.ranks):
+        inside = np.flatnonzero((graph.step_rows >= 0) & (graph.threads.owners == worker))
+        lasts = np.diff(graph.baseline_ns)[graph.threads.sources[inside]]
+        worked = np.minimum(graph.edges.lag_ns[inside], lasts)
         mine = [(row.rank == rank) for row in rows]
         spent = sum(
-            float((row.end - row.begin)[at].sum()) for row, at in zip(rows, mine, strict=True)
+            float((row.end_ns - row.begin_ns)[at].sum()) for row, at in zip(rows, mine, strict=True)
         )
         works = sum(
-            float((row.end - row.begin)[at & row.works].sum())
+            float((row.end_ns - row.begin_ns)[at & row.is_work].sum())
             for row, at in zip(rows, mine, strict=True)
         )
         assert spent == pytest.approx(lasts.sum(), rel=1e-6, abs=2 * len(lasts))
@@ -47,15 +48,15 @@ def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
 
 def test_a_step_ends_when_its_last_rank_does() -> None:
     """Which is its length, from when the step before was over."""
-    model = replay(SAMPLE).model
-    before, after = replay(SAMPLE).step(40, "rank:1=median")
-    assert before.end.max() == pytest.approx(model.lengths(model.usual)[40])
-    saved = replay(SAMPLE).saved("rank:1=median")[40]
-    assert before.end.max() - after.end.max() == pytest.approx(saved)
+    graph = replay(SAMPLE).graph
+    before, after = replay(SAMPLE).replay_step(40, "rank:1=median")
+    assert before.end_ns.max() == pytest.approx(graph.measure_steps_ns(graph.baseline_ns)[40])
+    saved = replay(SAMPLE).measure_savings_ns("rank:1=median")[40]
+    assert before.end_ns.max() - after.end_ns.max() == pytest.approx(saved)
     assert saved > 40e6
 
 
 def test_whoever_asks_often_builds_the_run_once() -> None:
     """And is answered as whoever asks once."""
     once = tl.whatif(sample_trace(SAMPLE), "rank:1=median", "phase:data=0")
-    assert replay(SAMPLE).asked("rank:1=median", "phase:data=0") == once
+    assert replay(SAMPLE).answer("rank:1=median", "phase:data=0") == once

@@ -24,5 +24,5 @@ def test_many_ranks_far_apart_are_not_replayed() -> None:
     ]
     trace = tl.Trace.from_table(pl.DataFrame(rows), one_clock=True)
     with pytest.raises(InvalidArgument, match="nothing to replay"):
-        Replay.of(trace).asked("rank:0=median")
+        Replay.from_trace(trace).answer("rank:0=median")
     assert tl.analyze(trace).verdict.state == "inconclusive"

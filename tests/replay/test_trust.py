@@ -16,7 +16,7 @@ from tracelens.analyses import stage_imbalance
 from tracelens.facts import Facts
 from tracelens.load import prepare
 from tracelens.replay.edits.fixes import TransferFix
-from tracelens.replay.model import Model
+from tracelens.replay.event_graph import EventGraph
 from tracelens.replay.pricing import price_edits, price_faster_calls, price_joined_calls
 from tracelens.replay.trust import Identity
 from tracelens.replay.windows import WindowedReplay
@@ -126,9 +126,9 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
             ]
     rows.sort(key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
     trace = prepare(trace_of(rows, ranks=2))
-    model = Model.of(trace, phases.run(trace))
-    assert model
-    identity = Identity.of(model)
+    graph = EventGraph.from_trace(trace, phases.run(trace))
+    assert graph
+    identity = Identity.from_graph(graph)
     assert identity.whole == pytest.approx(0.0, abs=1e-3)
     assert identity.rigid == pytest.approx(wait_ms / step_ms, abs=0.01)
     assert identity.reliable == (wait_ms < 10)
@@ -189,6 +189,6 @@ def test_the_interval_holds_what_rigid_time_may_save() -> None:
 
 def test_a_run_whose_waits_have_reasons_is_not_rigid() -> None:
     trace = run(Scenario(ranks=4, steps=40, transfer_ms=4, noise=0.1))
-    model = Model.of(trace, phases.run(trace))
-    assert model
-    assert Identity.of(model).rigid < 0.01
+    graph = EventGraph.from_trace(trace, phases.run(trace))
+    assert graph
+    assert Identity.from_graph(graph).rigid < 0.01

@@ -14,6 +14,7 @@ from tracelens.accounting import phases
 from tracelens.accounting.compute_time import measure_compute_time
 from tracelens.load import prepare
 from tracelens.replay.cores import CoreShortage
+from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.trust import Identity
 from tracelens.replay.windows import Savings, WindowedReplay
 from tracelens.simulator.synthetic import Fault, Scenario
@@ -42,12 +43,12 @@ def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
     others = np.median(np.delete(own_backprop, 2, axis=1), axis=1)
     effect[touched, 2] = np.maximum(own_backprop[:, 2] - others, 0.0)[touched]
     measured = WindowedReplay(trace, parts, max_pieces).measure_savings(
-        ("backprop",), effect, own.steps
+        WorkFix(own.steps, ((("backprop",), effect),))
     )
     assert measured is not None
     assert measured.in_flight
     assert not measured.inferred
-    return measured.saved, effect.max(axis=1)
+    return measured.saved_ns, effect.max(axis=1)
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -75,7 +76,8 @@ def test_a_run_whose_waits_have_no_reason_is_not_replayed() -> None:
     ]
     trace = prepare(trace_of(rows, ranks=2))
     replay = WindowedReplay(trace, phases.run(trace))
-    assert replay.measure_savings(("backprop",), np.ones((30, 2)), np.arange(30)) is None
+    fix = WorkFix(np.arange(30), ((("backprop",), np.ones((30, 2))),))
+    assert replay.measure_savings(fix) is None
 
 
 def test_an_interval_holds_what_ranks_lack_cores_for() -> None:

@@ -98,7 +98,7 @@ def run(facts: Facts) -> CriticalPath:
     path = pl.DataFrame(schema=PATH_COLUMNS) if trace.parted else walk_path(Lanes(trace, phases))
     pieces = _cut_path(path, phases.pieces)
     segments = path_segments(pieces, phases.pieces)
-    models = facts.replay.build_models()
+    models = facts.replay.build_graphs()
     step_ns = trace.steps.select(_LENGTH_NS.median()).item()
     return CriticalPath(
         path=path,

@@ -2,7 +2,7 @@
 
 Ranks of a stage play the same part, so a slow one of them is a straggler (`stragglers/`). Whole stages
 that take longer than others are no fault: layers are spread unevenly, and the stages with less wait for
-the one with most. A replay of the same messages (`replay/model.py`) says what an even spread would save:
+the one with most. A replay of the same messages (`replay/event_graph.py`) says what an even spread would save:
 each stage takes, phase by phase, as many times longer or shorter as makes its median rank average.
 
 What stages wait in a replay in which also no rank and no step differs from the usual one is the
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tracelens.accounting.stages import Stages
     from tracelens.arrays import Floats
     from tracelens.facts import Facts
-    from tracelens.replay.model import Model
+    from tracelens.replay.event_graph import EventGraph
 
 __all__ = ["STAGE_COLUMNS", "StageImbalance", "run"]
 
@@ -93,14 +93,16 @@ def run(facts: Facts) -> StageImbalance:
         return StageImbalance(table)
     finding = _report(facts, replay, times, stages, total_ns)
     uniform = apply_fix(replay, WorkFix(times.steps, _even_out(times, stages, uniform=True)))
-    bubble_ns = replay.measure_waits_ns(uniform.lag)
+    bubble_ns = replay.measure_waits_ns(uniform.lag_ns)
     return StageImbalance(table, bubble_ns, () if finding is None else (finding,))
 
 
-def _exclude_implicit_waits(times: ComputeTime, replay: Model) -> ComputeTime:
+def _exclude_implicit_waits(times: ComputeTime, replay: EventGraph) -> ComputeTime:
     """Return compute times without the waits in collectives that no span shows."""
     rows = np.searchsorted(replay.steps, times.steps)
-    worked = np.stack([replay.sum_by_step(replay.worked((name,)))[rows] for name in times.phases])
+    worked = np.stack(
+        [replay.sum_by_step(replay.measure_work_ns((name,)))[rows] for name in times.phases]
+    )
     return replace(times, own=np.where(np.isnan(times.own), np.nan, worked))
 
 
@@ -113,7 +115,7 @@ def _condense_stages(times: ComputeTime, stages: Stages, spent_ns: Floats) -> Fl
 
 
 def _report(
-    facts: Facts, replay: Model, times: ComputeTime, stages: Stages, total_ns: Floats
+    facts: Facts, replay: EventGraph, times: ComputeTime, stages: Stages, total_ns: Floats
 ) -> Finding | None:
     """Report the stage that takes longest, [step, stage], if it takes clearly longer in most steps."""
     stage_ns = np.median(total_ns, axis=0)

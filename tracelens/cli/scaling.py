@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         paths[name] = path
 
     def replay(point: Point) -> Replay:
-        return Replay.of(runs.open_path(arguments, paths[point.name]))
+        return Replay.from_trace(runs.open_path(arguments, paths[point.name]))
 
     scaling = curves(
         points, by=arguments.by, kind=arguments.kind, at=arguments.forecast, replay=replay

@@ -1,1 +1,1 @@
-"""Replays of a run with one thing changed: what a delay, a message, a server, a link costs."""
+"""Replays of a run with one thing variant: what a delay, a message, a server, a link costs."""

@@ -1,8 +1,8 @@
-"""Collectives in a replay: they go when all have come and the one before is through.
+"""Collectives in a replay: a call departs when all ranks have come and the call before is complete.
 
 Calls of a communicator that are in flight hold the wire one after the other, and a rank that does not
-wait for one needs it when it next waits, or updates weights. A call with a root goes for a rank as soon
-as the root has come; its root goes when all have.
+wait for one needs it when it next waits, or updates weights. A call with a root departs for a rank when
+the root has come; its root departs when all have.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import FROM_ROOT, NEVER, TO_ROOT, taken
-from tracelens.replay.links import Line
+from tracelens.replay.edges import CostLine
 from tracelens.replay.threads import Sides
 from tracelens.schema.vocabulary import COLLECTIVES
 
@@ -24,239 +24,263 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Indices, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
-    from tracelens.replay.links import Links
+    from tracelens.replay.edges import EdgeList, EdgeTable
     from tracelens.replay.threads import Threads
     from tracelens.replay.timeline import Timeline
 
-__all__ = ["IMPLICIT", "Calls", "complete_calls", "end_waits"]
+__all__ = ["IMPLICIT", "REDUCTIONS", "Calls", "end_by_waits", "select_complete_calls"]
 
 IMPLICIT: Final = "implicit"  # communicator of calls that no span shows
-_ROOTED: Final = (*FROM_ROOT, *TO_ROOT)
+REDUCTIONS: Final = ("allreduce", "reduce_scatter")
 
 
 @dataclass(frozen=True, eq=False)
 class Calls:
     """Calls of one communicator and operation that all ranks came to and left, in their order.
 
-    `start`, `end`, `stops` and `thread` are [call, rank], `worker` is [rank]; `bucket` is negative where
-    that is not known. `on_wire` is from when on each was on the wire, and `through` when the first rank
-    left it. `follows` says which could not go before the one before was through. In a replay, number i
-    goes at moment `at` + 2 i and is through at the next one.
+    `begin_ns`, `end_ns`, `is_blocking` and `thread` are [call, rank], `worker` is [rank], the rest is
+    [call]. `bucket` and `root` (a column) are negative where unknown. A call is on the wire from
+    `departure_ns` to `completion_ns`, when the first rank leaves it; `is_queued` ones could not depart
+    before the call before was complete. Call i departs at event `first_event` + 2 i, and is complete at
+    the next event.
     """
 
-    uid: str
+    communicator: str
     op: int
     worker: Ints
-    start: Ints
-    end: Ints
-    stops: Flags
+    begin_ns: Ints
+    end_ns: Ints
+    is_blocking: Flags
     thread: Ints
     step: Ints
     nbytes: Ints
     bucket: Ints
     root: Ints
-    on_wire: Ints
-    through: Ints
-    follows: Flags
-    at: int = 0
+    departure_ns: Ints
+    completion_ns: Ints
+    is_queued: Flags
+    first_event: int = 0
 
     @property
-    def height(self) -> int:
-        """How many there are."""
-        return len(self.on_wire)
+    def count(self) -> int:
+        """The number of calls."""
+        return len(self.departure_ns)
 
     def can_be_joined(self, communicator: str, op: str) -> bool:
         """Return True if these are calls of a communicator and operation that have no root."""
-        is_named = self.uid == communicator and self.op == COLLECTIVES.index(op)
+        is_named = self.communicator == communicator and self.operation == op
         return is_named and not self.is_rooted
 
     @property
-    def line(self) -> Line:
-        """What takes alike."""
-        return Line(COLLECTIVES[self.op], len(self.worker), network=True)
+    def operation(self) -> str:
+        """The name of the operation."""
+        return COLLECTIVES[self.op]
 
     @property
-    def wires(self) -> Ints:
-        """The moment at which each goes."""
-        return self.at + 2 * np.arange(self.height)
+    def cost_line(self) -> CostLine:
+        """The operations that take alike."""
+        return CostLine(self.operation, len(self.worker), network=True)
+
+    @property
+    def departures(self) -> Ints:
+        """The event at which each call departs."""
+        return self.first_event + 2 * np.arange(self.count)
 
     @property
     def is_rooted(self) -> bool:
         """Whether ranks wait for a root, or a root for them, instead of all for all."""
-        return self.op in _ROOTED
-
-    @property
-    def is_implicit(self) -> bool:
-        """Whether no span shows them: they were inferred."""
-        return self.uid == IMPLICIT
+        return self.op in (*FROM_ROOT, *TO_ROOT)
 
     @property
     def in_flight(self) -> Flags:
         """Which calls no training thread was in, [call]."""
-        return ~np.asarray(self.stops.any(axis=1))
+        return ~np.asarray(self.is_blocking.any(axis=1))
 
     @property
     def sides(self) -> Sides:
-        """Every rank in every call."""
-        everyone = np.broadcast_to(self.worker, self.start.shape).ravel()
-        return Sides(everyone, self.start.ravel(), self.end.ravel(), self.stops.ravel())
+        """Every rank in every call, call by call."""
+        workers = np.broadcast_to(self.worker, self.begin_ns.shape).ravel()
+        times_ns = self.begin_ns.ravel(), self.end_ns.ravel()
+        return Sides(workers, *times_ns, self.is_blocking.ravel())
 
-    def noticed(self, timeline: Timeline) -> Calls:
-        """Return them with ends when training threads noticed them, or could have.
+    def end_when_noticed(self, timeline: Timeline) -> Calls:
+        """Let calls end when training threads noticed it, or could have.
 
-        Of a call that was through long before its rank waited for it, that rank's end says only when it
-        looked: it was over when it was through.
+        If a call was complete long before a rank waited for it, that rank's end says only when the rank
+        looked; then the call is over when it is complete.
         """
         sides = self.sides
-        end = sides.noticed(timeline).end
-        through = np.maximum(end.reshape(self.end.shape).min(axis=1), self.on_wire)
+        end_ns = sides.end_when_noticed(timeline).end_ns
+        first_end_ns = end_ns.reshape(self.end_ns.shape).min(axis=1)
+        completion_ns = np.maximum(first_end_ns, self.departure_ns)
         if not self.is_rooted:
-            over = np.repeat(through, len(self.worker))
-            late = ~sides.stops & timeline.looked_late(sides.worker, over, end)
-            end = np.where(late, over, end)
-        return replace(self, end=end.reshape(self.end.shape), through=through)
+            over_ns = np.repeat(completion_ns, len(self.worker))
+            is_late = ~sides.is_blocking & timeline.looked_late(sides.worker, over_ns, end_ns)
+            end_ns = np.where(is_late, over_ns, end_ns)
+        end_ns = end_ns.reshape(self.end_ns.shape)
+        return replace(self, end_ns=end_ns, completion_ns=completion_ns)
 
-    def end_earlier(self, end: Ints) -> Calls:
-        """Return them with earlier ends, given call by call; each was through with its first one."""
-        end = end.reshape(self.end.shape)
-        through = np.maximum(np.minimum(self.through, end.min(axis=1)), self.on_wire)
-        return replace(self, end=end, through=through)
+    def end_earlier(self, end_ns: Ints) -> Calls:
+        """Return the calls with earlier ends, [call * rank]; each is complete at its first end."""
+        end_ns = end_ns.reshape(self.end_ns.shape)
+        completion_ns = np.minimum(self.completion_ns, end_ns.min(axis=1))
+        completion_ns = np.maximum(completion_ns, self.departure_ns)
+        return replace(self, end_ns=end_ns, completion_ns=completion_ns)
 
-    def add_links(self, links: Links, threads: Threads) -> None:
-        """Add what they follow."""
-        sides, shape = self.sides, self.start.shape
-        begin, end = threads.find_both(sides)
-        end = np.where(end < 0, threads.find_needed(sides.worker, sides.end), end)
+    def add_edges(self, edges: EdgeList, threads: Threads) -> None:
+        """Add what departures, completions and ranks' ends follow."""
+        sides, shape = self.sides, self.begin_ns.shape
+        begin_event, end_event = threads.find_sides(sides)
+        end_event = np.where(
+            end_event < 0, threads.find_next_needs(sides.worker, sides.end_ns), end_event
+        )
         if self.is_rooted:
-            self._add_rooted(links, begin.reshape(shape), end.reshape(shape))
+            self._add_rooted(edges, begin_event.reshape(shape), end_event.reshape(shape))
             return
-        on_wire = self.wires
-        everyone = np.repeat(on_wire, len(self.worker))
-        links.add(begin, everyone, np.zeros(len(everyone)))
-        links.add(on_wire[:-1] + 1, on_wire[1:], np.zeros(self.height - 1), self.follows[1:])
-        wire = self.through - self.on_wire
-        self._add_sized(links, on_wire, on_wire + 1, wire, np.ones(self.height, np.bool_))
-        leaves = self.end - self.through[:, None]
-        # Who came last to an implicit call may have been there for no time at all.
-        links.add(everyone + 1, end, leaves.ravel(), begin != end)
+        departures = self.departures
+        departure_of_rank = np.repeat(departures, len(self.worker))
+        edges.add(begin_event, departure_of_rank)
+        edges.add(departures[:-1] + 1, departures[1:], is_present=self.is_queued[1:])
+        wire_ns = self.completion_ns - self.departure_ns
+        self._add_sized(edges, departures, departures + 1, wire_ns, np.ones_like(self.is_queued))
+        leaving_ns = (self.end_ns - self.completion_ns[:, None]).ravel()
+        # The last rank of an implicit call may have been there for no time at all.
+        edges.add(departure_of_rank + 1, end_event, leaving_ns, begin_event != end_event)
 
-    def _add_rooted(self, links: Links, begin: Ints, end: Ints) -> None:
-        """Add that ranks wait for the root, or the root for all, by moments, [call, rank]."""
+    def _add_rooted(self, edges: EdgeList, begin_event: Ints, end_event: Ints) -> None:
+        """Add that ranks wait for the root, or the root for all, by events, [call, rank]."""
         root = np.maximum(self.root, 0)[:, None]
-        to_root = self.op in TO_ROOT
-        last_ns = self.start.max(axis=1, keepdims=True)
-        come_ns = last_ns if to_root else np.take_along_axis(self.start, root, axis=1)
+        is_to_root = self.op in TO_ROOT
+        last_ns = self.begin_ns.max(axis=1, keepdims=True)
+        root_ns = np.take_along_axis(self.begin_ns, root, axis=1)
+        awaited_ns = last_ns if is_to_root else root_ns
         is_root = root == np.arange(len(self.worker))
-        waits = (is_root == to_root) & (come_ns <= self.end) & (self.root >= 0)[:, None]
-        lag = self.end - np.where(waits, np.maximum(come_ns, self.start), self.start)
-        self._add_sized(links, begin, end, lag, np.ones_like(waits))
-        if to_root:
-            end, lag, waits = (np.take_along_axis(of, root, axis=1) for of in (end, lag, waits))
+        waits = (is_root == is_to_root) & (awaited_ns <= self.end_ns) & (self.root >= 0)[:, None]
+        start_ns = np.where(waits, np.maximum(awaited_ns, self.begin_ns), self.begin_ns)
+        lag_ns = self.end_ns - start_ns
+        self._add_sized(edges, begin_event, end_event, lag_ns, np.ones_like(waits))
+        if is_to_root:
+            end_event, lag_ns, waits = (
+                np.take_along_axis(of, root, axis=1) for of in (end_event, lag_ns, waits)
+            )
         else:
-            begin = np.take_along_axis(begin, root, axis=1)
-        self._add_sized(links, begin, end, lag, waits)
+            begin_event = np.take_along_axis(begin_event, root, axis=1)
+        self._add_sized(edges, begin_event, end_event, lag_ns, waits)
 
-    def _add_sized(self, links: Links, source: Ints, target: Ints, lag: Ints, there: Flags) -> None:
-        """Add links between moments that go by the bytes of calls, [call] or [call, rank]."""
-        source, target, lag, there = (
-            column.ravel() for column in np.broadcast_arrays(source, target, lag, there)
-        )
-        nbytes, step = (np.repeat(of, len(lag) // self.height) for of in (self.nbytes, self.step))
-        links.add(
-            source,
-            target,
-            lag,
-            there,
-            line=self.line,
-            nbytes=nbytes,
-            step=step,
-            communicator=self.uid,
+    def _add_sized(
+        self, edges: EdgeList, source: Ints, target: Ints, lag_ns: Ints, is_present: Flags
+    ) -> None:
+        """Add edges whose lag depends on the bytes of calls, [call] or [call, rank]."""
+        columns = np.broadcast_arrays(source, target, lag_ns, is_present)
+        edges_per_call = columns[0].size // self.count
+        edges.add(
+            *(column.ravel() for column in columns),
+            cost_line=self.cost_line,
+            nbytes=np.repeat(self.nbytes, edges_per_call),
+            step=np.repeat(self.step, edges_per_call),
+            communicator=self.communicator,
         )
 
+    def find_rank_edges(self, edges: EdgeTable, threads: Threads) -> tuple[Indices, Indices]:
+        """Return the edges of ranks to departures and from completions, [call, rank]; -1 = none."""
+        column_of = np.full(len(threads), -1)
+        column_of[self.worker] = np.arange(len(self.worker))
+        to_departure, from_completion = (
+            np.full(self.begin_ns.shape, -1, np.int64) for _ in range(2)
+        )
+        for offset, matrix, at_rank, at_call in (
+            (0, to_departure, edges.source, edges.target),
+            (1, from_completion, edges.target, edges.source),
+        ):
+            event = at_call - self.first_event
+            is_of_calls = (event >= 0) & (event < 2 * self.count) & (event % 2 == offset)
+            rows = np.flatnonzero((at_rank < threads.event_count) & is_of_calls)
+            column = column_of[threads.find_owners(at_rank[rows])]
+            matrix[event[rows] // 2, column] = rows
+        return to_departure, from_completion
 
-def complete_calls(trace: Trace, first: Ints, last: Ints) -> Iterator[Calls]:
-    """Yield the calls that lie within the steps of all their workers, between `first` and `last`."""
+
+def select_complete_calls(trace: Trace, begins_ns: Ints, ends_ns: Ints) -> Iterator[Calls]:
+    """Yield the calls that lie between the begin and end of all their workers, [worker]."""
     training = training_threads(trace)
-    place = {process: at for at, process in enumerate(trace.workers["process"].to_list())}
+    worker_of = {process: at for at, process in enumerate(trace.workers["process"].to_list())}
     for grid in trace.calls:
-        if not set(grid.processes.tolist()) <= set(place):
+        processes = grid.processes.tolist()
+        if not worker_of.keys() >= set(processes):
             continue
-        worker = np.array([place[process] for process in grid.processes.tolist()], np.int64)
-        inside = (grid.last_ns >= first.min()) & (grid.last_ns <= last.max())
-        rows = np.flatnonzero(inside & (grid.last_ns != NEVER))
+        worker = np.array([worker_of[process] for process in processes], np.int64)
+        is_inside = (grid.last_ns >= begins_ns.min()) & (grid.last_ns <= ends_ns.max())
+        rows = np.flatnonzero(is_inside & (grid.last_ns != NEVER))
         rows = rows[grid.taken(rows).completed.all(axis=1)]
-        start, end = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
-        within = ((start >= first[worker]) & (end <= last[worker])).all(axis=1)
-        rows = rows[within]
+        begin_ns, end_ns = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
+        is_within = (begin_ns >= begins_ns[worker]) & (end_ns <= ends_ns[worker])
+        rows = rows[is_within.all(axis=1)]
         ops = grid.first("op")[rows]
         for op in np.unique(ops).tolist():
-            yield _of_one_kind(grid, rows[ops == op], worker, training)
+            yield _select_calls(grid, rows[ops == op], worker, training)
 
 
-def _of_one_kind(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) -> Calls:
-    start, end = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
-    stops = np.asarray((grid.thread == training[grid.processes])[rows])
-    arrived, left = start.max(axis=1), end.min(axis=1)
-    through = np.maximum(left, arrived)
-    before = np.concatenate([arrived[:1], through[:-1]])
-    flying = ~stops.any(axis=1)
-    follows = flying & (before <= through) & (np.arange(len(rows)) > 0)
-    on_wire = np.where(follows, np.maximum(arrived, before), arrived)
+def _select_calls(grid: CallGrid, rows: Indices, worker: Ints, training: Ints) -> Calls:
+    """Return calls of one operation; `training` is the training thread of each process."""
+    begin_ns, end_ns = taken(grid.start_ns, rows), taken(grid.end_ns, rows)
+    is_blocking = np.asarray((grid.thread == training[grid.processes])[rows])
+    arrival_ns, first_end_ns = begin_ns.max(axis=1), end_ns.min(axis=1)
+    completion_ns = np.maximum(first_end_ns, arrival_ns)
+    previous_ns = np.concatenate([arrival_ns[:1], completion_ns[:-1]])
+    is_queued = ~is_blocking.any(axis=1) & (previous_ns <= completion_ns)
+    is_queued[:1] = False
+    departure_ns = np.where(is_queued, np.maximum(arrival_ns, previous_ns), arrival_ns)
+    is_root = grid.first("peer")[rows][:, None] == grid.ranks
     return Calls(
-        uid=grid.uid,
+        communicator=grid.uid,
         op=int(grid.first("op")[rows[0]]),
         worker=worker,
-        start=start,
-        end=end,
-        stops=stops,
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        is_blocking=is_blocking,
         thread=np.asarray(grid.thread[rows]),
         step=grid.first("step")[rows].astype(np.int64),
         nbytes=grid.first("nbytes")[rows],
         bucket=grid.first("bucket")[rows],
-        root=_roots(grid, rows),
-        on_wire=on_wire,
-        through=np.maximum(through, on_wire),
-        follows=follows,
+        root=np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1),
+        departure_ns=departure_ns,
+        completion_ns=np.maximum(completion_ns, departure_ns),
+        is_queued=is_queued,
     )
 
 
-def _roots(grid: CallGrid, rows: Indices) -> Ints:
-    """Return the column of each call's root; -1 where it is not known."""
-    is_root = grid.first("peer")[rows][:, None] == grid.ranks
-    return np.where(is_root.any(axis=1), is_root.argmax(axis=1), -1)
+def end_by_waits(
+    calls: Sequence[Calls], timeline: Timeline, messages: Sequence[Sides]
+) -> list[Calls]:
+    """Let calls end with the waits of their ranks in which nothing else ended.
 
-
-def end_waits(calls: Sequence[Calls], timeline: Timeline, messages: Sequence[Sides]) -> list[Calls]:
-    """Return calls with ends when ranks went on after waits in which nothing else ended.
-
-    A rank that waits in a span for a call in flight goes on when the call is over. Where another thread
-    noted that later, as it got no processor, the end of the wait tells it. Of several calls that were
-    noted later the first one ended the wait.
+    A rank that waits in a span for a call in flight resumes when the call is over. Another thread may
+    note that later, as it got no processor; then the end of the wait tells it. If several calls were
+    noted later, the first one ended the wait.
     """
     if not calls:
         return []
     sides = Sides.join(call.sides for call in calls)
-    all_arrived = [np.maximum(call.start, call.on_wire[:, None]).ravel() for call in calls]
-    counts = [call.start.size for call in calls]
+    arrivals_ns = [np.maximum(call.begin_ns, call.departure_ns[:, None]).ravel() for call in calls]
+    counts = [call.begin_ns.size for call in calls]
     is_rooted = np.repeat([call.is_rooted for call in calls], counts)
     # All positions are on the line of the workers.
-    arrived = timeline.locate(sides.worker, np.concatenate(all_arrived))
-    noted = timeline.locate(sides.worker, sides.end)
-    message_ends = [timeline.locate(side.worker, side.end) for side in messages]
+    arrived = timeline.locate(sides.worker, np.concatenate(arrivals_ns))
+    noted = timeline.locate(sides.worker, sides.end_ns)
+    message_ends = [timeline.locate(side.worker, side.end_ns) for side in messages]
     known_ends = np.sort(np.concatenate([noted, *message_ends]))
     wait_begins, wait_ends = timeline.waits
     ended_before, ended_after = (
         np.searchsorted(known_ends, positions, side="right")
         for positions in (wait_begins, timeline.blocked_until(wait_ends))
     )
-    is_explained = ended_after > ended_before
+    is_unexplained = np.append(ended_after <= ended_before, False)
     wait = np.searchsorted(wait_ends, noted) - 1
-    is_late = (wait >= 0) & ~sides.stops & ~is_rooted
-    is_late[is_late] &= ~is_explained[wait[is_late]]
-    is_late[is_late] &= wait_ends[wait[is_late]] > arrived[is_late]
+    is_late = ~sides.is_blocking & ~is_rooted & is_unexplained[wait]
+    is_late &= np.append(wait_ends, -1)[wait] > arrived
     late = np.flatnonzero(is_late)
     by_wait = late[np.lexsort((noted[late], wait[late]))]
     first_noted = by_wait[np.diff(wait[by_wait], prepend=-1) != 0]
-    sides.end[first_noted] -= noted[first_noted] - wait_ends[wait[first_noted]]
-    ends = np.split(sides.end, np.cumsum(counts)[:-1])
-    return [call.end_earlier(of_call) for call, of_call in zip(calls, ends, strict=True)]
+    sides.end_ns[first_noted] -= noted[first_noted] - wait_ends[wait[first_noted]]
+    ends_ns = np.split(sides.end_ns, np.cumsum(counts)[:-1])
+    return [call.end_earlier(of_call) for call, of_call in zip(calls, ends_ns, strict=True)]

@@ -1,8 +1,8 @@
 """What ranks of a host would do at the same time with edits, beyond the cores that they share.
 
-A replay takes work to last as long as it did. If ranks compute at the same time who did so one after the
-other, and share fewer cores, each gets less of a core. Work for which there is no core at a time has to
-be done at another: all of it, spread over these cores, is what the run takes longer at least.
+A replay takes work to last as long as it did. If ranks compute at the same time that did so one after
+the other, and share fewer cores, each gets less of a core. Work for which there is no core at a time has
+to be done at another: all of it, spread over these cores, is what the run takes longer at least.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tracelens.accounting.shared_cores import find_shared_cores
 if TYPE_CHECKING:
     from tracelens.accounting.shared_cores import SharedCores
     from tracelens.arrays import Floats
-    from tracelens.replay.edits.changed import Changed
-    from tracelens.replay.model import Model
+    from tracelens.replay.edits.variant import Variant
+    from tracelens.replay.event_graph import EventGraph
 
 __all__ = ["CoreShortage"]
 
@@ -34,25 +34,21 @@ class CoreShortage:
     delay_ns: float
 
     @classmethod
-    def find(cls, changed: Changed, times: Floats) -> Self | None:
-        """Return that of the host with the longest delay; None where cores are not short, or not known.
-
-        Args:
-            changed: The run with changes.
-            times: When its moments come then, ns.
-        """
-        model = changed.model
-        hosts = find_shared_cores(model.trace)
-        demand = _measure_demand(model) if hosts else np.ones(0)
-        shortages = []
+    def from_replay(cls, variant: Variant, times_ns: Floats) -> Self | None:
+        """Return the shortage with the longest delay of a host; None if unknown, or none."""
+        graph, shortages = variant.graph, []
+        hosts = find_shared_cores(graph.trace)
+        demand = _measure_demand(graph) if hosts else np.ones(0)
         for host in hosts:
             before_ns, after_ns = (
-                _measure_unserved_work(model, host, demand, *state)
-                for state in ((model.usual, model.known_lags), (times, changed.known_lags))
+                _measure_unserved_work(graph, host, demand, *state)
+                for state in (
+                    (graph.baseline_ns, graph.explained_lag_ns),
+                    (times_ns, variant.explained_lag_ns),
+                )
             )
-            delay_ns = (after_ns - before_ns) / host.cores
-            shortages.append(cls(host.ranks, host.cores, delay_ns))
-        longest = max(shortages, key=lambda one: one.delay_ns, default=None)
+            shortages.append(cls(host.ranks, host.cores, (after_ns - before_ns) / host.cores))
+        longest = max(shortages, key=lambda shortage: shortage.delay_ns, default=None)
         return longest if longest and longest.delay_ns > 0 else None
 
     @property
@@ -62,44 +58,39 @@ class CoreShortage:
         return f"{self.ranks} ranks share {cores}, and would do more at the same time"
 
 
-def _measure_demand(model: Model) -> Floats:
-    """Return how much of a core each worker takes while it works; 1 where that was not read."""
-    threads = model.threads
-    lasted_ns = threads.sum_by_thread(
-        np.diff(threads.positions)[threads.sources].astype(np.float64)
-    )
-    worked_ns = threads.sum_by_thread(model.known_lags[: len(threads.sources)])
-    ready = measure_ready_shares(model.trace)
-    ready_ns = np.array([ready.get(rank, 1.0) for rank in model.ranks]) * lasted_ns
-    return np.minimum(ready_ns / np.maximum(worked_ns, 1.0), 1.0)
+def _measure_demand(graph: EventGraph) -> Floats:
+    """Return the share of a core that each worker takes while it works; 1 if that was not read."""
+    threads = graph.threads
+    length_ns = threads.sum_by_thread(threads.lengths_ns.astype(np.float64))
+    work_ns = threads.sum_by_thread(graph.explained_lag_ns[: len(threads.sources)])
+    ready = measure_ready_shares(graph.trace)
+    ready_ns = np.array([ready.get(rank, 1.0) for rank in graph.ranks]) * length_ns
+    return np.minimum(ready_ns / np.maximum(work_ns, 1.0), 1.0)
 
 
 def _measure_unserved_work(
-    model: Model, host: SharedCores, demand: Floats, times: Floats, lags: Floats
+    graph: EventGraph, host: SharedCores, demand: Floats, times_ns: Floats, lag_ns: Floats
 ) -> float:
     """Return the work of a host's ranks at times for which it has no core then, ns of a core.
 
-    Args:
-        model: The run.
-        host: Its ranks and cores; a server is at work while it serves.
-        demand: How much of a core each worker takes while it works.
-        times: When moments come, ns.
-        lags: For how long threads work after their moments, ns, [link]; other links follow these.
+    Threads work for `lag_ns` after their events, [edge]; a server is at work while it serves.
     """
-    threads = model.threads
+    threads = graph.threads
     rows = np.flatnonzero(np.isin(threads.owners, host.workers))
-    begins, needs = [times[threads.sources[rows]]], [demand[threads.owners[rows]]]
-    ends = [begins[0] + lags[rows]]
-    shards = model.trace.shards.select(pl.coalesce("shard", "rank")).to_series().to_numpy()
+    begins_ns, demands = [times_ns[threads.sources[rows]]], [demand[threads.owners[rows]]]
+    ends_ns = [begins_ns[0] + lag_ns[rows]]
+    shards = graph.trace.shards.select(pl.coalesce("shard", "rank")).to_series().to_numpy()
     for shard in shards[host.shards]:
-        services = np.flatnonzero((model.requests.served["server"] == shard).to_numpy())
-        begin, end = (times[model.requests_at + 2 * services + side] for side in (0, 1))
-        order = np.argsort(begin, kind="stable")
-        reached = np.maximum.accumulate(end[order])
-        begins.append(np.maximum(begin[order], np.append(-np.inf, reached[:-1])))
-        ends.append(np.maximum(reached, begins[-1]))
-        needs.append(np.ones(len(services)))
-    edges, change = np.concatenate(begins + ends), np.concatenate(needs)
-    order = np.argsort(edges, kind="stable")
-    taken = np.cumsum(np.concatenate([change, -change])[order])[:-1]
-    return float((np.maximum(taken - host.cores, 0.0) * np.diff(edges[order])).sum())
+        services = np.flatnonzero((graph.requests.services["server"] == shard).to_numpy())
+        begin_event = graph.first_service_event + 2 * services
+        begin_ns, end_ns = times_ns[begin_event], times_ns[begin_event + 1]
+        order = np.argsort(begin_ns, kind="stable")
+        busy_until_ns = np.maximum.accumulate(end_ns[order])
+        begins_ns.append(np.maximum(begin_ns[order], np.append(-np.inf, busy_until_ns[:-1])))
+        ends_ns.append(np.maximum(busy_until_ns, begins_ns[-1]))
+        demands.append(np.ones(len(services)))
+    edges_ns, change = np.concatenate(begins_ns + ends_ns), np.concatenate(demands)
+    order = np.argsort(edges_ns, kind="stable")
+    needed_cores = np.cumsum(np.concatenate([change, -change])[order])[:-1]
+    unserved_cores = np.maximum(needed_cores - host.cores, 0.0)
+    return float((unserved_cores * np.diff(edges_ns[order])).sum())

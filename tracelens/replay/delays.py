@@ -1,16 +1,16 @@
 """Price late ranks: the same run again, without their delay.
 
-Taking a delay away shortens the run by what its replay says (`model.py`). Some runs cannot be replayed:
-those of which ranks were left out, and those whose waits have no recorded reason. There ranks are taken
-to meet in every step, so a step takes as long as its slowest rank's compute time. That they meet is seen
-in waits; where these look like transfer, in communication that takes the others as much longer. Where
-neither is seen, late ranks delay the end of the run only, as far as they are the last to end.
+Taking a delay away shortens the run by what its replay says (`event_graph.py`). Some runs cannot be
+replayed: those without some of their ranks, and those whose waits have no recorded reason. There ranks
+are taken to meet in every step, so a step takes as long as its slowest rank's compute time. That they
+meet is seen in waits; where these look like transfer, in communication that takes the others as much
+longer. Where neither is seen, late ranks delay the end of the run only, as far as they are the last to
+end.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -19,16 +19,12 @@ from tracelens.model.findings import TWO_SIDED
 from tracelens.stats.robust import bootstrap_interval, join_intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.arrays import Flags, Floats
     from tracelens.replay.edits.fixes import WorkFix
     from tracelens.replay.windows import Savings, WindowedReplay
 
-    _Savings: TypeAlias = Callable[[Floats], Savings | None]  # of an effect, [step, rank]
-
+__all__ = ["Price", "measure_side_by_side", "price_delay"]
 
 # share of a delay: peers wait as long where ranks meet in every step [chosen]
 MIN_SHARE_OF_DELAY_IN_WAITS: Final = 0.2
@@ -40,8 +36,8 @@ MIN_SHARE_OF_DELAY_IN_TRANSFERS: Final = 0.5
 class Price:
     """`saving` and `cost` as shares of the job; `waiting` ranks were seen waiting for the late ones.
 
-    If none was, so many as `communicating` communicate for longer meanwhile, in which they may wait.
-    `absorbed` is the share of the lateness that costs nothing: 1 - lost / late; of it, `in_flight` is
+    If none was, `communicating` ranks communicate for longer meanwhile, in which they may wait.
+    `absorbed` is the share of the delay that costs nothing: 1 - lost / delay; of it, `in_flight` is
     absorbed by reductions under way, the rest by others who are late in the same steps. `inferred` says
     that ranks wait for them in collectives that no span shows, `is_replayed` that a replay says it.
     """
@@ -76,38 +72,40 @@ def price_delay(
         own: Compute time of all workers.
         fix: One change of their work.
         job_ns: How long the job took.
-        replay: Of the run; None if there is none.
+        replay: Of the run; or None.
         total: What ranks take to meet in each step, ns, [step, rank]; None = their compute time.
         unsure: Standard error of the delay, as a share of it.
     """
-    ((names, effect),) = fix.changes
-    total = np.nan_to_num(own.total if total is None else total, nan=0.0)
-    ask = None if replay is None else partial(replay.measure_savings, names, steps=own.steps)
-    replayed = None if ask is None else ask(effect)
+    ((_, effect_ns),) = fix.changes
+    total_ns = np.nan_to_num(own.total if total is None else total, nan=0.0)
+    replayed = None if replay is None else replay.measure_savings(fix)
     if replayed is None or not replayed.identity.reliable:
-        replayed = ask = None
-    side_by_side = measure_side_by_side(total, effect)
-    lost = side_by_side if replayed is None else replayed.saved
-    waited = np.minimum(_measure_waits(own.wait, effect), max(lost.sum(), 0.0))
-    waiting = int(np.count_nonzero(waited > MIN_SHARE_OF_DELAY_IN_WAITS * lost.sum()))
-    limits, communicating = _measure_limits(total, effect, unsure, ask), 0
-    if replayed is None and not own.parted and not waiting and lost.any():
-        whole = np.nan_to_num(own.length, nan=0.0)
-        beside = _longer_than_late(whole - total, effect > 0)
-        communicating = int(np.count_nonzero(beside > MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost.sum()))
+        replayed = replay = None
+    side_by_side_ns = measure_side_by_side(total_ns, effect_ns)
+    lost_ns = side_by_side_ns if replayed is None else replayed.saved_ns
+    limits_ns = _measure_limits(total_ns, fix, unsure, replay)
+    waited_ns = np.minimum(_measure_waits(own.wait, effect_ns), max(lost_ns.sum(), 0.0))
+    waiting = int(np.count_nonzero(waited_ns > MIN_SHARE_OF_DELAY_IN_WAITS * lost_ns.sum()))
+    communicating = 0
+    if replayed is None and not own.parted and not waiting and lost_ns.any():
+        length_ns = np.nan_to_num(own.length, nan=0.0)
+        beside_ns = _measure_longer_than_late(length_ns - total_ns, effect_ns > 0)
+        min_ns = MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost_ns.sum()
+        communicating = int(np.count_nonzero(beside_ns > min_ns))
         if not communicating:
-            counts = _at_the_end(whole, effect) / lost.sum()
-            lost, limits = lost * counts, [limit * counts for limit in limits]
-    low, high = _find_interval(lost, effect, limits, job_ns, replayed)
-    absorbed = _absorbed(lost, effect)
+            share = _measure_end_moved(length_ns, effect_ns) / lost_ns.sum()
+            lost_ns, limits_ns = lost_ns * share, [limit_ns * share for limit_ns in limits_ns]
+    low, high = _find_interval(lost_ns, effect_ns, limits_ns, job_ns, replayed)
+    absorbed = _measure_absorbed(lost_ns, effect_ns)
     is_in_flight = replayed is not None and replayed.in_flight
+    beside_others = _measure_absorbed(side_by_side_ns, effect_ns)
     return Price(
-        saving=max(float(lost.sum()) / job_ns, 0.0),
+        saving=max(float(lost_ns.sum()) / job_ns, 0.0),
         interval=(0.0 if own.parted else low, max(high, 0.0)),
-        cost=float(waited.sum() / (total.shape[1] * job_ns)),
+        cost=float(waited_ns.sum() / (total_ns.shape[1] * job_ns)),
         waiting=waiting,
         absorbed=absorbed,
-        in_flight=max(absorbed - _absorbed(side_by_side, effect), 0.0) if is_in_flight else 0.0,
+        in_flight=max(absorbed - beside_others, 0.0) if is_in_flight else 0.0,
         communicating=communicating,
         inferred=replayed is not None and replayed.inferred and not waiting,
         is_replayed=replayed is not None,
@@ -115,71 +113,72 @@ def price_delay(
 
 
 def _find_interval(
-    lost: Floats, effect: Floats, limits: list[float], job_ns: float, replayed: Savings | None
+    lost_ns: Floats,
+    effect_ns: Floats,
+    limits_ns: list[float],
+    job_ns: float,
+    replayed: Savings | None,
 ) -> tuple[float, float]:
-    """Return the interval of the saving: the doubt about single steps, and about the delay itself."""
-    touched = effect.any(axis=1)
-    drawn = _drawn(lost[touched], effect[touched].max(axis=1), job_ns)
-    low, high = (limit / job_ns for limit in limits)
-    interval = join_intervals(float(lost.sum()) / job_ns, drawn, (low, high))
+    """Return the interval of the saving: the doubt about single steps, and about the delay itself.
+
+    The upper end of the former has one more step, that loses a whole delay: where nothing was
+    lost in any step, something may still be in 3 of as many (Hanley & Lippman-Hand 1983).
+    """
+    touched = effect_ns.any(axis=1)
+    drawn = 0.0, 0.0
+    if touched.any():
+        lost_touched_ns, delay_ns = lost_ns[touched], effect_ns[touched].max(axis=1)
+        further_ns = np.append(lost_touched_ns, delay_ns.mean())
+        low, high = (bootstrap_interval(sample, job_ns) for sample in (lost_touched_ns, further_ns))
+        drawn = low[0], high[1]
+    limits = limits_ns[0] / job_ns, limits_ns[1] / job_ns
+    interval = join_intervals(float(lost_ns.sum()) / job_ns, drawn, limits)
     return interval if replayed is None else replayed.widen(interval, job_ns)
 
 
 def _measure_limits(
-    total: Floats, effect: Floats, unsure: float, replay: _Savings | None
+    total_ns: Floats, fix: WorkFix, uncertainty: float, replay: WindowedReplay | None
 ) -> list[float]:
-    """Return what is saved at least and at most, ns, if the delay is smaller or larger: 95 %."""
-    limits = []
-    for factor in dict.fromkeys((1 - TWO_SIDED * unsure, 1 + TWO_SIDED * unsure)):
-        savings = None if replay is None else replay(effect * factor)
-        saved_ns = savings.saved if savings else measure_side_by_side(total, effect * factor)
-        limits.append(float(saved_ns.sum()))
-    return [limits[0], limits[-1]]
+    """Return the least and the largest saving, ns, if the delay is smaller or larger: 95 %."""
+    limits_ns = []
+    for factor in dict.fromkeys((1 - TWO_SIDED * uncertainty, 1 + TWO_SIDED * uncertainty)):
+        savings = None if replay is None else replay.measure_savings(fix, factor)
+        side_by_side_ns = measure_side_by_side(total_ns, fix.changes[0][1] * factor)
+        limits_ns.append(float((savings.saved_ns if savings else side_by_side_ns).sum()))
+    return [limits_ns[0], limits_ns[-1]]
 
 
-def _absorbed(lost: Floats, effect: Floats) -> float:
-    """Return what share of the lateness was not lost (Li et al. 2019 call it mitigation)."""
-    late = float(effect.max(axis=1).sum())
-    return min(max(1 - float(lost.sum()) / late, 0.0), 1.0) if late > 0 else 0.0
+def _measure_absorbed(lost_ns: Floats, effect_ns: Floats) -> float:
+    """Return the share of the delay that was not lost (Li et al. 2019 call it mitigation)."""
+    delay_ns = float(effect_ns.max(axis=1).sum())
+    return min(max(1 - float(lost_ns.sum()) / delay_ns, 0.0), 1.0) if delay_ns > 0 else 0.0
 
 
-def _drawn(lost: Floats, effect: Floats, job_ns: float) -> tuple[float, float]:
-    """Return the interval of the summed loss if other steps like these had been.
-
-    For its upper end there is one more step, that loses a whole `effect`: where nothing was lost in any
-    step, something may still be in 3 of as many (Hanley & Lippman-Hand 1983).
-    """
-    if not lost.size:
-        return 0.0, 0.0
-    further = np.append(lost, effect.mean())
-    return bootstrap_interval(lost, job_ns)[0], bootstrap_interval(further, job_ns)[1]
+def measure_side_by_side(total_ns: Floats, effect_ns: Floats) -> Floats:
+    """Return by how much shorter each step is without an effect if ranks meet at its end, [step]."""
+    return np.asarray(total_ns.max(axis=1) - (total_ns - effect_ns).max(axis=1))
 
 
-def measure_side_by_side(total: Floats, effect: Floats) -> Floats:
-    """Return by how much each step is shorter without `effect`, if ranks work side by side and meet."""
-    return np.asarray(total.max(axis=1) - (total - effect).max(axis=1))
+def _measure_end_moved(length_ns: Floats, effect_ns: Floats) -> float:
+    """Return by how much the last rank ends earlier without an effect, if no rank waits for another."""
+    ends_ns = length_ns.sum(axis=0)
+    return float(ends_ns.max() - (ends_ns - effect_ns.sum(axis=0)).max())
 
 
-def _at_the_end(length: Floats, effect: Floats) -> float:
-    """Return by how much the last rank ends earlier without `effect`, if no rank waits for another."""
-    ends = length.sum(axis=0)
-    return float(ends.max() - (ends - effect.sum(axis=0)).max())
+def _measure_longer_than_late(beside_ns: Floats, is_late: Flags) -> Floats:
+    """Return each rank's extra time over the late ranks of the same steps, ns, [rank]."""
+    rows = np.flatnonzero(is_late.any(axis=1))
+    of_late_ns = np.where(is_late[rows], beside_ns[rows], np.inf).min(axis=1, keepdims=True)
+    return np.asarray(np.where(is_late[rows], 0.0, beside_ns[rows] - of_late_ns).sum(axis=0))
 
 
-def _longer_than_late(beside: Floats, late: Flags) -> Floats:
-    """Return how much longer each rank did something than the late ranks of the same steps, [rank]."""
-    rows = np.flatnonzero(late.any(axis=1))
-    theirs = np.where(late[rows], beside[rows], np.inf).min(axis=1, keepdims=True)
-    return np.asarray(np.where(late[rows], 0.0, beside[rows] - theirs).sum(axis=0))
-
-
-def _measure_waits(wait: Floats, effect: Floats) -> Floats:
-    """Return what each rank waits in delayed steps, and in those that follow, where updates are felt.
+def _measure_waits(wait_ns: Floats, effect_ns: Floats) -> Floats:
+    """Return each rank's waits in delayed steps, and in those that follow, ns, [rank].
 
     Ranks that are delayed themselves do not wait for others: neither in that step nor in the next one.
     """
-    is_late = effect > 0
-    follows_delay, felt = is_late.copy(), np.asarray(effect.any(axis=1))
+    is_late = effect_ns > 0
+    follows_delay, is_touched = is_late.copy(), np.asarray(effect_ns.any(axis=1))
     follows_delay[1:] |= is_late[:-1]
-    felt[1:] |= felt[:-1]
-    return np.asarray(np.where(follows_delay, 0.0, wait)[felt].sum(axis=0))
+    is_touched[1:] |= is_touched[:-1]
+    return np.asarray(np.where(follows_delay, 0.0, wait_ns)[is_touched].sum(axis=0))

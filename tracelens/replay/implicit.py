@@ -4,11 +4,11 @@ Ranks that begin a stretch of code at different times and end it together, step 
 other in it. A barrier or an all-reduce was not recorded, such as that of a gradient's norm. The replay
 treats such a stretch like a recorded collective. Otherwise it would keep these waits as work.
 
-Two ranks that end together although neither waits, since one has less left to do, are told apart by what
-varies: who waits ends a stretch no later when it begins it later; who works does.
+Two ranks may end together although neither waits, since one has less left to do. Their variation tells
+that: a rank that waits ends a stretch no later when it begins it later; a rank that works does.
 
-A stretch is a span of own work, or the time without a span before a span. If a recorded message or
-collective of its rank ends at about the same time, that may be what ends it. Then it is not examined.
+A stretch is a span of own work, or the time without a span before a span. It is not examined if a
+recorded message or collective of its rank ends at about the same time, for that may be what ends it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,8 @@ _BARRIER: Final = COLLECTIVES.index("barrier")
 _IS_OWN: Final = np.isin(CATEGORIES, OWN_CATEGORIES)
 _IS_SPAN: Final = np.arange(len(CATEGORIES)) != UNINSTRUMENTED
 _NOT_OWN: Final = -1  # code: the category of a span of communication [definition]
-# A place is a span's name, or the gap before it; it may occur several times in a step of a worker.
-_KEY: Final = ("place", "occurrence", "occurrences")
-_COLUMNS: Final = ("step", *_KEY, "begin", "end", "worker")
+# A stretch's code is that of a span's name, or of the gap before it; a step may have it several times.
+_KEY: Final = ("code", "occurrence", "occurrences")
 
 
 def find_implicit_calls(
@@ -68,13 +67,16 @@ def find_implicit_calls(
 
     Args:
         timeline: The pieces of all workers' time.
-        step_numbers: The number of each step window, by worker.
+        step_numbers: The numbers of each worker's steps.
         communication: Recorded messages, collectives and requests.
-        groups: Places of workers that may meet: those of each communicator, and all.
+        groups: Workers that may meet: those of each communicator, and all.
         uncertainty_ns: How far apart the clocks of two workers may be.
     """
-    worker_ns = np.array([one.bounds[-1] - one.bounds[0] for one in timeline.pieces])
-    stretches = _collect_stretches(timeline, step_numbers, communication, int(worker_ns.sum()))
+    worker_ns = np.array([worker.bounds[-1] - worker.bounds[0] for worker in timeline.pieces])
+    stretches = _collect_stretches(timeline, step_numbers, communication)
+    min_total_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * int(worker_ns.sum())
+    total_ns = (pl.col("end") - pl.col("begin")).sum().over(*_KEY)
+    stretches = stretches.filter(total_ns >= min_total_ns)
     step_ns = worker_ns / [*map(len, step_numbers)]
     clock_ns = CLOCK_UNCERTAINTIES_BETWEEN_BEGINS * uncertainty_ns
     min_spread_ns = max(MIN_SPREAD_OF_BEGINS * float(np.median(step_ns)), clock_ns)
@@ -90,68 +92,49 @@ def find_implicit_calls(
 
 
 def _collect_stretches(
-    timeline: Timeline,
-    step_numbers: Sequence[Ints],
-    communication: Sequence[Sides],
-    total_ns: int,
+    timeline: Timeline, step_numbers: Sequence[Ints], communication: Sequence[Sides]
 ) -> pl.DataFrame:
-    """Return those stretches that take long enough in all: a row per stretch, worker and step.
-
-    Begins and ends are those of `_list_stretches`, and `total_ns` is how long all workers' time is.
-    """
-    step, place, begin, end = _list_stretches(timeline, step_numbers)
-    worker = timeline.workers_at(begin)
-    occurrence, occurrences = _count_occurrences(worker, step, place)
-    is_alone = ~_may_end_by_communication(begin, end, communication, timeline)
-    moments = (timeline.moments_at(at) for at in (begin, end))
-    columns = (step, place, occurrence, occurrences, *moments, worker)
-    alone = pl.DataFrame(
-        {name: values[is_alone] for name, values in zip(_COLUMNS, columns, strict=True)}
-    )
-    min_ns = MIN_SHARE_OF_TIME_TO_EXAMINE * total_ns
-    totals = alone.group_by(_KEY).agg((pl.col("end") - pl.col("begin")).sum().alias("ns"))
-    return alone.join(totals.filter(pl.col("ns") >= min_ns), on=_KEY, maintain_order="left")
-
-
-def _list_stretches(timeline: Timeline, step_numbers: Sequence[Ints]) -> tuple[Ints, ...]:
-    """Return the spans of own work, and the gaps before spans: step, place, begin and end on the line.
-
-    They are worker by worker.
-    """
-    begin, end = timeline.bounds, np.append(timeline.bounds[1:], 0)
+    """Return the spans of own work, and the gaps before spans: a row per stretch, worker and step."""
+    piece_begin, piece_end = timeline.bounds, np.append(timeline.bounds[1:], 0)
     name = timeline.name.astype(np.int64)
     # Behind a worker's last piece is none, which is of no step.
     step = np.append(np.concatenate(step_numbers), -1)[timeline.window]
     is_own = timeline.is_in(_IS_OWN)
     category = np.where(is_own, timeline.category, _NOT_OWN)
     spans = np.flatnonzero(timeline.is_in(_IS_SPAN))
-    before, after = spans[:-1], spans[1:]
+    span_before, span_after = spans[:-1], spans[1:]
     # A span of communication may be several pieces: waiting, then transfer.
-    is_same_span = ~is_own[after] & (name[before] == name[after]) & (end[before] == begin[after])
-    follows = (step[before] == step[after]) & ~is_same_span
-    follows &= timeline.workers_at(begin[before]) == timeline.workers_at(begin[after])
-    before, after, work = before[follows], after[follows], spans[is_own[spans]]
-    rows = np.concatenate([after, work])
-    is_gap = np.arange(len(rows)) < len(after)
-    place = (name[rows] * len(CATEGORIES) + category[rows] - _NOT_OWN) * 2 + is_gap
-    begins = np.concatenate([end[before], begin[work]])
-    ends = np.concatenate([begin[after], end[work]])
-    order = np.argsort(timeline.workers_at(begins), kind="stable")
-    return step[rows][order], place[order], begins[order], ends[order]
-
-
-def _count_occurrences(worker: Ints, step: Ints, place: Ints) -> tuple[Ints, Ints]:
-    """Return of each row how many of its place came before it in its step, and how many there are."""
-    order = np.lexsort((place, step, worker))
-    is_first = np.zeros(len(order), np.bool_)
-    for column in (worker, step, place):
-        is_first |= np.diff(column[order], prepend=-1) != 0
-    heads = np.flatnonzero(is_first)
-    counts = np.diff(np.append(heads, len(order)))
-    occurrence, occurrences = np.empty((2, len(order)), np.int64)
-    occurrence[order] = np.arange(len(order)) - np.repeat(heads, counts)
-    occurrences[order] = np.repeat(counts, counts)
-    return occurrence, occurrences
+    is_same_span = (
+        ~is_own[span_after]
+        & (name[span_before] == name[span_after])
+        & (piece_end[span_before] == piece_begin[span_after])
+    )
+    follows = (step[span_before] == step[span_after]) & ~is_same_span
+    follows &= timeline.to_workers(piece_begin[span_before]) == timeline.to_workers(
+        piece_begin[span_after]
+    )
+    span_before, span_after, work = span_before[follows], span_after[follows], spans[is_own[spans]]
+    rows = np.concatenate([span_after, work])
+    is_gap = np.arange(len(rows)) < len(span_after)
+    begins = np.concatenate([piece_end[span_before], piece_begin[work]])
+    ends = np.concatenate([piece_begin[span_after], piece_end[work]])
+    order = np.argsort(timeline.to_workers(begins), kind="stable")
+    begins, ends = begins[order], ends[order]
+    code = (name[rows] * len(CATEGORIES) + category[rows] - _NOT_OWN) * 2 + is_gap
+    stretches = pl.DataFrame(
+        {
+            "step": step[rows][order],
+            "code": code[order],
+            "begin": timeline.to_times_ns(begins),
+            "end": timeline.to_times_ns(ends),
+            "worker": timeline.to_workers(begins),
+        }
+    ).with_columns(
+        occurrence=pl.int_range(pl.len()).over("worker", "step", "code"),
+        occurrences=pl.len().over("worker", "step", "code"),
+    )
+    is_alone = ~_may_end_by_communication(begins, ends, communication, timeline)
+    return stretches.filter(pl.Series(is_alone))
 
 
 def _may_end_by_communication(
@@ -159,32 +142,32 @@ def _may_end_by_communication(
 ) -> Flags:
     """Return True for stretches near whose end some communication ends that was under way before.
 
-    Begins and ends of stretches are on the line.
+    Begins and ends of stretches are positions on the line.
     """
-    begin, end = Sides.join(communication).locate(timeline)
-    order = np.argsort(end, kind="stable")
-    begin, end = np.append(begin[order], FOREVER), end[order]
+    side_begin, side_end = Sides.join(communication).locate(timeline)
+    order = np.argsort(side_end, kind="stable")
+    side_begin, side_end = np.append(side_begin[order], FOREVER), side_end[order]
     margin_ns = (MARGIN_OF_SAME_END * (stretch_end - stretch_begin)).astype(np.int64)
-    last = (timeline.workers_at(stretch_begin) + 1) * timeline.period_ns - 1
-    first_row = np.searchsorted(end, stretch_end - margin_ns)
-    stop_row = np.searchsorted(end, np.minimum(stretch_end + margin_ns, last), side="right")
+    worker_end = (timeline.to_workers(stretch_begin) + 1) * timeline.period_ns - 1
+    first_row = np.searchsorted(side_end, stretch_end - margin_ns)
+    latest_end = np.minimum(stretch_end + margin_ns, worker_end)
+    stop_row = np.searchsorted(side_end, latest_end, side="right")
     rows = np.stack([first_row, stop_row], axis=1).ravel()
-    earliest_begin = np.minimum.reduceat(begin, rows)[::2] if len(rows) else begin[:0]
+    earliest_begin = np.minimum.reduceat(side_begin, rows)[::2] if len(rows) else side_begin[:0]
     return np.asarray((first_row < stop_row) & (earliest_begin < stretch_end))
 
 
 def _infer_calls(
     stretch: pl.DataFrame, group: tuple[int, ...], min_spread_ns: float, clock_ns: float
 ) -> Calls | None:
-    """Return what a group does together in a stretch; None if its workers do not end it together.
+    """Return a group's calls that a stretch implies; None if its workers do not end it together.
 
     Begins that are less than `min_spread_ns` apart, or vary by less than `clock_ns`, tell nothing.
     """
     members = stretch.filter(pl.col("worker").is_in(group))
     complete = members.filter(pl.len().over("step") == len(group)).sort("step", "worker")
-    shape = (complete.height // len(group), len(group))
     begin_ns, end_ns, step = (
-        complete[name].to_numpy().reshape(shape) for name in ("begin", "end", "step")
+        complete[name].to_numpy().reshape(-1, len(group)) for name in ("begin", "end", "step")
     )
     spread_ns = np.ptp(begin_ns, axis=1)
     is_spread: Flags = spread_ns >= min_spread_ns
@@ -194,48 +177,46 @@ def _infer_calls(
     if (
         np.median(ratio) > MAX_RATIO_OF_SPREADS_IF_WAITING
         or np.mean(ratio < 1) < MIN_SHARE_OF_STEPS_IF_WAITING
+        or _ends_vary_with_begins(begin_ns[is_spread], end_ns[is_spread], clock_ns)
     ):
         return None
-    if _follows_begin(begin_ns[is_spread], end_ns[is_spread], clock_ns):
+    departure_ns = begin_ns.max(axis=1)
+    # A rank that leaves before the last one has come did not wait for it in this step.
+    waits = end_ns.min(axis=1) >= departure_ns
+    if np.count_nonzero(waits) < MIN_STEPS_WITH_SPREAD:
         return None
-    on_wire = begin_ns.max(axis=1)
-    # Whoever leaves before the last one has come did not wait for it in this step.
-    waits = end_ns.min(axis=1) >= on_wire
-    workers = np.array(sorted(group), np.int64)
-    count = int(np.count_nonzero(waits))
-    if count < MIN_STEPS_WITH_SPREAD:
-        return None
+    begin_ns, end_ns, departure_ns = begin_ns[waits], end_ns[waits], departure_ns[waits]
+    no_value = np.full(begin_ns.shape, -1, np.int64)
     return Calls(
-        uid=IMPLICIT,
+        communicator=IMPLICIT,
         op=_BARRIER,
-        worker=workers,
-        start=begin_ns[waits],
-        end=end_ns[waits],
-        stops=np.ones((count, len(group)), np.bool_),
-        thread=np.full((count, len(group)), -1, np.int64),
+        worker=np.array(sorted(group), np.int64),
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        is_blocking=np.ones(begin_ns.shape, np.bool_),
+        thread=no_value,
         step=step[waits, 0].astype(np.int64),
-        nbytes=np.full(count, -1, np.int64),
-        bucket=np.full(count, -1, np.int64),
-        root=np.full(count, -1, np.int64),
-        on_wire=on_wire[waits],
-        through=end_ns[waits].min(axis=1),
-        follows=np.zeros(count, np.bool_),
+        nbytes=no_value[:, 0],
+        bucket=no_value[:, 0],
+        root=no_value[:, 0],
+        departure_ns=departure_ns,
+        completion_ns=end_ns.min(axis=1),
+        is_queued=np.zeros(len(begin_ns), np.bool_),
     )
 
 
-def _follows_begin(begin_ns: Ints, end_ns: Ints, clock_ns: float) -> bool:
-    """Return whether a stretch ends later on workers that begin it later than they usually do.
+def _ends_vary_with_begins(begin_ns: Ints, end_ns: Ints, clock_ns: float) -> bool:
+    """Return True if a stretch ends later on workers that begin it later than they usually do.
 
-    Args:
-        begin_ns: When workers begin it, [step, worker].
-        end_ns: When they end it.
-        clock_ns: Begins that vary by less tell nothing.
+    Times are [step, worker]; begins that vary by less than `clock_ns` tell nothing.
     """
-    begin, end = (
-        apart - np.median(apart, axis=0)
-        for apart in (at - at.mean(axis=1, keepdims=True) for at in (begin_ns, end_ns))
+    begin_deviation_ns, end_deviation_ns = (
+        deviation_ns - np.median(deviation_ns, axis=0)
+        for deviation_ns in (at - at.mean(axis=1, keepdims=True) for at in (begin_ns, end_ns))
     )
-    variance = float(np.mean(begin**2))
-    if variance <= clock_ns**2:
-        return False
-    return float(np.mean(begin * end)) > MIN_SLOPE_OF_ENDS_IF_WORKING * variance
+    variance = float(np.mean(begin_deviation_ns**2))
+    slope_limit = MIN_SLOPE_OF_ENDS_IF_WORKING * variance
+    return (
+        variance > clock_ns**2
+        and float(np.mean(begin_deviation_ns * end_deviation_ns)) > slope_limit
+    )

@@ -1,8 +1,8 @@
-"""What ends of messages between ranks follow: the begin of the other side, after the way."""
+"""Messages between ranks: what their ends follow, after which lag."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -12,10 +12,11 @@ from tracelens.replay.threads import Sides
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Ints
     from tracelens.model.trace import Trace
+    from tracelens.replay.edges import EdgeList
     from tracelens.replay.threads import Threads
     from tracelens.replay.timeline import Timeline
 
-__all__ = ["MessageEdges", "message_edges", "messages_of"]
+__all__ = ["add_message_edges", "select_messages"]
 
 MAX_GAP_OF_ONE_CALL_NS: Final = 10_000  # ns: messages that end within it end with one call [chosen]
 # share of the wait before: messages that end within it end with one call [chosen]
@@ -26,156 +27,157 @@ MAX_GAP_FROM_REASON_TO_END_NS: Final = 10_000
 MIN_AWAITED_MESSAGES_OF_PAIR: Final = 16
 
 
-def messages_of(trace: Trace, timeline: Timeline, first: Ints, last: Ints) -> tuple[Sides, Sides]:
-    """Return both sides of all messages that lie in the steps of both workers.
+def select_messages(
+    trace: Trace, timeline: Timeline, begins_ns: Ints, ends_ns: Ints
+) -> tuple[Sides, Sides]:
+    """Return the senders' and the receivers' sides of messages within the steps of both workers.
 
     Messages in flight end when the training thread noticed it.
     """
-    place = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
-    begin_ns, end_ns = int(first.min()), int(last.max())
-    messages = trace.exchanged.filter(
-        ~pl.col("hop"),
-        ~pl.col("hop_there"),
-        *(pl.col(name).is_between(begin_ns, end_ns) for name in ("start_ns", "end_ns")),
-    )
-    for suffix in ("", "_there"):
-        named = place.rename({"process": f"process{suffix}", "worker": f"worker{suffix}"})
-        messages = messages.join(named, on=f"process{suffix}", how="inner")
     names = ("worker", "start_ns", "end_ns", "stops")
+    workers = trace.workers.select("process", worker=pl.int_range(pl.len(), dtype=pl.Int64))
+    workers = workers.with_columns(first=pl.Series(begins_ns), last=pl.Series(ends_ns))
+    messages = trace.exchanged.filter(~pl.col("hop"), ~pl.col("hop_there"))
+    for suffix in ("", "_there"):
+        begin_column, end_column = (pl.col(f"{name}{suffix}") for name in ("start_ns", "end_ns"))
+        messages = messages.join(
+            workers.select(pl.all().name.suffix(suffix)), on=f"process{suffix}", how="inner"
+        ).filter(begin_column >= pl.col(f"first{suffix}"), end_column <= pl.col(f"last{suffix}"))
     sent, received = (
         Sides(*(messages[f"{name}{suffix}"].to_numpy() for name in names))
         for suffix in ("", "_there")
     )
-    kept = sent.within(first, last) & received.within(first, last)
-    sent, received = _noted_at_once(sent.take(kept), received.take(kept), timeline)
-    return sent.noticed(timeline), received.noticed(timeline)
+    sent, received = _end_with_call(sent, received, timeline)
+    return sent.end_when_noticed(timeline), received.end_when_noticed(timeline)
 
 
-def _noted_at_once(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Sides, Sides]:
-    """Return those in flight that a thread noted as over in one call with the end of the last one."""
-    both = Sides.join((sent, received))
-    end, position = both.end, timeline.locate(both.worker, both.end)
-    in_flight = np.flatnonzero(~both.stops)
+def _end_with_call(sent: Sides, received: Sides, timeline: Timeline) -> tuple[Sides, Sides]:
+    """Let messages in flight that a thread noted as over in one call end with the last of them."""
+    sides = Sides.join((sent, received))
+    end_ns, position = sides.end_ns, timeline.locate(sides.worker, sides.end_ns)
+    in_flight = np.flatnonzero(~sides.is_blocking)
     order = in_flight[np.argsort(position[in_flight], kind="stable")]
     position = position[order]
     waited_ns = position - timeline.blocked_since(position)
-    apart = np.diff(position) > np.maximum(
-        MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited_ns[1:]
-    )
-    apart |= np.diff(both.worker[order]) != 0
-    last = np.flatnonzero(np.append(apart, True))[: len(order)]
-    end[order] = np.repeat(end[order][last], np.diff(last, prepend=-1))
-    ends = np.split(end, [len(sent.end)])
-    return sent._replace(end=ends[0]), received._replace(end=ends[1])
+    max_gap_ns = np.maximum(MAX_GAP_OF_ONE_CALL_NS, MAX_GAP_OF_ONE_CALL * waited_ns[1:])
+    is_apart = (np.diff(position) > max_gap_ns) | (np.diff(sides.worker[order]) != 0)
+    last = np.flatnonzero(np.append(is_apart, True))[: len(order)]
+    end_ns[order] = np.repeat(end_ns[order][last], np.diff(last, prepend=-1))
+    ends_ns = np.split(end_ns, [len(sent.end_ns)])
+    return sent._replace(end_ns=ends_ns[0]), received._replace(end_ns=ends_ns[1])
 
 
-def _waits_since(side: Sides, timeline: Timeline) -> Ints:
-    """Return since when threads waited for messages; those in flight were begun before."""
-    since = timeline.blocked_since(timeline.locate(side.worker, side.end))
-    return np.where(side.stops, side.begin, timeline.moments_at(since))
+def add_message_edges(
+    edges: EdgeList, sent: Sides, received: Sides, threads: Threads, event_times_ns: Ints
+) -> Ints:
+    """Add what ends of sends and receives follow; return the events that messages held up.
 
-
-class MessageEdges(NamedTuple):
-    """What ends of some messages follow, and after which lag, ns; `rows` are these messages."""
-
-    source: Ints
-    target: Ints
-    lag: Ints
-    rows: Ints
-
-
-def message_edges(sent: Sides, received: Sides, threads: Threads) -> list[MessageEdges]:
-    """Return what ends of sends and receives follow.
-
-    A message that is there before one waits for it came sooner than the receive shows: as soon as those
-    between the same workers for which one waited; so with sends. A buffered one for which one waits for
-    longer than such messages take in all was not there. Those for which one call waits take no longer
-    than the last begun.
+    A message that was there before its receiver waited for it came sooner than the receive shows: as
+    soon as those between the same workers that were awaited; so with sends. If a receiver waits for a
+    buffered message for longer than such messages take in all, it was not there. Messages that one call
+    awaits take no longer than the last begun.
     """
-    send, sent_by = threads.find_both(sent)
-    receive, got = threads.find_both(received)
-    way = received.end - sent.begin
-    ends_send, ends_receive = _find_reasons(sent, received)
-    rest_of_send, rest = _since_last_of_call(sent, received)
-    rest = np.minimum(rest, way)
+    send, send_end = threads.find_sides(sent)
+    receive, receive_end = threads.find_sides(received)
+    may_end_send, may_end_receive = _find_reasons(sent, received)
+    rest_of_send_ns, rest_ns = _since_last_of_call(sent, received)
+    way_ns = received.end_ns - sent.begin_ns
+    rest_ns = np.minimum(rest_ns, way_ns)
     pair = sent.worker, received.worker
-    since = _waits_since(received, threads.timeline)
-    usual = _usual(*pair, rest, (sent.begin >= since) & ends_receive)
-    is_late = (sent.end <= since) & (received.end - since > usual)
-    awaited = (way > 0) & ((sent.begin + usual >= since) | is_late) & ends_receive
-    takes = np.where(awaited | ~ends_receive, 0, received.end - received.begin)
+    wait_ns = _find_wait_begins(received, threads.timeline)
+    usual_ns = _find_usual(*pair, rest_ns, (sent.begin_ns >= wait_ns) & may_end_receive)
+    is_late = (sent.end_ns <= wait_ns) & (received.end_ns - wait_ns > usual_ns)
+    is_awaited = (sent.begin_ns + usual_ns >= wait_ns) | is_late
+    is_awaited &= (way_ns > 0) & may_end_receive
+    receiving_ns = received.end_ns - received.begin_ns
     # What is sent and received in one call lasts as long as its receive, unless its send ended it.
-    in_one_call = _in_one_call(sent, received, threads.timeline)
-    once = in_one_call & ~ends_send
-    blocked = (received.begin > sent.begin) & (sent.end > received.begin) & ~once
-    lasts = np.where(in_one_call, rest_of_send, sent.end - sent.begin)
-    lasts = np.where(blocked | once, 0, np.minimum(lasts, sent.end - sent.begin))
-    rest_of_send = np.minimum(rest_of_send, sent.end - received.begin)
-    since = _waits_since(sent, threads.timeline)
-    usual_rest = _usual(*pair, rest_of_send, blocked & (received.begin >= since))
-    before = received.begin + usual_rest < since
-    rest_of_send = np.where(before, np.minimum(usual_rest, rest_of_send), rest_of_send)
-    return [
-        _known_edges(send, got, np.where(awaited, rest, np.minimum(usual, way)), way > 0),
-        _known_edges(receive, got, takes, received.stops),
-        _known_edges(receive, sent_by, rest_of_send, blocked),
-        _known_edges(send, sent_by, lasts, sent.stops),
-    ]
+    in_one_call = _overlaps_receive(sent, received, threads.timeline)
+    lasts_with_receive = in_one_call & ~may_end_send
+    is_blocked = (received.begin_ns > sent.begin_ns) & (sent.end_ns > received.begin_ns)
+    is_blocked &= ~lasts_with_receive
+    sending_ns = sent.end_ns - sent.begin_ns
+    own_ns = np.where(in_one_call, np.minimum(rest_of_send_ns, sending_ns), sending_ns)
+    rest_of_send_ns = np.minimum(rest_of_send_ns, sent.end_ns - received.begin_ns)
+    wait_ns = _find_wait_begins(sent, threads.timeline)
+    usual_rest_ns = _find_usual(*pair, rest_of_send_ns, is_blocked & (received.begin_ns >= wait_ns))
+    rest_of_send_ns = np.where(
+        received.begin_ns + usual_rest_ns < wait_ns,
+        np.minimum(usual_rest_ns, rest_of_send_ns),
+        rest_of_send_ns,
+    )
+    message_lag_ns = np.where(is_awaited, rest_ns, np.minimum(usual_ns, way_ns))
+    receive_lag_ns = np.where(is_awaited | ~may_end_receive, 0, receiving_ns)
+    send_lag_ns = np.where(is_blocked | lasts_with_receive, 0, own_ns)
+    pairs = sent.worker * len(threads) + received.worker
+    steps = threads.find_steps(sent.worker, sent.begin_ns)
+    held_up = []
+    for source, target, lag_ns, is_present in (
+        (send, receive_end, message_lag_ns, way_ns > 0),
+        (receive, receive_end, receive_lag_ns, received.is_blocking),
+        (receive, send_end, rest_of_send_ns, is_blocked),
+        (send, send_end, send_lag_ns, sent.is_blocking),
+    ):
+        edges.add(source, target, lag_ns, is_present, step=steps, pair=pairs)
+        # A message that had come earlier did not end the wait.
+        is_last = event_times_ns[source] + lag_ns >= event_times_ns[target]
+        is_edge = is_present & (source >= 0) & (target >= 0) & (source != target)
+        held_up.append(target[is_edge & is_last])
+    return np.concatenate(held_up)
 
 
-def _find_reasons(sent: Sides, received: Sides) -> list[Flags]:
-    """Return which messages may be why the call ended, of the sender and of the receiver.
+def _find_wait_begins(sides: Sides, timeline: Timeline) -> Ints:
+    """Return since when threads waited for messages, ns; those in flight were begun before."""
+    since = timeline.blocked_since(timeline.locate(sides.worker, sides.end_ns))
+    return np.where(sides.is_blocking, sides.begin_ns, timeline.to_times_ns(since))
+
+
+def _find_reasons(sent: Sides, received: Sides) -> tuple[Flags, Flags]:
+    """Return True for messages that may be why the call of the sender, or of the receiver, ended.
 
     Others were through before, by when their other side was over. If all were, senders did not wait for
     that, and what was received may be the reason.
     """
-    both_on = np.minimum(sent.end, received.end)
-    through = np.where(sent.end < received.begin, received.end, both_on)
+    both_over_ns = np.minimum(sent.end_ns, received.end_ns)
+    through_ns = np.where(sent.end_ns < received.begin_ns, received.end_ns, both_over_ns)
     both = Sides.join((sent, received))
-    table = pl.DataFrame({"worker": both.worker, "end": both.end, "through": np.tile(through, 2)})
-    latest = pl.col("end") - MAX_GAP_FROM_REASON_TO_END_NS
+    table = pl.DataFrame(
+        {"worker": both.worker, "end": both.end_ns, "through": np.tile(through_ns, 2)}
+    )
+    earliest = pl.col("end") - MAX_GAP_FROM_REASON_TO_END_NS
     last_through = pl.col("through").max().over("worker", "end")
-    flags = (pl.col("through") >= latest, last_through >= latest)
-    is_late, is_explained = (table.select(flag).to_series().to_numpy() for flag in flags)
-    ends_send, ends_receive = np.split(is_late, 2)
-    return [ends_send, ends_receive | ~is_explained[len(ends_send) :]]
+    reasons = (pl.col("through") >= earliest, last_through >= earliest)
+    is_reason, has_reason = (table.select(flag).to_series().to_numpy() for flag in reasons)
+    may_end_send, may_end_receive = np.split(is_reason, 2)
+    return may_end_send, may_end_receive | ~has_reason[len(may_end_send) :]
 
 
 def _since_last_of_call(sent: Sides, received: Sides) -> list[Ints]:
-    """Return how long before its end the last of the other sides was begun that one call waited for.
+    """Return the time from the last peer's begin to each call's end, of senders and receivers, ns."""
+    both = Sides.join((sent, received))
+    peer_begin_ns = np.append(received.begin_ns, sent.begin_ns)
+    table = pl.DataFrame({"worker": both.worker, "end": both.end_ns, "peer": peer_begin_ns})
+    last = pl.col("peer").filter(pl.col("peer") < pl.col("end")).max().over("worker", "end")
+    rest_ns = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
+    return np.split(rest_ns, 2)
 
-    Which of them were over before, and when, no recorder sees.
+
+def _overlaps_receive(sent: Sides, received: Sides, timeline: Timeline) -> Flags:
+    """Return True for blocking sends that overlap a blocking receive on their thread."""
+    receive_begins, receive_ends = received.take(received.is_blocking).locate(timeline)
+    send_begins, send_ends = sent.locate(timeline)
+    begun = np.searchsorted(np.sort(receive_begins), send_ends)
+    over = np.searchsorted(np.sort(receive_ends), send_begins, side="right")
+    return (begun > over) & sent.is_blocking
+
+
+def _find_usual(sender: Ints, receiver: Ints, way_ns: Ints, is_awaited: Flags) -> Ints:
+    """Return the median way of awaited messages of the same pair, [message], ns.
+
+    It is that of all pairs where a pair has few: then something else was late.
     """
-    both, there = Sides.join((sent, received)), np.append(received.begin, sent.begin)
-    table = pl.DataFrame({"worker": both.worker, "end": both.end, "there": there})
-    began = pl.col("there").filter(pl.col("there") < pl.col("end"))
-    last = began.max().over("worker", "end")
-    rest = table.select((pl.col("end") - last).fill_null(0)).to_series().to_numpy()
-    return np.split(rest, [len(sent.end)])
-
-
-def _in_one_call(sent: Sides, received: Sides, timeline: Timeline) -> Flags:
-    """Return which sends overlap a receive on their thread."""
-    begins, ends = received.take(received.stops).locate(timeline)
-    sent_from, sent_until = sent.locate(timeline)
-    begun = np.searchsorted(np.sort(begins), sent_until)
-    over = np.searchsorted(np.sort(ends), sent_from, side="right")
-    return (begun > over) & sent.stops
-
-
-def _usual(sender: Ints, receiver: Ints, way: Ints, awaited: Flags) -> Ints:
-    """Return what a message between the same two takes for which one waits; else one of any two.
-
-    So also where one hardly ever waited: that was when something else was late.
-    """
-    table = pl.DataFrame({"of": sender, "to": receiver, "way": way, "awaited": awaited})
-    some = pl.col("way").filter("awaited").median()
-    theirs = pl.when(pl.col("awaited").sum() >= MIN_AWAITED_MESSAGES_OF_PAIR).then(some)
-    found = table.select(theirs.over("of", "to").fill_null(some).fill_null(0))
-    return found.to_series().cast(pl.Int64).to_numpy()
-
-
-def _known_edges(source: Ints, target: Ints, lag: Ints, there: Flags) -> MessageEdges:
-    """Return the edges between known moments, of which one is not the other."""
-    rows = np.flatnonzero(there & (source >= 0) & (target >= 0) & (source != target))
-    return MessageEdges(source[rows], target[rows], lag[rows], rows)
+    table = pl.DataFrame({"from": sender, "to": receiver, "way": way_ns, "awaited": is_awaited})
+    median = pl.col("way").filter("awaited").median()
+    is_enough = pl.col("awaited").sum() >= MIN_AWAITED_MESSAGES_OF_PAIR
+    of_pair = pl.when(is_enough).then(median).over("from", "to")
+    usual_ns = table.select(of_pair.fill_null(median).fill_null(0))
+    return usual_ns.to_series().cast(pl.Int64).to_numpy()

@@ -2,8 +2,8 @@
 
 The walk begins at the job's end and always goes to what had to be over before. Mostly that is what the
 same rank did before. Where the rank waited for the last rank of a collective, or for the other side of a
-message, the walk goes on with that rank, from the moment when it arrived. The event graph (`model.py`)
-is not asked.
+message, the walk continues with that rank, from the time at which it arrived. The event graph
+(`event_graph.py`) is not needed.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ PATH_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class Lane:
-    """When one rank's time begins and ends, and its waits for other ranks.
+    """The begin and end of one rank's time, and its waits for other ranks.
 
-    `wait_end` is ascending; `to` is the process that ended each wait, by coming.
+    `wait_end_ns` is ascending; `cause` is the process whose arrival ended each wait.
     """
 
     begin_ns: int
     end_ns: int
-    wait_end: Ints
-    to: Ints
+    wait_end_ns: Ints
+    cause: Ints
 
 
 class Lanes:
@@ -52,74 +52,73 @@ class Lanes:
         self._calls = trace.calls
         self._messages = trace.awaited
         self._ranks, self._processes = trace.workers.select("rank", "process").to_numpy().T
-        self._all = phases.pieces
-        self._place = {process: place for place, process in enumerate(phases.pieces.processes)}
-        self._made: dict[int, Lane] = {}
+        self._pieces = phases.pieces
+        self._row = {process: row for row, process in enumerate(phases.pieces.processes)}
+        self._lanes: dict[int, Lane] = {}
 
     def __contains__(self, process: int) -> bool:
-        """Return whether a process recorded steps."""
-        return process in self._place
+        """Return True if a process recorded steps."""
+        return process in self._row
 
     @property
-    def last(self) -> int | None:
-        """The process that ends last; null without any."""
-        packed = self._all.packed
-        return max(
-            self._place, key=lambda process: packed[self._place[process]].end_ns, default=None
-        )
+    def last_process(self) -> int | None:
+        """The process that ends last; None without any."""
+        packed = self._pieces.packed
+        return max(self._row, key=lambda process: packed[self._row[process]].end_ns, default=None)
 
-    def of(self, process: int) -> Lane:
+    def find_lane(self, process: int) -> Lane:
         """Return a process's lane."""
-        if process not in self._made:
-            self._made[process] = self._make(process)
-        return self._made[process]
+        if process not in self._lanes:
+            self._lanes[process] = self._make_lane(process)
+        return self._lanes[process]
 
-    def _make(self, process: int) -> Lane:
-        pieces = self._all.of_worker(self._place[process])
-        moment, last = self._awaited(process)
-        # Of what stands waiting, neighbours are one wait.
+    def _make_lane(self, process: int) -> Lane:
+        pieces = self._pieces.of_worker(self._row[process])
+        arrival_ns, rank = self._list_arrivals(process)
+        # Neighbouring pieces of waiting are one wait.
         is_wait = pieces.category == WAIT
-        edges = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
-        begins, ends = edges[::2], edges[1::2]
-        row = np.searchsorted(moment, ends, side="right") - 1
-        to = np.where(moment[row] > begins, self._of_rank(last[row]), -1)
-        kept = (to >= 0) & (to != process)
-        return Lane(int(pieces.bounds[0]), int(pieces.bounds[-1]), ends[kept], to[kept])
+        edges_ns = pieces.bounds[np.flatnonzero(np.diff(is_wait, prepend=False, append=False))]
+        begins_ns, ends_ns = edges_ns[::2], edges_ns[1::2]
+        latest = np.searchsorted(arrival_ns, ends_ns, side="right") - 1
+        cause = np.where(arrival_ns[latest] > begins_ns, self._find_processes(rank[latest]), -1)
+        has_cause = (cause >= 0) & (cause != process)
+        bounds_ns = int(pieces.bounds[0]), int(pieces.bounds[-1])
+        return Lane(*bounds_ns, ends_ns[has_cause], cause[has_cause])
 
-    def _of_rank(self, ranks: Int32s) -> Ints:
-        """Return the processes of ranks; -1 for one that is none."""
-        at = np.minimum(np.searchsorted(self._ranks, ranks), len(self._ranks) - 1)
-        return np.where(self._ranks[at] == ranks, self._processes[at], -1)
+    def _find_processes(self, ranks: Int32s) -> Ints:
+        """Return the processes of ranks; -1 for ranks without one."""
+        row = np.minimum(np.searchsorted(self._ranks, ranks), len(self._ranks) - 1)
+        return np.where(self._ranks[row] == ranks, self._processes[row], -1)
 
-    def _awaited(self, process: int) -> tuple[Ints, Int32s]:
-        """Return when others came for whom a process waited, in order after `NEVER`, and their ranks."""
+    def _list_arrivals(self, process: int) -> tuple[Ints, Int32s]:
+        """Return when others arrived for whom a process waited, after `NEVER`, and their ranks."""
         messages = self._messages.filter(process=process)
-        moments = [np.array([NEVER]), messages["end_ns"].to_numpy()]
+        arrivals_ns = [np.array([NEVER]), messages["end_ns"].to_numpy()]
         ranks = [np.array([-1]), messages["rank"].to_numpy()]
         for grid in self._calls:
             for column in np.flatnonzero(grid.processes == process).tolist():
-                there = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
-                waited = np.flatnonzero(there & (grid.wait_of(column) > 0))
-                moments.append(grid.last_ns[waited])
+                is_known = (grid.last_ns != NEVER) & (grid.start_ns[:, column] != NEVER)
+                waited = np.flatnonzero(is_known & (grid.wait_of(column) > 0))
+                arrivals_ns.append(grid.last_ns[waited])
                 ranks.append(grid.last_rank[waited])
-        moment = np.concatenate(moments)
-        order = np.argsort(moment, kind="stable")
-        return moment[order], np.concatenate(ranks)[order]
+        arrival_ns = np.concatenate(arrivals_ns)
+        order = np.argsort(arrival_ns, kind="stable")
+        return arrival_ns[order], np.concatenate(ranks)[order]
 
 
 def walk_path(lanes: Lanes) -> pl.DataFrame:
     """Return the path's intervals, the last first; they touch, from the job's end to a rank's begin."""
-    process = lanes.last
+    process = lanes.last_process
     if process is None:
         return pl.DataFrame(schema=PATH_COLUMNS)
-    now = lanes.of(process).end_ns
+    end_ns = lanes.find_lane(process).end_ns
     rows = []
     while True:
-        lane = lanes.of(process)
-        wait = int(np.searchsorted(lane.wait_end, now)) - 1
-        if wait < 0 or int(lane.to[wait]) not in lanes:
-            rows.append((process, min(lane.begin_ns, now), now))
+        lane = lanes.find_lane(process)
+        wait = int(np.searchsorted(lane.wait_end_ns, end_ns)) - 1
+        if wait < 0 or int(lane.cause[wait]) not in lanes:
+            rows.append((process, min(lane.begin_ns, end_ns), end_ns))
             return pl.DataFrame(rows, schema=PATH_COLUMNS, orient="row")
-        reached = int(lane.wait_end[wait])  # earlier than `now`, so the walk ends
-        rows.append((process, reached, now))
-        process, now = int(lane.to[wait]), reached
+        wait_end_ns = int(lane.wait_end_ns[wait])  # earlier than `end_ns`, so the walk ends
+        rows.append((process, wait_end_ns, end_ns))
+        process, end_ns = int(lane.cause[wait]), wait_end_ns

@@ -6,8 +6,7 @@ steps save is taken from what the steps of the window do.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,10 +15,10 @@ from tracelens.accounting.phases import exposed_transfer
 from tracelens.errors import InvalidArgument
 from tracelens.replay.delays import measure_side_by_side
 from tracelens.replay.edits.algorithms import join_calls
-from tracelens.replay.edits.changed import Changed
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.fixes import EditFix, JoinFix, apply_fix
-from tracelens.replay.edits.read import edited
+from tracelens.replay.edits.read import apply_edits
+from tracelens.replay.edits.variant import Variant
 from tracelens.replay.trust import Ambiguity
 from tracelens.stats.robust import bootstrap_interval
 
@@ -30,8 +29,8 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
     from tracelens.replay.calls import Calls
     from tracelens.replay.edits.fixes import TransferFix, WorkFix
-    from tracelens.replay.model import Model
-    from tracelens.replay.trust import ChangedReplay, Identity
+    from tracelens.replay.event_graph import EventGraph
+    from tracelens.replay.trust import Identity, VariantReplay
     from tracelens.replay.windows import WindowedReplay
     from tracelens.stats.cost_line import CostModel
 
@@ -52,7 +51,7 @@ MIN_SHARE_REPLAYED: Final = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class TransferPrice:
-    """What faster collectives save: `saved_ns` is of each step that they are faster in.
+    """What faster collectives save, [step that they are faster in].
 
     `fix` and `identity` are those of the replay, None where none is reliable.
     """
@@ -71,7 +70,7 @@ class TransferPrice:
 class JoinedCalls:
     """What joining the calls of a communicator saves, by a fix that joins them.
 
-    `saved_ns` is of each replayed step with such calls, and of as many others as it stands for. A usual
+    `saved_ns` is of each replayed step with such calls, scaled to the whole run. A median
     step has `messages` then, instead of `calls`.
     """
 
@@ -79,7 +78,7 @@ class JoinedCalls:
     fix: JoinFix
     messages: int
     calls: int
-    replay: ChangedReplay
+    replay: VariantReplay
 
 
 @dataclass(frozen=True)
@@ -94,55 +93,42 @@ class WorkPrice:
 def price_less_work(
     replay: WindowedReplay | None, fix: WorkFix, job_ns: float, total: Floats | None = None
 ) -> WorkPrice:
-    """Price less work of the workers in some phases.
+    """Price less work of the workers in some phases: one change.
 
-    Args:
-        replay: Of the run; None if it cannot be replayed.
-        fix: One change of the workers' work.
-        job_ns: How long the job took.
-        total: Compute time, ns, [step, worker]. Without a reliable replay ranks are taken to work side
-            by side and to meet in each step; None = nothing is saved then.
+    Without a reliable replay ranks are taken to work side by side for `total` ns, [step, worker], and to
+    meet in each step; None = nothing is saved then.
     """
-    ((names, effect),) = fix.changes
-    savings = None if replay is None else replay.measure_savings(names, effect, fix.steps)
+    savings = None if replay is None else replay.measure_savings(fix)
     if savings is not None and savings.identity.reliable:
-        interval = savings.widen(bootstrap_interval(savings.saved, job_ns), job_ns)
-        return WorkPrice(float(savings.saved.sum()) / job_ns, interval, fix)
-    saved_ns = np.zeros(len(effect))
+        interval = savings.widen(bootstrap_interval(savings.saved_ns, job_ns), job_ns)
+        return WorkPrice(float(savings.saved_ns.sum()) / job_ns, interval, fix)
+    effect_ns = fix.changes[0][1]
+    saved_ns = np.zeros(len(effect_ns))
     if total is not None:
-        saved_ns = measure_side_by_side(np.nan_to_num(total, nan=0.0), effect)
+        saved_ns = measure_side_by_side(np.nan_to_num(total, nan=0.0), effect_ns)
     return WorkPrice(float(saved_ns.sum()) / job_ns, bootstrap_interval(saved_ns, job_ns), None)
 
 
 def price_faster_calls(replay: WindowedReplay, fix: TransferFix, lost_ns: Floats) -> TransferPrice:
-    """Price collectives that take less time.
-
-    Args:
-        replay: Of the run whose collectives these are.
-        fix: How much less time they take, in which steps.
-        lost_ns: What all calls of each step take less then, in sum.
-    """
+    """Price collectives that take less time: `lost_ns` less in sum, [step of the fix]."""
     steps = fix.steps
-    model = replay.build_around(steps)
-    replayed = None if model is None else replay.replay(apply_fix(model, fix))
-    if model is None or replayed is None or not replayed.identity.reliable:
+    graph = replay.build_around(steps)
+    replayed = None if graph is None else replay.replay(apply_fix(graph, fix))
+    if graph is None or replayed is None or not replayed.identity.reliable:
         return TransferPrice(np.minimum(lost_ns, exposed_transfer(replay.phases, steps)))
-    saved_ns = _attribute(replayed.saved_ns, model, steps)
-    is_replayed = np.isin(steps, model.steps)
+    saved_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
+    is_replayed = np.isin(steps, graph.steps)
     saved_share = float(saved_ns.sum()) / max(float(lost_ns[is_replayed].sum()), 1.0)
     priced_ns: Floats = lost_ns * saved_share
     priced_ns[is_replayed] = saved_ns
     return TransferPrice(priced_ns, fix, replayed.identity)
 
 
-def _attribute(saved_ns: Floats, model: Model, steps: Ints) -> Floats:
-    """Return what those of some steps save that were replayed, ns.
-
-    Other steps end earlier only because of calls of these, so what they save is added.
-    """
-    own_ns = np.maximum(saved_ns[np.isin(model.steps, steps)], 0.0)
+def _attribute_to_steps(saved_ns: Floats, graph: EventGraph, steps: Ints) -> Floats:
+    """Return the saving of some steps, ns, with what others save by these steps' calls."""
+    of_steps_ns = np.maximum(saved_ns[np.isin(graph.steps, steps)], 0.0)
     total_ns = max(float(saved_ns.sum()), 0.0)
-    return np.asarray(own_ns * (total_ns / max(float(own_ns.sum()), 1.0)))
+    return np.asarray(of_steps_ns * (total_ns / max(float(of_steps_ns.sum()), 1.0)))
 
 
 def price_joined_calls(
@@ -154,7 +140,7 @@ def price_joined_calls(
     least_ns: float,
     steps: Ints | None = None,
 ) -> JoinedCalls | None:
-    """Return what joining the calls of a communicator saves at best; None if that is not known.
+    """Price joining the calls of a communicator at best; None if that is not known.
 
     1, 2, 3, 4, 6, 8, 12 ... messages of a step's bytes are tried. The best of those whose replay is
     reliable is returned.
@@ -167,53 +153,48 @@ def price_joined_calls(
         least_ns: What it saves of the run at least; None is returned if it is less.
         steps: The steps whose calls are alike, and `cost` is for; None = all.
     """
-    model = replay.build_around(replay.phases.steps)
-    if model is None:
+    graph = replay.build_around(replay.phases.steps)
+    if graph is None:
         return None
-    lines = Costs(model.links).models if steps is None else {}
-    tried: list[JoinedCalls] = []
-    for calls in model.calls:
+    models = Costs(graph.edges).models if steps is None else {}
+    joins: list[JoinedCalls] = []
+    for calls in graph.calls:
         if calls.can_be_joined(communicator, op):
-            line = lines.get(model.links.lines.index(calls.line), cost)
-            fix = JoinFix(communicator, op, 0, line, steps)
-            tried += _try_joins(replay, model, calls, fix)
-    best_first = sorted(tried, key=lambda joined: -joined.saved_ns.sum())
-    gains = (joined for joined in best_first if joined.saved_ns.sum() >= least_ns)
-    return next((joined for joined in gains if joined.replay.identity.reliable), None)
+            line_cost = models.get(graph.edges.cost_lines.index(calls.cost_line), cost)
+            fix = JoinFix(communicator, op, 0, line_cost, steps)
+            joins += _try_joins(replay, graph, calls, fix)
+    best_first = sorted(joins, key=lambda join: -join.saved_ns.sum())
+    gains = (join for join in best_first if join.saved_ns.sum() >= least_ns)
+    return next((join for join in gains if join.replay.identity.reliable), None)
 
 
 def _try_joins(
-    replay: WindowedReplay, model: Model, calls: Calls, fix: JoinFix
+    replay: WindowedReplay, graph: EventGraph, calls: Calls, fix: JoinFix
 ) -> Iterator[JoinedCalls]:
     """Yield what joining calls into fewer and fewer messages saves: fixes with more and more bytes."""
     steps = np.unique(calls.step if fix.steps is None else np.intersect1d(calls.step, fix.steps))
     is_joined = np.isin(calls.step, steps)
     if not is_joined.any():
         return
-    of_step = np.searchsorted(steps, calls.step[is_joined])
-    usual_calls = int(np.median(np.bincount(of_step)))
-    sizes = np.bincount(of_step, np.maximum(calls.nbytes[is_joined], 0))
-    for parts in _part_counts(usual_calls):
-        nbytes = int(np.ceil(np.median(sizes) / parts))
-        changed = Changed(model)
-        joined = join_calls(changed, fix.cost, calls, nbytes, steps=steps)
-        messages = (len(joined) - np.count_nonzero(~is_joined)) / len(steps)
-        replayed = replay.replay(changed)
+    step_index = np.searchsorted(steps, calls.step[is_joined])
+    calls_per_step = int(np.median(np.bincount(step_index)))
+    step_bytes = np.bincount(step_index, np.maximum(calls.nbytes[is_joined], 0))
+    powers = [1 << power for power in range(max(calls_per_step - 1, 0).bit_length())]
+    message_counts = {count for power in powers for count in (power, power + power // 2)}
+    for message_count in sorted(count for count in message_counts if count < calls_per_step):
+        nbytes = int(np.ceil(np.median(step_bytes) / message_count))
+        variant = Variant(graph)
+        joined_sizes = join_calls(variant, fix.cost, calls, nbytes, steps=steps)
+        messages = (len(joined_sizes) - np.count_nonzero(~is_joined)) / len(steps)
+        replayed = replay.replay(variant)
+        saved_ns = _attribute_to_steps(replayed.saved_ns, graph, steps)
         yield JoinedCalls(
-            saved_ns=_attribute(replayed.saved_ns, model, steps) * _scale(model, replay.phases),
-            fix=dataclasses.replace(fix, nbytes=nbytes),
+            saved_ns=saved_ns * _measure_scale(graph, replay.phases),
+            fix=replace(fix, nbytes=nbytes),
             messages=max(round(messages), 1),
-            calls=usual_calls,
+            calls=calls_per_step,
             replay=replayed,
         )
-
-
-def _part_counts(calls: int) -> list[int]:
-    """Return into how many messages so many calls are tried to be joined."""
-    powers = [1 << power for power in range(max(calls - 1, 0).bit_length())]
-    return sorted(
-        {count for power in powers for count in (power, power + power // 2) if count < calls}
-    )
 
 
 @dataclass(frozen=True)
@@ -240,7 +221,7 @@ def price_edits(
     lost: tuple[Ints, Floats] | None = None,
     saving_only: bool = False,
 ) -> EditPrice:
-    """Return what edits, made together, save of the job: what `tracelens whatif` answers.
+    """Price edits that are made together, as `tracelens whatif` does.
 
     Args:
         replay: Of the run.
@@ -251,18 +232,18 @@ def price_edits(
     if replay.trace.parted:
         return EditPrice(edits, refusal="ranks were left out")
     steps = replay.phases.steps[replay.phases.steps >= 0]
-    model = replay.build_around(steps if lost is None else lost[0][lost[1] > 0])
-    if model is None:
+    graph = replay.build_around(steps if lost is None else lost[0][lost[1] > 0])
+    if graph is None:
         return EditPrice(edits, refusal=replay.doubt or "some worker has no steps to replay")
     scale = 1.0
     if lost is not None:
-        is_replayed = np.isin(lost[0], model.steps)
+        is_replayed = np.isin(lost[0], graph.steps)
         share_replayed = float(lost[1][is_replayed].sum()) / max(float(lost[1].sum()), 1.0)
-        scale = 1 / max(share_replayed * _scale(model, replay.phases), MIN_SHARE_REPLAYED)
-    replayed_ns = float(model.lengths(model.recorded).sum())
-
+        share_replayed *= _measure_scale(graph, replay.phases)
+        scale = 1 / max(share_replayed, MIN_SHARE_REPLAYED)
+    replayed_ns = float(graph.measure_steps_ns(graph.recorded_ns).sum())
     try:
-        replayed = replay.replay(edited(model, edits))
+        replayed = replay.replay(apply_edits(graph, edits))
         saved_ns = replayed.saved_ns * scale
     except InvalidArgument as error:
         return EditPrice(edits, refusal=str(error).removesuffix("."))
@@ -271,15 +252,15 @@ def price_edits(
         return EditPrice(edits, saving)
     if doubt := replayed.identity.doubt:
         return EditPrice(edits, refusal=doubt)
-    low, high = replayed.identity.widen(bootstrap_interval(saved_ns, replayed_ns))
-    ambiguity = Ambiguity.find(
-        replayed, replayed_ns / scale, lambda other: edited(other, edits).measure_savings_ns()
+    interval = replayed.identity.widen(bootstrap_interval(saved_ns, replayed_ns))
+    ambiguity = Ambiguity.from_alternatives(
+        replayed,
+        replayed_ns / scale,
+        lambda other: apply_edits(other, edits),
     )
-    if ambiguity is not None:
-        low, high = low + ambiguity.low - saving, high + ambiguity.high - saving
-    return EditPrice(edits, saving, (low, high))
+    return EditPrice(edits, saving, ambiguity.widen(interval) if ambiguity else interval)
 
 
-def _scale(model: Model, phases: Phases) -> float:
-    """Return how many times as many steps the run has as were replayed."""
-    return int(np.count_nonzero(phases.steps >= 0)) / max(len(model.steps), 1)
+def _measure_scale(graph: EventGraph, phases: Phases) -> float:
+    """Return the ratio of the run's steps to those that were replayed."""
+    return int(np.count_nonzero(phases.steps >= 0)) / max(len(graph.steps), 1)

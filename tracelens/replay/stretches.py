@@ -9,7 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
-    from tracelens.replay.model import Model
+    from tracelens.replay.event_graph import EventGraph
 
 __all__ = ["Stretches"]
 
@@ -20,35 +20,32 @@ MIN_STRETCH_NS: Final = 1.0  # ns: shorter stretches come from rounding, and are
 class Stretches:
     """Stretches of a step, rank by rank, each in order of time.
 
-    `begin` and `end` are ns after the step before was over on all ranks; `works` is false where a rank
-    waits or communicates.
+    `begin_ns` and `end_ns` are times after the step before was over on all ranks; `is_work` is false
+    where a rank waits or communicates.
     """
 
     rank: Ints
-    begin: Floats
-    end: Floats
-    works: Flags
+    begin_ns: Floats
+    end_ns: Floats
+    is_work: Flags
 
     @classmethod
-    def of(cls, model: Model, times: Floats, lag: Floats, row: int) -> Self:
-        """Find those of a step, a place in `Model.steps`, in a replay with some lags."""
-        over = model.lengths(times).cumsum() + model.begin_ns
-        origin = over[row - 1] if row else float(model.begin_ns)
-        links = np.flatnonzero(model.rows == row)
-        moment = model.threads.sources[links]
-        begin, end = times[moment], times[moment + 1]
-        worked = np.clip(begin + lag[links], begin, end)
-        edges = np.stack([begin, worked, end], axis=1) - origin
-        return cls(*_join(np.array(model.ranks)[model.threads.owners[links]], edges))
-
-
-def _join(rank: Ints, edges: Floats) -> tuple[Ints, Floats, Floats, Flags]:
-    """Return stretches; `edges` are begin of work, its end, and the next begin, [row, 3]."""
-    begin, end = edges[:, :2].ravel(), edges[:, 1:].ravel()
-    works, rank = np.tile([True, False], len(edges)), np.repeat(rank, 2)
-    is_long = end - begin > MIN_STRETCH_NS
-    begin, end, works, rank = begin[is_long], end[is_long], works[is_long], rank[is_long]
-    is_head = (works[1:] != works[:-1]) | (rank[1:] != rank[:-1])
-    heads = np.flatnonzero(np.append(True, is_head)[: len(works)])
-    tails = np.append(heads[1:], len(works))[: len(heads)] - 1
-    return rank[heads], begin[heads], end[tails], works[heads]
+    def from_replay(cls, graph: EventGraph, times_ns: Floats, lag_ns: Floats, row: int) -> Self:
+        """Find those of a step, a row of `EventGraph.steps`, in a replay with some lags."""
+        over_ns = graph.measure_steps_ns(times_ns).cumsum() + graph.begin_ns
+        origin_ns = over_ns[row - 1] if row else float(graph.begin_ns)
+        intervals = np.flatnonzero(graph.step_rows == row)
+        event = graph.threads.sources[intervals]
+        begin_ns, end_ns = times_ns[event], times_ns[event + 1]
+        worked_ns = np.clip(begin_ns + lag_ns[intervals], begin_ns, end_ns)
+        edges_ns = np.stack([begin_ns, worked_ns, end_ns], axis=1) - origin_ns
+        begin_ns, end_ns = edges_ns[:, :2].ravel(), edges_ns[:, 1:].ravel()
+        is_long = end_ns - begin_ns > MIN_STRETCH_NS
+        is_work = np.tile([True, False], len(intervals))[is_long]
+        ranks = np.array(graph.ranks)[graph.threads.owners[intervals]]
+        rank, begin_ns, end_ns = np.repeat(ranks, 2)[is_long], begin_ns[is_long], end_ns[is_long]
+        # Neighbours that are alike are one stretch.
+        is_head = (is_work[1:] != is_work[:-1]) | (rank[1:] != rank[:-1])
+        heads = np.flatnonzero(np.append(True, is_head)[: len(is_work)])
+        tails = np.append(heads[1:], len(is_work))[: len(heads)] - 1
+        return cls(rank[heads], begin_ns[heads], end_ns[tails], is_work[heads])

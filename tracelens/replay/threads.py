@@ -1,6 +1,6 @@
-"""Training threads as moments, and the work between them.
+"""Training threads as events, and the work between them.
 
-A moment is a begin or an end of what a thread exchanges with others, or the end of a step.
+An event is a begin or an end of a message or collective, or the end of a step.
 """
 
 from __future__ import annotations
@@ -20,207 +20,221 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.replay.timeline import Timeline
 
-    Edges = tuple[Ints, Ints, Ints]  # sources, targets and lags
-
 __all__ = ["Sides", "Threads"]
 
 
 class Sides(NamedTuple):
-    """Messages on one side, or ranks in collectives: of which worker, from when until when.
+    """Workers' sides of messages or collectives, [side]: the worker, and its begin and end, ns.
 
-    `stops` says whether its training thread was in it.
+    `is_blocking` is true if the worker's training thread was in it.
     """
 
     worker: Ints
-    begin: Ints
-    end: Ints
-    stops: Flags
+    begin_ns: Ints
+    end_ns: Ints
+    is_blocking: Flags
 
     @classmethod
-    def at(cls, worker: Ints, moments: Ints, *, stops: bool = False) -> Sides:
-        """Make moments of workers, without length."""
-        return cls(worker, moments, moments, np.full(len(moments), stops))
+    def from_times(cls, worker: Ints, times_ns: Ints, *, is_blocking: bool = False) -> Sides:
+        """Make sides without length."""
+        return cls(worker, times_ns, times_ns, np.full(len(times_ns), is_blocking))
 
     @classmethod
     def join(cls, parts: Iterable[Sides]) -> Sides:
-        """Put some one after the other."""
+        """Concatenate sides."""
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def take(self, rows: Indices | Flags) -> Sides:
-        """Return some of them."""
-        return Sides(self.worker[rows], self.begin[rows], self.end[rows], self.stops[rows])
+        """Return the sides of some rows."""
+        return Sides._make(column[rows] for column in self)
 
     def locate(self, timeline: Timeline) -> tuple[Ints, Ints]:
-        """Return where begins and ends are on the line of the workers."""
-        return timeline.locate(self.worker, self.begin), timeline.locate(self.worker, self.end)
+        """Return the positions of begins and ends on the line of the workers."""
+        return timeline.locate(self.worker, self.begin_ns), timeline.locate(
+            self.worker, self.end_ns
+        )
 
-    def noticed(self, timeline: Timeline) -> Sides:
-        """Return them with ends in flight when training threads noticed them."""
-        end = timeline.notice(self.worker, self.begin, self.end)
-        return self._replace(end=np.where(self.stops, self.end, end))
-
-    def within(self, first: Ints, last: Ints) -> Flags:
-        """Return which lie in the steps of their worker."""
-        return (self.begin >= first[self.worker]) & (self.end <= last[self.worker])
+    def end_when_noticed(self, timeline: Timeline) -> Sides:
+        """Let sides in flight end when their training threads noticed it."""
+        noticed_ns = timeline.notice(self.worker, self.begin_ns, self.end_ns)
+        return self._replace(end_ns=np.where(self.is_blocking, self.end_ns, noticed_ns))
 
 
 @dataclass(frozen=True, eq=False)
 class Threads:
-    """The training threads: their moments, numbered one thread after the other, and what lies between.
+    """The events of training threads, numbered one thread after the other, and the intervals between.
 
-    `positions` are where moments are on the `timeline`; thread i has those from number `begins[i]` on,
-    and after the last one `begins` has their count. What lies between two of a thread is an interval:
-    `stopped` says in which it was in a message or collective. `arrives` says at which moments something
-    in flight was over for which it was blocked. `steps` have `ends` on the line, worker by worker.
+    `positions` are those of events on the `timeline`; thread i has the events from `first_events[i]` to
+    `first_events[i + 1]`. An interval lies between two events of a thread; `is_communicating` is true if
+    the thread was in a message or collective, [interval]. `ends_wait` is true for events at which
+    something in flight was over for which the thread was blocked, [event]. `steps` are the numbers of
+    all workers' steps, worker by worker, and `step_ends` the positions of their ends.
     """
 
     timeline: Timeline
     positions: Ints
-    begins: Ints
-    stopped: Flags
-    arrives: Flags
+    first_events: Ints
+    is_communicating: Flags
+    ends_wait: Flags
     steps: Ints
-    ends: Ints
+    step_ends: Ints
 
     @classmethod
     def from_sides(
         cls, timeline: Timeline, steps: Sequence[pl.DataFrame], sides: Sequence[Sides]
     ) -> Self:
-        """Find the moments among the steps of each worker and what it exchanged."""
+        """Find the events of the steps of each worker, and of its messages and collectives."""
         joined = Sides.join(sides)
-        (begin, end), stops = joined.locate(timeline), joined.stops
-        counts = [part.height for part in steps]
+        (begin_position, end_position), is_blocking = joined.locate(timeline), joined.is_blocking
+        counts = [of_worker.height for of_worker in steps]
         table, owner = pl.concat(steps), np.repeat(np.arange(len(steps)), counts)
-        starts, ends = (
+        step_begins, step_ends = (
             timeline.locate(owner, table[name].to_numpy()) for name in ("start_ns", "end_ns")
         )
-        arrived = end[~stops & (timeline.blocked_since(end) < end)]
-        firsts = starts[np.cumsum([0, *counts[:-1]])]
-        positions = np.unique(np.concatenate([firsts, ends, begin, end[stops], arrived]))
-        begins = np.searchsorted(positions, np.arange(len(steps) + 1) * timeline.period_ns)
-        entered, left = (
-            np.bincount(np.searchsorted(positions, at[stops]), minlength=len(positions))
-            for at in (begin, end)
+        ends_of_waits = end_position[
+            ~is_blocking & (timeline.blocked_since(end_position) < end_position)
+        ]
+        thread_begins = step_begins[np.cumsum([0, *counts[:-1]])]
+        positions = np.unique(
+            np.concatenate(
+                [thread_begins, step_ends, begin_position, end_position[is_blocking], ends_of_waits]
+            )
         )
-        is_stopped = np.cumsum(entered - left) > 0
-        arrives = np.zeros(len(positions), np.bool_)
-        arrives[np.searchsorted(positions, arrived)] = True
+        first_events = np.searchsorted(positions, np.arange(len(steps) + 1) * timeline.period_ns)
+        entered_counts, left_counts = (
+            np.bincount(np.searchsorted(positions, at[is_blocking]), minlength=len(positions))
+            for at in (begin_position, end_position)
+        )
+        ends_wait = np.zeros(len(positions), np.bool_)
+        ends_wait[np.searchsorted(positions, ends_of_waits)] = True
         return cls(
             timeline=timeline,
             positions=positions,
-            begins=begins,
-            stopped=np.delete(is_stopped, begins[1:] - 1),
-            arrives=arrives,
+            first_events=first_events,
+            is_communicating=np.delete(
+                np.cumsum(entered_counts - left_counts) > 0, first_events[1:] - 1
+            ),
+            ends_wait=ends_wait,
             steps=table["step"].to_numpy().astype(np.int64),
-            ends=ends,
+            step_ends=step_ends,
         )
 
     def __len__(self) -> int:
-        return len(self.begins) - 1
+        return len(self.first_events) - 1
 
     @property
-    def moment_count(self) -> int:
-        """How many moments all threads have."""
+    def event_count(self) -> int:
+        """The number of events of all threads."""
         return len(self.positions)
 
     @property
-    def moments(self) -> Ints:
-        """When each moment was, ns."""
-        return self.timeline.moments_at(self.positions)
+    def event_times_ns(self) -> Ints:
+        """When each event occurred."""
+        return self.timeline.to_times_ns(self.positions)
 
     @cached_property
     def sources(self) -> Ints:
-        """The moment at which each interval begins; it ends at the next one."""
-        return np.delete(np.arange(self.moment_count), self.begins[1:] - 1)
+        """The event at which each interval begins; it ends at the next event."""
+        return np.delete(np.arange(self.event_count), self.first_events[1:] - 1)
 
     @cached_property
     def owners(self) -> Ints:
         """The worker of each interval."""
         return self.find_owners(self.sources)
 
-    def find_owners(self, moments: Ints) -> Ints:
-        """Return the worker of each of some moments, by their numbers."""
-        return np.searchsorted(self.begins, moments, side="right") - 1
+    @cached_property
+    def lengths_ns(self) -> Ints:
+        """The length of each interval."""
+        return np.asarray(np.diff(self.positions)[self.sources])
+
+    def find_owners(self, events: Ints) -> Ints:
+        """Return the worker of each of some events of threads."""
+        return np.searchsorted(self.first_events, events, side="right") - 1
 
     def sum_by_thread(self, values: Floats) -> Floats:
-        """Add values of intervals up by thread."""
+        """Sum values of intervals by thread."""
         return np.bincount(self.owners, values, minlength=len(self)).astype(np.float64)
 
-    @property
-    def passed(self) -> Floats:
-        """How long threads worked in each interval: nothing in a message or collective."""
-        return np.where(self.stopped, 0.0, self.measure_spent(~IS_BLOCKED))
+    def measure_time_ns(self, categories: Flags) -> Floats:
+        """Return the time in some categories (flags) in each interval."""
+        return np.diff(self.timeline.spent_before(categories, self.positions))[self.sources]
 
-    def measure_spent(self, counts: Flags) -> Floats:
-        """Return how much of some categories (flags) lies in each interval, ns."""
-        return np.diff(self.timeline.spent_before(counts, self.positions))[self.sources]
+    def measure_work_ns(self, categories: Flags = ~IS_BLOCKED) -> Floats:
+        """Return the same, but nothing in intervals in a message or collective."""
+        return np.where(self.is_communicating, 0.0, self.measure_time_ns(categories))
 
-    def add_after_moments(self, values: Floats) -> Floats:
-        """Return values of intervals by the moment at which each ends; 0 at the first of a thread."""
-        of_moments = np.zeros(self.moment_count)
-        of_moments[self.sources + 1] = values
-        return of_moments
+    def assign_to_ends(self, values: Floats) -> Floats:
+        """Return values of intervals by the event that ends each, [event]; 0 at a thread's first one."""
+        by_event = np.zeros(self.event_count)
+        by_event[self.sources + 1] = values
+        return by_event
 
-    def order(self, caused: Ints) -> Edges:
-        """Return that each moment of a thread follows the one before it; `caused` follow others, too.
+    def chain_events(self, caused: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return sources, targets and lags of the edges that join neighbouring events of threads.
 
-        What a thread was blocked before one that is caused, it is as long as that takes.
+        The time for which a thread was blocked before an event is part of the lag, unless the event is
+        among those that are `caused` by others.
         """
-        is_caused = np.zeros(self.moment_count, np.bool_)
-        is_caused[caused[caused < self.moment_count]] = True
-        is_open = (self.arrives & is_caused)[self.sources + 1]
-        lasted_ns = np.diff(self.positions)[self.sources]
-        lag = np.where(is_open, self.measure_spent(~IS_BLOCKED), lasted_ns)
-        return self.sources, self.sources + 1, np.where(self.stopped, 0, lag).astype(np.int64)
+        is_caused = np.zeros(self.event_count, np.bool_)
+        is_caused[caused[caused < self.event_count]] = True
+        is_explained = (self.ends_wait & is_caused)[self.sources + 1]
+        lag_ns = np.where(is_explained, self.measure_time_ns(~IS_BLOCKED), self.lengths_ns)
+        lag_ns = np.where(self.is_communicating, 0, lag_ns).astype(np.int64)
+        return self.sources, self.sources + 1, lag_ns
 
-    def find_both(self, sides: Sides) -> tuple[Ints, Ints]:
-        """Return the numbers of the moments at which each begins and ends; see `find`."""
-        return self.find(sides.worker, sides.begin), self.find(sides.worker, sides.end)
+    def find_sides(self, sides: Sides) -> tuple[Ints, Ints]:
+        """Return the events at which sides begin and end; see `find_events`."""
+        return (
+            self.find_events(sides.worker, sides.begin_ns),
+            self.find_events(sides.worker, sides.end_ns),
+        )
 
-    def find(self, worker: Ints, moment: Ints) -> Ints:
-        """Return the number of a moment of each of some workers; -1 where it is none of its thread."""
-        position = self.timeline.locate(worker, moment)
-        number = np.minimum(np.searchsorted(self.positions, position), self.moment_count - 1)
-        return np.where(self.positions[number] == position, number, -1)
+    def find_events(self, worker: Ints, times_ns: Ints) -> Ints:
+        """Return the event of each worker at a time; -1 where its thread has none."""
+        position = self.timeline.locate(worker, times_ns)
+        event = np.minimum(np.searchsorted(self.positions, position), self.event_count - 1)
+        return np.where(self.positions[event] == position, event, -1)
 
-    def find_needed(self, worker: Ints, moment: Ints) -> Ints:
-        """Return the number of the moment from which on a thread needs what was over before.
+    def find_next_needs(self, worker: Ints, times_ns: Ints) -> Ints:
+        """Return the event from which on each worker needs what was over before a time.
 
-        That is when it next was blocked by something in flight, or began to update weights, or ended
-        the step; -1 where no step follows.
+        Then it next was blocked by something in flight, began to update weights, or ended the step; -1
+        where no step follows.
         """
         needs = np.append(self._needs, np.iinfo(np.int64).max)
-        need = needs[np.searchsorted(self._needs, self.timeline.locate(worker, moment))]
-        is_known = self.timeline.workers_at(need) == worker
-        return np.where(is_known, np.searchsorted(self.positions, need), -1)
+        need = needs[np.searchsorted(self._needs, self.timeline.locate(worker, times_ns))]
+        has_need = self.timeline.to_workers(need) == worker
+        return np.where(has_need, np.searchsorted(self.positions, need), -1)
 
     @cached_property
     def _needs(self) -> Ints:
-        """Where on the line threads need what was in flight; see `find_needed`."""
-        updates = self.timeline.first_updates()
-        known = updates[np.isin(updates, self.positions)]
-        return np.unique(np.concatenate([self.positions[self.arrives], self.ends, known]))
+        """The positions at which threads need what was in flight, ascending; see `find_next_needs`."""
+        updates = self.timeline.find_first_updates()
+        known_updates = updates[np.isin(updates, self.positions)]
+        ends_of_waits = self.positions[self.ends_wait]
+        return np.unique(np.concatenate([ends_of_waits, self.step_ends, known_updates]))
 
-    def find_ends(self, steps: Ints) -> Ints:
-        """Return the moments at which some steps end, [step, worker], -1 where a worker lacks one."""
-        row = self._rows_of_windows(steps)
-        numbers = np.full((len(steps), len(self)), -1, np.int64)
-        owner = self.timeline.workers_at(self.ends)
+    def find_step_ends(self, steps: Ints) -> Ints:
+        """Return the events at which some steps end, [step, worker]; -1 where a worker lacks one."""
+        row = self._find_step_rows(steps)
         is_known = row >= 0
-        ends = np.searchsorted(self.positions, self.ends)
-        numbers[row[is_known], owner[is_known]] = ends[is_known]
-        return numbers
+        events = np.full((len(steps), len(self)), -1, np.int64)
+        owner = self.timeline.to_workers(self.step_ends)[is_known]
+        events[row[is_known], owner] = np.searchsorted(self.positions, self.step_ends[is_known])
+        return events
 
     def find_rows(self, steps: Ints) -> Ints:
-        """Return the step of each interval, as a row of `steps`; -1 of none."""
-        window = np.searchsorted(self.ends, self.positions[self.sources], side="right")
-        return self._rows_of_windows(steps)[window]
+        """Return the row in `steps` of each interval's step; -1 outside of these."""
+        window = np.searchsorted(self.step_ends, self.positions[self.sources], side="right")
+        return self._find_step_rows(steps)[window]
 
-    def find_steps(self, worker: Ints, moment: Ints) -> Ints:
-        """Return the number of the step in which each moment of some workers is; -1 of none."""
-        window = np.searchsorted(self.ends, self.timeline.locate(worker, moment), side="right")
+    def find_steps(self, worker: Ints, times_ns: Ints) -> Ints:
+        """Return the number of the step at each worker's time; -1 outside of steps."""
+        position = self.timeline.locate(worker, times_ns)
+        window = np.searchsorted(self.step_ends, position, side="right")
         return np.append(self.steps, -1)[window]
 
-    def _rows_of_windows(self, steps: Ints) -> Ints:
+    def _find_step_rows(self, steps: Ints) -> Ints:
+        """Return the row in `steps` of each worker's step, [step of a worker]; -1 outside of these."""
         row = np.searchsorted(steps, self.steps)
         return np.where(np.append(steps, -1)[row] == self.steps, row, -1)

@@ -1,6 +1,7 @@
 """The time of all training threads on one line, each worker's behind that of the one before.
 
-What is asked of arrays of some hundred pieces costs by the call, so it is asked of all workers at once.
+A position on the line is a worker and a time. Queries of small arrays cost by the call, so a query is
+made for all workers in one call.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ _UPDATE: Final = CATEGORIES.index("update")
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """The pieces of all workers on one line.
+    """The pieces of all workers on one line, ns.
 
-    Moment t of a worker is at `worker * period_ns + t - origin_ns` there. `bounds` are where pieces
-    begin, in order. Behind the last piece of each worker is an entry that is none.
+    Time t of a worker is at `worker * period_ns + t - origin_ns`. `bounds` are the begins of all pieces,
+    and after the last piece of each worker its end, an entry that is no piece.
     """
 
     pieces: Sequence[WorkerPieces]
@@ -50,135 +51,133 @@ class Timeline:
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[WorkerPieces]) -> Self:
-        """Put the pieces of workers onto a line; there is at least one worker."""
-        origin_ns = min(int(one.bounds[0]) for one in pieces)
-        period_ns = max(int(one.bounds[-1]) for one in pieces) - origin_ns + 1
+        """Put the pieces of at least one worker onto a line."""
+        origin_ns = min(int(worker.bounds[0]) for worker in pieces)
+        period_ns = max(int(worker.bounds[-1]) for worker in pieces) - origin_ns + 1
         begins_ns = np.arange(len(pieces)) * period_ns - origin_ns
-        counts = [len(one.bounds) for one in pieces]
-        bounds = np.concatenate([one.bounds for one in pieces]) + np.repeat(begins_ns, counts)
-        return cls(pieces, origin_ns, period_ns, bounds)
+        counts = [len(worker.bounds) for worker in pieces]
+        bounds = np.concatenate([worker.bounds for worker in pieces])
+        return cls(pieces, origin_ns, period_ns, bounds + np.repeat(begins_ns, counts))
 
-    def locate(self, worker: Ints, moments: Ints) -> Ints:
-        """Return where moments of workers are on the line, those beyond its ends at them."""
-        since = np.clip(moments, self.origin_ns, self.origin_ns + self.period_ns - 1)
-        return np.asarray(worker * self.period_ns + (since - self.origin_ns), np.int64)
+    def locate(self, worker: Ints, times_ns: Ints) -> Ints:
+        """Return the positions of times of workers, clipped to the ends of each worker's time."""
+        clipped_ns = np.clip(times_ns, self.origin_ns, self.origin_ns + self.period_ns - 1)
+        return np.asarray(worker * self.period_ns + (clipped_ns - self.origin_ns), np.int64)
 
-    def moments_at(self, positions: Ints) -> Ints:
-        """Return the moments that are at positions on the line, ns."""
+    def to_times_ns(self, positions: Ints) -> Ints:
+        """Return the times at positions."""
         return positions % self.period_ns + self.origin_ns
 
-    def workers_at(self, positions: Ints) -> Ints:
-        """Return the workers whose time is at positions on the line."""
+    def to_workers(self, positions: Ints) -> Ints:
+        """Return the workers at positions."""
         return positions // self.period_ns
 
     @cached_property
     def category(self) -> Array:
-        """What each piece is; `_NO_PIECE` behind a worker's last one."""
-        return self._join([one.category for one in self.pieces])
+        """The category of each piece, [bound]; `_NO_PIECE` behind a worker's last one."""
+        return self._pad([worker.category for worker in self.pieces])
 
     @cached_property
     def name(self) -> Array:
-        """What each piece is called."""
-        return self._join([one.name for one in self.pieces])
+        """The number of each piece's name, [bound]."""
+        return self._pad([worker.name for worker in self.pieces])
 
     @cached_property
     def window(self) -> Ints:
-        """The step window of each piece, counted over all workers."""
-        windows = [len(one.packed.of_step) - 1 for one in self.pieces]
-        before = np.cumsum([0, *windows[:-1]])
-        lengths = [len(one.step) for one in self.pieces]
-        step = np.concatenate([one.step for one in self.pieces])
-        return np.asarray(self._join([step + np.repeat(before, lengths)]), np.int64)
+        """The step window of each piece, counted over all workers, [bound]."""
+        counts = [len(worker.packed.of_step) - 1 for worker in self.pieces]
+        windows_before = np.cumsum([0, *counts[:-1]])
+        windows = [
+            worker.step + before for worker, before in zip(self.pieces, windows_before, strict=True)
+        ]
+        return np.asarray(self._pad(windows), np.int64)
 
-    def _join(self, parts: Sequence[Array]) -> Array:
-        values = np.concatenate(parts)
-        lasts = np.cumsum([len(one.bounds) for one in self.pieces]) - 1
-        joined = np.full(len(self.bounds), _NO_PIECE, np.result_type(values, np.int8))
-        is_piece = np.ones(len(joined), np.bool_)
-        is_piece[lasts] = False
-        joined[is_piece] = values
-        return joined
+    def _pad(self, columns: Sequence[Array]) -> Array:
+        """Join a column of each worker's pieces, with `_NO_PIECE` behind each worker's last one."""
+        dtype = np.result_type(*{column.dtype for column in columns}, np.int8)
+        end = np.full(1, _NO_PIECE, dtype)
+        return np.concatenate([part for column in columns for part in (column.astype(dtype), end)])
 
-    def is_in(self, counts: Flags) -> Flags:
-        """Return which pieces are in some categories (flags); none behind a worker's last one is."""
-        return np.append(counts, False)[self.category]
+    def is_in(self, categories: Flags) -> Flags:
+        """Return True for pieces in some categories (flags), [bound]."""
+        return np.append(categories, False)[self.category]
 
-    def find_stretches(self, inside: Flags) -> tuple[Ints, Ints]:
-        """Return begins and ends of the stretches of some pieces (flags)."""
-        edges = self.bounds[np.flatnonzero(np.diff(inside, prepend=False))]
+    def find_stretches(self, is_inside: Flags) -> tuple[Ints, Ints]:
+        """Return begins and ends (positions) of stretches of neighbouring pieces, by flags."""
+        edges = self.bounds[np.flatnonzero(np.diff(is_inside, prepend=False))]
         return edges[::2], edges[1::2]
 
     @cached_property
     def waits(self) -> tuple[Ints, Ints]:
-        """Begins and ends of the stretches in which threads were blocked in a span."""
+        """Begins and ends (positions) of the stretches in which threads were blocked in a span."""
         return self.find_stretches(self.is_in(IS_BLOCKED) & (self.name >= 0))
 
     @cached_property
     def blocked(self) -> tuple[Ints, Ints]:
-        """Begins and ends of the stretches in which threads were blocked."""
+        """Begins and ends (positions) of the stretches in which threads were blocked."""
         return self.find_stretches(self.is_in(IS_BLOCKED))
 
     @cached_property
-    def _blocked(self) -> tuple[Ints, Ints]:
-        """The same stretches, after one before the line: each position has one that began before."""
+    def _padded_blocked(self) -> tuple[Ints, Ints]:
+        """The same behind a stretch before the line: one begins before each position."""
         begins, ends = self.blocked
         return np.append(-2, begins), np.append(-1, ends)
 
-    def spent_before(self, counts: Flags, positions: Ints) -> Floats:
-        """Return how much of some categories (flags) had passed at positions, of all workers before."""
-        return covered_before(*self.find_stretches(self.is_in(counts)), positions)
+    def spent_before(self, categories: Flags, positions: Ints) -> Floats:
+        """Return the time in some categories (flags) before positions, summed over all workers, ns."""
+        return covered_before(*self.find_stretches(self.is_in(categories)), positions)
 
     def blocked_since(self, positions: Ints) -> Ints:
-        """Return since when a thread was blocked until some positions; these where it was not."""
-        begins, ends = self._blocked
+        """Return the begins of the blocked stretches at positions; the positions where none is."""
+        begins, ends = self._padded_blocked
         row = np.searchsorted(begins, positions) - 1
         return np.where(positions <= ends[row], begins[row], positions)
 
     def blocked_until(self, positions: Ints) -> Ints:
-        """Return until when a thread was blocked from some positions on; these where it was not."""
-        begins, ends = self._blocked
+        """Return the ends of the blocked stretches at positions; the positions where none is."""
+        begins, ends = self._padded_blocked
         row = np.searchsorted(begins, positions, side="right") - 1
         return np.maximum(positions, ends[row])
 
-    def notice(self, worker: Ints, begun: Ints, end: Ints) -> Ints:
-        """Return when threads noticed that something was over, which another thread noted later.
+    def notice(self, worker: Ints, begin_ns: Ints, end_ns: Ints) -> Ints:
+        """Return when training threads noticed the ends of operations that another thread noted, ns.
 
-        That is the end of the stretch in which they were blocked until just before, as seen from its
-        length; else it is when it was noted.
+        That is the end of the blocked stretch just before, if the note follows it soon, as seen from the
+        stretch's length; else it is the noted end.
         """
-        begins, ends = self._blocked
-        noted = self.locate(worker, end)
+        begins, ends = self._padded_blocked
+        noted = self.locate(worker, end_ns)
         row = np.searchsorted(ends, noted) - 1
         late_ns = noted - ends[row]
         is_noticed = late_ns <= MAX_DELAY_OF_NOTICE * (ends - begins)[row]
         is_noticed &= noted <= np.append(begins, FOREVER)[row + 1]
-        is_noticed &= ends[row] > self.locate(worker, begun)
-        return np.where(is_noticed, end - late_ns, end)
+        is_noticed &= ends[row] > self.locate(worker, begin_ns)
+        return np.where(is_noticed, end_ns - late_ns, end_ns)
 
-    def looked_late(self, worker: Ints, over: Ints, end: Ints) -> Flags:
-        """Return of what was over before threads waited for it, though they saw it when they did.
+    def looked_late(self, worker: Ints, over_ns: Ints, end_ns: Ints) -> Flags:
+        """Return True where an operation was over before its thread waited for it.
 
-        That is seen from how short they had waited by its `end`, beside how long it was `over`.
+        Then the thread waited until `end_ns` for only a small share of the time since `over_ns`.
         """
-        begins, ends = self._blocked
-        noted = self.locate(worker, end)
+        begins, ends = self._padded_blocked
+        noted = self.locate(worker, end_ns)
         row = np.searchsorted(begins, noted) - 1
-        is_blocked = (noted <= ends[row]) & (begins[row] > self.locate(worker, over))
+        is_blocked = (noted <= ends[row]) & (begins[row] > self.locate(worker, over_ns))
         waited_ns = noted - begins[row]
-        return np.asarray(is_blocked & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end - over)))
+        return np.asarray(is_blocked & (waited_ns <= MAX_WAIT_IF_ALREADY_OVER * (end_ns - over_ns)))
 
-    def has_resumed(self, worker: Ints, over: Ints, until: Ints) -> Flags:
-        """Return which threads waited in a span until something was over, and went on before `until`."""
+    def has_resumed(self, worker: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
+        """Return True for threads that waited in a span until `over_ns`, and resumed by `until_ns`."""
         begins, ends = (np.append(-1, edges) for edges in self.waits)
-        over, until = self.locate(worker, over), self.locate(worker, until)
+        over, until = self.locate(worker, over_ns), self.locate(worker, until_ns)
         row = np.searchsorted(ends, until, side="right") - 1
         early_ns = over - ends[row]
         return np.asarray(
             (begins[row] < over) & (early_ns <= MAX_DELAY_OF_NOTICE * (over - begins[row]))
         )
 
-    def first_updates(self) -> Ints:
-        """Return where threads began to update weights, once a step of a worker."""
+    def find_first_updates(self) -> Ints:
+        """Return the positions at which workers begin to update weights, once a step."""
         rows = np.flatnonzero(self.category == _UPDATE)
         is_first = np.diff(self.window[rows], prepend=-1) != 0
         return np.asarray(self.bounds[rows[is_first]])

@@ -1,9 +1,9 @@
 """How far the replay of a run can be trusted: does it equal the run, and would it follow a change?
 
-The replay without edits is held against the recorded run. That alone does not tell whether the replay is
-rigid: waits whose reason it does not know stay as long as they were, and the replay equals the run for
-that very reason. So all lengths whose reason is known are made a little shorter at once. A replay of
-which every length is known gets shorter by the same share; a rigid one by less.
+The replay without edits is compared with the recorded run. Even so the replay may
+be rigid: waits for an unknown reason stay as long as they were, and the replay equals the run for that
+very reason. So all explained lags are made a little shorter. A replay whose lags are all explained gets
+shorter by the same share; a rigid one by less.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.fmt import percent
 from tracelens.replay.cores import CoreShortage
-from tracelens.replay.edits.changed import Changed
+from tracelens.replay.edits.variant import Variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tracelens.arrays import Floats
-    from tracelens.replay.model import Model
+    from tracelens.replay.event_graph import EventGraph
 
-__all__ = ["Ambiguity", "ChangedReplay", "Identity"]
+__all__ = ["Ambiguity", "Identity", "VariantReplay"]
 
 # share of the run, or of the usual step: a replay without edits that is further off
 # is not reliable [chosen]
@@ -43,39 +43,41 @@ NEGLIGIBLE_SAVING: Final = 0.004
 
 @dataclass(frozen=True)
 class Ambiguity:
-    """A saving that may be `low` to `high`, as shares of the run; `reason` is why that is not known."""
+    """A `saving` that may be `low` to `high`, as shares of the run; `reason` is why it is unknown."""
 
     reason: str
+    saving: float
     low: float
     high: float
 
     @classmethod
-    def find(
+    def from_alternatives(
         cls,
-        replayed: ChangedReplay,
+        replayed: VariantReplay,
         job_ns: float,
-        measure_savings_ns: Callable[[Model], Floats],
+        edit: Callable[[EventGraph], Variant],
     ) -> Self | None:
-        """Ask the models that explain a run as well, and whether cores are short; None if all agree.
+        """Ask the graphs that explain a run as well, and whether cores are short; None if all agree.
 
-        Args:
-            replayed: The run with changes.
-            job_ns: How long the run took.
-            measure_savings_ns: Returns what another model says of the same changes, ns, [step].
+        `edit` applies the same edits to another graph.
         """
         saving = float(replayed.saved_ns.sum()) / job_ns
         savings, shortage = {"": saving}, replayed.shortage
-        for unknown, other in replayed.changed.model.alternatives:
+        for missing_fact, other in replayed.variant.graph.alternatives:
             with suppress(InvalidArgument):
-                saved_ns = float(measure_savings_ns(other).sum())
-                savings[f"the recording does not tell {unknown}"] = saved_ns / job_ns
+                saved_ns = float(edit(other).measure_savings_ns().sum())
+                savings[f"the recording does not tell {missing_fact}"] = saved_ns / job_ns
         if shortage is not None:
             savings[shortage.sentence] = saving - shortage.delay_ns / job_ns
         reason = max(savings, key=lambda one: abs(savings[one] - saving))
-        widest = max(MAX_SHARE_OF_SAVING_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING)
-        if abs(savings[reason] - saving) <= widest:
+        max_difference = max(MAX_SHARE_OF_SAVING_UNKNOWN * abs(saving), NEGLIGIBLE_SAVING)
+        if abs(savings[reason] - saving) <= max_difference:
             return None
-        return cls(reason, min(savings.values()), max(savings.values()))
+        return cls(reason, saving, min(savings.values()), max(savings.values()))
+
+    def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
+        """Return an interval of the saving that holds all savings that are possible."""
+        return interval[0] + self.low - self.saving, interval[1] + self.high - self.saving
 
     @property
     def doubt(self) -> str:
@@ -87,9 +89,9 @@ class Ambiguity:
 class Identity:
     """How far the replay without edits is from the recorded run, and how rigid it is, as shares.
 
-    `whole` is of the run's length, `median_step` that of the usual step. `kept` is the share of workers'
-    time in which they were blocked by what the trace does not tell: no edit changes it. `rigid` is such
-    time on the critical path of the replay, as a share of the run.
+    `whole` is of the run's length, `median_step` of the median step. `kept` is the share of workers'
+    time in which they are blocked for an unknown reason: no edit changes it. `rigid` is such time on the
+    critical path of the replay, as a share of the run.
     """
 
     whole: float
@@ -98,11 +100,10 @@ class Identity:
     rigid: float
 
     @classmethod
-    def of(cls, model: Model) -> Self:
-        """Replay a run without edits, and with all known lengths shorter."""
-        whole, median_step = model.errors
-        rigid = max(_measure_rigid_share(Changed(model), model.usual), 0.0)
-        return cls(whole, median_step, model.kept_share, rigid)
+    def from_graph(cls, graph: EventGraph) -> Self:
+        """Replay a run without edits, and with all explained lags shorter."""
+        rigid = max(_measure_rigid_share(Variant(graph), graph.baseline_ns), 0.0)
+        return cls(*graph.identity_errors, graph.unexplained_share, rigid)
 
     def widen(self, interval: tuple[float, float]) -> tuple[float, float]:
         """Return an interval of a saving that also holds what rigid time may save.
@@ -110,8 +111,8 @@ class Identity:
         Waits for an unknown reason may get shorter by the same share as the rest of the critical path.
         """
         low, high = interval
-        known = max(1.0 - self.rigid, 1.0 - MAX_RIGID_SHARE_IF_RELIABLE)
-        return min(low, low / known), max(high, high / known)
+        known_share = max(1.0 - self.rigid, 1.0 - MAX_RIGID_SHARE_IF_RELIABLE)
+        return min(low, low / known_share), max(high, high / known_share)
 
     @property
     def reliable(self) -> bool:
@@ -133,27 +134,26 @@ class Identity:
 
 
 @dataclass(frozen=True, eq=False)
-class ChangedReplay:
-    """The replay of a run with changes; `before` is the identity of the run without them."""
+class VariantReplay:
+    """The replay of a run with edits; `baseline` is the identity of the run without them."""
 
-    changed: Changed
-    before: Identity
+    variant: Variant
+    baseline: Identity
 
     @cached_property
-    def times(self) -> Floats:
-        """When moments come, ns."""
-        return self.changed.replayed()
+    def times_ns(self) -> Floats:
+        """When events occur."""
+        return self.variant.replay()
 
     @cached_property
     def saved_ns(self) -> Floats:
-        """By how much shorter each step is than without the changes, ns, [step]."""
-        model = self.changed.model
-        return model.lengths(model.usual) - model.lengths(self.times)
+        """By how much shorter each step is than without the edits, [step]."""
+        return self.variant.measure_savings_ns(self.times_ns)
 
     @cached_property
     def shortage(self) -> CoreShortage | None:
-        """The cores that ranks lack with the changes; None if they lack none, or it is not known."""
-        return CoreShortage.find(self.changed, self.times)
+        """The cores that ranks lack with the edits; None if they lack none, or it is not known."""
+        return CoreShortage.from_replay(self.variant, self.times_ns)
 
     @cached_property
     def identity(self) -> Identity:
@@ -161,14 +161,16 @@ class ChangedReplay:
 
         It takes a second replay, so ask only for what a saving is stated of.
         """
-        rigid = max(self.before.rigid, _measure_rigid_share(self.changed, self.times))
-        return replace(self.before, rigid=rigid)
+        rigid = max(self.baseline.rigid, _measure_rigid_share(self.variant, self.times_ns))
+        return replace(self.baseline, rigid=rigid)
 
 
-def _measure_rigid_share(changed: Changed, times: Floats) -> float:
-    """Return the rigid share of the critical path; `times` are when moments come, ns."""
-    lengths = changed.model.lengths
-    replayed_ns = float(lengths(times).sum())
-    shorter_ns = float(lengths(changed.replayed(SHARE_TO_SHORTEN_LENGTHS)).sum())
+def _measure_rigid_share(variant: Variant, times_ns: Floats) -> float:
+    """Return the rigid share of the critical path of a replay, given when its events occur."""
+    shorter_times_ns = variant.replay(SHARE_TO_SHORTEN_LENGTHS)
+    replayed_ns, shorter_ns, baseline_ns = (
+        float(variant.graph.measure_steps_ns(times).sum())
+        for times in (times_ns, shorter_times_ns, variant.graph.baseline_ns)
+    )
     rigid_ns = replayed_ns - (replayed_ns - shorter_ns) / SHARE_TO_SHORTEN_LENGTHS
-    return min(rigid_ns / max(float(lengths(changed.model.usual).sum()), 1.0), 1.0)
+    return min(rigid_ns / max(baseline_ns, 1.0), 1.0)

@@ -1,12 +1,11 @@
-"""Asks a run "what if": how long its steps would be with one or several edits, and how sure that is.
+"""Answer "what if": how long the steps of a run would be with edits, and how sure that is.
 
-The run is replayed without edits and with them (`model.py`); what the steps differ by is the saving, and
-its interval resamples blocks of steps (Künsch 1989), and adds what predictions were off by where fixes
-were made (`model.findings`). `trust.py` says whether an answer may be relied upon. An answer tells
-nothing of what an edit does beyond the lengths that it names: of contention for cores, caches and links,
-for one.
+The run is replayed without edits and with them (`event_graph.py`); what the steps differ by is the
+saving, and its interval resamples blocks of steps (Künsch 1989), and adds what predictions were off by
+where fixes were made (`model.findings`). `trust.py` says whether an answer may be relied upon. An answer
+leaves out what an edit does beyond the lengths that it names, such as contention for cores.
 
-Whoever asks more than once keeps the `Replay`: the run is read once.
+Keep the `Replay` to ask more than once: the run is read once.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.model.findings import predicted
 from tracelens.model.fmt import percent
-from tracelens.replay.edits.read import edited, fix_number, known_edits
-from tracelens.replay.model import Model
+from tracelens.replay.edits.read import apply_edits, list_edits, parse_fix_number
+from tracelens.replay.event_graph import EventGraph
 from tracelens.replay.stretches import Stretches
-from tracelens.replay.trust import Ambiguity, ChangedReplay, Identity
+from tracelens.replay.trust import Ambiguity, Identity, VariantReplay
 from tracelens.stats.robust import bootstrap_interval
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.replay.edits.fixes import Fix
 
-__all__ = ["FORMAT", "Answer", "Identity", "Replay", "WhatIf"]
+__all__ = ["EVERY", "FORMAT", "Answer", "Replay", "WhatIf"]
 
 FORMAT: Final = "tracelens.whatif/1"
 EVERY: Final = "all"
@@ -66,7 +65,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The answers to what was asked of a run of so many steps, the largest saving first.
+    """The answers to edits of a run, the largest saving first; `steps` is its number of steps.
 
     `refused` are edits that it cannot answer, and why.
     """
@@ -110,132 +109,114 @@ class Replay:
     """A run that answers again and again; `findings` are those of its report, for ``fix:N``."""
 
     trace: str
-    model: Model
+    graph: EventGraph
     findings: Sequence[Finding] = ()
 
     @classmethod
-    def of(
+    def from_trace(
         cls, trace: Trace, phases: Phases | None = None, findings: Sequence[Finding] = ()
     ) -> Self:
-        """Make it of a trace.
-
-        Args:
-            trace: As `tracelens.open` returns it.
-            phases: The partition of its time, if that was made before.
-            findings: Those of its report, in the order of the report.
-
-        Raises:
-            InvalidArgument: it has no steps.
-        """
-        model = Model.of(trace, accounting.run(trace) if phases is None else phases)
-        if model is None or not model.lengths(model.recorded).any():
+        """Build the event graph of a trace; `findings` are those of its report, in order."""
+        graph = EventGraph.from_trace(trace, accounting.run(trace) if phases is None else phases)
+        if graph is None or not graph.measure_steps_ns(graph.recorded_ns).any():
             raise InvalidArgument(
                 "The run has no steps that last on all its workers: there is nothing to replay."
             )
-        return cls(trace.path.name if trace.path else "", model, findings)
+        return cls(trace.path.name if trace.path else "", graph, findings)
 
     @property
     def fixes(self) -> tuple[Fix | None, ...]:
         """The fix of each finding; None where its saving is no replay's."""
         return tuple(finding.fix for finding in self.findings)
 
-    def asked(self, *edits: str) -> WhatIf:
-        """Answer edits that are made together; with ``all``, every single one that is known.
-
-        Raises:
-            InvalidArgument: an edit is none, or one that this trace cannot answer.
-        """
+    def answer(self, *edits: str) -> WhatIf:
+        """Answer edits that are made together; with ``all``, every single one that is known."""
         if not edits:
             raise InvalidArgument("what if what? Name at least one edit, such as 'rank:3=median'.")
-        if EVERY not in edits:
-            return self._found([self._answer(edits)], [])
         answers, refused = [], []
-        fixes = [f"fix:{number}" for number, fix in enumerate(self.fixes, 1) if fix is not None]
-        for edit in (*fixes, *known_edits(self.model)):
-            try:
-                answers.append(self._answer([edit]))
-            except InvalidArgument as error:
-                refused.append((edit, str(error).removeprefix(f"{edit}: ")))
-        return self._found(sorted(answers, key=lambda answer: -answer.saving), refused)
+        if EVERY not in edits:
+            answers.append(self._answer(edits))
+        else:
+            fixes = [f"fix:{number}" for number, fix in enumerate(self.fixes, 1) if fix is not None]
+            for edit in (*fixes, *list_edits(self.graph)):
+                try:
+                    answers.append(self._answer([edit]))
+                except InvalidArgument as error:
+                    refused.append((edit, str(error).removeprefix(f"{edit}: ")))
+            answers.sort(key=lambda answer: -answer.saving)
+        steps = len(self.graph.steps)
+        return WhatIf(self.trace, steps, self.identity, tuple(answers), tuple(refused))
 
-    def step(self, row: int, *edits: str) -> tuple[Stretches, Stretches]:
-        """Return what ranks do in a step, a place in `Model.steps`, without edits and with them.
-
-        Raises:
-            InvalidArgument: as `asked` does.
-        """
-        model, replayed = self.model, self._replay(edits)
+    def replay_step(self, row: int, *edits: str) -> tuple[Stretches, Stretches]:
+        """Return the stretches of a step, a row of `EventGraph.steps`, without edits and with them."""
+        graph, replayed = self.graph, self._replay(edits)
         return (
-            Stretches.of(model, model.usual, model.links.lag, row),
-            Stretches.of(model, replayed.times, replayed.changed.lag, row),
+            Stretches.from_replay(graph, graph.baseline_ns, graph.edges.lag_ns, row),
+            Stretches.from_replay(graph, replayed.times_ns, replayed.variant.lag_ns, row),
         )
 
-    def saved(self, *edits: str) -> Floats:
-        """Return by how much each step is shorter with some edits, ns, [step].
-
-        Raises:
-            InvalidArgument: as `asked` does.
-        """
+    def measure_savings_ns(self, *edits: str) -> Floats:
+        """Return by how much each step is shorter with some edits, [step]."""
         return self._replay(edits).saved_ns
 
     @cached_property
     def identity(self) -> Identity:
         """How far the replay without edits is from the recorded run."""
-        return Identity.of(self.model)
+        return Identity.from_graph(self.graph)
 
     def _answer(self, edits: Sequence[str]) -> Answer:
-        model, replayed = self.model, self._replay(edits)
-        saved, identity = replayed.saved_ns, replayed.identity
-        recorded = model.lengths(model.recorded)
-        whole, count = float(recorded.sum()), len(recorded)
-        share = float(saved.sum() / whole)
+        graph, replayed = self.graph, self._replay(edits)
+        saved_ns, identity = replayed.saved_ns, replayed.identity
+        recorded_ns = graph.measure_steps_ns(graph.recorded_ns)
+        total_ns, steps = float(recorded_ns.sum()), len(recorded_ns)
+        saving = float(saved_ns.sum() / total_ns)
         doubt = identity.doubt if self.identity.reliable else None
-        low, high = predicted(share, identity.widen(bootstrap_interval(saved, whole)))
-        ambiguity = Ambiguity.find(
-            replayed, whole, lambda other: edited(other, edits, self.fixes).measure_savings_ns()
+        interval = predicted(saving, identity.widen(bootstrap_interval(saved_ns, total_ns)))
+        ambiguity = Ambiguity.from_alternatives(
+            replayed,
+            total_ns,
+            lambda other: apply_edits(other, edits, self.fixes),
         )
         if ambiguity is not None:
-            low, high = low + ambiguity.low - share, high + ambiguity.high - share
-            doubt = ambiguity.doubt
-        low, high = self._interval_of_finding(edits, share) or (low, high)
-        before = whole / count
-        waits = (
-            model.waited(model.usual, model.links.lag),
-            model.waited(replayed.times, replayed.changed.lag),
+            interval, doubt = ambiguity.widen(interval), ambiguity.doubt
+        low, high = self._find_interval_of_finding(edits, saving) or interval
+        before_ns = total_ns / steps
+        waits_ns = (
+            graph.measure_blocked_ns(times_ns, lag_ns) / steps
+            for times_ns, lag_ns in (
+                (graph.baseline_ns, graph.edges.lag_ns),
+                (replayed.times_ns, replayed.variant.lag_ns),
+            )
         )
         return Answer(
             edits=tuple(edits),
-            before_ns=before,
-            after_ns=before * (1 - share),
-            after_interval_ns=(before * (1 - high), before * (1 - low)),
-            saving=share,
+            before_ns=before_ns,
+            after_ns=before_ns * (1 - saving),
+            after_interval_ns=(before_ns * (1 - high), before_ns * (1 - low)),
+            saving=saving,
             interval=(low, high),
             waits={
-                rank: (float(was) / count, float(then) / count)
-                for rank, was, then in zip(model.ranks, *waits, strict=True)
+                rank: (float(wait_ns), float(new_wait_ns))
+                for rank, wait_ns, new_wait_ns in zip(graph.ranks, *waits_ns, strict=True)
             },
-            notes=tuple(replayed.changed.notes),
+            notes=tuple(replayed.variant.notes),
             doubt=doubt,
         )
 
-    def _interval_of_finding(
-        self, edits: Sequence[str], share: float
+    def _find_interval_of_finding(
+        self, edits: Sequence[str], saving: float
     ) -> tuple[float, float] | None:
         """Return the interval that the report gives for what the fix of one finding saves.
 
         It knows more than the replay does: in which steps the loss is, and how sure its size is.
         """
-        if len(edits) != 1 or (number := fix_number(edits[0])) is None:
+        if len(edits) != 1 or (number := parse_fix_number(edits[0])) is None:
             return None
         finding = self.findings[number - 1]
         if not finding.saving or finding.interval is None:
             return None
         low, high = finding.interval
-        return low * share / finding.saving, high * share / finding.saving
+        return low * saving / finding.saving, high * saving / finding.saving
 
-    def _replay(self, edits: Sequence[str]) -> ChangedReplay:
-        return ChangedReplay(edited(self.model, edits, self.fixes), self.identity)
-
-    def _found(self, answers: Sequence[Answer], refused: Sequence[tuple[str, str]]) -> WhatIf:
-        steps = len(self.model.steps)
-        return WhatIf(self.trace, steps, self.identity, tuple(answers), tuple(refused))
+    def _replay(self, edits: Sequence[str]) -> VariantReplay:
+        return VariantReplay(apply_edits(self.graph, edits, self.fixes), self.identity)

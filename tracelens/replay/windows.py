@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.caching import cached_property
+from tracelens.replay.calls import IMPLICIT
 from tracelens.replay.edits.fixes import WorkFix, apply_fix
-from tracelens.replay.model import Model
-from tracelens.replay.trust import ChangedReplay, Identity
+from tracelens.replay.event_graph import EventGraph
+from tracelens.replay.trust import Identity, VariantReplay
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens.accounting.phases import Phases
     from tracelens.arrays import Floats, Indices, Ints
     from tracelens.model.trace import Trace
-    from tracelens.replay.edits.changed import Changed
+    from tracelens.replay.edits.variant import Variant
 
 __all__ = ["Savings", "WindowedReplay"]
 
@@ -41,16 +40,16 @@ MIN_STEPS_OF_WINDOW: Final = 12
 
 @dataclass(frozen=True, eq=False)
 class Savings:
-    """By how much shorter each step is, ns, [step].
+    """By how much shorter each step is, [step], by the `replays` of windows.
 
-    `in_flight` says whether reductions run beside the training threads, `inferred` whether ranks meet in
-    collectives that no span shows. `replays` are those of windows.
+    `in_flight` is true if reductions run during other work, `inferred` if ranks meet in
+    collectives that no span shows.
     """
 
-    saved: Floats
+    saved_ns: Floats
     in_flight: bool
     inferred: bool
-    replays: tuple[ChangedReplay, ...]
+    replays: tuple[VariantReplay, ...]
 
     @cached_property
     def identity(self) -> Identity:
@@ -66,76 +65,69 @@ class Savings:
         low, high = self.identity.widen(interval)
         lost_ns = sum(replay.shortage.delay_ns for replay in self.replays if replay.shortage)
         replayed_ns = sum(float(replay.saved_ns.sum()) for replay in self.replays)
-        lost_share = lost_ns / max(replayed_ns, 1.0) * float(self.saved.sum()) / job_ns
+        lost_share = lost_ns / max(replayed_ns, 1.0) * float(self.saved_ns.sum()) / job_ns
         return max(low - lost_share, min(low, 0.0)), high
 
 
 @dataclass(eq=False)
 class WindowedReplay:
-    """Says what a run would save without an effect; a window is replayed when it is first needed."""
+    """Estimate what a run would save without an effect; each window is replayed when first needed."""
 
     trace: Trace
     phases: Phases
     max_pieces: int = MAX_PIECES_REPLAYED
-    _models: dict[tuple[int, int], Model | None] = field(default_factory=dict)
-    _identities: dict[Model, Identity] = field(default_factory=dict)
+    _graphs: dict[tuple[int, int], EventGraph | None] = field(default_factory=dict)
+    _identities: dict[EventGraph, Identity] = field(default_factory=dict)
 
-    def measure_savings(self, names: Sequence[str], effect: Floats, steps: Ints) -> Savings | None:
-        """Return by how much shorter each step is if workers work less in some phases.
+    def measure_savings(self, fix: WorkFix, factor: float = 1.0) -> Savings | None:
+        """Return by how much shorter each step is if a fix's one change is made, times a factor.
 
         None where ranks were left out, where the run cannot be replayed reliably, or where nothing is
         taken off.
-
-        Args:
-            names: The phases.
-            effect: What is taken off them, ns, [step, worker].
-            steps: The number of each step, ascending.
         """
         if self.trace.parted:
             return None
-        late, fix = effect.max(axis=1), WorkFix(steps, ((tuple(names), effect),))
-        windows = self._choose_windows(np.flatnonzero(late), len(steps))
-        saved, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
-        in_flight = inferred = False
-        replays: list[ChangedReplay] = []
-        for first, stop in windows:
-            model = self._build_reliable(steps[first:stop])
-            if model is None:
+        ((names, effect_ns),) = fix.changes
+        steps, effect_ns = fix.steps, effect_ns * factor
+        delay_ns, fix = effect_ns.max(axis=1), WorkFix(fix.steps, ((names, effect_ns),))
+        saved_ns, is_replayed = np.zeros(len(steps)), np.zeros(len(steps), np.bool_)
+        replays: list[VariantReplay] = []
+        for first_row, stop_row in self._choose_windows(np.flatnonzero(delay_ns), len(steps)):
+            graph = self._build_reliable(steps[first_row:stop_row])
+            if graph is None:
                 return None
-            in_flight |= any(call.in_flight.any() for call in model.calls)
-            inferred |= any(call.is_implicit for call in model.calls)
-            rows = np.arange(first, stop)
-            replays.append(self.replay(apply_fix(model, fix)))
-            saved[rows] = replays[-1].saved_ns[np.searchsorted(model.steps, steps[rows])]
+            rows = np.arange(first_row, stop_row)
+            replays.append(self.replay(apply_fix(graph, fix)))
+            saved_ns[rows] = replays[-1].saved_ns[np.searchsorted(graph.steps, steps[rows])]
             # Calls that a window cuts through are not replayed.
-            inside = rows[first > 0 : len(rows) - (stop < len(steps))]
-            is_replayed[inside] = True
+            is_replayed[rows[first_row > 0 : len(rows) - (stop_row < len(steps))]] = True
         if not replays:
             return None
-        share = saved[is_replayed].sum() / max(late[is_replayed].sum(), 1.0)
-        saved = np.where(is_replayed, saved, late * share)
-        return Savings(saved, in_flight, inferred, tuple(replays))
+        share = saved_ns[is_replayed].sum() / max(delay_ns[is_replayed].sum(), 1.0)
+        calls = [call for replay in replays for call in replay.variant.graph.calls]
+        return Savings(
+            saved_ns=np.where(is_replayed, saved_ns, delay_ns * share),
+            in_flight=any(call.in_flight.any() for call in calls),
+            inferred=any(call.communicator == IMPLICIT for call in calls),
+            replays=tuple(replays),
+        )
 
-    def replay(self, changed: Changed) -> ChangedReplay:
-        """Replay a window with changes."""
-        return ChangedReplay(changed, self.identity_of(changed.model))
+    def replay(self, variant: Variant) -> VariantReplay:
+        """Replay a window with edits."""
+        return VariantReplay(variant, self.identity_of(variant.graph))
 
-    def build_whole(self) -> Model | None:
-        """Return the model of all steps, however many there are; None if no replay is reliable."""
+    def build_whole(self) -> EventGraph | None:
+        """Return the graph of all steps, however many there are; None if no replay is reliable."""
         return self._build_reliable(self._steps)
 
-    def build_around(self, steps: Ints) -> Model | None:
-        """Return the model of the run, or of a window in the middle of some steps if it is long.
-
-        None if the run cannot be replayed reliably.
-        """
-        every = self._steps
-        length = max(self._replayed_steps, MIN_STEPS_OF_WINDOW)
-        if length >= len(every):
-            return self._build_reliable(every)
-        middle = int(np.searchsorted(every, steps[len(steps) // 2]))
-        first = min(max(middle - length // 2, 0), len(every) - length)
-        return self._build_reliable(every[first : first + length])
+    def build_around(self, steps: Ints) -> EventGraph | None:
+        """Return the graph of the run, or of a window amid some steps; None if unreliable."""
+        length = max(self._max_steps, MIN_STEPS_OF_WINDOW)
+        if length >= len(self._steps):
+            return self.build_whole()
+        middle = int(np.searchsorted(self._steps, steps[len(steps) // 2]))
+        first = min(max(middle - length // 2, 0), len(self._steps) - length)
+        return self._build_reliable(self._steps[first : first + length])
 
     @property
     def doubt(self) -> str:
@@ -143,29 +135,29 @@ class WindowedReplay:
         doubts = (identity.doubt for identity in self._identities.values())
         return next((doubt for doubt in doubts if doubt), "")
 
-    def build_models(self) -> list[Model]:
+    def build_graphs(self) -> list[EventGraph]:
         """Return the windows that were replayed, else some from begin to end of the run.
 
         Empty if ranks were left out, or the run cannot be replayed.
         """
         steps = self._steps
-        if not self._models and len(steps) and not self.trace.parted:
+        if not self._graphs and len(steps) and not self.trace.parted:
             for first, stop in self._choose_windows(np.arange(len(steps)), len(steps)):
                 self._build(steps[first:stop])
-        return [model for model in self._models.values() if model is not None]
+        return [graph for graph in self._graphs.values() if graph is not None]
 
-    def _choose_windows(self, touched: Indices, steps: int) -> list[tuple[int, int]]:
+    def _choose_windows(self, touched: Indices, step_count: int) -> list[tuple[int, int]]:
         """Return the first row and the one after the last of each window: on a fixed grid."""
-        if self._replayed_steps >= len(self._steps):
-            return [(0, steps)]
-        length = max(self._replayed_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)
+        if self._max_steps >= len(self._steps):
+            return [(0, step_count)]
+        length = max(self._max_steps // MAX_WINDOWS_REPLAYED, MIN_STEPS_OF_WINDOW)
         cells = np.unique(touched // length)
         if not len(cells):
             return []
-        count = max(min(self._replayed_steps // length, len(cells)), 1)
+        count = max(min(self._max_steps // length, len(cells)), 1)
         chosen = np.unique(np.linspace(0, len(cells) - 1, count + 2).round().astype(np.int64)[1:-1])
-        begins = cells[chosen] * length
-        return [(int(begin), min(int(begin) + length, steps)) for begin in begins]
+        begins = (cells[chosen] * length).tolist()
+        return [(begin, min(begin + length, step_count)) for begin in begins]
 
     @cached_property
     def _steps(self) -> Ints:
@@ -173,27 +165,27 @@ class WindowedReplay:
         return np.unique(self.trace.steps["step"].to_numpy()).astype(np.int64)
 
     @cached_property
-    def _replayed_steps(self) -> int:
-        """How many steps have so many pieces, and services, as are replayed at most."""
+    def _max_steps(self) -> int:
+        """The number of steps that have as many pieces and services as are replayed at most."""
         pieces = sum(len(packed.lengths) for packed in self.phases.pieces.packed)
         servers = self.trace.shards["process"].implode()
         services = int(self.trace.requests["process"].is_in(servers).sum())
         share = min(self.max_pieces / max(pieces, 1), MAX_SERVICES_REPLAYED / max(services, 1))
         return int(len(self._steps) * share)
 
-    def identity_of(self, model: Model) -> Identity:
-        """Return how reliable the replay of a window is."""
-        if model not in self._identities:
-            self._identities[model] = Identity.of(model)
-        return self._identities[model]
+    def identity_of(self, graph: EventGraph) -> Identity:
+        """Return the identity of the replay of a window."""
+        if graph not in self._identities:
+            self._identities[graph] = Identity.from_graph(graph)
+        return self._identities[graph]
 
-    def _build_reliable(self, steps: Ints) -> Model | None:
-        """Return the model of neighbouring steps; None without any, or if it is not reliable."""
-        model = self._build(steps) if len(steps) else None
-        return model if model is not None and self.identity_of(model).reliable else None
+    def _build_reliable(self, steps: Ints) -> EventGraph | None:
+        """Return the graph of neighbouring steps; None without any, or if it is not reliable."""
+        graph = self._build(steps) if len(steps) else None
+        return graph if graph is not None and self.identity_of(graph).reliable else None
 
-    def _build(self, steps: Ints) -> Model | None:
+    def _build(self, steps: Ints) -> EventGraph | None:
         bounds = int(steps[0]), int(steps[-1])
-        if bounds not in self._models:
-            self._models[bounds] = Model.of(self.trace, self.phases, bounds)
-        return self._models[bounds]
+        if bounds not in self._graphs:
+            self._graphs[bounds] = EventGraph.from_trace(self.trace, self.phases, bounds)
+        return self._graphs[bounds]

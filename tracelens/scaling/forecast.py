@@ -137,7 +137,7 @@ def forecast_by_replay(run: Replay, workers: int, step_ns: float, ranks: int) ->
         ranks: At what size.
     """
     try:
-        (answer,) = run.asked(f"ranks={ranks}").answers
+        (answer,) = run.answer(f"ranks={ranks}").answers
     except InvalidArgument:
         return None
     if answer.doubt or run.identity.doubt or answer.before_ns <= 0:

@@ -29,8 +29,8 @@ def whatif(trace: Trace, *edits: str, phases: Phases | None = None) -> WhatIf:
         InvalidArgument: an edit is none, or one that this trace cannot answer; or it has no steps.
     """
     if any(edit == EVERY or edit.strip().startswith("fix:") for edit in edits):
-        return replay_with_fixes(trace).asked(*edits)
-    return Replay.of(trace, phases).asked(*edits)
+        return replay_with_fixes(trace).answer(*edits)
+    return Replay.from_trace(trace, phases).answer(*edits)
 
 
 def replay_with_fixes(trace: Trace) -> Replay:
@@ -42,4 +42,4 @@ def replay_with_fixes(trace: Trace) -> Replay:
     report = analyze(trace)
     phases = report.results["phases"]
     assert isinstance(phases, Phases)
-    return Replay.of(trace, phases, report.findings)
+    return Replay.from_trace(trace, phases, report.findings)

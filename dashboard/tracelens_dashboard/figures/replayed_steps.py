@@ -35,13 +35,13 @@ def steps(
     pair: tuple[Stretches, Stretches], step: int, ranks: Sequence[int], theme: Theme
 ) -> Drawing:
     """Draw both, a row a rank, from when the step before was over; `ranks` are those to show."""
-    ends_ns = [float(stretches.end.max(initial=0.0)) for stretches in pair]
+    ends_ns = [float(stretches.end_ns.max(initial=0.0)) for stretches in pair]
     traces = [
         _stretch_bars(stretches, panel, activity, ranks, theme)
         for panel, stretches in enumerate(pair)
         for activity in (WORK, WAIT)
     ]
-    begin_ns = min(float(stretches.begin.min(initial=0.0)) for stretches in pair)
+    begin_ns = min(float(stretches.begin_ns.min(initial=0.0)) for stretches in pair)
     time_axis = axes.durations(max(ends_ns)) | {
         "range": [begin_ns, max(ends_ns) * 1.02],
         "anchor": "y2",
@@ -75,15 +75,15 @@ def steps(
 
 
 def _is_activity(stretches: Stretches, activity: str) -> Flags:
-    return np.asarray(stretches.works == (activity == WORK))
+    return np.asarray(stretches.is_work == (activity == WORK))
 
 
 def _stretch_bars(
     stretches: Stretches, panel: int, activity: str, ranks: Sequence[int], theme: Theme
 ) -> go.Bar:
     is_drawn = _is_activity(stretches, activity) & np.isin(stretches.rank, list(ranks))
-    begin_ns, rank = stretches.begin[is_drawn], stretches.rank[is_drawn]
-    length_ns = stretches.end[is_drawn] - begin_ns
+    begin_ns, rank = stretches.begin_ns[is_drawn], stretches.rank[is_drawn]
+    length_ns = stretches.end_ns[is_drawn] - begin_ns
     return bars(
         [f"rank {one} " for one in rank.tolist()],
         length_ns,
@@ -123,7 +123,7 @@ def _panel_title(title: str, panel: int, theme: Theme) -> dict[str, Any]:
 def _times_of_ranks(pair: tuple[Stretches, Stretches], ranks: Sequence[int]) -> Rows:
     rows: Rows = [{"rank": rank} for rank in ranks]
     for name, stretches in zip((AS_IT_WAS, WITH_EDITS), pair, strict=True):
-        length_ns = stretches.end - stretches.begin
+        length_ns = stretches.end_ns - stretches.begin_ns
         for activity in (WORK, WAIT):
             is_active = _is_activity(stretches, activity)
             for row in rows:

@@ -93,12 +93,12 @@ def _draw_step(store: Store, theme: Theme, given_edits: Any, step: Any) -> Drawi
     try:
         replay = store.replay
         row = _find_step(replay, edits, step)
-        pair = replay.step(row, *edits)
-        (answer,) = replay.asked(*edits).answers
+        pair = replay.replay_step(row, *edits)
+        (answer,) = replay.answer(*edits).answers
     except TraceLensError as error:
         return empty(theme, clean(str(error)))
     ranks = _select_ranks(answer, edits)
-    return replayed_steps.steps(pair, int(replay.model.steps[row]), ranks, theme)
+    return replayed_steps.steps(pair, int(replay.graph.steps[row]), ranks, theme)
 
 
 def _draw_savings(store: Store, theme: Theme, clicks: Any) -> Drawing:
@@ -106,7 +106,7 @@ def _draw_savings(store: Store, theme: Theme, clicks: Any) -> Drawing:
     if not clicks and spans > MOST_SPANS_UNASKED:
         return empty(theme, ASK.format(spans=f"{spans:,}"))
     try:
-        return replayed_steps.savings(store.replay.asked(EVERY_EDIT), theme)
+        return replayed_steps.savings(store.replay.answer(EVERY_EDIT), theme)
     except TraceLensError as error:
         return empty(theme, clean(str(error)))
 
@@ -311,7 +311,7 @@ def _answer_edits(store: Store, edits: tuple[str, ...]) -> list[Component]:
     if not edits:
         return [html.P(CHOOSE, className="summary")]
     try:
-        whatif = store.replay.asked(*edits)
+        whatif = store.replay.answer(*edits)
     except TraceLensError as error:
         return [html.P(clean(str(error)), className="summary", id="what-if-refused")]
     (answer,) = whatif.answers
@@ -349,11 +349,11 @@ def sentence(answer: Answer) -> str:
 
 def _find_step(replay: Replay, edits: Sequence[str], step: Any) -> int:
     """Return the row of a step that was asked for, else of the one with the median of what changes."""
-    steps = replay.model.steps.tolist()
+    steps = replay.graph.steps.tolist()
     if step in steps:
         return steps.index(step)
-    saved_ns = replay.saved(*edits)
-    least_ns = LEAST_CHANGE * replay.model.lengths(replay.model.usual)
+    saved_ns = replay.measure_savings_ns(*edits)
+    least_ns = LEAST_CHANGE * replay.graph.measure_steps_ns(replay.graph.baseline_ns)
     changed_rows = np.flatnonzero(np.abs(saved_ns) > least_ns)
     rows = changed_rows if len(changed_rows) else np.arange(len(saved_ns))
     order = rows[np.argsort(saved_ns[rows], kind="stable")]

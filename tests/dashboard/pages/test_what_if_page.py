@@ -130,11 +130,11 @@ def test_no_edits_that_are_posted_make_it_fail(junk: Any) -> None:
 
 def test_a_step_is_drawn_before_and_after() -> None:
     """The slow rank works less below, the others wait less, and the step is over sooner."""
-    before, after = slow_rank().replay.step(30, FIXED)
+    before, after = slow_rank().replay.replay_step(30, FIXED)
     drawn = replayed_steps.steps((before, after), 30, [0, 1, 2, 3], LIGHT)
     assert [trace.yaxis for trace in drawn.figure.data] == ["y", "y", "y2", "y2"]
     over = [shape.x0 for shape in drawn.figure.layout.shapes]
-    assert over == [before.end.max(), after.end.max()]
+    assert over == [before.end_ns.max(), after.end_ns.max()]
     assert over[1] < 0.9 * over[0]
     rows = {row["rank"]: row for row in drawn.rows}
     assert rows[2]["own work, with the edits"] < 0.9 * rows[2]["own work, as it was"]
@@ -154,7 +154,7 @@ def test_the_step_that_is_drawn_is_the_one_asked_for_or_the_usual_one() -> None:
     given = {"scheme.computedColorScheme": "light", f"{page.EDITS}.data": [FIXED]}
     asked = call(app, graph, given | {f"{page.STEP}.value": 25}).text
     assert "Step 25 on 4 ranks" in asked
-    saved = slow_rank().replay.saved(FIXED)
+    saved = slow_rank().replay.measure_savings_ns(FIXED)
     assert (saved[20:40] > 0).all()
     usual = call(app, graph, given).text
     assert "Step 25 on" not in usual
@@ -163,7 +163,7 @@ def test_the_step_that_is_drawn_is_the_one_asked_for_or_the_usual_one() -> None:
 def test_every_edit_is_a_bar_that_leads_to_it() -> None:
     """The largest saving is on top; the sentence names the rank that was slowed down."""
     store = slow_rank()
-    found = store.replay.asked("all")
+    found = store.replay.answer("all")
     drawn = replayed_steps.savings(found, LIGHT)
     bars = drawn.figure.data[0]
     assert list(bars.x) == sorted(bars.x, reverse=True)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tracelens.facts import Facts
     from tracelens.model.findings import Pattern
     from tracelens.model.trace import Trace
-    from tracelens.replay.links import Carrier
+    from tracelens.replay.edges import Carrier
     from tracelens.stats.window_scan import Scan
 
 __all__ = ["LINK_COLUMNS", "Links", "run"]

@@ -4,7 +4,7 @@ Each host is judged as its median rank: the noise of single ranks averages out t
 does not make its host late. A host is slow if nearly all of its ranks lose about as much as that one.
 Stragglers are part of the median that they were compared with, which hides a part of their delay.
 
-The run is replayed without the delay (`replay/model.py`). Reductions in flight may absorb a part of it,
+The run is replayed without the delay (`replay/event_graph.py`). Reductions in flight may absorb a part of it,
 and ranks that come together queue at parameter servers: so the saving is not the delay.
 """
 

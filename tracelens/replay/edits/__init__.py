@@ -1,1 +1,1 @@
-"""What a run is replayed with instead: each edit changes lags of links, or what follows what."""
+"""Edits of a run. Each raises `InvalidArgument` with what the trace lacks to answer it."""

@@ -13,14 +13,14 @@ import numpy as np
 
 from tracelens.errors import InvalidArgument
 from tracelens.replay.edits.algorithms import join_calls
-from tracelens.replay.edits.changed import Changed
+from tracelens.replay.edits.variant import Variant
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.arrays import Floats, Ints
-    from tracelens.replay.links import Carrier
-    from tracelens.replay.model import Model
+    from tracelens.replay.edges import Carrier
+    from tracelens.replay.event_graph import EventGraph
     from tracelens.stats.cost_line import CostModel
 
 __all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix", "apply_fix"]
@@ -28,14 +28,14 @@ __all__ = ["EditFix", "Fix", "JoinFix", "TransferFix", "WorkFix", "apply_fix"]
 
 @dataclass(frozen=True)
 class EditFix:
-    """The finding is fixed by edits of `tracelens whatif`."""
+    """Fix a finding by edits of `tracelens whatif`."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class WorkFix:
-    """Workers work less in some phases of some steps.
+    """Let workers work less in some phases of some steps.
 
     `changes` are names of phases, and what is taken off them, ns, [step, worker]; `steps` are the
     numbers of these steps, ascending.
@@ -44,27 +44,28 @@ class WorkFix:
     steps: Ints
     changes: tuple[tuple[tuple[str, ...], Floats], ...]
 
-    def apply(self, changed: Changed) -> None:
+    def apply(self, variant: Variant) -> None:
         """Shorten the work of a run."""
-        for names, effect in self.changes:
-            changed.reduce_work(names, effect, self.steps)
+        for phases, effect_ns in self.changes:
+            variant.reduce_work(phases, effect_ns, self.steps)
 
 
 @dataclass(frozen=True, eq=False)
 class TransferFix:
-    """Transfers take `takes` times their time, by what carries them, [step]."""
+    """Let transfers take `takes` times their time, by their carrier, [step]."""
 
     steps: Ints
     takes: Mapping[Carrier, Floats]
 
-    def apply(self, changed: Changed) -> None:
+    def apply(self, variant: Variant) -> None:
         """Shorten the transfers of a run."""
-        changed.lag = changed.lag * changed.model.measure_transfer_factors(self.takes, self.steps)
+        factors = variant.graph.measure_transfer_factors(self.takes, self.steps)
+        variant.lag_ns = variant.lag_ns * factors
 
 
 @dataclass(frozen=True, eq=False)
 class JoinFix:
-    """Calls of a communicator are joined up to `nbytes`; in all steps if `steps` is None."""
+    """Join calls of a communicator up to `nbytes`; in all steps if `steps` is None."""
 
     communicator: str
     op: str
@@ -72,19 +73,14 @@ class JoinFix:
     cost: CostModel
     steps: Ints | None = None
 
-    def apply(self, changed: Changed) -> None:
-        """Join the calls of a run.
-
-        Raises:
-            InvalidArgument: the run has no such calls.
-        """
-        model, joined = changed.model, 0
-        for calls in model.calls:
-            if not calls.can_be_joined(self.communicator, self.op):
-                continue
-            if self.steps is None or np.isin(calls.step, self.steps).any():
-                join_calls(changed, self.cost, calls, self.nbytes, steps=self.steps)
-                joined += 1
+    def apply(self, variant: Variant) -> None:
+        """Join the calls of a run."""
+        joined = False
+        for calls in variant.graph.calls:
+            is_in_steps = self.steps is None or np.isin(calls.step, self.steps).any()
+            if is_in_steps and calls.can_be_joined(self.communicator, self.op):
+                join_calls(variant, self.cost, calls, self.nbytes, steps=self.steps)
+                joined = True
         if not joined:
             raise InvalidArgument("the calls that it joins are not in the replayed steps.")
 
@@ -92,8 +88,8 @@ class JoinFix:
 Fix: TypeAlias = EditFix | WorkFix | TransferFix | JoinFix
 
 
-def apply_fix(model: Model, fix: WorkFix | TransferFix) -> Changed:
-    """Return a run with a fix."""
-    changed = Changed(model)
-    fix.apply(changed)
-    return changed
+def apply_fix(graph: EventGraph, fix: WorkFix | TransferFix) -> Variant:
+    """Return the variant of a run with a fix."""
+    variant = Variant(graph)
+    fix.apply(variant)
+    return variant

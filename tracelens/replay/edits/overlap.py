@@ -1,4 +1,4 @@
-"""What goes beside what: reductions beside backprop, or after it; a background write between steps.
+"""Reductions during backprop, or after it; a background write between steps.
 
 A gradient bucket is full when the last span of backprop that has its number ends. Where no span has, it
 is full when its share of the step's bytes is done of backprop: gradients come in the order of layers,
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import polars as pl
@@ -20,8 +20,9 @@ from tracelens.errors import InvalidArgument
 from tracelens.memory import BoundedCache
 from tracelens.model import fmt
 from tracelens.model.columns import FOREVER
+from tracelens.replay.calls import REDUCTIONS
 from tracelens.replay.edits.costs import Costs
-from tracelens.replay.edits.rank_links import find_rank_links
+from tracelens.replay.edits.placements import parse_size
 from tracelens.replay.timeline import IS_BACKPROP
 from tracelens.simulator.algorithms import transfer
 
@@ -31,112 +32,98 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.columns import Columns
     from tracelens.replay.calls import Calls
-    from tracelens.replay.edits.changed import Changed
-    from tracelens.replay.model import Model
+    from tracelens.replay.edits.variant import Variant
+    from tracelens.replay.event_graph import EventGraph
     from tracelens.replay.threads import Threads
 
-__all__ = ["beside_backprop", "no_overlap", "write_in_background"]
-
-_REDUCTIONS: Final = ("allreduce", "reduce_scatter")
-_READ: Final = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
+__all__ = ["overlap_backprop", "prevent_overlap", "write_in_background"]
 
 
-def no_overlap(changed: Changed) -> None:
-    """Let the first call in flight of a step go when the last one is begun by all.
-
-    Raises:
-        InvalidArgument: no step has several.
-    """
-    model, links = changed.model, changed.model.links
-    begins = links.source < model.threads.moment_count
-    found = 0
-    for call in model.calls:
-        wires, runs = call.wires.tolist(), _runs(call, np.flatnonzero(call.in_flight))
-        goes = {wires[last]: wires[first] for first, last in runs}
-        rows = np.flatnonzero(begins & np.isin(links.target, list(goes)))
-        target = np.array([goes[one] for one in links.target[rows].tolist()], np.int64)
-        several = target != links.target[rows]
-        changed.follow(links.source[rows[several]], target[several])
-        found += int(several.sum())
-    if not found:
+def prevent_overlap(variant: Variant) -> None:
+    """Let the first call in flight of a step depart when all ranks have begun the last one."""
+    graph, edges = variant.graph, variant.graph.edges
+    is_from_rank = edges.source < graph.threads.event_count
+    moved_count = 0
+    for call in graph.calls:
+        first_call, last_call = _find_runs(call, np.flatnonzero(call.in_flight))
+        first_call, last_call = (
+            first_call[first_call < last_call],
+            last_call[first_call < last_call],
+        )
+        rows = np.flatnonzero(is_from_rank & np.isin(edges.target, call.departures[last_call]))
+        step = np.searchsorted(call.departures[last_call], edges.target[rows])
+        variant.add_edges(edges.source[rows], call.departures[first_call[step]])
+        moved_count += len(rows)
+    if not moved_count:
         raise InvalidArgument("this needs steps with several collectives in flight; none has them.")
 
 
-def beside_backprop(changed: Changed) -> None:
-    """Let reductions go while backprop runs, where their ranks begin them after it or wait in them.
+def overlap_backprop(variant: Variant) -> None:
+    """Let reductions run during backprop, where their ranks begin them after it or wait in them.
 
-    Each goes when all ranks have its gradients and the one before is through; ranks wait for all of them
-    where they waited for the last.
-
-    Raises:
-        InvalidArgument: no reduction is begun right after backprop.
+    Each departs when all ranks have its gradients and the one before is complete; ranks wait for all of
+    them where they waited for the last.
     """
-    model = changed.model
+    graph = variant.graph
     count, has_spans = 0, False
-    for call in model.calls:
-        if call.line.what in _REDUCTIONS:
-            reductions = _Reductions.of(changed, call)
+    for call in graph.calls:
+        if call.operation in REDUCTIONS:
+            reductions = _Reductions.from_calls(variant, call)
             for chain in reductions.chains:
-                count += reductions.overlap(changed, chain)
-                has_spans |= bool((reductions.full_at >= 0).any())
+                count += reductions.overlap(variant, chain)
+                has_spans |= bool((reductions.full_positions >= 0).any())
     if not count:
         raise InvalidArgument(
             "this needs reductions that their ranks begin after backprop; "
-            f"{_explain_refusal(model)}."
+            f"{_explain_refusal(graph)}."
         )
     by_spans = "its bucket's last span of it ends, else when " if has_spans else ""
-    changed.notes.append(
+    variant.notes.append(
         f"{fmt.count(count, 'reduction')} would go beside backprop, each when {by_spans}its share of "
         "the step's bytes is done of it; what they take from compute is not in it."
     )
 
 
-def _explain_refusal(model: Model) -> str:
-    """Return why no reduction can be moved beside backprop."""
-    reductions = [call for call in model.calls if call.line.what in _REDUCTIONS]
+def _explain_refusal(graph: EventGraph) -> str:
+    """Explain why no reduction can run during backprop."""
+    reductions = [call for call in graph.calls if call.operation in REDUCTIONS]
     if not reductions:
         return "this trace has no all-reduce or reduce-scatter that all ranks came to and left"
-    if not model.worked(("backprop",)).any():
+    if not graph.measure_work_ns(("backprop",)).any():
         return "this trace has no span of backprop"
     if all(call.in_flight.all() for call in reductions):
         return "all of its reductions are in flight beside backprop already"
     return "before each of its blocking reductions ranks do something else"
 
 
-def write_in_background(changed: Changed, nbytes: str) -> None:
-    """Let each step's last collective be followed by so many bytes more on the same links.
-
-    Raises:
-        InvalidArgument: it is no size, or the bandwidth of links is not known.
-    """
-    try:
-        wanted = fmt.parsed_size(nbytes)
-    except ValueError as error:
-        raise InvalidArgument(f"{error}.") from None
-    model = changed.model
-    costs = Costs(model.links)
-    pace = [
+def write_in_background(variant: Variant, nbytes: str) -> None:
+    """Write a number of bytes on the same links after each step's last collective."""
+    written_bytes, graph = parse_size(nbytes), variant.graph
+    costs = Costs(graph.edges)
+    paces = [
         cost.ns_per_byte / transfer("ring", line.ranks)[1]
-        for number, cost in costs.models.items()
-        if (line := model.links.lines[number]).ranks > 1 and line.what in _REDUCTIONS
+        for index, cost in costs.models.items()
+        if (line := graph.edges.cost_lines[index]).ranks > 1 and line.operation in REDUCTIONS
     ]
-    if not pace:
-        raise InvalidArgument(costs.lacks(network=True))
-    ns_per_byte = max(pace)
-    longest = wanted * ns_per_byte
-    by_step: dict[int, list[tuple[int, int]]] = {}  # when runs of calls go, and are through
-    for call in model.calls:
-        wires = call.wires.tolist()
-        for first, last in _runs(call, np.arange(call.height)):
-            ends = (wires[first], wires[last] + 1)
-            by_step.setdefault(int(call.step[first]), []).append(ends)
-    for now, then in pairwise(by_step[step] for step in sorted(by_step)):
-        over = max((through for _, through in now), key=lambda moment: model.recorded[moment])
-        goes = np.array([begin for begin, _ in then], np.int64)
-        changed.follow(np.full(len(goes), over), goes, np.full(len(goes), longest))
-    changed.notes.append(
-        f"{fmt.size(wanted)} a step take {fmt.duration(longest)} of a link "
-        f"({fmt.bandwidth(1 / ns_per_byte)}, a ring assumed) between the last collective of a step and "
+    if not paces:
+        raise InvalidArgument(costs.explain_lack(network=True))
+    write_ns = written_bytes * max(paces)
+    events_of_step: dict[int, list[tuple[int, int]]] = {}  # first departure, last completion
+    for call in graph.calls:
+        first, last = _find_runs(call, np.arange(call.count))
+        columns = call.step[first], call.departures[first], call.departures[last] + 1
+        for step, departure, completion in np.stack(columns, axis=1).tolist():
+            events_of_step.setdefault(step, []).append((departure, completion))
+    for events, next_events in pairwise(events_of_step[step] for step in sorted(events_of_step)):
+        last_completion = max(
+            (end for _, end in events), key=lambda event: graph.recorded_ns[event]
+        )
+        departures = np.array([begin for begin, _ in next_events], np.int64)
+        count = len(departures)
+        variant.add_edges(np.full(count, last_completion), departures, np.full(count, write_ns))
+    variant.notes.append(
+        f"{fmt.size(written_bytes)} a step take {fmt.duration(write_ns)} of a link "
+        f"({fmt.bandwidth(1 / max(paces))}, a ring assumed) between the last collective of a step and "
         "the first of the next; what reading and writing them costs a core or a disk is not in it."
     )
 
@@ -145,60 +132,59 @@ def write_in_background(changed: Changed, nbytes: str) -> None:
 class _Reductions:
     """Reductions of a communicator.
 
-    [call, worker]: `begin` are the moments at which ranks begin them, -1 where it is none; `enters` and
-    `leaves` the links to the wire, and from it. [moment]: `since_backprop` is how long before it
-    backprop was over, `backprop` how much of it lies between the moment and the one before, `other` of
-    updates, forward and data; all ns.
+    [call, rank]: `begin` are the events at which ranks begin them, -1 where none is; `to_departure` and
+    `from_completion` the edges of `Calls.find_rank_edges`. [event of threads], ns: `since_backprop_ns`
+    is how long ago backprop was over, `backprop_ns` how much of it lies between the event and the one
+    before, `other_ns` of updates, forward and data.
     """
 
-    model: Model
+    graph: EventGraph
     call: Calls
     begin: Ints
-    enters: Indices
-    leaves: Indices
-    since_backprop: Floats
-    backprop: Floats
-    other: Floats
+    to_departure: Indices
+    from_completion: Indices
+    since_backprop_ns: Floats
+    backprop_ns: Floats
+    other_ns: Floats
 
     @classmethod
-    def of(cls, changed: Changed, call: Calls) -> Self:
-        """Find them in a run."""
-        model = changed.model
-        enters, leaves = find_rank_links(model, call)
-        begin = np.where(enters >= 0, model.links.source[enters], -1)
-        backprop, other = (
-            model.threads.add_after_moments(changed.worked(names))
-            for names in (("backprop",), ("update", "forward", "data"))
+    def from_calls(cls, variant: Variant, call: Calls) -> Self:
+        """Find reductions in a run."""
+        graph, threads = variant.graph, variant.graph.threads
+        to_departure, from_completion = call.find_rank_edges(graph.edges, threads)
+        begin_event = np.where(to_departure >= 0, graph.edges.source[to_departure], -1)
+        backprop_ns, other_ns = (
+            threads.assign_to_ends(variant.measure_work_ns(phases))
+            for phases in (("backprop",), ("update", "forward", "data"))
         )
-        since_backprop = _since_backprop(model.threads)
-        return cls(model, call, begin, enters, leaves, since_backprop, backprop, other)
+        since_backprop_ns = _measure_since_backprop(threads)
+        ranks = begin_event, to_departure, from_completion
+        return cls(graph, call, *ranks, since_backprop_ns, backprop_ns, other_ns)
 
     @property
     def chains(self) -> list[list[list[int]]]:
-        """The calls that can go earlier, as rows: chains of parts of calls.
+        """The calls that can depart earlier, as rows: [chain][part][call].
 
         A chain is of one step, with nothing but backprop between its calls; a part is the calls that
-        follow the same stretch of backprop. Calls in flight can go earlier only if all of them
-        are begun when backprop is over.
+        follow the same stretch of backprop. Calls in flight can depart earlier only if all of them are
+        begun when backprop is over.
         """
         is_begun = (self.begin >= 0).all(axis=1)
-        blocking = self._find_chains(is_begun & np.asarray(self.call.stops.all(axis=1)))
-        flying = self._find_chains(is_begun & self.call.in_flight)
-        return blocking + [chain for chain in flying if len(chain) == 1 and len(chain[0]) > 1]
+        blocking = self._find_chains(is_begun & np.asarray(self.call.is_blocking.all(axis=1)))
+        in_flight = self._find_chains(is_begun & self.call.in_flight)
+        return blocking + [chain for chain in in_flight if len(chain) == 1 and len(chain[0]) > 1]
 
     def _find_chains(self, is_usable: Flags) -> list[list[list[int]]]:
-        """Return the chains among some calls (flags), as rows: [chain][part][call]."""
+        """Return the chains among some calls (flags)."""
         rows = np.flatnonzero(is_usable)
-        follows_backprop = self.backprop[self.begin[rows]].min(axis=1) > 0
-        continues = self.other[self.begin[rows]].max(axis=1) <= 0
-        continues &= (np.diff(rows, prepend=-2) == 1) & (
-            np.diff(self.call.step[rows], prepend=-1) == 0
-        )
+        follows_backprop = self.backprop_ns[self.begin[rows]].min(axis=1) > 0
+        continues = self.other_ns[self.begin[rows]].max(axis=1) <= 0
+        continues &= np.diff(rows, prepend=-2) == 1
+        continues &= np.diff(self.call.step[rows], prepend=-1) == 0
         chains: list[list[list[int]]] = []
         chain: list[list[int]] = []
-        for row, is_new_part, is_next in zip(
-            rows.tolist(), follows_backprop.tolist(), continues.tolist(), strict=True
-        ):
+        columns = (rows.tolist(), follows_backprop.tolist(), continues.tolist())
+        for row, is_new_part, is_next in zip(*columns, strict=True):
             if not is_next:
                 chain = []
             if is_new_part:
@@ -209,54 +195,66 @@ class _Reductions:
                 chain[-1].append(row)
         return chains
 
-    def overlap(self, changed: Changed, chain: Sequence[Sequence[int]]) -> int:
-        """Let the calls of a chain go beside backprop; return how many there are."""
-        for part in chain:
-            begin = self.begin[part[0]]
-            # A thread has a moment more than links from one to the next.
-            edge = begin - 1 - self.call.worker
-            sizes = np.maximum(self.call.nbytes[part], 1).astype(np.float64)
-            left = (1 - np.cumsum(sizes) / sizes.sum())[:, None]
+    def overlap(self, variant: Variant, chain: Sequence[Sequence[int]]) -> int:
+        """Let the calls of a chain run during backprop; return their number."""
+        call = self.call
+        for part_calls in chain:
+            begin_event = self.begin[part_calls[0]]
+            # A thread has one event more than intervals.
+            interval = begin_event - 1 - call.worker
+            sizes = np.maximum(call.nbytes[part_calls], 1).astype(np.float64)
+            rest_share = (1 - np.cumsum(sizes) / sizes.sum())[:, None]
             # Gradients come in the order of calls; numbers in another order are none of buckets.
-            is_ordered = (np.diff(self.full_at[part], axis=0, prepend=0) >= 0).all(axis=0)
+            is_ordered = (np.diff(self.full_positions[part_calls], axis=0, prepend=0) >= 0).all(
+                axis=0
+            )
             if is_ordered.any():
-                left = np.where(is_ordered, self._measure_left(part), left)
-            since = self.since_backprop[begin] + left * self.backprop[begin]
-            lag = np.maximum(changed.lag[edge] - since, 0.0)
-            source, target = np.broadcast_arrays(begin - 1, self.call.wires[part][:, None])
-            changed.follow(source.ravel(), target.ravel(), lag.ravel())
+                rest_share = np.where(is_ordered, self._measure_rest_share(part_calls), rest_share)
+            since_ns = (
+                self.since_backprop_ns[begin_event] + rest_share * self.backprop_ns[begin_event]
+            )
+            lag_ns = np.maximum(variant.lag_ns[interval] - since_ns, 0.0)
+            source, target = np.broadcast_arrays(
+                begin_event - 1, call.departures[part_calls][:, None]
+            )
+            variant.add_edges(source.ravel(), target.ravel(), lag_ns.ravel())
         rows = np.concatenate(chain)
-        wire = self.call.wires[rows]
-        changed.release(self.enters[rows].ravel())
-        changed.follow(wire[:-1] + 1, wire[1:])
-        leaves = self.leaves[rows[:-1]][self.call.stops[rows[:-1]]]
-        changed.release(leaves[leaves >= 0])
+        departures = call.departures[rows]
+        variant.drop_edges(self.to_departure[rows].ravel())
+        variant.add_edges(departures[:-1] + 1, departures[1:])
+        leaving = self.from_completion[rows[:-1]][call.is_blocking[rows[:-1]]]
+        variant.drop_edges(leaving[leaving >= 0])
         return len(rows)
 
-    def _measure_left(self, part: Sequence[int]) -> Floats:
-        """Return what share of backprop before a part is left when buckets are full, [call, rank]."""
-        threads, begin = self.model.threads, self.begin[part[0]]
-        places = (self.full_at[part], threads.positions[begin - 1], threads.positions[begin])
+    def _measure_rest_share(self, part: Sequence[int]) -> Floats:
+        """Return the share of backprop before a part that is left for full buckets, [call, rank]."""
+        threads, begin_event = self.graph.threads, self.begin[part[0]]
+        positions = (
+            self.full_positions[part],
+            threads.positions[begin_event - 1],
+            threads.positions[begin_event],
+        )
         full_ns, first_ns, last_ns = (
-            threads.timeline.spent_before(IS_BACKPROP, place) for place in places
+            threads.timeline.spent_before(IS_BACKPROP, position) for position in positions
         )
         return np.clip((last_ns - full_ns) / np.maximum(last_ns - first_ns, 1.0), 0.0, 1.0)
 
     @cached_property
-    def full_at(self) -> Ints:
-        """Where the last span of backprop with each bucket ends on the line, [call, rank]; -1 = none."""
-        call, trace, cache = self.call, self.model.trace, BoundedCache()
-        full_at = np.full(call.start.shape, -1, np.int64)
+    def full_positions(self) -> Ints:
+        """Where the last span of backprop with each bucket ends on the line, [call, rank]; else -1."""
+        call, trace, cache = self.call, self.graph.trace, BoundedCache()
+        positions = np.full(call.begin_ns.shape, -1, np.int64)
         if (call.bucket < 0).all():
-            return full_at
+            return positions
         calls = pl.DataFrame({"step": call.step, "bucket": call.bucket.astype(np.int64)})
+        names = ("type", "kind", "step", "bucket", "start_ns", "end_ns")
         processes = trace.workers["process"].to_list()
         for column, worker in enumerate(call.worker.tolist()):
-            ends = _read_bucket_ends(trace.source.columns(processes[worker], _READ, cache))
+            ends = _read_bucket_ends(trace.source.columns(processes[worker], names, cache))
             end_ns = calls.join(ends, on=calls.columns, how="left", maintain_order="left")["end_ns"]
-            end_at = self.model.threads.timeline.locate(worker, end_ns.fill_null(0).to_numpy())
-            full_at[:, column] = np.where(end_ns.is_null(), -1, end_at)
-        return full_at
+            position = self.graph.threads.timeline.locate(worker, end_ns.fill_null(0).to_numpy())
+            positions[:, column] = np.where(end_ns.is_null(), -1, position)
+        return positions
 
 
 def _read_bucket_ends(columns: Columns) -> pl.DataFrame:
@@ -264,25 +262,22 @@ def _read_bucket_ends(columns: Columns) -> pl.DataFrame:
     end_ns, bucket = columns.number("end_ns"), columns.number("bucket")
     has_bucket = columns.is_span & (bucket >= 0) & (end_ns < FOREVER)
     rows = np.flatnonzero(has_bucket & columns.word("kind").among(("backprop",)))
-    step = columns.number("step")
-    ends = {"step": step[rows], "bucket": bucket[rows], "end_ns": end_ns[rows]}
+    ends = {"step": columns.number("step")[rows], "bucket": bucket[rows], "end_ns": end_ns[rows]}
     table = pl.DataFrame(ends, schema=dict.fromkeys(ends, pl.Int64()))
     return table.group_by("step", "bucket").agg(pl.col("end_ns").max())
 
 
-def _since_backprop(threads: Threads) -> Floats:
-    """Return how long before each moment the last backprop of its thread was over, ns."""
+def _measure_since_backprop(threads: Threads) -> Floats:
+    """Return the time since the last backprop of its thread at each event, ns."""
     timeline, positions = threads.timeline, threads.positions
-    over = np.append(timeline.bounds[1:][timeline.is_in(IS_BACKPROP)[:-1]], -1)
-    latest = over[np.searchsorted(over[:-1], positions, side="right") - 1]
-    is_same = timeline.workers_at(latest) == timeline.workers_at(positions)
-    return np.where(is_same, positions - latest, 0).astype(np.float64)
+    ends = np.append(timeline.bounds[1:][timeline.is_in(IS_BACKPROP)[:-1]], -1)
+    latest = ends[np.searchsorted(ends[:-1], positions, side="right") - 1]
+    is_of_thread = timeline.to_workers(latest) == timeline.to_workers(positions)
+    return np.where(is_of_thread, positions - latest, 0).astype(np.float64)
 
 
-def _runs(call: Calls, rows: Indices) -> list[tuple[int, int]]:
-    """Return the first and last of the calls of each step among some."""
-    if not len(rows):
-        return []
-    heads = np.flatnonzero(np.append(True, np.diff(call.step[rows]) != 0))
-    lasts = np.append(heads[1:], len(rows)) - 1
-    return list(zip(rows[heads].tolist(), rows[lasts].tolist(), strict=True))
+def _find_runs(call: Calls, rows: Indices) -> tuple[Indices, Indices]:
+    """Return the rows of the first and of the last call of each step among some rows, [step]."""
+    is_new_step = np.diff(call.step[rows]) != 0
+    first = rows[np.append(True, is_new_step)[: len(rows)]]
+    return first, rows[np.append(is_new_step, True)[: len(rows)]]

@@ -10,24 +10,23 @@ from typing import TYPE_CHECKING, Final
 from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
-from tracelens.replay.edits.algorithms import carry_out_by, join, with_ranks
-from tracelens.replay.edits.asynchrony import first_come
-from tracelens.replay.edits.changed import Changed
+from tracelens.replay.edits.algorithms import carry_out_by, join_up_to, scale_ranks
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.fixes import EditFix, WorkFix
-from tracelens.replay.edits.overlap import beside_backprop, no_overlap, write_in_background
+from tracelens.replay.edits.overlap import overlap_backprop, prevent_overlap, write_in_background
 from tracelens.replay.edits.placements import arrange, check_received, place, spread
-from tracelens.replay.edits.servers import remove_incast, send_fewer, speed_up
-from tracelens.replay.edits.work import factor, work
+from tracelens.replay.edits.servers import apply_at_once, remove_incast, send_fewer, speed_up
+from tracelens.replay.edits.variant import Variant
+from tracelens.replay.edits.work import change_work, parse_factor
 from tracelens.simulator.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tracelens.replay.edits.fixes import Fix
-    from tracelens.replay.model import Model
+    from tracelens.replay.event_graph import EventGraph
 
-__all__ = ["FORMS", "edited", "fix_number", "known_edits"]
+__all__ = ["apply_edits", "list_edits", "parse_fix_number"]
 
 FORMS: Final = (
     "fix:N, rank:R=median, rank:R,phase:P=median, phase:P=0, phase:P*F, bandwidth*F, latency/F, "
@@ -37,28 +36,25 @@ FORMS: Final = (
 )
 
 
-def edited(model: Model, edits: Sequence[str], fixes: Sequence[Fix | None] = ()) -> Changed:
-    """Apply edits: those of ranks' own work first, for others say what goes beside it; then in order.
+def apply_edits(
+    graph: EventGraph, edits: Sequence[str], fixes: Sequence[Fix | None] = ()
+) -> Variant:
+    """Apply edits: those of ranks' own work first, for others add edges next to it; then in order.
 
     Args:
-        model: The run.
+        graph: The run.
         edits: As `FORMS` lists them.
         fixes: The fix of each finding, for ``fix:N``; None where its saving is no replay's.
-
-    Raises:
-        InvalidArgument: one is no edit, or none that this trace can answer.
     """
     changes = [change for edit in edits for change in _read(edit, fixes)]
-    balanced_ranks = frozenset(
-        change.balanced_rank for change in changes if change.balanced_rank is not None
-    )
-    changed = Changed(model, balanced_ranks)
+    balanced_ranks = (change.balanced_rank for change in changes)
+    variant = Variant(graph, frozenset(rank for rank in balanced_ranks if rank is not None))
     for change in sorted(changes, key=lambda change: not change.is_work):
         try:
-            change.apply(changed)
+            change.apply(variant)
         except InvalidArgument as error:
             raise InvalidArgument(f"{change.text}: {error}") from None
-    return changed
+    return variant
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ class _Change:
     """What an edit does; `balanced_rank` is the rank whose work becomes like that of others."""
 
     text: str
-    apply: Callable[[Changed], None]
+    apply: Callable[[Variant], None]
     is_work: bool
     balanced_rank: int | None = None
 
@@ -78,13 +74,14 @@ def _read(edit: str, fixes: Sequence[Fix | None]) -> Iterator[_Change]:
         yield _Change(edit, fix.apply, isinstance(fix, WorkFix))
         return
     for text in (edit,) if fix is None else fix.texts:
-        change, how = _known(text)
-        is_balanced = change is work and how["to"] == "=median" and how["rank"] is not None
-        balanced_rank = int(how["rank"]) if is_balanced else None
-        yield _Change(text, partial(change, **how), change is work, balanced_rank)
+        change, arguments = _parse(text)
+        is_work = change is change_work
+        is_balanced = is_work and arguments["target"] == "=median" and arguments["rank"] is not None
+        balanced_rank = int(arguments["rank"]) if is_balanced else None
+        yield _Change(text, partial(change, **arguments), is_work, balanced_rank)
 
 
-def fix_number(edit: str) -> int | None:
+def parse_fix_number(edit: str) -> int | None:
     """Return the number of the finding whose fix an edit is; None for other edits."""
     match = _FIX.fullmatch(edit.strip())
     return None if match is None else int(match["number"])
@@ -92,7 +89,7 @@ def fix_number(edit: str) -> int | None:
 
 def _find_fix(edit: str, fixes: Sequence[Fix | None]) -> Fix | None:
     """Return the fix that an edit names; None for other edits."""
-    number = fix_number(edit)
+    number = parse_fix_number(edit)
     if number is None:
         return None
     if not fixes:
@@ -108,65 +105,65 @@ def _find_fix(edit: str, fixes: Sequence[Fix | None]) -> Fix | None:
     return fix
 
 
-def _known(text: str) -> tuple[Callable[..., None], dict[str, str]]:
-    """Return what changes a run, and how."""
+def _parse(text: str) -> tuple[Callable[..., None], dict[str, str]]:
+    """Return the function that applies an edit, and its arguments."""
     for pattern, change in _EDITS:
-        if found := pattern.fullmatch(text.strip()):
-            return change, found.groupdict()
+        if match := pattern.fullmatch(text.strip()):
+            return change, match.groupdict()
     raise InvalidArgument(f"'{text}' is no edit that is known; there are {FORMS}.")
 
 
-def known_edits(model: Model) -> list[str]:
+def list_edits(graph: EventGraph) -> list[str]:
     """Return the single edits that are worth trying with a run; not all need have an answer."""
-    ranks = [f"rank:{rank}=median" for rank in model.ranks] if len(model.ranks) > 1 else []
-    phases = [f"phase:{name}=0" for name in OWN_CATEGORIES if model.worked((name,)).any()]
-    sizes = [call.nbytes.max() for call in model.calls if call.height > len(model.steps)]
+    ranks = [f"rank:{rank}=median" for rank in graph.ranks] if len(graph.ranks) > 1 else []
+    phases = [f"phase:{name}=0" for name in OWN_CATEGORIES if graph.measure_work_ns((name,)).any()]
+    sizes = [call.nbytes.max() for call in graph.calls if call.count > len(graph.steps)]
     largest = 4 * max(map(int, sizes), default=0)
     buckets = [f"buckets={largest}B"] if largest > 0 else []
     messages = ["bandwidth*2", "latency/2", "message_cost/2", *buckets, "overlap=off", "overlap=on"]
     messages += [f"algorithm={name}" for name in ALGORITHMS]
-    servers = ["placement=chunked"] if bool((model.links.shard >= 0).any()) else []
-    if servers and model.requests.variables:
+    servers = ["placement=chunked"] if bool((graph.edges.shard >= 0).any()) else []
+    if servers and graph.requests.variables:
         servers = ["placement=greedy", "placement=largest_first", *servers]
-    if model.requests.served.height:
+    if graph.requests.services.height:
         servers.append("async=on")
     return [*ranks, *phases, *messages, *servers]
 
 
-def _scale_costs(changed: Changed, part: str, sign: str, number: str) -> None:
-    """Let bytes of messages (bandwidth), or what does not go by bytes, take so many times as long."""
-    is_of_network = part != "message_cost"
+def _scale_costs(variant: Variant, cost: str, sign: str, number: str) -> None:
+    """Multiply what bytes of messages cost (bandwidth), or messages or services without their bytes."""
+    is_of_network = cost != "message_cost"
     if is_of_network:
-        check_received(changed.model)
-    times = factor(sign, number)
-    latency, pace = (1.0, 1 / times) if part == "bandwidth" else (times, 1.0)
-    costs = Costs(changed.model.links)
+        check_received(variant.graph)
+    factor = parse_factor(sign, number)
+    latency, pace = (1.0, 1 / factor) if cost == "bandwidth" else (factor, 1.0)
+    costs = Costs(variant.graph.edges)
     factors = costs.scale_factors(network=is_of_network, latency=latency, pace=pace)
-    changed.lag = changed.lag * changed.model.extend_to_departures(factors)
+    variant.lag_ns = variant.lag_ns * variant.graph.extend_to_departures(factors)
 
 
 _FIX: Final = re.compile(r"fix:(?P<number>\d{1,9})")
 _FACTOR: Final = r"(?P<sign>[*/])(?P<number>\d+(?:\.\d+)?)"
-_TO: Final = r"(?P<to>=median|=0|[*/]\d+(?:\.\d+)?)"
-_PACE: Final = r"(?P<to>=median|[*/]\d+(?:\.\d+)?)"
+_TO: Final = r"(?P<target>=median|=0|[*/]\d+(?:\.\d+)?)"
+_PACE: Final = r"(?P<target>=median|[*/]\d+(?:\.\d+)?)"
 _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
     (re.compile(pattern), change)
     for pattern, change in (
-        (rf"rank:(?P<rank>\d+)(?:,phase:(?P<phase>\w+))?{_TO}", work),
-        (rf"(?P<rank>(?!))?phase:(?P<phase>\w+){_TO}", work),
-        (rf"(?P<part>bandwidth|latency|message_cost){_FACTOR}", _scale_costs),
-        (r"buckets=(?P<nbytes>.+)", join),
-        (r"overlap=off", no_overlap),
-        (r"overlap=on", beside_backprop),
+        (rf"rank:(?P<rank>\d+)(?:,phase:(?P<phase>\w+))?{_TO}", change_work),
+        (rf"(?P<rank>(?!))?phase:(?P<phase>\w+){_TO}", change_work),
+        (rf"(?P<cost>bandwidth|latency|message_cost){_FACTOR}", _scale_costs),
+        (r"buckets=(?P<nbytes>.+)", join_up_to),
+        (r"overlap=off", prevent_overlap),
+        (r"overlap=on", overlap_backprop),
         (r"background=(?P<nbytes>.+)", write_in_background),
         (r"placement=(?P<strategy>\w+)(?::(?P<chunk>.+))?", place),
         (r"shards=(?P<count>\d+)", spread),
         (r"algorithm=(?P<algorithm>.+)", carry_out_by),
-        (r"ranks=(?P<count>\d+)", with_ranks),
-        (rf"(?:shard:(?P<shard>\d+),)?(?P<part>processor|link){_PACE}", speed_up),
+        (r"ranks=(?P<count>\d+)", scale_ranks),
+        (rf"(?:shard:(?P<shard>\d+),)?(?P<resource>processor|link){_PACE}", speed_up),
         (r"incast=off", remove_incast),
         (rf"messages{_FACTOR}", send_fewer),
-        (r"async=on", first_come),
+        (r"async=on", apply_at_once),
         (r"arrangement=(?P<form>.*)", arrange),
     )
 )

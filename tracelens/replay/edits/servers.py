@@ -1,4 +1,9 @@
-"""Servers whose processors or links are faster, that lose nothing to incast, or get fewer messages."""
+"""Servers with faster processors or links, without incast, with fewer messages, or without barriers.
+
+Without barriers, each gradient is applied as it comes. What joined the gradients of all workers is done
+for each of them, and takes as long each time. A worker resumes when its own gradients are applied, and
+weights are sent when they are asked for. Servers serve in the order in which requests come.
+"""
 
 from __future__ import annotations
 
@@ -6,119 +11,176 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+import polars as pl
 
 from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
+from tracelens.replay.edges import EdgeReason
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.placements import check_received
-from tracelens.replay.edits.work import draw_like_others, factor
+from tracelens.replay.edits.work import draw_like_others, parse_factor
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Ints
-    from tracelens.replay.edits.changed import Changed
-    from tracelens.replay.model import Model
+    from tracelens.replay.edits.variant import Variant
+    from tracelens.replay.event_graph import EventGraph
 
-__all__ = ["remove_incast", "send_fewer", "speed_up"]
+__all__ = ["apply_at_once", "remove_incast", "send_fewer", "speed_up"]
 
 LINK: Final = "link"
+# share of steps x ranks: servers take workers in turn if more begin behind a barrier [chosen]
+MIN_SHARE_OF_PULLS_IN_TURN: Final = 0.5
 
 
-def speed_up(changed: Changed, shard: str | None, part: str, to: str) -> None:
-    """Let the processor or the link of a server, or of all, be faster, or as fast as the others'.
-
-    Raises:
-        InvalidArgument: there are no such servers, or what their links do was not recorded.
-    """
-    model = changed.model
-    if part == LINK:
-        check_received(model)
-    shards = model.requests.servers
+def speed_up(variant: Variant, shard: str | None, resource: str, target: str) -> None:
+    """Let the processor or the link of a server, or of all, be faster, or as fast as the others'."""
+    graph = variant.graph
+    if resource == LINK:
+        check_received(graph)
+    is_of_resource = _uses_resource(graph, resource)
+    if not is_of_resource.any():
+        raise InvalidArgument(f"this needs services of a {resource} of servers; none are here.")
+    shards = graph.requests.servers
     if shard is not None and int(shard) not in shards:
         raise InvalidArgument(f"shard {shard} is none of {fmt.listing('shard', shards.tolist())}.")
-    is_part = _is_of_part(model, part)
-    if not is_part.any():
-        raise InvalidArgument(f"this needs services of a {part} of servers; none are here.")
-    of_shard = model.requests.served["server"].to_numpy()
-    rows = np.flatnonzero(is_part if shard is None else is_part & (of_shard == int(shard)))
-    links = model.service_links[rows]
-    if to == "=median":
-        if shard is None:
-            raise InvalidArgument("the median of the others needs a shard: shard:N,... .")
-        step, pace = _measure_pace(model, is_part)
-        changed.lag[links] *= _take_like_others(pace, int(np.searchsorted(shards, int(shard))))[
-            step[rows]
-        ]
+    shard_of = graph.requests.services["server"].to_numpy()
+    rows = np.flatnonzero(
+        is_of_resource if shard is None else is_of_resource & (shard_of == int(shard))
+    )
+    edges = graph.service_edges[rows]
+    if target != "=median":
+        variant.lag_ns[edges] /= parse_factor(target[0], target[1:])
+    elif shard is None:
+        raise InvalidArgument("the median of the others needs a shard: shard:N,... .")
     else:
-        changed.lag[links] /= factor(to[0], to[1:])
+        server = int(np.searchsorted(shards, int(shard)))
+        ratios = _find_ratios_to_others(_measure_paces(graph, is_of_resource), server)
+        variant.lag_ns[edges] *= ratios[graph.requests.step_of_services[rows]]
 
 
-def _is_of_part(model: Model, part: str) -> Flags:
-    """Return which services occupy links, or processors; those of links have bytes."""
-    links = model.links
-    lines = np.array([*(line.network for line in links.lines), False])
-    rows = model.service_links
-    on_network = lines[links.line[rows]] & (links.nbytes[rows] > 0)
-    return np.asarray((rows >= 0) & (on_network if part == LINK else ~lines[links.line[rows]]))
+def _uses_resource(graph: EventGraph, resource: str) -> Flags:
+    """Return True for services that occupy links, or processors; those of links have bytes."""
+    edges, rows = graph.edges, graph.service_edges
+    lines: Flags = np.array([*(line.network for line in edges.cost_lines), False])
+    is_on_network = lines[edges.cost_line[rows]]
+    is_of_link = is_on_network & (edges.nbytes[rows] > 0)
+    return np.asarray((rows >= 0) & (is_of_link if resource == LINK else ~is_on_network))
 
 
-def _measure_pace(model: Model, is_part: Flags) -> tuple[Ints, Floats]:
-    """Return the step of each service, and what a part takes per byte, ns, [step, server]."""
-    requests, links, rows = model.requests, model.links, model.service_links
-    step, count = requests.step_of_services, len(requests.servers)
-    place = np.searchsorted(requests.servers, requests.served["server"].to_numpy())
-    shape = int(step.max()) + 1, count
-    work_ns, moved = np.zeros((2, *shape))
-    np.add.at(work_ns, (step, place), np.where(is_part, links.lag[rows], 0.0))
-    np.add.at(moved, (step, place), np.where(rows >= 0, np.maximum(links.nbytes[rows], 0.0), 0.0))
-    return step, np.divide(work_ns, moved, out=np.full(shape, np.nan), where=moved > 0)
+def _measure_paces(graph: EventGraph, is_of_resource: Flags) -> Floats:
+    """Return the pace of services of a resource, ns per byte, [step of services, server]; else nan."""
+    requests, edges, rows = graph.requests, graph.edges, graph.service_edges
+    server = np.searchsorted(requests.servers, requests.services["server"].to_numpy())
+    cells = requests.step_of_services, server
+    shape = int(cells[0].max()) + 1, len(requests.servers)
+    work_ns, moved_bytes, paces = np.zeros(shape), np.zeros(shape), np.full(shape, np.nan)
+    np.add.at(work_ns, cells, np.where(is_of_resource, edges.lag_ns[rows], 0.0))
+    np.add.at(moved_bytes, cells, np.where(rows >= 0, np.maximum(edges.nbytes[rows], 0.0), 0.0))
+    np.divide(work_ns, moved_bytes, out=paces, where=moved_bytes > 0)
+    return paces
 
 
-def _take_like_others(pace: Floats, server: int) -> Floats:
-    """Return how many times as long a server takes in each step at the others' pace, [step].
-
-    Raises:
-        InvalidArgument: no other server moves bytes in the same steps.
-    """
-    takes = np.ones(len(pace))
-    others = np.delete(pace, server, axis=1)
-    others = others[:, ~np.isnan(others).all(axis=0)]
-    rows = np.flatnonzero((pace[:, server] > 0) & ~np.isnan(others).any(axis=1))
-    if not others.shape[1] or not len(rows):
+def _find_ratios_to_others(paces: Floats, server: int) -> Floats:
+    """Return the ratio of the others' pace to that of a server, [step], by paces, [step, server]."""
+    other_paces = np.delete(paces, server, axis=1)
+    other_paces = other_paces[:, ~np.isnan(other_paces).all(axis=0)]
+    rows = np.flatnonzero((paces[:, server] > 0) & ~np.isnan(other_paces).any(axis=1))
+    if not other_paces.shape[1] or not len(rows):
         raise InvalidArgument("the median of the others needs two servers that move bytes.")
-    takes[rows] = draw_like_others(others[rows], server) / pace[rows, server]
-    return takes
+    ratios = np.ones(len(paces))
+    ratios[rows] = draw_like_others(other_paces[rows], server) / paces[rows, server]
+    return ratios
 
 
-def remove_incast(changed: Changed) -> None:
-    """Let links of servers get as much through with many messages at once as with few.
-
-    Raises:
-        InvalidArgument: nothing shows that they get less through with many.
-    """
-    model = changed.model
-    check_received(model)
-    tasks = model.tasks if changed.tasks is None else changed.tasks
+def remove_incast(variant: Variant) -> None:
+    """Let links of servers have the same capacity for many messages as for few."""
+    check_received(variant.graph)
+    tasks = variant.graph.tasks if variant.tasks is None else variant.tasks
     if not (tasks.crowding > 0).any():
         raise InvalidArgument(
             "this needs links that get less through the more messages share them; where as many do at "
             "all times, or none does, nothing tells that."
         )
-    changed.tasks = replace(tasks, crowding=np.minimum(tasks.crowding, 0.0))
+    variant.tasks = replace(tasks, crowding=np.minimum(tasks.crowding, 0.0))
 
 
-def send_fewer(changed: Changed, sign: str, number: str) -> None:
-    """Let servers and workers exchange the same bytes in so many times as many messages.
-
-    Raises:
-        InvalidArgument: sizes do not tell what a message costs from what its bytes do.
-    """
-    check_received(changed.model)
-    model, costs = changed.model, Costs(changed.model.links)
-    rows = model.service_links[_is_of_part(model, LINK)]
-    fixed = np.zeros(len(changed.lag))
+def send_fewer(variant: Variant, sign: str, number: str) -> None:
+    """Multiply the messages in which servers and workers exchange the same bytes."""
+    graph = variant.graph
+    check_received(graph)
+    costs = Costs(graph.edges)
+    rows = graph.service_edges[_uses_resource(graph, LINK)]
+    latency_ns = np.zeros(len(variant.lag_ns))
     for line, cost in costs.models.items():
-        fixed[rows[model.links.line[rows] == line]] = cost.latency_ns
-    if not fixed.any():
-        raise InvalidArgument(costs.lacks(network=True))
-    saved_share = 1 - factor(sign, number)
-    changed.lag -= np.minimum(changed.lag, fixed) * saved_share
+        latency_ns[rows[graph.edges.cost_line[rows] == line]] = cost.latency_ns
+    if not latency_ns.any():
+        raise InvalidArgument(costs.explain_lack(network=True))
+    saved_share = 1 - parse_factor(sign, number)
+    variant.lag_ns -= np.minimum(variant.lag_ns, latency_ns) * saved_share
+
+
+def apply_at_once(variant: Variant) -> None:
+    """Let servers apply each gradient when it comes, and answer when they are asked."""
+    graph, edges = variant.graph, variant.graph.edges
+    resumptions = np.unique(edges.target[edges.reason == EdgeReason.BARRIER])
+    cycles = len(graph.steps) * len(graph.ranks)
+    in_turn = len(resumptions) > MIN_SHARE_OF_PULLS_IN_TURN * cycles
+    if len(graph.ranks) < 2 or not (len(graph.requests.joint_updates) or in_turn):
+        raise InvalidArgument(
+            "this needs servers that join the gradients of several workers, or take workers in turn; "
+            "there are none."
+        )
+    _apply_each(variant)
+    is_data = edges.reason == EdgeReason.DATA
+    has_source = np.bincount(edges.target[is_data], minlength=len(graph.recorded_ns)) > 0
+    begin_event = graph.first_service_event + 2 * np.arange(graph.requests.services.height)
+    worker = graph.requests.worker_of_services
+    # Without barriers, workers come to the servers when they waited for an update.
+    resumed = _list_events(graph, graph.threads.find_owners(resumptions), resumptions)
+    if in_turn:
+        # What a server began by itself follows when its worker waits.
+        is_alone = ~has_source[begin_event] & (worker >= 0)
+        alone = _list_events(graph, worker[is_alone], begin_event[is_alone])
+        waits, begins = _match_latest(alone, resumed)
+        variant.add_edges(waits, begins)
+        has_source[begins] = True
+    # A worker that resumed after an update of all resumes after the last service of its own.
+    variant.add_edges(*_match_latest(resumed, _list_events(graph, worker, begin_event + 1)))
+    variant.drop_edges(np.flatnonzero(~is_data & has_source[edges.target]))
+    variant.notes.append(
+        "Every worker makes as many steps as it did; what gradients of older weights do to the training "
+        "is not in it. Workers compute at the same time then: where they share cores, less is saved."
+    )
+
+
+def _apply_each(variant: Variant) -> None:
+    """Make updates that joined all workers' gradients once after each of these, as long each time."""
+    requests, service_edges = variant.graph.requests, variant.graph.service_edges
+    joint_updates = requests.joint_updates
+    services = requests.services.select("server", "step", "op", pl.col("key").fill_null(-1))
+    services = services.with_row_index("row").with_columns(
+        ns=pl.Series(variant.lag_ns[service_edges]), worker=pl.Series(requests.worker_of_services)
+    )
+    gradients = services.filter(pl.col("op") == "aggregate")
+    for has_key in (False, True):
+        group = ["server", "step", *(["key"] if has_key else [])]
+        updates = services[joint_updates].filter((pl.col("key") >= 0) == has_key)
+        takes = updates.group_by(group).agg(pl.col("ns").sum())
+        last = gradients.group_by(*group, "worker", maintain_order=True).agg(pl.col("row").last())
+        applied = last.join(takes, on=group, nulls_equal=True)
+        variant.lag_ns[service_edges[applied["row"].to_numpy()]] += applied["ns"].to_numpy()
+    variant.lag_ns[service_edges[joint_updates]] = 0.0
+
+
+def _list_events(graph: EventGraph, worker: Ints, event: Ints) -> pl.DataFrame:
+    """Return events with their worker and recorded time (`at`), by time."""
+    rows = {"worker": worker, "at": graph.recorded_ns[event], "event": event}
+    return pl.DataFrame(rows).sort("at", "event")
+
+
+def _match_latest(events: pl.DataFrame, candidates: pl.DataFrame) -> tuple[Ints, Ints]:
+    """Return the latest candidate of the same worker before each event, and the event."""
+    pairs = events.join_asof(
+        candidates, on="at", by="worker", suffix="_before", check_sortedness=False
+    ).drop_nulls()
+    return pairs["event_before"].to_numpy(), pairs["event"].to_numpy()

@@ -10,75 +10,62 @@ from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tracelens.arrays import Floats
-    from tracelens.replay.edits.changed import Changed
+    from tracelens.replay.edits.variant import Variant
 
-__all__ = ["draw_like_others", "factor", "work"]
+__all__ = ["change_work", "draw_like_others", "parse_factor"]
 
 
-def factor(sign: str, number: str) -> float:
-    """Return how many times as much is meant.
-
-    Raises:
-        InvalidArgument: none, or less.
-    """
-    value = float(number)
-    if value <= 0:
+def parse_factor(sign: str, number: str) -> float:
+    """Return the factor that a sign (* or /) and a number mean."""
+    factor = float(number)
+    if factor <= 0:
         raise InvalidArgument(f"the factor is {number}, expected one above 0.")
-    return value if sign == "*" else 1 / value
+    return factor if sign == "*" else 1 / factor
 
 
-def work(changed: Changed, rank: str | None, phase: str | None, to: str) -> None:
+def change_work(variant: Variant, rank: str | None, phase: str | None, target: str) -> None:
     """Let a rank, or all, work for less in a phase, or in all."""
-    model = changed.model
+    ranks = variant.graph.ranks
     if phase is not None and phase not in OWN_CATEGORIES:
         raise InvalidArgument(f"phase {phase} is none of {', '.join(OWN_CATEGORIES)}.")
-    if rank is not None and int(rank) not in model.ranks:
-        raise InvalidArgument(f"rank {rank} is none of {_shown(model.ranks)}.")
-    if to == "=median" and len(model.ranks) < 2:
+    if rank is not None and int(rank) not in ranks:
+        raise InvalidArgument(f"rank {rank} is none of {ranks[0]} to {ranks[-1]}.")
+    if target == "=median" and len(ranks) < 2:
         raise InvalidArgument("the median of the others needs at least two ranks.")
-    chosen = range(len(model.ranks)) if rank is None else [model.ranks.index(int(rank))]
+    workers = range(len(ranks)) if rank is None else [ranks.index(int(rank))]
     for name in OWN_CATEGORIES if phase is None else (phase,):
-        worked = changed.worked((name,))
-        if not worked.any():
+        work_ns = variant.graph.sum_by_step(variant.measure_work_ns((name,)))
+        if not work_ns.any():
             continue
-        each = model.sum_by_step(worked)
-        relieved_ns = np.zeros_like(each)
-        for worker in chosen:
-            target = _choose_target(each, worker, to, changed.balanced_ranks, model.ranks)
-            relieved_ns[:, worker] = each[:, worker] - target
-        changed.reduce_work((name,), relieved_ns)
+        relief_ns = np.zeros_like(work_ns)
+        for worker in workers:
+            relief_ns[:, worker] = work_ns[:, worker] - _find_work(variant, work_ns, worker, target)
+        variant.reduce_work((name,), relief_ns)
 
 
-def _shown(ranks: Sequence[int]) -> str:
-    return f"{ranks[0]} to {ranks[-1]}"
-
-
-def _choose_target(
-    each: Floats, worker: int, to: str, balanced_ranks: frozenset[int], ranks: Sequence[int]
-) -> Floats:
-    """Return how long a worker is to be in a phase in each step, of [step, worker]."""
-    if to == "=median":
-        is_model = ~np.isin(ranks, [*balanced_ranks])
+def _find_work(variant: Variant, work_ns: Floats, worker: int, target: str) -> Floats:
+    """Return the work that a worker is to do, ns, [step], by that of all, [step, worker]."""
+    if target == "=median":
+        ranks = variant.graph.ranks
+        is_model = ~np.isin(ranks, [*variant.balanced_ranks])
         is_model[worker] = False
         if not is_model.any():
             is_model = np.arange(len(ranks)) != worker
-        return draw_like_others(each[:, is_model], worker)
-    if to == "=0":
-        return np.zeros(len(each))
-    return np.asarray(each[:, worker] * factor(to[0], to[1:]))
+        return draw_like_others(work_ns[:, is_model], worker)
+    return np.asarray(
+        work_ns[:, worker] * (0.0 if target == "=0" else parse_factor(target[0], target[1:]))
+    )
 
 
-def draw_like_others(others: Floats, seed: int) -> Floats:
-    """Return what a rank like some others, [step, rank], would take: [step].
+def draw_like_others(values: Floats, seed: int) -> Floats:
+    """Draw the values of one more rank, [step], like those of some ranks, [step, rank].
 
     That is their median in the step, and what one of them differed by from it in some step: else the
     rank would be the only one without noise, and the slowest of all be too quick.
     """
     random = np.random.default_rng(seed)
-    usual = np.median(others, axis=1)
-    rows = random.permutation(len(others))
-    columns = random.integers(0, others.shape[1], len(others))
-    return np.maximum(usual + others[rows, columns] - usual[rows], 0.0)
+    medians = np.median(values, axis=1)
+    rows = random.permutation(len(values))
+    columns = random.integers(0, values.shape[1], len(values))
+    return np.maximum(medians + values[rows, columns] - medians[rows], 0.0)

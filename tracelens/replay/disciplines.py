@@ -1,0 +1,219 @@
+"""How links and processors of servers serve, as told by which rule explains their times by bytes."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from tracelens.accounting.service import measure_link_time
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tracelens.arrays import Flags, Floats, Ints
+
+__all__ = ["Discipline", "Intervals", "find_disciplines", "measure_deviation", "measure_work"]
+
+# share of capacity lost for each further message: these are tried for a link; above 0
+# is incast [chosen]
+CROWDINGS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+# ratio: a discipline with so much of another one's deviation is clearly better [chosen]
+MAX_RATIO_OF_DEVIATIONS_IF_BETTER: Final = 0.9
+# share of all work: paces that are a factor of e apart count as so much deviation [chosen]
+WEIGHT_OF_PACE_DIFFERENCE: Final = 0.25
+# share of all work: a smaller deviation tells no discipline apart [chosen]
+NEGLIGIBLE_DEVIATION: Final = 1e-3
+# share of a task: it waited for another task if it began as soon after that one [chosen]
+MAX_GAP_IN_LINE: Final = 0.01
+# share of the tasks' time: a resource that serves one at a time has no more overlap [chosen]
+MAX_OVERLAP_IN_LINE: Final = 1e-3
+# share of tasks: a resource serves one at a time if as many follow another worker's so closely [chosen]
+MIN_SHARE_IN_LINE: Final = 0.05
+# rounds: a line and the servers' factors are fitted as often [policy]
+ROUNDS_OF_RESOURCE_FIT: Final = 3
+# share of all work: times of tasks that deviate more do not depend on bytes [chosen]
+MAX_DEVIATION_FROM_BYTES: Final = 0.5
+MAX_INTERVALS_OF_FIT: Final = 20_000  # intervals: a discipline is chosen by the first ones [policy]
+
+
+class Discipline(NamedTuple):
+    """How tasks of one kind get their resource.
+
+    `crowding` is None where one task follows the other. `per_worker` gives each worker a resource of
+    its own. With `streams`, tasks of one worker take turns, while those of other workers share.
+    """
+
+    crowding: float | None
+    per_worker: bool = False
+    streams: bool = False
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether some task waits until another one is over."""
+        return self.crowding is None or self.streams
+
+
+_DISCIPLINES: Final = (
+    Discipline(None),
+    Discipline(0.0, streams=True),
+    Discipline(0.0),
+    Discipline(None, per_worker=True),
+    *(Discipline(crowding, streams=True) for crowding in CROWDINGS[1:]),
+    *(Discipline(crowding) for crowding in CROWDINGS[1:]),
+)
+
+
+class Intervals(NamedTuple):
+    """When tasks of one kind were at their resources, ns, with their bytes, servers and workers."""
+
+    begin_ns: Floats
+    end_ns: Floats
+    nbytes: Floats
+    server: Ints
+    worker: Ints
+
+    def take(self, rows: Flags | Ints) -> Intervals:
+        """Return the intervals of some rows."""
+        return Intervals._make(column[rows] for column in self)
+
+
+class _Explanation(NamedTuple):
+    """How closely disciplines of all kinds explain the recording; in order, the best comes first.
+
+    `pace_tenths` is how many tenths of a factor the kinds' paces are apart, `deviation` a share of all
+    work. The disciplines are `indices` of `_DISCIPLINES`, which begins with the simplest.
+    """
+
+    pace_tenths: int
+    indices: tuple[int, ...]
+    deviation: float
+
+
+def find_disciplines(kinds: Sequence[Intervals]) -> list[tuple[Discipline, ...]]:
+    """Return the disciplines, by kind, under which work goes by bytes most exactly.
+
+    Where several do, all kinds get those under which their paces, ns per byte, differ least. Of these
+    the simplest comes first. One follows for each other form of a kind's discipline, and the most
+    crowded: they explain the recording as well. Empty where work of some kind does not go by bytes.
+    """
+    if not kinds:
+        return [()]
+    explanations = _explain(kinds)
+    closest = [
+        tuple(_DISCIPLINES[index] for index in explanation.indices)
+        for explanation in explanations
+        if explanation.pace_tenths == explanations[0].pace_tenths
+    ]
+    choices: list[tuple[Discipline, ...]] = []
+    forms: set[tuple[int, Discipline]] = set()
+    for disciplines in closest:
+        new_forms = {
+            (kind, explanation._replace(crowding=None if explanation.crowding is None else 0.0))
+            for kind, explanation in enumerate(disciplines)
+        }
+        if not new_forms <= forms:
+            forms |= new_forms
+            choices.append(disciplines)
+    if closest:
+        crowded = max(
+            closest, key=lambda kinds: sum(explanation.crowding or 0.0 for explanation in kinds)
+        )
+        choices += [] if crowded in choices else [crowded]
+    return choices
+
+
+def measure_deviation(kinds: Sequence[Intervals]) -> float:
+    """Return the share of work that no discipline explains; inf if bytes tell nothing."""
+    return min((one.deviation for one in _explain(kinds)), default=np.inf)
+
+
+def _explain(kinds: Sequence[Intervals]) -> list[_Explanation]:
+    """Return the explanations about as good as the best, those with the most equal paces first.
+
+    Links carry bytes about as quickly to a server as from it. Different paces count as deviation, too.
+    """
+    explanations = []
+    for combined in product(*(_measure_disciplines(kind).items() for kind in kinds)):
+        indices = tuple(index for index, _ in combined)
+        deviations, paces = zip(*(measured for _, measured in combined), strict=True)
+        apart = float(np.log(max(paces) / min(paces)))
+        deviation = float(np.mean(deviations)) + WEIGHT_OF_PACE_DIFFERENCE * apart
+        explanations.append(_Explanation(round(10 * apart), indices, deviation))
+    best = min((one.deviation for one in explanations), default=0.0)
+    limit = best / MAX_RATIO_OF_DEVIATIONS_IF_BETTER + NEGLIGIBLE_DEVIATION
+    return sorted(one for one in explanations if one.deviation <= limit)
+
+
+def _measure_disciplines(kind: Intervals) -> dict[int, tuple[float, float]]:
+    """Return deviation and pace, ns per byte, by discipline's index; empty if bytes tell nothing."""
+    kind = kind.take(np.sort(np.argsort(kind.begin_ns, kind="stable")[:MAX_INTERVALS_OF_FIT]))
+    total_bytes = max(float(kind.nbytes.sum()), 1.0)
+    measured = {}
+    for index, discipline in enumerate(_DISCIPLINES):
+        work_ns = measure_work(discipline, kind)
+        pace = max(float(work_ns.sum()) / total_bytes, 1e-12)
+        measured[index] = _deviate_from_line(work_ns, kind), pace
+    if min(deviation for deviation, _ in measured.values()) > MAX_DEVIATION_FROM_BYTES:
+        return {}
+    return {0: measured[0]} if _wait_for_each_other(kind) else measured
+
+
+def _wait_for_each_other(kind: Intervals) -> bool:
+    """Return True if tasks of several workers never overlap, and often begin as another one ends."""
+    order = np.lexsort((kind.end_ns, kind.begin_ns, kind.server))
+    begin_ns, end_ns, _, server, worker = kind.take(order)
+    is_same = server[1:] == server[:-1]
+    gap_ns, length_ns = (begin_ns[1:] - end_ns[:-1])[is_same], (end_ns - begin_ns)[1:][is_same]
+    overlap_ns = float(np.maximum(-gap_ns, 0.0).sum())
+    if overlap_ns > MAX_OVERLAP_IN_LINE * float(length_ns.sum()):
+        return False
+    is_other = (worker[1:] != worker[:-1])[is_same]
+    in_line = np.count_nonzero((gap_ns <= MAX_GAP_IN_LINE * length_ns) & is_other)
+    return bool(in_line > MIN_SHARE_IN_LINE * len(gap_ns))
+
+
+def measure_work(discipline: Discipline, kind: Intervals) -> Floats:
+    """Return the work of each task under a discipline, ns."""
+    begin_ns, end_ns, _, server, worker = kind
+    group = server.astype(np.int64)
+    if discipline.per_worker or discipline.streams:
+        group = group * (int(worker.max(initial=0)) + 2) + worker + 1
+    start_ns = _find_starts(begin_ns, end_ns, group) if discipline.takes_turns else begin_ns
+    if discipline.crowding is None:
+        return end_ns - start_ns
+    work_ns = np.zeros(len(begin_ns))
+    for number in np.unique(server):
+        rows = np.flatnonzero(server == number)
+        work_ns[rows] = measure_link_time(start_ns[rows], end_ns[rows], discipline.crowding)
+    return work_ns
+
+
+def _find_starts(begin_ns: Floats, end_ns: Floats, group: Ints) -> Floats:
+    """Return when each task had the resource if those of a group took turns by their ends, ns."""
+    order = np.lexsort((begin_ns, end_ns, group))
+    free_ns = np.append(-np.inf, end_ns[order][:-1])
+    free_ns[np.append(True, np.diff(group[order]) != 0)[: len(order)]] = -np.inf
+    start_ns = np.empty(len(begin_ns))
+    start_ns[order] = np.maximum(begin_ns[order], free_ns)
+    return start_ns
+
+
+def _deviate_from_line(work_ns: Floats, kind: Intervals) -> float:
+    """Return the share of work that differs from a line by bytes times a factor of each server."""
+    nbytes, server = kind.nbytes, kind.server
+    factor, weight = np.ones(len(work_ns)), 1 / nbytes
+    design = np.stack([weight, np.ones(len(nbytes))], axis=1)
+    line_ns = np.zeros(len(work_ns))
+    for _ in range(ROUNDS_OF_RESOURCE_FIT):
+        relative = work_ns / factor * weight
+        fixed_ns, pace = np.linalg.lstsq(design, relative, rcond=None)[0].tolist()
+        if fixed_ns < 0:
+            fixed_ns, pace = 0.0, float(np.mean(relative))
+        line_ns = fixed_ns + max(pace, 0.0) * nbytes
+        work_of_server, line_of_server = np.bincount(server, work_ns), np.bincount(server, line_ns)
+        ratio = work_of_server / np.maximum(line_of_server, 1e-12)
+        factor = np.maximum(ratio, 1e-12)[server]
+    deviation_ns = np.abs(work_ns - factor * line_ns).sum()
+    return float(deviation_ns / max(float(work_ns.sum()), 1e-12))

@@ -1,0 +1,576 @@
+"""Event graph of a run: change a lag or an edge and replay it.
+
+Events are what training threads exchange with others (`threads.py`), departures and completions of
+collectives (`calls.py`), and begins and ends of servers' services (`requests.py`). A thread works as
+long as recorded between two of its events; until when it is blocked follows from what it waits for.
+Where that explains too little, the replay of the run as it was differs from the run: that difference is
+the replay's error. Time in which a thread is blocked by nothing known stays as recorded
+(`unexplained_share`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import polars as pl
+
+from tracelens.accounting.algorithms import recorded_algorithms
+from tracelens.accounting.categories import CATEGORIES
+from tracelens.accounting.phases import in_process_order
+from tracelens.caching import cached_property
+from tracelens.replay.calls import Calls, end_by_waits, select_complete_calls
+from tracelens.replay.edges import UNEXPLAINED, EdgeList, EdgeReason, LayeredGraph
+from tracelens.replay.implicit import find_implicit_calls
+from tracelens.replay.messages import add_message_edges, select_messages
+from tracelens.replay.pull_needs import find_needs, measure_unknown_needs
+from tracelens.replay.readiness import add_queue_edges, estimate_ready_calls, find_queued_cells
+from tracelens.replay.requests import Requests
+from tracelens.replay.resources import Tasks, replay_events
+from tracelens.replay.threads import Sides, Threads
+from tracelens.replay.timeline import IS_BLOCKED, Timeline
+from tracelens.schema.rules import LATEST_NS
+from tracelens.schema.vocabulary import PICKLE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tracelens.accounting.phases import Phases
+    from tracelens.arrays import Flags, Floats, Ints
+    from tracelens.model.trace import Trace
+    from tracelens.replay.edges import Carrier, EdgeTable
+
+__all__ = ["EventGraph"]
+
+# steps: no stretch has a usual time if fewer have as many stretches [chosen]
+MIN_STEPS_OF_USUAL_STRETCH: Final = 8
+# services: more keep the recorded order, since each takes 20 us to replay [policy]
+MAX_SERVICES_IN_ARRIVAL_ORDER: Final = 500_000
+# share of the run, or of the usual step: servers keep the recorded order if a replay without edits
+# is further off [chosen; one decision in EventGraph.from_trace, EventGraph.alternatives]
+MAX_ERROR_OF_ARRIVAL_ORDER: Final = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class EventGraph:
+    """A run that can be replayed.
+
+    `steps` are the numbers of its steps, ascending; the first began at `begin_ns`. `messages` are the
+    senders' and the receivers' sides. `queued_cells` are those of `find_queued_cells`, `resumptions` of
+    `Requests.find_resumptions`. `build` makes another graph of the same steps. Worker i is row i of
+    `trace.workers`.
+    """
+
+    trace: Trace
+    steps: Ints
+    begin_ns: int
+    threads: Threads
+    messages: tuple[Sides, Sides]
+    calls: tuple[Calls, ...]
+    queued_cells: pl.DataFrame
+    requests: Requests
+    resumptions: Sides
+    build: Callable[..., Self | None]
+
+    @classmethod
+    def from_trace(
+        cls, trace: Trace, phases: Phases, steps: tuple[int, int] | None = None
+    ) -> Self | None:
+        """Build it, between two steps or of all; None if some worker has no steps, or none lasts.
+
+        Servers whose recorded order no rule explains keep that order.
+        """
+        build = partial(cls._build, trace, phases, steps)
+        graph = build()
+        if graph is None or not len(graph.tasks.edge):
+            return graph
+        if graph.largest_error <= MAX_ERROR_OF_ARRIVAL_ORDER:
+            return graph
+        ordered = build(in_recorded_order=True)
+        return ordered if ordered and ordered.largest_error < graph.largest_error else graph
+
+    @classmethod
+    def _build(
+        cls,
+        trace: Trace,
+        phases: Phases,
+        steps: tuple[int, int] | None,
+        *,
+        in_recorded_order: bool = False,
+        alternative: int = 0,
+    ) -> Self | None:
+        windows = _select_windows(trace, steps)
+        if not windows:
+            return None
+        begins_ns = np.array([window["start_ns"][0] for window in windows])
+        ends_ns = np.array([window["end_ns"][-1] for window in windows])
+        timeline = _select_timeline(phases, windows)
+        messages = select_messages(trace, timeline, begins_ns, ends_ns)
+        calls = [*select_complete_calls(trace, begins_ns, ends_ns)]
+        queued_cells = find_queued_cells(calls, timeline)
+        noticed = [call.end_when_noticed(timeline) for call in calls]
+        noticed = end_by_waits(noticed, timeline, messages)
+        calls = estimate_ready_calls(noticed, queued_cells, timeline.pieces, windows)
+        requests = Requests.from_trace(trace, begins_ns, ends_ns).end_when_noticed(timeline)
+        needs_ns = find_needs(requests.sent, timeline, windows)
+        is_long = requests.services.height > MAX_SERVICES_IN_ARRIVAL_ORDER
+        requests = replace(
+            requests,
+            needs_ns=needs_ns,
+            unknown_needs=measure_unknown_needs(requests.sent, needs_ns, timeline),
+            in_recorded_order=in_recorded_order or is_long,
+            alternative=alternative,
+        )
+        sides = [*messages, *(call.sides for call in calls), requests.sides]
+        calls += find_implicit_calls(
+            timeline,
+            [window["step"].to_numpy().astype(np.int64) for window in windows],
+            sides,
+            _list_worker_groups(trace),
+            trace.uncertainty_ns,
+        )
+        exchanged = [*messages, *(call.sides for call in calls)]
+        resumptions = requests.find_resumptions(timeline, [*exchanged, requests.sides])
+        updates = timeline.find_first_updates()
+        update_sides = Sides.from_times(timeline.to_workers(updates), timeline.to_times_ns(updates))
+        exchanged += [requests.needed_sides, requests.needs, resumptions, update_sides]
+        threads = Threads.from_sides(timeline, windows, exchanged)
+        first_events = accumulate((2 * call.count for call in calls), initial=threads.event_count)
+        return cls(
+            trace=trace,
+            steps=np.unique(pl.concat(windows)["step"].to_numpy()).astype(np.int64),
+            begin_ns=int(begins_ns.min()),
+            threads=threads,
+            messages=messages,
+            calls=tuple(
+                replace(call, first_event=event)
+                for call, event in zip(calls, first_events, strict=False)
+            ),
+            queued_cells=queued_cells,
+            requests=requests,
+            resumptions=resumptions,
+            build=partial(cls._build, trace, phases, steps),
+        )
+
+    @cached_property
+    def ranks(self) -> tuple[int, ...]:
+        """The rank of each worker."""
+        return tuple(self.trace.workers["rank"].to_list())
+
+    @cached_property
+    def step_rows(self) -> Ints:
+        """The row in `steps` of each interval of threads; -1 outside of steps."""
+        return self.threads.find_rows(self.steps)
+
+    @cached_property
+    def cells(self) -> Ints:
+        """The index of each interval in a flat table [worker, step]; -1 outside of steps."""
+        cells = self.threads.owners * len(self.steps) + self.step_rows
+        return np.where(self.step_rows < 0, -1, cells)
+
+    @cached_property
+    def step_ends(self) -> Ints:
+        """The events at which steps end, [step, worker]; -1 where a worker lacks one."""
+        return self.threads.find_step_ends(self.steps)
+
+    @cached_property
+    def first_service_event(self) -> int:
+        """The first event of `requests`: two for each service, when it began and ended."""
+        return self.threads.event_count + 2 * sum(call.count for call in self.calls)
+
+    @cached_property
+    def _event_times_ns(self) -> Ints:
+        """When all events occurred: those of threads, of calls, and of services."""
+        of_calls = [
+            np.stack([call.departure_ns, call.completion_ns], axis=1).ravel() for call in self.calls
+        ]
+        times_ns = self.threads.event_times_ns, *of_calls, self.requests.event_times_ns
+        return np.concatenate(times_ns)
+
+    @cached_property
+    def recorded_ns(self) -> Floats:
+        """The same as floats: what replays are compared with."""
+        return self._event_times_ns.astype(np.float64)
+
+    @cached_property
+    def edges(self) -> EdgeTable:
+        """What each event follows; the first edges are the intervals of threads, in their order."""
+        edges, times_ns, threads = EdgeList(), self._event_times_ns, self.threads
+        for call in self.calls:
+            call.add_edges(edges, threads)
+        add_queue_edges(edges, self.queued_cells, self.calls)
+        if self.requests.sent.height:
+            first_event = self.first_service_event
+            self.requests.add_edges(edges, threads, first_event, times_ns, self.resumptions)
+        caused = edges.targets
+        held_up = add_message_edges(edges, *self.messages, threads, times_ns)
+        edges.add_before_others(*threads.chain_events(np.append(caused, held_up)))
+        return edges.to_table(times_ns)
+
+    @cached_property
+    def algorithms(self) -> dict[int, frozenset[str]]:
+        """The recorded algorithms of collectives, by their number of ranks."""
+        table = recorded_algorithms(self.trace).group_by("communicator").agg("algorithm")
+        recorded, algorithms = dict(table.iter_rows()), dict[int, frozenset[str]]()
+        for grid in self.trace.calls:
+            words = frozenset(recorded.get(grid.uid, ())) - {PICKLE}
+            names = frozenset(word.replace("-", "_") for word in words)
+            algorithms[len(grid.ranks)] = algorithms.get(len(grid.ranks), frozenset()) | names
+        return algorithms
+
+    @cached_property
+    def alternatives(self) -> tuple[tuple[str, EventGraph], ...]:
+        """Graphs with servers that explain the recording as well, by what the recording lacks."""
+        if not len(self.tasks.edge):
+            return ()
+        graphs = [
+            (reason, self.build(alternative=number))
+            for number, reason in enumerate(self.requests.occupancy.unknown)
+            if number
+        ]
+        limit = max(self.largest_error, MAX_ERROR_OF_ARRIVAL_ORDER)
+        return tuple(
+            (reason, graph) for reason, graph in graphs if graph and graph.largest_error <= limit
+        )
+
+    @cached_property
+    def identity_errors(self) -> tuple[float, float]:
+        """The shares by which the replay of the whole run, and of the median step, is off."""
+        recorded_ns = self.measure_steps_ns(self.recorded_ns)
+        replayed_ns = self.measure_steps_ns(self.baseline_ns)
+        step_errors = np.abs(replayed_ns / np.maximum(recorded_ns, 1.0) - 1)
+        whole = float(replayed_ns.sum() / max(recorded_ns.sum(), 1.0) - 1)
+        return whole, float(np.median(step_errors))
+
+    @property
+    def largest_error(self) -> float:
+        """The larger one of `identity_errors`, without its sign."""
+        return max(map(abs, self.identity_errors))
+
+    @cached_property
+    def layered_graph(self) -> LayeredGraph:
+        """The events and edges as recorded, without resources."""
+        edges = self.edges
+        return LayeredGraph.from_edges(self.recorded_ns, edges.source, edges.target, edges.lag_ns)
+
+    @cached_property
+    def call_edges(self) -> Ints:
+        """The edge from each departure, or service's begin, to the event after it, [event]; else -1."""
+        edges, of_event = self.edges, np.full(len(self.recorded_ns), -1, np.int64)
+        rows = np.flatnonzero((edges.target == edges.source + 1) & (edges.cost_line >= 0))
+        of_event[edges.source[rows]] = rows
+        return of_event
+
+    @property
+    def service_edges(self) -> Ints:
+        """The edge from the begin to the end of each service; -1 for none."""
+        begins = self.first_service_event + 2 * np.arange(self.requests.services.height)
+        return self.call_edges[begins]
+
+    @property
+    def variable_bytes(self) -> dict[int, int]:
+        """The bytes of each variable, by key; empty unless those of all services are known."""
+        requests = self.requests
+        has_bytes = (requests.services["bytes"].fill_null(0) > 0).to_numpy()
+        is_known = np.isin(requests.variable_keys, list(requests.variables))
+        needs_key = has_bytes & (requests.worker_of_services >= 0)
+        return requests.variables if is_known[needs_key].all() else {}
+
+    @cached_property
+    def tasks(self) -> Tasks:
+        """What occupies links and processors of servers."""
+        return self.requests.occupancy.make_tasks(self.service_edges)
+
+    def replay(
+        self,
+        lag_ns: Floats,
+        is_kept: Flags | None = None,
+        added_edges: Sequence[tuple[Ints, Ints, Floats]] = (),
+        tasks: Tasks | None = None,
+        rank_count: int | None = None,
+    ) -> Floats:
+        """Return when events occur, ns; raise `ValueError` if they follow each other in a circle.
+
+        Args:
+            lag_ns: Of each edge.
+            is_kept: Which edges hold (flags); None = all.
+            added_edges: Sources, targets and lags, ns.
+            tasks: What occupies servers; None = as recorded.
+            rank_count: The number of ranks that servers serve; None = the recorded ones.
+        """
+        tasks = self.tasks if tasks is None else tasks
+        has_tasks = len(tasks.edge) > 0
+        if not has_tasks and not added_edges:
+            layered = self.layered_graph
+            layered = layered if is_kept is None or is_kept.all() else layered.keep(is_kept)
+            return layered.replay(lag_ns)
+        edges = self.edges
+        is_held = np.ones(len(lag_ns), np.bool_) if is_kept is None else is_kept.copy()
+        if has_tasks:
+            is_held[tasks.edge] = False
+            is_free = is_held & (edges.reason != EdgeReason.QUEUE)
+            has_source = np.zeros(len(self.recorded_ns), np.bool_)
+            has_source[edges.target[is_free]] = True
+            # What a server began by itself has nothing but its turn to follow.
+            is_held = is_free | (is_held & ~has_source[edges.target])
+        parts = [(edges.source[is_held], edges.target[is_held], lag_ns[is_held]), *added_edges]
+        source, target, lags_ns = map(np.concatenate, zip(*parts, strict=True))
+        if not has_tasks:
+            layered = LayeredGraph.from_edges(self.recorded_ns, source, target, lags_ns)
+            return layered.replay(lags_ns)
+        work_ns = np.maximum(lag_ns[tasks.edge] * tasks.share, 0.0)
+        return self._replay_services(
+            (source, target, np.maximum(lags_ns, 0.0)),
+            (edges.source[tasks.edge], edges.target[tasks.edge], tasks, work_ns),
+            rank_count or len(self.ranks),
+        )
+
+    def _replay_services(
+        self,
+        edges: tuple[Ints, Ints, Floats],
+        occupations: tuple[Ints, Ints, Tasks, Floats],
+        rank_count: int,
+    ) -> Floats:
+        """Return when events occur with more ranks, ns: of copies of a worker, the last one's.
+
+        Workers are copied as often as it takes; calls, and services for no worker, once.
+        Arguments are those of `replay_events`.
+        """
+        event_count, recorded_ranks = len(self.recorded_ns), len(self.ranks)
+        owner = np.full(event_count, -1)
+        owner[: self.threads.event_count] = self.threads.find_owners(
+            np.arange(self.threads.event_count)
+        )
+        owner[self.first_service_event :] = np.repeat(self.requests.worker_of_services, 2)
+        (source, target, lag_ns), (begins, ends, tasks, work_ns) = edges, occupations
+        copies = -(-rank_count // recorded_ranks)
+        exists = owner + np.arange(copies)[:, None] * recorded_ranks < rank_count
+        copied_edges, copied_ends, copied_tasks = [], [], []
+        for number in range(copies):
+            event = np.arange(event_count) + np.where(owner >= 0, number * event_count, 0)
+            edge, task = (
+                np.flatnonzero(
+                    exists[number][begin_event]
+                    & exists[number][end_event]
+                    & ((np.maximum(owner[begin_event], owner[end_event]) >= 0) | (number == 0))
+                )
+                for begin_event, end_event in ((source, target), (begins, ends))
+            )
+            copied_edges.append((event[source[edge]], event[target[edge]], lag_ns[edge]))
+            copied_ends.append((event[begins[task]], event[ends[task]], work_ns[task]))
+            copied_tasks.append(tasks.copy_for_workers(task, number))
+        source, target, lag_ns = map(np.concatenate, zip(*copied_edges, strict=True))
+        begins, ends, work_ns = map(np.concatenate, zip(*copied_ends, strict=True))
+        times_ns = replay_events(
+            np.tile(self.recorded_ns, copies),
+            (source, target, lag_ns),
+            (begins, ends, Tasks.concatenate(copied_tasks), work_ns),
+            np.concatenate([self._priority + number * event_count for number in range(copies)]),
+        ).reshape(copies, event_count)
+        exists[1:] &= owner >= 0
+        return np.asarray(np.where(exists, times_ns, -np.inf).max(axis=0))
+
+    @cached_property
+    def _priority(self) -> Ints:
+        """The order of services that are asked for at the same time, [event]: as workers asked."""
+        request = self.requests.services["request_row"].to_numpy() + 1
+        others = np.zeros(self.first_service_event, np.int64)
+        return np.concatenate([others, np.repeat(request, 2)])
+
+    def measure_blocked_ns(self, times_ns: Floats, lag_ns: Floats) -> Floats:
+        """Return the time that each worker is blocked, or communicates, in a replay, [worker]."""
+        first_events = self.threads.first_events
+        begin_ns, end_ns = times_ns[first_events[:-1]], times_ns[first_events[1:] - 1]
+        work_ns = self.threads.sum_by_thread(lag_ns[: len(self.step_rows)])
+        return np.where(np.isfinite(end_ns), end_ns - begin_ns - work_ns, 0.0)
+
+    def measure_waits_ns(self, lag_ns: Floats) -> float:
+        """Return for how long workers wait for messages and last arrivals, with other lags, in all.
+
+        A wait lies between the end of the work after an event of a thread and the next event, if that
+        follows an event elsewhere, too. A collective is waited for until it departs.
+        """
+        times_ns = self.replay(lag_ns)
+        intervals, thread_end = len(self.threads.sources), self.threads.event_count
+        owner = self.threads.find_owners(np.arange(len(times_ns)))
+        source, target = self.edges.source[intervals:], self.edges.target[intervals:]
+        is_from_others = (owner[source] != owner[target]) & (target < thread_end)
+        source, target = source[is_from_others], target[is_from_others]
+        is_of_call = (source >= thread_end) & (source < self.first_service_event)
+        departure = source - (is_of_call & ((source - thread_end) % 2 == 1))
+        worked_until_ns = times_ns.copy()
+        before = self.threads.sources
+        worked_until_ns[before + 1] = times_ns[before] + lag_ns[:intervals]
+        waits_ns = np.zeros(len(times_ns))
+        until_ns = np.minimum(times_ns[departure], times_ns[target])
+        np.maximum.at(waits_ns, target, until_ns - worked_until_ns[target])
+        return float(waits_ns.sum())
+
+    @cached_property
+    def baseline_ns(self) -> Floats:
+        """When events occur in the replay without edits."""
+        return self.replay(self.edges.lag_ns)
+
+    def measure_steps_ns(self, times_ns: Floats) -> Floats:
+        """Return the time from one step's end on all workers to the next one's, [step]."""
+        over_ns = np.where(self.step_ends >= 0, times_ns[self.step_ends], -np.inf).max(axis=1)
+        return np.diff(np.maximum.accumulate(over_ns), prepend=float(self.begin_ns))
+
+    def measure_work_ns(self, phases: Sequence[str]) -> Floats:
+        """Return the time that threads are in some phases, [interval]."""
+        return self.threads.measure_work_ns(np.isin(CATEGORIES, list(phases)))
+
+    @cached_property
+    def _is_unexplained(self) -> Flags:
+        """Which edges are requests without a known reason for their end."""
+        lines = [*self.edges.cost_lines, UNEXPLAINED]
+        return np.asarray(self.edges.cost_line == lines.index(UNEXPLAINED))
+
+    @cached_property
+    def explained_lag_ns(self) -> Floats:
+        """The part of each edge's lag that has a known reason; no edit changes the rest."""
+        explained_ns = np.where(self._is_unexplained, 0.0, self.edges.lag_ns)
+        work_ns = self.threads.measure_work_ns()
+        explained_ns[: len(work_ns)] = np.minimum(explained_ns[: len(work_ns)], work_ns)
+        return explained_ns
+
+    @cached_property
+    def unexplained_share(self) -> float:
+        """The share of workers' time in which they are blocked for an unknown reason."""
+        threads = self.threads
+        has_unexplained = np.zeros(len(self.recorded_ns), np.bool_)
+        has_unexplained[self.edges.target[self._is_unexplained]] = True
+        blocked_ns = threads.measure_time_ns(IS_BLOCKED)
+        beyond_work_ns = self.edges.lag_ns[: len(blocked_ns)] - threads.measure_work_ns()
+        kept_ns = np.minimum(np.maximum(beyond_work_ns, 0.0), blocked_ns)
+        kept_ns = np.where(threads.is_communicating, 0.0, kept_ns)
+        kept_ns = np.where(has_unexplained[threads.sources + 1], blocked_ns, kept_ns)
+        return float(kept_ns.sum()) / max(float(threads.lengths_ns.sum()), 1.0)
+
+    def sum_by_step(self, work_ns: Floats) -> Floats:
+        """Sum times of intervals by step, [step, worker]."""
+        is_known = self.cells >= 0
+        shape = len(self.threads), len(self.steps)
+        sums_ns = np.bincount(
+            self.cells[is_known], work_ns[is_known], minlength=shape[0] * shape[1]
+        )
+        return sums_ns.astype(np.float64).reshape(shape).T
+
+    def spread_over_intervals(self, effect_ns: Floats, work_ns: Floats) -> Floats:
+        """Spread workers' effects, [step, worker], over intervals; return what is taken off each, ns.
+
+        What intervals take beyond those of workers without an effect in the same step and position goes
+        first, for there the worker was delayed. Without such workers it is what they take beyond the
+        median of the worker's steps with as many intervals. The rest of the effect (below 0: more work)
+        is shared out as the work is; steps without work get nothing.
+        """
+        effect_ns = effect_ns.T.ravel()
+        rows = np.flatnonzero((self.cells >= 0) & (work_ns > 0))
+        cell, rest_ns = self.cells[rows], work_ns[rows]
+        worker, step = np.divmod(cell, len(self.steps))
+        columns = {"cell": cell, "worker": worker, "step": step, "work": rest_ns}
+        work, of_cell = (
+            pl.col("work"),
+            [pl.int_range(pl.len()).alias("position"), pl.len().alias("count")],
+        )
+        table = pl.DataFrame(columns | {"is_peer": effect_ns[cell] == 0})
+        table = table.with_columns(column.over("cell") for column in of_cell)
+        of_peers = work.filter("is_peer").quantile(0.5, "lower").over("step", "position", "count")
+        is_usual = pl.len() >= MIN_STEPS_OF_USUAL_STRETCH
+        of_worker = pl.when(is_usual).then(work.median()).over("worker", "position", "count")
+        usual_ns = table.select(pl.coalesce(of_peers, of_worker, work)).to_series().to_numpy()
+        overrun_ns = np.maximum(rest_ns - usual_ns, 0.0)
+        share = _share_out(effect_ns, cell, overrun_ns)
+        beyond_ns = overrun_ns * np.clip(share, 0.0, 1.0)[cell]
+        effect_ns = effect_ns - np.bincount(cell, beyond_ns, minlength=len(effect_ns))
+        rest_ns = rest_ns - beyond_ns
+        rate = _share_out(effect_ns, cell, rest_ns)
+        relief_ns = np.zeros(len(work_ns))
+        relief_ns[rows] = beyond_ns + rate[cell] * rest_ns
+        return relief_ns
+
+    def extend_to_departures(self, factors: Floats) -> Floats:
+        """Return factors of edges, with that of each collective also on the edges after it.
+
+        Ranks leave a slow collective one after the other, as its last messages come.
+        """
+        edges = self.edges
+        is_of_call = (edges.communicator >= 0) & (edges.source >= self.threads.event_count)
+        rows = np.flatnonzero(is_of_call)
+        after = np.ones(len(self.recorded_ns))
+        after[edges.target[rows]] = factors[rows]
+        return factors * after[edges.source]
+
+    def measure_transfer_factors(self, takes: Mapping[Carrier, Floats], steps: Ints) -> Floats:
+        """Return factors of lags if transfers take less time, [edge].
+
+        `takes` is the share of its time that each transfer takes then, by its carrier, [step]; `steps`
+        are the numbers of these rows, ascending.
+        """
+        edges, factors = self.edges, np.ones(len(self.edges.lag_ns))
+        row = np.minimum(np.searchsorted(steps, edges.step), len(steps) - 1)
+        for carrier, shares in takes.items():
+            if isinstance(carrier, str):
+                communicators = [*edges.communicators, carrier]
+                is_carried = edges.communicator == communicators.index(carrier)
+                is_carried &= edges.cost_line >= 0
+            else:
+                sender, receiver = map(self.ranks.index, carrier)
+                is_carried = edges.pair == sender * len(self.threads) + receiver
+            changed = np.flatnonzero(is_carried & (steps[row] == edges.step))
+            factors[changed] = shares[row[changed]]
+        return self.extend_to_departures(factors)
+
+
+def _share_out(effect_ns: Floats, cell: Ints, values: Floats) -> Floats:
+    """Return the effect on each cell as a share of the cell's sum of values; 0 without any."""
+    sums = np.bincount(cell, values, minlength=len(effect_ns))
+    return np.divide(effect_ns, sums, out=np.zeros(len(effect_ns)), where=sums > 0)
+
+
+def _select_windows(trace: Trace, steps: tuple[int, int] | None) -> list[pl.DataFrame]:
+    """Return the steps of each worker, in order of time; empty if a worker has none, or none lasts.
+
+    Also empty if 64 bits do not hold the time of all workers, one after the other, in nanoseconds.
+    `window` is the index of each step among all of its worker.
+    """
+    ordered = in_process_order(trace.steps)
+    if ordered.is_empty():
+        return []
+    ordered = ordered.with_columns(window=pl.int_range(pl.len()).over("process"))
+    if steps is not None:
+        ordered = ordered.filter(pl.col("step").is_between(*steps))
+    parts = ordered.partition_by("process", as_dict=True)
+    windows = [parts.get((process,)) for process in trace.workers["process"].to_list()]
+    has_length = (ordered["end_ns"] > ordered["start_ns"]).any()
+    known_windows = [window for window in windows if window is not None]
+    if len(known_windows) < len(windows) or not has_length:
+        return []
+    total_ns = float(ordered["end_ns"].to_numpy().max()) - float(
+        ordered["start_ns"].to_numpy().min()
+    )
+    return known_windows if total_ns * ordered["process"].n_unique() <= LATEST_NS else []
+
+
+def _select_timeline(phases: Phases, windows: Sequence[pl.DataFrame]) -> Timeline:
+    """Return the line of each worker's pieces in its steps."""
+    pieces = []
+    for window in windows:
+        worker = phases.pieces.of_worker(phases.pieces.processes.index(window["process"][0]))
+        pieces.append(worker.between(window["window"][0], window["window"][-1] + 1))
+    return Timeline.from_pieces(pieces)
+
+
+def _list_worker_groups(trace: Trace) -> list[tuple[int, ...]]:
+    """Return the workers of each communicator, and all workers, that may meet without a span."""
+    processes = trace.workers["process"].to_list()
+    worker_of = {process: worker for worker, process in enumerate(processes)}
+    members = {tuple(grid.processes.tolist()) for grid in trace.calls} | {tuple(processes)}
+    return [
+        tuple(sorted(worker_of[process] for process in group))
+        for group in members
+        if len(group) > 1 and worker_of.keys() >= set(group)
+    ]

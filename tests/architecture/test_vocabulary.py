@@ -89,7 +89,7 @@ EXCEPTIONS: Final = {
         _LATER,
         "everybody excess late stays unsure",
     ),
-    "tracelens/replay": Room(_LATER, "come felt late unsure", phrases=1),
+    "tracelens/replay": Room(_LATER, "late"),
 }
 
 

@@ -2,8 +2,8 @@
 
 Ranks of a stage play the same part, so a slow one of them is a straggler (`stragglers/`). Whole stages
 that take longer than others are no fault: layers are spread unevenly, and the stages with less wait for
-the one with most. A replay of the same messages (`replay/event_graph.py`) says what an even spread would save:
-each stage takes, phase by phase, as many times longer or shorter as makes its median rank average.
+the one with most. A replay of the same messages (`replay/event_graph.py`) says what an even spread would
+save: each stage takes, phase by phase, as many times longer or shorter as makes its median rank average.
 
 What stages wait in a replay in which also no rank and no step differs from the usual one is the
 pipeline's bubble: its schedule makes that. It is waited at receives, and, by stages that end early, at

@@ -60,7 +60,7 @@ def price_delay(
     replay: WindowedReplay | None = None,
     *,
     total: Floats | None = None,
-    unsure: float = 0.0,
+    relative_error: float = 0.0,
 ) -> Price:
     """Price the delay that a fix takes away.
 
@@ -74,7 +74,7 @@ def price_delay(
         job_ns: How long the job took.
         replay: Of the run; or None.
         total: What ranks take to meet in each step, ns, [step, rank]; None = their compute time.
-        unsure: Standard error of the delay, as a share of it.
+        relative_error: Standard error of the delay, as a share of it.
     """
     ((_, effect_ns),) = fix.changes
     total_ns = np.nan_to_num(own.total if total is None else total, nan=0.0)
@@ -83,7 +83,7 @@ def price_delay(
         replayed = replay = None
     side_by_side_ns = measure_side_by_side(total_ns, effect_ns)
     lost_ns = side_by_side_ns if replayed is None else replayed.saved_ns
-    limits_ns = _measure_limits(total_ns, fix, unsure, replay)
+    limits_ns = _measure_limits(total_ns, fix, relative_error, replay)
     waited_ns = np.minimum(_measure_waits(own.wait, effect_ns), max(lost_ns.sum(), 0.0))
     waiting = int(np.count_nonzero(waited_ns > MIN_SHARE_OF_DELAY_IN_WAITS * lost_ns.sum()))
     communicating = 0

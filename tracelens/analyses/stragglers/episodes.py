@@ -4,8 +4,8 @@ Each host is judged as its median rank: the noise of single ranks averages out t
 does not make its host late. A host is slow if nearly all of its ranks lose about as much as that one.
 Stragglers are part of the median that they were compared with, which hides a part of their delay.
 
-The run is replayed without the delay (`replay/event_graph.py`). Reductions in flight may absorb a part of it,
-and ranks that come together queue at parameter servers: so the saving is not the delay.
+The run is replayed without the delay (`replay/event_graph.py`). Reductions in flight may absorb a part
+of it, and ranks that come together queue at parameter servers: so the saving is not the delay.
 """
 
 from __future__ import annotations
@@ -216,7 +216,9 @@ def _price(
     follows_meeting = {*episode.phases} <= {*AFTER_MEETING}
     total = times.between_synchronizations if follows_meeting else times.total
     fix = build_fix(times, episode)
-    return price_delay(times, fix, job_ns, replay, total=total, unsure=episode.relative_error)
+    return price_delay(
+        times, fix, job_ns, replay, total=total, relative_error=episode.relative_error
+    )
 
 
 def spread_by_work(spent_ns: Floats, delay_ns: Floats) -> Floats:

@@ -338,8 +338,8 @@ class Requests:
         for order, has_resource in self.occupancy.find_queues():
             previous, following = order[:-1], order[1:]
             # A server that does one thing at a time takes in no request meanwhile.
-            had_come = is_single[following] | (sent_ns[following] < over_ns[previous])
-            follows = (over_ns[previous] <= start_ns[following]) & had_come
+            had_arrived = is_single[following] | (sent_ns[following] < over_ns[previous])
+            follows = (over_ns[previous] <= start_ns[following]) & had_arrived
             reason = EdgeReason.QUEUE if has_resource else EdgeReason.TURN
             edges.add(
                 begin_event[previous] + 1, begin_event[following], is_present=follows, reason=reason

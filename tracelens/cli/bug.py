@@ -11,8 +11,6 @@ from typing import Final
 
 from tracelens import __version__
 
-__all__ = ["DEBUG", "EXIT_CODE", "report"]
-
 EXIT_CODE: Final = 70  # "internal software error" of sysexits.h
 DEBUG: Final = "TRACELENS_DEBUG"
 

@@ -26,17 +26,6 @@ from tracelens.errors import MissingExtra, TraceLensError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = [
-    "SPANS",
-    "TIME_LIMIT_S",
-    "Check",
-    "State",
-    "check_all",
-    "check_trial",
-    "find_existing",
-]
-
-
 State = Literal["ok", "note", "problem"]
 
 _GIBIBYTE: Final = 1 << 30

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["named_signal", "options_of", "tried"]
-
 _OPTIONS: Final = {"map": "--map", "rank_of": "--rank-of", "limit": "--limit"}
 _AT: Final = struct.Struct("=q")  # the number of the file that is being tried
 _PAGE: Final = 4096

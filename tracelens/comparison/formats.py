@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tracelens.comparison.messages import Row
     from tracelens.comparison.series import Steps
 
-__all__ = ["COMPARISONS"]
-
 COMPARISON_FORMAT: Final = "tracelens.comparison/1"
 MAX_LINES: Final = 30  # lines: a comparison is no longer, so that it fits on a screen [policy]
 MAX_LINES_OF_NOTE: Final = 2  # lines: a note, name or gate is no longer [policy]

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["Replacements", "texts_of"]
-
 _PART: Final = r"[^\s/\\\"'<>|:*?,;=()\[\]{}]+"
 _PATH: Final = re.compile(
     rf"""

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
 
-__all__ = ["ANONYMOUS", "Content", "Saved", "of_trace"]
-
 ANONYMOUS: Final = "run"
 _ORDER: Final = ("rank", "incarnation", "pid", "process")
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
 
-__all__ = ["Flagged", "ProcessEvents", "find_flagged", "sum_up"]
-
 Owner = tuple[str, int]  # role and rank
 Steps = tuple[int, int]  # the first and the last one
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from tracelens.exports.selection import Selection
 
-__all__ = ["NO_POINTS", "Point", "Survey", "survey"]
-
 _BEGIN, _THROUGH, _END = "s", "t", "f"  # phases of a flow, as the format has them
 _POINT: Final = ("phase", "number", "at_ns", "category", "name")
 _OF_CALL: Final = ("owner", "row", "at_ns", "until_ns", "communicator", "seq", "name")

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tracelens.exports.content import Content
     from tracelens.exports.down_sampling import ProcessEvents
 
-__all__ = ["OPEN_WITH", "SUFFIX", "save"]
-
 SUFFIX: Final = ".converted"
 OPEN_WITH: Final = "tracelens analyze {place}"
 _LIVE: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)

@@ -12,7 +12,6 @@ Source: OTLP 1.x, "JSON Protobuf Encoding" (ids are hexadecimal, 64-bit numbers 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
     from tracelens.exports.content import Content
     from tracelens.model.trace import Trace
-
-__all__ = ["OPEN_WITH", "SUFFIX", "save", "unix_offset_ns"]
 
 SUFFIX: Final = ".otlp.jsonl"
 OPEN_WITH: Final = (
@@ -63,9 +60,7 @@ def save(content: Content, target: Path) -> Saved:
         for owner in main.iter_rows(named=True):
             process_events = content.read_process(owner["process"])
             of_run = _run_attributes(content, offset_ns or 0, is_first=is_first)
-            writer = _Process.from_events(
-                content, owner, process_events.events, offset_ns or 0, of_run
-            )
+            writer = _Process(content, owner, process_events.events, offset_ns or 0, of_run)
             is_first = False
             events_before = events
             for line, written in writer.lines():
@@ -93,64 +88,46 @@ def unix_offset_ns(trace: Trace) -> int | None:
     return sorted(offsets_ns)[len(offsets_ns) // 2] if offsets_ns else None
 
 
-@dataclass(frozen=True, eq=False)
 class _Process:
     """The events of one process, in order of begin, with numbers for their parents."""
 
-    trace_id: str
-    resource: Mapping[str, Any]
-    names: Mapping[int, str]
-    rows: pl.DataFrame
-    process: int
-    serves: bool
-    offset_ns: int
-    last_ns: int
-
-    @classmethod
-    def from_events(
-        cls,
+    def __init__(
+        self,
         content: Content,
         owner: Mapping[str, Any],
         events: pl.DataFrame,
         offset_ns: int,
-        of_run: Mapping[str, Any],
-    ) -> _Process:
-        """Prepare the events of a process; its resource says `of_run`, too."""
-        rows = events.sort("start_ns", pl.col("type") == "counter", "depth")
-        ends_ns = [rows["end_ns"].max(), rows["start_ns"].max()]
-        threads = content.trace.threads.filter(process=owner["process"])
-        name = f"{'ps' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
+        run_attributes: Mapping[str, Any],
+    ) -> None:
+        """Prepare the events of a row of `Content.processes`; its resource has `run_attributes`, too."""
+        self._rows = events.sort("start_ns", pl.col("type") == "counter", "depth")
+        self._process, self._serves = owner["process"], owner["role"] == "ps"
+        self._offset_ns, self._trace_id = offset_ns, _make_trace_id(content, offset_ns)
+        ends_ns = (self._rows["end_ns"].max(), self._rows["start_ns"].max())
+        self._last_ns = max((end for end in ends_ns if isinstance(end, int)), default=0)
+        threads = content.trace.threads.filter(process=self._process).select("thread", "name")
+        self._thread_names = {
+            thread: content.text(name or f"thread {thread}") for thread, name in threads.iter_rows()
+        }
         attributes = {
             "service.name": content.name,
-            "service.instance.id": name,
+            "service.instance.id": f"{'ps' if self._serves else 'rank'} {owner['rank']}",
             "host.name": owner["host"],
             "process.pid": owner["pid"],
             **{f"tracelens.{name}": owner[name] for name in ("rank", "role", "world", "shard")},
             "tracelens.clock": owner["clock_domain"],
-            **of_run,
+            **run_attributes,
         }
-        return cls(
-            trace_id=_make_trace_id(content, offset_ns),
-            resource={"attributes": _attributes(attributes)},
-            names={
-                number: content.text(text or f"thread {number}")
-                for number, text in threads.select("thread", "name").iter_rows()
-            },
-            rows=rows,
-            process=owner["process"],
-            serves=owner["role"] == "ps",
-            offset_ns=offset_ns,
-            last_ns=max((end for end in ends_ns if isinstance(end, int)), default=0),
-        )
+        self._resource = {"attributes": _attributes(attributes)}
 
     def lines(self) -> Iterator[tuple[str, int]]:
         """Yield lines of up to `_SPANS_A_LINE` spans of one thread, with the number of their events."""
         used_requests: set[int] = set()
-        numbered = self.rows.with_row_index("row", offset=1)
+        numbered = self._rows.with_row_index("row", offset=1)
         for (thread,), rows in numbered.group_by("thread", maintain_order=True):
             number = int(thread)
             scope = {
-                "name": self.names.get(number, f"thread {number}"),
+                "name": self._thread_names.get(number, f"thread {number}"),
                 "attributes": _attributes({"tracelens.thread": number}),
             }
             spans = [*self._make_spans(rows, used_requests)]
@@ -158,7 +135,7 @@ class _Process:
                 line_spans = spans[first_index : first_index + _SPANS_A_LINE]
                 events = len(line_spans) + sum(len(span.get("events", ())) for span in line_spans)
                 scope_spans = {"scope": scope, "spans": line_spans}
-                resource_spans = {"resource": self.resource, "scopeSpans": [scope_spans]}
+                resource_spans = {"resource": self._resource, "scopeSpans": [scope_spans]}
                 yield json.dumps({"resourceSpans": [resource_spans]}, separators=(",", ":")), events
 
     def _make_spans(self, rows: pl.DataFrame, used_requests: set[int]) -> Iterator[dict[str, Any]]:
@@ -175,7 +152,7 @@ class _Process:
                     owner.setdefault("events", []).append(self._make_reading(row))
                 continue
             end_ns = row["start_ns"] if row["type"] == "instant" else row["end_ns"]
-            end_ns = max(self.last_ns if end_ns is None else end_ns, row["start_ns"])
+            end_ns = max(self._last_ns if end_ns is None else end_ns, row["start_ns"])
             while open_spans and (
                 open_spans[-1][0] <= row["start_ns"] or open_spans[-1][0] < end_ns
             ):
@@ -192,19 +169,19 @@ class _Process:
         """Return a reading of a counter as an event of a span."""
         attributes = {name: row[name] for name in ("kind", "step", "value")}
         return {
-            "timeUnixNano": str(row["start_ns"] + self.offset_ns),
+            "timeUnixNano": str(row["start_ns"] + self._offset_ns),
             "name": row["name"] or row["kind"],
             "attributes": _attributes({f"tracelens.{name}": v for name, v in attributes.items()}),
         }
 
     def _request_id(self, request: int | None) -> str:
         """Return the id of the request that a server's span serves."""
-        return _hexadecimal(request | _REQUEST) if self.serves and request is not None else ""
+        return _hexadecimal(request | _REQUEST) if self._serves and request is not None else ""
 
     def _span_id(self, row: int, request: int | None, used_requests: set[int]) -> str:
         """Return a span's id; that of its request, which servers know, if it is the first of it."""
-        if self.serves or request is None or request in used_requests:
-            return _hexadecimal((self.process + 1) << 40 | row)
+        if self._serves or request is None or request in used_requests:
+            return _hexadecimal((self._process + 1) << 40 | row)
         used_requests.add(request)
         return _hexadecimal(request | _REQUEST)
 
@@ -215,15 +192,15 @@ class _Process:
         if row["type"] == "instant":
             attributes["type"] = row["type"]
         if row["device_start_ns"] is not None:
-            attributes["device_start_ns"] = row["device_start_ns"] + self.offset_ns
-        side = _SERVER if self.serves else _CLIENT
+            attributes["device_start_ns"] = row["device_start_ns"] + self._offset_ns
+        side = _SERVER if self._serves else _CLIENT
         span = {
-            "traceId": self.trace_id,
+            "traceId": self._trace_id,
             "spanId": span_id,
             "name": row["name"] or row["kind"],
             "kind": _INTERNAL if request is None else side,
-            "startTimeUnixNano": str(row["start_ns"] + self.offset_ns),
-            "endTimeUnixNano": str(end_ns + self.offset_ns),
+            "startTimeUnixNano": str(row["start_ns"] + self._offset_ns),
+            "endTimeUnixNano": str(end_ns + self._offset_ns),
             "attributes": _attributes({f"tracelens.{name}": v for name, v in attributes.items()}),
         }
         if parent_id:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["new_file", "new_folder", "size_of"]
-
 _UNFINISHED: Final = ".unfinished"
 
 

@@ -32,19 +32,6 @@ if TYPE_CHECKING:
     from tracelens.exports.content import Content
     from tracelens.exports.flows import Point, Survey
 
-__all__ = [
-    "ENDLESS",
-    "MOST_EVENTS",
-    "OPEN_WITH",
-    "SAMPLE",
-    "SUFFIX",
-    "TRACKS_A_PROCESS",
-    "save",
-    "selection_of",
-    "size",
-    "write",
-]
-
 SUFFIX: Final = ".perfetto.json"
 OPEN_WITH: Final = "https://ui.perfetto.dev (it stays in the browser)"
 MOST_EVENTS: Final = 500_000  # about 100 MB: the viewer's browser tab has to hold it

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tracelens.exports.content import Content
     from tracelens.model.trace import Trace
 
-__all__ = ["OPEN_WITH", "SUFFIX", "save"]
-
 SUFFIX: Final = ".perfetto_manifest.json"
 OPEN_WITH: Final = (
     "'trace_processor util merge -o merged.tar --manifest {place} FILES' (Perfetto 58 or later), or as "

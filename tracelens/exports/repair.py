@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Ints
     from tracelens.schema.side import SideTables
 
-__all__ = ["Repaired", "repair"]
-
 _REFUSED: Final = (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 

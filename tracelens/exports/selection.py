@@ -12,8 +12,6 @@ from tracelens.model.trace import SAMPLE_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Owner", "Selection", "Size"]
-
 
 @dataclass(frozen=True)
 class Owner:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tracelens.exports.content import Content
 
-__all__ = ["OPEN_WITH", "SUFFIX", "save"]
-
 SUFFIX: Final = ".speedscope.json"
 OPEN_WITH: Final = "https://www.speedscope.app (it stays in the browser), or speedscope {place}"
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from tracelens.exports.content import Content
 
-__all__ = ["CSV", "PARQUET", "Table"]
-
 _WORD: Final = pa.dictionary(pa.int32(), pa.string())
 _COLUMNS: Final[dict[str, Any]] = {
     "rank": pa.int32(),

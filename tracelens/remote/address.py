@@ -10,19 +10,6 @@ from urllib.parse import unquote, urlsplit
 if TYPE_CHECKING:
     import os
 
-__all__ = [
-    "Place",
-    "hide_secrets",
-    "is_pattern",
-    "is_remote",
-    "is_web",
-    "is_within",
-    "last_part",
-    "parse_place",
-    "scheme_of",
-    "without_user",
-]
-
 Place: TypeAlias = Path | str  # a str is an address such as s3://bucket/run
 
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://", re.ASCII)  # two letters: c:// is a disk

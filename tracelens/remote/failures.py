@@ -16,8 +16,6 @@ from tracelens.remote.address import hide_secrets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["explained"]
-
 _DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _NO_CREDENTIALS: Final = {
     "NoCredentialsError",

@@ -32,8 +32,6 @@ from tracelens.schema.vocabulary import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["IN_FLIGHT", "Listing", "RemoteFile", "listed", "local_name", "matching"]
-
 IN_FLIGHT: Final = (
     16  # requests: they wait for the network, not for a core; web servers allow some dozens
 )

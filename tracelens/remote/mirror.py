@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     from tracelens.remote.listing import Listing
 
-__all__ = ["fetched"]
-
 _FOLDER: Final = "remote-v1"
 _STATES: Final = ".fetched.json"
 _DRAFT: Final = ".part-"

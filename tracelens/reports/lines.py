@@ -12,8 +12,6 @@ from tracelens.model.inert import clean
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["COLUMNS", "escaped", "json_text", "markdown_row", "named_lines", "wrapped"]
-
 COLUMNS: Final = 80  # of a terminal
 _COLUMNS_OF_NAME: Final = 9
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|#])")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Note
     from tracelens.model.verdict import Ledger, Loss
 
-__all__ = ["CAUSES", "accounted", "cause", "lines_of", "saving", "write_note"]
-
 # share of the time: if devices wait longer for launches, what the host did before that is said [policy]
 MIN_LAUNCHING_TO_EXPLAIN: Final = 0.05
 _WORTH_NAMING: Final = 0.005  # of ranks x job time

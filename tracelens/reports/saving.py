@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
-__all__ = ["FORMATS", "frames", "save", "save_tables"]
-
 FORMATS: Final = {
     ".json": "json",
     ".md": "markdown",

@@ -18,8 +18,6 @@ from tracelens.model.result import REPORT_FORMAT
 from tracelens.model.trace import ALIGNMENT_METHODS
 from tracelens.model.verdict import Cause
 
-__all__ = ["generated", "problems", "report_schema"]
-
 _NAME: Final = "report.schema.json"
 _SLACK: Final = 1e-6
 _SHOWN: Final = 200

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-__all__ = ["OF_FORMAT", "Section", "sections"]
-
 Column = tuple[str, str, "Callable[[Any], str]"]
 MOST_ROWS: Final = 8
 _ALPHA_BETA: Final = "\N{GREEK SMALL LETTER ALPHA}\N{EN DASH}\N{GREEK SMALL LETTER BETA}"

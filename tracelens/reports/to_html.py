@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.result import Efficiency, Report, Result
 
-__all__ = [
-    "escaped",
-    "fragment",
-    "html_table",
-    "notes_section",
-    "of_findings",
-    "of_result",
-    "render",
-    "table_sections",
-    "verdict_section",
-]
-
 _MOST_ROWS: Final = 10  # of a table of a single result
 _STYLE: Final = """
 .tracelens{color:#1f2328;background:#fff;font:14px/1.5 system-ui,sans-serif;max-width:1100px;padding:8px}

@@ -14,8 +14,6 @@ from tracelens.reports.tables import OF_FORMAT
 if TYPE_CHECKING:
     from tracelens.model.result import Efficiency, Report
 
-__all__ = ["render", "to_object"]
-
 
 def render(report: Report) -> str:
     """Write the report as indented JSON."""

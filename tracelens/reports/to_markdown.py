@@ -13,8 +13,6 @@ from tracelens.reports.tables import sections
 if TYPE_CHECKING:
     from tracelens.model.result import Report
 
-__all__ = ["render"]
-
 
 def render(report: Report) -> str:
     """Write the report as Markdown."""

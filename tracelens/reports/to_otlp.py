@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from tracelens.model.result import Report
 
-__all__ = ["render"]
-
 _UNITS: Final = {"_seconds": "s", "_ratio": "1"}  # by the end of a gauge's name
 
 

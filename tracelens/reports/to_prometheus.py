@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.result import Report
 
-__all__ = ["HELP", "Gauge", "gauges", "render"]
-
 HELP: Final = {
     "verdict": "1 for the state that the verdict is in",
     "ranks": "Ranks seen",

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Alignment
     from tracelens.reports.tables import Section
 
-__all__ = ["Length", "render", "summary"]
-
 Length = Literal["full", "brief", "verdict"]
 BAR: Final = 30
 MOST_LINES: Final = 30

@@ -16,8 +16,6 @@ from tracelens.reports.to_prometheus import gauges
 if TYPE_CHECKING:
     from tracelens.model.result import Report
 
-__all__ = ["log_to_mlflow", "log_to_tensorboard", "log_to_wandb", "metrics_of"]
-
 
 def metrics_of(report: Report) -> dict[str, float]:
     """Return the numbers of a report by name; no finding's own, whose names change from run to run."""

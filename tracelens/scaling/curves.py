@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from tracelens.replay.whatif import Replay
 
-__all__ = ["By", "Curve", "Kind", "Row", "Scaling", "curves"]
-
 By = Literal["workers", "shards"]
 Kind = Literal["weak", "strong"]
 # exponent of work per rank: weak and strong scaling cannot be told apart nearer to

@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.replay.whatif import Replay
 
-__all__ = [
-    "MAX_FACTOR_VALIDATED",
-    "MIN_SIZES_TO_FORECAST",
-    "Forecast",
-    "Sizes",
-    "forecast",
-    "forecast_by_replay",
-]
-
 MIN_SIZES_TO_FORECAST: Final = 4  # sizes: fewer fit any curve [chosen]
 # times the largest size: forecasts of larger runs were not validated [chosen; one decision in
 # forecast, forecast_by_replay]

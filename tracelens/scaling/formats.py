@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from tracelens.scaling.curves import Curve, Row, Scaling
 
-__all__ = ["SCALINGS"]
-
 SCALING_FORMAT: Final = "tracelens.scaling/1"
 _HEADINGS: Final = {
     "text": ("step", "effic.", "balance", "serial.", "transfer", "comput.", "lost most in"),

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tracelens.scaling.sweep import Axis, Cell
 
-__all__ = ["SWEEP_FORMAT", "headline", "to_html", "to_json", "to_text"]
-
 SWEEP_FORMAT: Final = "tracelens.sweep/1"
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 # share of the best: a cell from here on is as good as the best [policy]

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tracelens.model.result import Report
     from tracelens.model.trace import Trace
 
-__all__ = ["FACTORS", "SERVERS", "Point"]
-
 SERVERS: Final = "parameter servers"
 COLLECTIVES: Final = "collectives"
 # Of POP; together the parallel efficiency. With `computation` they are all that scaling loses.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from tracelens.simulator.scenario import Scenario
 
-__all__ = ["MAX_CELLS_OF_SWEEP", "Axis", "Cell", "cells_of", "parsed", "swept"]
-
 MAX_CELLS_OF_SWEEP: Final = 4096  # combinations: no more are simulated [policy]
 _SHORT: Final = {"workers": "run.workers", "ps": "servers.shards", "shards": "servers.shards"}
 _BATCH: Final = "batch"  # samples of a worker in a step: what it computes grows with them

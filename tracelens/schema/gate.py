@@ -19,18 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Final
 
-__all__ = [
-    "LIMITS",
-    "admit",
-    "beginning",
-    "contents",
-    "limit",
-    "open_regular",
-    "passed",
-    "raise_limit",
-    "refuse_beyond",
-]
-
 # What each limit is about, and its value; `--limit NAME=VALUE` sets another one.
 LIMITS: Final = {
     "file": (4 << 30, "bytes of an Arrow file, or of a table"),

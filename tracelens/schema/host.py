@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Final
 
-__all__ = [
-    "Elsewhere",
-    "allowed_cores",
-    "clock_domain",
-    "core_quota",
-    "find_segments",
-    "host_name",
-    "leave_note",
-    "process_started_ns",
-    "read_note",
-]
-
-
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 

@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["dumps", "loads"]
-
 dumps: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Final
 
-__all__ = ["MARKER_FILE", "NO_LINK", "belongs_to", "is_ours", "mark"]
-
 MARKER_FILE: Final = ".tracelens"
 NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 

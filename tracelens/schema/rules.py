@@ -18,20 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Final
 
-__all__ = [
-    "LATEST_NS",
-    "LONGEST_NS",
-    "NEGATIVE",
-    "RULES",
-    "Rule",
-    "add_counts",
-    "far",
-    "missing_reason",
-    "out_of_range",
-    "unknown_word_reason",
-    "unreadable",
-]
-
 LATEST_NS: Final = (
     4_102_444_800_000_000_000  # ns, the year 2100: sums of two times fit into 64 bits
 )

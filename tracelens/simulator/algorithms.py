@@ -8,8 +8,6 @@ from __future__ import annotations
 from math import ceil, log2
 from typing import Final
 
-__all__ = ["ALGORITHMS", "transfer"]
-
 ALGORITHMS: Final = ("ring", "tree", "recursive_doubling", "rabenseifner", "ps")
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags
     from tracelens.simulator.scenario import Scenario
 
-__all__ = ["Epoch", "communicator_of_steps", "epochs", "events_while_present", "present"]
-
 
 @dataclass(frozen=True)
 class Epoch:

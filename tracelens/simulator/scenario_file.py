@@ -22,8 +22,6 @@ from tracelens.simulator.scenario import Fault, FaultPhase, Scenario
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["PRESETS", "SOURCES", "load", "preset", "sources"]
-
 PRESETS: Final = ("resnet50", "hepcnn", "alexnet", "nt3")
 SOURCES: Final = ("published (abstract)", "derived", "assumed")
 _PLACE: Final = Path(__file__).with_name("presets")

@@ -21,8 +21,6 @@ from tracelens.studies.figures import Figure, Section, Study
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-__all__ = ["ask", "study"]
-
 PAPER: Final = "Awan et al. 2018, arXiv:1810.11112 (CCGrid'19)"
 # ranks: the largest run has as many [Awan et al. 2018; one decision in _duration_us,
 # _find_crossover_bytes, _ask_efficiency]

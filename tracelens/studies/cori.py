@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.simulator.scenario import Scenario
 
-__all__ = ["MODELS", "ask", "study"]
-
 PAPER: Final = "Mathuriya et al. 2017, arXiv:1712.09388"
 _PUBLISHED: Final = {(128, 32): "> 80 %", (512, 64): "23 %"}
 # efficiency: models are fitted to that of 512 workers with 64 servers [Mathuriya et al. 2017; one

@@ -26,8 +26,6 @@ from tracelens.verdicts.whatif import whatif
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-__all__ = ["ask", "study"]
-
 PAPER: Final = "You, Buluc & Demmel 2017, arXiv:1708.02983 (SC'17)"
 # share of an iteration: the original communicates as long [You, Buluc & Demmel 2017; one decision
 # in _ask_tree, _ask_totals]

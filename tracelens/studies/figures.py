@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["TAGS", "Figure", "Section", "Study", "Tag"]
-
 Tag = Literal["derived", "assumed", "simulated", "measured", "consistency check"]
 TAGS: Final[dict[Tag, str]] = {
     "derived": "follows from published numbers or from the network's architecture",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from tracelens.studies.figures import Figure, Study
 
-__all__ = ["FORMATS"]
-
 STUDY_FORMAT: Final = "tracelens.study/1"
 _HEADINGS: Final = ("", "here", "paper", "is")
 DIGITS_SHOWN: Final = 3  # digits: a number has as many [policy]

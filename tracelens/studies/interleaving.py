@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats
     from tracelens.model.trace import Trace
 
-__all__ = ["CASES", "ask", "study"]
-
 PAPER: Final = "Li et al. 2019, hal-02570148"
 _BACKPROP_MS: Final = 670.0  # ms: backprop of ResNet-50 takes as long [chosen]
 _FUSION_MS: Final = 20.0  # ms of backprop: gradients made in it are reduced in one call [chosen]

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["ARRANGEMENTS", "ask", "study"]
-
 PAPER: Final = "Luo et al. 2018, arXiv:1801.09805 and arXiv:1805.07891"
 ARRANGEMENTS: Final[dict[str, Callable[[int], float]]] = {
     "one server of its own": float,

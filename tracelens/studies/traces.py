@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Served", "served"]
-
 
 @dataclass(frozen=True)
 class Served:

@@ -44,7 +44,7 @@ def main() -> int:
         _limit_memory()
         if _is_supervised(arguments):
             _supervise(arguments)
-        else:
+        elif sys.stderr is not None:
             faulthandler.enable()
     exit_code = cli.run(arguments)
     _end_if_threads_go_on(exit_code)

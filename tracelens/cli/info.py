@@ -169,17 +169,11 @@ def describe(trace: Trace) -> dict[str, Any]:
     steps = dict(trace.steps.group_by("process").len().iter_rows())
     processes = [
         {
-            "role": row["role"],
-            "rank": row["rank"],
-            "host": row["host"],
-            "pid": row["pid"],
+            **{name: row[name] for name in ("role", "rank", "host", "pid")},
             "steps": steps.get(row["process"], 0),
             "events": row["events"],
             "seconds": _measure_seconds(row["first_ns"], row["last_ns"]),
-            "dropped": row["dropped"],
-            "complete": row["complete"],
-            "file": row["file"],
-            "detail": row["detail"],
+            **{name: row[name] for name in ("dropped", "complete", "file", "detail")},
         }
         for row in trace.processes.sort("role", "rank", "pid").iter_rows(named=True)
     ]

@@ -112,6 +112,19 @@ def add_runs(parser: argparse.ArgumentParser, what: str) -> None:
     add_keeping(parser)
 
 
+def add_scenario(parser: argparse.ArgumentParser, of_changes: str) -> None:
+    """Add the argument for a scenario, and the option that changes it; `of_changes` is its help."""
+    parser.add_argument(
+        "scenario",
+        type=Path,
+        metavar="FILE.toml",
+        help="a scenario, or a preset: resnet50, hepcnn, alexnet, nt3 (docs/simulate.md)",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="TABLE.NAME=VALUE", help=of_changes
+    )
+
+
 def add_contained(parser: argparse.ArgumentParser) -> None:
     """Add the option that reads in a child process; `supervisor.py` obeys it."""
     parser.add_argument(

@@ -23,21 +23,11 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `simulate`."""
-    parser.add_argument(
-        "scenario",
-        type=Path,
-        metavar="FILE.toml",
-        help="a scenario, or a preset: resnet50, hepcnn, alexnet, nt3 (docs/simulate.md)",
+    runs.add_scenario(
+        parser, "what to set otherwise than the file, such as run.workers=128; again for each"
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="the new trace folder"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="TABLE.NAME=VALUE",
-        help="what to set otherwise than the file, such as run.workers=128; again for each",
     )
     runs.add_limit(parser)
 

@@ -28,12 +28,7 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `sweep`."""
-    parser.add_argument(
-        "scenario",
-        type=Path,
-        metavar="FILE.toml",
-        help="a scenario, or a preset: resnet50, hepcnn, alexnet, nt3 (docs/simulate.md)",
-    )
+    runs.add_scenario(parser, "as of simulate, in all")
     parser.add_argument(
         "--over",
         action="append",
@@ -41,13 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE,VALUE...",
         help="what to vary: workers, ps (servers), batch (samples of a worker, with its compute), "
         "or TABLE.NAME of the scenario; again for each; the last one is across",
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="TABLE.NAME=VALUE",
-        help="as of simulate, in all",
     )
     parser.add_argument(
         "--show",

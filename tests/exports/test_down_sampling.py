@@ -34,7 +34,7 @@ QUICK_SAMPLES: Final = ("ddp-slow-backprop", "mpi-killed-rank", "easgd-async", "
 
 def summed(trace: Trace, kept: Flagged) -> Trace:
     content = of_trace(trace, kept=kept)
-    parts = [content.read_process(process).events for process in trace.processes["process"]]
+    parts = [content.events(process) for process in trace.processes["process"]]
     return trace.with_(events=pl.concat(parts).sort("process", "start_ns", "depth").lazy())
 
 

@@ -178,14 +178,14 @@ def test_one_process_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp_path
     trace = sample_trace("mpi-fused")
     whole = trace.events.collect().height
     read: list[int] = []
-    part = Content.read_process
+    part = Content.events
 
     def counted(self: Content, process: int) -> Any:
         found = part(self, process)
-        read.append(found.events.height)
+        read.append(found.height)
         return found
 
-    monkeypatch.setattr(Content, "read_process", counted)
+    monkeypatch.setattr(Content, "events", counted)
     for name, export in OF_SPANS.items():
         read.clear()
         export.save(of_trace(trace), tmp_path / name)

@@ -5,7 +5,7 @@ Formats ask for one process at a time, so that no more than that is held, howeve
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import polars as pl
@@ -14,7 +14,8 @@ from tracelens.align.selection import check_ranks, cut
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.exports.anonymous import Replacements, texts_of
-from tracelens.exports.down_sampling import ProcessEvents, sum_up
+from tracelens.exports.down_sampling import sum_up
+from tracelens.exports.output import size_of
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tracelens.exports.down_sampling import Flagged
+    from tracelens.exports.down_sampling import Flagged, ProcessEvents
     from tracelens.model.choice import Choice
     from tracelens.model.trace import Trace
 
@@ -47,7 +48,8 @@ class Content:
 
     The events and samples of `trace` are those of the choice, its tables those of the run. `processes`
     are as in `Trace.processes`, workers first and by rank, with names replaced. `sources` are the runs'
-    paths, for what only their files know.
+    paths, for what only their files know. `summed_up` has for each process that was read the number of
+    recorded events that sums replace, and the number of these sums.
     """
 
     trace: Trace
@@ -56,6 +58,7 @@ class Content:
     kept: Flagged | None = None
     names: Replacements | None = None
     sources: tuple[Path, ...] = ()
+    summed_up: dict[int, list[int]] = field(default_factory=dict)
 
     @cached_property
     def processes(self) -> pl.DataFrame:
@@ -76,17 +79,12 @@ class Content:
             _rename_column(table["clock_domain"], self.names.clock),
         )
 
-    def read_process(self, process: int) -> ProcessEvents:
-        """Return the chosen events of one process."""
+    def events(self, process: int) -> pl.DataFrame:
+        """Return the chosen events of one process, and note in `summed_up` which sums are among them."""
         events = _read_events(self.trace, process)
-        process_events = (
-            self._sum_up(process, events) if self.kept is not None else ProcessEvents(events)
-        )
-        return (
-            process_events
-            if self.names is None
-            else process_events._replace(events=self.names.events(process_events.events))
-        )
+        if self.kept is not None:
+            events, *self.summed_up[process] = self._sum_up(process, events)
+        return events if self.names is None else self.names.events(events)
 
     def samples(self, process: int) -> pl.DataFrame:
         """Return the chosen samples of one process's stacks."""
@@ -110,6 +108,11 @@ class Content:
             else ""
         )
         return tuple(filter(None, (choice_note, kept_note, names_note)))
+
+    def saved(self, events: int, target: Path, notes: tuple[str, ...] = ()) -> Saved:
+        """Return what was written to a path: `events`, with the sums among them."""
+        recorded, sums = (sum(counts[i] for counts in self.summed_up.values()) for i in (0, 1))
+        return Saved(events, size_of(target), recorded, sums, notes)
 
     def nothing(self) -> InvalidArgument:
         """Return the error for a choice without any event."""

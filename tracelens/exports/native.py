@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from tracelens.conversion.segments import folder_of, side_of
 from tracelens.errors import NotATrace, TraceLensError
-from tracelens.exports.content import Saved
-from tracelens.exports.output import new_folder, size_of
+from tracelens.exports.output import new_folder
 from tracelens.model.fmt import shown_name
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.recorded import write_process
@@ -39,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tracelens.exports.content import Content
-    from tracelens.exports.down_sampling import ProcessEvents
+    from tracelens.exports.content import Content, Saved
 
 SUFFIX: Final = ".converted"
 OPEN_WITH: Final = "tracelens analyze {place}"
@@ -56,26 +54,22 @@ def save(content: Content, target: Path) -> Saved:
         InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
     files = _list_recordings(content)
-    events = summed_up = sum_count = 0
+    event_count = 0
     used_names: set[str] = set()
     with new_folder(target) as folder:
         for row in content.processes.iter_rows(named=True):
-            process_events = content.read_process(row["process"])
-            if process_events.events.is_empty() and not row["main"]:
+            events = content.events(row["process"])
+            if events.is_empty() and not row["main"]:
                 continue
             name = _make_name(row, used_names)
             file = files.get(row["file"])
-            side = _make_side(content, row, process_events, _read_side(file))
-            write_process(folder / name, process_events.events, side)
+            side = _make_side(content, row, _read_side(file))
+            write_process(folder / name, events, side)
             _save_samples(content, row["process"], side, folder / SAMPLES_FOLDER / name, file)
-            events += process_events.events.height
-            summed_up, sum_count = (
-                summed_up + process_events.summed_up,
-                sum_count + process_events.sums,
-            )
-        if not events:
+            event_count += events.height
+        if not event_count:
             raise content.nothing()
-    return Saved(events, size_of(target), summed_up, sum_count)
+    return content.saved(event_count, target)
 
 
 def _make_name(row: Mapping[str, Any], used_names: set[str]) -> str:
@@ -113,7 +107,6 @@ def _read_side(file: Path | None) -> SideTables | None:
 def _make_side(
     content: Content,
     row: Mapping[str, Any],
-    process_events: ProcessEvents,
     recorded: SideTables | None,
 ) -> SideTables:
     """Return the side tables of one process of the result."""
@@ -123,8 +116,8 @@ def _make_side(
     lost_events = (row["dropped"] or 0) - sum(unintended_losses)
     if lost_events > 0:  # what reading the file found unusable
         dropped[_BEFORE] = dropped.get(_BEFORE, 0) + lost_events
-    if process_events.summed_up:
-        dropped[SUMMED_UP] = process_events.summed_up
+    if recorded_count := content.summed_up.get(row["process"], [0])[0]:
+        dropped[SUMMED_UP] = recorded_count
     process = replace(
         side.process,
         host=row["host"] or "",

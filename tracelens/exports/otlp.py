@@ -19,15 +19,14 @@ import numpy as np
 import polars as pl
 
 from tracelens.align.selection import begin_of
-from tracelens.exports.content import Saved
-from tracelens.exports.output import new_file, size_of
+from tracelens.exports.output import new_file
 from tracelens.schema.vocabulary import EXCHANGE_KINDS, FACTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from tracelens.exports.content import Content
+    from tracelens.exports.content import Content, Saved
     from tracelens.model.trace import Trace
 
 SUFFIX: Final = ".otlp.jsonl"
@@ -54,25 +53,23 @@ def save(content: Content, target: Path) -> Saved:
     """
     offset_ns = unix_offset_ns(content.trace)
     main = content.processes.filter("main")
-    events = summed_up = sums = left_out = 0
+    event_count = left_out = 0
     is_first = True
     with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for owner in main.iter_rows(named=True):
-            process_events = content.read_process(owner["process"])
+            events = content.events(owner["process"])
             of_run = _run_attributes(content, offset_ns or 0, is_first=is_first)
-            writer = _Process(content, owner, process_events.events, offset_ns or 0, of_run)
+            writer = _Process(content, owner, events, offset_ns or 0, of_run)
             is_first = False
-            events_before = events
+            left_out += events.height + content.samples(owner["process"]).height
             for line, written in writer.lines():
                 file.write(line + "\n")
-                events += written
-            summed_up, sums = summed_up + process_events.summed_up, sums + process_events.sums
-            left_out += process_events.events.height - (events - events_before)
-            left_out += content.samples(owner["process"]).height
-        if not events:
+                event_count += written
+                left_out -= written
+        if not event_count:
             raise content.nothing()
     notes = (_NO_DATE,) * (offset_ns is None) + (_LEFT_OUT,) * bool(left_out)
-    return Saved(events, size_of(target), summed_up, sums, notes)
+    return content.saved(event_count, target, notes)
 
 
 def unix_offset_ns(trace: Trace) -> int | None:

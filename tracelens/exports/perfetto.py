@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from tracelens.align.selection import begin_of
-from tracelens.exports.content import Saved
 from tracelens.exports.flows import NO_POINTS, survey
 from tracelens.exports.otlp import unix_offset_ns
-from tracelens.exports.output import new_file, size_of
+from tracelens.exports.output import new_file
 from tracelens.exports.selection import Owner, Selection, Size
 from tracelens.schema.vocabulary import FACTS
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tracelens.exports.content import Content
+    from tracelens.exports.content import Content, Saved
     from tracelens.exports.flows import Point, Survey
 
 SUFFIX: Final = ".perfetto.json"
@@ -53,8 +52,7 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
     Raises:
         InvalidArgument: there is something at `target`, it cannot be written, or nothing is chosen.
     """
-    counts = {"summed_up": 0, "sums": 0}
-    selection, events = selection_of(content, counts), 0
+    selection, events = selection_of(content), 0
     with new_file(target) as draft, draft.open("w", encoding="utf-8") as file:
         for text in _iterate_texts(selection):
             events += text.lstrip(",\n").startswith(_TIMED)
@@ -62,21 +60,11 @@ def save(content: Content, target: Path, max_events: int = MOST_EVENTS) -> Saved
         if not events:
             raise content.nothing()
     notes = (_warn_of_size(events, max_events),) if events > max_events else ()
-    return Saved(events, size_of(target), **counts, notes=notes)
+    return content.saved(events, target, notes)
 
 
-def selection_of(content: Content, totals: dict[str, int] | None = None) -> Selection:
-    """Return the main processes of a content; `totals` counts what is summed up in what is read."""
-    counts: dict[str, int] = {} if totals is None else totals
-    counted_processes: set[int] = set()
-
-    def events_of(process: int) -> pl.DataFrame:
-        process_events = content.read_process(process)
-        for name in counts if process not in counted_processes else ():
-            counts[name] += getattr(process_events, name)
-        counted_processes.add(process)
-        return process_events.events
-
+def selection_of(content: Content) -> Selection:
+    """Return the main processes of a content, all of their time."""
     main_processes = content.processes.filter("main").with_columns(pl.col("host").fill_null(""))
     names = content.trace.threads["name"]
     thread_names = [None if name is None else content.text(name) for name in names]
@@ -88,7 +76,7 @@ def selection_of(content: Content, totals: dict[str, int] | None = None) -> Sele
         end_ns=1 << 62,
         origin_ns=begin_of(content.trace),
         threads=threads.select("process", "thread", "name", "device"),
-        events_of=events_of,
+        events_of=content.events,
         samples_of=content.samples,
         notes=content.notes,
         facts=_facts(content, main_processes),

@@ -14,8 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tracelens.exports.content import Saved
-from tracelens.exports.output import new_file, size_of
+from tracelens.exports.output import new_file
 from tracelens.model.csv_cells import cells
 from tracelens.schema.side import CONVERSION_KEY
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tracelens.exports.content import Content
+    from tracelens.exports.content import Content, Saved
 
 _WORD: Final = pa.dictionary(pa.int32(), pa.string())
 _COLUMNS: Final[dict[str, Any]] = {
@@ -82,27 +81,24 @@ class Table:
         """
         main = content.processes.filter("main")
         left_out = _describe_left_out(content, content.processes.height - main.height)
-        counts = dict.fromkeys(("events", "summed_up", "sums"), 0)
-        window_ns = 2 * content.trace.alignment.uncertainty_ns
-        facts = counts | {"window_ns": window_ns, "notes": (*content.notes, *left_out)}
+        facts: dict[str, Any] = dict.fromkeys(("events", "summed_up", "sums"), 0)
+        facts["window_ns"] = 2 * content.trace.alignment.uncertainty_ns
+        facts["notes"] = (*content.notes, *left_out)
 
         def tables() -> Iterator[pa.Table]:
             for _, processes in main.sort("rank", "role").group_by("rank", maintain_order=True):
-                process_events = [content.read_process(process) for process in processes["process"]]
-                rows = _select_rows(
-                    pl.concat([one_process.events for one_process in process_events]), processes
-                )
-                counts["events"] += rows.height
-                counts["summed_up"] += sum(one_process.summed_up for one_process in process_events)
-                counts["sums"] += sum(one_process.sums for one_process in process_events)
-                yield _to_arrow(rows)
-            if not counts["events"]:
+                events = pl.concat([content.events(process) for process in processes["process"]])
+                facts["events"] += events.height
+                yield _to_arrow(_select_rows(events, processes))
+            if not facts["events"]:
                 raise content.nothing()
-            facts.update(counts)
+            for counts in content.summed_up.values():
+                facts["summed_up"] += counts[0]
+                facts["sums"] += counts[1]
 
         with new_file(target) as file:
             self.write(file, tables(), facts)
-        return Saved(**counts, nbytes=size_of(target), notes=left_out)
+        return content.saved(facts["events"], target, left_out)
 
 
 def _describe_left_out(content: Content, other_count: int) -> tuple[str, ...]:

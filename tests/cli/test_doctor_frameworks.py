@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def test_a_framework_with_a_hook_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """With all installed there is one line for each hook, and none that says that there is no hook."""
     monkeypatch.setattr(checks, "_find_version", lambda _package: "1.2.3")
-    found = list(checks._frameworks())
+    found = list(checks._check_frameworks())
     assert [check.name for check in found] == [hook.name for hook in HOOKS]
     assert {(check.state, check.found) for check in found} == {
         ("ok", "1.2.3, recorded without a change")
@@ -23,6 +23,6 @@ def test_a_framework_with_a_hook_is_told_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_framework_that_is_missing_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_find_version", lambda _package: None)
-    assert {(check.state, check.found) for check in checks._frameworks()} == {
+    assert {(check.state, check.found) for check in checks._check_frameworks()} == {
         ("ok", "not installed")
     }

@@ -16,13 +16,13 @@ from tracelens.remote.listing import local_name
 
 @pytest.mark.parametrize("text", ["runs/today", "/runs/today", "c:\\runs", "s3:/bucket", "://x"])
 def test_paths(text: str) -> None:
-    assert address.place(text) == Path(text)
+    assert address.parse_place(text) == Path(text)
 
 
 @pytest.mark.parametrize("text", ["s3://bucket/run", "https://host/x.csv", "GS://bucket/run"])
 def test_addresses(text: str) -> None:
     """They stay as they are: as a path, one would lose a slash."""
-    assert address.place(text) == text
+    assert address.parse_place(text) == text
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_addresses(text: str) -> None:
     ],
 )
 def test_secrets_are_not_shown(given: str, public: str) -> None:
-    assert address.shown(given) == public
+    assert address.hide_secrets(given) == public
 
 
 @pytest.mark.parametrize(

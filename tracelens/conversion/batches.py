@@ -241,16 +241,16 @@ class Conversion:
             rows, depth = rows[is_kept], depth[is_kept]
         batch_count = -(-len(rows) // self._batch_rows)
         bounds = np.linspace(0, len(rows), batch_count + 1, dtype=int).tolist()
-        for rows_of_batch in itertools.starmap(slice, itertools.pairwise(bounds)):
-            batch_fields = {name: values[rows_of_batch] for name, values in fields.items()}
+        for batch in itertools.starmap(slice, itertools.pairwise(bounds)):
+            batch_fields = {name: values[batch] for name, values in fields.items()}
             start_ns = batch_fields["start_ns"]
             self.sorted &= self.latest_ns <= int(start_ns[0])
             self.latest_ns = max(self.latest_ns, int(start_ns[-1]))
             self._sink(
                 to_batch(
                     batch_fields,
-                    rows[rows_of_batch],
-                    depth[rows_of_batch],
+                    rows[batch],
+                    depth[batch],
                     self._meanings,
                     on_device,
                 )

@@ -68,24 +68,21 @@ def meanings_of(definitions: Iterable[Definition]) -> Meanings:
     definition_by_id: dict[int, Definition] = {}
     for definition in filter(_is_sound, definitions):
         definition_by_id.setdefault(definition.id, definition)
-    definitions_in_order = list(definition_by_id.values())
     row_of = np.zeros(max(definition_by_id, default=0) + 2, np.int32)
-    row_of[[definition.id for definition in definitions_in_order]] = np.arange(
-        1, len(definitions_in_order) + 1
-    )
+    row_of[list(definition_by_id)] = np.arange(1, len(definition_by_id) + 1)
+
+    def values(field: str) -> list[Any]:
+        return [getattr(definition, field) for definition in definition_by_id.values()]
+
     return Meanings(
         row_of=row_of,
-        type=np.array(
-            [0, *(TYPES.index(definition.type) for definition in definitions_in_order)], np.int8
-        ),
-        name=_column([definition.name for definition in definitions_in_order], np.int32),
-        kind=_column(_limit_words([definition.kind for definition in definitions_in_order])),
-        op=_column(_limit_words([definition.op for definition in definitions_in_order])),
-        algorithm=_column(
-            _limit_words([definition.algorithm for definition in definitions_in_order])
-        ),
-        communicator=_indexes([definition.communicator for definition in definitions_in_order]),
-        shard=_indexes([definition.shard for definition in definitions_in_order]),
+        type=np.array([0, *map(TYPES.index, values("type"))], np.int8),
+        name=_column(values("name"), np.int32),
+        kind=_column(_limit_words(values("kind"))),
+        op=_column(_limit_words(values("op"))),
+        algorithm=_column(_limit_words(values("algorithm"))),
+        communicator=_indexes(values("communicator")),
+        shard=_indexes(values("shard")),
     )
 
 

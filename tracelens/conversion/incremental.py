@@ -84,15 +84,15 @@ def with_counts(side: SideTables, conversion: Conversion) -> SideTables:
 
 def held_in(segment: Segment, held_slots: Sequence[Held]) -> tuple[RecordChunk, list[Held]]:
     """Return the records now in held slots of a segment, and the slots that are still unused."""
-    slot_indices = np.array([slot.slot for slot in held_slots], np.intp)
+    indices = np.array([slot.slot for slot in held_slots], np.intp)
     depths = np.array([slot.depth for slot in held_slots], np.int64)
-    slots = pick(segment.slots, slot_indices) if len(slot_indices) else segment.slots[:0]
-    used_slots = RecordChunk(slots, segment.origins(slot_indices), depths)
+    slots = pick(segment.slots, indices) if len(indices) else segment.slots[:0]
+    used_slots = RecordChunk(slots, segment.origins(indices), depths)
     is_used = slots["definition"] != 0
-    unused_slots = [
+    free_slots = [
         slot for slot, in_use in zip(held_slots, is_used.tolist(), strict=True) if not in_use
     ]
-    return used_slots.take(np.flatnonzero(is_used)), unused_slots
+    return used_slots.take(np.flatnonzero(is_used)), free_slots
 
 
 def _chunks(
@@ -129,19 +129,11 @@ def _last_steps(
     past_steps: list[Past],
 ) -> RecordChunk:
     """Drop what is older than the steps that were to be kept, and count it and its steps."""
-    records_by_segment = [(segment.number, segment.used_records().records) for segment in segments]
-    kept_parts = cut_to_last(stretches(records_by_segment), last, side.kept, side.definitions)
-    records = join(kept_parts)
-    past_steps += summarized(
-        steps_cut_off(
-            [segment_records for _, segment_records in records_by_segment],
-            records,
-            side.definitions,
-        )
-    )
-    conversion.lost[OUTDATED] += sum(
-        len(segment_records) for _, segment_records in records_by_segment
-    ) - len(records)
+    numbered = [(segment.number, segment.used_records().records) for segment in segments]
+    records = join(cut_to_last(stretches(numbered), last, side.kept, side.definitions))
+    all_records = [segment_records for _, segment_records in numbered]
+    past_steps += summarized(steps_cut_off(all_records, records, side.definitions))
+    conversion.lost[OUTDATED] += sum(map(len, all_records)) - len(records)
     return RecordChunk.new(records, np.zeros(len(records), np.int64))
 
 
@@ -177,16 +169,16 @@ class IncrementalConversion:
             UnusableInput: a segment cannot be read.
             OSError: there is no room.
         """
-        full_segments = [
+        full_files = [
             file
             for file in segment_files(self._folder)
             if self._progress.next <= file.number < until
         ]
-        if len(full_segments) < self._chunk + AHEAD:
+        if len(full_files) < self._chunk + AHEAD:
             return False
-        chunk = [file.read() for file in full_segments[: self._chunk]]
+        chunk = [file.read() for file in full_files[: self._chunk]]
         ahead = [
-            file.read().used_records() for file in full_segments[self._chunk : self._chunk + AHEAD]
+            file.read().used_records() for file in full_files[self._chunk : self._chunk + AHEAD]
         ]
         self._names.read_on()
         self._conversion.learn(self._names.definitions, self._names.threads)
@@ -231,7 +223,7 @@ class IncrementalConversion:
                 held_chunk.origin.tolist(), held_chunk.depth.tolist(), strict=True
             )
         ]
-        unused_slots = [
+        free_slots = [
             Held(segment.number, origin & _SLOT, UNKNOWN_DEPTH, now_ns)
             for segment in chunk
             for origin in segment.free().tolist()
@@ -240,7 +232,7 @@ class IncrementalConversion:
         self._progress = Progress(
             length=self._file.length,
             next=chunk[-1].number + 1,
-            held=tuple(sorted([*waiting_slots, *held_slots, *unused_slots])),
+            held=tuple(sorted([*waiting_slots, *held_slots, *free_slots])),
             lost=_nonzero_counts(self._conversion.lost),
             thinned=_nonzero_counts(self._conversion.thinned),
             latest_ns=self._conversion.latest_ns,
@@ -255,23 +247,20 @@ class IncrementalConversion:
         by_segment: dict[int, list[Held]] = {}
         for slot in self._progress.held:
             by_segment.setdefault(slot.segment, []).append(slot)
-        expired_segments = _expired(by_segment)
+        expired = _expired(by_segment)
         slot_chunks: list[RecordChunk] = []
         waiting_slots: list[Held] = []
         for number, held_slots in by_segment.items():
             if number in files:
-                used_slots, unused_slots = held_in(files[number].read(), held_slots)
+                used_slots, free_slots = held_in(files[number].read(), held_slots)
                 slot_chunks.append(used_slots)
-                if number not in expired_segments:
+                if number not in expired:
                     waiting_slots += [
-                        slot for slot in unused_slots if now_ns - slot.since_ns < _FREE_FOR_NS
+                        slot for slot in free_slots if now_ns - slot.since_ns < _FREE_FOR_NS
                     ]
         used_slots = RecordChunk.concatenated(slot_chunks)
-        return (
-            used_slots,
-            waiting_slots,
-            used_slots.origin[np.isin(used_slots.origin >> SLOT_BITS, list(expired_segments))],
-        )
+        is_expired = np.isin(used_slots.origin >> SLOT_BITS, list(expired))
+        return used_slots, waiting_slots, used_slots.origin[is_expired]
 
     def _remove_converted(self) -> None:
         """Remove the segments all of whose events are in the Arrow file."""

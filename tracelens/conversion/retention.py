@@ -91,12 +91,10 @@ def phases(kind: Column, op: Column) -> Ints:
     """Number what a span of each kind means for its thread's time; elastic operations differ in it."""
     number_of_word = {"step": _STEP, "user": _USER}
     kind_words = [*map(str, kind.words.to_pylist()), ""]  # the last stands for none, -1
-    number_of_kind = np.array(
-        [number_of_word.get(word, number) for number, word in enumerate(kind_words)]
-    )
+    numbers = np.array([number_of_word.get(word, number) for number, word in enumerate(kind_words)])
     is_elastic = np.array([word == "elastic" for word in kind_words])[kind.codes]
     elastic_offset: Ints = is_elastic * len(kind_words) * (1 + op.codes.astype(np.int64))
-    found: Ints = number_of_kind[kind.codes] + elastic_offset
+    found: Ints = numbers[kind.codes] + elastic_offset
     return found
 
 
@@ -160,17 +158,17 @@ def _outermost_of_thread(events: Sampled, rows: Indices) -> Flags:
     row_numbers = np.arange(len(rows))
     latest_above = np.full(len(rows), -1)  # the latest span of the level above
     for level in range(int(min(depth.max(), _DEEPEST)) + 1):
-        rows_at_level = np.flatnonzero(depth == level)
-        parent = latest_above[rows_at_level]
-        is_within = (parent >= 0) & (end[parent] > start[rows_at_level])
+        level_rows = np.flatnonzero(depth == level)
+        parent = latest_above[level_rows]
+        is_within = (parent >= 0) & (end[parent] > start[level_rows])
         parent_phase = np.where(is_within, phase[parent], _STEP)
-        own_phase = phase[rows_at_level]
-        phase[rows_at_level] = np.where(
+        own_phase = phase[level_rows]
+        phase[level_rows] = np.where(
             (own_phase == _USER) & (parent_phase != _STEP), parent_phase, own_phase
         )
-        is_outermost[rows_at_level] = phase[rows_at_level] != parent_phase
+        is_outermost[level_rows] = phase[level_rows] != parent_phase
         latest_holders = np.full(len(rows), -1)
-        spans_with_length = rows_at_level[end[rows_at_level] > start[rows_at_level]]
+        spans_with_length = level_rows[end[level_rows] > start[level_rows]]
         latest_holders[spans_with_length] = row_numbers[spans_with_length]
         latest_above = np.maximum.accumulate(latest_holders)
     return is_outermost
@@ -183,9 +181,7 @@ def _last_in_flight(events: Sampled, candidates: Indices) -> tuple[Indices, Indi
     same_values = [
         values[order][1:] == values[order][:-1] for values in (events.thread, events.group)
     ]
-    has_successor = np.append(
-        same_values[0] & same_values[1], False
-    )  # the next is of the same thread and group
+    has_successor = np.append(same_values[0] & same_values[1], False)  # in thread and group
     step = events.step[order]
     has_successor_in_step = has_successor & (np.append(step[1:], step[-1:]) == step)
     is_newest = ~has_successor & ~events.waited[order]
@@ -204,25 +200,25 @@ class Stretch(NamedTuple):
 def stretches(segments: Sequence[tuple[int, Records]]) -> list[Stretch]:
     """Put segments together that follow each other, by their numbers."""
     numbers = [number for number, _ in segments]
-    begin_indices = [
+    begins = [
         index
         for index, number in enumerate(numbers)
         if index == 0 or number != numbers[index - 1] + 1
     ]
-    end_indices = [*begin_indices, len(segments)][1:]
+    ends = [*begins, len(segments)][1:]
     return [
         Stretch(
-            join([records for _, records in segments[begin_index:end_index]]),
-            numbers[begin_index],
-            numbers[end_index - 1],
-            end_index < len(segments),
+            join([records for _, records in segments[begin_row:end_row]]),
+            numbers[begin_row],
+            numbers[end_row - 1],
+            end_row < len(segments),
         )
-        for begin_index, end_index in zip(begin_indices, end_indices, strict=True)
+        for begin_row, end_row in zip(begins, ends, strict=True)
     ]
 
 
 def cut_to_last(
-    all_stretches: Sequence[Stretch],
+    runs: Sequence[Stretch],
     last: int,
     kept: Sequence[Kept],
     definitions: Sequence[Definition],
@@ -233,23 +229,19 @@ def cut_to_last(
     is in.
     """
     steps = _step_ids(definitions)
-    return [
-        _cut_stretch(stretch, last, _moments(stretch, kept), steps) for stretch in all_stretches
-    ]
+    return [_cut_stretch(stretch, last, _moments(stretch, kept), steps) for stretch in runs]
 
 
 def steps_cut_off(
-    records_by_segment: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
+    segments: Sequence[Records], kept_records: Records, definitions: Sequence[Definition]
 ) -> list[tuple[int, int, int]]:
     """Return step, begin and end of the steps that are over and were cut off."""
     ids = _step_ids(definitions)
     kept_starts = kept_records["start_ns"][np.isin(kept_records["definition"], ids)]
-    rows_by_segment = [
-        records[np.isin(records["definition"], ids)] for records in records_by_segment
-    ]
+    steps_by_segment = [records[np.isin(records["definition"], ids)] for records in segments]
     return [
         (int(row["step"]), int(row["start_ns"]), abs(int(row["end_ns"])))
-        for step_rows in rows_by_segment
+        for step_rows in steps_by_segment
         for row in step_rows[
             ~np.isin(step_rows["start_ns"], kept_starts) & (step_rows["end_ns"] != 0)
         ]
@@ -267,13 +259,13 @@ def _cut_stretch(stretch: Stretch, last: int, moments: Sequence[int], step_ids: 
     step_rows = step_rows[np.argsort(step_rows["start_ns"], kind="stable")]
     if not len(step_rows):
         return records
-    last_end_ns = _whole_until(records, step_rows) if stretch.gap_after else _FOREVER
-    first_begin_ns = int(step_rows["start_ns"][0]) if stretch.first > 0 else _FIRST
-    step_rows = step_rows[step_rows["start_ns"] < last_end_ns]
+    until_ns = _whole_until(records, step_rows) if stretch.gap_after else _FOREVER
+    since_ns = int(step_rows["start_ns"][0]) if stretch.first > 0 else _FIRST
+    step_rows = step_rows[step_rows["start_ns"] < until_ns]
     is_wanted = np.zeros(len(records), bool)
-    for begin_ns, end_ns in _windows(step_rows, last, moments, first_begin_ns):
+    for begin_ns, end_ns in _windows(step_rows, last, moments, since_ns):
         is_wanted |= (records["start_ns"] >= begin_ns) & (
-            records["start_ns"] < min(end_ns, last_end_ns)
+            records["start_ns"] < min(end_ns, until_ns)
         )
     return pick(records, np.flatnonzero(is_wanted))
 
@@ -292,13 +284,13 @@ def _whole_until(records: Records, step_rows: Records) -> int:
 
 
 def _windows(
-    step_rows: Records, last: int, moments_ns: Sequence[int], first_begin_ns: int
+    step_rows: Records, last: int, moments_ns: Sequence[int], since_ns: int
 ) -> Iterator[tuple[int, int]]:
     """Return begins and ends: the last steps that were over at each moment."""
     ends = np.abs(step_rows["end_ns"])
     for moment_ns in moments_ns:
-        finished_begins = step_rows["start_ns"][(ends != 0) & (ends <= moment_ns)]
+        begins = step_rows["start_ns"][(ends != 0) & (ends <= moment_ns)]
         yield (
-            (int(finished_begins[-last]) if len(finished_begins) > last else first_begin_ns),
+            (int(begins[-last]) if len(begins) > last else since_ns),
             moment_ns,
         )

@@ -94,25 +94,19 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
     call_times = work_times(columns, timeless.calls)
     return Outline(
         rows=columns.height,
-        spans=timeless.spans,
         first_ns=int(start_ns[0]) if len(start_ns) else None,
         last_ns=int(last_ns.max()) if len(start_ns) else None,
-        of_steps=timeless.of_steps,
-        training_thread=timeless.training_thread,
         training_last_ns=int(last_ns.take(timeless.on_training).max(initial=NULL)),
         steps=StepSpans(
             start_ns=start_ns[timeless.steps], end_ns=end_ns[timeless.steps], **timeless.step_facts
         ),
         implied=(timeless.implied_steps, start_ns[timeless.implied]),
         calls=CallRows(start_ns=call_times[0], end_ns=call_times[1], **timeless.call_facts),
-        requests=timeless.requests,
-        messages=timeless.messages,
-        opened=timeless.opened,
         on_device=_on_device(columns),
         device_ns=_device_ns(columns),
         counters=_counters(columns, timeless.counters),
         names=columns.word("name").known,
-        numberless=timeless.numberless,
+        **timeless.counts,
     )
 
 
@@ -120,9 +114,7 @@ def outline(columns: Columns, in_flight: Iterable[int], cache: BoundedCache) -> 
 class _Timeless:
     """The part of an outline that needs no times: counts, row numbers, and facts of those rows."""
 
-    spans: int
-    of_steps: int
-    training_thread: int | None
+    counts: dict[str, Any]  # fields of `Outline`
     on_training: Indices
     steps: Indices
     step_facts: dict[str, Array]
@@ -130,25 +122,19 @@ class _Timeless:
     implied_steps: Int32s
     calls: Indices
     call_facts: dict[str, Any]
-    requests: int
-    messages: int
-    opened: int
     counters: Indices
-    numberless: int
 
 
 def _find_timeless(columns: Columns, in_flight: tuple[int, ...], cache: BoundedCache) -> _Timeless:
     """Find the part of an outline that needs no times, once for all processes with equal columns."""
-    inspected_arrays = {
-        name: array for name, array in columns.numbers.items() if name not in _TIMES
-    }
-    inspected_arrays |= {name: words.codes for name, words in columns.words.items()}
+    arrays = {name: array for name, array in columns.numbers.items() if name not in _TIMES}
+    arrays |= {name: words.codes for name, words in columns.words.items()}
     texts = tuple((name, words.known) for name, words in columns.words.items())
     return cache.get_or_make(
         "outline",
-        tuple(inspected_arrays.values()),
+        tuple(arrays.values()),
         lambda: _look(columns, in_flight),
-        *(columns.height, in_flight, columns.uids, texts, tuple(inspected_arrays)),
+        *(columns.height, in_flight, columns.uids, texts, tuple(arrays)),
     )
 
 
@@ -159,11 +145,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
     training_thread = _training_thread(
         thread[is_span], (is_step[is_span], is_update[is_span]), in_flight
     )
-    is_on_training = (
-        thread == training_thread
-        if training_thread is not None
-        else np.zeros(columns.height, np.bool_)
-    )
+    is_on_training = thread == (NULL if training_thread is None else training_thread)
     reductions = np.flatnonzero(kind.among(("reduction",)) & is_span)
     collective = _with_op(columns, reductions, COLLECTIVES)
     has_number = (columns.number("communicator")[collective] >= 0) & (
@@ -172,9 +154,15 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
     steps = np.flatnonzero(is_step & is_span)
     implied_steps, implied = _implied(columns, np.flatnonzero(is_on_training & is_span), is_step)
     return _Timeless(
-        spans=int(np.count_nonzero(is_span)),
-        of_steps=int(np.count_nonzero(is_step)),
-        training_thread=training_thread,
+        counts={
+            "spans": int(np.count_nonzero(is_span)),
+            "of_steps": int(np.count_nonzero(is_step)),
+            "training_thread": training_thread,
+            "requests": int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
+            "messages": len(_with_op(columns, reductions, POINT_TO_POINT)),
+            "opened": int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
+            "numberless": int(len(collective) - np.count_nonzero(has_number)),
+        },
         on_training=np.flatnonzero(is_on_training),
         steps=steps,
         step_facts={
@@ -186,11 +174,7 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
         implied_steps=implied_steps,
         calls=collective[has_number],
         call_facts=_call_facts(columns, collective[has_number]),
-        requests=int(np.count_nonzero(kind.among(EXCHANGE_KINDS) & is_span)),
-        messages=len(_with_op(columns, reductions, POINT_TO_POINT)),
-        opened=int(np.count_nonzero(columns.word("status").among(("open",)) & is_span)),
         counters=np.flatnonzero(columns.word("type").among(("counter",))),
-        numberless=int(len(collective) - np.count_nonzero(has_number)),
     )
 
 
@@ -203,20 +187,15 @@ def _training_thread(
     """
     if not len(thread):
         return None
-    span_counts = np.bincount(thread)
-    span_counts[[track for track in in_flight if track < len(span_counts)]] = 0
-    busy_threads = np.flatnonzero(span_counts)
-    if not len(busy_threads):
+    counts = np.bincount(thread)
+    counts[[track for track in in_flight if track < len(counts)]] = 0
+    busy = np.flatnonzero(counts)
+    if not len(busy):
         return None
-    negative_counts = [
-        -np.bincount(thread[is_of_kind], minlength=len(span_counts))[busy_threads]
-        for is_of_kind in span_masks
+    kind_counts = [
+        -np.bincount(thread[is_of_kind], minlength=len(counts))[busy] for is_of_kind in span_masks
     ]
-    return int(
-        busy_threads[
-            np.lexsort((busy_threads, -span_counts[busy_threads], *reversed(negative_counts)))[0]
-        ]
-    )
+    return int(busy[np.lexsort((busy, -counts[busy], *reversed(kind_counts)))[0]])
 
 
 def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
@@ -234,9 +213,9 @@ def _implied(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, I
     if step_numbers.max(initial=-1) > 0:
         steps, first_rows = np.unique(step_numbers, return_index=True)
         return steps[steps >= 0].astype(np.int32), rows[first_rows[steps >= 0]]
-    begin_indices = _between_updates(columns.word("kind").taken(rows))
-    begin_indices = begin_indices if len(begin_indices) > 1 else np.arange(min(len(rows), 1))
-    return np.arange(len(begin_indices), dtype=np.int32), rows[begin_indices]
+    begins = _between_updates(columns.word("kind").taken(rows))
+    begins = begins if len(begins) > 1 else np.arange(min(len(rows), 1))
+    return np.arange(len(begins), dtype=np.int32), rows[begins]
 
 
 def _between_updates(kind: Words) -> Indices:
@@ -244,16 +223,14 @@ def _between_updates(kind: Words) -> Indices:
     is_update, is_work = kind.among(("update",)), kind.among(BEFORE_UPDATE)
     if not is_work.any():
         is_work = ~is_update
-    relevant_rows = np.flatnonzero(is_update | is_work)
-    end_indices = np.flatnonzero(is_update[relevant_rows])
-    if not len(end_indices):
-        return end_indices
-    first_work = np.flatnonzero(is_work[relevant_rows])[:1]
-    begins_after_update = (
-        np.flatnonzero(is_update[relevant_rows][:-1] & is_work[relevant_rows][1:]) + 1
-    )
-    begin_indices = np.union1d(first_work, begins_after_update)
-    return np.asarray(relevant_rows[begin_indices[begin_indices < end_indices[-1]]])
+    work_rows = np.flatnonzero(is_update | is_work)
+    ends = np.flatnonzero(is_update[work_rows])
+    if not len(ends):
+        return ends
+    first_work = np.flatnonzero(is_work[work_rows])[:1]
+    next_begins = np.flatnonzero(is_update[work_rows][:-1] & is_work[work_rows][1:]) + 1
+    begins = np.union1d(first_work, next_begins)
+    return np.asarray(work_rows[begins[begins < ends[-1]]])
 
 
 def _call_facts(columns: Columns, rows: Indices) -> dict[str, Any]:
@@ -284,13 +261,11 @@ def work_times(columns: Columns, rows: Indices) -> tuple[Ints, Ints]:
     start, end = columns.number("start_ns")[rows], columns.number("end_ns")[rows]
     if "device_duration_ns" not in columns:
         return start, end
-    device_starts, device_durations = (
+    begins, lengths = (
         columns.number(name)[rows] for name in ("device_start_ns", "device_duration_ns")
     )
-    is_timed = (device_durations >= 0) & (end != FOREVER)
-    return np.where(is_timed, device_starts, start), np.where(
-        is_timed, device_starts + device_durations, end
-    )
+    timed = (lengths >= 0) & (end != FOREVER)
+    return np.where(timed, begins, start), np.where(timed, begins + lengths, end)
 
 
 def _on_device(columns: Columns) -> int:

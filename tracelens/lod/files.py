@@ -163,16 +163,12 @@ def _describe_clock_maps(clock_maps: Mapping[int, Moved]) -> dict[str, Any]:
     """Describe the clock maps of processes, of which many share one."""
     from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
 
-    distinct_maps = {
-        id(clock_map): clock_map
-        for clock_map in clock_maps.values()
-        if isinstance(clock_map, ClockMap)
-    }
-    index_of_map = {key: index for index, key in enumerate(distinct_maps)}
-    rows = [clock_map.row for clock_map in distinct_maps.values()]
+    distinct = {id(clock): clock for clock in clock_maps.values() if isinstance(clock, ClockMap)}
+    index_of_map = {key: index for index, key in enumerate(distinct)}
+    rows = [clock.row for clock in distinct.values()]
     return {
         "clocks": rows,
-        "processes": [[p, index_of_map[id(clock_map)]] for p, clock_map in clock_maps.items()],
+        "processes": [[p, index_of_map[id(clock)]] for p, clock in clock_maps.items()],
     }
 
 

@@ -166,9 +166,9 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
     `names` are those of its threads and streams. What overlaps (a bucket that is ready while the one
     before it is reduced) is drawn one after another.
     """
-    device_starts, device_durations = (columns.number(name) for name in TIMED_ON_DEVICE)
+    begins, lengths = (columns.number(name) for name in TIMED_ON_DEVICE)
     stream = columns.number("stream")
-    timed_rows = np.flatnonzero(columns.is_span & (device_durations >= 0) & (stream >= 0))
+    timed_rows = np.flatnonzero(columns.is_span & (lengths >= 0) & (stream >= 0))
     streams_by_name: dict[str, list[int]] = {}
     for number in np.flatnonzero(np.bincount(stream[timed_rows])).tolist():
         if number in names:
@@ -178,11 +178,9 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
     step, lanes_of_streams = columns.number("step"), []
     for name, stream_numbers in sorted(streams_by_name.items()):
         rows = timed_rows[np.isin(stream[timed_rows], stream_numbers)]
-        rows = rows[np.argsort(device_starts[rows], kind="stable")]
-        latest_ends = np.maximum.accumulate(device_starts[rows] + device_durations[rows])
-        starts = np.maximum(
-            device_starts[rows], np.append(device_starts[rows[:1]], latest_ends[:-1])
-        )
+        rows = rows[np.argsort(begins[rows], kind="stable")]
+        latest_ends = np.maximum.accumulate(begins[rows] + lengths[rows])
+        starts = np.maximum(begins[rows], np.append(begins[rows[:1]], latest_ends[:-1]))
         is_drawn = latest_ends > starts
         rows = rows[is_drawn]
         lanes_of_streams.append(
@@ -206,11 +204,9 @@ def _used_words(words: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
         np.bincount(words.codes[rows] + 1, minlength=len(words.known) + 1)[1:]
     )
     used_words = sorted((words.known[code], code) for code in used_codes.tolist())
-    index_of_code = np.zeros(len(words.known) + 1, np.int32)  # the last one is for -1
-    index_of_code[[code for _, code in used_words]] = np.arange(
-        1, len(used_words) + 1, dtype=np.int32
-    )
-    return index_of_code[words.codes], ("", *(name for name, _ in used_words))
+    indices = np.zeros(len(words.known) + 1, np.int32)  # the last one is for -1
+    indices[[code for _, code in used_words]] = np.arange(1, len(used_words) + 1, dtype=np.int32)
+    return indices[words.codes], ("", *(name for name, _ in used_words))
 
 
 def join_lanes(lane_parts: Sequence[Lanes]) -> Lanes:
@@ -259,9 +255,7 @@ def _build(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
     rows = table.join(order, on=["process", "part"]).sort("lane", "start_ns")
     names = rows["name"].cast(pl.String).fill_null("")
     sorted_words = names.unique().sort()
-    name_indices = names.replace_strict(
-        sorted_words, range(len(sorted_words)), return_dtype=pl.Int64
-    )
+    indices = names.replace_strict(sorted_words, range(len(sorted_words)), return_dtype=pl.Int64)
     return Lanes(
         lanes=tuple(owners),
         offsets=np.searchsorted(rows["lane"].to_numpy(), np.arange(len(owners) + 1)),
@@ -269,6 +263,6 @@ def _build(table: pl.DataFrame, owners: Sequence[Lane]) -> Lanes:
         ends=rows["end_ns"].to_numpy().astype(np.int64),
         codes=rows["code"].to_numpy().astype(np.uint8),
         steps=rows["step"].to_numpy().astype(np.int32),
-        names=name_indices.to_numpy().astype(np.int32),
+        names=indices.to_numpy().astype(np.int32),
         words=tuple(sorted_words),
     )

@@ -88,17 +88,11 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     width = bins.width_ns
     first_bins, last_bins = start // width, (end - 1) // width
     head_ns = np.minimum(end, (first_bins + 1) * width) - start
-    flat: Floats = np.bincount(first_bins + row_begins, weights=head_ns, minlength=size).astype(
-        np.float64
-    )
-    spanning_items = np.flatnonzero(last_bins > first_bins)
-    first_bins, last_bins, row_begins = (
-        first_bins[spanning_items],
-        last_bins[spanning_items],
-        row_begins[spanning_items],
-    )
-    tail_ns = end[spanning_items] - last_bins * width
-    flat += np.bincount(last_bins + row_begins, weights=tail_ns, minlength=size)
+    flat: Floats = np.bincount(first_bins + row_begins, head_ns, size).astype(np.float64)
+    wide = np.flatnonzero(last_bins > first_bins)
+    first_bins, last_bins, row_begins = first_bins[wide], last_bins[wide], row_begins[wide]
+    tail_ns = end[wide] - last_bins * width
+    flat += np.bincount(last_bins + row_begins, tail_ns, size)
     sums = flat.reshape(len(present), bins.count)
     long_items = np.flatnonzero(last_bins > first_bins + 1)
     for code_row in np.unique(row_begins[long_items]) // bins.count if len(long_items) else ():
@@ -195,13 +189,11 @@ def peaks(steps: Lanes, whole: Window, step_ns: int) -> Pyramid:
     finest_ns = max(step_ns // BINS_A_STEP, whole.width_ns // max_bins, 1)
     finest, *coarser = rungs = rungs_over(whole.start_ns, whole.end_ns, finest_ns)
     grid = Grid(finest.origin_ns, finest.width_ns, finest.count)
-    peak_rows = raster.highest(steps, range(len(steps)), grid)
-    rows_by_width = {finest.width_ns: peak_rows}
+    peaks = raster.highest(steps, range(len(steps)), grid)
+    rows_by_width = {finest.width_ns: peaks}
     for level in coarser:
-        peak_rows = np.pad(peak_rows, ((0, 0), (0, peak_rows.shape[1] % 2)))
-        peak_rows = rows_by_width[level.width_ns] = np.maximum(
-            peak_rows[:, 0::2], peak_rows[:, 1::2]
-        )
+        peaks = np.pad(peaks, ((0, 0), (0, peaks.shape[1] % 2)))
+        peaks = rows_by_width[level.width_ns] = np.maximum(peaks[:, 0::2], peaks[:, 1::2])
     return Pyramid(PEAKS, tuple(rungs), found=rows_by_width)
 
 

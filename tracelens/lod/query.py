@@ -103,15 +103,12 @@ def look(
     is_worker_detailed = [
         d for d, band in zip(detailed, plan.bands, strict=True) if band.section != "pinned"
     ]
-    levels_for_detail: Level = "dominant" if grid is colour_grid else "sampled"
+    level: Level = "dominant" if grid is colour_grid else "sampled"
+    level = level if any(is_worker_detailed) else "residuals"
     return Picture(
         grid=grid,
         pixels=raster.fill(plan, pixels, range(len(chosen_lanes))),
-        level="spans"
-        if shows_all_spans
-        else levels_for_detail
-        if any(is_worker_detailed)
-        else "residuals",
+        level="spans" if shows_all_spans else level,
         spans=scene.lanes.count(window.start_ns, window.end_ns),
         hidden=0 if shows_all_spans else hidden,
         bars=bars,
@@ -165,10 +162,8 @@ def _severity(scene: Scene, grid: Grid) -> Ints:
     """Return the largest residual code of each lane in what is drawn."""
     first_items, end_items = scene.steps.bounds(grid.start_ns, grid.end_ns)
     codes = take_ranges(scene.steps.codes, first_items, end_items)
-    has_items, code_offsets = (
-        end_items > first_items,
-        np.cumsum(end_items - first_items) - (end_items - first_items),
-    )
+    counts = end_items - first_items
+    has_items, code_offsets = counts > 0, np.cumsum(counts) - counts
     highest_codes = np.zeros(len(first_items), np.int64)
     if has_items.any():
         highest_codes[has_items] = np.maximum.reduceat(codes, code_offsets[has_items])

@@ -18,7 +18,7 @@ from tracelens.model.columns import FOREVER, NULL
 from tracelens.schema.vocabulary import COLLECTIVES, FULL_COLLECTIVES, STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
 
@@ -277,36 +277,21 @@ class CallGrid(CallFacts):
 
     def times(self) -> pl.DataFrame:
         """Return a row for each call and rank that made it, in `TIME_COLUMNS`, by call and rank."""
-        order = np.argsort(self.ranks, kind="stable")
-        by_rank = slice(None) if np.all(np.diff(order) == 1) else order
-        shape = self.start_ns.shape
-        cells_of_callers = slice(None) if self.whole else np.flatnonzero(self.there[:, by_rank])
-
-        def cells(values: Array) -> Array:
-            return np.broadcast_to(values, shape)[:, by_rank].reshape(-1)[cells_of_callers]
-
+        cells = self._flattener(self.ranks)
         end = cells(self.end_ns)
-        columns: dict[str, Any] = {
-            "communicator": pl.Series([self.uid]).new_from_index(0, len(end)),
+        columns = {
+            "communicator": self._uid_column(len(end)),
             "seq": cells(self.seq[:, None]),
             "rank": cells(self.ranks),
             "op": _worded(cells(self.op)),
             "start_ns": cells(self.start_ns),
             "end_ns": _where(end != FOREVER, end),
         }
-        return pl.DataFrame(
-            [pl.Series(name, columns[name]).cast(kind) for name, kind in TIME_COLUMNS.items()]
-        )
+        return _table(columns, TIME_COLUMNS)
 
     def frame(self) -> pl.DataFrame:
         """Return a row for each call and rank that made it, in `ARRIVAL_COLUMNS`, by call."""
-        order = np.argsort(self.processes, kind="stable")
-        made_call = self.there[:, order].ravel()
-        cells_of_callers = slice(None) if self.whole else np.flatnonzero(made_call)
-        shape = self.start_ns.shape
-
-        def cells(values: Array) -> Array:
-            return np.broadcast_to(values, shape)[:, order].ravel()[cells_of_callers]
+        cells = self._flattener(self.processes)
 
         def calls(values: Array) -> Array:
             return cells(values[:, None])
@@ -316,12 +301,10 @@ class CallGrid(CallFacts):
         wait = cells(self.wait_ns())
         start, end = cells(self.start_ns), cells(self.end_ns)
         last_rank, bucket, nbytes = calls(self.last_rank), cells(self.bucket), cells(self.nbytes)
-        columns: dict[str, Any] = {
+        columns = {
             "process": cells(self.processes),
             "rank": cells(self.ranks),
-            "communicator": pl.Series([self.uid], dtype=pl.Categorical).new_from_index(
-                0, len(start)
-            ),
+            "communicator": self._uid_column(len(start)),
             "seq": calls(self.seq),
             "op": _worded(cells(self.op)),
             "step": cells(self.step),
@@ -337,9 +320,22 @@ class CallGrid(CallFacts):
             "wait_ns": _where(is_matched, wait),
             "transfer_ns": _where(is_matched & is_closed, end - start - wait),
         }
-        return pl.DataFrame(
-            [pl.Series(name, columns[name]).cast(kind) for name, kind in ARRIVAL_COLUMNS.items()]
-        )
+        return _table(columns, ARRIVAL_COLUMNS)
+
+    def _flattener(self, keys: Ints) -> Callable[[Array], Array]:
+        """Return a function that lists cells by call, then by `keys`, [process]; calls not made lack."""
+        order = np.argsort(keys, kind="stable")
+        by_key = slice(None) if np.all(np.diff(order) == 1) else order
+        made = slice(None) if self.whole else np.flatnonzero(self.there[:, by_key])
+        shape = self.start_ns.shape
+        return lambda values: np.broadcast_to(values, shape)[:, by_key].reshape(-1)[made]
+
+    def _uid_column(self, height: int) -> pl.Series:
+        return pl.Series([self.uid], dtype=pl.Categorical).new_from_index(0, height)
+
+
+def _table(columns: dict[str, Any], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+    return pl.DataFrame([pl.Series(name, columns[name]).cast(schema[name]) for name in schema])
 
 
 def alone_ns(start_ns: Ints) -> Ints:

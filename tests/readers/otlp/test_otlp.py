@@ -23,6 +23,7 @@ from tracelens.readers.otlp import OtlpReader, is_otlp
 from tracelens.schema import gate
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 FORMAT = "trace of OpenTelemetry"
@@ -80,6 +81,25 @@ def test_every_way_to_write_them_is_read_alike(form: str, tmp_path: Path) -> Non
     wanted, found = (OtlpReader().read(path) for path in (lines, other))
     assert rows_of(found).equals(rows_of(wanted))
     assert found.processes.drop("file").equals(wanted.processes.drop("file"))
+
+
+@pytest.mark.parametrize("compress", [zstd, gzip.compress])
+def test_a_message_that_becomes_too_large_is_refused(
+    compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    """Before it is taken apart: 64 MiB of blanks are some kilobytes when they are compressed."""
+    packed = compress(b'{"resourceSpans":[' + b" " * (64 << 20))
+    file = written(tmp_path / "a.otlp", len(packed).to_bytes(4, "big") + packed)
+    assert reader_of(file) == FORMAT
+    with pytest.raises(NotATrace, match="decompressed"):
+        OtlpReader().read(file)
+
+
+def test_a_message_that_breaks_off_costs_what_is_behind_it(tmp_path: Path) -> None:
+    whole = otlp_files.framed(otlp_files.named(3, 8), "lengths", zstd)
+    trace = OtlpReader().read(written(tmp_path / "a.pb", whole[:-40]))
+    assert [note.kind for note in trace.notes if note.kind == "truncated"]
+    assert trace.workers["rank"].to_list()[:2] == [0, 1]
 
 
 def test_names_of_megatron(tmp_path: Path) -> None:

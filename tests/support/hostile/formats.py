@@ -536,7 +536,7 @@ def _write_table(base: sqlite3.Connection, name: str, rows: Any) -> None:
     quoted = ", ".join('"{}"'.format(column.replace('"', '""')) for column in columns or ["a"])
     with suppress(sqlite3.Error, ValueError, UnicodeEncodeError):
         base.execute('create table "{}" ({})'.format(name.replace('"', '""'), quoted))
-        for row in rows or ():
+        for row in rows if isinstance(rows, list) else ():
             cells = [row.get(column) for column in columns] if isinstance(row, dict) else []
             simple = [
                 cell if isinstance(cell, (int, float, str, bytes, type(None))) else repr(cell)

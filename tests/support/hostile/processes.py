@@ -33,6 +33,7 @@ CPU_S_OF_CONVERSION: Final = (
     30  # s for a conversion that succeeds: it takes 14 ms for each of a thousand ranks [policy]
 )
 MEMORY_BYTES: Final = 1 << 30  # bytes beyond those of the program that it may take [policy]
+RECURSION_WHILE_MADE: Final = 20_000  # calls within each other while an input is made [chosen]
 _ADDRESSES: Final = (
     4 << 30
 )  # bytes of addresses beyond those of the program, so that the machine survives
@@ -143,8 +144,11 @@ def draw_arguments(form: str, made: Input, folder: Path, random: Random) -> list
 def make(number: int, folder: Path) -> list[str]:
     """Write an input below a folder and return the command line for it."""
     random = Random(f"hostile {number}")
-    form = name_of(number)
-    return draw_arguments(form, FORMATS[form](folder, random), folder, random)
+    form, limit = name_of(number), sys.getrecursionlimit()
+    sys.setrecursionlimit(RECURSION_WHILE_MADE)  # documents are nested deeper than Python copies
+    made = FORMATS[form](folder, random)
+    sys.setrecursionlimit(limit)
+    return draw_arguments(form, made, folder, random)
 
 
 def try_input(number: int, folder: Path) -> Outcome:

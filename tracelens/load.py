@@ -154,13 +154,17 @@ def _wanted(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Path], set[
     """
     if choice.ranks is None:
         return paths, set()
-    from tracelens.readers.native.recordings import named_ranks, recordings, wanted
+    from tracelens.readers.native.recordings import (
+        named_ranks,
+        recordings,
+        select_recordings,
+    )
 
     files = {path: recordings(path) for path in paths}
     named = named_ranks(file for found in files.values() for file in found)
     if named:
         selection.check_ranks(choice, named)
-    return [p for p, found in files.items() if not found or wanted(found, choice)], named
+    return [p for p, found in files.items() if not found or select_recordings(found, choice)], named
 
 
 def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:

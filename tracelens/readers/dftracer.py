@@ -97,11 +97,16 @@ class DFTracerReader(FilesReader[FileEvents]):
 
     def facts(self, run: FileSet[FileEvents]) -> Iterator[tuple[str, str]]:
         """Yield how many bytes moved, and how many epochs and steps events name."""
-        moved = run.rows.filter(pl.col("bytes").is_not_null())
-        if moved.height:
+        rows_with_bytes = run.rows.filter(pl.col("bytes").is_not_null())
+        if rows_with_bytes.height:
             is_read = pl.col("kind").cast(pl.String) == "data"
-            read, written = (moved.filter(which)["bytes"].sum() for which in (is_read, ~is_read))
-            yield "I/O", f"{moved.height:,} calls moved {read:,} bytes in and {written:,} out"
+            read, written = (
+                rows_with_bytes.filter(which)["bytes"].sum() for which in (is_read, ~is_read)
+            )
+            yield (
+                "I/O",
+                f"{rows_with_bytes.height:,} calls moved {read:,} bytes in and {written:,} out",
+            )
         epochs = {epoch for file in run.contents.values() for epoch in file.epochs}
         steps = {step for file in run.contents.values() for step in file.steps}
         if epochs:

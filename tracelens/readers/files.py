@@ -366,11 +366,11 @@ def gap_of_cut_files(contents: Mapping[str, ReadFile], advice: str) -> Iterator[
 
 def note_assumed_rank(file: str, reason: str = "") -> Note:
     """Note that a file which says no rank, for a reason, is shown as rank 0."""
-    why = f" ({reason})" if reason else ""
+    reason_in_brackets = f" ({reason})" if reason else ""
     return Note(
         file,
-        f"'{file}' does not say of which rank it is{why}: it is shown as rank 0 of an unknown world; "
-        f"--rank-of {file}=RANK says another.",
+        f"'{file}' does not say of which rank it is{reason_in_brackets}: it is shown as rank 0 of an "
+        f"unknown world; --rank-of {file}=RANK says another.",
         "assumed",
     )
 

@@ -46,18 +46,8 @@ if TYPE_CHECKING:
 
     from tracelens.conversion.messages import Footer
 
-__all__ = [
-    "FileEnd",
-    "Recording",
-    "checked_footer",
-    "content_of",
-    "end_of",
-    "read_arrow",
-    "read_end",
-]
-
-_HELD_BYTES: Final = 64 << 20  # of a file, which few are larger than
-MAX_COLUMNS: Final = 256
+MAX_BYTES_IN_MEMORY: Final = 64 << 20  # bytes of a file: larger ones are mapped [policy]
+MAX_COLUMNS: Final = 256  # columns of a file: none that is meant well has more [policy]
 _COLUMNS: Final = tuple(EVENT_SCHEMA.names)
 _TIMES: Final = ("start_ns", "duration_ns")
 _DAMAGED_SCHEMA: Final = "its header is damaged or cut off"
@@ -65,7 +55,7 @@ _DAMAGED_SCHEMA: Final = "its header is damaged or cut off"
 
 @dataclass(frozen=True)
 class Recording:
-    """What one process recorded."""
+    """The events and side tables of one process."""
 
     table: pa.Table
     side: SideTables
@@ -73,21 +63,21 @@ class Recording:
 
 
 class FileEnd(NamedTuple):
-    """What a whole file says at its end."""
+    """The schema and side tables at the end of a whole file."""
 
     schema: pa.Schema
     side: SideTables
 
     @property
     def summary(self) -> Summary | None:
-        """What the file holds; files of schema 1 do not say it."""
+        """Summary of the file; None for files of schema 1."""
         return Summary.from_metadata(self.schema.metadata)
 
 
 def read_arrow(
     path: Path,
     columns: Collection[str] | None = None,
-    window: tuple[int, int] | None = None,
+    window_ns: tuple[int, int] | None = None,
 ) -> Recording:
     """Read one file.
 
@@ -95,7 +85,7 @@ def read_arrow(
         path: The file.
         columns: Those of `EVENT_SCHEMA` to be read, at least one, all without it; the table has them in
             its order.
-        window: A time on the clock of the file: batches that are wholly outside need not be there.
+        window_ns: A time on the clock of the file: batches that are wholly outside need not be there.
 
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
@@ -103,43 +93,40 @@ def read_arrow(
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
     content = content_of(path)
-    wanted = [name for name in _COLUMNS if columns is None or name in columns]
+    names = [name for name in _COLUMNS if columns is None or name in columns]
     end = end_of(content)
-    if end is not None:
-        footer = checked_footer(content)
-        if footer is not None:
-            table = _by_footer(content, end.schema, footer, wanted, window)
-            return Recording(table, end.side)
+    footer = None if end is None else checked_footer(content)
+    if end is not None and footer is not None:
+        return Recording(_read_by_footer(content, end.schema, footer, names, window_ns), end.side)
     schema = _first_schema(content)
     side = SideTables.from_metadata(schema.metadata) if end is None else end.side
-    places = _known_columns(schema)
-    batches, broken = _by_stream(content, [places[name] for name in wanted])
-    ordered = [_in_order(batch, {*wanted}, wanted) for batch in batches]
-    return Recording(_table(ordered, wanted), side, cut=broken or end is None)
+    index_of = _column_indices(schema)
+    batches, is_broken = _read_by_stream(content, [index_of[name] for name in names])
+    return Recording(_table(batches, {*names}, names), side, cut=is_broken or end is None)
 
 
 def read_end(path: Path) -> FileEnd | None:
-    """Read what a file says at its end, and no event; None if the end is missing or damaged.
+    """Read the end of a file, and no event; None if the end is missing or damaged.
 
     Raises:
         UnusableInput: it is not a trace file, or not one that this version can read.
         OSError: the file system refused.
     """
-    return end_of(content_of(path, in_memory=0))
+    return end_of(content_of(path, max_bytes_in_memory=0))
 
 
-def content_of(path: Path, in_memory: int = _HELD_BYTES) -> pa.Buffer:
-    """Return what a file holds: read, up to so many bytes, else mapped.
+def content_of(path: Path, max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY) -> pa.Buffer:
+    """Return the content of a file; a larger file is mapped.
 
-    What is mapped is a fatal signal (SIGBUS) if the file is cut short while anything refers to it.
+    A mapped file is a fatal signal (SIGBUS) if it is cut short while anything refers to it.
     """
     size = path.stat().st_size
     if size == 0:
         raise NotATrace("it is empty (0 bytes)")
-    content = pa.py_buffer(contents(path)) if size <= in_memory else mapped(path)
-    begin = bytes(memoryview(content)[: len(LEAD)])
-    if not begin.startswith(MAGIC):
-        raise NotATrace(f"it is not an Arrow file (it begins with {begin!r})")
+    content = pa.py_buffer(contents(path)) if size <= max_bytes_in_memory else mapped(path)
+    lead = bytes(memoryview(content)[: len(LEAD)])
+    if not lead.startswith(MAGIC):
+        raise NotATrace(f"it is not an Arrow file (it begins with {lead!r})")
     if size <= len(LEAD):
         raise NotATrace(_DAMAGED_SCHEMA)
     return content
@@ -153,9 +140,7 @@ def _first_schema(content: pa.Buffer) -> pa.Schema:
 
 
 def end_of(content: pa.Buffer) -> FileEnd | None:
-    """Return what stands at a file's end: side tables are complete there, not yet at its begin.
-
-    None where the end is missing or damaged.
+    """Return the end of a file, where side tables are complete; None if it is missing or damaged.
 
     Raises:
         UnusableInput: it is whole, but its side tables are not ours.
@@ -167,7 +152,7 @@ def end_of(content: pa.Buffer) -> FileEnd | None:
 
 
 def last_schema(content: pa.Buffer) -> pa.Schema | None:
-    """Return the schema at a file's end, whose metadata are intact; None where that is not so."""
+    """Return the schema at a file's end; None without one whose metadata are intact."""
     if bytes(memoryview(content)[-len(MAGIC) :]) != MAGIC:
         return None
     try:
@@ -179,7 +164,7 @@ def last_schema(content: pa.Buffer) -> pa.Schema | None:
 
 
 def checked_footer(content: pa.Buffer) -> Footer | None:
-    """Return the places of messages; None unless all is there, and every batch has a right checksum.
+    """Return the positions of messages; None unless all are there and every checksum is right.
 
     Raises:
         NotATrace: it would grow out of proportion.
@@ -187,12 +172,12 @@ def checked_footer(content: pa.Buffer) -> Footer | None:
     view = memoryview(content)
     try:
         footer = footer_of(view)
-        begin = len(LEAD)
+        position = len(LEAD)
         for batch in footer.batches:
-            if batch.offset < begin or not checksum_holds(view, begin, batch):
+            if batch.offset < position or not checksum_holds(view, position, batch):
                 return None
-            begin = batch.end
-        if begin == len(LEAD) or bytes(view[begin : begin + len(END)]) != END:
+            position = batch.end
+        if not footer.batches or bytes(view[position : position + len(END)]) != END:
             return None
         growth = Growth(len(view))
         for message in (*footer.dictionaries, *footer.batches):
@@ -202,138 +187,150 @@ def checked_footer(content: pa.Buffer) -> Footer | None:
     return footer
 
 
-def _by_footer(
+def _read_by_footer(
     content: pa.Buffer,
     schema: pa.Schema,
     footer: Footer,
-    wanted: Sequence[str],
-    window: tuple[int, int] | None,
+    names: Sequence[str],
+    window_ns: tuple[int, int] | None,
 ) -> pa.Table:
     """Decode, of the columns that are wanted, those that are not null in all rows."""
     view = memoryview(content)
     absent = set(range(len(schema)))
-    for place in footer.batches:
-        absent &= absent_columns(place.header(view), len(schema))
-    places = _known_columns(schema)
-    held = {name for name in wanted if places[name] not in absent}
-    # Where nothing is held there is still a number of rows, which any column tells.
-    decoded = [places[name] for name in held or wanted[:1]]
-    count = len(footer.batches)
-    chosen = range(count) if window is None or count < 2 else _touching(content, places, *window)
+    for batch in footer.batches:
+        absent &= absent_columns(batch.header(view), len(schema))
+    index_of = _column_indices(schema)
+    present = {name for name in names if index_of[name] not in absent}
+    # Where all columns are null there is still a number of rows, which any column tells.
+    decoded = [index_of[name] for name in present or names[:1]]
+    batch_count = len(footer.batches)
+    batch_indices: Sequence[int] = range(batch_count)
+    if window_ns is not None and batch_count > 1:
+        batch_indices = _batches_in_window(content, [index_of[name] for name in _TIMES], *window_ns)
     with pa.ipc.open_file(content, **_options(decoded)) as reader:
-        batches = [reader.get_batch(index) for index in chosen]
-    for batch in batches:
-        batch.validate(full=True)
-    return _table([_in_order(batch, held, wanted) for batch in batches], wanted)
+        batches = [reader.get_batch(index) for index in batch_indices]
+    for table in batches:
+        table.validate(full=True)
+    return _table(batches, present, names)
 
 
-def _touching(content: pa.Buffer, places: dict[str, int], first_ns: int, last_ns: int) -> list[int]:
-    """Return the batches with rows that touch a time, of which two columns tell."""
-    found = []
-    with pa.ipc.open_file(content, **_options([places[name] for name in _TIMES])) as reader:
+def _batches_in_window(
+    content: pa.Buffer, times: list[int], first_ns: int, last_ns: int
+) -> list[int]:
+    """Return the indices of batches with rows in a time; `times` are the indices of two columns."""
+    indices = []
+    with pa.ipc.open_file(content, **_options(times)) as reader:
         for index in range(reader.num_record_batches):
             batch = reader.get_batch(index)
             batch.validate(full=True)
             start, duration = (batch.column(name) for name in _TIMES)
-            begun, length = (values_of(column, np.int64) for column in (start, duration))
-            over = ~valid_of(duration) | (begun + length >= first_ns)  # null: it was still open
-            if np.any(over & (begun <= last_ns)):
-                found.append(index)
-    return found
+            start_ns, length_ns = (values_of(column, np.int64) for column in (start, duration))
+            # Without a length a span was still open.
+            ends_in_time = ~valid_of(duration) | (start_ns + length_ns >= first_ns)
+            if np.any(ends_in_time & (start_ns <= last_ns)):
+                indices.append(index)
+    return indices
 
 
-def _by_stream(content: pa.Buffer, places: list[int]) -> tuple[list[pa.RecordBatch], bool]:
-    """Decode batches until the end or the first that is damaged or cut off; return whether one was.
+def _read_by_stream(content: pa.Buffer, columns: list[int]) -> tuple[list[pa.RecordBatch], bool]:
+    """Decode batches until the end or the first that is damaged or cut off; return True if one is.
 
     Raises:
         NotATrace: they would grow out of proportion.
     """
-    sound, broken = _sound_batches(memoryview(content))
+    sound_count, is_broken = _count_sound_batches(memoryview(content))
     batches: list[pa.RecordBatch] = []
-    with pa.ipc.open_stream(content.slice(len(LEAD)), **_options(places)) as reader:
-        while len(batches) < sound:
+    with pa.ipc.open_stream(content.slice(len(LEAD)), **_options(columns)) as reader:
+        while len(batches) < sound_count:
             try:
                 batch = reader.read_next_batch()
             except (pa.ArrowException, OSError, StopIteration):
                 return batches, True
             batch.validate(full=True)
             batches.append(batch)
-    return batches, broken
+    return batches, is_broken
 
 
-def _sound_batches(view: memoryview) -> tuple[int, bool]:
-    """Count the batches before the first that is damaged or cut off; return whether one is.
+def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
+    """Count the batches before the first that is damaged or cut off; return True if one is.
 
     Where one batch has a checksum, so must those after it.
     """
     growth = Growth(len(view))
-    count, begin, checked = 0, len(LEAD), False
+    count, position, has_checksums = 0, len(LEAD), False
     try:
         for message in messages(view):
             growth.add(message, view)
             if message.kind != BATCH:
                 continue
-            holds = checksum_holds(view, begin, message)
-            if holds is False or (holds is None and checked):
+            is_right = checksum_holds(view, position, message)
+            if is_right is False or (is_right is None and has_checksums):
                 return count, True
-            checked = holds is True
-            count, begin = count + 1, message.end
+            has_checksums = is_right is True
+            count, position = count + 1, message.end
     except struct.error:
         return count, True
     return count, False
 
 
-def _options(places: list[int]) -> dict[str, Any]:
+def _options(columns: list[int]) -> dict[str, Any]:
     """Return how to decode columns: files are read side by side, so each needs one thread."""
     return {
-        "options": pa.ipc.IpcReadOptions(included_fields=sorted(places), use_threads=False),
+        "options": pa.ipc.IpcReadOptions(included_fields=sorted(columns), use_threads=False),
         "memory_pool": pa.system_memory_pool(),  # Arrow's own keeps what it is given back
     }
 
 
-def _known_columns(schema: pa.Schema) -> dict[str, int]:
-    """Return the positions of our columns; others are not even decoded."""
+def _column_indices(schema: pa.Schema) -> dict[str, int]:
+    """Return the indices of our columns; others are not even decoded.
+
+    Raises:
+        NotATrace: one is missing, there twice, or of another type.
+    """
     if schema.equals(FILE_SCHEMA) or schema.equals(EVENT_SCHEMA):
         return {name: index for index, name in enumerate(_COLUMNS)}
     if len(schema) > MAX_COLUMNS:
         raise NotATrace(f"it has {len(schema)} columns, more than the limit of {MAX_COLUMNS}")
-    found = {}
+    index_of = {}
     for field in EVENT_SCHEMA:
-        places = schema.get_all_field_indices(field.name)
-        if len(places) != 1:
+        indices = schema.get_all_field_indices(field.name)
+        if len(indices) != 1:
             raise NotATrace(
-                f"column '{field.name}' is there {len(places)} times, expected once of type {field.type}"
+                f"column '{field.name}' is there {len(indices)} times, expected once of type "
+                f"{field.type}"
             )
-        kind = schema.field(places[0]).type
-        if kind != field.type and not (_is_word(kind) and _is_word(field.type)):
-            raise NotATrace(f"column '{field.name}' has type {kind}, expected {field.type}")
-        found[field.name] = places[0]
-    return found
+        dtype = schema.field(indices[0]).type
+        if dtype != field.type and not (_holds_words(dtype) and _holds_words(field.type)):
+            raise NotATrace(f"column '{field.name}' has type {dtype}, expected {field.type}")
+        index_of[field.name] = indices[0]
+    return index_of
 
 
-def _is_word(kind: pa.DataType) -> bool:
-    """Return whether a type is a dictionary of strings, however wide its indexes."""
-    return isinstance(kind, pa.DictionaryType) and kind.value_type == pa.string()
+def _holds_words(dtype: pa.DataType) -> bool:
+    """Return True for dictionaries of strings, however wide their indexes."""
+    return isinstance(dtype, pa.DictionaryType) and dtype.value_type == pa.string()
 
 
-def _in_order(batch: pa.RecordBatch, held: set[str], wanted: Sequence[str]) -> pa.RecordBatch:
-    """Bring columns into the order and types of the schema; those that are not held are null."""
+def _table(batches: list[pa.RecordBatch], present: set[str], wanted: Sequence[str]) -> pa.Table:
+    """Bring columns into the order and types of the schema; those that are not `present` are null."""
     schema = _schema_of(tuple(wanted))
-    columns = [
-        _as(batch.column(field.name), field.type)
-        if field.name in held
-        else null_column(batch.num_rows, field.type)
-        for field in schema
+    ordered = [
+        pa.RecordBatch.from_arrays(
+            [
+                _cast(batch.column(field.name), field.type)
+                if field.name in present
+                else null_column(batch.num_rows, field.type)
+                for field in schema
+            ],
+            schema=schema,
+        )
+        for batch in batches
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.Table.from_batches(ordered, schema).unify_dictionaries()
 
 
-def _as(column: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
-    return column if column.type == kind else column.cast(kind)
-
-
-def _table(batches: list[pa.RecordBatch], wanted: Sequence[str]) -> pa.Table:
-    return pa.Table.from_batches(batches, _schema_of(tuple(wanted))).unify_dictionaries()
+def _cast(column: pa.Array[Any], dtype: pa.DataType) -> pa.Array[Any]:
+    return column if column.type == dtype else column.cast(dtype)
 
 
 @cache

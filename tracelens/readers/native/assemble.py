@@ -33,7 +33,6 @@ from tracelens.readers.native.arrow_file import Recording, read_arrow
 from tracelens.readers.native.checks import usable_events
 from tracelens.readers.native.plain_columns import read_usable, usable
 from tracelens.readers.native.process_notes import (
-    Recorded,
     choose_main,
     order_of,
     process_notes,
@@ -73,63 +72,79 @@ class Part:
     cut: bool = False
     running: bool = False
 
-    def fitting(self, room: int, beside: Part | None) -> tuple[Part, int]:
-        """Return it with what it shares with another part, and how much room that leaves.
+    def fitting(self, free_bytes: int, neighbour: Part | None) -> tuple[Part, int]:
+        """Return it with what it shares with another part, and how many bytes that leaves free.
 
-        Events for which there is no room are not kept.
+        Events for which there are none are not kept.
         """
-        part = self.sharing(beside)
-        if part.kept is None:
-            return part, room
-        left = room - part.kept.bytes_beside(beside.kept if beside else None)
-        return part if left >= 0 else replace(part, kept=None), left
+        shared_part = self.sharing(neighbour)
+        if shared_part.kept is None:
+            return shared_part, free_bytes
+        left_bytes = free_bytes - shared_part.kept.bytes_beside(
+            neighbour.kept if neighbour else None
+        )
+        return shared_part if left_bytes >= 0 else replace(shared_part, kept=None), left_bytes
 
-    def sharing(self, beside: Part | None) -> Part:
+    def sharing(self, neighbour: Part | None) -> Part:
         """Return it with what it shares with another part."""
-        if beside is None:
+        if neighbour is None:
             return self
-        kept = self.kept.sharing(beside.kept) if self.kept else None
-        return replace(self, outline=self.outline.sharing(beside.outline), kept=kept)
+        kept = self.kept.sharing(neighbour.kept) if self.kept else None
+        return replace(self, outline=self.outline.sharing(neighbour.outline), kept=kept)
 
 
-def assemble(parts: list[Part], notes: Iterable[Note] = ()) -> Trace:
+def assemble(recordings: list[Part], notes: Iterable[Note] = ()) -> Trace:
     """Build the trace; processes are ordered by role (workers first), rank and age."""
-    parts = sorted(parts, key=lambda part: order_of(part.side.process))
+    recordings = sorted(recordings, key=lambda recording: order_of(recording.side.process))
     rows, all_notes = [], list(notes)
     dropped: Counter[str] = Counter()
-    for index, part in enumerate(parts):
-        lost = add_counts(part.side.dropped, part.lost)
+    for index, recording in enumerate(recordings):
+        lost = add_counts(recording.side.dropped, recording.lost)
         dropped.update(lost)
         unintended = {reason: n for reason, n in lost.items() if reason not in CHOSEN_LOSSES}
-        rows.append(_process(index, part, sum(unintended.values())))
+        rows.append(_process_row(index, recording, sum(unintended.values())))
         all_notes += process_notes(
-            Recorded(part.file, part.side, part.outline.rows, part.cut, part.running), unintended
+            recording.file,
+            recording.side,
+            recording.outline.rows,
+            unintended,
+            cut=recording.cut,
+            running=recording.running,
         )
     restarts = choose_main(rows)
     source = Source(
-        {index: _recorded(index, part) for index, part in enumerate(parts)},
-        kept={index: part.kept for index, part in enumerate(parts) if part.kept},
+        {index: _recorded_part(index, recording) for index, recording in enumerate(recordings)},
+        kept={
+            index: recording.kept for index, recording in enumerate(recordings) if recording.kept
+        },
     )
     return Trace.from_source(
         source,
-        outlines={index: part.outline for index, part in enumerate(parts)},
+        outlines={index: recording.outline for index, recording in enumerate(recordings)},
         processes=pl.DataFrame(rows, schema=PROCESS_COLUMNS),
-        communicators=_communicators(parts),
-        threads=_rows(parts, "threads", THREAD_COLUMNS, thread="index"),
-        clocks=_rows(parts, "clocks", CLOCK_COLUMNS),
-        notes=(*all_notes, *retention_notes([part.side for part in parts]), *restarts),
+        communicators=_communicators(recordings),
+        threads=_side_rows(recordings, "threads", THREAD_COLUMNS, thread="index"),
+        clocks=_side_rows(recordings, "clocks", CLOCK_COLUMNS),
+        notes=(
+            *all_notes,
+            *retention_notes([recording.side for recording in recordings]),
+            *restarts,
+        ),
         dropped=dict(dropped),
     )
 
 
-def _recorded(index: int, part: Part) -> RecordedPart:
+def _recorded_part(index: int, part: Part) -> RecordedPart:
     process = part.side.process
     return RecordedPart(part.path, index, process.rank, process.role, part.side, part.table)
 
 
 @dataclass(frozen=True)
 class RecordedPart:
-    """The events of one process, in its file, or in memory where they are in none."""
+    """The events of one process, in its file, or in memory if it has none.
+
+    Of `window_ns`, batches that are outside need not be read; None = all are.
+    """
 
     path: Path
     process: int
@@ -137,7 +152,7 @@ class RecordedPart:
     role: str
     side: SideTables
     table: pa.Table | None = None
-    window: tuple[int, int] | None = None  # around which alone it is read; null = whole
+    window_ns: tuple[int, int] | None = None
 
     def columns(self, names: Sequence[str], cache: BoundedCache) -> Columns:
         """Read some columns; more may come with them.
@@ -145,11 +160,11 @@ class RecordedPart:
         Raises:
             UnusableInput: the file cannot be read (any more).
         """
-        wanted = {*names, *ALWAYS_READ}
         if self.table is not None:
             return usable(Recording(self.table, self.side)).columns
-        with _still_there(self.path):
-            return read_usable(self.path, wanted, cache, self.window, self.side).columns
+        with _damage_named(self.path):
+            wanted = {*names, *ALWAYS_READ}
+            return read_usable(self.path, wanted, cache, self.window_ns, self.side).columns
 
     def frame(self) -> pl.DataFrame:
         """Read all columns.
@@ -157,7 +172,11 @@ class RecordedPart:
         Raises:
             UnusableInput: the file cannot be read (any more).
         """
-        events, _ = usable_events(self._whole())
+        table = self.table
+        if table is None:
+            with _damage_named(self.path):
+                table = read_arrow(self.path, None, self.window_ns).table
+        events, _ = usable_events(Recording(table, self.side))
         owner = {"process": self.process, "rank": self.rank, "role": self.role}
         return events.with_columns(
             pl.lit(value, EVENT_COLUMNS[name]).alias(name) for name, value in owner.items()
@@ -169,18 +188,11 @@ class RecordedPart:
 
     def trim_to(self, first_ns: int, last_ns: int) -> RecordedPart:
         """Return it without the batches that are surely outside of a time."""
-        return replace(self, window=(first_ns, last_ns))
-
-    def _whole(self) -> Recording:
-        if self.table is not None:
-            return Recording(self.table, self.side)
-        with _still_there(self.path):
-            found = read_arrow(self.path, None, self.window)
-        return Recording(found.table, self.side, found.cut)
+        return replace(self, window_ns=(first_ns, last_ns))
 
 
 @contextmanager
-def _still_there(path: Path) -> Iterator[None]:
+def _damage_named(path: Path) -> Iterator[None]:
     """Raise for a file that cannot be read that it could be before."""
     try:
         yield
@@ -191,22 +203,21 @@ def _still_there(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _process(index: int, part: Part, lost: int) -> dict[str, Any]:
-    side, found = part.side, part.outline
-    known = {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS}
-    return known | {
+def _process_row(index: int, recording: Part, lost: int) -> dict[str, Any]:
+    side, outline = recording.side, recording.outline
+    return {name: getattr(side.process, name, None) for name in PROCESS_COLUMNS} | {
         "process": index,
         "clock_domain": side.process.clock_domain or side.process.host,
         "main": False,
-        "complete": side.complete and not part.cut,
-        "events": found.rows,
+        "complete": side.complete and not recording.cut,
+        "events": outline.rows,
         "dropped": lost,
-        "first_ns": found.first_ns,
-        "last_ns": found.last_ns,
-        "file": part.file,
+        "first_ns": outline.first_ns,
+        "last_ns": outline.last_ns,
+        "file": recording.file,
         "detail": side.retention.detail,
         "last_steps": side.retention.last,
-        "stepped": found.of_steps > 0,
+        "stepped": outline.of_steps > 0,
         "child": side.process.parent_rank_pid is not None,
     }
 
@@ -220,13 +231,13 @@ def _communicators(parts: list[Part]) -> pl.DataFrame:
     return pl.DataFrame(list(rows.values()), schema=COMMUNICATOR_COLUMNS)
 
 
-def _rows(
-    parts: list[Part], table: str, columns: dict[str, pl.DataType], **renamed: str
+def _side_rows(
+    recordings: list[Part], table: str, columns: dict[str, pl.DataType], **renamed: str
 ) -> pl.DataFrame:
-    """Gather one side table of all processes; `renamed` maps columns to fields."""
-    given = [getattr(part.side, table) for part in parts]
-    rows = [*chain.from_iterable(given)]
+    """Return one side table of all processes; `renamed` maps columns to fields."""
+    tables = [getattr(part.side, table) for part in recordings]
+    rows = [*chain.from_iterable(tables)]
     fields = {name: renamed.get(name, name) for name in columns if name != "process"}
-    found = {name: [*map(attrgetter(field), rows)] for name, field in fields.items()}
-    found["process"] = np.repeat(np.arange(len(parts)), [*map(len, given)]).tolist()
-    return pl.DataFrame(found, schema=columns)
+    cells = {name: [*map(attrgetter(field), rows)] for name, field in fields.items()}
+    cells["process"] = np.repeat(np.arange(len(recordings)), [*map(len, tables)]).tolist()
+    return pl.DataFrame(cells, schema=columns)

@@ -1,12 +1,12 @@
 """Reads columns of a recorded file as plain arrays.
 
-For a file of some kilobytes Arrow's reader takes many times as long as what is in it: it makes a
-decompressor for each buffer, and reads the dictionaries of all columns. Here all buffers of a batch are
-decompressed at once, as frames of zstd that stand one after the other may be, and columns and words are
-those that the same bytes stood for in another file.
+Arrow's reader takes two and a half times as long for a file of some kilobytes: it makes a decompressor
+for each buffer, and reads the dictionaries of all columns. Here all buffers of a batch are decompressed
+in one call, as frames of zstd may stand one after the other, and columns and words whose bytes were
+decoded for another file are shared with it.
 
-Only what is laid out as recorders do it is read so, and every length, place and code is looked at
-before it is followed. Anything else is left to Arrow's reader (`arrow_file`), which says what is wrong.
+Only the layout of recorders is read so, and every length, offset and code is checked before it is
+followed. Anything else is left to Arrow's reader (`arrow_file`), which reports the damage.
 """
 
 from __future__ import annotations
@@ -33,21 +33,33 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Sequence
     from pathlib import Path
 
-    from tracelens.arrays import Array, Flags, Ints
+    from tracelens.arrays import Array, Flags
     from tracelens.conversion.layout import Layout
     from tracelens.conversion.messages import Footer
     from tracelens.memory import BoundedCache
     from tracelens.readers.native.arrow_file import Recording
 
-__all__ = ["Usable", "read_usable", "usable"]
+    _Bodies = Sequence[tuple[Layout, memoryview]]
 
-_SIZE: Final = struct.Struct("<q")  # before each compressed buffer: how long it was
-_UNPACKER: Final = pa.Codec("zstd")
-_FEW: Final = 256  # dictionaries that are known
-_SMALL: Final = 1 << 14  # bytes of one
-_OWN: Final = ("start_ns", "duration_ns")  # which no two processes share
-_COLUMNS: Final = len(FILE_SCHEMA)
-_DECODED: Final = "decoded columns"  # in the cache
+MAX_DICTIONARIES_CACHED: Final = 256  # dictionaries that files have in common [policy]
+MAX_BYTES_OF_CACHED: Final = (
+    1 << 14
+)  # bytes of a dictionary: larger ones are hardly shared [policy]
+_SIZE: Final = struct.Struct("<q")  # before each compressed buffer: its size in bytes
+_ZSTD: Final = pa.Codec("zstd")
+_TIMES: Final = ("start_ns", "duration_ns")  # no two processes share these
+_COLUMN_COUNT: Final = len(FILE_SCHEMA)
+_CACHE: Final = "decoded columns"
+_INDEX_OF: Final = {name: index for index, name in enumerate(EVENT_SCHEMA.names)}
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    field.name: np.dtype(
+        (
+            field.type.index_type if isinstance(field.type, pa.DictionaryType) else field.type
+        ).to_pandas_dtype()
+    )
+    for field in EVENT_SCHEMA
+}
+_NULL_OF: Final[dict[str, float]] = {**MISSING, "duration_ns": 0, "value": np.nan}
 
 
 class Usable(NamedTuple):
@@ -63,21 +75,21 @@ class Usable(NamedTuple):
 
 
 class _Column(NamedTuple):
-    """A column, with numbers for what is missing; `valid` says which rows are not null, None = all.
+    """A column, with numbers for nulls; `valid` rows are not null, None = all.
 
-    Of words, `most` is the highest code.
+    Of words, `max_code` is the highest code.
     """
 
     values: Array
     valid: Flags | None
-    most: int = -1
+    max_code: int = -1
 
 
 def read_usable(
     path: Path,
     names: Collection[str],
     cache: BoundedCache,
-    window: tuple[int, int] | None = None,
+    window_ns: tuple[int, int] | None = None,
     side: SideTables | None = None,
 ) -> Usable:
     """Read columns of one file.
@@ -86,7 +98,7 @@ def read_usable(
         path: The file.
         names: Columns of `EVENT_SCHEMA`, all of `ALWAYS_READ` among them.
         cache: Of the pass over all files: a column that an earlier file has, too, is not decoded again.
-        window: A time on the clock of the file: events that are outside need not be there.
+        window_ns: A time on the clock of the file: events that are outside need not be there.
         side: The file's side tables, if it was read before.
 
     Raises:
@@ -94,25 +106,22 @@ def read_usable(
         OSError: the file system refused.
         ValueError: the contents contradict themselves (`pyarrow.ArrowInvalid` is one).
     """
-    if window is None:
-        found = _read(path, names, cache, side)
-        if found is not None:
-            return found
-    return usable(read_arrow(path, names, window))
+    plain = _read_plain(path, names, cache, side) if window_ns is None else None
+    return usable(read_arrow(path, names, window_ns)) if plain is None else plain
 
 
 def usable(recording: Recording) -> Usable:
     """Return the usable events of a recording, which has at least the columns `ALWAYS_READ`.
 
     Raises:
-        NotATrace: its side tables hold what cannot be.
+        NotATrace: its side tables have impossible values.
     """
     check_side(recording.side)
     columns, lost = usable_columns(recording)
     return Usable(columns, recording.side, lost, recording.cut)
 
 
-def _read(
+def _read_plain(
     path: Path, names: Collection[str], cache: BoundedCache, side: SideTables | None
 ) -> Usable | None:
     """Read a file that is whole, as recorders write it, and all of whose rows are usable; else None."""
@@ -121,10 +130,8 @@ def _read(
     if schema is None or not schema.equals(FILE_SCHEMA):
         return None
     footer = checked_footer(content)
-    if footer is None:
-        return None
     try:
-        columns = _columns(memoryview(content), footer, names, cache)
+        columns = None if footer is None else _columns(memoryview(content), footer, names, cache)
     except (struct.error, ValueError, OSError):
         return None
     if columns is None:
@@ -139,61 +146,45 @@ def _read(
 def _columns(
     view: memoryview, footer: Footer, names: Collection[str], cache: BoundedCache
 ) -> Columns | None:
-    """Decode columns, of which those that hold nothing are left out; None if a row is not usable.
+    """Decode columns, but for those that are null in all rows; None if a row is not usable.
 
     Raises:
         struct.error: it is not laid out as recorders do it.
-        ValueError: as before, or what is in it is damaged; `OSError` if that cannot be decompressed.
+        ValueError: as before, or its content is damaged; `OSError` if that cannot be decompressed.
     """
     layouts = [layout_of(batch.header(view)) for batch in footer.batches]
-    _check(layouts)
-    absent = set.intersection(*map(_absent, layouts))
-    held = {n: place for n, place in _PLACES.items() if n in names and place not in absent}
-    if not held.keys() >= {*ALWAYS_SET}:
-        return None
-    bodies = [
-        (layout, batch.body(view)) for layout, batch in zip(layouts, footer.batches, strict=True)
-    ]
-    found = _held(bodies, held, cache)
-    if any(found[name].valid is not None for name in ALWAYS_SET):
-        return None
-    start = found.pop("start_ns").values
-    lengths, ends = _lengths_and_ends(start, found.pop("duration_ns", None))
-    words = _words(view, footer, {name: found.pop(name) for name in WORDS if name in found}, held)
-    ours = ({*words[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
-    if not all(ours) or not are_sane(start, lengths):
-        return None
-    values = {name: found.pop(name).values for name in ("value",) if name in found}
-    numbers = {name: column.values for name, column in found.items()}
-    return Columns(len(start), {"start_ns": start, "end_ns": ends, **numbers}, words, values)
-
-
-def _lengths_and_ends(start: Ints, lasted: _Column | None) -> tuple[Ints, Ints]:
-    """Return how long spans lasted and when they ended; those without a length are open."""
-    if lasted is None:
-        return np.zeros(1, np.int64), np.full(len(start), FOREVER)
-    ends = start + lasted.values
-    if lasted.valid is not None:
-        ends[~lasted.valid] = FOREVER
-    return lasted.values, ends
-
-
-_PLACES: Final = {name: place for place, name in enumerate(EVENT_SCHEMA.names)}
-_KINDS: Final[dict[str, np.dtype[Any]]] = {
-    field.name: np.dtype(
-        (
-            field.type.index_type if isinstance(field.type, pa.DictionaryType) else field.type
-        ).to_pandas_dtype()
+    _check_layouts(layouts)
+    absent = set.intersection(
+        *({i for i, (_, nulls) in enumerate(each.nodes) if nulls == each.rows} for each in layouts)
     )
-    for field in EVENT_SCHEMA
-}
+    indices = {name: i for name, i in _INDEX_OF.items() if name in names and i not in absent}
+    if not indices.keys() >= {*ALWAYS_SET}:
+        return None
+    bodies = [(layouts[i], batch.body(view)) for i, batch in enumerate(footer.batches)]
+    columns = _decode_columns(bodies, indices, cache)
+    if any(columns[name].valid is not None for name in ALWAYS_SET):
+        return None
+    start_ns = columns.pop("start_ns").values
+    nothing = np.zeros(len(start_ns), np.int64)
+    length_ns, has_length, _ = columns.pop(
+        "duration_ns", _Column(nothing, nothing.astype(np.bool_))
+    )
+    end_ns = start_ns + length_ns
+    if has_length is not None:  # spans without a length are open
+        end_ns[~has_length] = FOREVER
+    word_columns = _word_columns(
+        view, footer, {name: columns.pop(name) for name in WORDS if name in columns}
+    )
+    are_known = all({*word_columns[name].known} <= {*known} for name, known in KNOWN_WORDS.items())
+    if not are_known or not are_sane(start_ns, length_ns):
+        return None
+    fractions = {name: columns.pop(name).values for name in ("value",) if name in columns}
+    numbers = {name: column.values for name, column in columns.items()}
+    times = {"start_ns": start_ns, "end_ns": end_ns}
+    return Columns(len(start_ns), {**times, **numbers}, word_columns, fractions)
 
 
-def _absent(layout: Layout) -> set[int]:
-    return {place for place, (_, nulls) in enumerate(layout.nodes) if nulls == layout.rows}
-
-
-def _check(layouts: Sequence[Layout]) -> None:
+def _check_layouts(layouts: Sequence[Layout]) -> None:
     """Refuse batches that are not laid out as recorders do it.
 
     Raises:
@@ -203,89 +194,86 @@ def _check(layouts: Sequence[Layout]) -> None:
         raise ValueError("there is no batch")
     for rows, nodes, buffers, codec in layouts:
         counts = (len(nodes), len(buffers))
-        if codec != ZSTD or rows < 1 or counts != (_COLUMNS, 2 * _COLUMNS) or min(buffers)[0] < 0:
-            raise ValueError("a batch is not as recorders write it")
-        if not all(length == rows and 0 <= nulls <= rows for length, nulls in nodes):
+        is_whole = counts == (_COLUMN_COUNT, 2 * _COLUMN_COUNT) and min(buffers)[0] >= 0
+        has_rows = all(length == rows and 0 <= nulls <= rows for length, nulls in nodes)
+        if codec != ZSTD or rows < 1 or not is_whole or not has_rows:
             raise ValueError("a batch is not as recorders write it")
 
 
-def _held(
-    bodies: Sequence[tuple[Layout, memoryview]], places: dict[str, int], cache: BoundedCache
+def _decode_columns(
+    bodies: _Bodies, indices: dict[str, int], cache: BoundedCache
 ) -> dict[str, _Column]:
-    """Return some columns of all batches, given by their places; those in the cache are not decoded.
+    """Return columns of all batches, given by their indices; those in the cache are not decoded.
+
+    Ranks of one program have most columns in common, but for times.
 
     Raises:
-        ValueError: a buffer is not where it can be, or not as long as its rows need.
-        OSError: what is compressed is damaged.
+        ValueError: a buffer is outside of its batch, or not as long as its rows need.
+        OSError: compressed content is damaged.
     """
-    keys = {name: _packed(bodies, at) for name, at in places.items() if name not in _OWN}
-    # Ranks of one program have most columns in common, but for times.
-    known = {name: cache.get(_DECODED, key) for name, key in keys.items()}
-    found: dict[str, _Column] = {n: column for n, column in known.items() if column is not None}
-    fresh = {name: at for name, at in places.items() if name not in found}
-    parts = [_decoded(layout, body, fresh) for layout, body in bodies]
+    keys = {name: _cache_key(bodies, i) for name, i in indices.items() if name not in _TIMES}
+    cached = {name: cache.get(_CACHE, key) for name, key in keys.items()}
+    columns: dict[str, _Column] = {n: column for n, column in cached.items() if column is not None}
+    fresh = {name: index for name, index in indices.items() if name not in columns}
+    batches = [_decode_batch(layout, body, fresh) for layout, body in bodies]
     for name in fresh:
-        column = found[name] = _joined([part[name] for part in parts])
+        column = columns[name] = _concatenate([batch[name] for batch in batches])
         if name in keys:
             column.values.setflags(write=False)
-            cache.put(_DECODED, keys[name], column, len(column.values))
-    return found
+            cache.put(_CACHE, keys[name], column, len(column.values))
+    return columns
 
 
-def _packed(bodies: Sequence[tuple[Layout, memoryview]], at: int) -> Hashable:
-    """Return what a column follows from: of each batch its rows, its nulls and what was compressed."""
-    key: list[Hashable] = [at]
+def _cache_key(bodies: _Bodies, index: int) -> Hashable:
+    """Return all that a column follows from: of each batch its rows, its nulls, its compressed bytes."""
+    key: list[Hashable] = [index]
     for layout, body in bodies:
-        (valid, few), (begin, length) = layout.buffers[2 * at : 2 * at + 2]
-        key += (
-            layout.nodes[at],
-            bytes(body[valid : valid + few]),
-            bytes(body[begin : begin + length]),
-        )
+        buffers = layout.buffers[2 * index : 2 * index + 2]
+        key += (layout.nodes[index], *(bytes(body[at : at + size]) for at, size in buffers))
     return tuple(key)
 
 
-def _decoded(layout: Layout, body: memoryview, places: dict[str, int]) -> dict[str, _Column]:
+def _decode_batch(layout: Layout, body: memoryview, indices: dict[str, int]) -> dict[str, _Column]:
     rows = layout.rows
-    nulls = {name: layout.nodes[at][1] for name, at in places.items()}
-    # The largest numbers first, then the bits that tell nulls: so all are where they can be used.
-    order = sorted((n for n in places if nulls[n] < rows), key=lambda n: -_KINDS[n].itemsize)
+    nulls = {name: layout.nodes[index][1] for name, index in indices.items()}
+    # The largest numbers first, then the bits that mark nulls: so all are aligned.
+    order = sorted((n for n in indices if nulls[n] < rows), key=lambda n: -_DTYPES[n].itemsize)
     nullable = [name for name in order if nulls[name]]
-    wanted = [(2 * places[name] + 1, rows * _KINDS[name].itemsize) for name in order]
-    wanted += [(2 * places[name], -(-rows // 8)) for name in nullable]
-    buffers = iter(_unpacked(body, [(*layout.buffers[at], size) for at, size in wanted]))
-    values = {name: np.frombuffer(next(buffers), _KINDS[name]) for name in order}
-    valid = {name: _valid(next(buffers), rows, nulls[name]) for name in nullable}
-    for name in places.keys() - values.keys():
-        values[name], valid[name] = np.zeros(rows, _KINDS[name]), np.zeros(rows, np.bool_)
-    return {name: _filled(name, values[name], valid.get(name)) for name in places}
+    sizes = [(2 * indices[name] + 1, rows * _DTYPES[name].itemsize) for name in order]
+    sizes += [(2 * indices[name], -(-rows // 8)) for name in nullable]
+    buffers = iter(_decompress(body, [(*layout.buffers[i], size) for i, size in sizes]))
+    values = {name: np.frombuffer(next(buffers), _DTYPES[name]) for name in order}
+    valid = {name: _valid_rows(next(buffers), rows, nulls[name]) for name in nullable}
+    for name in indices.keys() - values.keys():
+        values[name], valid[name] = np.zeros(rows, _DTYPES[name]), np.zeros(rows, np.bool_)
+    return {name: _column(name, values[name], valid.get(name)) for name in indices}
 
 
-def _unpacked(body: memoryview, wanted: Sequence[tuple[int, int, int]]) -> list[memoryview]:
-    """Decompress buffers at once, each given by its begin, its length and the bytes that are needed."""
-    frames, begins, stored, total = [], [], {}, 0
-    for place, (offset, length, size) in enumerate(wanted):
+def _decompress(body: memoryview, buffers: Sequence[tuple[int, int, int]]) -> list[memoryview]:
+    """Decompress buffers in one call, each given by its offset, its length and the bytes needed."""
+    frames, offsets, stored, total = [], [], {}, 0
+    for index, (offset, length, needed) in enumerate(buffers):
         if offset < 0 or length <= _SIZE.size or offset + length > len(body):
             raise ValueError("a buffer is outside of its batch")
         content = body[offset + _SIZE.size : offset + length]
-        (full,) = _SIZE.unpack_from(body, offset)
-        begins.append(total)
-        if full == STORED and len(content) >= size:
-            stored[place] = bytes(content[:size])  # no longer of the file, which may be mapped
-        elif full >= size:
+        (size,) = _SIZE.unpack_from(body, offset)
+        offsets.append(total)
+        if size == STORED and len(content) >= needed:
+            stored[index] = bytes(content[:needed])  # no longer of the file, which may be mapped
+        elif size >= needed:
             frames.append(content)
-            total += full
+            total += size
         else:
             raise ValueError("a buffer is not as long as its rows")
     pool = pa.system_memory_pool()  # Arrow's own keeps what it is given back
-    whole = memoryview(_UNPACKER.decompress(b"".join(frames), total, memory_pool=pool))
+    content = memoryview(_ZSTD.decompress(b"".join(frames), total, memory_pool=pool))
     return [
-        memoryview(stored[place]) if place in stored else whole[begin : begin + size]
-        for place, (begin, (_, _, size)) in enumerate(zip(begins, wanted, strict=True))
+        memoryview(stored[index]) if index in stored else content[offset : offset + needed]
+        for index, (offset, (_, _, needed)) in enumerate(zip(offsets, buffers, strict=True))
     ]
 
 
-def _valid(packed: memoryview, rows: int, nulls: int) -> Flags:
+def _valid_rows(packed: memoryview, rows: int, nulls: int) -> Flags:
     flags = np.unpackbits(np.frombuffer(packed, np.uint8), count=rows, bitorder="little")
     valid = flags.view(np.bool_)
     if np.count_nonzero(valid) != rows - nulls:
@@ -293,94 +281,92 @@ def _valid(packed: memoryview, rows: int, nulls: int) -> Flags:
     return valid
 
 
-def _filled(name: str, values: Array, valid: Flags | None) -> _Column:
-    """Put numbers where nothing is.
+def _column(name: str, values: Array, valid: Flags | None) -> _Column:
+    """Fill nulls of a column with numbers.
 
     Raises:
-        ValueError: a code is none.
+        ValueError: a code is negative.
     """
     if name in WORDS:
         codes = filled(values, valid, 0)
         if codes.min() < 0:
             raise ValueError("a code stands for no word")
         return _Column(filled(values, valid, -1), valid, int(codes.max()))
-    if valid is None and name in _OWN:
+    if valid is None and name in _TIMES:
         return _Column(values, None)
-    found = values.copy() if valid is None else filled(values, valid, _MISSING.get(name, NULL))
-    return _Column(held_to_range(name, found), valid)
+    numbers = values.copy() if valid is None else filled(values, valid, _NULL_OF.get(name, NULL))
+    return _Column(held_to_range(name, numbers), valid)
 
 
-_MISSING: Final[dict[str, float]] = {**MISSING, "duration_ns": 0, "value": np.nan}
-
-
-def _joined(parts: Sequence[_Column]) -> _Column:
-    if len(parts) == 1:
-        return parts[0]
+def _concatenate(columns: Sequence[_Column]) -> _Column:
+    if len(columns) == 1:
+        return columns[0]
     valid = None
-    if any(part.valid is not None for part in parts):
-        every = (np.ones(len(p.values), np.bool_) if p.valid is None else p.valid for p in parts)
-        valid = np.concatenate([*every])
-    values = np.concatenate([part.values for part in parts])
-    return _Column(values, valid, max(part.most for part in parts))
+    if any(column.valid is not None for column in columns):
+        flags = (np.ones(len(c.values), np.bool_) if c.valid is None else c.valid for c in columns)
+        valid = np.concatenate([*flags])
+    values = np.concatenate([column.values for column in columns])
+    return _Column(values, valid, max(column.max_code for column in columns))
 
 
-def _words(
-    view: memoryview, footer: Footer, columns: dict[str, _Column], places: dict[str, int]
+def _word_columns(
+    view: memoryview, footer: Footer, columns: dict[str, _Column]
 ) -> dict[str, Words]:
-    """Return columns of words, whose codes are sure to be those of words.
+    """Return columns of words, all of whose codes are those of words.
 
     Raises:
-        ValueError: one is not, or there are no words.
+        ValueError: a code is not, or there are no words.
         struct.error: a dictionary is damaged.
     """
-    ids = dictionary_ids(view, [places[name] for name in columns])
-    known: dict[int, tuple[str, ...] | None] = {}
+    ids = dictionary_ids(view, [_INDEX_OF[name] for name in columns])
+    words_of_id: dict[int, tuple[str, ...]] = {}
     for message in footer.dictionaries:
-        number = _number_of(bytes(message.header(view)))
-        if number is None or number in known:
+        number = _dictionary_number(bytes(message.header(view)))
+        if number is None or number in words_of_id:
             raise ValueError("words are added to others")
+        words_of_id[number] = ()
         if number in ids:
             content = bytes(view[message.offset : message.end])
-            read = _texts if len(content) <= _SMALL else _texts.__wrapped__
-            known[number] = read(content, message.header_bytes)
-        else:
-            known[number] = None
-    found = {}
+            read = _read_words if len(content) <= MAX_BYTES_OF_CACHED else _read_words.__wrapped__
+            words_of_id[number] = read(content, message.header_bytes)
+    word_columns = {}
     for (name, column), number in zip(columns.items(), ids, strict=True):
-        words = known.get(number)
-        if words is None or column.most >= len(words):
+        dictionary = words_of_id.get(number)
+        if dictionary is None or column.max_code >= len(dictionary):
             raise ValueError("a code stands for no word")
-        found[name] = Words(column.values, words)
-    return found
+        word_columns[name] = Words(column.values, dictionary)
+    return word_columns
 
 
-@lru_cache(_FEW)
-def _number_of(header: bytes) -> int | None:
+@lru_cache(MAX_DICTIONARIES_CACHED)
+def _dictionary_number(header: bytes) -> int | None:
     return dictionary_of(memoryview(header))
 
 
-@lru_cache(_FEW)
-def _texts(message: bytes, header_bytes: int) -> tuple[str, ...]:
+@lru_cache(MAX_DICTIONARIES_CACHED)
+def _read_words(message: bytes, header_bytes: int) -> tuple[str, ...]:
     """Decode the words of a dictionary.
 
     Raises:
         struct.error: the header is damaged.
         ValueError: they are no words, or some are null.
-        OSError: what is compressed is damaged.
+        OSError: compressed content is damaged.
     """
     view = memoryview(message)
     layout, body = layout_of(header_in(view, header_bytes)), view[header_bytes:]
     if layout.nodes != [(layout.rows, 0)] or len(layout.buffers) != 3 or layout.codec != ZSTD:
         raise ValueError("it does not hold words alone")
-    places, (begin, length) = layout.buffers[1:]
-    if begin < 0:
+    bounds_buffer, (offset, length) = layout.buffers[1:]
+    if offset < 0:
         raise ValueError("a buffer begins before its message")
     if not length:
         return ()
-    (size,) = _SIZE.unpack_from(body, begin)
+    (size,) = _SIZE.unpack_from(body, offset)
     size = length - _SIZE.size if size == STORED else size
-    bounds, words = _unpacked(body, [(*places, 4 * (layout.rows + 1)), (begin, length, size)])
-    found = np.frombuffer(bounds, np.int32).tolist()
-    if found[0] != 0 or found != sorted(found) or found[-1] > len(words):
+    bounds, text = _decompress(
+        body, [(*bounds_buffer, 4 * (layout.rows + 1)), (offset, length, size)]
+    )
+    ends = np.frombuffer(bounds, np.int32).tolist()
+    if ends[0] != 0 or ends != sorted(ends) or ends[-1] > len(text):
         raise ValueError("words are not where they can be")
-    return tuple(str(words[begin:end], "utf-8") for begin, end in pairwise(found))
+    return tuple(str(text[start:end], "utf-8") for start, end in pairwise(ends))

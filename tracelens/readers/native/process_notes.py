@@ -1,4 +1,4 @@
-"""What is known of recorded processes without their events: what they lack, and who stands for a rank.
+"""Notes on recorded processes that need none of their events, and which process is its rank's main one.
 
 Notes list what each recording lacks, and what the user asked to leave out, so that it is not taken for
 all that happened.
@@ -7,41 +7,20 @@ all that happened.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tracelens.model.fmt import duration
 from tracelens.model.notes import Note
 from tracelens.schema.vocabulary import OUTDATED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from tracelens.schema.side import Past, Process, Retention, SideTables
-
-__all__ = [
-    "Recorded",
-    "choose_main",
-    "order_of",
-    "process_notes",
-    "retention_notes",
-]
-
-
-class Recorded(NamedTuple):
-    """A recording: its file's name, side tables, number of events.
-
-    `cut`: the end of the file is missing; `running`: its process still writes to it.
-    """
-
-    file: str
-    side: SideTables
-    events: int
-    cut: bool = False
-    running: bool = False
+    from tracelens.schema.side import Past, Process, SideTables
 
 
 def order_of(process: Process) -> tuple[bool, int, int, int]:
-    """Return what processes are sorted by: role (workers first), rank and age."""
+    """Return the sort key of processes: role (workers first), rank and age."""
     return (process.role == "ps", process.rank, process.incarnation, process.pid)
 
 
@@ -51,40 +30,53 @@ def choose_main(rows: Sequence[dict[str, Any]]) -> list[Note]:
     It is the latest with steps, of equally old ones that with more events; never a child of a rank. Each
     row has `stepped` and `child` beside the columns of `Trace.processes`.
     """
-    by_rank: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    rows_of_rank: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         row["main"] = False
         if not row["child"]:
-            by_rank.setdefault((row["role"], row["rank"]), []).append(row)
+            rows_of_rank.setdefault((row["role"], row["rank"]), []).append(row)
     notes = []
-    for claimed in (by_rank[rank] for rank in sorted(by_rank)):
-        main = max(claimed, key=lambda row: (row["stepped"], row["incarnation"], row["events"]))
+    for (role, rank), candidates in sorted(rows_of_rank.items()):
+        main = max(candidates, key=lambda row: (row["stepped"], row["incarnation"], row["events"]))
         main["main"] = True
-        ran = sum(row["stepped"] for row in claimed)
-        if ran > 1:
-            notes.append(_restart(main, ran))
+        run_count = sum(row["stepped"] for row in candidates)
+        if run_count > 1:
+            subject = "Rank" if role == "worker" else "Parameter server"
+            sentence = (
+                f"{subject} {rank} was recorded {run_count} times: the latest with steps, process "
+                f"{main['pid']}, stands for it, the others are kept apart."
+            )
+            notes.append(Note(file="", sentence=sentence, kind="restarted"))
     return notes
 
 
-def _restart(row: dict[str, Any], ran: int) -> Note:
-    subject = "Rank" if row["role"] == "worker" else "Parameter server"
-    sentence = (
-        f"{subject} {row['rank']} was recorded {ran} times: the latest with steps, process "
-        f"{row['pid']}, stands for it, the others are kept apart."
-    )
-    return Note(file="", sentence=sentence, kind="restarted")
+def process_notes(
+    file: str,
+    side: SideTables,
+    events: int,
+    lost: dict[str, int],
+    *,
+    cut: bool,
+    running: bool = False,
+) -> list[Note]:
+    """Return notes on what the recording of a process lacks.
 
-
-def process_notes(found: Recorded, lost: dict[str, int]) -> list[Note]:
-    """Return notes on what this process's recording lacks; `lost` are events by reason, unasked."""
-    file, events, notes = found.file, found.events, []
-    if found.cut:
+    Args:
+        file: Its name.
+        side: Its side tables.
+        events: Number of its events.
+        lost: Events that were lost without having been asked for, by reason.
+        cut: The end of the file is missing.
+        running: Its process still writes to it.
+    """
+    notes = []
+    if cut:
         sentence = f"'{file}' is damaged or cut off: its first {events} events are used."
         notes.append(Note(file, sentence, "truncated"))
-    elif found.running:
+    elif running:
         sentence = f"'{file}' is still being recorded: its {events} events up to now are used."
         notes.append(Note(file, sentence, "running"))
-    elif not found.side.complete:
+    elif not side.complete:
         sentence = (
             f"'{file}' did not end its recording itself (killed, or still running): "
             f"all {events} events up to then are used."
@@ -99,56 +91,52 @@ def process_notes(found: Recorded, lost: dict[str, int]) -> list[Note]:
 
 
 def retention_notes(sides: Sequence[SideTables]) -> list[Note]:
-    """Return notes on what was left out as asked: by recordings, and by a conversion of them."""
-    converted = dict.fromkeys(sentence for side in sides for sentence in side.notes)
-    return [*_kept_steps(sides), *(Note("", sentence, "chosen") for sentence in converted)]
+    """Return notes on what was left out as asked: by recordings, and by a conversion of them.
 
-
-def _kept_steps(sides: Iterable[SideTables]) -> list[Note]:
-    """Return notes, once for all processes with the same options, on which steps lack what."""
+    Processes with the same options have one note.
+    """
     thinned: Counter[tuple[int, int]] = Counter()
     outdated: Counter[int] = Counter()
-    dropped: dict[int, list[Past]] = {}
+    past_of_option: dict[int, list[Past]] = {}
     for side in sides:
-        asked: Retention = side.retention
-        if asked.every is not None:
-            thinned[asked.every, asked.burst] += sum(side.thinned.values())
-        if asked.last is not None:
-            outdated[asked.last] += side.dropped.get(OUTDATED, 0)
-            dropped.setdefault(asked.last, []).extend(side.past)
-    return [
-        *(_of_detail(*steps, count) for steps, count in thinned.items()),
-        *(_of_the_past(steps, count, dropped[steps]) for steps, count in outdated.items() if count),
+        retention = side.retention
+        if retention.every is not None:
+            thinned[retention.every, retention.burst] += sum(side.thinned.values())
+        if retention.last is not None:
+            outdated[retention.last] += side.dropped.get(OUTDATED, 0)
+            past_of_option.setdefault(retention.last, []).extend(side.past)
+    sentences = [
+        *(_thinned_sentence(*option, count) for option, count in thinned.items()),
+        *(
+            _outdated_sentence(last, count, past_of_option[last])
+            for last, count in outdated.items()
+            if count
+        ),
+        *dict.fromkeys(sentence for side in sides for sentence in side.notes),
     ]
+    return [Note("", sentence, "chosen") for sentence in sentences]
 
 
-def _of_detail(every: int, burst: int, count: int) -> Note:
-    sentence = (
+def _thinned_sentence(every: int, burst: int, count: int) -> str:
+    return (
         f"As asked, {burst} of every {every} steps have all their events; of the others {count:,} were "
         "left out. Steps and phases are whole in all of them, so shares of time are of the whole run; "
         "counts of spans and calls are not."
     )
-    return Note("", sentence, "chosen")
 
 
-def _of_the_past(last: int, count: int, dropped: Sequence[Past]) -> Note:
+def _outdated_sentence(last: int, count: int, past: Sequence[Past]) -> str:
     sentence = (
         f"As asked, only the last {last} steps were kept, and those that were marked: {count:,} older "
         "events were left out. The time between marked steps and the last ones counts nowhere: shares "
         "of time, and efficiency, are of the steps that are here."
-        f"{_how_long(dropped)}"
     )
-    return Note("", sentence, "chosen")
-
-
-def _how_long(dropped: Sequence[Past]) -> str:
-    """Return how long the steps took that were left out, which is known."""
-    if not dropped:
-        return ""
-    longest = max(dropped, key=lambda row: row.longest_ns)
-    mean_ns = sum(row.total_ns for row in dropped) / max(sum(row.steps for row in dropped), 1)
+    if not past:
+        return sentence
+    longest = max(past, key=lambda row: row.longest_ns)
+    mean_ns = sum(row.total_ns for row in past) / max(sum(row.steps for row in past), 1)
     return (
-        f" Steps left out, from {min(row.first for row in dropped)} to "
-        f"{max(row.last for row in dropped)}, took {duration(mean_ns)} on average, "
+        f"{sentence} Steps left out, from {min(row.first for row in past)} to "
+        f"{max(row.last for row in past)}, took {duration(mean_ns)} on average, "
         f"the longest, step {longest.longest}, {duration(longest.longest_ns)}."
     )

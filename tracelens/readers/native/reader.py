@@ -37,8 +37,8 @@ from tracelens.readers.native.recordings import (
     no_events,
     recordings,
     refusal,
+    select_recordings,
     vanished,
-    wanted,
 )
 from tracelens.readers.native.soundness import ALWAYS_READ
 from tracelens.schema.arrow import SAMPLE_SCHEMA
@@ -58,23 +58,18 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
     from tracelens.readers.native.plain_columns import Usable
+    from tracelens.schema.side import SideTables
 
     _Problem: TypeAlias = tuple[Path, Exception]
 
 
-_SOME: Final = 64  # files, which tell how large the others are
-_SMALL: Final = 512 << 10  # bytes of a file
+MAX_FILES_MEASURED: Final = 64  # files, which tell how large the others are [policy]
+MAX_BYTES_OF_SMALL_FILE: Final = 512 << 10  # bytes: several files this small are one task [policy]
 _OUTLINED: Final = frozenset((*OUTLINED, *ALWAYS_READ))
-
-_SAMPLES_DAMAGE: Final = (
-    NotATrace,
-    OSError,
-    ValueError,
-    TypeError,
-    LookupError,
-    pa.ArrowException,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
+_DAMAGE_OF_FRAMES: Final = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_DAMAGE_OF_SAMPLES: Final = (
+    *(NotATrace, OSError, ValueError, TypeError, LookupError, pa.ArrowException),
+    *_DAMAGE_OF_FRAMES,
 )
 
 
@@ -84,70 +79,74 @@ class NativeReader:
     name = "TraceLens trace folder"
 
     def sniff(self, path: Path) -> bool:
-        """Return whether there is at least one file or folder named like ours."""
+        """Return True if there is at least one file or folder named like ours."""
         return bool(recordings(path))
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+    def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read every process that is wanted; one that cannot be read becomes a note."""
-        found = wanted(recordings(path), how.choice)
-        root = None if path in found else path  # a file that was named itself may be a link
-        parts, problems = _read_all(found, root, how)
+        files = select_recordings(recordings(path), options.choice)
+        root = None if path in files else path  # a file that was named itself may be a link
+        recorded_parts, problems = _read_all(files, root, options)
         if any(isinstance(error, TraceNotFound) for _, error in problems):
-            files = [file for file in wanted(recordings(path), how.choice) if file not in found]
-            converted, unread = _read_all(files, root, how)
-            parts += converted
-            problems = [*_unconverted(problems, files), *unread]
-        if not parts:
+            again = select_recordings(recordings(path), options.choice)
+            converted = [file for file in again if file not in files]
+            more_parts, more_problems = _read_all(converted, root, options)
+            recorded_parts += more_parts
+            problems = [*_drop_converted(problems, converted), *more_problems]
+        if not recorded_parts:
             raise refusal(path, problems) if problems else vanished(path)
-        notes = tuple(
-            Note(shown_name(file.name), left_out(file, error)) for file, error in problems
-        )
+        notes = (Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
         folder = path.parent if path.is_file() else path
-        trace = _with_samples(assemble(parts, notes), folder, parts)
+        trace = _with_samples(assemble(recorded_parts, notes), folder, recorded_parts)
         if not trace.processes["events"].sum():
-            raise no_events(path, len(found), (part.side.dropped for part in parts))
+            raise no_events(path, len(files), (part.side.dropped for part in recorded_parts))
         return trace.with_(path=path)
 
 
 def _read_all(
-    found: Sequence[Path], root: Path | None, how: Reading
+    files: Sequence[Path], root: Path | None, options: Reading
 ) -> tuple[list[Part], list[_Problem]]:
-    """Read files; return also what is wrong with those that cannot be read."""
-    parts: list[Part] = []
+    """Read files; return also the errors of those that cannot be read."""
+    recorded_parts: list[Part] = []
     problems: list[_Problem] = []
-    room = how.kept_bytes
-    brief = _mean_bytes(found[:_SOME]) < _SMALL
-    count = at_once(len(found), how.executor) if brief else 1
-    some = (found[first : first + count] for first in range(0, len(found), count))
-    things = ((files, room > 0) for files in some)
-    work = partial(_tried, trace=root, cache=BoundedCache())
-    made = mapped(work, things, how.executor, brief=brief)
-    for done, (file, part) in enumerate(zip(found, chain.from_iterable(made), strict=True)):
-        if isinstance(part, Part):
-            fitting, room = part.fitting(room, beside=parts[-1] if parts else None)
-            parts.append(fitting)
+    free_bytes = options.kept_bytes
+    are_small = _mean_bytes(files[:MAX_FILES_MEASURED]) < MAX_BYTES_OF_SMALL_FILE
+    count = at_once(len(files), options.executor) if are_small else 1
+    groups = (files[first : first + count] for first in range(0, len(files), count))
+    tasks = ((group, free_bytes > 0) for group in groups)
+    work = partial(_try_group, trace=root, cache=BoundedCache())
+    read = chain.from_iterable(mapped(work, tasks, options.executor, brief=are_small))
+    for done, (file, result) in enumerate(zip(files, read, strict=True), 1):
+        if isinstance(result, Part):
+            fitting, free_bytes = result.fitting(
+                free_bytes, recorded_parts[-1] if recorded_parts else None
+            )
+            recorded_parts.append(fitting)
         else:
-            problems.append((file, part))
-        if how.progress:
-            how.progress(done + 1, len(found))
-    return parts, problems
+            problems.append((file, result))
+        if options.progress:
+            options.progress(done, len(files))
+    return recorded_parts, problems
 
 
-def _unconverted(problems: list[_Problem], files: list[Path]) -> list[_Problem]:
+def _drop_converted(problems: list[_Problem], files: list[Path]) -> list[_Problem]:
     """Leave out segments that became one of some Arrow files while they were being read."""
-    names = (parse_stem(file.name) for file in files)
-    made = {(known[0], known[2]) for known in names if known}
+    stems = (parse_stem(file.name) for file in files)
+    converted = {(role, pid) for role, _, pid in filter(None, stems)}
+
+    def is_converted(path: Path) -> bool:
+        stem = parse_stem(path.stem)
+        return stem is not None and (stem[0], stem[2]) in converted
+
     return [
-        (place, error)
-        for place, error in problems
-        if not isinstance(error, TraceNotFound)
-        or (known := parse_stem(place.stem)) is None
-        or (known[0], known[2]) not in made
+        (path, error)
+        for path, error in problems
+        if not (isinstance(error, TraceNotFound) and is_converted(path))
     ]
 
 
 def _mean_bytes(files: Sequence[Path]) -> float:
-    """Return how large some files are on average, of which those that are gone have nothing."""
+    """Return the mean size of some files; files that are gone have none."""
     sizes = [0]
     for file in files:
         with suppress(OSError):
@@ -155,85 +154,85 @@ def _mean_bytes(files: Sequence[Path]) -> float:
     return sum(sizes) / len(sizes)
 
 
-def _tried(
-    some: tuple[Sequence[Path], bool], trace: Path | None, cache: BoundedCache
+def _try_group(
+    task: tuple[Sequence[Path], bool], trace: Path | None, cache: BoundedCache
 ) -> list[Part | Exception]:
-    """Read some files; keep what is asked for again, if wanted.
+    """Read some files; keep the events that are asked for again, if the task says so.
 
-    What of a part is equal to what one before it has is the same, so that it is sent once.
+    Equal values of parts that follow each other are shared, so that they are sent once.
     """
-    files, keep = some
-    found: list[Part | Exception] = []
-    before = None
+    files, keep = task
+    results: list[Part | Exception] = []
+    neighbour = None
     for path in files:
-        part = _tried_one(path, trace, cache, keep=keep)
-        if isinstance(part, Part):
-            part = before = part.sharing(before)
-        found.append(part)
-    return found
+        result = _try_one(path, trace, cache, keep=keep)
+        if isinstance(result, Part):
+            result = neighbour = result.sharing(neighbour)
+        results.append(result)
+    return results
 
 
-def _tried_one(
+def _try_one(
     path: Path, trace: Path | None, cache: BoundedCache, *, keep: bool
 ) -> Part | Exception:
     try:
         if trace is not None:
             check_inside(path, trace)
-        return _read(path, cache, keep=keep)
-    except (*DAMAGE, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        if path.name.endswith(UNFINISHED):
+            return _read_segments(path, cache)
+        if not path.is_file():
+            raise NotATrace("it is not a file")
+        events = read_usable(path, _OUTLINED, cache)
+        part = _outlined_part(path, events, cache)
+        return (
+            replace(part, kept=PackedColumns.from_columns(events.columns, KEPT)) if keep else part
+        )
+    except (*DAMAGE, *_DAMAGE_OF_FRAMES) as error:
         if isinstance(error, MemoryError):
             out_of_memory()
         return error
 
 
-def _read(path: Path, cache: BoundedCache, *, keep: bool) -> Part:
-    if path.name.endswith(UNFINISHED):
-        return _read_segments(path, cache)
-    if not path.is_file():
-        raise NotATrace("it is not a file")
-    found = read_usable(path, _OUTLINED, cache)
-    part = _part(path, found, cache)
-    return replace(part, kept=PackedColumns.from_columns(found.columns, KEPT)) if keep else part
-
-
-def _part(path: Path, found: Usable, cache: BoundedCache) -> Part:
-    tracks = [row.index for row in found.side.threads if row.in_flight]
+def _outlined_part(path: Path, events: Usable, cache: BoundedCache) -> Part:
+    tracks = [row.index for row in events.side.threads if row.in_flight]
     return Part(
         file=shown_name(path.name),
-        side=found.side,
-        outline=outline(found.columns, tracks, cache),
+        side=events.side,
+        outline=outline(events.columns, tracks, cache),
         path=path,
-        lost=found.lost,
-        cut=found.cut,
+        lost=events.lost,
+        cut=events.cut,
     )
 
 
-def _read_segments(place: Path, cache: BoundedCache) -> Part:
-    """Decode what a killed or running process left; convert it if its process is surely gone.
+def _read_segments(path: Path, cache: BoundedCache) -> Part:
+    """Decode the segments of a killed or running process; convert them if the process is surely gone.
 
     Whether a process on another machine still runs cannot be known here, so its segments stay; and so do
     those that were copied or unpacked here, or belong to another user.
     """
     from tracelens.conversion import segments
 
-    admit(place)
-    folder = segments.folder_of(place)
-    own = belongs_to(folder, place.parent)
-    if folder != place and not own:
+    admit(path)
+    folder = segments.folder_of(path)
+    is_of_trace = belongs_to(folder, path.parent)
+    if folder != path and not is_of_trace:
         raise NotATrace(
             f"it names {folder}, which does not say that it belongs to this trace: to read that, name "
             "it itself"
         )
     check_no_links(folder)
-    table, side = segments.decode(place)
-    name = place.with_suffix(SEGMENTS_SUFFIX).name
-    same_host = side.process.host == socket.gethostname()
-    running = same_host and segments.is_live(place)
-    if own and same_host and not running and os.access(place.parent, os.W_OK):
+    table, side = segments.decode(path)
+    name = path.with_suffix(SEGMENTS_SUFFIX).name
+    is_same_host = side.process.host == socket.gethostname()
+    running = is_same_host and segments.is_live(path)
+    if is_of_trace and is_same_host and not running and os.access(path.parent, os.W_OK):
         with suppress(OSError):  # a full disk, or another reader converts it now: we have it
-            name = segments.convert(place).name
-    found = usable(Recording(table, side))
-    return replace(_part(place.with_name(name), found, cache), table=table, running=running)
+            name = segments.convert(path).name
+    events = usable(Recording(table, side))
+    return replace(
+        _outlined_part(path.with_name(name), events, cache), table=table, running=running
+    )
 
 
 def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
@@ -243,51 +242,48 @@ def _with_samples(trace: Trace, folder: Path, parts: list[Part]) -> Trace:
         for process, file in trace.processes.select("process", "file").iter_rows()
     }
     sides = {part.file.removesuffix(TRACE_SUFFIX): part.side for part in parts}
-    found: list[pl.DataFrame] = []
+    tables: list[pl.DataFrame] = []
     notes: list[Note] = []
     for file in sorted((folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")):
-        shown = shown_name(file.name)
-        name = shown.removesuffix(TRACE_SUFFIX)
+        file_name = shown_name(file.name)
+        name = file_name.removesuffix(TRACE_SUFFIX)
         if name not in owners:
             continue
-        index_of = {row.native_id: row.index for row in sides[name].threads if row.native_id}
+        label = f"'{SAMPLES_FOLDER}/{file_name}'"
         try:
             check_inside(file, folder)
-            rows = _read_samples(file, owners[name], sides[name].process.pid, index_of)
-        except _SAMPLES_DAMAGE:
-            sentence = f"'{SAMPLES_FOLDER}/{shown}' is damaged: its samples of stacks are left out."
-            notes.append(Note(shown, sentence))
+            rows = _read_samples(file, owners[name], sides[name])
+        except _DAMAGE_OF_SAMPLES:
+            sentence = f"{label} is damaged: its samples of stacks are left out."
+            notes.append(Note(file_name, sentence))
             continue
-        found.append(rows.filter(_sound()))
-        notes += _lost(shown, rows.height - found[-1].height)
-    if not found and not notes:
+        tables.append(rows.filter(_is_valid_sample()))
+        lost = rows.height - tables[-1].height
+        if lost:
+            sentence = f"{label} lost samples of stacks: {lost} for unusable values."
+            notes.append(Note(file_name, sentence, "dropped"))
+    if not tables and not notes:
         return trace
-    samples = pl.concat([pl.DataFrame(schema=SAMPLE_COLUMNS), *found])
+    samples = pl.concat([pl.DataFrame(schema=SAMPLE_COLUMNS), *tables])
     return trace.with_(samples=samples, notes=(*trace.notes, *notes))
 
 
-def _read_samples(file: Path, process: int, pid: int, index_of: dict[int, int]) -> pl.DataFrame:
-    """Read a rank's samples."""
+def _read_samples(file: Path, process: int, side: SideTables) -> pl.DataFrame:
+    """Read the samples of a process; threads of other processes have no number."""
     rows = pl.DataFrame(pa.Table.from_batches(read_samples(file), SAMPLE_SCHEMA))
-    index = pl.col("thread").replace_strict(index_of, default=None, return_dtype=pl.UInt16)
+    threads = {row.native_id: row.index for row in side.threads if row.native_id}
+    thread = pl.col("thread").replace_strict(threads, default=None, return_dtype=pl.UInt16)
     return rows.select(
         pl.lit(process, pl.Int32).alias("process"),
-        pl.when(pl.col("pid") == pid).then(index).alias("thread"),
+        pl.when(pl.col("pid") == side.process.pid).then(thread).alias("thread"),
         pl.col("pid", "thread_name", "start_ns", "end_ns", "frames"),
     ).cast(pl.Schema(SAMPLE_COLUMNS))
 
 
-def _sound() -> pl.Expr:
-    """Return which rows are valid: times in order and in range, frames with names."""
+def _is_valid_sample() -> pl.Expr:
+    """Return True for rows with times in order and in range, and frames with names."""
     start, end = pl.col("start_ns"), pl.col("end_ns")
-    complete = pl.col("pid", "thread_name", "frames").is_not_null()
-    named = pl.col("frames").list.eval(pl.element().is_null()).list.any().not_()
-    usable = start.is_between(0, LATEST_NS) & (end - start).is_between(0, LONGEST_NS)
-    return pl.all_horizontal(complete, named, usable).fill_null(value=False)
-
-
-def _lost(file: str, count: int) -> list[Note]:
-    if not count:
-        return []
-    sentence = f"'{SAMPLES_FOLDER}/{file}' lost samples of stacks: {count} for unusable values."
-    return [Note(file, sentence, "dropped")]
+    is_complete = pl.col("pid", "thread_name", "frames").is_not_null()
+    has_names = pl.col("frames").list.eval(pl.element().is_null()).list.any().not_()
+    is_timed = start.is_between(0, LATEST_NS) & (end - start).is_between(0, LONGEST_NS)
+    return pl.all_horizontal(is_complete, has_names, is_timed).fill_null(value=False)

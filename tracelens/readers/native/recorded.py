@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from tracelens.schema.side import SideTables
 
-__all__ = ["write_process"]
-
 
 def write_process(path: Path, events: pl.DataFrame, side: SideTables) -> None:
     """Write the events of one process; communicators become indexes into its side table.
@@ -46,13 +44,13 @@ def write_process(path: Path, events: pl.DataFrame, side: SideTables) -> None:
 def _column(column: pl.Series, kind: pa.DataType) -> pa.Array[Any]:
     if not isinstance(kind, pa.DictionaryType):
         return column.to_arrow().cast(kind)
-    words = column.cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode()
+    word_column = column.cast(pl.String).to_arrow().cast(pa.string()).dictionary_encode()
     try:
-        return words.cast(kind)
+        return word_column.cast(kind)
     except pa.ArrowInvalid as error:
         raise InvalidArgument(
-            f"Column '{column.name}' has {len(words.dictionary)} different words, and a trace folder "
-            f"numbers them as {kind.index_type}: convert to parquet or csv instead."
+            f"Column '{column.name}' has {len(word_column.dictionary)} different words, and a trace "
+            f"folder numbers them as {kind.index_type}: convert to parquet or csv instead."
         ) from error
 
 

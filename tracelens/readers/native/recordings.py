@@ -1,8 +1,9 @@
-"""Which recordings a trace folder holds, and how it is said that some, or all, cannot be read."""
+"""The recordings of a trace folder, and the sentences for those that cannot be read."""
 
 from __future__ import annotations
 
 import struct
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -25,21 +26,8 @@ if TYPE_CHECKING:
 
     from tracelens.model.choice import Choice
 
-__all__ = [
-    "DAMAGE",
-    "UNFINISHED",
-    "left_out",
-    "named_ranks",
-    "no_events",
-    "reason_of",
-    "recordings",
-    "refusal",
-    "vanished",
-    "wanted",
-]
-
 UNFINISHED: Final = (SEGMENTS_SUFFIX, ELSEWHERE_SUFFIX)
-# What damaged input makes pyarrow, its C++ library and our own decoding raise.
+# Errors that damaged input makes pyarrow, its C++ library and our own decoding raise.
 DAMAGE: Final = (
     TraceLensError,
     OSError,
@@ -58,42 +46,41 @@ def recordings(path: Path) -> list[Path]:
     if path.is_file() or path.name.endswith(SEGMENTS_SUFFIX):
         return [path] if path.name.endswith((TRACE_SUFFIX, *UNFINISHED)) else []
     try:
-        entries = sorted(path.iterdir(), key=_name)
+        entries = sorted(path.iterdir(), key=attrgetter("name"))
     except OSError:
         return []
     visible = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [entry for entry in visible if entry.name.endswith(TRACE_SUFFIX)]
-    converted = {file.name.removesuffix(TRACE_SUFFIX) for file in files}
-    live = [
+    converted = {
+        entry.name.removesuffix(TRACE_SUFFIX)
+        for entry in visible
+        if entry.name.endswith(TRACE_SUFFIX)
+    }
+    return [
         entry
         for entry in visible
-        if entry.name.endswith(UNFINISHED) and entry.stem not in converted
+        if entry.name.endswith(TRACE_SUFFIX)
+        or (entry.name.endswith(UNFINISHED) and entry.stem not in converted)
     ]
-    return sorted(files + live, key=_name)
 
 
-def wanted(files: Iterable[Path], choice: Choice) -> list[Path]:
+def select_recordings(files: Iterable[Path], choice: Choice) -> list[Path]:
     """Leave out the recordings of workers whose rank, by their names, is not wanted."""
     return [file for file in files if all(map(choice.has_rank, named_ranks([file])))]
 
 
 def named_ranks(files: Iterable[Path]) -> set[int]:
     """Return the ranks of the workers that some recordings are named after."""
-    named = (parse_stem(file.name.removesuffix(ELSEWHERE_SUFFIX)) for file in files)
-    return {found[1] for found in named if found and found[0] == "worker"}
-
-
-def _name(path: Path) -> str:
-    return path.name
+    stems = (parse_stem(file.name.removesuffix(ELSEWHERE_SUFFIX)) for file in files)
+    return {stem[1] for stem in stems if stem and stem[0] == "worker"}
 
 
 def left_out(path: Path, error: Exception) -> str:
-    """Return one sentence on which file was left out and why."""
+    """Return one sentence on a file that was left out, with the reason."""
     return f"'{shown_name(path.name)}' was left out: {reason_of(error)}."
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of what an error says, or its kind."""
+    """Return the first line of an error's message, or its kind."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
 
@@ -110,29 +97,35 @@ def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensErro
     """Build the error for a path of which nothing can be read."""
     newer = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
     file, error = problems[0]
-    first = left_out(file, newer or error).removesuffix(".")
+    first_problem = left_out(file, newer or error).removesuffix(".")
     kind = NewerVersion if newer else NotATrace
-    count = len(problems)
     return kind(
-        f"None of the {count} recordings in '{shown_name(path)}' can be read; the first: {first}."
+        f"None of the {len(problems)} recordings in '{shown_name(path)}' can be read; the first: "
+        f"{first_problem}."
     )
 
 
 def no_events(path: Path, count: int, lost: Iterable[Mapping[str, int]]) -> EmptyTrace:
-    """Build the error for a trace of so many processes without an event; `lost` says what each lost."""
+    """Build the error for a trace without an event.
+
+    Args:
+        path: The trace.
+        count: Number of its processes.
+        lost: Events that each process lost, by reason.
+    """
     counts: dict[str, int] = {}
     for reasons in lost:
         counts = add_counts(counts, reasons)
     without_room = counts.pop(NO_ROOM, 0)
     listed = ", ".join(f"{count:,} for {reason}" for reason, count in counts.items() if count)
-    why = (
-        "the disk was full or could not be written when it was recorded "
-        f"({fmt.count(without_room, 'event')} lost for that): free some room, or record elsewhere "
-        "with --out."
-        if without_room
-        else f"all events were left out: {listed}."
-        if listed
-        else "check that the recorded program did any work after tl.start()."
-    )
+    explanation = "check that the recorded program did any work after tl.start()."
+    if without_room:
+        explanation = (
+            "the disk was full or could not be written when it was recorded "
+            f"({fmt.count(without_room, 'event')} lost for that): free some room, or record elsewhere "
+            "with --out."
+        )
+    elif listed:
+        explanation = f"all events were left out: {listed}."
     processes = fmt.count(count, "recorded process", "recorded processes")
-    return EmptyTrace(f"'{shown_name(path)}' holds {processes}, but not one event: {why}")
+    return EmptyTrace(f"'{shown_name(path)}' holds {processes}, but not one event: {explanation}")

@@ -29,13 +29,15 @@ def is_sound(table: pa.Table) -> bool:
         return True
     if any(table[name].null_count for name in ALWAYS_SET):
         return False
-    words = {
+    words_of_column = {
         name: _dictionary_words(table[name]) for name in _WORD_COLUMNS if name in table.column_names
     }
     return (
         are_sane(table["start_ns"].to_numpy(), table["duration_ns"].drop_null().to_numpy())
-        and all(words[name] <= {*known} for name, known in KNOWN_WORDS.items())
-        and not any(None in column_words for column_words in words.values())  # Arrow allows nulls
+        and all(words_of_column[name] <= {*known} for name, known in KNOWN_WORDS.items())
+        and not any(
+            None in column_words for column_words in words_of_column.values()
+        )  # Arrow allows nulls
     )
 
 

@@ -1,8 +1,7 @@
-"""What each file of a trace folder says of itself, without reading its events.
+"""Summaries of the files of a trace folder, mostly without reading their events.
 
-A file of schema 2 says it at its end. Of one that does not, because its schema is 1 or its end is
-missing or damaged, the few columns are read from which the same can be counted. One file is open at
-a time.
+A file of schema 2 has a summary at its end. Of any other file (schema 1, its end is missing or damaged)
+the few columns are read from which the same can be counted. One file is open at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from tracelens.model.notes import Note
 from tracelens.readers.links import check_inside
 from tracelens.readers.native.arrow_file import read_arrow, read_end
 from tracelens.readers.native.process_notes import (
-    Recorded,
     choose_main,
     order_of,
     process_notes,
@@ -42,12 +40,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    import pyarrow as pa
-
     from tracelens.readers.base import Progress
     from tracelens.schema.side import SideTables, Summary
-
-__all__ = ["FileFacts", "is_finished", "main_flags", "notes_of", "sampled", "summaries"]
 
 
 class FileFacts(NamedTuple):
@@ -65,15 +59,15 @@ class FileFacts(NamedTuple):
 
 
 def is_finished(path: Path) -> bool:
-    """Return whether a path is a trace folder, or a file of one, without unfinished recordings."""
-    found = recordings(path)
-    return bool(found) and not any(file.name.endswith(UNFINISHED) for file in found)
+    """Return True if a path is a trace folder, or a file of one, without unfinished recordings."""
+    files = recordings(path)
+    return bool(files) and not any(file.name.endswith(UNFINISHED) for file in files)
 
 
 def summaries(
     path: Path, progress: Progress | None = None
 ) -> tuple[list[FileFacts], tuple[Note, ...]]:
-    """Return what each file says of itself, and notes on those that cannot be read.
+    """Return the summary of each file, and notes on those that cannot be read.
 
     Args:
         path: A trace folder, or a file of one, in which nothing is recorded any more.
@@ -93,61 +87,58 @@ def summaries(
 def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], tuple[Note, ...]]:
     files = recordings(path)
     root = None if path in files else path
-    found: list[FileFacts] = []
+    summed: list[FileFacts] = []
     problems: list[tuple[Path, Exception]] = []
-    for done, file in enumerate(files):
+    for done, file in enumerate(files, 1):
         try:
-            found.append(_facts(file, root))
+            summed.append(_facts(file, root))
         except DAMAGE as error:
             if isinstance(error, MemoryError):
                 containment.out_of_memory()
             problems.append((file, error))
         if progress:
-            progress(done + 1, len(files))
-    if not found:
+            progress(done, len(files))
+    if not summed:
         raise refusal(path, problems) if problems else vanished(path)
-    if not any(facts.summary.rows for facts in found):
-        raise no_events(path, len(files), (facts.side.dropped for facts in found))
+    if not any(facts.summary.rows for facts in summed):
+        raise no_events(path, len(files), (facts.side.dropped for facts in summed))
     notes = tuple(Note(shown_name(file.name), left_out(file, error)) for file, error in problems)
-    return sorted(found, key=lambda facts: order_of(facts.side.process)), notes
+    return sorted(summed, key=lambda facts: order_of(facts.side.process)), notes
 
 
-def main_flags(found: list[FileFacts]) -> tuple[list[bool], list[Note]]:
-    """Return which processes stand for their rank, and notes on ranks that had several."""
+def main_flags(files: list[FileFacts]) -> tuple[list[bool], list[Note]]:
+    """Return True for processes that stand for their rank, and notes on ranks that had several."""
     rows: list[dict[str, Any]] = [
         {
-            "role": facts.side.process.role,
-            "rank": facts.side.process.rank,
-            "pid": facts.side.process.pid,
-            "incarnation": facts.side.process.incarnation,
+            **{n: getattr(facts.side.process, n) for n in ("role", "rank", "pid", "incarnation")},
             "events": facts.summary.rows,
             "stepped": "step" in facts.summary.kinds,
             "child": facts.side.process.parent_rank_pid is not None,
         }
-        for facts in found
+        for facts in files
     ]
     notes = choose_main(rows)
     return [row["main"] for row in rows], notes
 
 
-def notes_of(found: list[FileFacts]) -> list[Note]:
+def notes_of(files: list[FileFacts]) -> list[Note]:
     """Return notes on what recordings lack, as far as summaries and side tables tell."""
     notes = [
         note
-        for facts in found
-        for note in process_notes(
-            Recorded(facts.file, facts.side, facts.summary.rows, facts.cut), facts.lost
-        )
+        for file, side, summary, lost, cut in files
+        for note in process_notes(file, side, summary.rows, lost, cut=cut)
     ]
-    return [*notes, *retention_notes([facts.side for facts in found])]
+    return [*notes, *retention_notes([facts.side for facts in files])]
 
 
-def sampled(path: Path, found: list[FileFacts]) -> int:
+def sampled(path: Path, files: list[FileFacts]) -> int:
     """Count the processes with samples of their stacks."""
     folder = path.parent if path.is_file() else path
-    names = {facts.file for facts in found}
-    files = (folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")
-    return sum(_has_samples(file, folder) for file in files if shown_name(file.name) in names)
+    names = {facts.file for facts in files}
+    sample_files = (folder / SAMPLES_FOLDER).glob(f"*{TRACE_SUFFIX}")
+    return sum(
+        _has_samples(file, folder) for file in sample_files if shown_name(file.name) in names
+    )
 
 
 def _has_samples(file: Path, folder: Path) -> bool:
@@ -165,38 +156,30 @@ def _facts(file: Path, trace: Path | None) -> FileFacts:
         raise NotATrace("it is not a file")
     end = read_end(file)
     if end is None or end.summary is None:
-        return _counted(file)
+        return _count_events(file)
     check_side(end.side)
-    return FileFacts(shown_name(file.name), end.side, end.summary, _unasked(end.side.dropped))
+    return FileFacts(shown_name(file.name), end.side, end.summary, _unintended(end.side.dropped))
 
 
-def _counted(file: Path) -> FileFacts:
-    """Read the few columns that tell what a file holds, and which of its rows are usable."""
+def _count_events(file: Path) -> FileFacts:
+    """Read the few columns from which a summary can be made, and the usable rows can be told."""
     recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
-    check_side(recording.side)
-    table, unusable = _usable(recording.table)
+    side, table = recording.side, recording.table
+    unusable: dict[str, int] = {}
+    check_side(side)
+    if not is_sound(table):
+        from tracelens.readers.native.checks import (  # noqa: PLC0415 - frames, seldom needed
+            sound_rows,
+        )
+
+        rows, unusable = sound_rows(table)
+        table = table.take(rows)
     tally = Tally()
     for batch in table.to_batches():
         tally.add(batch)
-    lost = add_counts(recording.side.dropped, unusable)
-    return FileFacts(
-        shown_name(file.name),
-        recording.side,
-        tally.summary(recording.side),
-        _unasked(lost),
-        recording.cut,
-    )
+    lost = _unintended(add_counts(side.dropped, unusable))
+    return FileFacts(shown_name(file.name), side, tally.summary(side), lost, recording.cut)
 
 
-def _unasked(lost: dict[str, int]) -> dict[str, int]:
+def _unintended(lost: dict[str, int]) -> dict[str, int]:
     return {reason: count for reason, count in lost.items() if reason not in CHOSEN_LOSSES}
-
-
-def _usable(table: pa.Table) -> tuple[pa.Table, dict[str, int]]:
-    """Return the usable rows, and how many are not, by reason."""
-    if is_sound(table):
-        return table, {}
-    from tracelens.readers.native.checks import sound_rows  # noqa: PLC0415 - frames, seldom needed
-
-    kept, unusable = sound_rows(table)
-    return table.take(kept), unusable

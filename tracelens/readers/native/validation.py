@@ -1,4 +1,4 @@
-"""What of a trace does not keep to its format, or is not whole: a sentence for each problem."""
+"""Problems of a trace: a sentence for each part that breaks its format, or is not whole."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags
     from tracelens.model.trace import Note, Trace
 
-__all__ = ["problems"]
-
 _BROKEN: Final = ("unreadable", "truncated", "incomplete", "dropped", "desync")
-_SHOWN: Final = 5
+MAX_CALLS_LISTED: Final = 5  # calls in a sentence: more are counted [policy]
 
 
 def problems(trace: Trace) -> list[str]:
     """Check a trace as `tracelens.open` returns it, and the files that it was read from."""
     return [
-        *(_noted(note) for note in trace.notes if note.kind in _BROKEN and _of_format(note)),
+        *(_sentence(note) for note in trace.notes if note.kind in _BROKEN and _of_format(note)),
         *_unsorted(trace),
         *_unknown_words(trace),
         *_unmatched(trace),
@@ -38,34 +36,30 @@ def problems(trace: Trace) -> list[str]:
 
 
 def _of_format(note: Note) -> bool:
-    """Drop what a trace may lack: steps are derived otherwise then."""
+    """Return False for what a trace may lack: steps are derived otherwise then."""
     return bool(note.file) or note.kind != "incomplete"
 
 
-def _noted(note: Note) -> str:
-    named = not note.file or note.file in note.sentence
-    return note.sentence if named else f"{note.file}: {note.sentence}"
+def _sentence(note: Note) -> str:
+    names_file = not note.file or note.file in note.sentence
+    return note.sentence if names_file else f"{note.file}: {note.sentence}"
 
 
 def _unsorted(trace: Trace) -> list[str]:
     """Find files whose rows are not in order of begin, as the format requires, or that lack some.
 
-    Of a file whose checksums are right a column may still be none that can be decoded.
+    Even in a file with right checksums there may be a column that cannot be decoded.
     """
-    found = []
+    sentences = []
     for file in _arrow_files(trace):
         name = shown_name(file.name)
         try:
-            if not _is_sorted(file):
-                found.append(f"'{name}': rows are not sorted by start_ns.")
+            start_ns = read_arrow(file).table["start_ns"].to_numpy()
+            if not (start_ns[1:] >= start_ns[:-1]).all():
+                sentences.append(f"'{name}': rows are not sorted by start_ns.")
         except DAMAGE as error:
-            found.append(f"'{name}': not all columns can be decoded ({reason_of(error)}).")
-    return found
-
-
-def _is_sorted(file: Path) -> bool:
-    begins = read_arrow(file).table["start_ns"].to_numpy()
-    return bool((begins[1:] >= begins[:-1]).all())
+            sentences.append(f"'{name}': not all columns can be decoded ({reason_of(error)}).")
+    return sentences
 
 
 def _arrow_files(trace: Trace) -> list[Path]:
@@ -83,30 +77,29 @@ def _arrow_files(trace: Trace) -> list[Path]:
 
 def _unknown_words(trace: Trace) -> list[str]:
     """Find kinds, and operations of kinds, that the format does not have."""
-    known = {op for ops in OPS.values() for op in ops}
+    known_ops = {op for ops in OPS.values() for op in ops}
     kinds: Counter[str] = Counter()
-    ops: Counter[tuple[str, str]] = Counter()
+    ops: Counter[tuple[str, str]] = Counter()  # by kind and operation
     for process in trace.source.parts:
         columns = trace.source.columns(process, ("type", "kind", "op"))
-        kind, op, spans = columns.word("kind"), columns.word("op"), columns.is_span
-        for word in {*kind.known} - {*KINDS}:
-            kinds[word] += _count(spans & kind.among((word,)))
-        for word in {*op.known} - known:
-            mine = spans & op.among((word,))
+        kind, op, is_span = columns.word("kind"), columns.word("op"), columns.is_span
+        for unknown_word in {*kind.known} - {*KINDS}:
+            kinds[unknown_word] += _count(is_span & kind.among((unknown_word,)))
+        for unknown_word in {*op.known} - known_ops:
+            is_word = is_span & op.among((unknown_word,))
             for owner in OPS.keys() & kind.known:
-                ops[owner, word] += _count(mine & kind.among((owner,)))
-    return [
-        *(
-            f"{count:,} spans are of the unknown kind '{kind}'."
-            for kind, count in sorted(kinds.items())
-            if count
-        ),
-        *(
-            f"{count:,} spans of kind {kind} have the unknown operation '{op}'."
-            for (kind, op), count in sorted(ops.items())
-            if count
-        ),
-    ]
+                ops[owner, unknown_word] += _count(is_word & kind.among((owner,)))
+    of_kinds = (
+        f"{count:,} spans are of the unknown kind '{kind}'."
+        for kind, count in sorted(kinds.items())
+        if count
+    )
+    of_ops = (
+        f"{count:,} spans of kind {kind} have the unknown operation '{op}'."
+        for (kind, op), count in sorted(ops.items())
+        if count
+    )
+    return [*of_kinds, *of_ops]
 
 
 def _count(rows: Flags) -> int:
@@ -116,23 +109,25 @@ def _count(rows: Flags) -> int:
 def _unmatched(trace: Trace) -> list[str]:
     """Count collectives that carry no number, and those that an expected rank never joined."""
     outlines = outlined(trace)
-    silent = sum(outlines[process].numberless for process in trace.workers["process"])
-    left = arrivals_of([grid.taken(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls])
-    calls = left.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
-    sentences = [f"{silent:,} collectives carry no communicator or number: nothing matches them."]
-    return sentences[: bool(silent)] + _left(trace, calls)
-
-
-def _left(trace: Trace, calls: pl.DataFrame) -> list[str]:
+    numberless = sum(outlines[process].numberless for process in trace.workers["process"])
+    arrivals = arrivals_of(
+        [grid.taken(np.flatnonzero(grid.last_ns == NEVER)) for grid in trace.calls]
+    )
+    calls = arrivals.group_by("communicator", "seq").agg("op", "rank", "last_rank").sort("seq")
+    sentences = []
+    if numberless:
+        sentences.append(
+            f"{numberless:,} collectives carry no communicator or number: nothing matches them."
+        )
     if calls.is_empty():
-        return []
+        return sentences
     names = dict(
         trace.communicators.select(pl.col("communicator").cast(pl.String), "name").iter_rows()
     )
-    shown = [
+    listed = [
         f"{row['op'][0]} {row['seq']} of '{names.get(row['communicator'], row['communicator'])}'"
-        for row in calls.head(_SHOWN).iter_rows(named=True)
+        for row in calls.head(MAX_CALLS_LISTED).iter_rows(named=True)
     ]
-    more = f" and {calls.height - _SHOWN:,} more" if calls.height > _SHOWN else ""
-    listed = f"{', '.join(shown)}{more}"
-    return [f"Collectives that not every rank joined: {calls.height:,} ({listed})."]
+    hidden = calls.height - MAX_CALLS_LISTED
+    text = ", ".join(listed) + (f" and {hidden:,} more" if hidden > 0 else "")
+    return [*sentences, f"Collectives that not every rank joined: {calls.height:,} ({text})."]

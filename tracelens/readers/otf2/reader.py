@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.errors import EmptyTrace, NotATrace, UnusableInput
@@ -11,7 +10,7 @@ from tracelens.model.notes import Note
 from tracelens.model.recognition import Gap, Recognition
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
-from tracelens.readers.files import RANK_UNKNOWN, note_assumed_rank
+from tracelens.readers.files import RANK_UNKNOWN, list_files, note_assumed_rank
 from tracelens.readers.links import inside
 from tracelens.readers.otf2.archive import ANCHOR, MAGIC, Archive, archive_of
 from tracelens.readers.otf2.rows import EPOCH_NS, communicators, process_ranks, rows_of
@@ -27,26 +26,22 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["Otf2Reader"]
-
 _READ: Final = frozenset((*CODES, "Enter", "Leave"))
-_OF_PROGRAMS: Final = frozenset(
-    ("ProgramBegin", "ProgramEnd", "MpiCollectiveBegin")
-)  # nothing more is in them
+_EMPTY: Final = frozenset(("ProgramBegin", "ProgramEnd", "MpiCollectiveBegin"))  # hold no facts
+MAX_FILES_LISTED: Final = 5  # files in a sentence: more are counted [policy]
 _PAUSED: Final = ("MeasurementOnOff", "BufferFlush")
 
 
-@dataclass(frozen=True)
 class Otf2Reader:
     """Reads an archive of OTF2: the folder in which Score-P put it, or its anchor file."""
 
-    name: str = "Score-P trace (OTF2)"
+    name = "Score-P trace (OTF2)"
 
     def sniff(self, path: Path) -> bool:
-        """Return whether a file is an anchor, or one file of a folder."""
-        return any(map(_is_anchor, inside(_anchors(path), path)))
+        """Return True if a file is an anchor, or one file of a folder."""
+        return any(map(_is_anchor, inside(list_files(path, (ANCHOR,)), path)))
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+    def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read the archive.
 
         Raises:
@@ -60,9 +55,10 @@ class Otf2Reader:
         ranks = process_ranks(archive.facts)
         assumed: list[Note] = []
         if not ranks:
-            given = how.rank_of.get(path.name, how.rank_of.get(anchor.name))
-            assumed = [note_assumed_rank(path.name, "no MPI is in it")] if given is None else []
-            ranks = _rank_of_one(archive.facts, given or 0, path)
+            given_rank = options.rank_of.get(path.name, options.rank_of.get(anchor.name))
+            if given_rank is None:
+                assumed = [note_assumed_rank(path.name, "no MPI is in it")]
+            ranks = _rank_of_one(archive.facts, given_rank or 0, path)
         groups = communicators(archive.facts, ranks)
         rows = rows_of(archive, ranks, groups)
         unowned = rows["rank"].null_count()
@@ -84,14 +80,8 @@ class Otf2Reader:
 
 
 def _is_date(rows: pl.DataFrame) -> bool:
-    first = rows["start_ns"].min()
-    return isinstance(first, int) and EPOCH_NS[0] <= first < EPOCH_NS[1]
-
-
-def _anchors(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    return sorted(entry for entry in path.iterdir() if entry.suffix == ANCHOR and entry.is_file())
+    first_ns = rows["start_ns"].min()
+    return isinstance(first_ns, int) and EPOCH_NS[0] <= first_ns < EPOCH_NS[1]
 
 
 def _is_anchor(file: Path) -> bool:
@@ -99,13 +89,13 @@ def _is_anchor(file: Path) -> bool:
 
 
 def _anchor(path: Path) -> Path:
-    found = [file for file in inside(_anchors(path), path) if _is_anchor(file)]
-    if not found:
+    anchors = [file for file in inside(list_files(path, (ANCHOR,)), path) if _is_anchor(file)]
+    if not anchors:
         raise NotATrace(f"'{path}' holds no anchor file of OTF2: expected one such as traces.otf2.")
-    if len(found) > 1:
-        names = fmt.series([f"'{file.name}'" for file in found[:3]])
+    if len(anchors) > 1:
+        names = fmt.series([f"'{file.name}'" for file in anchors[:3]])
         raise UnusableInput(f"'{path}' holds several OTF2 archives ({names}): open one of them.")
-    return found[0]
+    return anchors[0]
 
 
 def _rank_of_one(facts: dict[str, Any], rank: int, path: Path) -> dict[int, int]:
@@ -125,11 +115,12 @@ def _rank_of_one(facts: dict[str, Any], rank: int, path: Path) -> dict[int, int]
 
 def _notes(archive: Archive) -> Iterator[Note]:
     if archive.missing:
-        names = fmt.series([f"'{place}.evt'" for place in archive.missing[:5]])
-        more = f" and {len(archive.missing) - 5} more" if len(archive.missing) > 5 else ""
+        names = fmt.series([f"'{number}.evt'" for number in archive.missing[:MAX_FILES_LISTED]])
+        hidden = len(archive.missing) - MAX_FILES_LISTED
+        more_files = f" and {hidden} more" if hidden > 0 else ""
         yield Note(
             "",
-            f"Of the trace, {names}{more} are missing: these locations are left out.",
+            f"Of the trace, {names}{more_files} are missing: these locations are left out.",
             "unreadable",
         )
     unpaired = archive.facts["unpaired"]
@@ -150,7 +141,7 @@ def _recognition(
     left_out = {
         f"events {name}": count
         for name, count in counts.items()
-        if name not in _READ and name not in _OF_PROGRAMS
+        if name not in _READ and name not in _EMPTY
     }
     if unowned:
         left_out["regions of processes of no known rank"] = unowned
@@ -164,7 +155,7 @@ def _recognition(
 
 def _gaps(archive: Archive, rows: pl.DataFrame) -> Iterator[Gap]:
     kinds = set(rows["kind"].unique())
-    promised = sum(place[4] for place in archive.facts["locations"])
+    promised = sum(location[4] for location in archive.facts["locations"])
     total = archive.facts["total"]
     if total < promised or archive.missing:
         yield Gap(

@@ -1,4 +1,4 @@
-"""What regions of an OTF2 archive mean: calls of MPI, phases of training, waiting, or code."""
+"""The meaning of regions of an OTF2 archive: calls of MPI, phases of training, waiting, or code."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from tracelens.readers.words import kernel_meaning, meaning, normal, step_number
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["COLLECTIVES", "on_streams", "region_table"]
-
 # By the numbers of OTF2's CollectiveOp; others (scans, creating handles) are of no operation of ours.
 COLLECTIVES: Final = {
     0: "barrier", 1: "broadcast", 2: "gather", 3: "gather", 4: "scatter", 5: "scatter",
@@ -20,18 +18,25 @@ COLLECTIVES: Final = {
     11: "allreduce", 12: "reduce", 13: "reduce_scatter", 16: "reduce_scatter",
 }  # fmt: skip
 _PHASES: Final = ("step", "data", "forward", "backprop", "update", "checkpoint")
-_SENDS: Final = ("mpisend", "mpibsend", "mpissend", "mpirsend")
-_RECEIVES: Final = ("mpirecv", "mpimrecv", "mpisendrecv", "mpisendrecvreplace")
-_WAITS: Final = ("mpiwait", "mpiwaitall", "mpiwaitany", "mpiwaitsome")
-_WAITING_ROLES: Final = ("BARRIER", "IMPLICIT_BARRIER", "TASK_WAIT", "THREAD_WAIT")
+# Kind and operation of calls of MPI for one or two ranks, by their normalized names.
+_CALLS_OF_MPI: Final[dict[str, tuple[str, str]]] = {
+    **dict.fromkeys(
+        ("mpiwait", "mpiwaitall", "mpiwaitany", "mpiwaitsome"), ("wait", "request_wait")
+    ),
+    **dict.fromkeys(("mpisend", "mpibsend", "mpissend", "mpirsend"), ("reduction", "send")),
+    **dict.fromkeys(
+        ("mpirecv", "mpimrecv", "mpisendrecv", "mpisendrecvreplace"), ("reduction", "recv")
+    ),
+}
+_ROLES_OF_WAITING: Final = ("BARRIER", "IMPLICIT_BARRIER", "TASK_WAIT", "THREAD_WAIT")
 _ROLES_OF_COLLECTIVES: Final = ("COLL_ONE2ALL", "COLL_ALL2ONE", "COLL_ALL2ALL", "BARRIER")
-_DEVICES: Final = ("CUDA", "HIP", "OPENCL")
-_SYNCHRONIZES: Final = ("synchronize", "finish", "waitforevents")
+_PARADIGMS_OF_DEVICES: Final = ("CUDA", "HIP", "OPENCL")
+_NAMES_OF_SYNCHRONIZATION: Final = ("synchronize", "finish", "waitforevents")
 Meaning = tuple[str, str | None, int | None]  # kind, operation, number of the step
 
 
 def region_table(regions: Iterable[tuple[int, str, str, str]]) -> pl.DataFrame:
-    """Return what each region means: columns region, name, kind, op, step.
+    """Return the meaning of each region: columns region, name, kind, op, step.
 
     Args:
         regions: Number, name, paradigm and role of each, in OTF2's words.
@@ -45,9 +50,9 @@ def region_table(regions: Iterable[tuple[int, str, str, str]]) -> pl.DataFrame:
 
 
 def on_streams(regions: pl.DataFrame) -> pl.DataFrame:
-    """Return what the same regions mean where a device ran them: kernels."""
-    found = {name: kernel_meaning(name) or ("device", None) for name in regions["name"].unique()}
-    rows = [(name, *known) for name, known in found.items()]
+    """Return the meaning of the same regions where a device ran them: kernels."""
+    names = regions["name"].unique()
+    rows = [(name, *(kernel_meaning(name) or ("device", None))) for name in names]
     schema = {"name": pl.String, "kind": pl.String, "op": pl.String}
     kernels = pl.DataFrame(rows, schema=schema, orient="row")
     return regions.select("region", "name").join(kernels, on="name", how="left")
@@ -55,36 +60,24 @@ def on_streams(regions: pl.DataFrame) -> pl.DataFrame:
 
 def _meaning(name: str, paradigm: str, role: str) -> Meaning:
     if paradigm == "MPI":
-        return _of_mpi(name, role)
-    if role in _WAITING_ROLES:
+        return _meaning_of_call(name, role)
+    synchronizes = normal(name).endswith(_NAMES_OF_SYNCHRONIZATION)
+    if role in _ROLES_OF_WAITING or (paradigm in _PARADIGMS_OF_DEVICES and synchronizes):
         return "wait", None, None
-    if paradigm in _DEVICES and normal(name).endswith(_SYNCHRONIZES):
-        return "wait", None, None
-    if paradigm == "USER":
-        return _of_user(name)
-    return "user", None, None
+    step = step_number(name) if paradigm == "USER" else None
+    if step is not None:
+        return "step", None, step
+    known = meaning(name) if paradigm == "USER" else None
+    return known[0] if known and known[1] is None and known[0] in _PHASES else "user", None, None
 
 
-def _of_mpi(name: str, role: str) -> Meaning:
-    word = normal(name)
-    if word in _WAITS:
-        return "wait", "request_wait", None
-    if word in _SENDS:
-        return "reduction", "send", None
-    if word in _RECEIVES:
-        return "reduction", "recv", None
-    found = meaning(name)
-    blocks = role in _ROLES_OF_COLLECTIVES and not word.startswith("mpii")
-    if blocks and found and found[0] == "reduction":
-        return "reduction", found[1], None
-    return "wait", None, None  # inside MPI, which is nobody's own work
-
-
-def _of_user(name: str) -> Meaning:
-    number = step_number(name)
-    if number is not None:
-        return "step", None, number
-    found = meaning(name)
-    if found and found[0] in _PHASES and found[1] is None:
-        return found[0], None, None
-    return "user", None, None
+def _meaning_of_call(name: str, role: str) -> Meaning:
+    """Return the meaning of a call of MPI: waiting, if it is unknown, as that is no rank's own work."""
+    normalized = normal(name)
+    if normalized in _CALLS_OF_MPI:
+        return (*_CALLS_OF_MPI[normalized], None)
+    named_meaning = meaning(name)
+    blocks = role in _ROLES_OF_COLLECTIVES and not normalized.startswith("mpii")
+    if blocks and named_meaning and named_meaning[0] == "reduction":
+        return (*named_meaning, None)
+    return "wait", None, None

@@ -1,12 +1,13 @@
 """An OTF2 archive as rows in our words: regions are spans, messages and collectives say with whom.
 
 Source: the OTF2 3.2 manual, "List of all event records" and "List of all definition records". Ranks of
-MPI are the places of locations in the group COMM_LOCATIONS; peers are places in their communicator.
+MPI are the positions of locations in the group COMM_LOCATIONS; peers are positions in a communicator.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -18,32 +19,31 @@ from tracelens.schema.vocabulary import MOST_RANKS
 if TYPE_CHECKING:
     from tracelens.readers.otf2.archive import Archive
 
-__all__ = ["EPOCH_NS", "communicators", "process_ranks", "rows_of"]
-
 _NS: Final = 1_000_000_000
-_LONGEST: Final = 1 << 62  # ns
+_MOST_NS: Final = 1 << 62
 EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
 _NUMBER: Final = re.compile(r"(\d{1,7})\D*$")
 _SEND, _RECV, _ISEND, _ISENT, _IRECV_REQUEST, _IRECV, _COLLECTIVE, _REQUESTED, _COMPLETED = range(
     len(CODES)
 )
-_ON_DEVICE: Final = ("ACCELERATOR_STREAM", "GPU")
+_DEVICES: Final = ("ACCELERATOR_STREAM", "GPU")
 _INT: Final = pl.Int64()
 _ROW: Final = (
     "rank", "start_ns", "end_ns", "kind", "op", "name", "thread", "stream", "step", "host",
     "communicator", "seq", "bytes", "peer", "key",
 )  # fmt: skip
+Groups = dict[int, tuple[str, list[int]]]  # name and ranks of communicators by number, -1 = unknown
 
 
 def process_ranks(facts: dict[str, Any]) -> dict[int, int]:
     """Return the rank of each location group: as MPI numbers them, else as their names end."""
-    group_of = {place[0]: place[3] for place in facts["locations"]}
+    group_of = {location[0]: location[3] for location in facts["locations"]}
     members = enumerate(facts["ranks"][:MOST_RANKS])
-    ranks = {group_of[place]: rank for rank, place in members if place in group_of}
+    ranks = {group_of[location]: rank for rank, location in members if location in group_of}
     processes = [group for group in facts["groups"] if group[2] == "PROCESS"]
     if not ranks:
-        named = {group[0]: _NUMBER.search(str(group[1])) for group in processes}
-        numbers = {group: int(found[1]) for group, found in named.items() if found}
+        matches = {group[0]: _NUMBER.search(str(group[1])) for group in processes}
+        numbers = {group: int(match[1]) for group, match in matches.items() if match}
         if len(processes) > 1 and len({*numbers.values()}) == len(processes):
             ranks = numbers
     for number, _, _, _, maker in facts["groups"]:  # devices are of the process that made them
@@ -52,76 +52,75 @@ def process_ranks(facts: dict[str, Any]) -> dict[int, int]:
     return ranks
 
 
-def communicators(facts: dict[str, Any], ranks: dict[int, int]) -> dict[int, tuple[str, list[int]]]:
+def communicators(facts: dict[str, Any], ranks: dict[int, int]) -> Groups:
     """Return name and ranks of each communicator; names that are not unique get their number."""
-    group_of = {place[0]: place[3] for place in facts["locations"]}
-    named = [str(name) for _, name, _ in facts["comms"]]
-    found = {}
+    group_of = {location[0]: location[3] for location in facts["locations"]}
+    names = [str(name) for _, name, _ in facts["comms"]]
+    groups = {}
     for number, name, members in facts["comms"]:
-        unique = bool(name) and named.count(str(name)) == 1
-        called = str(name) if unique else f"{name or 'communicator'} #{number}"
-        found[number] = (called, [ranks.get(group_of.get(place, -1), -1) for place in members])
-    return found
+        is_unique = bool(name) and names.count(str(name)) == 1
+        label = str(name) if is_unique else f"{name or 'communicator'} #{number}"
+        groups[number] = (label, [ranks.get(group_of.get(place, -1), -1) for place in members])
+    return groups
 
 
-def rows_of(
-    archive: Archive, ranks: dict[int, int], groups: dict[int, tuple[str, list[int]]]
-) -> pl.DataFrame:
+def rows_of(archive: Archive, ranks: dict[int, int], groups: Groups) -> pl.DataFrame:
     """Return the rows of all locations; rank is null where it is not known of a location."""
-    places = _places(archive.facts, ranks)
+    locations = _location_table(archive.facts, ranks)
     regions = region_table(archive.facts["regions"])
-    spans = _named(archive.spans, regions, places)
-    operations = _placed(archive.operations, groups)
-    calls, messages = _within(operations, spans)
+    spans = _with_meaning(archive.spans, regions, locations)
+    operations = _with_ranks(archive.operations, groups)
+    calls, messages = _split_calls(operations, spans)
     spans = spans.join(calls, on="span", how="left", maintain_order="left")
-    taken = pl.col("called").is_not_null()
+    is_call = pl.col("op_of_call").is_not_null()
     spans = spans.with_columns(
-        kind=pl.when(taken).then(pl.lit("reduction")).otherwise("kind"),
-        op=pl.when(taken).then("called").otherwise("op"),
+        kind=pl.when(is_call).then(pl.lit("reduction")).otherwise("kind"),
+        op=pl.when(is_call).then("op_of_call").otherwise("op"),
     )
-    flying = pl.concat([messages, *_in_flight(operations)], how="diagonal")
-    flying = flying.join(places, on="location", how="left").with_columns(
+    in_flight = pl.concat([messages, *_requests_in_flight(operations)], how="diagonal")
+    in_flight = in_flight.join(locations, on="location", how="left").with_columns(
         kind=pl.lit("reduction"),
         thread=pl.format("{} messages", "thread"),
         stream=pl.lit(None, _INT),
     )
-    rows = pl.concat([spans, flying], how="diagonal")
-    timed = _timed(rows, archive.facts)
-    return _numbered(timed, groups).select(_ROW)
+    rows = _in_nanoseconds(pl.concat([spans, in_flight], how="diagonal"), archive.facts)
+    return _number_collectives(rows, groups).select(_ROW)
 
 
-def _places(facts: dict[str, Any], ranks: dict[int, int]) -> pl.DataFrame:
+def _location_table(facts: dict[str, Any], ranks: dict[int, int]) -> pl.DataFrame:
     """Return rank, thread or stream, and host of each location."""
     hosts = {group[0]: str(group[3]) for group in facts["groups"]}
-    rows, seen = [], set()
-    streams: dict[int, int] = {}
+    rows, threads = [], set()
+    streams: Counter[int] = Counter()  # by location group
     for number, name, sort, group, _ in facts["locations"]:
-        device = sort in _ON_DEVICE
         stream = None
-        if device:
-            stream = streams[group] = streams.get(group, -1) + 1
+        if sort in _DEVICES:
+            stream = streams[group]
+            streams[group] += 1
         thread = str(name)
-        if (group, thread) in seen:
+        if (group, thread) in threads:
             thread = f"{thread} #{number}"
-        seen.add((group, thread))
+        threads.add((group, thread))
         rows.append((number, ranks.get(group), hosts.get(group) or None, thread, stream))
     schema = {"location": pl.Int64, "rank": pl.Int32, "host": pl.String, "thread": pl.String}
     return pl.DataFrame(rows, schema=schema | {"stream": pl.Int64}, orient="row")
 
 
-def _named(spans: pl.DataFrame, regions: pl.DataFrame, places: pl.DataFrame) -> pl.DataFrame:
-    """Add what regions mean, and where they ran."""
-    placed = spans.join(places, on="location", how="left", maintain_order="left")
+def _with_meaning(
+    spans: pl.DataFrame, regions: pl.DataFrame, locations: pl.DataFrame
+) -> pl.DataFrame:
+    """Add the meaning of regions, and where they ran."""
+    located = spans.join(locations, on="location", how="left", maintain_order="left")
     on_device = pl.col("stream").is_not_null()
-    code = placed.filter(~on_device).join(regions, on="region", how="left", maintain_order="left")
-    kernels = placed.filter(on_device).join(
-        on_streams(regions), on="region", how="left", maintain_order="left"
-    )
-    both = pl.concat([code, kernels], how="diagonal")
-    return both.with_columns(pl.col("kind").fill_null("user"), pl.col("name").fill_null("?"))
+    tables = [
+        located.filter(is_there).join(meanings, on="region", how="left", maintain_order="left")
+        for is_there, meanings in ((~on_device, regions), (on_device, on_streams(regions)))
+    ]
+    rows = pl.concat(tables, how="diagonal")
+    return rows.with_columns(pl.col("kind").fill_null("user"), pl.col("name").fill_null("?"))
 
 
-def _placed(operations: pl.DataFrame, groups: dict[int, tuple[str, list[int]]]) -> pl.DataFrame:
+def _with_ranks(operations: pl.DataFrame, groups: Groups) -> pl.DataFrame:
     """Replace communicators by their names, and peers within them by ranks."""
     names = pl.DataFrame(
         [(number, name) for number, (name, _) in groups.items()],
@@ -129,79 +128,87 @@ def _placed(operations: pl.DataFrame, groups: dict[int, tuple[str, list[int]]]) 
     )  # fmt: skip
     peers = pl.DataFrame(
         [
-            (number, place, rank)
+            (number, position, rank)
             for number, (_, members) in groups.items()
-            for place, rank in enumerate(members)
+            for position, rank in enumerate(members)
             if rank >= 0
         ],
         schema={"comm": pl.Int64, "root": pl.Int64, "peer": pl.Int32}, orient="row",
     )  # fmt: skip
-    found = operations.join(names, on="comm", how="left", maintain_order="left")
-    return found.join(peers, on=["comm", "root"], how="left", maintain_order="left")
+    return operations.join(names, on="comm", how="left", maintain_order="left").join(
+        peers, on=["comm", "root"], how="left", maintain_order="left"
+    )
 
 
-def _within(operations: pl.DataFrame, spans: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Return what spans are calls of, and the messages that are not those of their call itself.
+def _split_calls(
+    operations: pl.DataFrame, spans: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the operations of spans, and the messages that are not those of their call itself.
 
     A call of MPI_Sendrecv is the receive, as that is what it waits for; its send has a row of its own.
     """
-    word = {_SEND: "send", _RECV: "recv"}
+    words = {_SEND: "send", _RECV: "recv"}
     messages = operations.filter(pl.col("code").is_in([_SEND, _RECV])).with_columns(
-        op=pl.col("code").replace_strict(word, default=None, return_dtype=pl.String)
+        op=pl.col("code").replace_strict(words, default=None, return_dtype=pl.String)
     )
-    of_spans = spans.select("span", "end", called_for="op").with_columns(pl.col("span").cast(_INT))
-    messages = messages.join(of_spans, on="span", how="left", maintain_order="left")
-    own = (pl.col("op") == pl.col("called_for")).fill_null(value=False)
-    calls = messages.filter(own).unique("span", keep="last", maintain_order=True)
-    rest = messages.join(
+    op_of_span = spans.select("span", "end", op_of_span="op").with_columns(
+        pl.col("span").cast(_INT)
+    )
+    messages = messages.join(op_of_span, on="span", how="left", maintain_order="left")
+    is_of_call = (pl.col("op") == pl.col("op_of_span")).fill_null(value=False)
+    calls = messages.filter(is_of_call).unique("span", keep="last", maintain_order=True)
+    other_messages = messages.join(
         calls.select("span", "code", "time"), on=["span", "code", "time"], how="anti"
     )
-    collectives = operations.filter(pl.col("code") == _COLLECTIVE).with_columns(
-        op=pl.col("op").replace_strict(COLLECTIVES, default=None, return_dtype=pl.String),
-        peer=pl.lit(None, pl.Int32),
+    collectives = (
+        operations.filter(pl.col("code") == _COLLECTIVE)
+        .with_columns(
+            op=pl.col("op").replace_strict(COLLECTIVES, default=None, return_dtype=pl.String),
+            peer=pl.lit(None, pl.Int32),
+        )
+        .drop_nulls("span")
+        .unique("span", keep="last", maintain_order=True)
     )
-    collectives = collectives.drop_nulls("span").unique("span", keep="last", maintain_order=True)
     facts = ("communicator", "bytes", "peer")
-    called = pl.concat(
+    spans_of_calls = pl.concat(
         [
-            calls.select(pl.col("span"), *facts, called="op", key="tag"),
-            collectives.select("span", *facts, called="op", key=pl.lit(None, _INT)),
+            calls.select("span", *facts, op_of_call="op", key="tag"),
+            collectives.select("span", *facts, op_of_call="op", key=pl.lit(None, _INT)),
         ]
     )
-    called = called.unique("span", keep="last").with_columns(pl.col("span").cast(pl.UInt32))
-    alone = rest.select(
+    unique_calls = spans_of_calls.unique("span", keep="last").cast({"span": pl.UInt32})
+    messages_alone = other_messages.select(
         "location", "op", *facts, name=pl.format("MPI {}", "op"), key="tag", begin="time",
         end=pl.coalesce("end", "time"),
     )  # fmt: skip
-    return called, alone
+    return unique_calls, messages_alone
 
 
-def _in_flight(operations: pl.DataFrame) -> list[pl.DataFrame]:
-    """Return what requests stood for: sends, receives and collectives, from begin to completion."""
-    number = pl.col("op").replace_strict(COLLECTIVES, default=None, return_dtype=pl.String)
+def _requests_in_flight(operations: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return the operations of requests: sends, receives and collectives, from begin to completion."""
+    collective = pl.col("op").replace_strict(COLLECTIVES, default=None, return_dtype=pl.String)
+    requests = _join_requests(operations, _REQUESTED, _COMPLETED, "end", collective)
     return [
-        _requests(_turns(operations, _ISEND), _turns(operations, _ISENT), "begin", pl.lit("send")),
-        _requests(
-            _turns(operations, _IRECV_REQUEST), _turns(operations, _IRECV), "end", pl.lit("recv")
-        ),
-        _requests(
-            _turns(operations, _REQUESTED), _turns(operations, _COMPLETED), "end", number
-        ).with_columns(peer=pl.lit(None, pl.Int32)),
+        _join_requests(operations, _ISEND, _ISENT, "begin", pl.lit("send")),
+        _join_requests(operations, _IRECV_REQUEST, _IRECV, "end", pl.lit("recv")),
+        requests.with_columns(peer=pl.lit(None, pl.Int32)),
     ]
 
 
-def _requests(
-    begun: pl.DataFrame, done: pl.DataFrame, describing: str, op: pl.Expr
+def _join_requests(
+    operations: pl.DataFrame, begin_code: int, end_code: int, described_by: str, op: pl.Expr
 ) -> pl.DataFrame:
-    """Join begins and ends of requests; `describing` is which of them says what it was."""
+    """Join begins and ends of requests, of which one, "begin" or "end", describes the operation."""
     key = ["location", "request", "turn"]
-    knowing, other = (begun, done) if describing == "begin" else (done, begun)
-    moment = "end" if describing == "begin" else "begin"
-    both = knowing.rename({"time": describing}).join(
-        other.select(*key, pl.col("time").alias(moment)), on=key, how="left", maintain_order="left"
-    )
-    named = both.with_columns(op=op, begin=pl.coalesce("begin", "end"))
-    return named.select(
+    begins, ends = (_turns(operations, code) for code in (begin_code, end_code))
+    described, other_events = (begins, ends) if described_by == "begin" else (ends, begins)
+    other_time = "end" if described_by == "begin" else "begin"
+    joined = described.rename({"time": described_by}).join(
+        other_events.select(*key, pl.col("time").alias(other_time)),
+        on=key, how="left", maintain_order="left",
+    )  # fmt: skip
+    rows = joined.with_columns(op=op, begin=pl.coalesce("begin", "end"))
+    return rows.select(
         "location", "communicator", "bytes", "peer", "op", "begin", "end", key="tag",
         name=pl.format("MPI {}", pl.col("op").fill_null("collective")),
     )  # fmt: skip
@@ -209,42 +216,43 @@ def _requests(
 
 def _turns(operations: pl.DataFrame, code: int) -> pl.DataFrame:
     """Return the operations of a sort; `turn` counts those of the same request."""
-    place = ["location", "request"]
-    chosen = operations.filter(pl.col("code") == code).drop_nulls("request")
-    return chosen.with_columns(turn=pl.int_range(pl.len()).over(place))
+    of_code = operations.filter(pl.col("code") == code).drop_nulls("request")
+    return of_code.with_columns(turn=pl.int_range(pl.len()).over("location", "request"))
 
 
-def _timed(rows: pl.DataFrame, facts: dict[str, Any]) -> pl.DataFrame:
+def _in_nanoseconds(rows: pl.DataFrame, facts: dict[str, Any]) -> pl.DataFrame:
     """Turn ticks into nanoseconds: since 1970, where the archive says when it began."""
-    resolution = max(int(facts["resolution"] or 0), 1)
-    realtime = facts["realtime"] or 0
-    begin = realtime if EPOCH_NS[0] <= realtime < EPOCH_NS[1] else 0
+    ticks_per_second = max(int(facts["resolution"] or 0), 1)
+    realtime_ns = facts["realtime"] or 0
+    origin_ns = realtime_ns if EPOCH_NS[0] <= realtime_ns < EPOCH_NS[1] else 0
     return rows.with_columns(
-        start_ns=_ns(pl.col("begin"), resolution) + begin,
-        end_ns=_ns(pl.col("end"), resolution) + begin,
+        start_ns=_ticks_as_ns(pl.col("begin"), ticks_per_second) + origin_ns,
+        end_ns=_ticks_as_ns(pl.col("end"), ticks_per_second) + origin_ns,
     )
 
 
-def _ns(ticks: pl.Expr, resolution: int) -> pl.Expr:
-    if resolution >= 1 << 62:
+def _ticks_as_ns(ticks: pl.Expr, ticks_per_second: int) -> pl.Expr:
+    if ticks_per_second >= 1 << 62:
         return pl.lit(None, _INT)
-    whole, rest = ticks // resolution, ticks % resolution
-    part = (rest.cast(pl.Float64) * (_NS / resolution)).round().cast(_INT)
-    about = ticks.cast(pl.Float64) * (_NS / resolution)
-    return pl.when(about.abs() < _LONGEST).then(whole * _NS + part)
+    tick_ns = _NS / ticks_per_second
+    seconds, rest = ticks // ticks_per_second, ticks % ticks_per_second
+    rest_ns = (rest.cast(pl.Float64) * tick_ns).round().cast(_INT)
+    approximate_ns = ticks.cast(pl.Float64) * tick_ns
+    return pl.when(approximate_ns.abs() < _MOST_NS).then(seconds * _NS + rest_ns)
 
 
-def _numbered(rows: pl.DataFrame, groups: dict[int, tuple[str, list[int]]]) -> pl.DataFrame:
+def _number_collectives(rows: pl.DataFrame, groups: Groups) -> pl.DataFrame:
     """Number collectives, which all members call in the same order, where they call equally many."""
     sizes = {name: len({*members}) for name, members in groups.values()}
-    own = ["communicator", "rank"]
-    counts = pl.col("op").is_in([*{*COLLECTIVES.values()}]) & pl.col("communicator").is_not_null()
-    calls = rows.with_row_index("row").filter(counts)
+    member = ["communicator", "rank"]
+    is_collective = pl.col("op").is_in([*{*COLLECTIVES.values()}])
+    calls = rows.with_row_index("row").filter(is_collective, pl.col("communicator").is_not_null())
     calls = calls.sort("start_ns").with_columns(
-        turn=pl.int_range(pl.len()).over(own), many=pl.len().over(own)
+        turn=pl.int_range(pl.len()).over(member), call_count=pl.len().over(member)
     )
     size = pl.col("communicator").replace_strict(sizes, default=0, return_dtype=_INT)
-    even = (pl.col("many").n_unique() == 1) & (pl.col("rank").n_unique() == size.first())
-    calls = calls.filter(even.over("communicator"))
+    is_even = pl.col("call_count").n_unique() == 1
+    is_even &= pl.col("rank").n_unique() == size.first()
+    calls = calls.filter(is_even.over("communicator"))
     numbers = calls.select("row", seq=pl.col("turn").cast(_INT))
     return rows.with_row_index("row").join(numbers, on="row", how="left", maintain_order="left")

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 SPANS = ("location", "region", "begin", "end")
-# `code`: its place in CODES; `root` is a rank within `comm`, as is the peer of a message; `span` is the
+# `code`: its index in CODES; `root` is a rank within `comm`, as is the peer of a message; `span` is the
 # row of the span in which it happened. -1 = none, as for times.
 OPERATIONS = ("location", "code", "time", "comm", "root", "tag", "bytes", "request", "span", "op")
-# What the events tell, in the library's order; of what was sent and received the larger counts.
+# Facts of the events, in the library's order; of the bytes sent and received the larger number counts.
 CODES = {
     "MpiSend": ("root", "comm", "tag", "bytes"),
     "MpiRecv": ("root", "comm", "tag", "bytes"),
@@ -45,7 +45,7 @@ class TooMany(Exception):
 
 
 class Events:
-    """What is noted of events, and how; times are ticks since `offset`."""
+    """Notes of events; times are ticks since `offset`."""
 
     def __init__(self, offset: int) -> None:
         """Begin with nothing."""
@@ -57,10 +57,10 @@ class Events:
         self._open: dict[int, list[int]] = {}
 
     def callbacks(self, names: list[str]) -> dict[str, Any]:
-        """Return what is to be called for each type of event."""
-        others = {name: self._counter(name) for name in names}
-        noted = {name: self._noter(name) for name in CODES if name in others}
-        return others | noted | {"Enter": self._enter, "Leave": self._leave}
+        """Return the callback for each type of event."""
+        counters = {name: self._counter(name) for name in names}
+        recorded = {name: self._noter(name) for name in CODES if name in counters}
+        return counters | recorded | {"Enter": self._enter, "Leave": self._leave}
 
     def _counter(self, name: str) -> Any:
         def count(*_: Any) -> None:
@@ -68,12 +68,14 @@ class Events:
 
         return count
 
-    def _at(self, time: int) -> int:
+    def _ticks(self, time: int) -> int:
         return min(max(int(time) - self.offset, -_MASK), _MASK)
 
     def _enter(self, location: int, time: int, _user: Any, _more: Any, region: int) -> None:
         row = len(self.spans[0])
-        for column, value in zip(self.spans, (location, region, self._at(time), -1), strict=True):
+        for column, value in zip(
+            self.spans, (location, region, self._ticks(time), -1), strict=True
+        ):
             column.append(value)
         self._open.setdefault(location, []).append(row)
         self.counts["Enter"] += 1
@@ -85,12 +87,12 @@ class Events:
             self.unpaired += 1
             return
         while regions[rows[-1]] != region:  # what it encloses ends no later
-            self.spans[3][rows.pop()] = self._at(time)
+            self.spans[3][rows.pop()] = self._ticks(time)
             self.unpaired += 1
-        self.spans[3][rows.pop()] = self._at(time)
+        self.spans[3][rows.pop()] = self._ticks(time)
 
     def _noter(self, code: str) -> Any:
-        """Return what notes a message, a request or a collective, by what its event tells."""
+        """Return the callback that notes a message, a request or a collective."""
         fields, number = CODES[code], [*CODES].index(code)
 
         def note(location: int, time: int, _user: Any, _more: Any, *values: Any) -> None:
@@ -98,7 +100,7 @@ class Events:
             rows = self._open.get(location)
             facts = dict(zip(fields, map(_number, values), strict=True))
             facts["bytes"] = max(facts.get("bytes", -1), facts.pop("sent", -1))
-            facts |= {"location": location, "code": number, "time": self._at(time)}
+            facts |= {"location": location, "code": number, "time": self._ticks(time)}
             facts["span"] = rows[-1] if rows else -1
             for name, column in zip(OPERATIONS, self.operations, strict=True):
                 column.append(min(facts.get(name, -1), _MASK))
@@ -111,36 +113,36 @@ def _number(value: Any) -> int:
     return int(getattr(value, "value", value))
 
 
-def read_events(reader: Any, anchor: str, most: int) -> tuple[Events, int]:
+def read_events(reader: Any, anchor: str, max_events: int) -> tuple[Events, int]:
     """Read all events, in order of time; return them, and how many there are.
 
     Locations whose file is missing are passed over.
 
     Raises:
-        TooMany: there are more than `most`.
+        TooMany: there are more than `max_events`.
     """
     import _otf2  # noqa: PLC0415 - an extra
 
     handle, definitions = reader.handle, reader.definitions
     folder = Path(anchor).with_suffix("")
-    named = (location._ref for location in definitions.locations)  # noqa: SLF001 - its only name
-    places = [place for place in named if (folder / f"{place}.evt").exists()]
-    for place in places:
-        _otf2.Reader_SelectLocation(handle, place)
-    local = _tried(_otf2.Reader_OpenDefFiles, handle)
+    numbers = (location._ref for location in definitions.locations)  # noqa: SLF001 - its only name
+    locations = [number for number in numbers if (folder / f"{number}.evt").exists()]
+    for location in locations:
+        _otf2.Reader_SelectLocation(handle, location)
+    has_local_definitions = _succeeds(_otf2.Reader_OpenDefFiles, handle)
     _otf2.Reader_OpenEvtFiles(handle)
-    for place in places:
-        own = _otf2.Reader_GetDefReader(handle, place) if local else None
-        if own:  # how its numbers and its clock relate to those of all
-            _otf2.Reader_ReadAllLocalDefinitions(handle, own)
-            _otf2.Reader_CloseDefReader(handle, own)
-        _otf2.Reader_GetEvtReader(handle, place)
-    if local:
+    for location in locations:
+        local = _otf2.Reader_GetDefReader(handle, location) if has_local_definitions else None
+        if local:  # how its numbers and its clock relate to those of all
+            _otf2.Reader_ReadAllLocalDefinitions(handle, local)
+            _otf2.Reader_CloseDefReader(handle, local)
+        _otf2.Reader_GetEvtReader(handle, location)
+    if has_local_definitions:
         _otf2.Reader_CloseDefFiles(handle)
     everything = _otf2.Reader_GetGlobalEvtReader(handle)
     events = Events(definitions.clock_properties.global_offset)
     table = _otf2.GlobalEvtReaderCallbacks_New()
-    names = [found[1] for name in dir(_otf2) if (found := _SETTER.match(name))]
+    names = [match[1] for name in dir(_otf2) if (match := _SETTER.match(name))]
     for name, call in events.callbacks(names).items():
         getattr(_otf2, f"GlobalEvtReaderCallbacks_Set{name}Callback")(table, call)
     _otf2.GlobalEvtReader_SetCallbacks(everything, table, None)
@@ -148,13 +150,13 @@ def read_events(reader: Any, anchor: str, most: int) -> tuple[Events, int]:
     while count == BATCH:
         count = _otf2.GlobalEvtReader_ReadEvents(everything, BATCH)
         total += count
-        if total > most:
+        if total > max_events:
             raise TooMany
     return events, total
 
 
-def _tried(call: Any, handle: Any) -> bool:
-    """Return whether it worked: archives may have no local definitions."""
+def _succeeds(call: Any, handle: Any) -> bool:
+    """Return True if a call raised nothing: archives may have no local definitions."""
     import _otf2  # noqa: PLC0415 - an extra
 
     try:
@@ -171,15 +173,15 @@ def described(definitions: Any) -> dict[str, Any]:
         "resolution": clock.timer_resolution,
         "realtime": getattr(clock, "realtime_timestamp", None),
         "locations": [
-            [place._ref, place.name, _word(place.type), place.group._ref, place.number_of_events]  # noqa: SLF001
+            [place._ref, place.name, _text(place.type), place.group._ref, place.number_of_events]  # noqa: SLF001
             for place in definitions.locations
         ],
         "groups": [
-            [group._ref, group.name, _word(group.location_group_type), _host(group), _maker(group)]  # noqa: SLF001
+            [group._ref, group.name, _text(group.location_group_type), _host(group), _maker(group)]  # noqa: SLF001
             for group in definitions.location_groups
         ],
         "regions": [
-            [region._ref, region.name, _word(region.paradigm), _word(region.region_role)]  # noqa: SLF001
+            [region._ref, region.name, _text(region.paradigm), _text(region.region_role)]  # noqa: SLF001
             for region in definitions.regions
         ],
         "comms": [[comm._ref, comm.name, _members(comm)] for comm in definitions.comms],  # noqa: SLF001
@@ -187,7 +189,7 @@ def described(definitions: Any) -> dict[str, Any]:
     }
 
 
-def _word(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return the name of a value of one of the library's enumerations."""
     return str(value).rpartition(".")[2]
 
@@ -218,24 +220,24 @@ def _members(comm: Any) -> list[int]:
 def _ranks(definitions: Any) -> list[int]:
     """Return the locations of MPI's ranks, in order; empty where there is no MPI."""
     for group in definitions.groups:
-        if _word(group.group_type) == "COMM_LOCATIONS" and _word(group.paradigm) == "MPI":
+        if _text(group.group_type) == "COMM_LOCATIONS" and _text(group.paradigm) == "MPI":
             return [getattr(member, "_ref", -1) for member in group.members]
     return []
 
 
 def limit_memory(memory: int, seconds: int) -> None:
-    """Allow this process no more, and no more than whoever started it has left."""
+    """Limit this process to `memory` bytes and `seconds` of CPU, or to less if its parent has less."""
     try:
         import resource  # noqa: PLC0415 - not on every system
     except ImportError:
         return
-    for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)):
+    for kind, limit in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, seconds)):
         soft, hard = resource.getrlimit(kind)
-        held = [value for value in (most, soft, hard) if value != resource.RLIM_INFINITY]
-        resource.setrlimit(kind, (min(held), hard))
+        limits = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
+        resource.setrlimit(kind, (min(limits), hard))
 
 
-def main(anchor: str, memory: str, seconds: str, most: str) -> int:
+def main(anchor: str, memory: str, seconds: str, max_events: str) -> int:
     """Print everything, or, with 1, the reason why there is nothing."""
     limit_memory(int(memory), int(seconds))
     try:
@@ -243,7 +245,7 @@ def main(anchor: str, memory: str, seconds: str, most: str) -> int:
 
         with otf2.reader.open(anchor) as reader:
             definitions = described(reader.definitions)
-            events, total = read_events(reader, anchor, int(most))
+            events, total = read_events(reader, anchor, int(max_events))
             facts = {
                 "counts": dict(events.counts),
                 "unpaired": events.unpaired,
@@ -253,7 +255,9 @@ def main(anchor: str, memory: str, seconds: str, most: str) -> int:
             }
             text = json.dumps(definitions | facts)
     except TooMany:
-        sys.stdout.write(f"it has more than {most} events ('--limit rows=...' raises the limit)")
+        sys.stdout.write(
+            f"it has more than {max_events} events ('--limit rows=...' raises the limit)"
+        )
         return 1
     except ModuleNotFoundError:
         return NO_LIBRARY

@@ -71,10 +71,10 @@ class ScopeSpans(NamedTuple):
 
 def is_otlp(path: Path) -> bool:
     """Return True if a file begins with a request of spans, in JSON or in protobuf."""
-    begin = begin_of_events(path)
-    if _JSON.match(begin):
+    first_bytes = begin_of_events(path)
+    if _JSON.match(first_bytes):
         names = (*_RESOURCE_KEYS[:2], *_SCOPE_KEYS)
-        return any(f'"{name}"'.encode() in begin for name in names)
+        return any(f'"{name}"'.encode() in first_bytes for name in names)
     try:
         with open_regular(path) as file:
             return _framing(next(plain(file, _BEGIN_BYTES), b"")) is not None

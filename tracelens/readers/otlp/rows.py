@@ -140,7 +140,9 @@ class SpanRows(RowBuffer):
             "kind": kind,
             "op": op,
             "name": span.name,
-            "thread": _label(thread if process.is_export else _first(attributes, _THREAD_KEYS)),
+            "thread": _label(
+                thread if process.is_export else _first_value(attributes, _THREAD_KEYS)
+            ),
             "type": _one_of(attributes.get("tracelens.type"), EVENT_TYPES) or "span",
             "status": "open" if is_open else status or ("exception" if span.is_error else None),
         }
@@ -277,7 +279,7 @@ def _process(resource: Mapping[str, Any]) -> Process:
     return Process(
         rank=rank if rank is not None and rank < MOST_RANKS else None,
         role=_one_of(resource.get("tracelens.role"), ROLES) or "worker",
-        host=_label(_first(resource, _HOST_KEYS)),
+        host=_label(_first_value(resource, _HOST_KEYS)),
         clock=_label(resource.get("tracelens.clock")),
         world=world if world is not None and world <= MOST_RANKS else None,
         pid=_number(resource, ("process.pid",)),
@@ -300,12 +302,12 @@ def _meaning(name: str, attributes: Mapping[str, Any]) -> Meaning:
     return meaning_of_name(name, _LAST_WORD.split(name)[-1])
 
 
-def _first(attributes: Mapping[str, Any], keys: Sequence[str]) -> Any:
+def _first_value(attributes: Mapping[str, Any], keys: Sequence[str]) -> Any:
     return next((attributes[key] for key in keys if attributes.get(key) is not None), None)
 
 
 def _number(attributes: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    return as_whole(_first(attributes, keys))
+    return as_whole(_first_value(attributes, keys))
 
 
 def _one_of(value: object, words: Sequence[str]) -> str | None:

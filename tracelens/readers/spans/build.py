@@ -44,12 +44,10 @@ if TYPE_CHECKING:
 
     from tracelens.model.recognition import Recognition
 
-__all__ = ["Origin", "build"]
-
 
 @dataclass(frozen=True)
 class Origin:
-    """Where rows came from, and what else their reader knows.
+    """The source of rows, and what else their reader knows.
 
     `name` stands for it in sentences, `file` is its name in the process table, empty if it is none.
     `members` are the ranks of communicators, those that did not record included. `unusable` rows, by
@@ -81,9 +79,9 @@ def build(rows: pl.DataFrame, origin: Origin) -> Trace:
         rows = rows.with_columns(op=pl.lit(None, pl.Categorical()))
     rows, lost = usable_rows(rows, origin.unusable, origin.name)
     rows = number_processes(rows)
-    rows, twice = without_repeats(rows, once=origin.once)
-    rows, threads, beside = inferred.lay_out_threads(rows)
-    rows, matched = inferred.match_collectives(inferred.number_steps(rows))
+    rows, repeat_notes = without_repeats(rows, once=origin.once)
+    rows, threads, thread_notes = inferred.lay_out_threads(rows)
+    rows, call_notes = inferred.match_collectives(inferred.number_steps(rows))
     rows = inferred.number_messages(rows)
     processes = process_table(
         rows, threads, lost, origin.name, origin.file, one_clock=origin.one_clock
@@ -94,7 +92,7 @@ def build(rows: pl.DataFrame, origin: Origin) -> Trace:
         communicators=inferred.communicator_table(rows, origin.members),
         threads=threads,
         clocks=wall_clocks(processes, dates=origin.dates),
-        notes=(*origin.notes, *twice, *beside, *matched, *lost.notes),
+        notes=(*origin.notes, *repeat_notes, *thread_notes, *call_notes, *lost.notes),
         dropped=lost.counts,
         recognition=origin.recognition,
     )

@@ -1,7 +1,6 @@
-"""Which rows of spans are usable, and of which processes they are.
+"""Leaves out and counts rows of spans that are not usable, and tells the processes of the others.
 
-Other rows are left out and counted. There is a process for each rank and role, with its host and
-its clock.
+There is a process for each rank and role, with its host and its clock.
 """
 
 from __future__ import annotations
@@ -21,26 +20,14 @@ from tracelens.schema.vocabulary import EVENT_TYPES, STATUSES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = [
-    "Rejected",
-    "fitted",
-    "number_processes",
-    "process_table",
-    "usable_rows",
-    "wall_clocks",
-    "without_repeats",
-]
-
-
-# What every row has: the other columns are filled in afterwards.
+# Columns that every row has; the others are filled in afterwards.
 _JUDGED: Final = ("start_ns", "duration_ns", "type", "status")
 _REASON: Final = "why it is left out"
-_WORKER: Final = ("role", "rank")
+_PROCESS: Final = ("role", "rank")
 _EPOCH_NS: Final = (946_684_800_000_000_000, 4_102_444_800_000_000_000)  # the years 2000 to 2100
 _WINDOW_NS: Final = 1_000
-_PER_PROCESS: Final = ("role", "rank")
-_MAYBE: Final = ("host", "clock", "world", "shard", "pid", "file")
-_ONE: Final = "table"
+_OPTIONAL: Final = ("host", "clock", "world", "shard", "pid", "file")
+_ONE_CLOCK: Final = "table"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +42,8 @@ class Rejected:
 def fitted(frame: pl.DataFrame, columns: Mapping[str, pl.DataType]) -> pl.DataFrame:
     """Return exactly `columns`, in order and typed; what the frame does not have is null."""
     return frame.select(
-        pl.col(name).cast(kind) if name in frame.columns else pl.lit(None, kind).alias(name)
-        for name, kind in columns.items()
+        pl.col(name).cast(dtype) if name in frame.columns else pl.lit(None, dtype).alias(name)
+        for name, dtype in columns.items()
     )
 
 
@@ -68,67 +55,69 @@ def usable_rows(
     Raises:
         UnusableInput: nothing is left.
     """
-    frame = _typed(_shifted(frame)).with_columns(duration_ns=pl.col("end_ns") - pl.col("start_ns"))
-    judged = frame.with_columns(reason_left_out(_JUDGED, _WORKER).alias(_REASON))
-    kept = judged.filter(pl.col(_REASON).is_null()).drop(_REASON, "duration_ns")
-    kept = kept.with_columns(**held_to_range(kept.schema))
-    if kept.is_empty():
+    frame = _with_types(_shift_times(frame)).with_columns(
+        duration_ns=pl.col("end_ns") - pl.col("start_ns")
+    )
+    judged = frame.with_columns(reason_left_out(_JUDGED, _PROCESS).alias(_REASON))
+    usable = judged.filter(pl.col(_REASON).is_null()).drop(_REASON, "duration_ns")
+    usable = usable.with_columns(**held_to_range(usable.schema))
+    if usable.is_empty():
         raise UnusableInput(f"In {name} no row is usable: not one has an end after its begin.")
     counts = add_counts(unusable, count_reasons(judged[_REASON]))
-    counts = {why: count for why, count in counts.items() if count}
-    lost = (
-        judged.filter(pl.col(_REASON).is_not_null())
-        .with_columns(pl.col("role").cast(pl.String))
-        .group_by(_WORKER)
-        .agg(dropped=pl.len().cast(pl.Int64))
+    counts = {reason: count for reason, count in counts.items() if count}
+    rejected = judged.filter(pl.col(_REASON).is_not_null()).with_columns(
+        pl.col("role").cast(pl.String)
     )
-    return kept, Rejected(counts, lost, _rejection_notes(counts, name))
+    lost = rejected.group_by(_PROCESS).agg(dropped=pl.len().cast(pl.Int64))
+    return usable, Rejected(counts, lost, _rejection_notes(counts, name))
 
 
 def without_repeats(frame: pl.DataFrame, *, once: bool) -> tuple[pl.DataFrame, list[Note]]:
     """Sort rows, and drop those that repeat another in every column; with `once` none does."""
-    place = ("process", "start_ns", "end_ns")
-    frame = frame.sort("process", "start_ns", "end_ns", descending=[False, False, True])
+    times = ("process", "start_ns", "end_ns")
+    frame = frame.sort(times, descending=[False, False, True])
     if once:
         return frame, []
-    again = pl.all_horizontal(
-        pl.col(column).eq_missing(pl.col(column).shift(1)) for column in place
+    is_same_time = pl.all_horizontal(
+        pl.col(column).eq_missing(pl.col(column).shift(1)) for column in times
     )
-    if not frame.select(again.any()).item():
+    if not frame.select(is_same_time.any()).item():
         return frame, []
-    kept = frame.unique(maintain_order=True)
-    repeated = frame.height - kept.height
-    if not repeated:
+    distinct = frame.unique(maintain_order=True)
+    repeat_count = frame.height - distinct.height
+    if not repeat_count:
         return frame, []
-    sentence = f"{repeated:,} rows repeat another in every column: they count once."
-    return kept, [Note(file="", sentence=sentence, kind="dropped")]
+    sentence = f"{repeat_count:,} rows repeat another in every column: they count once."
+    return distinct, [Note(file="", sentence=sentence, kind="dropped")]
 
 
-def _typed(frame: pl.DataFrame) -> pl.DataFrame:
+def _with_types(frame: pl.DataFrame) -> pl.DataFrame:
     """Fill `type` and `status`: a row without an end was still open when recording ended."""
-    given = {name: pl.lit(None, pl.String) for name in ("type", "status")}
-    given |= {name: pl.col(name).cast(pl.String) for name in given if name in frame.columns}
-    event = pl.when(given["type"].is_in(EVENT_TYPES)).then(given["type"]).otherwise(pl.lit("span"))
-    closed = given["status"].is_in([status for status in STATUSES if status != "open"])
+    event_type, status = (
+        pl.col(name).cast(pl.String) if name in frame.columns else pl.lit(None, pl.String)
+        for name in ("type", "status")
+    )
+    event_type = pl.when(event_type.is_in(EVENT_TYPES)).then(event_type).otherwise(pl.lit("span"))
+    is_closed = status.is_in([word for word in STATUSES if word != "open"])
     status = (
         pl.when(pl.col("end_ns").is_null())
         .then(pl.lit("open"))
-        .when(closed)
-        .then(given["status"])
+        .when(is_closed)
+        .then(status)
         .otherwise(pl.lit("closed"))
     )
-    end = pl.when(event != "span").then("start_ns").otherwise("end_ns")
-    frame = frame.with_columns(end_ns=end, type=event.cast(EVENT_COLUMNS["type"]))
+    end = pl.when(event_type != "span").then("start_ns").otherwise("end_ns")
+    frame = frame.with_columns(end_ns=end, type=event_type.cast(EVENT_COLUMNS["type"]))
     return frame.with_columns(status=status.cast(EVENT_COLUMNS["status"]))
 
 
-def _shifted(frame: pl.DataFrame) -> pl.DataFrame:
+def _shift_times(frame: pl.DataFrame) -> pl.DataFrame:
     """Move times that begin before zero, as where zero is some event in the run."""
-    first = frame["start_ns"].min()
-    if not isinstance(first, int) or not -LONGEST_NS < first < 0:
+    first_ns = frame["start_ns"].min()
+    if not isinstance(first_ns, int) or not -LONGEST_NS < first_ns < 0:
         return frame
     times = [name for name in ("start_ns", "end_ns", "device_start_ns") if name in frame.columns]
-    return frame.with_columns(pl.col(times) - first)
+    return frame.with_columns(pl.col(times) - first_ns)
 
 
 def _rejection_notes(counts: dict[str, int], name: str) -> tuple[Note, ...]:
@@ -140,14 +129,9 @@ def _rejection_notes(counts: dict[str, int], name: str) -> tuple[Note, ...]:
 
 def number_processes(frame: pl.DataFrame) -> pl.DataFrame:
     """Number the processes: workers by rank, then servers."""
-    order = (
-        frame.select(_PER_PROCESS)
-        .unique()
-        .sort(pl.col("role") == "ps", "rank")
-        .with_row_index("process")
-        .with_columns(pl.col("process").cast(pl.Int32))
-    )
-    return frame.join(order, on=_PER_PROCESS, how="left", maintain_order="left")
+    processes = frame.select(_PROCESS).unique().sort(pl.col("role") == "ps", "rank")
+    numbers = processes.with_row_index("process").cast({"process": pl.Int32})
+    return frame.join(numbers, on=_PROCESS, how="left", maintain_order="left")
 
 
 def process_table(
@@ -166,23 +150,23 @@ def process_table(
     Raises:
         UnusableInput: rows of one rank come from several hosts.
     """
-    flying = threads.filter("in_flight").select("process", "thread")
-    broken = frame.filter(pl.col("status") == "open").join(
-        flying, on=["process", "thread"], how="anti"
-    )
-    found = _gathered(frame)
-    _refuse_local_ranks(found, name)
-    alone = pl.format("{} {}", _called(), "rank")
-    clock = pl.lit(_ONE) if one_clock else pl.coalesce("clock", "host", alone)
-    described = found.join(
-        lost.rows, on=_PER_PROCESS, how="left", maintain_order="left"
+    in_flight = threads.filter("in_flight").select("process", "thread")
+    open_rows = frame.filter(pl.col("status") == "open")
+    unended = open_rows.join(in_flight, on=["process", "thread"], how="anti")["process"].unique()
+    processes = _group_processes(frame)
+    _refuse_local_ranks(processes, name)
+    role = pl.when(pl.col("role") == "ps").then(pl.lit("ps")).otherwise(pl.lit("rank"))
+    label = pl.format("{} {}", role, "rank")
+    clock = pl.lit(_ONE_CLOCK) if one_clock else pl.coalesce("clock", "host", label)
+    described = processes.join(
+        lost.rows, on=_PROCESS, how="left", maintain_order="left"
     ).with_columns(
         clock_domain=clock,
-        host=pl.coalesce("host", alone),
+        host=pl.coalesce("host", label),
         world=pl.coalesce(pl.col("world").max(), pl.len()),
         shard=pl.when(pl.col("role") == "ps").then("shard"),
         main=pl.lit(value=True),
-        complete=~pl.col("process").is_in(broken["process"].unique().implode()),
+        complete=~pl.col("process").is_in(unended.implode()),
         dropped=pl.col("dropped").fill_null(0),
         file=pl.coalesce("file", pl.lit(file)),
     )
@@ -191,28 +175,27 @@ def process_table(
 
 def wall_clocks(processes: pl.DataFrame, *, dates: bool) -> pl.DataFrame:
     """Return clock readings that tie processes by their times, if these are moments since 1970."""
-    first = processes["first_ns"].min()
-    epoch = isinstance(first, int) and _EPOCH_NS[0] <= first < _EPOCH_NS[1]
-    if not (dates or epoch):
+    first_ns = processes["first_ns"].min()
+    is_date = isinstance(first_ns, int) and _EPOCH_NS[0] <= first_ns < _EPOCH_NS[1]
+    if not (dates or is_date):
         return pl.DataFrame(schema=CLOCK_COLUMNS)
     moments = processes.select("process", pl.concat_list("first_ns", "last_ns").alias("wall_ns"))
-    read = moments.explode("wall_ns").with_columns(
+    readings = moments.explode("wall_ns").with_columns(
         method=pl.lit("local"), monotonic_ns="wall_ns", window_ns=pl.lit(_WINDOW_NS)
     )
-    return fitted(read, CLOCK_COLUMNS)
+    return fitted(readings, CLOCK_COLUMNS)
 
 
-def _gathered(frame: pl.DataFrame) -> pl.DataFrame:
+def _group_processes(frame: pl.DataFrame) -> pl.DataFrame:
     """Return one row a process; what the table does not have is null."""
-    absent = [column for column in _MAYBE if column not in frame.columns]
-    words = [pl.col(column).cast(pl.String) for column in ("role", "host", "clock", "file")]
+    absent = [column for column in _OPTIONAL if column not in frame.columns]
     return (
         frame.lazy()
         .with_columns(pl.lit(None, pl.Int32).alias(column) for column in absent)
-        .with_columns(words)
-        .group_by("process", *_PER_PROCESS)
+        .with_columns(pl.col("role", "host", "clock", "file").cast(pl.String))
+        .group_by("process", *_PROCESS)
         .agg(
-            *(pl.col(column).drop_nulls().first() for column in _MAYBE),
+            *(pl.col(column).drop_nulls().first() for column in _OPTIONAL),
             hosts=pl.col("host").drop_nulls().unique().sort(),
             events=pl.len(),
             first_ns=pl.col("start_ns").min(),
@@ -223,17 +206,14 @@ def _gathered(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _called() -> pl.Expr:
-    return pl.when(pl.col("role") == "ps").then(pl.lit("ps")).otherwise(pl.lit("rank"))
-
-
-def _refuse_local_ranks(found: pl.DataFrame, name: str) -> None:
-    several = found.filter(pl.col("hosts").list.len() > 1)
-    if several.is_empty():
+def _refuse_local_ranks(processes: pl.DataFrame, name: str) -> None:
+    of_several_hosts = processes.filter(pl.col("hosts").list.len() > 1)
+    if of_several_hosts.is_empty():
         return
-    row = several.row(0, named=True)
-    first, second = row["hosts"][:2]
+    row = of_several_hosts.row(0, named=True)
+    first_host, second_host = row["hosts"][:2]
     raise UnusableInput(
-        f"In {name} rank {row['rank']} has rows of the hosts {quoted(first)} and {quoted(second)}: "
-        "'rank' must be the global rank, different for every process of the job."
+        f"In {name} rank {row['rank']} has rows of the hosts {quoted(first_host)} and "
+        f"{quoted(second_host)}: 'rank' must be the global rank, different for every process of the "
+        "job."
     )

@@ -1,4 +1,4 @@
-"""What of a table ran on a device: kernels and copies, each on a stream.
+"""Finds the rows of a table that ran on a device: kernels and copies, each on a stream.
 
 A row of kind ``device`` says that a device worked, or that a thread waited for one. It is the first,
 if it has a `stream`; if its thread is a stream, which is called so, or where at least every second row
@@ -21,14 +21,12 @@ from tracelens.model.trace import EVENT_COLUMNS
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
-__all__ = ["find_streams", "level_of_thread"]
-
-
 _DEVICE: Final = "device"
-_MAY_RUN_THERE: Final = (_DEVICE, "forward", "backprop", "update", "reduction")
-_CALLED_SO: Final = r"(?i)\bstream\b|stream[ _#]*\d"
-_OF_THREADS: Final = ("step", "data", "forward", "backprop", "update")
-_LEAST_SHARE: Final = 0.5  # of a thread's rows; a profiler's annotations stand on streams, too
+_KINDS_ON_DEVICES: Final = (_DEVICE, "forward", "backprop", "update", "reduction")
+_KINDS_OF_THREADS: Final = ("step", "data", "forward", "backprop", "update")
+_NAME_OF_STREAM: Final = r"(?i)\bstream\b|stream[ _#]*\d"
+# share of a thread's rows: with fewer of a device it is no stream; annotations stand there, too [chosen]
+MIN_SHARE_OF_DEVICE: Final = 0.5
 _OPTIONAL: Final[dict[str, pl.DataType]] = {
     "thread": pl.Categorical(),
     **{name: EVENT_COLUMNS[name] for name in ("stream", "device_start_ns", "device_duration_ns")},
@@ -45,38 +43,40 @@ def find_streams(frame: pl.DataFrame) -> pl.DataFrame:
     Returns:
         The rows with the flag `on_device`, and otherwise unchanged where it is nowhere set.
     """
-    given = {*_OPTIONAL} & {*frame.columns}
+    given_columns = {*_OPTIONAL} & {*frame.columns}
     absent = [
-        pl.lit(None, kind).alias(name) for name, kind in _OPTIONAL.items() if name not in given
+        pl.lit(None, dtype).alias(name)
+        for name, dtype in _OPTIONAL.items()
+        if name not in given_columns
     ]
-    flagged = frame.with_columns(absent).with_columns(_ran_there(given).alias(_FLAG))
+    flagged = frame.with_columns(absent).with_columns(_ran_on_device(given_columns).alias(_FLAG))
     if not flagged[_FLAG].any():
         return frame.with_columns(pl.lit(value=False).alias(_FLAG))
-    there, length = pl.when(_FLAG), pl.col("end_ns") - pl.col("start_ns")
-    begun = pl.when(length.is_not_null()).then("start_ns")
+    on_device, length = pl.when(_FLAG), pl.col("end_ns") - pl.col("start_ns")
+    start = pl.when(length.is_not_null()).then("start_ns")
     thread = pl.col("thread").cast(pl.String)
-    named = pl.coalesce(
+    name = pl.coalesce(
         pl.format("stream {}", "stream"), pl.format("stream {}", thread), pl.lit(_DEVICE)
     )
     return flagged.with_columns(
-        thread=there.then(named).otherwise(thread).cast(_OPTIONAL["thread"]),
-        stream=there.then(None).otherwise("stream"),
-        device_start_ns=there.then(begun).otherwise("device_start_ns"),
-        device_duration_ns=there.then(length).otherwise("device_duration_ns"),
+        thread=on_device.then(name).otherwise(thread).cast(_OPTIONAL["thread"]),
+        stream=on_device.then(None).otherwise("stream"),
+        device_start_ns=on_device.then(start).otherwise("device_start_ns"),
+        device_duration_ns=on_device.then(length).otherwise("device_duration_ns"),
     )
 
 
-def _ran_there(given: AbstractSet[str]) -> pl.Expr:
-    """Return whether a row ran on a device; `given` are the optional columns that the table has."""
+def _ran_on_device(given: AbstractSet[str]) -> pl.Expr:
+    """Return True for rows that ran on a device; `given` are the optional columns of the table."""
     kind = pl.col("kind").cast(pl.String)
-    there = pl.col("stream").is_not_null()
+    on_stream = pl.col("stream").is_not_null()
     if "thread" in given:
-        there |= _is_stream(kind)
+        on_stream |= _is_stream(kind)
     elif "stream" not in given:
-        there = kind == _DEVICE
+        on_stream = kind == _DEVICE
     return (
-        there
-        & kind.is_in(_MAY_RUN_THERE)
+        on_stream
+        & kind.is_in(_KINDS_ON_DEVICES)
         & pl.col("device_start_ns").is_null()
         & (pl.col("role") == "worker")
         & (pl.col("type") == "span")
@@ -84,20 +84,21 @@ def _ran_there(given: AbstractSet[str]) -> pl.Expr:
 
 
 def _is_stream(kind: pl.Expr) -> pl.Expr:
-    """Return whether the thread of a row is a device's stream."""
-    place = ("process", "thread")
-    works = (kind == _DEVICE).mean().over(place) >= _LEAST_SHARE
-    named = pl.col("thread").cast(pl.String).str.contains(_CALLED_SO).fill_null(value=False)
-    return named | (works & ~kind.is_in(_OF_THREADS).any().over(place))
+    """Return True for rows whose thread is a device's stream."""
+    thread = ("process", "thread")
+    is_of_device = (kind == _DEVICE).mean().over(thread) >= MIN_SHARE_OF_DEVICE
+    has_phases = kind.is_in(_KINDS_OF_THREADS).any().over(thread)
+    name = pl.col("thread").cast(pl.String)
+    return name.str.contains(_NAME_OF_STREAM).fill_null(value=False) | (is_of_device & ~has_phases)
 
 
 def level_of_thread(communicates: pl.Expr) -> pl.Expr:
     """Return for each thread 0, but 1 for a device's stream, and 2 where it only communicates.
 
-    What is above the lowest level of its process runs beside the threads at that level.
+    Threads above the lowest level of their process are in flight beside those at that level.
 
     Args:
-        communicates: Whether a row is a worker's communication.
+        communicates: True for rows that are a worker's communication.
     """
-    there = (communicates | pl.col(_FLAG)).all()
-    return pl.when(communicates.all()).then(2).when(there).then(1).otherwise(0)
+    is_stream = (communicates | pl.col(_FLAG)).all()
+    return pl.when(communicates.all()).then(2).when(is_stream).then(1).otherwise(0)

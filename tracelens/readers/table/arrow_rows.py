@@ -87,14 +87,14 @@ def _scan(schema: pa.Schema, batches: _Batches) -> pl.LazyFrame:
     def rows(
         chosen: list[str] | None, predicate: pl.Expr | None, count: int | None, _size: int | None
     ) -> Iterator[pl.DataFrame]:
-        left = count
+        rows_left = count
         for batch in batches(names if chosen is None else chosen):
             frame = _frame(batch).select(names if chosen is None else chosen)
-            if left is not None:
-                frame = frame.head(left)
-                left -= frame.height
+            if rows_left is not None:
+                frame = frame.head(rows_left)
+                rows_left -= frame.height
             yield frame if predicate is None else frame.filter(predicate)
-            if left == 0:
+            if rows_left == 0:
                 return
 
     empty = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
     from tracelens.readers.table.columns import Column
     from tracelens.readers.table.naming import Plan, Source
 
-__all__ = ["Cells", "gather"]
-
-_LEFT_OVER: Final = "{}!"
-_ALWAYS: Final = ("rank", "start")
+_UNREAD: Final = "{}!"  # a column of texts that could not be read, beside ours
 _REASON: Final = "why it is left out"
 
 
@@ -65,30 +62,30 @@ def gather(table: pl.LazyFrame, plan: Plan, name: str) -> Cells:
     dates = [s.column for o, s in plan.sources.items() if o in TIMES and _is_iso(table, schema, s)]
     sources, notes = _with_units(table, schema, plan.sources, dates, name)
     columns = [
-        describe(ours, source, schema[source.column], iso=source.column in dates)
-        for ours, source in sources.items()
+        describe(our_name, source, schema[source.column], iso=source.column in dates)
+        for our_name, source in sources.items()
     ]
     frame = table.select(
-        *(column.value.alias(column.ours) for column in columns),
-        *(_left_over(column, schema[column.theirs]) for column in columns),
+        *(column.value.alias(column.our_name) for column in columns),
+        *(_unread_text(column, schema[column.their_name]) for column in columns),
     ).collect(engine="streaming")
     if frame.is_empty():
         raise EmptyTrace(f"{name} has columns but not one row: expected one row a span.")
     for column in columns:
-        frame, note = _read_again(frame, column)
-        notes += note
-    kept, unusable = _usable(frame)
-    if kept.is_empty():
-        why = next(
+        frame, column_notes = _read_texts(frame, column)
+        notes += column_notes
+    usable, unusable = _drop_unusable(frame)
+    if usable.is_empty():
+        reason = next(
             (n.sentence for n in notes if n.kind == "unreadable"), "required cells are empty."
         )
-        raise UnusableInput(f"In {name} no row is usable: {why}")
-    wall = any(column.moment for column in columns if column.ours == "start")
-    return Cells(kept, wall, unusable, tuple(notes))
+        raise UnusableInput(f"In {name} no row is usable: {reason}")
+    wall = any(column.moment for column in columns if column.our_name == "start")
+    return Cells(usable, wall, unusable, tuple(notes))
 
 
 def _is_iso(table: pl.LazyFrame, schema: pl.Schema, source: Source) -> bool:
-    """Return whether a text column's first cell that holds anything is a date."""
+    """Return True if a text column's first cell that holds anything is a date."""
     if schema[source.column] != pl.String:
         return False
     cell = pl.col(source.column)
@@ -104,108 +101,110 @@ def _with_units(
     name: str,
 ) -> tuple[dict[str, Source], list[Note]]:
     """Decide the unit of times whose column does not name one: whole numbers are nanoseconds."""
-    times = {ours: source for ours, source in sources.items() if ours in TIMES}
-    silent = {
-        ours: source
-        for ours, source in times.items()
+    times = {our_name: source for our_name, source in sources.items() if our_name in TIMES}
+    unitless = {
+        our_name: source
+        for our_name, source in times.items()
         if source.unit_ns is None
         and (schema[source.column].is_numeric() or is_text(schema[source.column]))
         and source.column not in dates
     }
-    if not silent:
+    if not unitless:
         return dict(sources), []
     with_units = [source.column for source in times.values() if source.unit_ns not in {None, 1}]
-    for ours, source in silent.items():
+    for our_name, source in unitless.items():
         if with_units or _has_fractions(table, schema, source.column):
             why = f"while {quoted(with_units[0])} does" if with_units else "and holds fractions"
             raise UnusableInput(
                 f"In {name} the column {quoted(source.column)} names no unit of time, {why}: say it "
-                f"with {map_option(source.column, f'{ours}_s')} (or _ms, _us, _ns)."
+                f"with {map_option(source.column, f'{our_name}_s')} (or _ms, _us, _ns)."
             )
-    listed = ", ".join(quoted(source.column) for source in silent.values())
+    listed = ", ".join(quoted(source.column) for source in unitless.values())
     sentence = f"No unit is named for the times in {listed}: they are taken as nanoseconds."
-    known = {ours: replace(source, unit_ns=1) for ours, source in silent.items()}
-    return dict(sources) | known, [Note(file="", sentence=sentence, kind="table")]
+    in_ns = {our_name: replace(source, unit_ns=1) for our_name, source in unitless.items()}
+    return dict(sources) | in_ns, [Note(file="", sentence=sentence, kind="table")]
 
 
 def _has_fractions(table: pl.LazyFrame, schema: pl.Schema, column: str) -> bool:
     if schema[column].is_integer():
         return False
     number = pl.col(column).cast(pl.Float64, strict=False)
-    fractions = (number.is_finite() & (number != number.round())).any()
-    return bool(table.select(fractions).collect(engine="streaming").item())
+    has_fraction = (number.is_finite() & (number != number.round())).any()
+    return bool(table.select(has_fraction).collect(engine="streaming").item())
 
 
-def _left_over(column: Column, kind: pl.DataType) -> pl.Expr:
+def _unread_text(column: Column, dtype: pl.DataType) -> pl.Expr:
     """Return the text of cells that `column.value` could not read."""
-    cell = pl.col(column.theirs)
-    text = pl.lit(str(kind)) if is_opaque(kind) else cell.cast(pl.String, strict=False)
-    unread = column.value.is_null() & cell.is_not_null()
-    return pl.when(unread).then(text).alias(_LEFT_OVER.format(column.ours))
+    cell = pl.col(column.their_name)
+    text = pl.lit(str(dtype)) if is_opaque(dtype) else cell.cast(pl.String, strict=False)
+    is_unread = column.value.is_null() & cell.is_not_null()
+    return pl.when(is_unread).then(text).alias(_UNREAD.format(column.our_name))
 
 
-def _read_again(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[Note]]:
-    """Read the leftover cells as text, and note those that are unusable even then.
+def _read_texts(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list[Note]]:
+    """Read the unread cells as text, and note those that are unusable even then.
 
-    Required cells that are unusable stay in the column of leftovers.
+    Required cells that are unusable stay in the column of unread texts.
     """
-    rest = _LEFT_OVER.format(column.ours)
-    if frame[column.ours].dtype == pl.Categorical():
-        frame = frame.with_columns(_trimmed(frame[column.ours]))
-    if not frame[rest].count():
-        return frame.drop(rest), []
-    text = pl.col(rest).str.strip_chars()
+    unread = _UNREAD.format(column.our_name)
+    if frame[column.our_name].dtype == pl.Categorical():
+        frame = frame.with_columns(_trim_words(frame[column.our_name]))
+    if not frame[unread].count():
+        return frame.drop(unread), []
+    text = pl.col(unread).str.strip_chars()
+    is_empty = (is_absent(text) | column.is_nothing(text)).fill_null(value=False)
     cells = (
         frame.lazy()
-        .select(rest)
+        .select(unread)
         .with_row_index("row")
-        .filter(pl.col(rest).is_not_null())
-        .with_columns(holds=~(is_absent(text) | column.nothing(text)).fill_null(value=False))
-        .with_columns(found=pl.when("holds").then(column.again(text)))
-        .with_columns(unusable=pl.col("found").is_null() & pl.col("holds"))
+        .filter(pl.col(unread).is_not_null())
+        .with_columns(is_empty=is_empty)
+        .with_columns(value=pl.when(~pl.col("is_empty")).then(column.read_text(text)))
+        .with_columns(unusable=pl.col("value").is_null() & ~pl.col("is_empty"))
         .collect()
     )
-    values = frame[column.ours].scatter(cells["row"], cells["found"])
+    values = frame[column.our_name].scatter(cells["row"], cells["value"])
     unusable = cells.filter("unusable")
-    marks = pl.repeat(None, frame.height, dtype=pl.String, eager=True)
-    marks = marks.scatter(unusable["row"], unusable[rest])
-    frame = frame.with_columns(values, marks.alias(rest))
+    texts = pl.repeat(None, frame.height, dtype=pl.String, eager=True)
+    texts = texts.scatter(unusable["row"], unusable[unread])
+    frame = frame.with_columns(values, texts.alias(unread))
     if unusable.is_empty():
-        return frame.drop(rest), []
-    treatment = "such rows are left out" if column.ours in NEEDED else "taken as not applicable"
+        return frame.drop(unread), []
+    treatment = "such rows are left out" if column.our_name in NEEDED else "taken as not applicable"
     cells_hold = "1 cell holds" if unusable.height == 1 else f"{unusable.height:,} cells hold"
     sentence = (
-        f"In column {quoted(column.theirs)} {cells_hold} something else than {column.expected}, first "
-        f"{quoted(unusable[rest][0])} in row {unusable['row'][0] + 1}: {treatment}."
+        f"In column {quoted(column.their_name)} {cells_hold} something else than {column.expected}, "
+        f"first {quoted(unusable[unread][0])} in row {unusable['row'][0] + 1}: {treatment}."
     )
     return frame, [Note(file="", sentence=sentence, kind="unreadable")]
 
 
-def _trimmed(column: pl.Series) -> pl.Series:
+def _trim_words(column: pl.Series) -> pl.Series:
     """Drop words that mean "not applicable", and blanks around others."""
-    words = distinct_words(column)
-    plain = pl.Series(words, dtype=pl.String)
+    spellings = distinct_words(column)
+    plain = pl.Series(spellings, dtype=pl.String)
     absent = plain.to_frame("word").select(is_absent(pl.col("word")) | (pl.col("word") == "-1"))
-    meant = {
-        word: None if nothing else word.strip()
-        for word, nothing in zip(words, absent.to_series(), strict=True)
+    trimmed = {
+        spelling: None if is_nothing else spelling.strip()
+        for spelling, is_nothing in zip(spellings, absent.to_series(), strict=True)
     }
-    return column if all(word == found for word, found in meant.items()) else mapped(column, meant)
+    is_same = all(spelling == result for spelling, result in trimmed.items())
+    return column if is_same else mapped(column, trimmed)
 
 
-def _usable(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
+def _drop_unusable(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, int]]:
     """Keep rows with rank, begin and a sound end, and compute `start_ns` and `end_ns`."""
     end = pl.col("end") if "end" in frame.columns else pl.col("start") + pl.col("duration")
-    marks = {name: _LEFT_OVER.format(name) for name in NEEDED}
-    unread = [
-        pl.when(pl.col(mark).is_not_null()).then(pl.lit(unreadable(name)))
-        for name, mark in marks.items()
-        if mark in frame.columns
+    reasons = [
+        pl.when(pl.col(_UNREAD.format(name)).is_not_null()).then(pl.lit(unreadable(name)))
+        for name in NEEDED
+        if _UNREAD.format(name) in frame.columns
     ]
-    empty = [pl.when(pl.col(name).is_null()).then(pl.lit(missing_reason(name))) for name in _ALWAYS]
-    judged = frame.with_columns(
-        pl.coalesce(*unread, *empty).alias(_REASON), start_ns="start", end_ns=end
-    )
-    kept = judged.filter(pl.col(_REASON).is_null())
-    spent = [column for column in kept.columns if column.endswith("!") or column in TIMES]
-    return kept.drop(_REASON, *spent), count_reasons(judged[_REASON])
+    reasons += [
+        pl.when(pl.col(name).is_null()).then(pl.lit(missing_reason(name)))
+        for name in ("rank", "start")
+    ]
+    judged = frame.with_columns(pl.coalesce(reasons).alias(_REASON), start_ns="start", end_ns=end)
+    usable = judged.filter(pl.col(_REASON).is_null())
+    spent = [column for column in usable.columns if column.endswith("!") or column in TIMES]
+    return usable.drop(_REASON, *spent), count_reasons(judged[_REASON])

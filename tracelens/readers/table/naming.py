@@ -1,8 +1,8 @@
-"""Which column of a table is which, and what its words mean: by synonyms, or by the user's `--map`.
+"""Recognizes the columns of a table, and its words: by synonyms, or by the user's `--map`.
 
-Times may carry their unit in a column's name (``start_us``, ``Duration (ms)``). What a word for a
-kind, an operation or a role means is in `tracelens.readers.words`. In sentences a table's own words
-stand on one line, short, and such that a shell takes them.
+Times may carry their unit in a column's name (``start_us``, ``Duration (ms)``). The meaning of
+words for a kind, an operation or a role is in `tracelens.readers.words`. In sentences a table's own
+words are on one line, short, and such that a shell takes them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tracelens.errors import InvalidArgument, UnusableInput
@@ -21,21 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tracelens.readers.words import Meaning
-
-__all__ = [
-    "COLUMNS",
-    "EVENT_TYPE",
-    "OTHERS",
-    "REQUIRED",
-    "TIMES",
-    "UNITS",
-    "Plan",
-    "Renaming",
-    "Source",
-    "map_option",
-    "plan",
-]
-
 
 TIMES: Final[dict[str, str]] = {
     "start": "begin ts start_time begin_time time_start timestamp t_start start_timestamp t0",
@@ -57,19 +43,9 @@ OTHERS: Final[dict[str, str]] = {
     "peer": "dest destination remote_rank peer_rank",
     "shard": "shard_id ps_shard server server_id",
     # Also understood, by these names: what TraceLens' own events have beyond that.
-    "bucket": "",
-    "key": "",
-    "request": "",
-    "queue_depth": "",
-    "micro_step": "",
-    "algorithm": "",
-    "device_start_ns": "",
-    "device_duration_ns": "",
-    "stream": "",
-    "status": "",
-    "value": "",
-    "world": "",
-    "clock": "",
+    **dict.fromkeys(("bucket", "key", "request", "queue_depth", "micro_step", "algorithm"), ""),
+    **dict.fromkeys(("device_start_ns", "device_duration_ns", "stream", "status", "value"), ""),
+    **dict.fromkeys(("world", "clock"), ""),
 }
 COLUMNS: Final = (*TIMES, *OTHERS)
 UNITS: Final[dict[str, int]] = {
@@ -80,22 +56,27 @@ UNITS: Final[dict[str, int]] = {
 }
 EVENT_TYPE: Final = "type"  # span, instant, counter; where there is no kind, a word for it
 REQUIRED: Final = ("rank", "start", "end")
+MAX_COLUMNS_LISTED: Final = 20  # columns in a sentence: more are counted [policy]
 _KINDS: Final = (*KINDS, *(op for ops in OPS.values() for op in ops))
-_WORD = re.compile(r"[^\W_]+")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SHOWN: Final = 20
-_T = TypeVar("_T")
+_WORD: Final = re.compile(r"[^\W_]+")
+_HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_OURS: Final[dict[str, str]] = {
+    normal(word): our_name
+    for our_name, synonyms in (TIMES | OTHERS).items()
+    for word in (our_name, *synonyms.split())
+}
+_Word = TypeVar("_Word")
 
 
-def map_option(theirs: str, ours: str) -> str:
+def map_option(their_name: str, our_name: str) -> str:
     """Return the option that names a column or word of a table."""
-    option = f"{theirs}={ours}"
+    option = f"{their_name}={our_name}"
     return f"--map {shlex.quote(option) if option.isprintable() else quoted(option)}"
 
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a column's values; `unit_ns` is the unit in its name, null if none."""
+    """The source of a column's values; `unit_ns` is the unit in its name, None if none."""
 
     column: str
     unit_ns: int | None = None
@@ -130,17 +111,34 @@ class Renaming:
         columns: dict[str, tuple[str, int | None]] = {}
         kinds: dict[str, Meaning] = {}
         roles: dict[str, str] = {}
-        for theirs, ours in theirs_to_ours.items():
-            column, colon, word = theirs.partition(":")
+        for their_name, our_name in theirs_to_ours.items():
+            column, colon, table_word = their_name.partition(":")
             if colon and column in {"kind", "op"}:
-                kinds[normal(word)] = _known(
-                    theirs, ours, meaning(ours), "kind or operation", _KINDS
+                known = meaning(our_name)
+                kinds[normal(table_word)] = _require(
+                    known, their_name, our_name, "kind or operation", _KINDS
                 )
             elif colon and column == "role":
-                roles[normal(word)] = _known(theirs, ours, role(ours), "role", ROLES)
+                roles[normal(table_word)] = _require(
+                    role(our_name), their_name, our_name, "role", ROLES
+                )
             else:
-                columns[theirs] = _known(theirs, ours, _recognised(ours), "column", COLUMNS)
+                columns[their_name] = _require(
+                    column_meaning(our_name), their_name, our_name, "column", COLUMNS
+                )
         return cls(columns, kinds, roles)
+
+
+def _require(
+    value: _Word | None, their_name: str, our_name: str, what: str, allowed: tuple[str, ...]
+) -> _Word:
+    if value is None:
+        unit = ", times with a unit such as start_us" if allowed is COLUMNS else ""
+        raise InvalidArgument(
+            f"{map_option(their_name, our_name)}: {quoted(our_name)} is no {what} of TraceLens; "
+            f"expected one of {', '.join(allowed)}{unit}."
+        )
+    return value
 
 
 def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
@@ -151,106 +149,92 @@ def plan(columns: Iterable[str], renaming: Renaming, table: str) -> Plan:
         InvalidArgument: the user named a column that the table does not have.
     """
     names = [name for name in columns if not name.startswith("__")]
-    missing = [theirs for theirs in renaming.columns if theirs not in names]
+    missing = [their_name for their_name in renaming.columns if their_name not in names]
     if missing:
         raise InvalidArgument(
-            f"{table} has no column {quoted(missing[0])}; it has {_listed(names)}."
+            f"{table} has no column {quoted(missing[0])}; it has {_list_columns(names)}."
         )
-    chosen = {ours: Source(theirs, unit) for theirs, (ours, unit) in renaming.columns.items()}
-    for ours, sources in _candidates(names, renaming).items():
-        if ours not in chosen:
-            chosen[ours] = _best(ours, sources, table)
-    if "end" in chosen:
-        chosen.pop("duration", None)
-    if EVENT_TYPE in names and EVENT_TYPE not in {source.column for source in chosen.values()}:
-        chosen[EVENT_TYPE] = Source(EVENT_TYPE)
-    _require(chosen, names, table)
-    used = {source.column for source in chosen.values()}
-    return Plan(chosen, tuple(name for name in names if name not in used))
+    sources = {
+        our_name: Source(their_name, unit)
+        for their_name, (our_name, unit) in renaming.columns.items()
+    }
+    for our_name, candidates in _candidates(names, renaming).items():
+        if our_name not in sources:
+            sources[our_name] = _choose_source(our_name, candidates, table)
+    if "end" in sources:
+        sources.pop("duration", None)
+    if EVENT_TYPE in names and EVENT_TYPE not in {source.column for source in sources.values()}:
+        sources[EVENT_TYPE] = Source(EVENT_TYPE)
+    absent = [our_name for our_name in REQUIRED if our_name not in sources]
+    if "duration" in sources and "end" in absent:
+        absent.remove("end")
+    if absent:
+        needed = " and ".join(f"'{our_name}'" for our_name in absent)
+        raise UnusableInput(
+            f"{table[0].upper()}{table[1:]} has {_list_columns(names)}: expected one row a span with "
+            f"rank, start_ns and end_ns (or duration_ns), and none of them is {needed}; if one is, say "
+            f"so with --map COLUMN={absent[0]}."
+        )
+    used = {source.column for source in sources.values()}
+    return Plan(sources, tuple(name for name in names if name not in used))
 
 
 def _candidates(names: list[str], renaming: Renaming) -> dict[str, list[Source]]:
-    """Return for each of our columns the table's columns that may be it, the best first."""
-    found: dict[str, list[tuple[int, Source]]] = {}
+    """Return for each of our columns the table's columns that may be it, the closest first."""
+    candidates: dict[str, list[Source]] = {}
     for name in names:
-        recognised = _recognised(name) if name not in renaming.columns else None
-        if recognised:
-            ours, unit = recognised
-            found.setdefault(ours, []).append((_place(ours, name), Source(name, unit)))
-    return {
-        ours: [source for _, source in sorted(sources, key=lambda entry: entry[0])]
-        for ours, sources in found.items()
-    }
+        known = column_meaning(name) if name not in renaming.columns else None
+        if known:
+            candidates.setdefault(known[0], []).append(Source(name, known[1]))
+    for our_name, sources in candidates.items():
+        sources.sort(key=partial(_source_distance, our_name))
+    return candidates
 
 
-def _best(ours: str, sources: list[Source], table: str) -> Source:
-    """Return the first; of what is required, only if it is the plain name or the only one."""
-    first, *others = sources
-    if others and ours in REQUIRED and _place(ours, first.column) > 1:
-        both = " and ".join(quoted(source.column) for source in sources[:2])
+def _choose_source(our_name: str, candidates: list[Source], table: str) -> Source:
+    """Return the first; of a required column, only if it has the plain name or is the only one."""
+    closest, *others = candidates
+    if others and our_name in REQUIRED and _distance(our_name, closest.column) > 1:
+        both = " and ".join(quoted(source.column) for source in candidates[:2])
         raise UnusableInput(
-            f"In {table} the columns {both} could both be '{ours}': "
-            f"say which with {map_option(first.column, ours)}."
+            f"In {table} the columns {both} could both be '{our_name}': "
+            f"say which with {map_option(closest.column, our_name)}."
         )
-    return first
+    return closest
 
 
-def _require(chosen: Mapping[str, Source], names: list[str], table: str) -> None:
-    lacking = [ours for ours in REQUIRED if ours not in chosen]
-    if "duration" in chosen and "end" in lacking:
-        lacking.remove("end")
-    if lacking:
-        needed = " and ".join(f"'{ours}'" for ours in lacking)
-        raise UnusableInput(
-            f"{table[0].upper()}{table[1:]} has {_listed(names)}: expected one row a span with rank, "
-            f"start_ns and end_ns (or duration_ns), and none of them is {needed}; if one is, say "
-            f"so with --map COLUMN={lacking[0]}."
-        )
+def _split_words(name: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(_HUMP.sub(" ", name))]
 
 
-def _recognised(name: str) -> tuple[str, int | None] | None:
+def column_meaning(name: str) -> tuple[str, int | None] | None:
     """Return our column and the unit that a column's name means; None if it means nothing."""
-    words = [word.casefold() for word in _WORD.findall(_HUMP.sub(" ", name))]
-    joined = "".join(words)
+    name_words = _split_words(name)
+    joined, without_unit = "".join(name_words), "".join(name_words[:-1])
     if joined in _OURS:
         return _OURS[joined], None
-    base = "".join(words[:-1])
-    if words and words[-1] in UNITS and _OURS.get(base) in TIMES:
-        return _OURS[base], UNITS[words[-1]]
+    if name_words and name_words[-1] in UNITS and _OURS.get(without_unit) in TIMES:
+        return _OURS[without_unit], UNITS[name_words[-1]]
     return None
 
 
-def _place(ours: str, name: str) -> int:
-    """Return how close a column's name is to ours: 0 exactly, 1 but for unit or case, then synonyms."""
-    if name in {ours, f"{ours}_ns"}:
+def _distance(our_name: str, name: str) -> int:
+    """Return how far a name is from ours: 0 equal, 1 but for unit or case, then synonyms."""
+    if name in {our_name, f"{our_name}_ns"}:
         return 0
-    words = [word.casefold() for word in _WORD.findall(_HUMP.sub(" ", name))]
-    if words[-1] in UNITS:
-        words.pop()
-    synonyms = [normal(word) for word in (ours, *(TIMES | OTHERS)[ours].split())]
-    joined = "".join(words)
+    words = _split_words(name)
+    joined = "".join(words[:-1] if words[-1] in UNITS else words)
+    synonyms = [normal(word) for word in (our_name, *(TIMES | OTHERS)[our_name].split())]
     return 1 + (synonyms.index(joined) if joined in synonyms else len(synonyms))
 
 
-_OURS: Final[dict[str, str]] = {
-    normal(word): ours
-    for ours, texts in (TIMES | OTHERS).items()
-    for word in (ours, *texts.split())
-}
+def _source_distance(our_name: str, source: Source) -> int:
+    return _distance(our_name, source.column)
 
 
-def _known(theirs: str, ours: str, found: _T | None, what: str, known: tuple[str, ...]) -> _T:
-    if found is None:
-        unit = ", times with a unit such as start_us" if known is COLUMNS else ""
-        raise InvalidArgument(
-            f"{map_option(theirs, ours)}: {quoted(ours)} is no {what} of TraceLens; expected one of "
-            f"{', '.join(known)}{unit}."
-        )
-    return found
-
-
-def _listed(names: list[str]) -> str:
+def _list_columns(names: list[str]) -> str:
     if not names:
         return "no column"
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"the columns {', '.join(map(quoted, names[:_SHOWN]))}{more}"
+    hidden = len(names) - MAX_COLUMNS_LISTED
+    more = f" and {hidden} more" if hidden > 0 else ""
+    return f"the columns {', '.join(map(quoted, names[:MAX_COLUMNS_LISTED]))}{more}"

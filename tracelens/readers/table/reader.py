@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from tracelens.conversion.layout import Growth, layout_of
 from tracelens.conversion.messages import BATCH, LEAD, messages
 from tracelens.errors import InvalidArgument, NotATrace
-from tracelens.model.trace import CLOCK_COLUMNS, Note, Trace
+from tracelens.model.trace import Note, Trace
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading, quoted
+from tracelens.readers.exported import common_clock
 from tracelens.readers.spans import Origin
 from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
 from tracelens.readers.table.cells import gather
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.readers.table.naming import Plan
-
-__all__ = ["TableReader", "build", "from_object", "is_table", "scan"]
-
 
 _ARROW: Final = b"ARROW1"
 _PARQUET: Final = b"PAR1"
@@ -77,29 +75,29 @@ def scan(path: Path) -> pl.LazyFrame:
     Raises:
         NotATrace: its content is not what its name says, or it would become too large.
     """
-    begin = _begin(path)
+    first_bytes = _begin(path)
     try:
-        _refuse_huge(path, begin)
+        _refuse_huge(path, first_bytes)
     except NotATrace as error:
         raise NotATrace(f"'{path}' cannot be read as a table: {error}.") from error
     except (OSError, ValueError, struct.error, pa.ArrowException):
         pass  # who reads it says what is wrong with it
     try:
-        if begin.startswith(_PARQUET):
+        if first_bytes.startswith(_PARQUET):
             return scan_parquet(path)
-        if begin.startswith(_ARROW):
+        if first_bytes.startswith(_ARROW):
             return scan_arrow(path)
         if path.suffix.casefold() in _TEXT:
-            return _opened(_csv(path))
+            return _with_header(_csv(path))
     except (*_DAMAGE, NotATrace) as error:
         raise NotATrace(f"'{path}' cannot be read as a table: {_reason(error)}.") from error
     raise NotATrace(
-        f"'{path}' is neither an Arrow nor a Parquet file (it begins with {begin!r}): expected one, "
-        "or a .csv with a header line."
+        f"'{path}' is neither an Arrow nor a Parquet file (it begins with {first_bytes!r}): expected "
+        "one, or a .csv with a header line."
     )
 
 
-def _refuse_huge(path: Path, begin: bytes) -> None:
+def _refuse_huge(path: Path, first_bytes: bytes) -> None:
     """Refuse what is no regular file, or claims to hold more than the limits, before it is read.
 
     Raises:
@@ -109,12 +107,12 @@ def _refuse_huge(path: Path, begin: bytes) -> None:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
     rows, columns = 0, 0
-    if begin.startswith(_PARQUET):
+    if first_bytes.startswith(_PARQUET):
         held = _footer(path)
         rows, columns = held.num_rows, held.num_columns
         groups = map(held.row_group, range(held.num_row_groups))
         Growth(size).add_bytes(sum(max(0, group.total_byte_size) for group in groups))
-    elif begin.startswith(_ARROW):
+    elif first_bytes.startswith(_ARROW):
         content = mapped(path)
         view = memoryview(content)
         Growth(size).add_all(view)
@@ -189,7 +187,7 @@ def _spelt(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _opened(frame: pl.LazyFrame) -> pl.LazyFrame:
+def _with_header(frame: pl.LazyFrame) -> pl.LazyFrame:
     """Read the header, so that what is wrong with it shows here."""
     frame.collect_schema()
     return frame
@@ -252,14 +250,14 @@ def build(table: pl.LazyFrame, renaming: Renaming, file: str, *, one_clock: bool
     name = f"'{file}'" if file else "the table"
     planned = plan(table.collect_schema().names(), renaming, name)
     cells = gather(table, planned, name)
-    rows, words = translate(cells.frame, renaming)
+    rows, word_notes = translate(cells.frame, renaming)
     origin = Origin(
         name,
         file,
         one_clock=one_clock,
         dates=cells.wall,
         unusable=cells.unusable,
-        notes=(*_unused(planned), *cells.notes, *words),
+        notes=(*_unused(planned), *cells.notes, *word_notes),
     )
     return spans.build(translate_roles(rows, renaming, name), origin)
 
@@ -282,17 +280,17 @@ class TableReader:
     name: str = "table of spans"
 
     def sniff(self, path: Path) -> bool:
-        """Return whether a file is a table by its name or its content."""
+        """Return True if a file is a table by its name or its content."""
         return is_table(path)
 
-    def read(self, path: Path, how: Reading = SIMPLY) -> Trace:
+    def read(self, path: Path, options: Reading = SIMPLY) -> Trace:
         """Read a file, which one process does, and whose events all stay in memory."""
         table = scan(path)
         with _damage_named(path):
             trace = build(table, self.renaming, path.name, one_clock=self.one_clock)
             trace = _with_facts(trace, path)
-        if how.progress:
-            how.progress(1, 1)
+        if options.progress:
+            options.progress(1, 1)
         return trace.with_(path=path)
 
     def take(self, table: Any) -> Trace:
@@ -301,7 +299,7 @@ class TableReader:
 
 
 def _with_facts(trace: Trace, path: Path) -> Trace:
-    """Add what a conversion left in a Parquet file: its notes, and how sure its clock is."""
+    """Add the facts that a conversion left in a Parquet file: its notes, and how sure its clock is."""
     if not _begin(path).startswith(_PARQUET):
         return trace
     try:
@@ -313,10 +311,8 @@ def _with_facts(trace: Trace, path: Path) -> Trace:
     sentences = facts.get("notes") if isinstance(facts.get("notes"), list) else []
     notes = [Note("", " ".join(s.split()), "chosen") for s in sentences or () if isinstance(s, str)]
     window_ns, summed_up = (_count(facts.get(name)) for name in ("window_ns", "summed_up"))
-    common = {"process": 0, "method": "common", "monotonic_ns": 0, "window_ns": window_ns}
-    reading = pl.DataFrame([common] if window_ns else [], schema=CLOCK_COLUMNS)
     return trace.with_(
-        clocks=pl.concat([trace.clocks, reading]),
+        clocks=pl.concat([trace.clocks, common_clock(window_ns)]),
         notes=(*trace.notes, *notes),
         dropped=trace.dropped | ({SUMMED_UP: summed_up} if summed_up else {}),
     )

@@ -162,7 +162,7 @@ def _facts(file: Path, trace: Path | None) -> FileFacts:
 
 
 def _count_events(file: Path) -> FileFacts:
-    """Read the few columns from which a summary can be made, and the usable rows can be told."""
+    """Make the summary of a file that has none, from its few columns that it needs."""
     recording = read_arrow(file, {*TALLIED, *ALWAYS_READ})
     side, table = recording.side, recording.table
     unusable: dict[str, int] = {}

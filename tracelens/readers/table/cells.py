@@ -159,7 +159,7 @@ def _read_texts(frame: pl.DataFrame, column: Column) -> tuple[pl.DataFrame, list
         .with_row_index("row")
         .filter(pl.col(unread).is_not_null())
         .with_columns(is_empty=is_empty)
-        .with_columns(value=pl.when(~pl.col("is_empty")).then(column.read_text(text)))
+        .with_columns(value=pl.when(~pl.col("is_empty")).then(column.parse_text(text)))
         .with_columns(unusable=pl.col("value").is_null() & ~pl.col("is_empty"))
         .collect()
     )

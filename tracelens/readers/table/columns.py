@@ -133,7 +133,7 @@ def _from_float(number: pl.Expr, unit_ns: int) -> pl.Expr:
 class Column:
     """One column of the table.
 
-    `value` reads its cells, null where it cannot; `read_text` reads the text of the others, and
+    `value` reads its cells, null where it cannot; `parse_text` reads the text of the others, and
     `is_nothing` is true for such texts that do not apply. `expected` is for sentences.
     """
 
@@ -141,7 +141,7 @@ class Column:
     their_name: str
     expected: str
     value: pl.Expr
-    read_text: Reading
+    parse_text: Reading
     is_nothing: Reading = field(default=lambda _: pl.lit(value=False))
     moment: bool = False
 
@@ -161,11 +161,11 @@ def _time(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Co
     value = moment(cell) if iso else nanoseconds(cell, dtype, unit_ns)
     are_dates = iso or isinstance(dtype, pl.Datetime)
 
-    def read_text(text: pl.Expr) -> pl.Expr:
+    def parse_text(text: pl.Expr) -> pl.Expr:
         return moment(text) if iso else nanoseconds(text, _TEXT, unit_ns)
 
     if our_name == "start":
-        return Column(our_name, source.column, "a time", value, read_text, moment=are_dates)
+        return Column(our_name, source.column, "a time", value, parse_text, moment=are_dates)
     if dtype.is_numeric() or is_text(dtype):
         value = pl.when(value.ne_missing(-unit_ns)).then(value)
     return Column(
@@ -173,7 +173,7 @@ def _time(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Co
         source.column,
         "a time",
         value,
-        read_text,
+        parse_text,
         is_nothing=lambda text: text.cast(_FLOAT, strict=False) == -1,
         moment=are_dates,
     )
@@ -208,7 +208,7 @@ def _count(our_name: str, source: Source, dtype: pl.DataType) -> Column:
         fits = (number >= 0) & (number < limit) if limit else number >= 0
         return pl.when(fits).then(number.cast(result_dtype, strict=False))
 
-    def read_text(text: pl.Expr) -> pl.Expr:
+    def parse_text(text: pl.Expr) -> pl.Expr:
         number = whole_number(text.cast(_FLOAT, strict=False), _FLOAT)
         return in_range(pl.coalesce(whole_number(text, _TEXT), number))
 
@@ -217,6 +217,6 @@ def _count(our_name: str, source: Source, dtype: pl.DataType) -> Column:
         source.column,
         "a whole number",
         in_range(whole_number(pl.col(source.column), dtype)),
-        read_text,
+        parse_text,
         is_nothing=lambda text: text.cast(_FLOAT, strict=False) < 0,
     )

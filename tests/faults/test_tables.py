@@ -55,7 +55,7 @@ def used(rows: list[Row], folder: Path) -> tuple[Trace, Report]:
     pl.DataFrame(rows, infer_schema_length=None).write_parquet(file)
     trace = load.open(file)
     report = analyze(trace)
-    page.write(Store.of(trace, report), folder / "report.html")
+    page.write(Store.from_trace(trace, report), folder / "report.html")
     "".join(perfetto.write(perfetto.selection_of(of_trace(trace))))
     return trace, report
 

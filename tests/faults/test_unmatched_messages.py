@@ -51,7 +51,7 @@ def test_a_tree_without_its_root(damage: Callable[[Path], Any], tmp_path: Path) 
 
 def assert_drawn(trace: Trace, report: Report, folder: Path) -> None:
     """Draw all pages, as the dashboard and a report of one file do."""
-    page.write(Store.of(trace, report), folder / "report.html")
+    page.write(Store.from_trace(trace, report), folder / "report.html")
     assert (folder / "report.html").stat().st_size > 0
 
 

@@ -150,7 +150,7 @@ def _write_page(file: Path, path: Path, trace: Trace | None, report: Report) -> 
     from tracelens_dashboard.runs.store import Store
 
     if trace:
-        store = Store.of(trace, report)
+        store = Store.from_trace(trace, report)
     else:
         run = opening.indexed(path)
         assert run

@@ -75,7 +75,7 @@ def save(report: Report, path: str | os.PathLike[str], trace: Trace | None = Non
 
 def _write_with_charts(report: Report, trace: Trace) -> str:
     try:
-        store = import_module("tracelens_dashboard.runs.store").Store.of(trace, report)
+        store = import_module("tracelens_dashboard.runs.store").Store.from_trace(trace, report)
         text: str = import_module("tracelens_dashboard.export.report").render(store)
     except ModuleNotFoundError as error:
         raise MissingExtra.naming("a page with charts", "dashboard") from error

@@ -27,12 +27,12 @@ _ELSEWHERE: Final = re.compile(r"\[([^\]]*)\]\((?!#)[^)]*\)")  # links to other 
 def layout(_runs: Runs, _view: ViewState) -> Component:
     """Return the page."""
     title = dmc.Title(TITLE, order=1, className="page-title")
-    card = dmc.Card(dcc.Markdown(words(), className="glossary"), className="card")
+    card = dmc.Card(dcc.Markdown(read_glossary(), className="glossary"), className="card")
     return html.Div([title, card], className="page", id="glossary")
 
 
 @cache
-def words() -> str:
+def read_glossary() -> str:
     """Return the text below its title; documents that are not served are named, not linked."""
     text = _file().read_text(encoding="utf-8")
     return _ELSEWHERE.sub(r"\1", text.partition("\n")[2])

@@ -38,21 +38,21 @@ class Access:
     token: str | None = None
 
     @classmethod
-    def of(cls, host: str, *, token: bool = True) -> Access:
+    def from_host(cls, host: str, *, token: bool = True) -> Access:
         """Return what listening on an address asks for: a fresh token, unless none is wanted.
 
         Raises:
             InvalidArgument: none is wanted, and others than this machine can reach the address.
         """
         if is_this_machine(host):
-            return cls(token=_fresh() if token else None)
+            return cls(token=_make_token() if token else None)
         if not token:
             raise InvalidArgument(
                 f"Without a token whoever can reach '{host}' would see the run: leave --no-token out, "
                 "or --host."
             )
         names = _own_names() if host in EVERYWHERE else (host,)
-        return cls((*TRUSTED_HOSTS, *names), _fresh())
+        return cls((*TRUSTED_HOSTS, *names), _make_token())
 
     def address(self, host: str, port: int) -> str:
         """Return the address to open; with a token in it, it is a key."""
@@ -62,11 +62,11 @@ class Access:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether an address is reached from this machine only."""
+    """Return True if an address is reached from this machine only."""
     return host in TRUSTED_HOSTS
 
 
-def _fresh() -> str:
+def _make_token() -> str:
     return secrets.token_urlsafe(TOKEN_BYTES)
 
 
@@ -93,15 +93,15 @@ def _outward_address() -> tuple[str, ...]:
 
 def protect(app: Dash, access: Access | None = None) -> None:
     """Refuse foreign hosts, foreign pages, strangers and floods; load nothing from elsewhere."""
-    known = access or Access()
+    allowed = access or Access()
     app.server.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
 
     @app.server.before_request
     def check() -> Response | None:
-        _check_host(known.hosts)
+        _check_host(allowed.hosts)
         _check_size()
         _check_origin()
-        refused = _check_token(known.token) if known.token else None
+        refused = _check_token(allowed.token) if allowed.token else None
         if refused is None:
             posted.check(app)
         return refused
@@ -128,12 +128,12 @@ def _check_size() -> None:
 
 
 def _check_origin() -> None:
-    if request.method not in READING and not _own(request.headers.get("Origin")):
+    if request.method not in READING and not _is_own_page(request.headers.get("Origin")):
         abort(403, "This request comes from another page.")
 
 
-def _own(origin: str | None) -> bool:
-    """Return whether a page of this server sent it; programs other than browsers send no origin."""
+def _is_own_page(origin: str | None) -> bool:
+    """Return True if a page of this server sent it; programs other than browsers send no origin."""
     try:
         return origin is None or urlsplit(origin).netloc == request.host
     except ValueError:  # a bracket that does not close

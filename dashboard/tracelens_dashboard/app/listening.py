@@ -67,20 +67,20 @@ class Connection(HTTPChannel):  # type: ignore[misc]  # waitress has no types
     def __init__(self, server: Any, *given: Any, **named: Any) -> None:
         """Make room for it where there are too many."""
         super().__init__(server, *given, **named)
-        others = [one for one in server.active_channels.values() if one is not self]
-        if len(others) >= MOST_CONNECTIONS:
-            many = Counter(one.addr[0] for one in others)
-            idle = [one for one in others if not (one.requests or one.will_close)]
+        channels = [channel for channel in server.active_channels.values() if channel is not self]
+        if len(channels) >= MOST_CONNECTIONS:
+            counts = Counter(channel.addr[0] for channel in channels)
+            idle = [channel for channel in channels if not (channel.requests or channel.will_close)]
             if idle:
-                first = min(idle, key=lambda one: (-many[one.addr[0]], one.last_activity))
-                first.will_close = True
+                closing = min(idle, key=lambda one: (-counts[one.addr[0]], one.last_activity))
+                closing.will_close = True
 
     def handle_read(self) -> None:
         """Read; further bytes of a request are no activity, so that one cannot arrive for ever."""
-        begun = self.last_activity if self.request is not None else None
+        begun_s = self.last_activity if self.request is not None else None
         super().handle_read()
-        if begun is not None and self.request is not None:
-            self.last_activity = begun
+        if begun_s is not None and self.request is not None:
+            self.last_activity = begun_s
 
 
 def _family(host: str) -> socket.AddressFamily:

@@ -11,6 +11,7 @@ from dash.exceptions import PreventUpdate
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.app import run_list, shell
 from tracelens_dashboard.components import live, selection_bar
+from tracelens_dashboard.components.heading import page_in_words
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.view import links, state
@@ -43,7 +44,7 @@ STAGES: Final = {
 }
 
 
-def place(page: Page, runs: Runs, view: ViewState) -> Component:
+def lay_out_page(page: Page, runs: Runs, view: ViewState) -> Component:
     """Return a page, or what stands in its place until there is one."""
     return html.Div(_content(page, runs, view), id=ids.BODY)
 
@@ -75,12 +76,12 @@ def register(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "search"),
         prevent_initial_call=True,
     )
-    def again(clicks: Any, path: Any, search: Any) -> Any:
+    def retry(clicks: Any, path: Any, search: Any) -> Any:
         runs, view = current.runs(), state.read(search)
         entry = _pending(by_path.get(str(path), pages[0]), runs, view, 0)
         if not clicks or entry is None:
             raise PreventUpdate
-        runs.again(entry)
+        runs.retry(entry)
         runs.open(entry)
         return _waiting(entry)
 
@@ -103,24 +104,24 @@ def register_growth(app: Dash, pages: Sequence[Page]) -> None:
         if page is None or not current.edition(run):
             raise PreventUpdate
         store = current.store(run)
-        now = live.shape(store)
-        if now == before:
+        shape = live.shape(store)
+        if shape == before:
             raise PreventUpdate
-        return page.layout(store, state.read(search)), now
+        return page.layout(store, state.read(search)), shape
 
 
 def _content(page: Page, runs: Runs, view: ViewState) -> Component:
     if runs.alone and view.run is None:
-        return _shown(page, "", runs.alone, view)
+        return _show_page(page, "", runs.alone, view)
     if view.run is None:
         return run_list.layout(runs, view)
     entry = runs.entry(view.run)
     if entry is None:
-        return _unknown()
+        return _message_not_served()
     missing = _pending(page, runs, view, PATIENCE_S)
     store = runs.open(entry, PATIENCE_S)
     if missing is None and store:
-        return _shown(page, entry.id, store, view)
+        return _show_page(page, entry.id, store, view)
     pending = missing or entry
     return _failed(pending) if pending.stage.kind == "failed" else _waiting(pending)
 
@@ -132,7 +133,7 @@ def _pending(page: Page, runs: Runs, view: ViewState, patience_s: float) -> Entr
     return next((entry for entry in entries if not runs.open(entry, patience_s)), None)
 
 
-def _shown(page: Page, run: str, store: Any, view: ViewState) -> Component:
+def _show_page(page: Page, run: str, store: Any, view: ViewState) -> Component:
     top = html.Div([selection_bar.layout(store, view, page.PATH), live.layout()], className="top")
     shape = live.shape(store) if current.runs().is_recorded(run) else None
     hidden = [dcc.Store(id=ids.RUN, data=run), dcc.Store(id=SHAPE, data=shape)]
@@ -169,7 +170,7 @@ def _failed(entry: Entry) -> Component:
     )
 
 
-def _unknown() -> Component:
+def _message_not_served() -> Component:
     return _message(
         "This run is not served here",
         html.P("The address names a run that is not (or no longer) served here."),
@@ -177,10 +178,6 @@ def _unknown() -> Component:
 
 
 def _message(title: str, *lines: Component) -> Component:
-    way = dcc.Link("All runs", href=run_list.PATH, className="way")
-    card = dmc.Card([*lines, html.P(way)], className="card prose")
-    return html.Div(
-        [dmc.Title(text.shown(title), order=1, className="page-title"), card],
-        className="page",
-        id="message",
-    )
+    link = html.P(dcc.Link("All runs", href=run_list.PATH, className="way"))
+    heading = dmc.Title(text.shown(title), order=1, className="page-title")
+    return page_in_words([heading], *lines, link, identity="message")

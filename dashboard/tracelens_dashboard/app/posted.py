@@ -67,15 +67,15 @@ def _is_asked(app: Dash, body: Any) -> bool:
     )
 
 
-def _is_alike(given: Any, declared: list[dict[str, Any]]) -> bool:
-    """Return whether there is a value for all that is declared; for a pattern there are several."""
+def _is_alike(posted: Any, declared: list[dict[str, Any]]) -> bool:
+    """Return True if there is a value for all that is declared; for a pattern there are several."""
     return (
-        isinstance(given, list)
-        and len(given) == len(declared)
+        isinstance(posted, list)
+        and len(posted) == len(declared)
         and all(
-            _is_value(one, wanted["property"])
-            for each, wanted in zip(given, declared, strict=True)
-            for one in (each if isinstance(each, list) else [each])
+            _is_value(value, argument["property"])
+            for values, argument in zip(posted, declared, strict=True)
+            for value in (values if isinstance(values, list) else [values])
         )
     )
 
@@ -93,7 +93,7 @@ def _is_value(given: Any, name: str) -> bool:
 
 
 def _has_points(value: Any) -> bool:
-    """Return whether each point has a place and custom data: a value, then values or lists of values."""
+    """Return True if each point has a place and custom data: a value, then values or lists of values."""
     points = value.get("points", [])
     return isinstance(points, list) and all(_is_point(point) for point in points)
 
@@ -101,14 +101,14 @@ def _has_points(value: Any) -> bool:
 def _is_point(point: Any) -> bool:
     if not isinstance(point, dict):
         return False
-    beside = point.get("customdata")
-    first, *others = (beside or [None]) if isinstance(beside, list) else [beside]
+    data = point.get("customdata")
+    lead_value, *values = (data or [None]) if isinstance(data, list) else [data]
     return (
         all(isinstance(point.get(axis), _SCALAR) for axis in "xy")
-        and _is_plain(first)
+        and _is_plain(lead_value)
         and all(
             all(map(_is_plain, value)) if isinstance(value, list) else _is_plain(value)
-            for value in others
+            for value in values
         )
     )
 

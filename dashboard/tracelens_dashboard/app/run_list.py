@@ -20,6 +20,7 @@ from tracelens_dashboard.app.run_table import (
     Row,
     table,
 )
+from tracelens_dashboard.components import fields, heading
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, tags
 from tracelens_dashboard.view import links
@@ -63,7 +64,7 @@ NONE_YET: Final = (
 )
 
 
-class Asked(NamedTuple):
+class Query(NamedTuple):
     """Which runs are listed, and how; all of it comes from the browser. `chosen` are ids."""
 
     search: str = ""
@@ -73,8 +74,8 @@ class Asked(NamedTuple):
     chosen: frozenset[str] = frozenset()
 
     @property
-    def listed(self) -> tuple[object, ...]:
-        """What of it changes the list."""
+    def filters(self) -> tuple[object, ...]:
+        """Its values that change the list."""
         return self.search, self.sort, self.group, sorted(self.tags)
 
 
@@ -82,20 +83,19 @@ def layout(runs: Runs, _view: ViewState) -> Component:
     """Return the page."""
     title = dmc.Title("Runs", order=1, className="page-title")
     if runs.alone:
-        way = dcc.Link(text.shown(runs.alone.name), href="/", className="way")
-        card = dmc.Card([html.P(ONLY_ONE), html.P(way)], className="card prose")
-        return html.Div([title, card], className="page", id="runs")
-    rows = _rows(runs)
-    heading = html.Div([title, _controls(rows)], className="page-heading")
-    below = html.Div([_survey(runs, rows), _actions()], className="page-heading")
-    shown = dmc.Card(html.Div(_table(rows, Asked()), id=LIST), className="card")
-    hidden = [
-        dcc.Interval(id=POLL, interval=_pace(rows)),
+        link = dcc.Link(text.shown(runs.alone.name), href="/", className="way")
+        return heading.page_in_words([title], ONLY_ONE, html.P(link), identity="runs")
+    rows = _list_rows(runs)
+    sections = [
+        html.Div([title, _controls(rows)], className="page-heading"),
+        html.Div([_survey_switch(runs, rows), _actions()], className="page-heading"),
+        dmc.Card(html.Div(_list_table(rows, Query()), id=LIST), className="card"),
+        dcc.Interval(id=POLL, interval=_poll_interval(rows)),
         dcc.Store(id=SHOWN),
         dcc.Store(id=CHOICE),
         dcc.Store(id=TAGS_CHANGED),
     ]
-    return html.Div([heading, below, shown, *hidden], className="page", id="runs")
+    return html.Div(sections, className="page", id="runs")
 
 
 def register(app: Dash) -> None:
@@ -123,23 +123,23 @@ def _register_table(app: Dash) -> None:
         State(SHOWN, "data"),
         prevent_initial_call=True,
     )
-    def show(*given: Any) -> tuple[Any, ...]:
-        wanted, sort, group, tagged, survey, _, _, chosen, seen = given
+    def show(*values: Any) -> tuple[Any, ...]:
+        typed, sort, group, tagged, survey, _, _, choice, digest_before = values
         runs = current.runs()
-        on = bool(survey) if ctx.triggered_id == SURVEY else runs.surveying
-        runs.survey(on=on)
-        rows = _rows(runs)
-        search = wanted.strip()[:LONGEST_SEARCH].casefold() if isinstance(wanted, str) else ""
-        asked = Asked(search, str(sort), str(group), _texts(tagged), _texts(chosen))
-        now = _digest([asked.listed, on, *(row.seen for row in rows)])
-        if now == seen:
+        is_surveying = bool(survey) if ctx.triggered_id == SURVEY else runs.surveying
+        runs.survey(on=is_surveying)
+        rows = _list_rows(runs)
+        search = typed.strip()[:LONGEST_SEARCH].casefold() if isinstance(typed, str) else ""
+        query = Query(search, str(sort), str(group), _read_texts(tagged), _read_texts(choice))
+        digest = _digest([query.filters, is_surveying, *(row.content for row in rows)])
+        if digest == digest_before:
             raise PreventUpdate
         return (
-            _table(rows, asked),
-            _progress(rows, on=on),
+            _list_table(rows, query),
+            _progress(rows, is_surveying=is_surveying),
             _tags_of(rows),
-            _pace(rows),
-            now,
+            _poll_interval(rows),
+            digest,
         )
 
 
@@ -155,11 +155,11 @@ def _register_tags(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def add(_clicks: Any, _submits: Any, tag: Any, changes: Any, choice: Any) -> tuple[int, str]:
-        entries = _chosen(choice)
+        entries = _find_chosen(choice)
         if not entries or not tags.fit(tag):
             raise PreventUpdate
         current.runs().tags.add([entry.path for entry in entries], tag)
-        return _after(changes), ""
+        return _count_change(changes), ""
 
     @app.callback(
         Output(TAGS_CHANGED, "data", allow_duplicate=True),
@@ -168,12 +168,12 @@ def _register_tags(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def remove(clicks: Any, changes: Any) -> int:
-        one = ctx.triggered_id
-        entry = current.runs().entry(one.get("run")) if isinstance(one, dict) else None
+        button = ctx.triggered_id
+        entry = current.runs().entry(button.get("run")) if isinstance(button, dict) else None
         if entry is None or not any(clicks):
             raise PreventUpdate
-        current.runs().tags.remove(entry.path, str(one.get("tag")))
-        return _after(changes)
+        current.runs().tags.remove(entry.path, str(button.get("tag")))
+        return _count_change(changes)
 
 
 def _register_choice(app: Dash) -> None:
@@ -194,47 +194,44 @@ def _register_choice(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def compare(clicks: Any, choice: Any) -> str:
-        readable = [entry for entry in _chosen(choice) if entry.stage.kind != "failed"]
+        readable = [entry for entry in _find_chosen(choice) if entry.stage.kind != "failed"]
         if not clicks or len(readable) < FEWEST:
             raise PreventUpdate
         newest, *others = sorted(readable, key=lambda entry: -entry.changed_ns)
         return links.to_comparison(newest.id, *(entry.id for entry in others))
 
 
-def _chosen(choice: Any) -> list[Entry]:
+def _find_chosen(choice: Any) -> list[Entry]:
     """Return the runs that are chosen, also where the list does not show them at the moment."""
-    marked = _texts(choice)
-    return [entry for entry in current.runs().look() if entry.id in marked]
+    run_ids = _read_texts(choice)
+    return [entry for entry in current.runs().look() if entry.id in run_ids]
 
 
-def _texts(given: Any) -> frozenset[str]:
+def _read_texts(value: Any) -> frozenset[str]:
     """Return the texts of a list that a browser sends."""
-    return (
-        frozenset(one for one in given if isinstance(one, str))
-        if isinstance(given, list)
-        else frozenset()
-    )
+    items = value if isinstance(value, list) else []
+    return frozenset(item for item in items if isinstance(item, str))
 
 
-def _after(changes: Any) -> int:
+def _count_change(changes: Any) -> int:
     return changes + 1 if isinstance(changes, int) else 1
 
 
-def _rows(runs: Runs) -> list[Row]:
+def _list_rows(runs: Runs) -> list[Row]:
     entries = runs.look()
     folders = runs.folders(entries)
     return [
-        Row(entry, runs.glance(entry), runs.tags.of(entry.path), folders[entry.id])
+        Row(entry, runs.glance(entry), runs.tags.tags_of(entry.path), folders[entry.id])
         for entry in entries
     ]
 
 
-def _digest(seen: Iterable[object]) -> str:
-    """Return what changes when anything that is shown does, so that no more than that is drawn."""
-    return hashlib.blake2b(repr(list(seen)).encode(errors="replace"), digest_size=8).hexdigest()
+def _digest(content: Iterable[object]) -> str:
+    """Return a text that changes when anything that is shown does, so that no more is drawn."""
+    return hashlib.blake2b(repr(list(content)).encode(errors="replace"), digest_size=8).hexdigest()
 
 
-def _pace(rows: list[Row]) -> int:
+def _poll_interval(rows: list[Row]) -> int:
     return BUSY_MS if any(row.entry.stage.under_way for row in rows) else IDLE_MS
 
 
@@ -243,83 +240,63 @@ def _tags_of(rows: list[Row]) -> list[str]:
 
 
 def _controls(rows: list[Row]) -> Component:
-    search = dmc.TextInput(
-        id=SEARCH,
-        placeholder="Find runs (/)",
-        size="xs",
-        debounce=200,
-        className="search",
-        **aria("find runs by name, verdict or tag"),
-    )
-    tagged = dmc.MultiSelect(
-        id=TAGGED,
-        data=_tags_of(rows),
-        placeholder="Tags",
-        clearable=True,
-        size="xs",
-        className="tagged",
-        **aria("only runs with these tags"),
-    )
-    order, group = _select(SORT, SORTS, "order"), _select(GROUP, GROUPS, "groups")
+    label = "find runs by name, verdict or tag"
+    search = fields.text_input(SEARCH, label, "Find runs (/)", debounce=200, className="search")
+    tag_options = {"placeholder": "Tags", "clearable": True, "className": "tagged"}
+    label = "only runs with these tags"
+    tagged = fields.multi_select(TAGGED, _tags_of(rows), label, value=[], **tag_options)
+    order = fields.select(SORT, SORTS, "order", w=180)
+    group = fields.select(GROUP, GROUPS, "groups", w=180)
     return dmc.Group([search, tagged, group, order], gap="sm")
 
 
-def _select(name: str, choices: Iterable[str], label: str) -> Component:
-    values = list(choices)
-    return dmc.Select(
-        id=name, data=values, value=values[0], size="xs", allowDeselect=False, w=180, **aria(label)
-    )
-
-
-def _survey(runs: Runs, rows: list[Row]) -> Component:
+def _survey_switch(runs: Runs, rows: list[Row]) -> Component:
     switch = dmc.Switch(
         id=SURVEY, label="Analyze in the background", size="xs", checked=runs.surveying
     )
     progress = html.Div(
-        _progress(rows, on=runs.surveying), id=PROGRESS, role="status", className="run-progress"
+        _progress(rows, is_surveying=runs.surveying),
+        id=PROGRESS,
+        role="status",
+        className="run-progress",
     )
     return dmc.Group([progress, switch], gap="md")
 
 
-def _progress(rows: list[Row], *, on: bool) -> list[Component]:
-    """Return how many of all runs are analyzed, and what of the others is known."""
-    known = sum(row.glance is not None for row in rows)
+def _progress(rows: list[Row], *, is_surveying: bool) -> list[Component]:
+    """Say how many of all runs are analyzed, and why the others are not."""
+    analyzed = sum(row.glance is not None for row in rows)
     failed = sum(row.failed for row in rows)
     recorded = sum(row.entry.recorded and row.glance is None for row in rows)
-    parts = [
-        f"Analyzed {known} of {text.count(len(rows), 'run')}",
+    facts = [
+        f"Analyzed {analyzed} of {text.count(len(rows), 'run')}",
         f"{failed} cannot be read" if failed else "",
         f"{recorded} still recorded" if recorded else "",
-        "" if on or known + failed + recorded == len(rows) else "paused",
+        "" if is_surveying or analyzed + failed + recorded == len(rows) else "paused",
     ]
-    sentence = html.Span(", ".join(part for part in parts if part), className="fact-name")
+    sentence = html.Span(", ".join(filter(None, facts)), className="fact-name")
     if not any(row.entry.stage.under_way for row in rows):
         return [sentence]
-    share = 100 * (known + failed) / len(rows)
+    share = 100 * (analyzed + failed) / len(rows)
     return [sentence, dmc.Progress(value=share, size="sm", w=120, **aria("analyzed runs"))]
 
 
 def _actions() -> Component:
     """Return what can be done with the runs that are chosen."""
-    tag = dmc.TextInput(
-        id=NEW_TAG,
-        placeholder="Tag the chosen runs",
-        debounce=True,  # Enter sends what is typed with it
-        size="xs",
-        w=160,
-        **aria("tag for the chosen runs"),
-    )
-    add = dmc.Button("Add tag", id=ADD_TAG, size="xs", variant="default", disabled=True)
-    pair = dmc.Button("Compare chosen", id=COMPARE, size="xs", variant="default", disabled=True)
-    return dmc.Group([tag, add, pair], gap="sm")
+    tag = fields.text_input(NEW_TAG, "tag for the chosen runs", "Tag the chosen runs", w=160)
+    add = fields.button("Add tag", ADD_TAG, disabled=True)
+    compare = fields.button("Compare chosen", COMPARE, disabled=True)
+    return dmc.Group([tag, add, compare], gap="sm")
 
 
-def _table(rows: list[Row], asked: Asked) -> Component:
+def _list_table(rows: list[Row], query: Query) -> Component:
     """List the runs that match, and have all of some tags."""
-    found = [row for row in rows if asked.search in row.searchable and asked.tags <= set(row.tags)]
     if not rows:
         return html.P(NONE_YET, className="summary")
-    if not found:
-        of = f" “{asked.search}”" if asked.search else ""
-        return html.P(f"No run matches{of}.", className="summary")
-    return table(found, asked.sort, asked.group, asked.chosen)
+    matching = [
+        row for row in rows if query.search in row.searchable and query.tags <= set(row.tags)
+    ]
+    if not matching:
+        search = f" “{query.search}”" if query.search else ""
+        return html.P(f"No run matches{search}.", className="summary")
+    return table(matching, query.sort, query.group, query.chosen)

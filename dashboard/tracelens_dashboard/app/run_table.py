@@ -82,24 +82,24 @@ class Row:
         return self.glance.state if self.glance else ""
 
     @property
-    def seen(self) -> tuple[object, ...]:
+    def content(self) -> tuple[object, ...]:
         """All that its row shows."""
         entry = self.entry
         return entry.id, entry.stage, entry.recorded, self.glance, self.tags, self.folder
 
 
-def _of(row: Row, measure: Callable[[Glance], float | None]) -> float:
+def _measure(row: Row, measure: Callable[[Glance], float | None]) -> float:
     """Measure a run; those of which nothing is known are the last."""
-    found = measure(row.glance) if row.glance else None
-    return math.inf if found is None else found
+    value = measure(row.glance) if row.glance else None
+    return math.inf if value is None else value
 
 
 SORTS: Final[dict[str, Callable[[Row], Any]]] = {
     NEWEST: lambda row: -row.entry.changed_ns,
     "by name": lambda row: row.name.casefold(),
-    "lowest efficiency first": lambda row: _of(row, lambda seen: seen.efficiency),
-    "longest steps first": lambda row: _of(row, lambda seen: -seen.step_ns),
-    "most ranks first": lambda row: _of(row, lambda seen: -seen.ranks),
+    "lowest efficiency first": lambda row: _measure(row, lambda glance: glance.efficiency),
+    "longest steps first": lambda row: _measure(row, lambda glance: -glance.step_ns),
+    "most ranks first": lambda row: _measure(row, lambda glance: -glance.ranks),
 }
 
 
@@ -113,7 +113,7 @@ def _by_tags(row: Row) -> tuple[Any, str]:
     return (not row.tags, title.casefold()), title or NO_TAG
 
 
-# Each returns a group's place among the others, and its title.
+# Each returns a group's sort key, and its title.
 GROUPS: Final[dict[str, Callable[[Row], tuple[Any, str]] | None]] = {
     UNGROUPED: None,
     "by folder": lambda row: (row.folder.casefold(), text.shown(row.folder)),
@@ -123,32 +123,32 @@ GROUPS: Final[dict[str, Callable[[Row], tuple[Any, str]] | None]] = {
 
 
 def table(
-    rows: Sequence[Row], sort: str, group: str, chosen: AbstractSet[str] = frozenset()
+    rows: Sequence[Row], sort: str, group: str, chosen_ids: AbstractSet[str] = frozenset()
 ) -> Component:
     """List runs in an order, under the titles of their groups; unknown ones are the first choices.
 
-    Boxes of the `chosen` ones, by id, are checked.
+    Boxes of the runs in `chosen_ids` are checked.
     """
     ordered = sorted(rows, key=SORTS.get(sort, SORTS[NEWEST]))
     head = html.Thead(html.Tr([html.Th(name) for name in COLUMNS]))
-    of = GROUPS.get(group)
-    if of is None:
-        bodies: list[Component] = [html.Tbody(_drawn(ordered, chosen))]
+    group_of = GROUPS.get(group)
+    if group_of is None:
+        bodies: list[Component] = [html.Tbody(_draw_rows(ordered, chosen_ids))]
     else:
         groups: dict[tuple[Any, str], list[Row]] = {}
         for row in ordered:
-            groups.setdefault(of(row), []).append(row)
-        bodies = [_group(title, groups[place, title], chosen) for place, title in sorted(groups)]
+            groups.setdefault(group_of(row), []).append(row)
+        bodies = [_group(title, groups[key, title], chosen_ids) for key, title in sorted(groups)]
     return html.Table([head, *bodies], className="spans runs")
 
 
 def _group(title: str, rows: list[Row], chosen: AbstractSet[str]) -> Component:
     size = html.Span(text.count(len(rows), "run"), className="fact-name")
     heading = html.Th([title, size], colSpan=len(COLUMNS), scope="rowgroup")
-    return html.Tbody([html.Tr(heading, className="run-group"), *_drawn(rows, chosen)])
+    return html.Tbody([html.Tr(heading, className="run-group"), *_draw_rows(rows, chosen)])
 
 
-def _drawn(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]:
+def _draw_rows(rows: Sequence[Row], chosen: AbstractSet[str]) -> list[Component]:
     return [draw_row(row, chosen=row.entry.id in chosen) for row in rows]
 
 
@@ -182,25 +182,25 @@ def _tags(row: Row) -> Component:
 
 
 def _tag(row: Row, tag: str) -> Component:
-    off = html.Button(
+    button = html.Button(
         "\N{MULTIPLICATION SIGN}",
         id={"type": UNTAG, "run": row.entry.id, "tag": tag},
         className="untag",
         **aria(f"remove the tag {tag} from {row.name}"),
     )
-    return html.Span([tag, off], className="tag")
+    return html.Span([tag, button], className="tag")
 
 
 def _sizes(glance: Glance | None) -> str:
     if glance is None:
         return ""
-    parts = [
+    sizes = [
         text.count(glance.ranks, "rank"),
         text.count(glance.shards, "shard") if glance.shards else "",
         text.count(glance.steps, "step"),
         text.duration(glance.duration_ns),
     ]
-    return " · ".join(part for part in parts if part)
+    return " · ".join(filter(None, sizes))
 
 
 def _efficiency(glance: Glance | None) -> Component:
@@ -270,14 +270,14 @@ def sparkline(values: Sequence[int], label: str) -> Component:
 
 
 def _svg(values: Sequence[int]) -> str:
-    shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(*_places(values), strict=True))
+    shape = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(*_coordinates(values), strict=True))
     return (
         f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {SPARKLINE_WIDTH} {SPARKLINE_HEIGHT}'>"
         f"<polyline points='{shape}' fill='none' stroke='#000' stroke-width='1.5'/></svg>"
     )
 
 
-def _places(values: Sequence[int]) -> tuple[list[float], list[float]]:
+def _coordinates(values: Sequence[int]) -> tuple[list[float], list[float]]:
     """Return where the line goes: from zero on, so that noise is drawn as noise, not as mountains."""
     series = np.asarray(values, float)
     height = np.clip(series / max(float(np.quantile(series, MOST_QUANTILE)), 1.0), 0, 1)

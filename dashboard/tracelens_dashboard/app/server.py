@@ -68,7 +68,7 @@ _log = logging.getLogger(__name__)
 
 def create_app(served: Runs | Store, access: Access | None = None) -> Dash:
     """Return the application; it shows these runs, or this one, to whom `access` lets in."""
-    runs = served if isinstance(served, Runs) else Runs.of(served)
+    runs = served if isinstance(served, Runs) else Runs.from_store(served)
     app = Dash(
         "tracelens_dashboard",
         use_pages=True,
@@ -113,7 +113,7 @@ def _add(path: str, title: str, layout: Callable[..., Component]) -> None:
 
 def _run_layout(page: Page) -> Callable[..., Component]:
     def build(**query: str) -> Component:
-        return loading.place(page, current.runs(), state.parse(query))
+        return loading.lay_out_page(page, current.runs(), state.parse(query))
 
     return build
 
@@ -158,8 +158,8 @@ def serve(
         UnusableInput: the trace cannot be read.
     """
     host = host.removeprefix("[").removesuffix("]")  # as addresses are written in links
-    access = Access.of(host, token=token)
-    runs = source if isinstance(source, Runs) else Runs.of(_opened(source))
+    access = Access.from_host(host, token=token)
+    runs = source if isinstance(source, Runs) else Runs.from_store(_open_store(source))
     server = listen(create_app(runs, access).server, host, port)
     url = access.address(host, server.effective_port)
     # The server's loop returns when it is interrupted; it may be before it or after it, too.
@@ -189,15 +189,15 @@ def _interrupted_by_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    former_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, former_handler)
 
 
-def _opened(source: Store | str | os.PathLike[str]) -> Store:
+def _open_store(source: Store | str | os.PathLike[str]) -> Store:
     if not isinstance(source, Store):
-        return _opened(Store.open(Path(source), lambda: open_trace(source)))
+        return _open_store(Store.open(Path(source), lambda: open_trace(source)))
     source.refine()
     return source

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from tracelens_dashboard.pages import Page
     from tracelens_dashboard.runs.catalog import Runs
-    from tracelens_dashboard.runs.store import Store
 
 NO_VIEW: Final = ViewState()
 PATIENCE_S: Final = 1.0
@@ -123,9 +122,9 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
     )
     def follow(search: Any) -> tuple[Any, ...]:
         runs, view = current.runs(), state.read(search)
-        shown = selection.read(view.run) if runs.entry(view.run) else None
+        part = selection.read(view.run) if runs.entry(view.run) else None
         entries = _entries(runs, pages, view)
-        return heading(runs, view), entries, choices(runs), shown.run if shown else None
+        return heading(runs, view), entries, choices(runs), part.run if part else None
 
     @app.callback(
         Output(ids.HEADING, "children", allow_duplicate=True),
@@ -145,28 +144,25 @@ def _register_run(app: Dash, pages: Sequence[Page]) -> None:
         State(ids.GO, "pathname"),
         prevent_initial_call=True,
     )
-    def pick(chosen: Any, search: Any, path: Any) -> str:
+    def pick(run_id: Any, search: Any, path: Any) -> str:
         view = state.read(search)
-        shown = selection.read(view.run)
-        if current.runs().entry(chosen) is None or (shown and chosen == shown.run):
+        part = selection.read(view.run)
+        if current.runs().entry(run_id) is None or (part and run_id == part.run):
             raise PreventUpdate
         paths = {page.PATH for page in pages}
-        return ViewState(run=chosen, compare=view.compare).link(path if path in paths else "/")
+        return ViewState(run=run_id, compare=view.compare).link(path if path in paths else "/")
 
 
 def heading(runs: Runs, view: ViewState) -> list[Component]:
     """Return which run is shown, and its size as soon as it is open."""
     if runs.alone and view.run is None:
-        return _named(runs.alone.name, runs.alone)
+        name, facts = text.shown(runs.alone.name), current.facts(runs.alone)
+        return [html.B(name), html.Span(facts, className="chip-facts")]
     entry = runs.entry(view.run)
     if entry is None:
         return [html.B(text.count(len(runs.look()), "run"))]
     store = runs.open(entry, PATIENCE_S)
     return [html.Span(current.facts(store) if store else "is being opened", className="chip-facts")]
-
-
-def _named(name: str, store: Store) -> list[Component]:
-    return [html.B(text.shown(name)), html.Span(current.facts(store), className="chip-facts")]
 
 
 def choices(runs: Runs) -> list[dict[str, str]]:
@@ -176,7 +172,7 @@ def choices(runs: Runs) -> list[dict[str, str]]:
 
 
 def _header(runs: Runs) -> Component:
-    left = dmc.Group(
+    brand = dmc.Group(
         [
             dmc.Burger(id=ids.BURGER, size="sm", hiddenFrom="sm", **aria("pages")),
             dcc.Link("TraceLens", href="/", className="brand"),
@@ -189,7 +185,7 @@ def _header(runs: Runs) -> Component:
     )
     return dmc.Group(
         [
-            left,
+            brand,
             dmc.Group(
                 [_copy_link(), menu.button(), _help_button(), _scheme_switch()],
                 gap="xs",
@@ -205,17 +201,11 @@ def _header(runs: Runs) -> Component:
 
 def _picker(runs: Runs) -> Component:
     """Return the choice of a run; there is none where one is served alone."""
+    options = {"placeholder": "Choose a run", "searchable": True, "limit": 50}
     picker = dmc.Select(
-        id=ids.PICKER,
-        data=[],
-        placeholder="Choose a run",
-        searchable=True,
-        allowDeselect=False,
-        limit=50,
-        size="xs",
-        className="picker",
+        id=ids.PICKER, data=[], allowDeselect=False, size="xs", className="picker", **options,
         **aria("run"),
-    )
+    )  # fmt: skip
     return html.Div(picker, hidden=runs.alone is not None, className="picker")
 
 
@@ -252,13 +242,13 @@ def _scheme_switch() -> Component:
 def _entries(runs: Runs, pages: Sequence[Page], view: ViewState) -> list[Component]:
     """List the pages, all of the run that is shown; above them the way to the others."""
     if runs.alone:
-        shown = ViewState(run=view.run)
-        return [_entry(page.TITLE, shown.link(page.PATH)) for page in pages]
-    every = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
+        same_run = ViewState(run=view.run)
+        return [_entry(page.TITLE, same_run.link(page.PATH)) for page in pages]
+    run_list = dmc.NavLink(label="All runs", href=RUN_LIST, active="exact", className="runs-link")
     if runs.entry(view.run) is None:
-        return [every]
-    shown = ViewState(run=view.run, compare=view.compare)
-    return [every, *(_entry(page.TITLE, shown.link(page.PATH)) for page in pages)]
+        return [run_list]
+    same_runs = ViewState(run=view.run, compare=view.compare)
+    return [run_list, *(_entry(page.TITLE, same_runs.link(page.PATH)) for page in pages)]
 
 
 def _entry(title: str, href: str) -> Component:
@@ -274,11 +264,11 @@ def _error_notice() -> Component:
 def _help() -> Component:
     rows = [html.Tr([html.Td(dmc.Kbd(keys)), html.Td(action)]) for keys, action in KEYS]
     mouse = "In the timeline: wheel to zoom, drag to move, click a span for its details."
-    words = dcc.Link("Glossary: what the words mean", href=GLOSSARY, className="way")
+    glossary = dcc.Link("Glossary: what the words mean", href=GLOSSARY, className="way")
     body = [
         html.Table(html.Tbody(rows), className="keys"),
         html.P(mouse, className="summary"),
-        words,
+        glossary,
     ]
     close = aria("close")
     return dmc.Modal(body, id=ids.HELP, title="Keys", opened=False, closeButtonProps=close)

@@ -54,7 +54,7 @@ def _library() -> Response:
 
 
 def _compress(server: Flask) -> None:
-    kept: dict[tuple[str, str], bytes] = {}
+    compressed: dict[tuple[str, str], bytes] = {}
 
     @server.after_request
     def compress(response: Response) -> Response:
@@ -69,7 +69,9 @@ def _compress(server: Flask) -> None:
             return response
         if request.method == "GET" and request.path.startswith(STATIC):
             key = (request.path, response.get_etag()[0] or str(len(plain)))
-            packed = kept.get(key) or kept.setdefault(key, gzip.compress(plain, LEVEL, mtime=0))
+            packed = compressed.get(key) or compressed.setdefault(
+                key, gzip.compress(plain, LEVEL, mtime=0)
+            )
         else:
             packed = gzip.compress(plain, QUICK_LEVEL, mtime=0)
         response.set_data(packed)

@@ -172,22 +172,31 @@ def _lay_out_finding(store: Store, baselines: tuple[str, ...], row: FindingChang
 
 def _find_holder(baselines: tuple[str, ...], row: FindingChange) -> Store | None:
     """Return a baseline that has a finding."""
-    wanted = likeness(row.finding)
-    stores = (current.other(run_id) for run_id in baselines)
+    likeness_of_finding = likeness(row.finding)
+    stores = (current.find_store(run_id) for run_id in baselines)
     return next(
-        (one for one in stores if one and wanted in map(likeness, one.report.findings)), None
+        (
+            one
+            for one in stores
+            if one and likeness_of_finding in map(likeness, one.report.findings)
+        ),
+        None,
     )
 
 
 def _price(row: FindingChange, count: int) -> str:
     """Return what a finding costs in the new run and in how many baselines, and their ratio."""
-    before, after = row.before, row.after
+    baseline_share, new_share = row.before, row.after
     frequency = f"in {row.baselines} of {text.count(count, 'baseline')}"
     if row.state == "gone":
-        return f"{frequency}, at most {text.percent(before)} of the job" if before else frequency
-    if not before or after is None:
+        return (
+            f"{frequency}, at most {text.percent(baseline_share)} of the job"
+            if baseline_share
+            else frequency
+        )
+    if not baseline_share or new_share is None:
         return frequency
     return (
-        f"{text.percent(after)} of the job, {text.percent(before)} at most {frequency}: "
-        f"{after / before:.2f} times as much"
+        f"{text.percent(new_share)} of the job, {text.percent(baseline_share)} at most {frequency}: "
+        f"{new_share / baseline_share:.2f} times as much"
     )

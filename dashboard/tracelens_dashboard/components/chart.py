@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from dash import Dash
+    from dash.dependencies import DashDependency
     from dash.development.base_component import Component
 
     from tracelens_dashboard.figures.drawing import Drawing
@@ -105,7 +106,10 @@ class ChartCard:
 
     def _register_drawing(self, app: Dash) -> None:
         """Draw the chart; its table is made when it is asked for, so that charts come first."""
-        listed, place = Input(ids.part(self.name, "switch"), "checked"), ids.part(self.name, "grid")
+        listed, grid_id = (
+            Input(ids.part(self.name, "switch"), "checked"),
+            ids.part(self.name, "grid"),
+        )
         scheme = Input(ids.SCHEME, "computedColorScheme")
 
         def draw(scheme: str | None, run: Any, *values: Any) -> Drawing:
@@ -118,7 +122,7 @@ class ChartCard:
             Output(ids.part(self.name, "summary"), "children"),
             Output(ids.part(self.name, "plot"), "aria-label"),
             Output(ids.part(self.name, "plot"), "className"),
-            Output(place, "children"),
+            Output(grid_id, "children"),
             _as_state(listed),
             scheme,
             Input(ids.RUN, "data"),  # drawn anew when it was read again
@@ -131,7 +135,7 @@ class ChartCard:
             return drawing.figure, drawing.summary, drawing.summary, class_name, rows
 
         @app.callback(
-            Output(place, "children", allow_duplicate=True),
+            Output(grid_id, "children", allow_duplicate=True),
             listed,
             *(_as_state(given) for given in (scheme, current.RUN, *self.inputs)),
             prevent_initial_call=True,
@@ -174,7 +178,7 @@ def _required(href: str | None) -> str:
     return href
 
 
-def _as_state(given: Input | State) -> State:
+def _as_state(given: DashDependency) -> State:
     return State(given.component_id, given.component_property)
 
 

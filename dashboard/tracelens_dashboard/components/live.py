@@ -90,15 +90,14 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def look(_times: Any, paused: Any, run: Any) -> tuple[Any, Any, bool, int]:
-        shown = current.named(run)
-        found = current.runs().standing(shown, paused=bool(paused))
-        known = current.edition(run)
-        newer = found.edition > known and not paused
+        run_id = current.run_id_of(run)
+        standing = current.runs().standing(run_id, paused=bool(paused))
+        is_newer = standing.edition > current.edition(run) and not paused
         return (
-            current.with_edition(shown, found.edition) if newer else no_update,
-            _status(found, run, paused=bool(paused)),
-            found.age_s is None,
-            IDLE_MS if found.age_s is None else POLL_MS,
+            current.with_edition(run_id, standing.edition) if is_newer else no_update,
+            _status(standing, run, paused=bool(paused)),
+            standing.age_s is None,
+            IDLE_MS if standing.age_s is None else POLL_MS,
         )
 
     @app.callback(
@@ -116,15 +115,15 @@ def register(app: Dash) -> None:
         ]
 
 
-def _status(found: Standing, run: Any, *, paused: bool) -> Any:
+def _status(standing: Standing, run: Any, *, paused: bool) -> Any:
     """Return how a run stands; only one that is recorded is asked for, as others need not stay open."""
-    if found.missing:
+    if standing.missing:
         return html.Span(MISSING, role="alert")
-    if found.replaced:
-        return html.Span(UNREADABLE if found.unreadable else REPLACED, role="alert")
-    if found.age_s is None:
+    if standing.replaced:
+        return html.Span(UNREADABLE if standing.unreadable else REPLACED, role="alert")
+    if standing.age_s is None:
         return None
     lost = sum(current.store(run).report.summary.dropped.values())
     losses = f"{text.count(lost, 'event')} lost" if lost else "nothing lost"
     live = "paused" if paused else "live"
-    return f"\N{BLACK CIRCLE} {live}: as of {found.age_s:.0f} s ago, {losses}"
+    return f"\N{BLACK CIRCLE} {live}: as of {standing.age_s:.0f} s ago, {losses}"

@@ -13,11 +13,12 @@ from tracelens.errors import InvalidArgument
 from tracelens.model import fmt
 from tracelens.model.choice import EVERYTHING, Choice, format_ranges, ranges_of
 from tracelens_dashboard import ids
+from tracelens_dashboard.components import fields
 from tracelens_dashboard.components.timeline import names
 from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, selection
 from tracelens_dashboard.view import links, row_groups, state
-from tracelens_dashboard.view import notes as noted
+from tracelens_dashboard.view import notes as address_notes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from dash import Dash
     from dash.development.base_component import Component
 
-    from tracelens.model.choice import Ranges
+    from tracelens_dashboard.figures.timeline.frame import Note
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
@@ -35,7 +36,7 @@ GROUP: Final = "selection-group"
 NAMES: Final = "selection-names"
 WHOLE: Final = "selection-whole"  # assets/timeline.js clicks it when Esc is pressed
 MOST_GROUPS: Final = 512
-_PLACE: Final = (
+PAGE: Final = (
     State(ids.GO, "search"),
     State(ids.GO, "pathname"),
     State(names.NOTES, "data", allow_optional=True),
@@ -44,38 +45,37 @@ _PLACE: Final = (
 
 def layout(store: Store, view: ViewState, path: str) -> Component:
     """Return the bar for what is shown of a run; names have a field of their own on the timeline."""
-    chosen = selection.read(store.run_id)
-    choice = chosen.choice if chosen else EVERYTHING
-    named = "" if path == links.TIMELINE else view.find
-    names_field = _field(NAMES, "names to show, such as a bucket or a layer", view.find, "all")
-    fields = [
+    part = selection.read(store.run_id)
+    choice = part.choice if part else EVERYTHING
+    is_timeline = path == links.TIMELINE
+    searched = "" if is_timeline else view.find
+    rank_count = f"all {store.every_rank.workers.height:,}"
+    ranks, steps = (
+        format_ranges(one) if one is not None else "" for one in (choice.ranks, choice.steps)
+    )
+    names_label = "names to show, such as a bucket or a layer"
+    names_field = fields.text_input(NAMES, names_label, "all", value=view.find, w=150)
+    note = _describe_selection(choice, searched)
+    controls = [
         html.Span("Ranks", className="fact-name"),
-        _field(
-            RANKS,
-            "ranks to show, such as 0-3,41",
-            _typed(choice.ranks),
-            f"all {store.every_rank.workers.height:,}",
-        ),
-        _groups(store),
+        fields.text_input(RANKS, "ranks to show, such as 0-3,41", rank_count, value=ranks, w=150),
+        _lay_out_groups(store),
         html.Span("Steps", className="fact-name"),
-        _field(STEPS, "steps to show, such as 0-3,41", _typed(choice.steps), "all"),
+        fields.text_input(STEPS, "steps to show, such as 0-3,41", "all", value=steps, w=150),
         html.Div(
             dmc.Group([html.Span("Names", className="fact-name"), names_field], gap="xs"),
-            hidden=path == links.TIMELINE,
+            hidden=is_timeline,
         ),
-        dmc.Button(
+        fields.button(
             "Whole run",
-            id=WHOLE,
-            variant="default",
-            size="xs",
-            disabled=choice.is_all and not named,
+            WHOLE,
+            disabled=choice.is_all and not searched,
             **aria("show all ranks, steps and names"),
         ),
+        *([html.Span(note, className="fact-name", role="status")] if note else []),
     ]
-    note = _note(choice, named)
-    parts = [*fields, html.Span(note, className="fact-name", role="status")] if note else fields
     return html.Div(
-        dmc.Group(parts, gap="xs"),
+        dmc.Group(controls, gap="xs"),
         className="selection selected-part" if note else "selection",
         role="group",
         **aria("selection for all pages"),
@@ -93,18 +93,18 @@ def register(app: Dash) -> None:
         Input(STEPS, "value"),
         Input(NAMES, "value"),
         State(names.SEARCH, "value", allow_optional=True),
-        *_PLACE,
+        *PAGE,
         prevent_initial_call=True,
     )
     def narrow(
-        ranks: Any, steps: Any, named: Any, searched: Any, *shown: Any
+        ranks: Any, steps: Any, names_typed: Any, searched: Any, *page: Any
     ) -> tuple[Any, Any, Any]:
-        errors = _wrong(ranks=ranks), _wrong(steps=steps)
+        errors = _find_error(ranks=ranks), _find_error(steps=steps)
         if any(errors):
             return no_update, *errors
-        choice = Choice.parse(_asked(ranks), _asked(steps))
-        sought = state.find_text(named if searched is None else searched)
-        return _address(choice, sought, *shown), None, None
+        choice = Choice.parse(_read_field(ranks), _read_field(steps))
+        search = state.find_text(names_typed if searched is None else searched)
+        return _address(choice, search, *page), None, None
 
     @app.callback(
         Output(RANKS, "value"),
@@ -113,22 +113,22 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def choose(group: Any, run: Any) -> str:
-        known = [ranks for _, ranks in groups(current.store(run))]
-        place = int(group) if isinstance(group, str) and group.isdecimal() else len(known)
-        if place >= len(known):
+        rank_texts = [ranks for _, ranks in groups(current.store(run))]
+        index = int(group) if isinstance(group, str) and group.isdecimal() else len(rank_texts)
+        if index >= len(rank_texts):
             raise PreventUpdate
-        return known[place]
+        return rank_texts[index]
 
     @app.callback(
         Output(ids.GO, "href", allow_duplicate=True),
         Input(WHOLE, "n_clicks"),
-        *_PLACE,
+        *PAGE,
         prevent_initial_call=True,
     )
-    def clear(clicks: Any, *shown: Any) -> str:
+    def clear(clicks: Any, *page: Any) -> str:
         if not clicks:
             raise PreventUpdate
-        return _address(EVERYTHING, "", *shown)
+        return _address(EVERYTHING, "", *page)
 
 
 def groups(store: Store) -> Iterator[tuple[str, str]]:
@@ -139,80 +139,56 @@ def groups(store: Store) -> Iterator[tuple[str, str]]:
             yield f"{column} {name}", format_ranges(ranges_of(ranks))
 
 
-def _groups(store: Store) -> Component:
-    known = [{"value": str(place), "label": name} for place, (name, _) in enumerate(groups(store))]
-    return html.Div(
-        dmc.Select(
-            id=GROUP,
-            data=known,
-            placeholder="of a host or stage",
-            searchable=True,
-            limit=50,
-            size="xs",
-            w=170,
-            **aria("ranks of a host or stage"),
-        ),
-        hidden=not known,
+def _lay_out_groups(store: Store) -> Component:
+    names = [(str(index), name) for index, (name, _) in enumerate(groups(store))]
+    options = {"placeholder": "of a host or stage", "searchable": True, "limit": 50, "w": 170}
+    data = [{"value": value, "label": label} for value, label in names]
+    field = dmc.Select(
+        id=GROUP, data=data, size="xs", **options, **aria("ranks of a host or stage")
     )
+    return html.Div(field, hidden=not names)
 
 
-def _typed(chosen: Ranges | None) -> str:
-    return "" if chosen is None else format_ranges(chosen)
-
-
-def _field(name: str, label: str, value: str, placeholder: str) -> Component:
-    return dmc.TextInput(
-        id=name,
-        value=value,
-        placeholder=placeholder,
-        debounce=True,  # until Enter, or until it is left
-        size="xs",
-        w=150,
-        **aria(label),
-    )
-
-
-def _note(choice: Choice, named: str) -> str:
-    """Return what becomes of what is not shown."""
+def _describe_selection(choice: Choice, searched: str) -> str:
+    """Say what the selection leaves out."""
     sentences = []
     if choice.ranks is not None:
         sentences.append("findings, shares and peers are of all ranks")
     if choice.steps is not None:
         sentences.append("all numbers are of these steps")
-    if named:
+    if searched:
         sentences.append("tables show rows with these names, where they have any; charts show all")
     return fmt.capital("; ".join(sentences))
 
 
-def _asked(value: Any) -> str | None:
+def _read_field(value: Any) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def _wrong(**asked: Any) -> str | None:
+def _find_error(**typed: Any) -> str | None:
     """Return what is wrong with what was typed into a field; None if nothing is."""
     try:
-        Choice.parse(**{name: _asked(value) for name, value in asked.items()})
+        Choice.parse(**{name: _read_field(value) for name, value in typed.items()})
     except InvalidArgument as error:
         return str(error).partition(": ")[2]
     return None
 
 
-def _address(choice: Choice, named: str, search: Any, path: Any, notes: Any) -> str:
+def _address(choice: Choice, search: str, query: Any, path: Any, notes: Any) -> str:
     """Return where the same page shows another part; window and selected span are of the old one.
 
     Notes stay as long as the steps do: their times count from the part's begin. Those of an open
     timeline (`notes`) may be newer than those of the address by which it was opened.
     """
-    view = state.read(search)
-    now = selection.read(view.run)
-    if now is None or (now.choice, view.find) == (choice, named):
+    view = state.read(query)
+    part = selection.read(view.run)
+    if part is None or (part.choice, view.find) == (choice, search):
         raise PreventUpdate
-    if now.choice == choice:
-        return replace(view, find=named).link(str(path))
-    kept = replace(
-        view, start_ns=None, end_ns=None, selected=None, opened=None, notes=(), find=named
-    )
-    if now.choice.steps == choice.steps:
-        seen = view.notes if notes is None else noted.of_browser(notes)
-        kept = replace(kept, notes=seen)
-    return replace(kept, run=now._replace(choice=choice).key).link(str(path))
+    if part.choice == choice:
+        return replace(view, find=search).link(str(path))
+    kept_notes: tuple[Note, ...] = ()
+    if part.choice.steps == choice.steps:
+        kept_notes = view.notes if notes is None else address_notes.of_browser(notes)
+    new_run = part._replace(choice=choice).key
+    cleared = replace(view, start_ns=None, end_ns=None, selected=None, opened=None)
+    return replace(cleared, run=new_run, find=search, notes=kept_notes).link(str(path))

@@ -92,12 +92,12 @@ def _first(rows: Rows, name: str) -> Any:
 
 def _units(rows: Rows) -> dict[str, tuple[float, str]]:
     """Choose a unit for each column of numbers with a measure."""
-    found: dict[str, list[Quantity]] = {}
+    numbers_by_column: dict[str, list[Quantity]] = {}
     for row in rows:
         for name, value in row.items():
             if isinstance(value, Quantity):
-                found.setdefault(name, []).append(value)
-    return {name: quantity.unit(values) for name, values in found.items()}
+                numbers_by_column.setdefault(name, []).append(value)
+    return {name: quantity.unit(values) for name, values in numbers_by_column.items()}
 
 
 def _cells(row: dict[str, Any], units: dict[str, tuple[float, str]]) -> dict[str, Any]:

@@ -142,11 +142,11 @@ CHARTS: Final = (
 def select_charts(store: Store) -> list[ReportChart]:
     """Choose the charts of a run: first where the time went, then what supports its findings."""
     groups = list(dict.fromkeys(KINDS[one.kind].group for one in store.report.findings))
-    first, *others = CHARTS
+    waterfall, *other_charts = CHARTS
 
     def position(chart: ReportChart) -> int:
         indexes = (index for index, group in enumerate(groups) if group in chart.groups)
         return next(indexes, len(groups))
 
-    wanted = [chart for chart in others if not chart.deep or chart.groups & set(groups)]
-    return [chart for chart in (first, *sorted(wanted, key=position)) if chart.applies(store)]
+    wanted = [chart for chart in other_charts if not chart.deep or chart.groups & set(groups)]
+    return [chart for chart in (waterfall, *sorted(wanted, key=position)) if chart.applies(store)]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from dash import Dash
 
+    from tracelens.exports.selection import Size
     from tracelens_dashboard.runs.store import Store
     from tracelens_dashboard.view.state import ViewState
 
@@ -51,14 +52,12 @@ def _report() -> Response:
 
 def _perfetto() -> Response:
     store, view = _requested()
-    chosen = selection_of(store, view)
-    sentence = refusal(store, chosen)
-    amount = None if sentence else perfetto.size(chosen)
-    if amount and amount.events > perfetto.MOST_EVENTS:
-        sentence = too_many_events(amount.events)
-    if sentence:
-        return Response(sentence, 400, mimetype="text/plain")
-    return _file(perfetto.write(chosen), "application/json", store.name + perfetto.SUFFIX)
+    selection = selection_of(store, view)
+    size = measure(store, selection)
+    if isinstance(size, str):
+        return Response(size, 400, mimetype="text/plain")
+    content = perfetto.write(selection)
+    return _file(content, "application/json", store.name + perfetto.SUFFIX)
 
 
 def _requested() -> tuple[Store, ViewState]:
@@ -81,53 +80,50 @@ def _file(content: str | Iterable[str], mimetype: str, name: str) -> Response:
 
 
 def selection_of(store: Store, view: ViewState) -> Selection:
-    """Choose what a view shows."""
-    seen, origin = viewport.window_of(store, view), store.whole.start_ns
-    every = pl.concat([_owners(store.run.workers, "worker"), _owners(store.run.shards, "ps")])
+    """Choose the pinned ranks of a view, or all processes, and its window."""
+    window, origin = viewport.window_of(store, view), store.whole.start_ns
+    owners = pl.concat([_owners(store.run.workers, "worker"), _owners(store.run.shards, "ps")])
     pinned = set(view.pins) & set(store.ranks)
     if pinned:
-        every = every.filter(pl.col("rank").is_in(pinned) & (pl.col("role") == "worker"))
+        owners = owners.filter(pl.col("rank").is_in(pinned) & (pl.col("role") == "worker"))
     return Selection(
         run=store.name,
-        owners=tuple(Owner(*row) for row in every.iter_rows()),
-        start_ns=origin + seen.start_ns,
-        end_ns=origin + seen.end_ns,
+        owners=tuple(Owner(*row) for row in owners.iter_rows()),
+        start_ns=origin + window.start_ns,
+        end_ns=origin + window.end_ns,
         origin_ns=origin,
         threads=store.run.threads,
         events_of=store.spans_of,
     )
 
 
-def selection_sentence(store: Store, chosen: Selection) -> str:
+def selection_sentence(store: Store, selection: Selection) -> str:
     """Return whose spans it holds, and of how long."""
-    names = [owner.rank for owner in chosen.owners if owner.role == "worker"]
-    every = len(names) == len(store.ranks)  # and shards with them
-    subject = text.count(len(names), "rank") if every else text.listing("rank", names)
-    length = text.duration(min(chosen.end_ns, store.whole.end_ns) - chosen.start_ns)
-    return f"{capital(subject)}, {length}"
+    ranks = [owner.rank for owner in selection.owners if owner.role == "worker"]
+    has_all = len(ranks) == len(store.ranks)  # and shards with them
+    subject = text.count(len(ranks), "rank") if has_all else text.listing("rank", ranks)
+    end_ns = min(selection.end_ns, store.whole.end_ns)
+    return f"{capital(subject)}, {text.duration(end_ns - selection.start_ns)}"
 
 
-def refusal(store: Store, chosen: Selection) -> str:
-    """Return why a selection cannot be exported; empty where nothing is known against it.
+def measure(store: Store, selection: Selection) -> Size | str:
+    """Return the size of a selection, or the sentence that says why it cannot be exported.
 
-    Pieces of the index are counted, which needs no file: there is at least a span to each few of them.
+    First the lanes' items of the index are counted, which needs no file: there is at least a span to
+    each few of them.
     """
-    if len(chosen.owners) > MOST_RANKS:
-        return (
-            f"These are {len(chosen.owners)} processes: pin the ranks to export, in the timeline."
-        )
-    wanted = {owner.process for owner in chosen.owners}
-    lanes = store.scene.lanes
-    first, last = lanes.bounds(chosen.start_ns, chosen.end_ns)
-    counts = (last - first).tolist()
-    pieces = sum(n for lane, n in zip(lanes.lanes, counts, strict=True) if lane.process in wanted)
-    if pieces > 4 * perfetto.MOST_EVENTS:
-        return too_many_events(pieces)
-    return ""
-
-
-def too_many_events(events: int) -> str:
-    """Return the sentence for more events than viewers open."""
+    if len(selection.owners) > MOST_RANKS:
+        count = len(selection.owners)
+        return f"These are {count} processes: pin the ranks to export, in the timeline."
+    processes, lanes = {owner.process for owner in selection.owners}, store.scene.lanes
+    first, last = lanes.bounds(selection.start_ns, selection.end_ns)
+    counts = zip(lanes.lanes, (last - first).tolist(), strict=True)
+    events = sum(count for lane, count in counts if lane.process in processes)
+    if events <= 4 * perfetto.MOST_EVENTS:
+        size = perfetto.size(selection)
+        events = size.events
+        if events <= perfetto.MOST_EVENTS:
+            return size
     return (
         f"These are {events:,} events, and viewers open {perfetto.MOST_EVENTS:,} at most: "
         "zoom in, or pin fewer ranks, in the timeline."

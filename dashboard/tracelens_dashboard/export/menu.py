@@ -8,7 +8,6 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Input, Output, dcc, html
 from dash.exceptions import PreventUpdate
 
-from tracelens.exports import perfetto
 from tracelens_dashboard import ids, text
 from tracelens_dashboard.export import downloads
 from tracelens_dashboard.ids import aria
@@ -94,20 +93,14 @@ def _offers(store: Store, view: ViewState) -> list[Component]:
 
 def _selected(store: Store, view: ViewState) -> list[Component]:
     """Return the size of the selection and its download, or why there is none."""
-    chosen = downloads.selection_of(store, view)
-    sentence = downloads.refusal(store, chosen)
-    if sentence:
-        return [html.P(sentence, role="alert")]
-    amount = perfetto.size(chosen)
-    if amount.events > perfetto.MOST_EVENTS:
-        return [html.P(downloads.too_many_events(amount.events), role="alert")]
-    size = f"{text.count(amount.events, 'event')}, about {text.size(amount.nbytes)}"
+    selection = downloads.selection_of(store, view)
+    size = downloads.measure(store, selection)
+    if isinstance(size, str):
+        return [html.P(size, role="alert")]
+    amount = f"{text.count(size.events, 'event')}, about {text.size(size.nbytes)}"
+    sentence = f"{downloads.selection_sentence(store, selection)}: {amount}."
     return [
-        html.P(
-            f"{downloads.selection_sentence(store, chosen)}: {size}.",
-            id="export-size",
-            className="fact",
-        ),
+        html.P(sentence, id="export-size", className="fact"),
         _download("Download this selection", view.link(downloads.PERFETTO)),
     ]
 

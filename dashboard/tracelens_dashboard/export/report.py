@@ -61,7 +61,7 @@ def write(store: Store, path: Path) -> None:
 def render(store: Store, max_bytes: int = LARGEST) -> str:
     """Return the report; charts that would make it larger than `max_bytes` are left out, and named."""
     library, script = chart_library.source(), _read_file("report.js")
-    parts = {
+    fields = {
         "findings": findings_section(store.report.findings),
         "tables": table_sections({**store.run.tables, **store.report.tables}),
         "notes": notes_section(store.report),
@@ -73,11 +73,11 @@ def render(store: Store, max_bytes: int = LARGEST) -> str:
         "library": library,
         "script": script,
     }
-    room_bytes = max_bytes - MARGIN - sum(len(part.encode()) for part in parts.values())
+    room_bytes = max_bytes - MARGIN - sum(len(part.encode()) for part in fields.values())
     sections, figures, left_out = _draw_charts(store, room_bytes)
     note = f"<p>Left out to keep this file small: {escaped(', '.join(left_out))}.</p>"
     return Template(_read_file("report.html")).substitute(
-        parts,
+        fields,
         charts="".join(sections),
         figures=f"[{','.join(figures)}]",
         missing=note if left_out else "",

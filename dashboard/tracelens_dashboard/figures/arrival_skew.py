@@ -55,8 +55,8 @@ def last_arrivals(ranks: pl.DataFrame, theme: Theme) -> Drawing:
     by_wait = ranks.sort("alone_ns", descending=True)
     drawn = ranks
     if ranks.height > MOST_RANKS:
-        by_excess = ranks.sort(pl.col("last") - pl.col("chance"), descending=True)
-        both = pl.concat([by_excess.head(MOST_RANKS // 2), by_wait])
+        by_count = ranks.sort(pl.col("last") - pl.col("chance"), descending=True)
+        both = pl.concat([by_count.head(MOST_RANKS // 2), by_wait])
         drawn = both.unique("rank", maintain_order=True).head(MOST_RANKS).sort("rank")
     plot = panels(["last arrivals (calls)", "wait caused alone"], theme, 0.06)
     for column, draw in ((1, _counts), (1, _chances), (2, _waits)):
@@ -115,11 +115,11 @@ def last_arrivals_summary(ranks: pl.DataFrame) -> str:
     beyond_chance = ranks.filter(pl.col("last") > pl.col("chance")).sort("last", descending=True)
     if beyond_chance.is_empty():
         return f"No rank arrives last more often than expected by chance. {wait}"
-    most, others = beyond_chance.row(0, named=True), beyond_chance.height - 1
+    rank_row, others = beyond_chance.row(0, named=True), beyond_chance.height - 1
     also = f", as do {text.count(others, 'other')}" if others else ""
     return (
-        f"Rank {most['rank']} arrives last in {most['last']:,} of {most['calls']:,} calls, more "
-        f"often than expected by chance (at most {most['chance']:,.0f}){also}. {wait}"
+        f"Rank {rank_row['rank']} arrives last in {rank_row['last']:,} of {rank_row['calls']:,} calls, "
+        f"more often than expected by chance (at most {rank_row['chance']:,.0f}){also}. {wait}"
     )
 
 
@@ -201,11 +201,11 @@ def over_run(steps: pl.DataFrame, theme: Theme) -> Drawing:
 
 def over_run_summary(steps: pl.DataFrame) -> str:
     """Return the median skew, and the step with the largest."""
-    worst = steps.sort("skew_max_ns").row(-1, named=True)
+    step_row = steps.sort("skew_max_ns").row(-1, named=True)
     median_ns = float(np.median(steps["skew_ns"].to_numpy()))
     return (
-        f"Median arrival skew {text.duration(median_ns)} per step; largest in step {worst['step']}: "
-        f"{text.duration(worst['skew_max_ns'])}, rank {worst['last_rank']} last."
+        f"Median arrival skew {text.duration(median_ns)} per step; largest in step {step_row['step']}: "
+        f"{text.duration(step_row['skew_max_ns'])}, rank {step_row['last_rank']} last."
     )
 
 

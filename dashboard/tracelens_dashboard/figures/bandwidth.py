@@ -102,13 +102,13 @@ def _is_operation(operation: dict[str, Any]) -> list[pl.Expr]:
 
 def sizes_summary(bandwidths: pl.DataFrame, fits: pl.DataFrame) -> str:
     """Return the highest bandwidth that a collective reaches, and the fit of its cost."""
-    best = bandwidths.sort("bus_bandwidth", "calls").row(-1, named=True)
-    share = f", {text.percent(best['of_best'])} of peak observed" if best["of_best"] else ""
+    row = bandwidths.sort("bus_bandwidth", "calls").row(-1, named=True)
+    share = f", {text.percent(row['of_best'])} of peak observed" if row["of_best"] else ""
     reached = (
-        f"{fmt.capital(_name_operation(best))} reaches {fmt.bandwidth(best['bus_bandwidth'])} of bus "
-        f"bandwidth with {text.size(best['bytes'])}{share}."
+        f"{fmt.capital(_name_operation(row))} reaches {fmt.bandwidth(row['bus_bandwidth'])} of bus "
+        f"bandwidth with {text.size(row['bytes'])}{share}."
     )
-    fit = fits.filter(_is_operation(best))
+    fit = fits.filter(_is_operation(row))
     if fit.is_empty():
         return f"{reached} With a single size, latency ({ALPHA}) and bandwidth (β) cannot be separated."
     cost = fit.row(0, named=True)
@@ -138,11 +138,11 @@ def sizes_table(bandwidths: pl.DataFrame) -> list[dict[str, Any]]:
 
 def _name_once(traces: list[go.Scatter]) -> None:
     """Let the legend explain a sign that all colours share only once."""
-    named: set[str] = set()
+    explained: set[str] = set()
     for trace in traces:
-        trace.showlegend = trace.name not in named
+        trace.showlegend = trace.name not in explained
         trace.legendrank = LAST_IN_LEGEND if trace.name in {ALGORITHM_SIGN, FIT_SIGN} else None
-        named.add(trace.name)
+        explained.add(trace.name)
 
 
 def _points(sizes: pl.DataFrame, column: str, name: str, colour: str, symbol: str) -> go.Scatter:

@@ -76,12 +76,12 @@ def by_rank(difference: Difference, theme: Theme, *, step_ns: float = 0.0) -> Dr
 def summary(difference: Difference) -> str:
     """Name the rank for which the runs differ most, and what was compared."""
     rank_ns = _rank_means(difference)
-    worst = int(np.abs(rank_ns).argmax())
+    row = int(np.abs(rank_ns).argmax())
     steps = text.count(len(difference.steps), "step")
     ranks = text.count(len(difference.ranks), "rank")
     return (
         f"Compute time minus that of the other run, in the {steps} and {ranks} of both. Largest "
-        f"difference: rank {difference.ranks[worst]}, {_signed(float(rank_ns[worst]))} per step on "
+        f"difference: rank {difference.ranks[row]}, {_signed(float(rank_ns[row]))} per step on "
         "average."
     )
 

@@ -141,14 +141,16 @@ def _group_cells(cells: pl.DataFrame) -> pl.DataFrame:
 
 def _find_dominant(cells: pl.DataFrame) -> pl.DataFrame:
     """Return the category and rank with most of each row and column, and the cell's share."""
-    by = ["row", "column"]
-    sums = cells.group_by(*by, "category").agg(
+    cell_columns = ["row", "column"]
+    sums = cells.group_by(*cell_columns, "category").agg(
         pl.col("ns").sum(), pl.col("rank").get(pl.col("ns").arg_max())
     )
     total_ns = pl.col("ns").sum().over("column")
-    shares = sums.with_columns(share=pl.col("ns").sum().over(by) / total_ns)
-    dominant = shares.sort("ns", descending=True).group_by(by, maintain_order=True).first()
-    return dominant.select(*by, "category", "ns", "rank", "share")
+    shares = sums.with_columns(share=pl.col("ns").sum().over(cell_columns) / total_ns)
+    dominant = (
+        shares.sort("ns", descending=True).group_by(cell_columns, maintain_order=True).first()
+    )
+    return dominant.select(*cell_columns, "category", "ns", "rank", "share")
 
 
 def _stepped_scale(categories: list[str], theme: Theme) -> list[list[object]]:
@@ -177,26 +179,30 @@ def _legend_entry(category: str, theme: Theme) -> go.Scatter:
     )
 
 
-def composition(shares: pl.DataFrame, hosts: Mapping[int, str], by: str, theme: Theme) -> Drawing:
+def composition(
+    shares: pl.DataFrame, hosts: Mapping[int, str], grouping: str, theme: Theme
+) -> Drawing:
     """Draw a bar a group, the largest first, each divided by category.
 
     `shares` as in `analyses.critical_path`, `hosts` by rank, `by` one of `GROUPS`.
     """
     if shares.is_empty():
         return empty(theme, NO_PATH)
-    grouped = shares.with_columns(group=_group_name(by, hosts))
+    grouped = shares.with_columns(group=_group_name(grouping, hosts))
     sums = grouped.group_by("group").agg(pl.col("share").sum())
     order = sums.sort("share", "group", descending=[True, False])
     drawn = order.head(MOST_GROUPS)["group"].to_list()
-    parts = grouped.group_by("group", "category", maintain_order=True).agg(pl.col("share").sum())
-    totals = dict(parts.group_by("category").agg(pl.col("share").sum()).iter_rows())
+    group_shares = grouped.group_by("group", "category", maintain_order=True).agg(
+        pl.col("share").sum()
+    )
+    totals = dict(group_shares.group_by("category").agg(pl.col("share").sum()).iter_rows())
     traces = []
     for category in [*theme.categories, OUTSIDE]:
         if totals.get(category, 0.0) >= LEAST_SHARE:
-            bar = parts.filter(pl.col("category") == category)
+            bar = group_shares.filter(pl.col("category") == category)
             name, groups = part_name(category), bar["group"].to_list()
             colour = theme.categories.get(category, theme.quiet)
-            data = [[by, group, category] for group in groups]
+            data = [[grouping, group, category] for group in groups]
             hover, percents = f"%{{y}}, {name}: %{{x:.1f}} % of the path", 100 * bar["share"]
             traces.append(
                 bars(groups, percents.to_list(), colour, hover, name=name, customdata=data)
@@ -212,7 +218,11 @@ def composition(shares: pl.DataFrame, hosts: Mapping[int, str], by: str, theme: 
         showlegend=True,
         legend={"traceorder": "normal"},
     )
-    return Drawing(plot, _composition_sentence(order, grouped, by), _composition_rows(parts, order))
+    return Drawing(
+        plot,
+        _composition_sentence(order, grouped, grouping),
+        _composition_rows(group_shares, order),
+    )
 
 
 def part_name(category: str) -> str:
@@ -220,19 +230,19 @@ def part_name(category: str) -> str:
     return "before the first step" if category == OUTSIDE else name_of(category)
 
 
-def _group_name(by: str, hosts: Mapping[int, str]) -> pl.Expr:
-    if by == "host":
+def _group_name(grouping: str, hosts: Mapping[int, str]) -> pl.Expr:
+    if grouping == "host":
         names = {rank: text.safe(host) for rank, host in hosts.items()}
         return pl.col("rank").replace_strict(names, default="?", return_dtype=pl.String)
-    if by == "category":
+    if grouping == "category":
         return pl.col("category").map_elements(part_name, return_dtype=pl.String)
     return pl.format("rank {}", "rank")
 
 
-def _composition_sentence(order: pl.DataFrame, grouped: pl.DataFrame, by: str) -> str:
+def _composition_sentence(order: pl.DataFrame, grouped: pl.DataFrame, grouping: str) -> str:
     group, share = order.row(0)
     members = grouped.filter(pl.col("group") == group).sort("share", descending=True)
-    if by == "category":
+    if grouping == "category":
         return (
             f"{text.percent(share)} of the path is {group}, most of it on rank {members['rank'][0]}: "
             "only time on the path shortens the job."
@@ -296,12 +306,13 @@ def segment_rows(longest: pl.DataFrame) -> list[dict[str, Any]]:
 
 
 def _segments_sentence(longest: pl.DataFrame) -> str:
-    first = longest.row(0, named=True)
+    segment = longest.row(0, named=True)
     counts = longest.group_by("rank", "category").len()
-    rank, category, count = counts.sort("len", "rank", descending=[True, False]).row(0)
+    order = counts.sort("len", "rank", "category", descending=[True, False, False])
+    rank, category, count = order.row(0)
     return (
-        f"The longest segment is {text.duration(first['end_ns'] - first['start_ns'])} of "
-        f"{name_of(first['category'])} on rank {first['rank']} in step {first['step']}; of the "
+        f"The longest segment is {text.duration(segment['end_ns'] - segment['start_ns'])} of "
+        f"{name_of(segment['category'])} on rank {segment['rank']} in step {segment['step']}; of the "
         f"{longest.height} longest, {count} are {name_of(category)} on rank {rank}."
     )
 
@@ -358,15 +369,17 @@ def slack(ranks: pl.DataFrame, theme: Theme) -> Drawing:
 
 def slack_sentence(ordered: pl.DataFrame) -> str:
     """Return the rank with least slack, and the one with most."""
-    least, most = ordered.row(0, named=True), ordered.row(-1, named=True)
+    tightest, loosest = ordered.row(0, named=True), ordered.row(-1, named=True)
     critical = ordered.sort("critical_steps", descending=True).row(0, named=True)
-    most_text = f"rank {most['rank']} has {text.duration(most['slack_ns'])} of slack in most steps"
+    most_text = (
+        f"rank {loosest['rank']} has {text.duration(loosest['slack_ns'])} of slack in most steps"
+    )
     if critical["critical_steps"] > CRITICAL_SHARE:
         return (
             f"Rank {critical['rank']} has no slack in "
             f"{text.percent(critical['critical_steps'])} of steps; {most_text}."
         )
     return (
-        f"No rank is always on the path: rank {least['rank']} has least slack, "
-        f"{text.duration(least['slack_ns'])} in the median step, and {most_text}."
+        f"No rank is always on the path: rank {tightest['rank']} has least slack, "
+        f"{text.duration(tightest['slack_ns'])} in the median step, and {most_text}."
     )

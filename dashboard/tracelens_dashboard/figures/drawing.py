@@ -60,15 +60,15 @@ def figure(theme: Theme, *traces: go.Figure, **layout: Any) -> go.Figure:
 
 def panels(titles: Sequence[str], theme: Theme, spacing: float, **layout: Any) -> go.Figure:
     """Make a figure in a theme with panels from left to right, whose rows are the same."""
-    made = make_subplots(
+    plot = make_subplots(
         cols=max(len(titles), 1),
         shared_yaxes=True,
         horizontal_spacing=spacing,
         subplot_titles=list(titles),
     )
-    made.update_layout(template=themes.template(theme.name), **layout)
-    made.update_annotations(font={"size": 12, "color": theme.secondary})
-    return made
+    plot.update_layout(template=themes.template(theme.name), **layout)
+    plot.update_annotations(font={"size": 12, "color": theme.secondary})
+    return plot
 
 
 def bars(labels: Any, lengths: Any, colour: Any, hover: str, **options: Any) -> go.Bar:

@@ -43,7 +43,7 @@ def choose_edges(values: Floats, most: int = 60) -> Floats:
 
 
 def from_table(
-    table: pl.DataFrame, by: str, example_columns: Sequence[str], theme: Theme
+    table: pl.DataFrame, name_column: str, example_columns: Sequence[str], theme: Theme
 ) -> list[Series]:
     """Take series from counts by bins of equal ratio (`from_ns`, `to_ns`, `count`), one a word in `by`.
 
@@ -51,18 +51,20 @@ def from_table(
     """
     ratio = float(table["to_ns"][0] / table["from_ns"][0])
     ends = table.select(pl.col("from_ns").min(), pl.col("to_ns").max()).row(0)
-    first, last = (round(float(np.log(float(ns)) / np.log(ratio))) for ns in ends)
-    edges: Floats = np.power(ratio, np.arange(first, last + 1, dtype=np.float64))
+    first_power, last_power = (round(float(np.log(float(ns)) / np.log(ratio))) for ns in ends)
+    edges: Floats = np.power(ratio, np.arange(first_power, last_power + 1, dtype=np.float64))
     listed = []
-    for number, bins in enumerate(table.partition_by(by, maintain_order=True)):
-        indexes = (np.log(bins["from_ns"].to_numpy()) / np.log(ratio)).round().astype(int) - first
+    for number, bins in enumerate(table.partition_by(name_column, maintain_order=True)):
+        indexes = (np.log(bins["from_ns"].to_numpy()) / np.log(ratio)).round().astype(
+            int
+        ) - first_power
         counts = np.zeros(len(edges) - 1)
         counts[indexes] = bins["count"].to_numpy()
         examples: list[object] = [None] * len(counts)
         for index, row in zip(indexes.tolist(), bins.select(example_columns).rows(), strict=True):
             examples[index] = list(row)
         colour = theme.series[number % len(theme.series)]
-        listed.append(Series(text.safe(str(bins[by][0])), edges, counts, colour, examples))
+        listed.append(Series(text.safe(str(bins[name_column][0])), edges, counts, colour, examples))
     return listed
 
 

@@ -125,12 +125,13 @@ def overlap_by_bucket(buckets: pl.DataFrame, theme: Theme) -> Drawing:
 
 def _worst_bucket(buckets: pl.DataFrame) -> str:
     exposed_ns = buckets["wait_ns"] + buckets["transfer_ns"]
-    worst = buckets.with_columns(exposed=exposed_ns).sort("exposed").row(-1, named=True)
-    total_ns = max(worst["exposed"] + worst["hidden_ns"], 1.0)
+    bucket = buckets.with_columns(exposed=exposed_ns).sort("exposed").row(-1, named=True)
+    total_ns = max(bucket["exposed"] + bucket["hidden_ns"], 1.0)
     return (
-        f"Bucket {worst['bucket']} ({text.size(worst['bytes'] or 0)}) has most exposed communication: "
-        f"{text.duration(worst['exposed'])} of {text.duration(total_ns)} per call; overlap with compute "
-        f"{_share_text(worst['hidden_ns'] / total_ns)}. Compute beside two calls counts for both."
+        f"Bucket {bucket['bucket']} ({text.size(bucket['bytes'] or 0)}) has most exposed communication: "
+        f"{text.duration(bucket['exposed'])} of {text.duration(total_ns)} per call; overlap with "
+        f"compute {_share_text(bucket['hidden_ns'] / total_ns)}. Compute beside two calls counts for "
+        "both."
     )
 
 

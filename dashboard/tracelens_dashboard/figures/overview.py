@@ -139,13 +139,13 @@ def _longest_steps(times: Times, mean_ns: Floats) -> Rows:
     ]
 
 
-def strip(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> Drawing:
+def strip(times: Times, windows: pl.DataFrame, run_window: Window, theme: Theme) -> Drawing:
     """Stack the categories' shares over time; `windows` are the steps' (step, start, end)."""
     if not windows.height:
         return empty(theme, "No steps recorded.")
     column = np.searchsorted(times.steps, windows["step"].to_numpy())
     shares = dict(zip(times.categories, times.shares()[:, column], strict=True))
-    middles_s = ((windows["start_ns"] + windows["end_ns"]) / 2 - whole.start_ns) / SECOND
+    middles_s = ((windows["start_ns"] + windows["end_ns"]) / 2 - run_window.start_ns) / SECOND
     neighbours = np.array_split(np.arange(windows.height), min(windows.height, MOST_STRIP_POINTS))
     traces = [
         go.Scatter(
@@ -166,7 +166,7 @@ def strip(times: Times, windows: pl.DataFrame, whole: Window, theme: Theme) -> D
         theme,
         *traces,
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": 4, "b": 4},
-        xaxis={"range": [0, whole.width_ns / SECOND], "visible": False} | fixed,
+        xaxis={"range": [0, run_window.width_ns / SECOND], "visible": False} | fixed,
         yaxis={"range": [0, 100]} | row | fixed,
         hovermode="x unified",
     )

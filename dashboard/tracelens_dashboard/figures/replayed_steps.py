@@ -162,10 +162,10 @@ def savings(whatif: WhatIf, theme: Theme) -> Drawing:
         yaxis={"type": "category"} | rows,
     )
     single = (answer for answer in answers if not answer.edits[0].startswith(PHASE_EDIT))
-    best = next(single, answers[0])
+    top = next(single, answers[0])
     sentence = (
-        f"Most would be saved by {best.edits[0]}: {text.percent(best.saving)} of the mean step of "
-        f"{text.duration(best.before_ns)}; phases without any time are limits. Click a bar to see it "
+        f"Most would be saved by {top.edits[0]}: {text.percent(top.saving)} of the mean step of "
+        f"{text.duration(top.before_ns)}; phases without any time are limits. Click a bar to see it "
         "above."
     )
     table = [

@@ -115,10 +115,10 @@ def icicle_sentence(calls: pl.DataFrame, rank: int, peers: int) -> str:
     for row in rows[1:]:
         callees.setdefault(row["parent"], []).append(row)
     while callees.get(call["call"]):
-        worst = max(callees[call["call"]], key=_residual)
-        if _residual(worst) < CHILD_SHARE * _residual(call):
+        worst_callee = max(callees[call["call"]], key=_residual)
+        if _residual(worst_callee) < CHILD_SHARE * _residual(call):
             break
-        call = worst
+        call = worst_callee
     frame = f", most of it in {short(call['frame'])}" if call["frame"] else ""
     difference = f"{text.duration(residual_ns)} longer than the median of {_count_peers(peers)}"
     return f"Rank {rank} takes {difference}{frame}."
@@ -212,13 +212,13 @@ def _function_bars(name: str, lengths: Array, frames: list[str], unit: str, colo
 
 
 def _function_sentence(frames: pl.DataFrame, rank: int, *, is_compared: bool) -> str:
-    first = frames.row(0, named=True)
-    name, self_time = short(first["frame"]), text.duration(first["self_ns"])
+    worst_frame = frames.row(0, named=True)
+    name, self_time = short(worst_frame["frame"]), text.duration(worst_frame["self_ns"])
     if not is_compared:
         return (
             f"Rank {rank} spends most self time in {name}: {self_time}. Click a frame to see when."
         )
-    peers = text.duration(first["peers_self_ns"])
+    peers = text.duration(worst_frame["peers_self_ns"])
     return f"{name}: {self_time} on rank {rank}, {peers} on the median peer. Click a frame to see when."
 
 

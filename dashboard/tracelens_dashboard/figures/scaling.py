@@ -39,12 +39,12 @@ def factors(scaling: Scaling, theme: Theme) -> Drawing:
         "title": {"text": "share of the smallest run's"},
     }
     plot = figure(theme, *traces, xaxis=_size_axis(scaling), yaxis=share_axis, showlegend=True)
-    parts = (
+    sentences = (
         f"{messages.title(curve)}: {text.percent(curve.rows[-1].efficiency)} of the efficiency with "
         f"{curve.rows[0].size} {curve.by} is left with {curve.rows[-1].size}"
         for curve in scaling.curves
     )
-    summary = fmt.capital("; ".join(parts)) + "."
+    summary = fmt.capital("; ".join(sentences)) + "."
     return Drawing(plot, summary, [_factor_row(curve, row) for curve, row in rows])
 
 
@@ -140,10 +140,10 @@ def _size_axis(scaling: Scaling) -> dict[str, Any]:
 
 
 def _steps_sentence(curve: Curve) -> str:
-    first, last = curve.rows[0], curve.rows[-1]
+    smallest, largest = curve.rows[0], curve.rows[-1]
     growth = (
-        f"A step takes {text.duration(first.point.step_ns)} with {first.size} {curve.by}, "
-        f"{text.duration(last.point.step_ns)} with {last.size}."
+        f"A step takes {text.duration(smallest.point.step_ns)} with {smallest.size} {curve.by}, "
+        f"{text.duration(largest.point.step_ns)} with {largest.size}."
     )
     if not curve.forecasts:
         return growth

@@ -104,14 +104,14 @@ def load_summary(shards: pl.DataFrame) -> str:
     nbytes = shards["bytes"].to_numpy()
     if not nbytes.sum():
         return "Shard requests have no byte counts."
-    most = int(nbytes.argmax())
-    ratio = nbytes[most] / nbytes.mean()
+    fullest = int(nbytes.argmax())
+    ratio = nbytes[fullest] / nbytes.mean()
     if ratio < EVEN_RATIO:
         return f"The {len(nbytes)} shards are balanced: {text.size(nbytes.mean())} each."
     return (
-        f"Shard {shards['shard'][most]} carries {text.size(float(nbytes[most]))}, "
+        f"Shard {shards['shard'][fullest]} carries {text.size(float(nbytes[fullest]))}, "
         f"{ratio:.1f} times the mean of {len(nbytes)} shards; its utilization while requested is "
-        f"{text.percent(float(shards['busy_share'][most] or 0))}. Dotted line: mean."
+        f"{text.percent(float(shards['busy_share'][fullest] or 0))}. Dotted line: mean."
     )
 
 
@@ -160,10 +160,10 @@ def tensor_bars(
     `tensors` as in `analyses.shards`; `mean_bytes` is what a worker moves one way to the mean shard in
     a step.
     """
-    held = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
-    if held.is_empty():
+    tensors_of_shard = tensors if tensors.is_empty() else tensors.filter(pl.col("shard") == shard)
+    if tensors_of_shard.is_empty():
         return empty(theme, UNNAMED.format(shard=shard))
-    drawn = held.head(MOST_TENSORS)
+    drawn = tensors_of_shard.head(MOST_TENSORS)
     step_bytes = drawn["step_bytes"].to_numpy()
     unit, sizes = scaled(step_bytes.astype(float), BYTES)
     labels = [text.safe(name) for name in drawn["tensor"]]
@@ -195,7 +195,7 @@ def tensor_bars(
             font=font,
         )  # fmt: skip
     length_ms = (pl.col("longest_end_ns") - pl.col("longest_start_ns")) / 1e6
-    table = held.select(
+    table = tensors_of_shard.select(
         "tensor",
         pl.col("step_bytes").alias("bytes per step, one way"),
         (100 * pl.col("share")).round(2).alias("% of the shard"),
@@ -204,19 +204,19 @@ def tensor_bars(
         length_ms.round(3).alias("longest request (ms)"),
         pl.col("rank").alias("of rank"),
     )
-    return Drawing(plot, _tensor_sentence(held, shard, mean_bytes), table.to_dicts())
+    return Drawing(plot, _tensor_sentence(tensors_of_shard, shard, mean_bytes), table.to_dicts())
 
 
 def _size_axis(title: str, high: float) -> dict[str, Any]:
     return {"fixedrange": True, "range": [0, high or 1], "title": {"text": title}}
 
 
-def _tensor_sentence(held: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
-    largest = held.row(0, named=True)
+def _tensor_sentence(tensors: pl.DataFrame, shard: int, mean_bytes: float | None) -> str:
+    largest = tensors.row(0, named=True)
     name, size = text.safe(largest["tensor"]), text.size(largest["step_bytes"])
     sentence = (
-        f"Shard {shard} serves {text.count(held.height, 'tensor')}; {name} ({size} per step, one way) "
-        f"is {text.percent(largest['share'])} of its bytes."
+        f"Shard {shard} serves {text.count(tensors.height, 'tensor')}; {name} ({size} per step, one "
+        f"way) is {text.percent(largest['share'])} of its bytes."
     )
     if not mean_bytes or largest["step_bytes"] <= mean_bytes:
         return sentence
@@ -231,12 +231,12 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
     if placements.is_empty():
         return empty(theme, "No request has a byte count: placements cannot be evaluated.")
     rows = placements.to_dicts()
-    unit, most = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
-    factor = rows[0]["most_bytes"] / most[0]
+    unit, fullest_size = scaled(placements["most_bytes"].to_numpy().astype(float), BYTES)
+    factor = rows[0]["most_bytes"] / fullest_size[0]
     labels = [f"{_name_placement(row)} " for row in rows]
     trace = bars(
         labels,
-        most,
+        fullest_size,
         [theme.quiet if row["placement"] == "now" else theme.accent for row in rows],
         f"%{{y}}: %{{x:,.2f}} {unit} on the max shard, %{{customdata}} effective shards",
         text=[_saving_text(row) for row in rows],
@@ -245,13 +245,13 @@ def placement_bars(placements: pl.DataFrame, theme: Theme) -> Drawing:
         customdata=[f"{row['effective_shards']:.1f}" for row in rows],
     )
     diamonds, hover = {"symbol": "diamond", "size": 10}, f"lower bound %{{x:,.2f}} {unit}"
-    least = placements["least_bytes"].to_numpy() / factor
-    bounds = dots(least, labels, diamonds | {"color": theme.text}, hover)
+    bound_size = placements["least_bytes"].to_numpy() / factor
+    bounds = dots(bound_size, labels, diamonds | {"color": theme.text}, hover)
     plot = figure(
         theme,
         trace,
         bounds,
-        xaxis=_size_axis(f"{unit} per step on the max shard", 1.3 * float(most.max())),
+        xaxis=_size_axis(f"{unit} per step on the max shard", 1.3 * float(fullest_size.max())),
         yaxis=axes.rows_of(len(labels), theme),
         bargap=0.35,
         margin={"t": 22},
@@ -280,18 +280,18 @@ def _name_placement(row: dict[str, Any]) -> str:
 
 def placement_sentence(placements: pl.DataFrame) -> str:
     """Return the effective shards, and what the best placement would save."""
-    rows = {row["placement"]: row for row in placements.to_dicts()}
-    now = rows.pop("now")
-    shards = round(now["effective_shards"] * now["most_bytes"] / max(now["mean_bytes"], 1))
-    current = f"Effective shards: {now['effective_shards']:.1f} of {shards}"
-    if any(row["saving"] is None for row in rows.values()):
-        return f"{current}; its requests cannot be replayed: what a placement saves is not known."
-    best = max(rows.values(), key=lambda row: row["saving"], default=now)
-    if best["saving"] < LEAST_SAVING:
-        return f"{current}; no other placement would shorten the job."
+    alternatives = {row["placement"]: row for row in placements.to_dicts()}
+    row = alternatives.pop("now")
+    shards = round(row["effective_shards"] * row["most_bytes"] / max(row["mean_bytes"], 1))
+    sentence = f"Effective shards: {row['effective_shards']:.1f} of {shards}"
+    if any(row["saving"] is None for row in alternatives.values()):
+        return f"{sentence}; its requests cannot be replayed: what a placement saves is not known."
+    option = max(alternatives.values(), key=lambda row: row["saving"], default=row)
+    if option["saving"] < LEAST_SAVING:
+        return f"{sentence}; no other placement would shorten the job."
     return (
-        f"{current}; placement “{_name_placement(best)}”: {best['effective_shards']:.1f}, and the job "
-        f"would be {text.percent(best['saving'])} shorter, by replay of its requests."
+        f"{sentence}; placement “{_name_placement(option)}”: {option['effective_shards']:.1f}, and the "
+        f"job would be {text.percent(option['saving'])} shorter, by replay of its requests."
     )
 
 
@@ -360,18 +360,18 @@ def staleness_sentence(workers: pl.DataFrame) -> str:
     sentences = []
     stale = workers.drop_nulls("staleness").sort("staleness", descending=True)
     if not stale.is_empty():
-        worst = stale.row(0, named=True)
+        stalest = stale.row(0, named=True)
         sentences.append(
-            f"Worker {worst['rank']}'s updates are the stalest: made from weights "
-            f"{worst['staleness']:.1f} versions old on average, {worst['staleness_max']} at most."
-            if worst["staleness"]
+            f"Worker {stalest['rank']}'s updates are the stalest: made from weights "
+            f"{stalest['staleness']:.1f} versions old on average, {stalest['staleness_max']} at most."
+            if stalest["staleness"]
             else "Every update is made from the newest weights."
         )
     rates = workers["rate"].drop_nulls().to_list()
     if len(rates) > 1:
-        least, most = min(rates), max(rates)
+        lowest, highest = min(rates), max(rates)
         sentences.append(
-            f"Workers make between {least:.2f} and {most:.2f} times the mean number of updates."
+            f"Workers make between {lowest:.2f} and {highest:.2f} times the mean number of updates."
         )
     shares = workers["turn_share"].drop_nulls().to_list()
     if shares:

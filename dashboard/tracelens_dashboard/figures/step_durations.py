@@ -82,20 +82,22 @@ def over_run(
 
 def over_run_summary(times: StepTimes, levels: Sequence[Regime], measure: str) -> str:
     """Return the median, the longest, and the regimes."""
-    median_ns, worst = float(np.nanmedian(times.usual_ns)), int(np.argmax(times.longest_ns))
-    begin = (
+    median_ns, index = float(np.nanmedian(times.usual_ns)), int(np.argmax(times.longest_ns))
+    median_text = (
         f"{capital(measure)}: {text.duration(median_ns)} on the median rank; the longest is "
-        f"{text.duration(float(times.longest_ns[worst]))}, on rank {times.longest_rank[worst]} in step "
-        f"{times.steps[worst]}."
+        f"{text.duration(float(times.longest_ns[index]))}, on rank {times.longest_rank[index]} in step "
+        f"{times.steps[index]}."
     )
     if len(levels) < 2:
-        return f"{begin} One regime over the whole run."
+        return f"{median_text} One regime over the whole run."
     regimes = [
         f"{text.duration(one.level)} in {text.steps(times.steps[one.first], times.steps[one.last])}"
         for one in levels[:MOST_REGIMES_NAMED]
     ]
     others = len(levels) - MOST_REGIMES_NAMED
-    return f"{begin} Regimes: {', '.join(regimes)}{f' and {others} more' if others > 0 else ''}."
+    return (
+        f"{median_text} Regimes: {', '.join(regimes)}{f' and {others} more' if others > 0 else ''}."
+    )
 
 
 def over_run_table(times: StepTimes, levels: Sequence[Regime]) -> Rows:
@@ -194,12 +196,12 @@ def by_rank(grid: StepGrid, theme: Theme, marked: tuple[int, int] | None = None)
     cells_ns, steps, ranks = grid.cells_ns, grid.times.steps, grid.times.ranks
     if not cells_ns.size or np.isnan(cells_ns).all():
         return empty(theme, NO_STEPS)
-    labels = [rank_label(ranks[part]) for part in grid.rows]
+    labels = [rank_label(ranks[group]) for group in grid.rows]
     low_ns, high_ns = _choose_scale(cells_ns)
     ticks = axes.durations(high_ns, low_ns)
     trace = go.Heatmap(
         z=cells_ns.astype(np.float32),
-        x=[steps[part.start] for part in grid.columns],
+        x=[steps[group.start] for group in grid.columns],
         y=labels,
         colorscale=theme.colorscale,
         zmin=low_ns,

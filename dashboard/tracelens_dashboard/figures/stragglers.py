@@ -68,15 +68,15 @@ def summary(residuals: Residuals) -> str:
     """Name the rank with the largest residual, and its step."""
     if not residuals.total_ns.any():
         return "No rank exceeds its peers in any step."
-    worst = int(np.argmax(residuals.total_ns))
-    row_ns = np.nan_to_num(residuals.residual_ns[worst])
+    worst_row = int(np.argmax(residuals.total_ns))
+    row_ns = np.nan_to_num(residuals.residual_ns[worst_row])
     step = int(np.argmax(row_ns))
     stages = len(residuals.peers_ns)
     alone = "; one alone with its own other steps" if len(residuals.ranks) < 2 * stages else ""
     peers = f" Ranks are compared with those of the same stage (of {stages}){alone}."
     return (
-        f"Largest residual over the run: rank {residuals.ranks[worst]}, "
-        f"{text.duration(float(residuals.total_ns[worst]))} in total "
+        f"Largest residual over the run: rank {residuals.ranks[worst_row]}, "
+        f"{text.duration(float(residuals.total_ns[worst_row]))} in total "
         f"and at most {text.duration(float(row_ns[step]))}, in step {residuals.steps[step]}."
         f"{peers if stages > 1 else ''}"
     )
@@ -159,18 +159,18 @@ def by_category(
     if not residuals.steps or len(residuals.ranks) < 2:
         return empty(theme, "A single rank has no peers to compare with.")
     mean_ns = {name: _mean_residual(in_category(name)) for name in OWN_CATEGORIES}
-    worst = np.argsort(-residuals.total_ns)[:MOST_RANKS]
-    labels = [f"rank {residuals.ranks[index]} " for index in worst]
+    worst_rows = np.argsort(-residuals.total_ns)[:MOST_RANKS]
+    labels = [f"rank {residuals.ranks[index]} " for index in worst_rows]
     traces = [
         bars(
             labels,
-            category_ns[worst] / MS,
+            category_ns[worst_rows] / MS,
             theme.categories[name],
             f"%{{y}}{name_of(name)}: %{{x:.3f}} ms per step",
             name=name_of(name),
         )
         for name, category_ns in mean_ns.items()
-        if category_ns[worst].any()
+        if category_ns[worst_rows].any()
     ]
     title = {"title": {"text": "residual, mean per step"}}
     plot = figure(
@@ -189,9 +189,9 @@ def by_category(
             f"{name_of(name)} (ms per step)": round(float(category_ns[index]) / MS, 4)
             for name, category_ns in mean_ns.items()
         }
-        for index in worst
+        for index in worst_rows
     ]
-    return Drawing(plot, _category_sentence(residuals, mean_ns, int(worst[0])), rows)
+    return Drawing(plot, _category_sentence(residuals, mean_ns, int(worst_rows[0])), rows)
 
 
 def _mean_residual(residuals: Residuals) -> Floats:
@@ -200,12 +200,12 @@ def _mean_residual(residuals: Residuals) -> Floats:
     return np.asarray(np.nansum(np.maximum(residuals.residual_ns, 0), axis=1) / present)
 
 
-def _category_sentence(residuals: Residuals, mean_ns: dict[str, Floats], worst: int) -> str:
-    phase = max(mean_ns, key=lambda name: float(mean_ns[name][worst]))
-    phase_ns = float(mean_ns[phase][worst])
+def _category_sentence(residuals: Residuals, mean_ns: dict[str, Floats], row: int) -> str:
+    phase = max(mean_ns, key=lambda name: float(mean_ns[name][row]))
+    phase_ns = float(mean_ns[phase][row])
     if not phase_ns:
         return "No rank exceeds its peers."
     return (
-        f"Rank {residuals.ranks[worst]} takes {text.duration(phase_ns)} per step longer than its peers "
+        f"Rank {residuals.ranks[row]} takes {text.duration(phase_ns)} per step longer than its peers "
         f"in {name_of(phase)}, more than in any other phase."
     )

@@ -14,12 +14,11 @@ from tracelens.comparison import Steps
 from tracelens.comparison import compare as compare_runs
 from tracelens.comparison.series import CATEGORY_OF, MEAN_STEP_TIME, STEP_TIME, difference
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components import baselines, chart, finding_card, heading, live
+from tracelens_dashboard.components import baselines, chart, fields, finding_card, heading, live
 from tracelens_dashboard.components.chart import HALF_FROM_MEDIUM, ChartCard
 from tracelens_dashboard.components.timeline import side_by_side
 from tracelens_dashboard.figures import compare, overview
 from tracelens_dashboard.figures.drawing import empty
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current, selection
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, state
@@ -58,7 +57,7 @@ def _draw_with_baseline(draw: Callable[[Store, Store, Theme], Drawing]) -> Calla
     """Return a card's `draw` that opens the baseline, by its id."""
 
     def draw_pair(store: Store, theme: Theme, baseline_id: Any) -> Drawing:
-        baseline = current.other(baseline_id)
+        baseline = current.find_store(baseline_id)
         return draw(store, baseline, theme) if baseline else empty(theme, NOT_CHOSEN)
 
     return draw_pair
@@ -127,27 +126,27 @@ def layout(store: Store, view: ViewState) -> Component:
     if selection.is_served_alone(store.run_id):
         return heading.page_in_words([title], ALONE, identity="compare")
     top = html.Div([title, _choose_runs(store, view)], className="page-heading")
-    stores = [other for run_id in view.compared if (other := current.other(run_id))]
+    stores = [other for run_id in view.compared if (other := current.find_store(run_id))]
     if not stores:
         return heading.page_in_words([top], CHOOSE, identity="compare")
     if len(stores) > 1:
         parts = [top, *baselines.layout(store, view)]
         return html.Div(parts, className="page", id="compare")
-    (other,) = stores
-    common_ranks = len(set(store.ranks) & set(other.ranks))
+    (baseline,) = stores
+    common_ranks = len(set(store.ranks) & set(baseline.ranks))
     cards = (
         replace(THIS_RUN, suffix=f": {current.name(store)}"),
-        replace(BASELINE, suffix=f": {current.name(other)}"),
+        replace(BASELINE, suffix=f": {current.name(baseline)}"),
         CATEGORIES,
         replace(MAP, height_px=max(200, min(420, 100 + 26 * common_ranks))),
     )
     return html.Div(
         [
-            dcc.Store(id=OTHER, data=other.run_id),
+            dcc.Store(id=OTHER, data=baseline.run_id),
             top,
             _lay_out_verdict(store, view),
             chart.grid(cards, store, view),
-            side_by_side.layout(store, other, view),
+            side_by_side.layout(store, baseline, view),
             _lay_out_findings(store, view),
         ],
         className="page",
@@ -156,7 +155,7 @@ def layout(store: Store, view: ViewState) -> Component:
 
 
 def register(app: Dash) -> None:
-    """Compare other runs when they are chosen; a click on a cell shows the step in both timelines."""
+    """Compare baseline runs when they are chosen; a click on a cell shows the step in both timelines."""
     side_by_side.register(app, OTHER, ids.part(MAP.name, "graph"))
 
     @app.callback(
@@ -186,7 +185,7 @@ def register(app: Dash) -> None:
 
 def _baseline_of(view: ViewState) -> Store | None:
     """Return the one baseline; None if it is not served any more."""
-    stores = (current.other(run_id) for run_id in view.compared)
+    stores = (current.find_store(run_id) for run_id in view.compared)
     return next((store for store in stores if store), None)
 
 
@@ -194,43 +193,38 @@ def _choose_runs(store: Store, view: ViewState) -> Component:
     part = selection.read(store.run_id)
     run_id = part.run if part else None
     names = {entry.id: text.shown(entry.name) for entry in current.runs().look()}
-    chosen = [one for one in view.compare if one in names and one != run_id]
-    select = dmc.MultiSelect(
-        id=CHOICE,
-        data=[{"value": one, "label": name} for one, name in names.items() if one != run_id],
-        value=chosen,
-        placeholder="Add a baseline" if chosen else "Compare with",
+    offered = {other_id: name for other_id, name in names.items() if other_id != run_id}
+    baseline_ids = [other_id for other_id in view.compare if other_id in offered]
+    choice = fields.multi_select(
+        CHOICE,
+        offered.items(),
+        "runs to compare with",
+        value=baseline_ids,
+        placeholder="Add a baseline" if baseline_ids else "Compare with",
         searchable=True,
         hidePickedOptions=True,
         maxValues=state.MOST_BASELINES,
         limit=50,
-        size="xs",
         miw=220,
         maw=560,
-        **aria("runs to compare with"),
     )
-    parts = [html.Span("with", className="fact-name"), select]
-    if len(chosen) > 1 and run_id:
-        newest = dmc.Select(
-            id=NEW,
-            data=[{"value": one, "label": names[one]} for one in (run_id, *chosen)],
-            value=run_id,
-            allowDeselect=False,
-            size="xs",
-            w=190,
-            **aria("new run, compared with all others"),
-        )
-        parts = [html.Span("new run", className="fact-name"), newest, *parts]
-    elif chosen and view.run:
-        parts.append(dcc.Link("Swap", href=_swap_runs(view, chosen[0]), className="way"))
-    return dmc.Group(parts, gap="sm")
+    controls = [html.Span("with", className="fact-name"), choice]
+    if len(baseline_ids) > 1 and run_id:
+        compared = [(one, names[one]) for one in (run_id, *baseline_ids)]
+        label = "new run, compared with all others"
+        newest = fields.select(NEW, compared, label, value=run_id, w=190)
+        controls = [html.Span("new run", className="fact-name"), newest, *controls]
+    elif baseline_ids and view.run:
+        href = _swap_runs(view, baseline_ids[0])
+        controls.append(dcc.Link("Swap", href=href, className="way"))
+    return dmc.Group(controls, gap="sm")
 
 
 def _swap_runs(view: ViewState, chosen: str) -> str:
-    """Compare one of the baselines with all other runs of a comparison."""
+    """Compare one of the baselines with all baseline runs of a comparison."""
     part = selection.read(view.run)
     former_run = (part.run if part else None) or ""
-    new_run = (part.like(chosen) if part else None) or chosen
+    new_run = (part.in_run(chosen) if part else None) or chosen
     return links.to_comparison(
         new_run, *(former_run if run_id == chosen else run_id for run_id in view.compare)
     )
@@ -238,29 +232,28 @@ def _swap_runs(view: ViewState, chosen: str) -> str:
 
 @live.section("compare-verdict")
 def _lay_out_verdict(store: Store, view: ViewState) -> Component | None:
-    other = _baseline_of(view)
-    if other is None:
+    baseline = _baseline_of(view)
+    if baseline is None:
         return None
-    parts = (
-        _compare_steps(store, other), _compare_efficiency(store, other), _largest_change(store, other)
-    )  # fmt: skip
-    sentence = text.tied(" ".join(filter(None, parts)))
+    describers = (_compare_steps, _compare_efficiency, _largest_change)
+    sentences = (describe(store, baseline) for describe in describers)
+    sentence = text.tied(" ".join(filter(None, sentences)))
     return html.Div(dmc.Title(sentence, order=2, id="verdict"), className="verdict")
 
 
 @lru_cache(MOST_COMPARISONS_KEPT)
-def _compare(store: Store, other: Store) -> Comparison:
-    return compare_runs([Steps.from_run(other.run)], Steps.from_run(store.run))
+def _compare(store: Store, baseline: Store) -> Comparison:
+    return compare_runs([Steps.from_run(baseline.run)], Steps.from_run(store.run))
 
 
-def _compare_steps(store: Store, other: Store) -> str:
-    comparison = _compare(store, other)
+def _compare_steps(store: Store, baseline: Store) -> str:
+    comparison = _compare(store, baseline)
     step, mean = comparison.metric(STEP_TIME), comparison.metric(MEAN_STEP_TIME)
     if step is None or mean is None:
         return "One of the runs has no steps."
     change = "no clear difference" if not step.clear else _describe_change(step)
     return (
-        f"Median step {text.duration(step.change.after)}, in {current.name(other)} "
+        f"Median step {text.duration(step.change.after)}, in {current.name(baseline)} "
         f"{text.duration(step.change.before)}: {change}; the mean step is {_describe_change(mean)}."
     )
 
@@ -269,25 +262,21 @@ def _describe_change(metric: Metric) -> str:
     """Return by how much a metric is longer or shorter, with its interval where that is clear."""
     change = metric.change
     share = change.share(change.delta) or 0.0
-    words = f"{text.percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
+    amount = f"{text.percent(abs(share))} {'longer' if share > 0 else 'shorter'}"
     if not metric.clear or change.low is None or change.high is None:
-        return words
+        return amount
     low, high = sorted(abs(change.share(edge) or 0.0) for edge in (change.low, change.high))
-    return f"{words} (95 % interval {text.points(low)} to {text.percent(high)})"
+    return f"{amount} (95 % interval {text.points(low)} to {text.percent(high)})"
 
 
-def _compare_efficiency(store: Store, other: Store) -> str:
-    this, that = store.report.efficiency, other.report.efficiency
-    if this is None or that is None:
-        return ""
-    return (
-        f"Parallel efficiency {text.percent(this.achieved)} here, "
-        f"{text.percent(that.achieved)} there."
-    )
+def _compare_efficiency(store: Store, baseline: Store) -> str:
+    efficiencies = [run.report.efficiency for run in (store, baseline)]
+    shares = [text.percent(one.achieved) for one in efficiencies if one]
+    return "" if len(shares) < 2 else f"Parallel efficiency {shares[0]} here, {shares[1]} there."
 
 
-def _largest_change(store: Store, other: Store) -> str:
-    phases = _compare(store, other).phases
+def _largest_change(store: Store, baseline: Store) -> str:
+    phases = _compare(store, baseline).phases
     if not phases:
         return ""
     phase, delta_ns = name_of(CATEGORY_OF[phases[0].name]), phases[0].change.delta
@@ -298,12 +287,12 @@ def _largest_change(store: Store, other: Store) -> str:
 @live.section("compare-findings")
 def _lay_out_findings(store: Store, view: ViewState) -> Component | None:
     """List what appeared, and what is not there any more."""
-    other = _baseline_of(view)
-    if other is None:
+    baseline = _baseline_of(view)
+    if baseline is None:
         return None
-    rows = _compare(store, other).findings
+    rows = _compare(store, baseline).findings
     columns = []
-    for run, name in ((store, "new"), (other, "gone")):
+    for run, name in ((store, "new"), (baseline, "gone")):
         findings = [row.finding for row in rows if row.state == name]
         build = partial(finding_card.card, run)
         cards = finding_card.titled_cards(f"Only in {current.name(run)}", findings, build)

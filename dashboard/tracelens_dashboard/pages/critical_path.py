@@ -45,8 +45,8 @@ def _choose_group(_store: Store, _view: ViewState) -> Component:
 
 
 def _draw_composition(store: Store, theme: Theme, group: Any = None) -> Drawing:
-    by = group if group in critical_path.GROUPS else critical_path.GROUPS[0]
-    return critical_path.composition(store.table("critical_path"), store.hosts, by, theme)
+    grouping = group if group in critical_path.GROUPS else critical_path.GROUPS[0]
+    return critical_path.composition(store.table("critical_path"), store.hosts, grouping, theme)
 
 
 def _link_to_cell(store: Store, point: dict[str, Any]) -> str | None:
@@ -58,11 +58,11 @@ def _link_to_cell(store: Store, point: dict[str, Any]) -> str | None:
 
 def _link_to_group(store: Store, point: dict[str, Any]) -> str | None:
     """Lead to the longest segment of the path in a group and category, else to the group's ranks."""
-    by, group, category = point.get("customdata") or ("", "", "")
+    grouping, group, category = point.get("customdata") or ("", "", "")
     ranks = [
         rank
         for rank, host in store.hosts.items()
-        if by == "category" or group == (f"rank {rank}" if by == "rank" else host)
+        if grouping == "category" or group == (f"rank {rank}" if grouping == "rank" else host)
     ]
     is_in_group = (pl.col("category") == category) & pl.col("rank").is_in(ranks)
     segments = store.table("critical_longest").filter(is_in_group)

@@ -14,7 +14,7 @@ from tracelens.lod import opening
 from tracelens.model.inert import clean
 from tracelens.scaling import Point, curves, messages
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components import chart, heading
+from tracelens_dashboard.components import chart, fields, heading
 from tracelens_dashboard.components.chart import HALF, ChartCard
 from tracelens_dashboard.figures import scaling
 from tracelens_dashboard.figures.drawing import empty
@@ -112,33 +112,26 @@ def register(app: Dash) -> None:
     """Compare the chosen runs whenever the choice changes."""
 
     @app.callback(Output(VERDICT, "children"), *CONTROLS, Input(ids.RUN, "data"))
-    def judge(chosen: Any, *values: Any) -> list[Component]:
+    def judge(run_ids: Any, *values: Any) -> list[Component]:
         try:
-            found = _compare_sizes(chosen, *values[:-1])  # the last one: a run was read again
+            scaled = _compare_sizes(run_ids, *values[:-1])  # the last one: a run was read again
         except TraceLensError as error:
             return [html.P(clean(str(error)), className="summary", id="scaling-refused")]
-        lines = [messages.explain_loss(found), messages.advice(found), messages.scope(found)]
-        lines += messages.cautions(found)
-        unread = sum(current.runs().glance(entry) is None for entry in _find_entries(chosen))
+        lines = [messages.explain_loss(scaled), messages.advice(scaled), messages.scope(scaled)]
+        lines += messages.cautions(scaled)
+        unread = sum(current.runs().glance(entry) is None for entry in _find_entries(run_ids))
         lines += [UNREAD.format(count=text.count(unread, "run"))] if unread else []
         return [
-            dmc.Title(text.tied(messages.headline(found)), order=2, id="verdict"),
+            dmc.Title(text.tied(messages.headline(scaled)), order=2, id="verdict"),
             *(html.P(line, className="summary") for line in lines),
         ]
 
 
 def _lay_out_controls(entries: list[Entry]) -> Component:
-    runs = dmc.MultiSelect(
-        id=CHOSEN,
-        data=[{"value": entry.id, "label": text.shown(entry.name)} for entry in entries],
-        value=[entry.id for entry in entries[:MOST_RUNS]],
-        searchable=True,
-        clearable=True,
-        limit=100,
-        size="xs",
-        maw=640,
-        **aria("runs to compare"),
-    )
+    names = [(entry.id, text.shown(entry.name)) for entry in entries]
+    run_ids = [entry.id for entry in entries[:MOST_RUNS]]
+    options = {"searchable": True, "clearable": True, "limit": 100, "maw": 640}
+    runs = fields.multi_select(CHOSEN, names, "runs to compare", value=run_ids, **options)
     switches = [
         dmc.SegmentedControl(id=name, data=list(words), value=words[0], size="xs", **aria(label))
         for name, words, label in (
@@ -146,14 +139,8 @@ def _lay_out_controls(entries: list[Entry]) -> Component:
             (KIND, KINDS, "weak or strong scaling"),
         )
     ]
-    sizes = dmc.TextInput(
-        id=AHEAD,
-        placeholder="forecast: 64 128",
-        debounce=True,
-        size="xs",
-        w=140,
-        **aria("numbers of workers to forecast"),
-    )
+    label = "numbers of workers to forecast"
+    sizes = fields.text_input(AHEAD, label, "forecast: 64 128", w=140)
     return dmc.Group([runs, *switches, sizes], gap="xs")
 
 

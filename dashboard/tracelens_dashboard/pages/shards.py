@@ -10,10 +10,9 @@ import polars as pl
 from dash import Input, dcc, html
 
 from tracelens.lod.viewport import Window
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import chart, fields, finding_card, heading
 from tracelens_dashboard.components.chart import HALF, ChartCard, fit_rows, from_tables, rank_count
 from tracelens_dashboard.figures import shards
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.view import finding_pages, links
 
 if TYPE_CHECKING:
@@ -50,19 +49,11 @@ def _heaviest_shard(store: Store) -> int:
 
 def _choose_shard(store: Store, view: ViewState) -> Component:
     """Offer the shards; the one of the link is chosen, else the one that carries most."""
-    shard_numbers = store.run.loads["shard"].to_list()
-    chosen = view.shard if view.shard in shard_numbers else _heaviest_shard(store)
-    return dmc.Select(
-        id=CHOSEN,
-        data=[{"value": str(number), "label": f"shard {number}"} for number in shard_numbers],
-        value=str(chosen),
-        searchable=True,
-        allowDeselect=False,
-        limit=50,
-        size="xs",
-        w=120,
-        **aria("shard"),
-    )
+    numbers = store.run.loads["shard"].to_list()
+    shard = view.shard if view.shard in numbers else _heaviest_shard(store)
+    shards_by_value = [(str(number), f"shard {number}") for number in numbers]
+    options = {"searchable": True, "limit": 50, "w": 120}
+    return fields.select(CHOSEN, shards_by_value, "shard", value=str(shard), **options)
 
 
 def _draw_loads(store: Store, theme: Theme, marked: Any = None) -> Drawing:

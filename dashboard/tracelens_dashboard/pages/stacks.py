@@ -11,10 +11,9 @@ from dash.exceptions import PreventUpdate
 from tracelens.lod import stacks
 from tracelens.lod.viewport import Window
 from tracelens_dashboard import ids, text
-from tracelens_dashboard.components import chart, heading
+from tracelens_dashboard.components import chart, fields, heading
 from tracelens_dashboard.components.chart import ChartCard, fit_rows
 from tracelens_dashboard.figures import sampled_stacks
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, peer_stacks, state, viewport
@@ -53,31 +52,33 @@ CHOICES: Final = (Input(RANK, "value"), Input(PHASE, "value"), Input(VIEW, "data
 
 
 def _draw_calls(store: Store, theme: Theme, *choice: Any) -> Drawing:
-    asked = peer_stacks.read(store, *choice) if choice else peer_stacks.of_findings(store)
-    rank_stacks, peer_stacks_found = peer_stacks.stacks_of(store, asked)
-    calls = stacks.calls(rank_stacks, peer_stacks_found)
-    return sampled_stacks.icicle(calls, asked.rank, len(peer_stacks_found), theme)
+    comparison = peer_stacks.read(store, *choice) if choice else peer_stacks.from_findings(store)
+    stacks_of_rank, stacks_of_peers = peer_stacks.stacks_of(store, comparison)
+    calls = stacks.calls(stacks_of_rank, stacks_of_peers)
+    return sampled_stacks.icicle(calls, comparison.rank, len(stacks_of_peers), theme)
 
 
 def _draw_functions(store: Store, theme: Theme, *choice: Any) -> Drawing:
-    asked = peer_stacks.read(store, *choice) if choice else peer_stacks.of_findings(store)
-    frames = stacks.frames(*peer_stacks.stacks_of(store, asked))
-    return sampled_stacks.by_function(frames, asked.rank, theme)
+    comparison = peer_stacks.read(store, *choice) if choice else peer_stacks.from_findings(store)
+    frames = stacks.frames(*peer_stacks.stacks_of(store, comparison))
+    return sampled_stacks.by_function(frames, comparison.rank, theme)
 
 
 def _draw_times(store: Store, theme: Theme, *values: Any) -> Drawing:
     """Draw when the chosen frame ran; before one is chosen, the one with the largest residual."""
     *choice, frame = values
-    asked = peer_stacks.read(store, *choice)
+    comparison = peer_stacks.read(store, *choice)
     if not isinstance(frame, str):
-        frames = stacks.frames(*peer_stacks.stacks_of(store, asked))
+        frames = stacks.frames(*peer_stacks.stacks_of(store, comparison))
         frame = "" if frames.is_empty() else str(frames["frame"][0])
     shares = {
-        rank: stacks.share_over_time(store.samples(rank), frame, asked.window, sampled_stacks.BINS)
-        for rank in (asked.rank, *asked.peers)
+        rank: stacks.share_over_time(
+            store.samples(rank), frame, comparison.window, sampled_stacks.BINS
+        )
+        for rank in (comparison.rank, *comparison.peers)
         if frame
     }
-    return sampled_stacks.over_time(shares, frame, asked.window, store.whole.start_ns, theme)
+    return sampled_stacks.over_time(shares, frame, comparison.window, store.whole.start_ns, theme)
 
 
 def _link_to_moment(store: Store, point: dict[str, Any]) -> str | None:
@@ -187,17 +188,14 @@ def _read_frame(value: Any) -> str:
 
 
 def _lay_out_controls(store: Store, view: ViewState) -> Component:
-    ranks = [{"value": str(rank), "label": f"rank {rank}"} for rank in store.sampled]
-    names = [peer_stacks.ALL_TIME, *store.times.categories]
-    phases = [{"value": name, "label": name_of(name)} for name in names]
     rank = peer_stacks.first_rank(store, view.pins)
-    options: dict[str, Any] = {"size": "xs", "allowDeselect": False}
-    rank_options = options | {"searchable": True, "limit": 50} | aria("rank")
+    ranks = [(str(one), f"rank {one}") for one in store.sampled]
+    phases = [(name, name_of(name)) for name in (peer_stacks.ALL_TIME, *store.times.categories)]
     phase = peer_stacks.first_phase(store, rank)
     return dmc.Group(
         [
-            dmc.Select(id=RANK, data=ranks, value=str(rank), **rank_options),
-            dmc.Select(id=PHASE, data=phases, value=phase, **options, **aria("phase")),
+            fields.select(RANK, ranks, "rank", value=str(rank), searchable=True, limit=50),
+            fields.select(PHASE, phases, "phase", value=phase),
         ],
         gap="xs",
     )

@@ -13,10 +13,9 @@ from dash import Input, State, dcc, html
 from tracelens.accounting.phases import OWN_CATEGORIES
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid
-from tracelens_dashboard.components import chart, finding_card, heading, live
+from tracelens_dashboard.components import chart, fields, finding_card, heading, live
 from tracelens_dashboard.components.chart import ChartCard, fit_rows, rank_count
 from tracelens_dashboard.figures import axes, step_durations
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import finding_pages, links
 
@@ -45,11 +44,7 @@ NO_STEPS: Final = (
 def _choose_measure(store: Store) -> Component:
     """Return the select; categories that never occur are not offered."""
     names = [WHOLE_STEP, COMPUTE_TIME, *store.times.categories]
-    data = [{"value": name, "label": name_of(name)} for name in names]
-    label = aria("what is measured")
-    return dmc.Select(
-        id=MEASURE, data=data, value=WHOLE_STEP, size="xs", allowDeselect=False, **label
-    )
+    return fields.select(MEASURE, [(name, name_of(name)) for name in names], "what is measured")
 
 
 def select_categories(store: Store, measure: str | None) -> tuple[str, ...]:

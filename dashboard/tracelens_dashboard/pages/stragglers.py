@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import dash_mantine_components as dmc
 from dash import Input, dcc, html
 
 from tracelens.accounting.phases import OWN_CATEGORIES
-from tracelens_dashboard.components import chart, finding_card, heading
+from tracelens_dashboard.components import chart, fields, finding_card, heading
 from tracelens_dashboard.components.chart import ChartCard, fit_rows, rank_count
 from tracelens_dashboard.figures import axes, stragglers
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import finding_pages, links
 
@@ -35,9 +33,8 @@ COMPUTE_TIME: Final = "compute time"
 
 def _choose_phase(store: Store, _view: ViewState) -> Component:
     phases = [name for name in OWN_CATEGORIES if name in store.times.categories]
-    data = [{"value": name, "label": name_of(name)} for name in (COMPUTE_TIME, *phases)]
-    return dmc.Select(
-        id=PHASE, data=data, value=COMPUTE_TIME, size="xs", allowDeselect=False, **aria("phase")
+    return fields.select(
+        PHASE, [(name, name_of(name)) for name in (COMPUTE_TIME, *phases)], "phase"
     )
 
 

@@ -15,11 +15,10 @@ from tracelens.errors import TraceLensError
 from tracelens.model.inert import clean
 from tracelens.simulator.algorithms import ALGORITHMS
 from tracelens_dashboard import text
-from tracelens_dashboard.components import finding_card, heading
+from tracelens_dashboard.components import fields, finding_card, heading
 from tracelens_dashboard.components.chart import ChartCard, fit_rows
 from tracelens_dashboard.figures import replayed_steps
 from tracelens_dashboard.figures.drawing import empty
-from tracelens_dashboard.ids import aria
 from tracelens_dashboard.runs import current
 from tracelens_dashboard.theme import name_of
 from tracelens_dashboard.view import links, state
@@ -69,21 +68,14 @@ ASK: Final = "{spans} spans: to try every single edit takes a while. Press “Tr
 
 
 def _choose_step(_store: Store, _view: ViewState) -> Component:
-    return dmc.NumberInput(
-        id=STEP,
-        placeholder="step: the usual one",
-        min=0,
-        size="xs",
-        w=170,
-        debounce=True,
-        **aria("step"),
-    )
+    options = {"placeholder": "step: the usual one", "min": 0, "w": 170, "debounce": True}
+    return fields.number_input(STEP, "step", **options)
 
 
 def _try_all(store: Store, _view: ViewState) -> Component:
     """Return the button that tries all edits, where that is not done without being asked for."""
     style = {} if store.report.summary.spans > MOST_SPANS_UNASKED else {"display": "none"}
-    return dmc.Button("Try all", id=TRY, variant="default", size="compact-xs", fw=500, style=style)
+    return fields.button("Try all", TRY, size="compact-xs", fw=500, style=style)
 
 
 def _draw_step(store: Store, theme: Theme, given_edits: Any, step: Any) -> Drawing:
@@ -204,11 +196,10 @@ def edits_of(values: Mapping[str, Any]) -> list[str]:
         is_phase = name.startswith(PHASE) and isinstance(percent, (int, float))
         if is_phase and 0 <= percent < FULL_PERCENT:
             edits.append(f"{name}*{percent / FULL_PERCENT:g}" if percent else f"{name}=0")
-    for name, better in (("bandwidth", "*"), ("latency", "/"), ("message_cost", "/")):
+    for name, operators in (("bandwidth", "*/"), ("latency", "/*"), ("message_cost", "/*")):
         power = values.get(name)
         if isinstance(power, (int, float)) and power:
-            worse = "/" if better == "*" else "*"
-            edits.append(f"{name}{better if power > 0 else worse}{2 ** abs(power):g}")
+            edits.append(f"{name}{operators[power < 0]}{2 ** abs(power):g}")
     edits += [
         f"{name}={values[name]}"
         for name in ("overlap", "algorithm", "async")
@@ -226,7 +217,7 @@ def _suggest_edits(store: Store) -> tuple[str, ...]:
 def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
     """Return the controls; edits for which there is none, or that a link names, are in the text."""
     ranks = {f"rank:{rank}=median": str(rank) for rank in store.ranks}
-    chosen = dmc.MultiSelect(
+    fast_ranks = dmc.MultiSelect(
         id={CONTROL: RANKS},
         data=list(ranks.values()),
         value=[ranks[edit] for edit in edits if edit in ranks],
@@ -253,7 +244,7 @@ def _lay_out_controls(store: Store, edits: Sequence[str]) -> Component:
     if store.shard_count:
         sliders.append(_power_slider("message_cost", "Servers' cost a message", -1))
         choices.append(_select("async", "Asynchronous updates", ("on",)))
-    cells = [dmc.GridCol(field, span={"base": 12, "md": 6}) for field in (chosen, typed)]
+    cells = [dmc.GridCol(field, span={"base": 12, "md": 6}) for field in (fast_ranks, typed)]
     cells += [
         dmc.GridCol(control, span={"base": 12, "xs": 6, "md": 3}) for control in sliders + choices
     ]

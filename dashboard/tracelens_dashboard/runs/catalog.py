@@ -27,7 +27,7 @@ from tracelens.lod.run_data import Glance
 from tracelens.model.choice import EVERYTHING
 from tracelens.model.fmt import shown_name
 from tracelens_dashboard.runs import selection
-from tracelens_dashboard.runs.live import Followed, Standing, followed, is_recorded
+from tracelens_dashboard.runs.live import Followed, Standing, follow, is_recorded
 from tracelens_dashboard.runs.store import Store
 from tracelens_dashboard.runs.tags import Tags
 from tracelens_dashboard.runs.worker import PATIENCE_S, Interrupted, Worker
@@ -171,7 +171,7 @@ class Runs:
         self.look()
 
     @classmethod
-    def of(cls, store: Store) -> Runs:
+    def from_store(cls, store: Store) -> Runs:
         """Serve one run, which is open, alone: addresses need not name it."""
         served = cls()
         served.alone = store
@@ -183,14 +183,12 @@ class Runs:
         """List the runs that are there now."""
         paths = list(dict.fromkeys(run for place in self._places for run in runs_in(place)))
         with self._lock:
-            known = self._entries
-            found = zip(paths, short_names(paths), strict=True)
-            self._entries = {
-                key: known.get(key) or Entry(key, name, path)
-                for path, name in found
-                for key in [id_of(path)]
-            }
-            return list(self._entries.values())
+            entries = {}
+            for path, name in zip(paths, short_names(paths), strict=True):
+                run_id = id_of(path)
+                entries[run_id] = self._entries.get(run_id) or Entry(run_id, name, path)
+            self._entries = entries
+            return list(entries.values())
 
     @staticmethod
     def folders(entries: Sequence[Entry]) -> dict[str, str]:
@@ -202,32 +200,30 @@ class Runs:
 
     def entry(self, run: object) -> Entry | None:
         """Return a run, or a part of one, by its id."""
-        asked = selection.read(run) if isinstance(run, str) else None
-        if asked is None:
-            return None
-        whole = self._whole(asked.run)
-        return whole if whole is None or asked.choice.is_all else self._part(whole, asked)
+        part = selection.read(run) if isinstance(run, str) else None
+        entry = self._entry_of_run(part.run) if part else None
+        if entry is None or part is None or part.choice.is_all:
+            return entry
+        return self._entry_of_part(entry, part)
 
     def state_of(self, run: object) -> State | None:
         """Return what changes when a run's files do; null if it is not served."""
         entry = self.entry(run)
         return entry.state if entry else None
 
-    def _whole(self, run: str | None) -> Entry | None:
+    def _entry_of_run(self, run: str | None) -> Entry | None:
         if run is None:
             return Entry("", self.alone.name, Path()) if self.alone else None
-        found = self._entries.get(run)
-        if found is None:
+        if run not in self._entries:
             self.look()
-            found = self._entries.get(run)
-        return found
+        return self._entries.get(run)
 
-    def _part(self, whole: Entry, asked: Selection) -> Entry:
+    def _entry_of_part(self, entry: Entry, part: Selection) -> Entry:
         """Return the entry of a part, the same for all who ask; those asked for last are known."""
-        key = str(asked.key)
+        key = str(part.key)
         with self._lock:
             if key not in self._parts:
-                self._parts[key] = Entry(key, whole.name, whole.path, asked.choice)
+                self._parts[key] = Entry(key, entry.name, entry.path, part.choice)
             self._parts.move_to_end(key)
             while len(self._parts) > _MOST_PARTS:
                 self._parts.popitem(last=False)
@@ -236,7 +232,7 @@ class Runs:
     def open(self, entry: Entry, patience_s: float = 0.0) -> Store | None:
         """Return a run opened; None while it is being read, or where that failed (`entry.stage`)."""
         with entry.lock:
-            store = self._kept(entry) or self._by_index(entry)
+            store = self._open_store(entry) or self._open_index(entry)
             if store:
                 return store
             if entry.stage == NEW or (entry.stage == QUEUED and not entry.awaited):
@@ -245,7 +241,7 @@ class Runs:
                 self._worker.ask(entry)
             entry.awaited = entry.stage.under_way
         entry.settled.wait(patience_s)
-        return self._kept(entry)
+        return self._open_store(entry)
 
     def survey(self, *, on: bool) -> None:
         """Analyze all runs that were not yet, one at a time, the newest first; or stop that.
@@ -294,9 +290,9 @@ class Runs:
         store = self._open.get(entry.id)
         if store:
             return Glance.from_run(store[0].run)
-        found = opening.glanced(entry.path) if self._indexed else None
-        state, seen = self._glances.get(entry.id, (None, None))
-        return found or (seen if seen and state == entry.state else None)
+        indexed = opening.glanced(entry.path) if self._indexed else None
+        state, glance = self._glances.get(entry.id, (None, None))
+        return indexed or (glance if glance and state == entry.state else None)
 
     def standing(self, run: str, *, paused: bool) -> Standing:
         """Return how what is shown of a run stands to its folder; one that is recorded is read again."""
@@ -319,24 +315,24 @@ class Runs:
             self._keep(entry, store)
 
     def _follow(self, run: str, path: Path | None) -> None:
-        found = followed(path) if path and run not in self._followed else None
-        if found:
-            self._followed[run] = found
+        followed = follow(path) if path and run not in self._followed else None
+        if followed:
+            self._followed[run] = followed
 
-    def again(self, entry: Entry) -> None:
+    def retry(self, entry: Entry) -> None:
         """Let a run that could not be read be tried again."""
         with entry.lock:
             if entry.stage.kind == "failed":
                 entry.stage = NEW
 
-    def _kept(self, entry: Entry) -> Store | None:
+    def _open_store(self, entry: Entry) -> Store | None:
         with self._lock:
             if entry.id not in self._open:
                 return None
             self._open.move_to_end(entry.id)
             return self._open[entry.id][0]
 
-    def _by_index(self, entry: Entry) -> Store | None:
+    def _open_index(self, entry: Entry) -> Store | None:
         if not self._indexed or entry.stage.under_way or not entry.choice.is_all:
             return None
         store = Store.indexed(entry.path, entry.id)
@@ -397,29 +393,29 @@ class Runs:
         return Store.open(path, read, progress, entry.id)
 
     def _narrow(self, entry: Entry) -> None:
-        asked = selection.read(entry.id)
-        whole = self._whole(asked.run) if asked else None
-        if whole is None:
+        part = selection.read(entry.id)
+        run = self._entry_of_run(part.run) if part else None
+        if run is None:
             raise TraceNotFound("This run is not served any more.")
         progress: Progress = partial(entry.progress_of, check=self._worker.check)
-        store = self.alone or self._kept(whole) or self._by_index(whole)
+        store = self.alone or self._open_store(run) or self._open_index(run)
         if store is None:
-            store = self._analyze(whole, progress)
+            store = self._analyze(run, progress)
             store.refine()
-            self._keep(whole, store)
-        part = store.part(entry.choice, progress, entry.id)
-        part.refine()
-        self._keep(entry, part)
+            self._keep(run, store)
+        narrowed = store.narrow(entry.choice, progress, entry.id)
+        narrowed.refine()
+        self._keep(entry, narrowed)
 
 
 def _ignored(_done: int, _total: int) -> None:
     """Show no progress."""
 
 
-def _require(places: Iterable[Path]) -> None:
-    for place in places:
-        if not place.exists():
+def _require(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if not path.exists():
             raise TraceNotFound(
-                f"There is no '{place}': expected trace folders, tables of spans, or a folder that "
+                f"There is no '{path}': expected trace folders, tables of spans, or a folder that "
                 "holds trace folders."
             )

@@ -23,7 +23,7 @@ PATIENCE_S: Final = 30.0
 BEFORE_EDITION: Final = "@"  # in what pages hand back, behind the run's id
 
 
-def named(run: Any) -> str:
+def run_id_of(run: Any) -> str:
     """Return the id of a run that a page shows, whatever its edition."""
     return run.partition(BEFORE_EDITION)[0] if isinstance(run, str) else ""
 
@@ -50,37 +50,37 @@ def store(run: Any) -> Store:
     Raises:
         InvalidArgument: there is no such run, or it is not open any more and takes long to open.
     """
-    served, run = runs(), named(run)
+    served, run = runs(), run_id_of(run)
     if served.alone and not run:
         return served.alone
     entry = served.entry(run)
     if entry is None:
         raise InvalidArgument("This run is not served any more: choose another one from the list.")
-    found = served.open(entry, PATIENCE_S)
-    if found is None:
+    opened = served.open(entry, PATIENCE_S)
+    if opened is None:
         raise InvalidArgument("This run has to be read again: reload the page to see the progress.")
-    return found
+    return opened
 
 
-def other(run: Any) -> Store | None:
+def find_store(run: Any) -> Store | None:
     """Return the run that a page compares with; None where there is no such run."""
     entry = runs().entry(run)
     return runs().open(entry, PATIENCE_S) if entry else None
 
 
-def name(of: Store) -> str:
+def name(store: Store) -> str:
     """Return what a run is called among those that are served."""
-    entry = runs().entry(of.run_id)
-    return text.shown(entry.name if entry else of.name)
+    entry = runs().entry(store.run_id)
+    return text.shown(entry.name if entry else store.name)
 
 
 def facts(store: Store) -> str:
     """Return the size of a run in a few words: ranks, shards, steps, duration."""
     shards = store.shard_count
-    parts = [
+    sizes = [
         text.count(len(store.ranks), "rank"),
         text.count(shards, "shard") if shards else "",
         text.count(store.windows.height, "step"),
         text.duration(store.whole.width_ns),
     ]
-    return " · ".join(part for part in parts if part)
+    return " · ".join(filter(None, sizes))

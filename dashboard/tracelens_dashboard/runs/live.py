@@ -68,28 +68,28 @@ class Followed:
         if not self.path.exists():
             return Standing(self.edition, missing=True)
         with self._lock:
-            now = time.monotonic()
-            replaced = not self.recorded and self._digest_at(now) != self.digest
+            now_s = time.monotonic()
+            replaced = not self.recorded and self._digest_at(now_s) != self.digest
             unreadable = replaced and self._now == self._refused
-            due = now - self._ended >= max(self._ended - self._begun, _LEAST_S)
+            due = now_s - self._ended >= max(self._ended - self._begun, _LEAST_S)
             wanted = self.recorded or (replaced and not unreadable)
             if wanted and due and not paused and not self._is_reading:
                 self.reading = Thread(target=self._read, args=(read_again,), daemon=True)
                 self.reading.start()
-            age_s = now - self._begun if self.recorded else None
+            age_s = now_s - self._begun if self.recorded else None
             return Standing(self.edition, age_s, replaced=replaced, unreadable=unreadable)
 
     @property
     def _is_reading(self) -> bool:
         return self.reading is not None and self.reading.is_alive()
 
-    def _digest_at(self, now: float) -> str | None:
-        if now - self._looked >= _LOOKED_S:
-            self._now, self._looked = fingerprint(self.path), now
+    def _digest_at(self, now_s: float) -> str | None:
+        if now_s - self._looked >= _LOOKED_S:
+            self._now, self._looked = fingerprint(self.path), now_s
         return self._now
 
     def _read(self, read_again: Callable[[], None]) -> None:
-        begun = time.monotonic()
+        begun_s = time.monotonic()
         # Before it is read: what comes later is read once more.
         recorded, digest = is_recorded(self.path), fingerprint(self.path)
         try:
@@ -97,25 +97,25 @@ class Followed:
         except (TraceLensError, OSError):  # of a recording the next reading may find it whole
             self._refused = digest
         else:
-            self.recorded, self._begun = recorded, begun
+            self.recorded, self._begun = recorded, begun_s
             self.digest = self._now = digest
             self.edition += 1
         finally:
             self._ended = time.monotonic()
 
 
-def followed(path: Path) -> Followed | None:
+def follow(path: Path) -> Followed | None:
     """Return what follows a run, if it is a folder that TraceLens records into."""
     return Followed(path) if path.is_dir() and recordings(path) else None
 
 
 def is_recorded(path: Path) -> bool:
-    """Return whether a process of this machine still records into a folder."""
+    """Return True if a process of this machine still records into a folder."""
     if not path.is_dir():
         return False
-    for place in recordings(path):
-        if not place.name.endswith(TRACE_SUFFIX):
+    for recording in recordings(path):
+        if not recording.name.endswith(TRACE_SUFFIX):
             with suppress(TraceLensError, OSError):
-                if is_live(place):
+                if is_live(recording):
                     return True
     return False

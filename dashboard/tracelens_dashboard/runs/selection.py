@@ -28,10 +28,10 @@ class Selection(NamedTuple):
         parts = [f"~{mark}{text}" for mark, text in zip("rs", texts.values(), strict=False) if text]
         return "".join([self.run or "", *parts]) or None
 
-    def like(self, other: object) -> str | None:
+    def in_run(self, key: object) -> str | None:
         """Return what the same part of another run is called; null if that is no run's id."""
-        found = read(other)
-        return Selection(found.run, self.choice).key if found else None
+        other = read(key)
+        return Selection(other.run, self.choice).key if other else None
 
 
 def read(key: object) -> Selection | None:
@@ -46,6 +46,6 @@ def read(key: object) -> Selection | None:
 
 
 def is_served_alone(key: str | None) -> bool:
-    """Return whether a run, or the run of a part, has no id among others."""
-    found = read(key)
-    return found is None or found.run is None
+    """Return True if a run, or the run of a part, has no id among others."""
+    part = read(key)
+    return part is None or part.run is None

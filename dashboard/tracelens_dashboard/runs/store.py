@@ -48,23 +48,23 @@ class Store:
 
     def __init__(
         self,
-        shown: Run,
+        run: Run,
         source: Path | Trace,
         run_id: str | None = None,
         every_rank: Run | None = None,
     ) -> None:
-        self.run = shown
-        self.every_rank = every_rank or shown  # of which some are shown
+        self.run = run
+        self.every_rank = every_rank or run  # of which some are shown
         self.run_id = run_id  # what addresses call it, where several runs are served
         self.source = source
         self.refinement: Thread | None = None
-        self._recorded = RecordedSpans(shown, source)
-        self.names = Names.from_run(shown, self._recorded.read)
-        self._opened = last_results(self._open, KEPT_GROUPS)
-        self._last_step_times = last_results(self._step_times, KEPT_PROCESSES)
+        self._recorded = RecordedSpans(run, source)
+        self.names = Names.from_run(run, self._recorded.read)
+        self.opened = last_results(self._open_process, KEPT_GROUPS)
+        self.step_times = last_results(self._measure_steps, KEPT_PROCESSES)
 
     @classmethod
-    def of(cls, trace: Trace, report: Report) -> Store:
+    def from_trace(cls, trace: Trace, report: Report) -> Store:
         """Keep a trace and its report in memory."""
         return cls(run_data.with_pyramid(Run.from_trace(trace, report)), trace)
 
@@ -83,43 +83,43 @@ class Store:
         Raises:
             UnusableInput: the trace cannot be read.
         """
-        found = cls.indexed(path, run_id) if path else None
-        if found:
-            return found
+        store = cls.indexed(path, run_id) if path else None
+        if store:
+            return store
         trace = read()
-        shown = opening.explained(trace, progress)
-        kept = shown.scene.pyramid and shown.scene.pyramid.folder
-        return cls(shown, path if kept and path else trace, run_id)
+        run = opening.explained(trace, progress)
+        is_kept = run.scene.pyramid and run.scene.pyramid.folder
+        return cls(run, path if is_kept and path else trace, run_id)
 
     @classmethod
     def indexed(cls, path: Path, run_id: str | None = None) -> Store | None:
         """Open a trace by its index; None if there is none."""
-        shown = opening.indexed(path)
-        return cls(shown, path, run_id) if shown else None
+        run = opening.indexed(path)
+        return cls(run, path, run_id) if run else None
 
-    def part(self, choice: Choice, progress: Progress, run_id: str | None) -> Store:
+    def narrow(self, choice: Choice, progress: Progress, run_id: str | None) -> Store:
         """Return some ranks and steps of it; for other steps than all, the run is analyzed again.
 
         Raises:
             InvalidArgument: it has none of them.
             UnusableInput: its files cannot be read any more.
         """
-        shown, source = self.every_rank, self.source
+        every_rank, source = self.every_rank, self.source
         if choice.steps is not None:
             with progress("reading"):
                 source = narrowed.of_steps(self._recorded.trace(), choice)
-            shown = opening.explained(source, progress)
-        whole = shown
+            every_rank = opening.explained(source, progress)
+        run = every_rank
         if choice.ranks is not None:
-            shown = narrowed.of_ranks(whole, choice)
-        return Store(shown, source, run_id, whole)
+            run = narrowed.of_ranks(every_rank, choice)
+        return Store(run, source, run_id, every_rank)
 
     @property
     def held_bytes(self) -> int:
         """Estimate what it keeps in memory, beside mapped files and decoded blocks."""
         spans = 0 if isinstance(self.source, Path) else self.report.summary.spans * _SPAN_BYTES
         residual = _CELL_BYTES * len(self.times.ranks) * len(self.times.steps)
-        return spans + residual + _held(self.run)
+        return spans + residual + _estimate_bytes(self.run)
 
     def refine(self) -> None:
         """Start to make the levels that the run's index lacks."""
@@ -172,11 +172,11 @@ class Store:
 
     def residuals_in(self, category: str) -> Residuals:
         """Return every rank's residual in every step, of one category of its compute time."""
-        whole = self.every_rank
-        found = residuals.measure(whole.times, [category], whole.residuals.stage)
-        if whole is self.run:
-            return found
-        return found.of_rows(np.searchsorted(whole.residuals.ranks, self.ranks))
+        every_rank = self.every_rank
+        measured = residuals.measure(every_rank.times, [category], every_rank.residuals.stage)
+        if every_rank is self.run:
+            return measured
+        return measured.of_rows(np.searchsorted(every_rank.residuals.ranks, self.ranks))
 
     def peers_of(self, rank: int, among: Iterable[int]) -> list[int]:
         """Return the ranks of the same stage; where it has no other, all others, as findings do."""
@@ -187,11 +187,7 @@ class Store:
     def _stages(self) -> dict[int, int]:
         return dict(self.run.workers.select("rank", "stage").iter_rows())
 
-    def step_times(self, categories: tuple[str, ...]) -> StepTimes:
-        """Return how long steps took in some categories."""
-        return self._last_step_times(categories)
-
-    def _step_times(self, categories: tuple[str, ...]) -> StepTimes:
+    def _measure_steps(self, categories: tuple[str, ...]) -> StepTimes:
         return StepTimes.from_times(self.times, categories)
 
     @cached_property
@@ -234,24 +230,16 @@ class Store:
 
     def window_of(self, first: int, last: int) -> Window | None:
         """Return the window of a range of steps; None where there are no such steps."""
-        inside = self.windows.filter(pl.col("step").is_between(first, last))
-        if not inside.height:
+        windows = self.windows.filter(pl.col("step").is_between(first, last))
+        if not windows.height:
             return None
-        return Window(int(inside["start_ns"][0]), int(inside["end_ns"][-1]))
+        return Window(int(windows["start_ns"][0]), int(windows["end_ns"][-1]))
 
     def lane_of(self, rank: int) -> int | None:
         """Return the row of a worker rank in the scene."""
         return self.ranks.index(rank) if rank in self.ranks else None
 
-    def opened(self, row: int) -> Group:
-        """Return the tracks of the process of a row.
-
-        Raises:
-            UnusableInput: its file cannot be read any more.
-        """
-        return self._opened(row)
-
-    def _open(self, row: int) -> Group:
+    def _open_process(self, row: int) -> Group:
         """Return the tracks of the process of a row of the scene.
 
         Raises:
@@ -351,12 +339,12 @@ class Store:
             return self._recorded.spans_of(lane.process)
         group = self.opened(row)
         offsets = group.scene.lanes.offsets
-        parts = [
+        rows = [
             group.rows[offsets[track] : offsets[track + 1]]
             for track in sorted(tracks)
             if track < len(group.scene.lanes)
         ]
-        numbers = np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+        numbers = np.unique(np.concatenate(rows)) if rows else np.empty(0, np.int64)
         return self._recorded.events_of(lane.process)[numbers[numbers >= 0]].filter(type="span")
 
     def recorded_at(self, process: int, at_ns: int) -> pl.DataFrame:
@@ -365,15 +353,16 @@ class Store:
         Raises:
             UnusableInput: the process's file cannot be read any more.
         """
-        inside = (pl.col("start_ns") <= at_ns) & (
-            pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
+        is_open = pl.col("end_ns").is_null() | (pl.col("end_ns") > at_ns)
+        is_running = (pl.col("start_ns") <= at_ns) & is_open
+        return (
+            self._recorded.spans_of(process).filter(is_running).sort("thread", "depth", "start_ns")
         )
-        return self._recorded.spans_of(process).filter(inside).sort("thread", "depth", "start_ns")
 
     def ran_at(self, process: int, stream: str, at_ns: int) -> pl.DataFrame:
         """Return the spans that a device's stream was in at a moment, with the device's times."""
-        inside = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
-        return self._on_stream(process, stream).filter(inside).sort("depth", "start_ns")
+        is_running = (pl.col("start_ns") <= at_ns) & (pl.col("end_ns") > at_ns)
+        return self._on_stream(process, stream).filter(is_running).sort("depth", "start_ns")
 
     def _on_stream(self, process: int, stream: str) -> pl.DataFrame:
         """Return the spans of a device's stream, with the device's times."""
@@ -396,17 +385,17 @@ def subject_of(lane: Lane) -> str:
     return f"rank {lane.rank}" + (f", {lane.part}" if lane.role == "device" else "")
 
 
-def _held(value: Any) -> int:
+def _estimate_bytes(value: Any) -> int:
     if isinstance(value, np.ndarray):
         return 0 if _mapped(value) else value.nbytes
     if isinstance(value, pl.DataFrame):
         return int(value.estimated_size())
     if isinstance(value, dict):  # one that reads when it is asked holds little
-        return sum(_held(part) for part in value.values())
+        return sum(map(_estimate_bytes, value.values()))
     if isinstance(value, tuple | list):
-        return sum(_held(part) for part in value)
+        return sum(_estimate_bytes(item) for item in value)
     if is_dataclass(value):
-        return sum(_held(getattr(value, field.name)) for field in fields(value))
+        return sum(_estimate_bytes(getattr(value, field.name)) for field in fields(value))
     return 0
 
 

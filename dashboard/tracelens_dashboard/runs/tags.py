@@ -29,7 +29,7 @@ _PATIENCE_S: Final = 5.0
 Kept = dict[str, tuple[str, ...]]
 
 
-def place() -> Path:
+def tags_file() -> Path:
     """Return the file of the user's tags."""
     data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(data) / "tracelens" / "tags.json"
@@ -45,13 +45,13 @@ class Tags:
     """The user's tags of all runs; several servers may change them."""
 
     def __init__(self, file: Path | None = None) -> None:
-        self._file = file or place()
+        self._file = file or tags_file()
         self._seen: tuple[int, int] = 0, 0
         self._kept: Kept = {}
 
-    def of(self, run: Path) -> tuple[str, ...]:
+    def tags_of(self, run: Path) -> tuple[str, ...]:
         """Return the tags of a run, in order."""
-        return self._now().get(_key(run), ())
+        return self._read_changed().get(_key(run), ())
 
     def add(self, runs: Iterable[Path], tag: str) -> None:
         """Give runs a tag.
@@ -63,16 +63,16 @@ class Tags:
         new = fit(tag)
         if not new:
             raise InvalidArgument("A tag is a word or two, such as 'baseline'.")
-        with self._changing() as kept:
+        with self._changing() as tags_by_run:
             for key in map(_key, runs):
-                tags = kept.get(key, ())
+                tags = tags_by_run.get(key, ())
                 if new.casefold() in map(str.casefold, tags):
                     continue
                 if len(tags) >= MOST:
                     raise InvalidArgument(
                         f"A run has {MOST} tags at most: remove one of them first."
                     )
-                kept[key] = tuple(sorted([*tags, new], key=str.casefold))
+                tags_by_run[key] = tuple(sorted([*tags, new], key=str.casefold))
 
     def remove(self, run: Path, tag: str) -> None:
         """Take a tag off a run, if it has it.
@@ -80,12 +80,12 @@ class Tags:
         Raises:
             UnusableInput: the file cannot be read or written.
         """
-        with self._changing() as kept:
-            left = tuple(one for one in kept.pop(_key(run), ()) if one != tag)
-            if left:
-                kept[_key(run)] = left
+        with self._changing() as tags_by_run:
+            tags = tuple(one for one in tags_by_run.pop(_key(run), ()) if one != tag)
+            if tags:
+                tags_by_run[_key(run)] = tags
 
-    def _now(self) -> Kept:
+    def _read_changed(self) -> Kept:
         """Return what is kept; a file that cannot be read has no tags to show."""
         try:
             state = self._file.stat()

@@ -28,46 +28,45 @@ def read(value: object) -> tuple[tuple[Note, ...], int]:
     """Read the notes of an address, and how many there were that make no sense, or are too many."""
     if not isinstance(value, str) or not value:
         return (), 0
-    parts = value.split(BETWEEN)
+    texts = value.split(BETWEEN)
     if len(value) > LONGEST_VALUE:
-        return (), len(parts)
-    found = [note for note in map(_note, parts) if note]
-    kept = tuple(found[:MOST_NOTES])
-    return kept, len(parts) - len(kept)
+        return (), len(texts)
+    notes = tuple(filter(None, map(_read_note, texts)))[:MOST_NOTES]
+    return notes, len(texts) - len(notes)
 
 
 def of_browser(value: object) -> tuple[Note, ...]:
     """Read what `for_browser` returned and a browser sends, which may be anything."""
-    parts = [part for part in value if isinstance(part, str)] if isinstance(value, list) else []
-    return read(BETWEEN.join(parts))[0]
+    items = value if isinstance(value, list) else []
+    return read(BETWEEN.join(item for item in items if isinstance(item, str)))[0]
 
 
 def for_browser(notes: Iterable[Note]) -> list[str]:
     """Return each note as it stands in an address; assets/clientside.js joins them."""
-    return [_written(note) for note in notes]
+    return list(map(_write_note, notes))
 
 
-def written(notes: Iterable[Note]) -> str:
+def write(notes: Iterable[Note]) -> str:
     """Return the value that `read` reads; empty without notes."""
     return BETWEEN.join(for_browser(notes))
 
 
 def fits(notes: Iterable[Note]) -> bool:
-    """Return whether an address has room for so many notes with such texts."""
-    known = tuple(notes)
-    value = written(known)
-    small = len(value) <= LONGEST_VALUE and len(quote_plus(value)) <= LONGEST_IN_LINK
-    return small and len(known) <= MOST_NOTES
+    """Return True if an address has room for so many notes with such texts."""
+    texts = for_browser(notes)
+    value = BETWEEN.join(texts)
+    is_short = len(value) <= LONGEST_VALUE and len(quote_plus(value)) <= LONGEST_IN_LINK
+    return is_short and len(texts) <= MOST_NOTES
 
 
 def typed(text: Any) -> str:
     """Return what was typed as the text of a note: printable, and no longer than one may be."""
-    known = text if isinstance(text, str) else ""
-    return "".join(filter(str.isprintable, known)).strip()[:LONGEST_TEXT].strip()
+    letters = text if isinstance(text, str) else ""
+    return "".join(filter(str.isprintable, letters)).strip()[:LONGEST_TEXT].strip()
 
 
-def _note(part: str) -> Note | None:
-    match = _NOTE.fullmatch(part)
+def _read_note(value: str) -> Note | None:
+    match = _NOTE.fullmatch(value)
     if match is None:
         return None
     start, end = int(match[1]), int(match[2]) if match[2] else None
@@ -77,7 +76,7 @@ def _note(part: str) -> Note | None:
     return Note(start, end, text)
 
 
-def _written(note: Note) -> str:
+def _write_note(note: Note) -> str:
     extent = f"{note.start_ns}" if note.end_ns is None else f"{note.start_ns}-{note.end_ns}"
     text = note.text.replace("%", "%25").replace(BETWEEN, "%3B")
     return f"{extent}:{text}" if text else extent

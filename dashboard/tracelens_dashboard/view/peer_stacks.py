@@ -40,41 +40,44 @@ def first_phase(store: Store, rank: int) -> str:
     return next((phase for phase in about if phase in store.times.categories), ALL_TIME)
 
 
-def of_findings(store: Store) -> Comparison:
+def from_findings(store: Store) -> Comparison:
     """Ask for what the first finding about a sampled rank speaks of: its rank, phase and steps."""
     rank = first_rank(store)
     steps = next((f.steps for f in store.report.findings if rank in f.ranks and f.steps), None)
     window = store.window_of(*steps) if steps else None
-    seen = [window.start_ns, window.end_ns] if window else None
-    return read(store, rank, first_phase(store, rank), seen)
+    ends_ns = [window.start_ns, window.end_ns] if window else None
+    return read(store, rank, first_phase(store, rank), ends_ns)
 
 
-def read(store: Store, rank: Any, phase: Any, seen: Any) -> Comparison:
+def read(store: Store, rank: Any, phase: Any, ends_ns: Any) -> Comparison:
     """Read what the browser says; all of it may be anything."""
-    first = next(iter(store.sampled), -1)
-    mine = int(rank) if str(rank).isdecimal() and int(rank) in store.sampled else first
-    others = store.peers_of(mine, store.sampled)
-    others.sort(key=lambda one: (one in store.flagged, one))
-    sane = isinstance(seen, list) and len(seen) == 2 and all(isinstance(v, int) for v in seen)
+    is_sampled = str(rank).isdecimal() and int(rank) in store.sampled
+    sampled_rank = int(rank) if is_sampled else next(iter(store.sampled), -1)
+    peers = store.peers_of(sampled_rank, store.sampled)
+    peers.sort(key=lambda peer: (peer in store.flagged, peer))
+    window = store.whole
+    match ends_ns:
+        case [int(start), int(end)]:
+            window = Window(start, end).clamp(store.whole)
     return Comparison(
-        rank=mine,
-        peers=tuple(sorted(others[:MOST_PEERS])),
+        rank=sampled_rank,
+        peers=tuple(sorted(peers[:MOST_PEERS])),
         phase=phase if phase in store.times.categories else None,
-        window=Window(*seen).clamp(store.whole) if sane else store.whole,
+        window=window,
     )
 
 
-def _spent(store: Store, asked: Comparison, rank: int) -> Mapping[Stack, float]:
+def _time_by_stack(store: Store, comparison: Comparison, rank: int) -> Mapping[Stack, float]:
     lane = store.lane_of(rank)
     if lane is None or rank not in store.sampled:
         return {}
-    inside = stacks.pieces(store.scene.lanes, lane, asked.window, asked.phase)
-    return stacks.time_by_stack(store.samples(rank), inside)
+    pieces = stacks.pieces(store.scene.lanes, lane, comparison.window, comparison.phase)
+    return stacks.time_by_stack(store.samples(rank), pieces)
 
 
 def stacks_of(
-    store: Store, asked: Comparison
+    store: Store, comparison: Comparison
 ) -> tuple[Mapping[Stack, float], list[Mapping[Stack, float]]]:
     """Return the stacks of the rank, and of those peers of which enough was seen."""
-    peers = (_spent(store, asked, peer) for peer in asked.peers)
-    return _spent(store, asked, asked.rank), [found for found in peers if found]
+    peers = (_time_by_stack(store, comparison, peer) for peer in comparison.peers)
+    return _time_by_stack(store, comparison, comparison.rank), list(filter(None, peers))

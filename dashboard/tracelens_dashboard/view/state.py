@@ -31,7 +31,7 @@ NONE_OPENED: Final = "none"
 SORTS: Final = ("rank", "lateness", *SHARED)
 
 _NUMBER = re.compile(r"[0-9]{1,18}")
-_PLACE = re.compile(r"([0-9]{1,6})-([0-9]{1,18})(?:-([0-9]{1,3}))?")
+_SELECTED = re.compile(r"([0-9]{1,6})-([0-9]{1,18})(?:-([0-9]{1,3}))?")
 _KEY = re.compile(r"(?:ps|g)?[0-9]{1,7}")
 _RANGE = re.compile(r"([0-9]{1,9})-([0-9]{1,9})")
 
@@ -70,11 +70,11 @@ class ViewState:
     @property
     def compared(self) -> tuple[str, ...]:
         """Which parts of the other runs are compared with: the same as of this one."""
-        mine = selection.read(self.run)
-        if mine is None:
+        part = selection.read(self.run)
+        if part is None:
             return self.compare
-        most = MOST_BASELINES if mine.choice.is_all else MOST_PARTS
-        return tuple(mine.like(one) or NO_RUN for one in self.compare[:most])
+        most = MOST_BASELINES if part.choice.is_all else MOST_PARTS
+        return tuple(part.in_run(run_id) or NO_RUN for run_id in self.compare[:most])
 
     @property
     def query(self) -> str:
@@ -92,7 +92,7 @@ class ViewState:
             "row": self.row_px,
             "find": self.find or None,
             "what": BETWEEN_EDITS.join(self.edits) or None,
-            "note": notes.written(self.notes) or None,
+            "note": notes.write(self.notes) or None,
             "path": 1 if self.path else None,
             "sort": self.sort if self.sort != SORTS[0] else None,
         }
@@ -120,9 +120,9 @@ def parse(query: Mapping[str, object]) -> ViewState:
         sort=sort if sort in SORTS else SORTS[0],
         run=_run(values.get("run")),
         compare=baselines(str(values.get("compare") or "").split(",")),
-        selected=_place(values.get("sel")),
+        selected=_read_selected(values.get("sel")),
         path=values.get("path") == "1",
-        opened=_opened(values.get("open")),
+        opened=_read_opened(values.get("open")),
         row_px=row_height(values.get("row")),
         find=find_text(values.get("find")),
         edits=edits(values.get("what")),
@@ -165,12 +165,12 @@ def _numbers(value: object) -> tuple[int, ...]:
     return tuple(dict.fromkeys(n for n in found if n is not None))[:MOST_PINS]
 
 
-def _place(value: object) -> tuple[int, ...] | None:
-    match = _PLACE.fullmatch(value) if isinstance(value, str) else None
+def _read_selected(value: object) -> tuple[int, ...] | None:
+    match = _SELECTED.fullmatch(value) if isinstance(value, str) else None
     return tuple(int(number) for number in match.groups() if number) if match else None
 
 
-def _opened(value: object) -> tuple[str, ...] | None:
+def _read_opened(value: object) -> tuple[str, ...] | None:
     """Read which processes are opened; null where the address does not say."""
     if not isinstance(value, str) or not value:
         return None

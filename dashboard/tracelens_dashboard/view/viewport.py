@@ -68,10 +68,10 @@ class Position(NamedTuple):
 
 def window_of(store: Store, view: ViewState) -> Window:
     """Return the window of a link, in ns since the start; the whole run where it names none."""
-    whole = Window(0, store.whole.width_ns)
+    run_window = Window(0, store.whole.width_ns)
     if view.start_ns is None or view.end_ns is None:
-        return whole
-    return Window(view.start_ns, view.end_ns).clamp(whole)
+        return run_window
+    return Window(view.start_ns, view.end_ns).clamp(run_window)
 
 
 def frame(store: Store, controls: Controls) -> Frame:
@@ -210,12 +210,12 @@ def read_position(store: Store, selected: Any) -> Position | None:
 def picture(shown: Frame) -> Picture:
     """Draw the rows of a frame, and the tracks of what is opened, as pixels and spans."""
     most_bars = query.MOST_BARS // (1 + len(shown.opened))
-    inside = tuple(
+    process_pictures = tuple(
         query.look(process.group.scene, shown.seen, process.plan, shown.columns, most_bars)
         for process in shown.opened
     )
     rows = query.look(shown.scene, shown.seen, shown.plan, shown.columns, most_bars)
-    return replace(rows, inside=inside)
+    return replace(rows, inside=process_pictures)
 
 
 def find_position(store: Store, shown: Frame, click: Any) -> Position | None:

@@ -173,7 +173,7 @@ def test_runs_get_tags_and_lose_them(app: Dash) -> None:
         {"run-new-tag.value": " slow  disk ", "run-choice.data": [late.id]},
     )
     assert app.server.test_client().post(URL, json=add).status_code == 200
-    assert current.tags.of(late.path) == ("slow disk",)
+    assert current.tags.tags_of(late.path) == ("slow disk",)
     first = next(e["output"] for e in listed if e["output"].startswith("run-tags-changed.data@"))
     off = {"type": "run-untag", "run": late.id, "tag": "slow disk"}
     remove = body_of(listed, first, {})
@@ -182,7 +182,7 @@ def test_runs_get_tags_and_lose_them(app: Dash) -> None:
         json.dumps(off, sort_keys=True, separators=(",", ":")) + ".n_clicks"
     ]
     assert app.server.test_client().post(URL, json=remove).status_code == 200
-    assert current.tags.of(late.path) == ()
+    assert current.tags.tags_of(late.path) == ()
 
 
 def test_how_many_are_analyzed_is_said(app: Dash) -> None:
@@ -203,6 +203,6 @@ def test_names_of_folders_cannot_act(app: Dash) -> None:
 
 def test_one_run_has_no_list_in_the_way() -> None:
     """Served alone a run begins with its overview; the list says how to see more."""
-    page = json.dumps(run_list.layout(Runs.of(alone()), ViewState()), cls=PlotlyJSONEncoder)
+    page = json.dumps(run_list.layout(Runs.from_store(alone()), ViewState()), cls=PlotlyJSONEncoder)
     assert "tracelens serve DIR DIR" in page
     assert slow_rank().run_id is None

@@ -105,7 +105,7 @@ def test_a_run_that_is_still_refined_is_awaited_at_the_end() -> None:
     store = slow_rank()
     store.refinement = Thread(target=time.sleep, args=(0.2,), daemon=True)
     store.refinement.start()
-    Runs.of(store).close()
+    Runs.from_store(store).close()
     assert not store.refinement.is_alive()
 
 

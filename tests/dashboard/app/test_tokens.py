@@ -87,7 +87,7 @@ def test_a_wrong_host_is_refused_before_the_token_is_looked_at(visitor: FlaskCli
 @pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3", "box.example"])
 def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
     """The address that is printed holds it; two runs never share one."""
-    first, second = Access.of(host), Access.of(host)
+    first, second = Access.from_host(host), Access.from_host(host)
     assert first.token
     assert len(first.token) >= 40
     assert first.token != second.token
@@ -101,15 +101,15 @@ def test_every_network_address_has_a_token_of_its_own(host: str) -> None:
 )
 def test_this_machine_has_other_users(host: str, shown: str) -> None:
     """So there is a token, too, unless none is wanted; names of other machines are not answered."""
-    access = Access.of(host)
+    access = Access.from_host(host)
     assert access.token
     assert access.hosts == Access().hosts
     assert access.address(host, 1) == f"http://{shown}:1/?token={access.token}"
-    assert Access.of(host, token=False).address(host, 1) == f"http://{shown}:1/"
+    assert Access.from_host(host, token=False).address(host, 1) == f"http://{shown}:1/"
 
 
 @pytest.mark.parametrize("host", [*EVERYWHERE, "10.1.2.3"])
 def test_a_network_is_not_shown_a_run_without_a_token(host: str) -> None:
     """Who wants no token is asked to stay on this machine."""
     with pytest.raises(InvalidArgument, match="leave --no-token out"):
-        Access.of(host, token=False)
+        Access.from_host(host, token=False)

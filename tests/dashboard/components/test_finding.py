@@ -36,7 +36,7 @@ def walked(store: Store, asked: str, way: int, steps: int) -> list[Hit]:
 def test_all_are_visited_once_and_then_again(way: int) -> None:
     """As many as there are, each at its own begin, on the rank that recorded it."""
     trace = prepare(generate(Scenario(ranks=4, steps=15)))
-    store = Store.of(trace, report_of(trace))
+    store = Store.from_trace(trace, report_of(trace))
     recorded = {
         (rank, row["start_ns"])
         for rank in store.ranks

@@ -58,5 +58,5 @@ def test_the_glossary_is_a_page() -> None:
     """It is the one of the documentation; what is not served there is no link."""
     app = create_app(slow_rank())
     assert app.server.test_client().get(GLOSSARY).status_code == 200
-    assert "**arrival skew**" in glossary.words()
-    assert "](" not in glossary.words().replace("](#", "")
+    assert "**arrival skew**" in glossary.read_glossary()
+    assert "](" not in glossary.read_glossary().replace("](#", "")

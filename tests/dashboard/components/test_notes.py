@@ -111,7 +111,7 @@ def test_what_a_browser_may_send(asked: dict[str, Any]) -> None:
 
 def test_text_of_an_address_is_shown_as_text() -> None:
     """In the list it is a child of a component; in the figure, which reads tags, it is escaped."""
-    written = noted.written([Note(AT, None, HOSTILE)])
+    written = noted.write([Note(AT, None, HOSTILE)])
     (note,) = parse({"note": written}).notes
     assert note.text == HOSTILE
     (line,) = notes.lay_out_list(Notes((note,)))

@@ -119,7 +119,7 @@ def test_other_pages_start_no_download(browser: FlaskClient, path: str) -> None:
 def test_a_hostile_name_is_a_plain_file_name() -> None:
     """Whatever a run is called, the file's name cannot lead elsewhere or end the header."""
     trace = traced(SLOW_RANK)
-    store = Store.of(trace, report_of(trace))
+    store = Store.from_trace(trace, report_of(trace))
     named = replace(store.run, name='../../x"; filename="evil.exe\r\nSet-Cookie: a=b')
     answer = create_app(Store(named, trace)).server.test_client().get(f"{PERFETTO}?{WINDOW}")
     name = re.fullmatch(

@@ -82,7 +82,7 @@ def test_names_are_text() -> None:
     named = traced(SLOW_RANK).processes.with_columns(host=pl.lit(HOSTILE))
     trace = traced(SLOW_RANK).with_(processes=named)
     finding = replace(LATE, kind="slow_host", hosts=(HOSTILE,), sentence=HOSTILE)
-    store = Store.of(trace, report_of(trace, finding))
+    store = Store.from_trace(trace, report_of(trace, finding))
     page = exporting.render(Store(replace(store.run, name=HOSTILE), trace))
     assert HOSTILE not in page
     assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
@@ -102,7 +102,7 @@ def test_a_report_never_grows_beyond_its_limit() -> None:
 def test_many_ranks_fit() -> None:
     """Many ranks stay below the limit with every chart in it."""
     trace = traced(Scenario(ranks=128, steps=40))
-    page = exporting.render(Store.of(trace, report_of(trace)))
+    page = exporting.render(Store.from_trace(trace, report_of(trace)))
     assert len(page.encode()) < exporting.LARGEST
     assert "Left out" not in page
 

@@ -44,7 +44,7 @@ def titles(store: Store) -> list[str]:
 
 def found_in(scenario: Scenario, *findings: Finding) -> Store:
     """Open a run with all its tables, and findings of one's own."""
-    return Store.of(trace(scenario), replace(report(scenario), findings=findings))
+    return Store.from_trace(trace(scenario), replace(report(scenario), findings=findings))
 
 
 def test_a_healthy_run_shows_the_whole_of_it() -> None:

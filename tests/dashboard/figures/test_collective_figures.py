@@ -32,7 +32,7 @@ ALONE = Scenario(ranks=1, steps=10)
 
 @pytest.fixture(scope="module")
 def store() -> Store:
-    return Store.of(trace(RUN), report(RUN))
+    return Store.from_trace(trace(RUN), report(RUN))
 
 
 def points(drawing: Drawing) -> list[dict[str, Any]]:
@@ -200,7 +200,7 @@ def selected(store: Store, href: str | None) -> Call:
 
 def test_a_run_without_collectives_says_what_to_record() -> None:
     """A rank alone meets nobody; every figure says so instead of failing, and the page explains."""
-    alone = Store.of(trace(ALONE), report(ALONE))
+    alone = Store.from_trace(trace(ALONE), report(ALONE))
     shown = str(page.layout(alone, ViewState()))
     assert "tracelens record" in shown
     for draw in (

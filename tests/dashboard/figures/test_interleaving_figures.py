@@ -28,7 +28,7 @@ ALONE = Scenario(ranks=1, steps=10)
 
 @pytest.fixture(scope="module")
 def store() -> Store:
-    return Store.of(trace(RUN), report(RUN))
+    return Store.from_trace(trace(RUN), report(RUN))
 
 
 def test_communication_of_a_step_sums_to_the_table(store: Store) -> None:
@@ -98,7 +98,7 @@ def test_a_run_without_updates_and_communication_says_what_to_record() -> None:
     raw = generate(ALONE)
     kept = pl.col("kind").cast(pl.String).is_in(["update", "reduction", "wait"]).not_()
     quiet = prepare(raw.with_(events=raw.events.filter(kept)))
-    empty = Store.of(quiet, analyze(quiet))
+    empty = Store.from_trace(quiet, analyze(quiet))
     assert "tracelens record" in str(page.layout(empty, ViewState()))
     for draw in (page.BY_STEP.draw, page.BY_BUCKET.draw, page.CHAINS.draw, page.GAPS.draw):
         assert draw(empty, LIGHT).rows == []

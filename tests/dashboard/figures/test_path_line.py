@@ -111,7 +111,7 @@ def test_many_ranks_and_changes_stay_few_strokes() -> None:
 def with_changes(ranks: int, changes: int) -> Store:
     """Open a run whose path changes ranks often."""
     trace = traced(Scenario(ranks=ranks, steps=20))
-    store = Store.of(trace, report_of(trace))
+    store = Store.from_trace(trace, report_of(trace))
     whole, processes = store.whole, store.run.workers["process"].to_list()
     each = whole.width_ns // changes
     rows = [

@@ -41,7 +41,7 @@ def without_steps() -> Store:
     raw = generate(SLOW_RANK)
     trace = prepare(raw.with_(events=raw.events.filter(pl.col("kind") != "step")))
     empty = report_of(trace.with_(steps=trace.steps.clear()))
-    return Store.of(trace.with_(steps=trace.steps.clear()), replace(empty, efficiency=None))
+    return Store.from_trace(trace.with_(steps=trace.steps.clear()), replace(empty, efficiency=None))
 
 
 RUNS: dict[str, Callable[[], Store]] = {
@@ -173,7 +173,7 @@ def test_hostile_names_stay_text() -> None:
     named = trace.processes.with_columns(host=pl.lit(HOSTILE))
     finding = replace(LATE, sentence=HOSTILE, hosts=(HOSTILE,), kind="slow_host")
     trace = trace.with_(processes=named)
-    app = create_app(Store.of(trace, report_of(trace, finding)))
+    app = create_app(Store.from_trace(trace, report_of(trace, finding)))
     for output in drawing_callbacks(app):
         if "shard-" not in output:
             assert HOSTILE not in call(app, output, LIGHT).text

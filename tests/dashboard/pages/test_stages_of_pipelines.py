@@ -56,7 +56,7 @@ def read() -> tuple[Trace, Report]:
 
 @cache
 def store() -> Store:
-    return Store.of(*read())
+    return Store.from_trace(*read())
 
 
 def slow() -> int:
@@ -104,7 +104,7 @@ def sampled(*ranks: int) -> Store:
     trace, report = read()
     seen = [(rank, 0, 100 + rank, "Main", 0, 10, ["train (a.py:1)"]) for rank in ranks]
     table = pl.DataFrame(seen, schema=SAMPLE_COLUMNS, orient="row")
-    return Store.of(trace.with_(samples=table), report)
+    return Store.from_trace(trace.with_(samples=table), report)
 
 
 def test_stacks_are_held_against_those_of_the_stage() -> None:

@@ -112,7 +112,7 @@ def test_a_part_that_is_not_there_says_so(runs: Runs) -> None:
 def test_a_run_that_is_served_alone(tmp_path: Path) -> None:
     """Its parts are asked for as those of others are."""
     folder = recorded(tmp_path / "run", Scenario(ranks=4, steps=40))
-    served = Runs.of(Store.open(folder, lambda: load.open(folder)))
+    served = Runs.from_store(Store.open(folder, lambda: load.open(folder)))
     entry = served.entry("~r2~s20-39")
     assert entry
     part = served.open(entry, LIMIT_S)

@@ -73,7 +73,7 @@ def test_a_run_that_cannot_be_read_leaves_the_others_alone(folder: Path) -> None
     first = runs.open(entries["first"])
     assert first is not None
     assert first.ranks == (0, 1)
-    runs.again(entries["broken"])
+    runs.retry(entries["broken"])
     assert runs.look()[0].stage.kind == "new"
 
 

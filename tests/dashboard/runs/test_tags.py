@@ -29,11 +29,11 @@ def test_they_are_kept_for_the_next_server(tmp_path: Path, file: Path) -> None:
     kept.add([run], "lr 0.1")
     kept.add([run, tmp_path / "other"], "baseline")
     kept.add([run], "Baseline")
-    assert kept.of(run) == Tags(file).of(run) == ("baseline", "lr 0.1")
-    assert Tags(file).of(tmp_path / "other") == ("baseline",)
+    assert kept.tags_of(run) == Tags(file).tags_of(run) == ("baseline", "lr 0.1")
+    assert Tags(file).tags_of(tmp_path / "other") == ("baseline",)
     assert not list(run.iterdir())
     kept.remove(run, "baseline")
-    assert Tags(file).of(run) == ("lr 0.1",)
+    assert Tags(file).tags_of(run) == ("lr 0.1",)
     kept.remove(run, "lr 0.1")
     assert str(run) not in file.read_text()
 
@@ -41,7 +41,7 @@ def test_they_are_kept_for_the_next_server(tmp_path: Path, file: Path) -> None:
 def test_they_are_in_the_users_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache may be emptied at any time."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "mine"))
-    assert tags.place() == tmp_path / "mine" / "tracelens" / "tags.json"
+    assert tags.tags_file() == tmp_path / "mine" / "tracelens" / "tags.json"
 
 
 @pytest.mark.parametrize("given", ["", "  ", ",", None, 5])
@@ -65,7 +65,7 @@ def test_a_run_has_so_many_at_most(file: Path, tmp_path: Path) -> None:
         kept.add([tmp_path], f"tag {number}")
     with pytest.raises(InvalidArgument, match="12 tags at most"):
         kept.add([tmp_path], "one more")
-    assert len(kept.of(tmp_path)) == tags.MOST
+    assert len(kept.tags_of(tmp_path)) == tags.MOST
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"runs": 5}', '{"runs": {"x": 5}}', "[" * 9999])
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_kept(damage: str, file: Path, tmp_path: Path) -> None
     file.parent.mkdir()
     file.write_text(damage)
     kept = Tags(file)
-    assert kept.of(tmp_path) == ()
+    assert kept.tags_of(tmp_path) == ()
     with pytest.raises(UnusableInput, match="move it out of the way"):
         kept.add([tmp_path], "new")
     assert file.read_text() == damage

@@ -26,7 +26,7 @@ def sampled() -> Store:
     spans = trace.spans.filter(pl.col("kind") == "backprop", pl.col("depth") <= 1).collect()
     rows = [row for span in spans.iter_rows(named=True) for row in _samples(span)]
     table = pl.DataFrame(rows, schema=SAMPLE_COLUMNS, orient="row")
-    return Store.of(trace.with_(samples=table), report_of(trace, LATE))
+    return Store.from_trace(trace.with_(samples=table), report_of(trace, LATE))
 
 
 def _samples(span: dict[str, int]) -> list[tuple[object, ...]]:

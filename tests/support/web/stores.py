@@ -87,7 +87,7 @@ def traced(scenario: Scenario) -> Trace:
 def open_run(scenario: Scenario, *findings: Finding) -> Store:
     """Simulate a run and open it, with findings of one's own."""
     trace = traced(scenario)
-    return Store.of(trace, report_of(trace, *findings))
+    return Store.from_trace(trace, report_of(trace, *findings))
 
 
 @cache

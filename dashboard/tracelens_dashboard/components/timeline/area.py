@@ -191,15 +191,15 @@ def _fit_rows(count: int) -> dict[str, str]:
 def sentence(store: Store, marked: Area, rows: int) -> str:
     """Name the stretch of time, the meaning of the columns, and rows that were left out."""
     begin = _since_start(store, marked.window)
-    parts = [
+    clauses = [
         f"{text.duration(marked.window.width_ns)} from {begin} on",
         "total and share: time within; mean and p95: whole spans",
     ]
     if marked.left_out:
-        parts.append(f"of {marked.left_out + MOST_ROWS:,} marked rows the first {MOST_ROWS}")
+        clauses.append(f"of {marked.left_out + MOST_ROWS:,} marked rows the first {MOST_ROWS}")
     if rows > MOST_NAMES:
-        parts.append(f"of {rows:,} names those with the most time")
-    return "; ".join(parts) + "."
+        clauses.append(f"of {rows:,} names those with the most time")
+    return "; ".join(clauses) + "."
 
 
 def tables(store: Store, marked: Area) -> Tables:
@@ -236,16 +236,16 @@ def _sum_row(owner: str, totals: dict[str, Any]) -> dict[str, Any]:
 
 def _span_row(store: Store, row: int, owner: str, span: dict[str, Any]) -> dict[str, Any]:
     """Return a span with its position; one that is still open has no length."""
-    begin = span["start_ns"] - store.whole.start_ns
+    begin_ns = span["start_ns"] - store.whole.start_ns
     return {
         "span": clean(span["name"]),
         "process": owner,
         "kind": span["kind"],
-        "begin": quantity.time(begin),
+        "begin": quantity.time(begin_ns),
         "length": None if span["open"] else quantity.time(span["length_ns"]),
         "step": span["step"],
         "bytes": quantity.size(span["bytes"]),
         "row": row,
-        "at": begin,
-        "until": begin + span["length_ns"],
+        "at": begin_ns,
+        "until": begin_ns + span["length_ns"],
     }

@@ -13,7 +13,7 @@ from tracelens.lod.lanes import SHARD_OPS
 from tracelens.lod.viewport import LEAST_ROW_PX, MOST_ROW_PX
 from tracelens_dashboard import ids, text
 from tracelens_dashboard import theme as themes
-from tracelens_dashboard.components import chart
+from tracelens_dashboard.components import chart, fields
 from tracelens_dashboard.components.timeline import finding, names, notes
 from tracelens_dashboard.figures import overview
 from tracelens_dashboard.ids import aria
@@ -45,7 +45,7 @@ SORT_LABELS: Final = {
 
 def layout(store: Store, view: ViewState) -> Component:
     """Return what stands above the plot."""
-    fields = [
+    ways_to_look = [
         _search(view),
         _pins(store, view),
         _sort(store, view),
@@ -57,7 +57,7 @@ def layout(store: Store, view: ViewState) -> Component:
     heading = dmc.Group(
         [
             dmc.Title(TITLE, order=1, className="card-title"),
-            dmc.Group([*fields, chart.png_button(TITLE)], gap=8),
+            dmc.Group([*ways_to_look, chart.png_button(TITLE)], gap=8),
         ],
         justify="space-between",
     )
@@ -77,19 +77,10 @@ def initial_pins(store: Store, view: ViewState) -> list[str]:
 
 
 def _pins(store: Store, view: ViewState) -> Component:
-    return dmc.MultiSelect(
-        id=names.PINS,
-        data=[{"value": str(rank), "label": f"rank {rank}"} for rank in store.ranks],
-        value=initial_pins(store, view),
-        placeholder="Pin ranks",
-        searchable=True,
-        clearable=True,
-        limit=50,
-        maxValues=MOST_PINS,
-        size="xs",
-        className="pins",
-        **aria("pinned ranks"),
-    )
+    ranks = [(str(rank), f"rank {rank}") for rank in store.ranks]
+    options = {"placeholder": "Pin ranks", "searchable": True, "clearable": True, "limit": 50}
+    pins, limits = initial_pins(store, view), {"maxValues": MOST_PINS, "className": "pins"}
+    return fields.multi_select(names.PINS, ranks, "pinned ranks", value=pins, **options, **limits)
 
 
 def orders(store: Store) -> list[str]:
@@ -106,18 +97,10 @@ def _sort(store: Store, view: ViewState) -> Component:
 
 
 def _row_height(view: ViewState) -> Component:
-    return dmc.NumberInput(
-        id=names.ROW,
-        value=view.row_px or "",
-        min=LEAST_ROW_PX,
-        max=MOST_ROW_PX,
-        step=4,
-        placeholder="Row px",
-        size="xs",
-        w=80,
-        debounce=300,
-        **aria("row height in pixels; empty: as there is room"),
-    )
+    label = "row height in pixels; empty: as there is room"
+    limits = {"min": LEAST_ROW_PX, "max": MOST_ROW_PX, "step": 4, "debounce": 300}
+    options = {"value": view.row_px or "", "placeholder": "Row px", "w": 80}
+    return fields.number_input(names.ROW, label, **options, **limits)
 
 
 def path_switch(store: Store, view: ViewState) -> Component:
@@ -130,15 +113,8 @@ def path_switch(store: Store, view: ViewState) -> Component:
 
 
 def _search(view: ViewState) -> Component:
-    return dmc.TextInput(
-        id=names.SEARCH,
-        value=view.find,
-        placeholder="Find spans (/)",
-        size="xs",
-        debounce=400,
-        className="search",
-        **aria("find spans by name"),
-    )
+    options = {"value": view.find, "debounce": 400, "className": "search"}
+    return fields.text_input(names.SEARCH, "find spans by name", "Find spans (/)", **options)
 
 
 def _zoom() -> Component:

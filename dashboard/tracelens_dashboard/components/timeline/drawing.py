@@ -127,11 +127,11 @@ def _register_following(app: Dash) -> None:
 
 def _patch(frame: Frame, picture: Picture, theme: themes.Theme) -> Patch:
     """Return what changes; all else of the figure stays."""
-    parts = plot.changing(frame, picture, theme)
+    changes = plot.changing(frame, picture, theme)
     patch = Patch()
-    patch["data"] = parts["data"]
+    patch["data"] = changes["data"]
     for name in ("images", "shapes", "annotations"):
-        patch["layout"][name] = parts[name]
-    for name, texts in plot.tick_texts(frame, parts["ticks"]).items():
+        patch["layout"][name] = changes[name]
+    for name, texts in plot.tick_texts(frame, changes["ticks"]).items():
         patch["layout"]["xaxis2"][name] = texts
     return patch

@@ -68,7 +68,7 @@ def layout() -> list[Component]:
 
 def register(app: Dash) -> None:
     """List what is found; lead from one to the next."""
-    shown = (*names.control_arguments(), current.RUN)
+    timeline_state = (*names.control_arguments(), current.RUN)
 
     @app.callback(Output(names.FOUND, "children"), Input(names.SEARCH, "value"), current.RUN)
     def find(value: Any, run: Any) -> Component | None:
@@ -80,7 +80,7 @@ def register(app: Dash) -> None:
         Output(names.HIT, "children"),
         Input(keys.PRESSED, "data"),
         State(names.SEARCH, "value"),
-        *shown,
+        *timeline_state,
         prevent_initial_call=True,
     )
     def lead_on(pressed: Any, value: Any, *values: Any) -> tuple[Any, ...]:
@@ -103,7 +103,7 @@ def register(app: Dash) -> None:
         *SPAN_OUTPUTS,
         Input(names.SPANS, "cellClicked"),
         State(names.SPANS, "rowData"),
-        *shown,
+        *timeline_state,
         prevent_initial_call=True,
     )
     def lead_to_row(cell: Any, rows: Any, *values: Any) -> tuple[Any, ...]:
@@ -111,7 +111,9 @@ def register(app: Dash) -> None:
         store = current.store(run)
         return _show_hit(store, hit_of_row(store, cell, rows), Controls(*controls))
 
-    @app.callback(*SPAN_OUTPUTS, Input(names.POINTED, "data"), *shown, prevent_initial_call=True)
+    @app.callback(
+        *SPAN_OUTPUTS, Input(names.POINTED, "data"), *timeline_state, prevent_initial_call=True
+    )
     def lead_to_pointed(value: Any, *values: Any) -> tuple[Any, ...]:
         *controls, run = values
         store = current.store(run)
@@ -142,15 +144,15 @@ def hit_of(store: Store, span: dict[str, Any], *, inside: bool) -> Hit | None:
     It is looked for in the tracks of its process (`inside`), or in the row itself; `seq` is the number
     of a collective. None where there is no such row; the browser may send anything.
     """
-    begin, end = (
+    begin_position, end_position = (
         viewport.read_position(store, {"lane": span.get("row"), "at": span.get(key)})
         for key in ("at", "until")
     )
-    if begin is None or end is None:
+    if begin_position is None or end_position is None:
         return None
-    end_ns = max(end.at_ns, begin.at_ns + 1)
-    track = _find_track(store, begin, end_ns, span.get("seq")) if inside else None
-    return Hit(begin._replace(track=track), end_ns, 1, 1)
+    end_ns = max(end_position.at_ns, begin_position.at_ns + 1)
+    track = _find_track(store, begin_position, end_ns, span.get("seq")) if inside else None
+    return Hit(begin_position._replace(track=track), end_ns, 1, 1)
 
 
 def _find_track(store: Store, position: Position, end_ns: int, seq: Any = None) -> int | None:
@@ -269,13 +271,15 @@ def _locate(store: Store, search: str, row: int, index: int) -> tuple[Position, 
 
 def _window_around(store: Store, shown: Window, hit: Hit) -> Window | None:
     """Return the window in which a span is seen, in ns since the start; None where it is already."""
-    begin, end = hit.position.at_ns, hit.end_ns
+    begin_ns, end_ns = hit.position.at_ns, hit.end_ns
     width_ns = shown.width_ns
-    is_readable = width_ns * NARROWEST <= end - begin <= width_ns
-    if is_readable and shown.start_ns <= begin and end <= shown.end_ns:
+    is_readable = width_ns * NARROWEST <= end_ns - begin_ns <= width_ns
+    if is_readable and shown.start_ns <= begin_ns and end_ns <= shown.end_ns:
         return None
-    margin_ns = (width_ns - (end - begin)) // 2 if is_readable else AROUND * (end - begin)
-    window = Window(begin - margin_ns, end + margin_ns).clamp(store.whole)
+    margin_ns = (
+        (width_ns - (end_ns - begin_ns)) // 2 if is_readable else AROUND * (end_ns - begin_ns)
+    )
+    window = Window(begin_ns - margin_ns, end_ns + margin_ns).clamp(store.whole)
     origin = store.whole.start_ns
     return Window(window.start_ns - origin, window.end_ns - origin)
 
@@ -335,8 +339,8 @@ def resolve_selection(store: Store, view: ViewState) -> Selection | None:
     if not view.find or position is None or not is_row:
         return selection
     hits = span_names.hits(store.events_of(_process(store, position.lane)), view.find)
-    same = np.flatnonzero(hits["start_ns"].to_numpy() == position.at_ns)
-    if not len(same):
+    matching = np.flatnonzero(hits["start_ns"].to_numpy() == position.at_ns)
+    if not len(matching):
         return selection
-    found_position, _ = _locate(store, view.find, position.lane, int(same[0]))
+    found_position, _ = _locate(store, view.find, position.lane, int(matching[0]))
     return inspector.selection_of(store, found_position)

@@ -136,11 +136,11 @@ def _describe_event(
     assert position.track is not None
     lane, track = store.scene.lanes.lanes[position.lane], tracks.lanes[position.track].part
     item = tracks.items_between(position.track, position.at_ns, position.at_ns + 1).start
-    begin, end, step = event["start_ns"], event["end_ns"], int(event["step"])
+    begin_ns, end_ns, step = event["start_ns"], event["end_ns"], int(event["step"])
     facts = [
         ("span", clean(event["name"]) or "unnamed"),
         ("kind", event["kind"]),
-        *_times(store, begin, end),
+        *_times(store, begin_ns, end_ns),
         ("track", clean(track)),
         ("step", str(step) if step >= 0 else ""),
         *((name.replace("_", " "), _value(name, event[name])) for name in _recorded_facts(event)),
@@ -148,7 +148,7 @@ def _describe_event(
     step_text = f" in step {step}" if step >= 0 else ""
     name = clean(event["name"]) or event["kind"]
     heading = f"{name} on {subject_of(lane)}, {clean(track)}{step_text}"
-    extent = begin, store.whole.end_ns if end is None else end
+    extent = begin_ns, store.whole.end_ns if end_ns is None else end_ns
     parts = [_heading(heading, label_of(int(tracks.codes[item]))), _facts(facts)]
     return _panel(store, position, extent, parts, step=step)
 
@@ -189,13 +189,13 @@ def _times(store: Store, start_ns: int, end_ns: int | None) -> list[Fact]:
 
 def _facts(facts: Sequence[Fact]) -> Component:
     """Return what is known, a line each."""
-    parts = [
-        part
+    terms = [
+        term
         for name, value in facts
         if value
-        for part in (html.Dt(name, className="fact-name"), html.Dd(value, className="fact"))
+        for term in (html.Dt(name, className="fact-name"), html.Dd(value, className="fact"))
     ]
-    return html.Dl(parts, className="facts")
+    return html.Dl(terms, className="facts")
 
 
 def _compare_with_peers(store: Store, rank: int, step: int, category: str) -> str:

@@ -88,14 +88,14 @@ def path_section(store: Store, position: Position, extent: tuple[int, int]) -> C
     stretches = store.table("critical_stays")
     if stretches.is_empty():
         return None
-    begin, end = extent
+    begin_ns, end_ns = extent
     starts, ends = stretches["start_ns"].to_numpy(), stretches["end_ns"].to_numpy()
     processes = stretches["process"].to_numpy()
-    held_ns = np.minimum(ends, end) - np.maximum(starts, begin)
+    held_ns = np.minimum(ends, end_ns) - np.maximum(starts, begin_ns)
     process = store.scene.lanes.lanes[position.lane].process
-    share = float(held_ns[(held_ns > 0) & (processes == process)].sum()) / max(end - begin, 1)
+    share = float(held_ns[(held_ns > 0) & (processes == process)].sum()) / max(end_ns - begin_ns, 1)
     lines: list[Component] = []
-    for name, at_ns in (("before", begin - 1), ("after", end)):
+    for name, at_ns in (("before", begin_ns - 1), ("after", end_ns)):
         index = int(np.searchsorted(starts, at_ns, side="right")) - 1
         if index >= 0 and at_ns < ends[index]:
             lines += _path_line(store, name, int(processes[index]), at_ns)
@@ -104,11 +104,11 @@ def path_section(store: Store, position: Position, extent: tuple[int, int]) -> C
     summary = (
         f"{text.percent(share)} of this span is on it." if share else "This span is not on it."
     )
-    parts = [
+    headings = [
         html.H3("Critical path", className="panel-title"),
         html.P(summary, className="summary"),
     ]
-    return html.Section([*parts, html.Dl(lines, className="facts")], className="panel-part")
+    return html.Section([*headings, html.Dl(lines, className="facts")], className="panel-part")
 
 
 def _path_line(store: Store, name: str, process: int, at_ns: int) -> list[Component]:

@@ -97,18 +97,18 @@ def register(app: Dash) -> None:
         if press.get("key") != KEY:
             raise PreventUpdate
         *selected_and_view, run = shown
-        store, before = current.store(run), with_typed(address_notes.of_browser(notes), press)
+        store, notes_before = current.store(run), with_typed(address_notes.of_browser(notes), press)
         mouse = None if press.get("button") else hover
         window, origin = area.marked_window(store, marked), store.whole.start_ns
         extent = (window.start_ns - origin, window.end_ns - origin) if window else None
-        if extent is None or extent in {(note.start_ns, note.end_ns) for note in before}:
+        if extent is None or extent in {(note.start_ns, note.end_ns) for note in notes_before}:
             added = Note(choose_time(store, mouse, *selected_and_view))
         else:
             added = Note(*extent)
-        after = with_note(before, added)
-        if after is None:
+        notes_after = with_note(notes_before, added)
+        if notes_after is None:
             return no_update, no_update, NO_ROOM
-        return address_notes.for_browser(after.notes), after.edited, None
+        return address_notes.for_browser(notes_after.notes), notes_after.edited, None
 
     @app.callback(
         *changed,
@@ -120,20 +120,24 @@ def register(app: Dash) -> None:
         prevent_initial_call=True,
     )
     def change(asked: Any, notes: Any, view: Any, run: Any) -> tuple[Any, ...]:
-        before = address_notes.of_browser(notes)
+        notes_before = address_notes.of_browser(notes)
         action = asked if isinstance(asked, dict) else {}
-        typed = with_typed(before, action)
-        after = apply_action(typed, action)
-        if after is None:
+        typed = with_typed(notes_before, action)
+        notes_after = apply_action(typed, action)
+        if notes_after is None:
             raise PreventUpdate
-        if not address_notes.fits(after.notes):
+        if not address_notes.fits(notes_after.notes):
             return no_update, no_update, NO_ROOM, no_update
-        written = no_update if after.notes == before else address_notes.for_browser(after.notes)
+        written = (
+            no_update
+            if notes_after.notes == notes_before
+            else address_notes.for_browser(notes_after.notes)
+        )
         goto: Any = no_update
         if action.get("does") == GO:
             window = _window_around(current.store(run), view, typed[action["number"]])
             goto = [window.start_ns / SECOND, window.end_ns / SECOND]
-        return written, after.edited, None, goto
+        return written, notes_after.edited, None, goto
 
     @app.callback(
         Output(names.NOTE_LIST, "children"),
@@ -226,13 +230,13 @@ def _line(note: Note, number: int, *, edited: bool) -> Component:
             **aria(f"text of the note at {time_text}"),
         )
         return html.Span([time_text, field], className="note edited", **_data(KEEP, number))
-    parts = [
+    controls = [
         html.Button(time_text, className="note-time", **_data(GO, number), **aria(f"show {name}")),
         html.Span(note.text, className="note-text"),
         html.Button("\N{LOWER RIGHT PENCIL}", **_data(EDIT, number), **aria(f"edit {name}")),
         html.Button("\N{MULTIPLICATION SIGN}", **_data(DELETE, number), **aria(f"delete {name}")),
     ]
-    return html.Span(parts, className="note")
+    return html.Span(controls, className="note")
 
 
 def _data(does: str, number: int) -> dict[str, Any]:

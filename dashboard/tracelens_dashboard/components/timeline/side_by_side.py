@@ -116,7 +116,7 @@ def _register_steps(app: Dash, other: str, chosen: Any) -> None:
         prevent_initial_call=True,
     )
     def align(index: Any, run: Any, other_run: Any) -> dict[str, Any]:
-        second = current.other(other_run)
+        second = current.find_store(other_run)
         if second is None or not isinstance(index, int) or index < 0:
             raise PreventUpdate
         return view_step(current.store(run), second, index)
@@ -139,7 +139,7 @@ def _register_drawing(app: Dash, other: str) -> None:
     def draw(sync: Any, scheme: str | None, run: Any, other_run: Any) -> tuple[Any, ...]:
         if scheme is None:
             raise PreventUpdate
-        stores = (current.store(run), current.other(other_run))
+        stores = (current.store(run), current.find_store(other_run))
         theme, ceiling = themes.of(scheme), common_ceiling(stores)
         figures = [
             _figure(store, _read_window(sync, number), theme, ceiling)

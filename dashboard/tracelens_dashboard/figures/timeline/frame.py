@@ -80,9 +80,9 @@ class Frame:
     @property
     def keys(self) -> frozenset[str]:
         """What addresses call the processes that are opened."""
-        return frozenset(one.key for one in self.opened)
+        return frozenset(process.key for process in self.opened)
 
-    def inside(self, opened: Opened) -> Frame:
+    def frame_of(self, opened: Opened) -> Frame:
         """Return the frame of an opened process alone."""
         return replace(
             self, scene=opened.group.scene, plan=opened.plan, opened=(), flagged=frozenset()

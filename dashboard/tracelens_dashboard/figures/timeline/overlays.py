@@ -7,6 +7,7 @@ next to nothing (some thousand bars would be felt), and clicks reach the spans b
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.lod import query
@@ -47,30 +48,34 @@ def path_shapes(frame: Frame, picture: Picture, theme: Theme) -> list[dict[str, 
     stretches = _path_stretches(frame, picture)
     if not stretches:
         return []
-    places = _heights(frame, "workers")
-    along = _along(frame, stretches, places) + _along(frame, stretches, _heights(frame, "pinned"))
-    joints = _joints(frame, stretches, places) if len(stretches) <= MOST_JOINED else ""
+    heights = _heights(frame, "workers")
+    strokes = "".join(
+        _row_strokes(frame, stretches, section) for section in (heights, _heights(frame, "pinned"))
+    )
+    joints = _joints(frame, stretches, heights) if len(stretches) <= MOST_JOINED else ""
     lines = (
         (joints, theme.text, JOINT_PX),
-        (along, theme.surface, HALO_PX),
-        (along, theme.text, LINE_PX),
+        (strokes, theme.surface, HALO_PX),
+        (strokes, theme.text, LINE_PX),
     )
     return [_shape(*line) for line in lines if line[0]]
 
 
 def path_sentence(frame: Frame, picture: Picture) -> str:
     """Return the ranks that hold most of the path in view; empty where no path is asked for."""
-    lanes, spent = frame.scene.lanes.lanes, dict[int, int]()
+    lanes, rank_ns = frame.scene.lanes.lanes, Counter[int]()
     for lane, start, end in _path_stretches(frame, picture):
-        inside = min(end, frame.seen.end_ns) - max(start, frame.seen.start_ns)
-        if inside > 0:
-            spent[lanes[lane].rank] = spent.get(lanes[lane].rank, 0) + inside
-    whole = sum(spent.values())
-    if not whole:
+        visible_ns = min(end, frame.seen.end_ns) - max(start, frame.seen.start_ns)
+        rank_ns[lanes[lane].rank] += max(visible_ns, 0)
+    total_ns = rank_ns.total()
+    if not total_ns:
         return " The critical path is not in view." if frame.path is not None else ""
-    first = sorted(spent.items(), key=lambda item: (-item[1], item[0]))
-    shares = [f"rank {rank} {text.percent(ns / whole)}" for rank, ns in first[:MOST_RANKS_NAMED]]
-    more = f" and {len(first) - MOST_RANKS_NAMED} more" if len(first) > MOST_RANKS_NAMED else ""
+    order = sorted((-ns, rank) for rank, ns in rank_ns.items() if ns)
+    shares = [
+        f"rank {rank} {text.percent(-ns / total_ns)}" for ns, rank in order[:MOST_RANKS_NAMED]
+    ]
+    others = len(order) - MOST_RANKS_NAMED
+    more = f" and {others} more" if others > 0 else ""
     return f" The line is the critical path: {', '.join(shares)}{more}."
 
 
@@ -92,25 +97,25 @@ def _height(band: Band) -> float:
     return band.top + band.height + beside
 
 
-def _along(frame: Frame, stretches: Iterable[PathStretch], places: dict[int, float]) -> str:
+def _row_strokes(frame: Frame, stretches: Iterable[PathStretch], heights: dict[int, float]) -> str:
     """Write the strokes along rows as one path."""
     return "".join(
-        f"M{_at(frame, start)},{places[lane]}H{_at(frame, end)}"
+        f"M{_write_time(frame, start)},{heights[lane]}H{_write_time(frame, end)}"
         for lane, start, end in stretches
-        if lane in places
+        if lane in heights
     )
 
 
-def _joints(frame: Frame, stretches: list[PathStretch], places: dict[int, float]) -> str:
+def _joints(frame: Frame, stretches: list[PathStretch], heights: dict[int, float]) -> str:
     """Write the strokes from row to row as one path."""
     return "".join(
-        f"M{_at(frame, after.start_ns)},{places[before.lane]}V{places[after.lane]}"
-        for before, after in itertools.pairwise(stretches)
-        if before.lane in places and after.lane in places
+        f"M{_write_time(frame, second.start_ns)},{heights[first.lane]}V{heights[second.lane]}"
+        for first, second in itertools.pairwise(stretches)
+        if first.lane in heights and second.lane in heights
     )
 
 
-def _at(frame: Frame, at_ns: int) -> str:
+def _write_time(frame: Frame, at_ns: int) -> str:
     return f"{frame.seconds(at_ns):.9f}".rstrip("0").rstrip(".")
 
 
@@ -128,11 +133,13 @@ def arrival_marks(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
             "type": "scatter",
             "mode": "markers" if len(points) <= MOST_MARKS else "lines",
             "name": "arrivals",
-            "x": [frame.seconds(at) for at, _, _ in points],
+            "x": [frame.seconds(arrival_ns) for arrival_ns, _, _ in points],
             "y": [y for _, y, _ in points],
             "marker": {"size": 7, "color": theme.text, "symbol": "triangle-right"},
             "line": {"width": 1, "color": theme.text, "shape": "vh"},
-            "customdata": [[label, _after(frame.call, at)] for at, _, label in points],
+            "customdata": [
+                [label, _delay_text(frame.call, arrival_ns)] for arrival_ns, _, label in points
+            ],
             "hovertemplate": "%{customdata[0]} arrives %{customdata[1]}<extra></extra>",
         }
         for points in (_points(frame, frame.call, name) for name in SECTIONS)
@@ -144,9 +151,13 @@ def arrival_line(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the moment of the last arrival, through all rows."""
     if frame.call is None:
         return []
-    at = frame.seconds(frame.call.last_ns)
-    line = {"color": theme.loss, "width": 1.5}
-    return [{"type": "line", "x0": at, "x1": at, "yref": "paper", "y0": 0, "y1": 1, "line": line}]
+    return [vertical_line(frame.seconds(frame.call.last_ns), {"color": theme.loss, "width": 1.5})]
+
+
+def vertical_line(second: float, line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line through all rows, at a time in seconds since the start."""
+    sides = {"x0": second, "x1": second, "yref": "paper", "y0": 0, "y1": 1}
+    return {"type": "line", "line": line} | sides
 
 
 def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
@@ -160,28 +171,26 @@ def arrival_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
         if any(lanes[lane].rank == frame.call.last_rank for lane in band.lanes)
         and lanes[band.lanes[0]].role == "worker"
     ]
-    left = frame.call.last_ns < (frame.seen.start_ns + frame.seen.end_ns) / 2
-    return (
-        [
-            {
-                "x": frame.seconds(frame.call.last_ns),
-                "y": rows[-1].middle,
-                "ax": 46 if left else -46,
-                "ay": 30 if rows[-1].middle < frame.plan.height / 2 else -30,
-                "text": arrival_summary(frame.call),
-                "showarrow": True,
-                "arrowhead": 2,
-                "arrowcolor": theme.loss,
-                "bgcolor": theme.surface,
-                "bordercolor": theme.loss,
-                "borderpad": 3,
-                "xanchor": "left" if left else "right",
-                "font": {"size": 12, "color": theme.text},
-            }
-        ]
-        if rows
-        else []
-    )
+    if not rows:
+        return []
+    is_left = frame.call.last_ns < (frame.seen.start_ns + frame.seen.end_ns) / 2
+    return [
+        {
+            "x": frame.seconds(frame.call.last_ns),
+            "y": rows[-1].middle,
+            "ax": 46 if is_left else -46,
+            "ay": 30 if rows[-1].middle < frame.plan.height / 2 else -30,
+            "text": arrival_summary(frame.call),
+            "showarrow": True,
+            "arrowhead": 2,
+            "arrowcolor": theme.loss,
+            "bgcolor": theme.surface,
+            "bordercolor": theme.loss,
+            "borderpad": 3,
+            "xanchor": "left" if is_left else "right",
+            "font": {"size": 12, "color": theme.text},
+        }
+    ]
 
 
 def arrival_summary(call: Call) -> str:
@@ -192,18 +201,18 @@ def arrival_summary(call: Call) -> str:
 
 def _points(frame: Frame, call: Call, section: Section) -> list[tuple[int, float, str]]:
     """Return the arrival of each row of workers of a section: (time, height, label)."""
-    lanes, found = frame.scene.lanes.lanes, []
+    lanes, points = frame.scene.lanes.lanes, []
     for band in frame.plan.section(section):
         ranks = [lanes[lane].rank for lane in band.lanes if lanes[lane].role == "worker"]
         entered = [(call.entered[rank], rank) for rank in ranks if rank in call.entered]
         if entered:
-            at, rank = max(entered)
-            many = len(ranks) > 1
-            found.append((at, band.middle, f"rank {rank}" if many else lane_label(frame, band)))
-    return found
+            arrival_ns, rank = max(entered)
+            label = f"rank {rank}" if len(ranks) > 1 else lane_label(frame, band)
+            points.append((arrival_ns, band.middle, label))
+    return points
 
 
-def _after(call: Call, at_ns: int) -> str:
+def _delay_text(call: Call, at_ns: int) -> str:
     skew = at_ns - call.first_ns
     return f"{text.duration(skew)} after the first" if skew else "first"
 
@@ -226,22 +235,22 @@ def _note_shape(note: Note, top: float, theme: Theme) -> dict[str, Any]:
 def note_labels(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Return the text of each note that is in view, above its time, as long as there is room for it."""
     origin = frame.scene.whole.start_ns
-    shown = [
+    visible = [
         (max(origin + note.start_ns, frame.seen.start_ns), note)
         for note in sorted(frame.notes, key=lambda note: note.start_ns)
         if origin + note.start_ns < frame.seen.end_ns
         and origin + (note.end_ns or note.start_ns) >= frame.seen.start_ns
     ]
     px = frame.columns / max(frame.seen.width_ns, 1)
-    edges = [*(at for at, _ in shown), frame.seen.end_ns]
+    edges_ns = [*(begin_ns for begin_ns, _ in visible), frame.seen.end_ns]
     labels = []
-    for (at, note), (_, end) in zip(shown, itertools.pairwise(edges), strict=True):
-        room = int(((end - at) * px - NOTE_BESIDE_PX) / NOTE_LETTER_PX)
-        words = note.text or NO_TEXT
-        cut = words if len(words) <= room else words[: max(room - 1, 0)] + "\N{HORIZONTAL ELLIPSIS}"
-        labels.append(
-            _note_label(frame.seconds(at), cut if room >= FEWEST_LETTERS else NO_TEXT, theme)
-        )
+    for (begin_ns, note), (_, end_ns) in zip(visible, itertools.pairwise(edges_ns), strict=True):
+        room = int(((end_ns - begin_ns) * px - NOTE_BESIDE_PX) / NOTE_LETTER_PX)
+        label = note.text or NO_TEXT
+        if len(label) > room:
+            label = label[: max(room - 1, 0)] + "\N{HORIZONTAL ELLIPSIS}"
+        label = label if room >= FEWEST_LETTERS else NO_TEXT
+        labels.append(_note_label(frame.seconds(begin_ns), label, theme))
     return labels
 
 

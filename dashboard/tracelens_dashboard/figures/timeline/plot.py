@@ -56,14 +56,14 @@ LEVELS: Final = {
 
 def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
     """Draw everything anew."""
-    parts = changing(frame, picture, theme)
+    content = changing(frame, picture, theme)
     drawn = figure(
         theme,
         height=height(frame),
         margin={"l": LEFT_PX, "r": RIGHT_PX, "t": top(frame), "b": BOTTOM_PX},
-        images=parts["images"],
-        shapes=parts["shapes"],
-        annotations=parts["annotations"],
+        images=content["images"],
+        shapes=content["shapes"],
+        annotations=content["annotations"],
         uniformtext={"mode": "hide", "minsize": 10},
         barmode="overlay",
         bargap=0,
@@ -78,10 +78,10 @@ def draw(frame: Frame, picture: Picture, theme: Theme) -> go.Figure:
         clickanywhere=True,
         uirevision=f"{frame.seen.start_ns}-{frame.seen.end_ns}",
         xaxis=_time_axis(frame),
-        xaxis2=_step_axis(frame, theme, parts["ticks"]),
+        xaxis2=_step_axis(frame, theme, content["ticks"]),
         yaxis=_row_axis(frame, theme),
     )
-    drawn.add_traces(parts["data"])
+    drawn.add_traces(content["data"])
     return drawn
 
 
@@ -97,28 +97,25 @@ def top(frame: Frame) -> int:
 
 def changing(frame: Frame, picture: Picture, theme: Theme) -> dict[str, Any]:
     """Return what panning, zooming and selecting change: images, traces, marks, ticks of steps."""
-    inner = [
-        (frame.inside(one), one, drawn)
-        for one, drawn in zip(frame.opened, picture.inside, strict=True)
+    layers = [(frame, picture)]
+    layers += [
+        (frame.frame_of(process), pixels)
+        for process, pixels in zip(frame.opened, picture.inside, strict=True)
     ]
     return {
-        "images": [
-            _image(frame, picture, theme),
-            *(_image(inside, drawn, theme) for inside, _, drawn in inner),
-        ],
+        "images": [_image(*layer, theme) for layer in layers],
         "data": [
             _anchor(),
-            *span_bars(frame, picture, theme),
-            *(bar for inside, _, drawn in inner for bar in span_bars(inside, drawn, theme)),
+            *(bar for layer in layers for bar in span_bars(*layer, theme)),
             *(
                 line
-                for inside, one, _ in inner
-                for line in tracks.counter_lines(inside, one, theme)
+                for process, (process_frame, _) in zip(frame.opened, layers[1:], strict=True)
+                for line in tracks.counter_lines(process_frame, process, theme)
             ),
             *overlays.arrival_marks(frame, theme),
         ],
         "shapes": [
-            *(tracks.ground(one, theme) for one in frame.opened),
+            *(tracks.ground(process, theme) for process in frame.opened),
             *tracks.outlines(frame, theme),
             *overlays.note_shapes(frame, theme),
             *mark_edges(frame, theme),
@@ -142,16 +139,16 @@ def step_ticks(windows: pl.DataFrame, picture: Picture, seen: Window) -> list[tu
     drawn = slice(*np.searchsorted(starts, [picture.grid.start_ns, picture.grid.end_ns]))
     pairs = zip(steps[drawn].tolist(), starts[drawn].tolist(), strict=True)
     named = [(step, start) for step, start in pairs if step % stride == 0]
-    return _apart(named, TICK_PX * picture.grid.step_ns)
+    return _space_ticks(named, TICK_PX * picture.grid.step_ns)
 
 
-def _apart(ticks: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
+def _space_ticks(ticks: list[tuple[int, int]], least_ns: float) -> list[tuple[int, int]]:
     """Leave out what would be written over the one before: steps that are shorter than others."""
-    kept = ticks[:1]
+    spaced = ticks[:1]
     for step, start in ticks[1:]:
-        if start - kept[-1][1] >= least_ns:
-            kept.append((step, start))
-    return kept
+        if start - spaced[-1][1] >= least_ns:
+            spaced.append((step, start))
+    return spaced
 
 
 def round_stride(number: int) -> int:
@@ -161,7 +158,7 @@ def round_stride(number: int) -> int:
 
 
 def tick_texts(frame: Frame, ticks: list[tuple[int, int]]) -> dict[str, list[Any]]:
-    """Return the texts and places of the steps' ticks."""
+    """Return the texts and bands_of_spans of the steps' ticks."""
     return {
         "tickvals": [frame.seconds(start) for _, start in ticks],
         "ticktext": [str(step) for step, _ in ticks],
@@ -199,11 +196,10 @@ def _anchor() -> dict[str, Any]:
 
 
 def _time_axis(frame: Frame) -> dict[str, Any]:
-    whole = frame.scene.whole
     return {
         "range": [frame.seconds(frame.seen.start_ns), frame.seconds(frame.seen.end_ns)],
         "minallowed": 0,
-        "maxallowed": whole.width_ns / SECOND,
+        "maxallowed": frame.scene.whole.width_ns / SECOND,
         "ticksuffix": " s",
         "title": {"text": "time since the start", "standoff": 8},
         "showgrid": False,
@@ -250,10 +246,10 @@ def _row_labels(frame: Frame) -> list[tuple[float, str]]:
     labels = [
         (band.middle, f"{sign(frame, band)} {_row_label(frame, band)}") for band in labelled(frame)
     ]
-    for one in frame.opened:
-        lanes = one.group.scene.lanes.lanes
-        named = [(band.middle, track_label(lanes[band.lanes[0]])) for band in one.plan.bands]
-        labels += [(y, name) for y, name in named if name]
+    for process in frame.opened:
+        lanes = process.group.scene.lanes.lanes
+        names = [(band.middle, track_label(lanes[band.lanes[0]])) for band in process.plan.bands]
+        labels += [(y, name) for y, name in names if name]
     return labels
 
 
@@ -264,14 +260,14 @@ def _row_label(frame: Frame, band: Band) -> str:
 
 def labelled(frame: Frame) -> list[Band]:
     """Return the rows that have room for a label."""
-    found, free = [], 0.0
+    bands, free = [], 0.0
     for band in frame.plan.bands:
         if band.section == "pinned" or band.middle >= free or _is_open(frame, band):
-            found.append(band)
+            bands.append(band)
             if band.section != "pinned":
-                least = 1 if band.height >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
-                free = band.middle + least
-    return found
+                least_px = 1 if band.height >= LABEL_EVERY_PX // 2 else LABEL_EVERY_PX
+                free = band.middle + least_px
+    return bands
 
 
 def sign(frame: Frame, band: Band) -> str:
@@ -309,14 +305,14 @@ def _category_bars(
     frame: Frame, picture: Picture, label: str, bars: Bars, theme: Theme
 ) -> dict[str, Any]:
     lanes = frame.scene.lanes
-    places = [frame.plan.bands[band] for band in bars.bands.tolist()]
+    bands_of_spans = [frame.plan.bands[band] for band in bars.bands.tolist()]
     starts = lanes.starts[bars.items]
     lengths = (lanes.ends[bars.items] - starts).tolist()
     names = [text.safe(lanes.words[name]) for name in lanes.names[bars.items].tolist()]
     steps = lanes.steps[bars.items].tolist()
     details = [
         [lane_label(frame, band), name or themes.name_of(label), step, text.duration(length)]
-        for band, name, step, length in zip(places, names, steps, lengths, strict=True)
+        for band, name, step, length in zip(bands_of_spans, names, steps, lengths, strict=True)
     ]
     return {
         "type": "bar",
@@ -324,12 +320,12 @@ def _category_bars(
         "name": themes.name_of(label),
         "base": [frame.seconds(start) for start in starts.tolist()],
         "x": [length / SECOND for length in lengths],
-        "y": [band.middle for band in places],
-        "width": [band.height for band in places],
+        "y": [band.middle for band in bands_of_spans],
+        "width": [band.height for band in bands_of_spans],
         "marker": {
             "color": theme.categories[label],
             "line": {
-                "width": EDGE_PX if places[0].section == "tracks" else 0,
+                "width": EDGE_PX if bands_of_spans[0].section == "tracks" else 0,
                 "color": theme.surface,
             },
         },
@@ -379,20 +375,9 @@ def mark_edges(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
     """Frame the steps that a finding speaks of."""
     if frame.marked is None:
         return []
-    edge = {"color": theme.loss, "width": 1.5, "dash": "dot"}
-    sides = (frame.marked.start_ns, frame.marked.end_ns)
-    return [
-        {
-            "type": "line",
-            "x0": frame.seconds(side),
-            "x1": frame.seconds(side),
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "line": edge,
-        }
-        for side in sides
-    ]
+    line = {"color": theme.loss, "width": 1.5, "dash": "dot"}
+    ends = (frame.marked.start_ns, frame.marked.end_ns)
+    return [overlays.vertical_line(frame.seconds(end), line) for end in ends]
 
 
 def _mark_label(frame: Frame, theme: Theme) -> list[dict[str, Any]]:

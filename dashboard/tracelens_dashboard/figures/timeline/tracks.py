@@ -44,14 +44,14 @@ def outlines(frame: Frame, theme: Theme) -> list[dict[str, Any]]:
         {
             "type": "rect",
             "name": "selected",
-            "x0": frame.seconds(one.start_ns),
-            "x1": frame.seconds(one.end_ns),
-            "y0": one.band.top - 1,
-            "y1": one.band.top + one.band.height + 1,
+            "x0": frame.seconds(span.start_ns),
+            "x1": frame.seconds(span.end_ns),
+            "y0": span.band.top - 1,
+            "y1": span.band.top + span.band.height + 1,
             "line": {"color": theme.text, "width": OUTLINE_PX},
             "fillcolor": "rgba(0,0,0,0)",
         }
-        for one in frame.selected
+        for span in frame.selected
     ]
 
 
@@ -60,7 +60,7 @@ def counter_lines(frame: Frame, opened: Opened, theme: Theme) -> list[dict[str, 
     return [
         _line(frame, opened, lane, counter, theme)
         for lane, counter in opened.group.counters.items()
-        if len(_in_view(frame, counter))
+        if len(_select_readings(frame, counter))
     ]
 
 
@@ -68,15 +68,15 @@ def _line(
     frame: Frame, opened: Opened, lane: int, counter: Counter, theme: Theme
 ) -> dict[str, Any]:
     band = opened.plan.bands[lane]
-    shown = _in_view(frame, counter)
-    values = counter.values[shown]
+    indexes = _select_readings(frame, counter)
+    values = counter.values[indexes]
     least, most = min(0.0, float(values.min())), max(float(values.max()), 0.0)
     share = (values - least) / ((most - least) or 1.0)
     return {
         "type": "scatter",
         "mode": "lines",
         "name": text.safe(counter.name),
-        "x": [frame.seconds(at) for at in counter.at_ns[shown].tolist()],
+        "x": [frame.seconds(at) for at in counter.at_ns[indexes].tolist()],
         "y": (band.top + band.height * (1 - share)).tolist(),
         "line": {"width": 1.5, "color": theme.accent, "shape": "hv"},
         "customdata": values.tolist(),
@@ -85,17 +85,17 @@ def _line(
     }
 
 
-def _in_view(frame: Frame, counter: Counter) -> Indices:
+def _select_readings(frame: Frame, counter: Counter) -> Indices:
     """Return which readings are drawn: of many in a stretch of time, the least and the greatest."""
-    beside = frame.seen.width_ns // 3
-    ends = [frame.seen.start_ns - beside, frame.seen.end_ns + beside]
-    first, last = np.searchsorted(counter.at_ns, ends).tolist()
-    shown = np.arange(max(first - 1, 0), last)
-    if len(shown) <= MOST_POINTS:
-        return shown
-    parts = np.array_split(shown, MOST_POINTS // 2)
+    margin_ns = frame.seen.width_ns // 3
+    ends_ns = [frame.seen.start_ns - margin_ns, frame.seen.end_ns + margin_ns]
+    first, last = np.searchsorted(counter.at_ns, ends_ns).tolist()
+    indexes = np.arange(max(first - 1, 0), last)
+    if len(indexes) <= MOST_POINTS:
+        return indexes
     extremes = [
-        (part[counter.values[part].argmin()], part[counter.values[part].argmax()]) for part in parts
+        (group[counter.values[group].argmin()], group[counter.values[group].argmax()])
+        for group in np.array_split(indexes, MOST_POINTS // 2)
     ]
     return np.unique(extremes)
 
@@ -105,7 +105,7 @@ def sentence(frame: Frame, picture: Picture) -> str:
     if not frame.opened:
         return ""
     spans = sum(inside.spans for inside in picture.inside)
-    hidden = sum(one.group.hidden for one in frame.opened)
+    hidden = sum(process.group.hidden for process in frame.opened)
     left_out = f", {hidden:,} have no room" if hidden else ""
-    one = len(frame.opened) == 1
-    return f" {len(frame.opened)} {LABELS[one]}: {spans:,} recorded spans in view{left_out}."
+    label = LABELS[len(frame.opened) == 1]
+    return f" {len(frame.opened)} {label}: {spans:,} recorded spans in view{left_out}."

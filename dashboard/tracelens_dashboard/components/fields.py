@@ -1,0 +1,55 @@
+"""Fields of forms in the one size that all pages use; each has a name for screen readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import dash_mantine_components as dmc
+
+from tracelens_dashboard.ids import aria
+
+if TYPE_CHECKING:
+    from dash.development.base_component import Component
+
+Choices = Iterable["str | tuple[str, str]"]  # values, or values with their labels
+
+
+def _options(choices: Choices) -> list[Any]:
+    pairs = ((one, one) if isinstance(one, str) else one for one in choices)
+    return [{"value": value, "label": label} for value, label in pairs]
+
+
+def select(
+    identity: Any, choices: Choices, label: str, *, value: str | None = None, **options: Any
+) -> Component:
+    """Return a field in which one value is chosen: the first one, unless `value` is another."""
+    data = _options(choices)
+    chosen = {"value": data[0]["value"] if value is None else value, "allowDeselect": False}
+    settings = {"id": identity, "data": data, "size": "xs"} | chosen | options
+    return dmc.Select(**settings, **aria(label))
+
+
+def multi_select(
+    identity: Any, choices: Choices, label: str, *, value: list[str], **options: Any
+) -> Component:
+    """Return a field in which several values are chosen."""
+    settings = {"id": identity, "data": _options(choices), "value": value, "size": "xs"} | options
+    return dmc.MultiSelect(**settings, **aria(label))
+
+
+def text_input(identity: Any, label: str, placeholder: str, **options: Any) -> Component:
+    """Return a field for text; it is read on Enter, or when it is left, unless options differ."""
+    settings = {"id": identity, "placeholder": placeholder, "debounce": True, "size": "xs"}
+    return dmc.TextInput(**(settings | options), **aria(label))
+
+
+def number_input(identity: Any, label: str, **options: Any) -> Component:
+    """Return a field for a number."""
+    return dmc.NumberInput(**({"id": identity, "size": "xs"} | options), **aria(label))
+
+
+def button(label: str, identity: Any = None, **options: Any) -> Component:
+    """Return a plain button."""
+    settings = {"variant": "default", "size": "xs"} | ({"id": identity} if identity else {})
+    return dmc.Button(label, **(settings | options))

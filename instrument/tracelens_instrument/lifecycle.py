@@ -110,7 +110,7 @@ _details: list[str] = []  # details asked for before the recording began
 
 
 def under_way() -> Recording | None:
-    """Return the recording under way, if there is one."""
+    """Return the current recording, or None."""
     return STATE.recording  # type: ignore[return-value]  # nothing else is ever put there, see `_open`
 
 
@@ -172,7 +172,7 @@ def note_detail(level: str) -> None:
 
 
 def keep() -> None:
-    """Keep the steps that a recording of the last steps holds now for good."""
+    """Keep the steps that a recording of the last steps holds, permanently."""
     recording = under_way()
     if recording is not None:
         recording.keep()
@@ -182,7 +182,7 @@ def end(*, wait: bool = False) -> None:
     """Close the recording and turn its segments into Arrow.
 
     Where a converter has been doing so during the training, three seconds are enough: it goes on by
-    itself. With `wait` the file is there afterwards, unless one warning says otherwise.
+    itself. With `wait` the file exists afterwards, unless one warning says otherwise.
     """
     with _GUARD.lock:
         STATE.waiting = None

@@ -127,11 +127,11 @@ def start(
 
 
 def stop() -> None:
-    """End the recording, and return when its Arrow file is there.
+    """End the recording, and return when its Arrow file exists.
 
-    Of a long recording most of it has been written beside the training. The end of the process ends the
+    A long recording has been written for the most part already. The end of the process ends the
     recording, too, but waits for no more than three seconds: what is left then is written by a process
-    that goes on, or by whoever reads the trace. Where the file cannot be written a warning says so, and
+    that goes on, or by the next reader. Where the file cannot be written a warning says so, and
     the events stay readable in their segments.
     """
     lifecycle.end(wait=True)
@@ -139,9 +139,9 @@ def stop() -> None:
 
 
 def keep() -> None:
-    """Keep the steps that are there now, where only the last ones would be (``keep="last:N"``).
+    """Keep the present steps permanently, if only the last ones are kept (``keep="last:N"``).
 
-    They stay, and the last steps go on being kept beside them. It takes effect when the step ends.
+    The last steps go on being kept, too. It takes effect when the step ends.
     `TRACELENS_KEEP_SIGNAL`, for example ``USR1``, names a signal that does the same.
     Whoever touches ``keep.request`` in the trace folder asks all its ranks to.
     """
@@ -182,7 +182,7 @@ def span(
 
     Raises:
         InvalidArgument: an unknown kind, an operation that this kind does not have, or a name or
-            number that is none.
+            number that is invalid.
     """
     plain = (
         type(name) is str
@@ -286,7 +286,7 @@ def communicator(ranks: Sequence[int], name: str) -> int:
     """Number a group of global ranks, for ``span(communicator=...)``.
 
     Called once per group, in the same order by all members: its identity across processes is the
-    job, the name, the ranks, and how many such groups came before. -1 stands for no group: there are too
+    job, the name, the ranks, and the number of such groups so far. -1 means no group: there are too
     many, or these are no ranks.
     """
     number = contained(REGISTRY.communicator)(ranks, arguments.any_text(name))
@@ -294,7 +294,7 @@ def communicator(ranks: Sequence[int], name: str) -> int:
 
 
 def track(name: str) -> int:
-    """Number a track beside the threads, for operations in flight that may overlap."""
+    """Number a track for operations in flight, which may overlap."""
     number = contained(REGISTRY.track)(arguments.any_text(name))
     return LAST_THREAD if number is None else number
 

@@ -141,7 +141,7 @@ class Recording:
             self._informing.release()
 
     def keep(self) -> None:
-        """Keep the steps that a recording of the last steps holds now for good."""
+        """Keep the steps that a recording of the last steps holds, permanently."""
         self.storage.freeze()
 
     def count_unusable_time(self) -> None:

@@ -1,7 +1,7 @@
 """What `tracelens record` puts in front of every Python of the training: install the hooks, go away.
 
 Python imports the first `sitecustomize` that it finds at start. This one makes the framework hooks
-wait for their frameworks, and then runs the user's own `sitecustomize`, if there is one, as if
+wait for their frameworks, and then runs the user's own `sitecustomize`, if one exists, as if
 nothing had been in front of it. Whatever goes wrong here, the training starts.
 """
 

@@ -1,6 +1,6 @@
 """Arguments of the recorder: converted where safe, refused in one sentence, or left out of a record.
 
-Texts and numbers come out as Python's own, whatever their class: a class of the user's may compare,
+Texts and numbers come out as Python's own, for every class: a class of the user's may compare,
 hash or print itself in any way, and fail at it. What does not fit into a record costs its value, not
 the event.
 """
@@ -59,7 +59,7 @@ def text(what: str, value: object) -> str:
     """Return a text as a plain `str`.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the value is not one.
     """
     if not isinstance(value, str):
         raise InvalidArgument(f"{what} is {short_repr(value)}, expected a text.")
@@ -147,7 +147,7 @@ def one_of(what: str, value: object, allowed_words: tuple[str, ...]) -> str:
     """Return one of the allowed words, checked.
 
     Raises:
-        InvalidArgument: it is none of them.
+        InvalidArgument: the value is not among them.
     """
     text = text_or_nothing(value)
     if text not in allowed_words:

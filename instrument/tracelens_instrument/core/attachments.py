@@ -1,4 +1,4 @@
-"""What is attached in this process, and which frameworks it uses, for whoever asks what is recorded."""
+"""The attached objects of this process, and the frameworks that it uses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ATTACHED: Final[list[str]] = []
 
 
 def note_attached(words: str) -> None:
-    """Remember that something was attached, for whoever asks what is recorded.
+    """Remember that something was attached, for later questions about the recording.
 
     `tracelens record` asks by a file that it names in the environment.
     """
@@ -44,7 +44,7 @@ def note_attached(words: str) -> None:
 
 
 def note_used(framework: str) -> None:
-    """Report to `tracelens record` that the program has loaded a framework, whatever it does with it."""
+    """Report to `tracelens record` that the program has loaded a framework, used or not."""
     _report(f"{USED}{framework}")
 
 
@@ -70,7 +70,7 @@ def _append(path: str, line: bytes) -> None:
 
 
 def unrecorded(reported: Sequence[str]) -> list[str]:
-    """Return a sentence for each framework that was used, and of which nothing is recorded."""
+    """Return a sentence for each framework that was used and not recorded."""
     return [
         f"{framework} was used, nothing of it is recorded: {reason}"
         for framework, reason in _NEEDED.items()

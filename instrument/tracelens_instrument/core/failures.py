@@ -78,7 +78,7 @@ def contain(error: Exception) -> None:
 
 
 def contained(function: Callable[P, R]) -> Callable[P, R | None]:
-    """Contain whatever fails in `function`, and return None then."""
+    """Contain any failure in `function`, and return None then."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -132,7 +132,7 @@ def _raised_by_handler(error: BaseException) -> bool:
 
 
 def short_repr(value: object) -> str:
-    """Show a value of the user's, whatever it is, at a length that fits into a sentence."""
+    """Show any value of the user's, at a length that fits into a sentence."""
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001 - objects may fail to describe themselves
@@ -169,7 +169,7 @@ class Counter:
         self._many = 0
 
     def add_many(self, number: int) -> None:
-        """Count `number` at once; not from several threads at the same time."""
+        """Count `number`; not from several threads at the same time."""
         self._many += number
 
     def total(self) -> int:

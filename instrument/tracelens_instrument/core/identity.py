@@ -154,7 +154,7 @@ def _number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def _versions() -> dict[str, str]:
-    """Versions of what is already loaded; nothing is imported to ask."""
+    """Return versions of loaded packages; import nothing for it."""
     versions = {"python": sys.version.partition(" ")[0]}
     for name in _VERSIONED:
         version = getattr(sys.modules.get(name), "__version__", None)

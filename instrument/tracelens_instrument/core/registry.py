@@ -104,7 +104,7 @@ class Registry:
         return self._definitions[number]
 
     def communicator(self, ranks: Sequence[int], name: str) -> int:
-        """Number a group of global ranks; each call stands for a new group, -1 for one too many."""
+        """Number a group of global ranks; each call makes a new group; -1 if there are too many."""
         members = [int(rank) for rank in ranks]
         with self._lock:
             index = len(self._communicators)
@@ -119,7 +119,7 @@ class Registry:
             return index
 
     def track(self, name: str, device: int | None = None) -> int:
-        """Number a row of the thread table for operations that run beside the code."""
+        """Number a row of the thread table for operations in flight."""
         name = name[:MAX_NAME]
         with self._lock:
             if name not in self._tracks:
@@ -173,7 +173,7 @@ class Registry:
         self._listener = None
 
     def _has_room(self, characters: int) -> bool:
-        """Reserve room for so many characters; return whether there was enough."""
+        """Reserve room for `characters` characters; return False if there is too little."""
         fits = characters <= self._room
         if fits:
             self._room -= characters

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Entry: TypeAlias = tuple[object, "OpenSegment", int, "Entry | None"]
 
     class Count(Protocol):
-        """A counter of what was lost, `failures.Counter`."""
+        """A counter of lost events, `failures.Counter`."""
 
         @property
         def add(self) -> Callable[[], int]:
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
             ...
 
         def keep(self) -> None:
-            """Keep the steps that are held now for good."""
+            """Keep the steps in the ring permanently."""
             ...
 
 
@@ -225,7 +225,7 @@ class State(Fields):
         return self.segment is not None or self.waiting is not None
 
     def set_step(self, step: int) -> None:
-        """Stamp what follows with `step`."""
+        """Stamp later events with `step`."""
         self.step = step
         if not NATIVE:  # in C they are made when they are asked for
             blank = _BY_STEP.pack(NO_BYTES, NO_REQUEST, NO_SEQ, step, NO_INDEX, NO_INDEX, NO_INDEX)

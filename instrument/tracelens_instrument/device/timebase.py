@@ -1,4 +1,4 @@
-"""A device's clock: what it must be able to do, which is in use, and how it is tied to the host's.
+"""A device's clock: its interface, the clock in use, and its tie to the host's clock.
 
 The recorder never waits for a device: it records events on streams, and asks later whether they are
 over. CUDA is what there is so far (`cuda`).
@@ -161,7 +161,7 @@ class Anchors:
         self.look()
 
     def _cast(self) -> Anchor:
-        """Try a few times, and keep the sharpest; one that is not seen at once may be seen later."""
+        """Try a few times, and keep the sharpest; an anchor that is not seen now may be seen later."""
         sharpest_anchor: Anchor | None = None
         for _ in range(_TRIES):
             anchor = Anchor(None, self._now())

@@ -54,7 +54,7 @@ def attach(obj: Any, **options: Any) -> Any:
 
 
 def install() -> None:
-    """Record every framework in HOOKS as soon as the program imports it, or at once if it has.
+    """Record every framework in HOOKS when the program imports it, or now if it has.
 
     And Python itself, where it pauses to collect garbage.
     """

@@ -99,7 +99,7 @@ class Switch:
         self.on = False
 
     def turn_on(self) -> bool:
-        """Turn it on, for good; tell whether it was off."""
+        """Turn it on permanently; return True if it was off."""
         was, self.on = self.on, True
         return not was
 

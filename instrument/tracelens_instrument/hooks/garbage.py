@@ -1,6 +1,6 @@
 """Long collections of Python's garbage, as spans of kind `gc` on the thread that collects.
 
-Python calls back before and after each collection, whatever thread set it off. Young garbage is
+Python calls back before and after each collection, on the thread that triggered it. Young garbage is
 collected many times a second, in microseconds: what is short leaves no record, and costs two readings
 of the clock.
 """

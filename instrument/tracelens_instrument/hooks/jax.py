@@ -3,7 +3,7 @@
 What a compiled function does runs in XLA's threads, where Python sees nothing. So the steps that the
 program marks with ``jax.profiler.StepTraceAnnotation`` are recorded all, and some of them are profiled:
 collectives become spans one by one, computation is put together. All processes run the same program, so
-the same operation of the same run is one collective.
+equal operations of the same run are one collective.
 """
 
 from __future__ import annotations

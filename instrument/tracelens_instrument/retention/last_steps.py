@@ -2,8 +2,8 @@
 
 A recording of the last steps looks once a second, between two steps, whether the file ``keep.request``
 of the trace folder was touched, and keeps what it holds if so. So one rank, a person or a monitor asks
-all ranks at once. With `TRACELENS_KEEP_WHEN` set to ``slow:FACTOR`` or ``slow:FACTOR:STEPS`` each rank
-also asks itself, as soon as so many steps in a row (3 if left out) take that much longer than usual.
+all ranks together. With `TRACELENS_KEEP_WHEN` set to ``slow:FACTOR`` or ``slow:FACTOR:STEPS`` each rank
+also asks itself, when that number of steps in a row (default 3) take longer than usual by that factor.
 Where `TRACELENS_KEEP_SIGNAL` names a signal, that keeps them, too.
 """
 
@@ -71,7 +71,7 @@ class Ring:
         self._taken: deque[_RingSegment] = deque()
 
     def take(self, path: Path, steps: int) -> None:
-        """Add a segment that is used from after so many steps."""
+        """Add a segment that is used after `steps` steps."""
         self._taken.append(_RingSegment(path, steps))
 
     def outdated(self, steps: int) -> Iterator[Path]:
@@ -84,7 +84,7 @@ class Ring:
         return self._taken.popleft().path if len(self._taken) > 1 else None
 
     def freeze(self) -> None:
-        """Keep what is held now for good, the segment in use included."""
+        """Keep the held steps permanently, the segment in use included."""
         self._taken.clear()
 
 

@@ -88,10 +88,10 @@ def read_retention(keep: str | None, budget: int | str | None, detail: str | Non
 
 
 def checked_detail(detail: object) -> str:
-    """Return a level of detail if it is one.
+    """Return a level of detail, checked.
 
     Raises:
-        InvalidArgument: it is none.
+        InvalidArgument: the value is no level.
     """
     return one_of("detail", detail, DETAILS)
 

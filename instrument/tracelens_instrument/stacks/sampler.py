@@ -1,4 +1,4 @@
-"""The process beside a rank that has its stacks sampled: ``python -m ... PID RATE FILE``.
+"""The process that has a rank's stacks sampled: ``python -m ... PID RATE FILE``.
 
 It ends when its standard input does, which is when the rank ends, however that comes.
 """
@@ -159,7 +159,7 @@ def _batch(runs: list[Run], clock_offset_ns: int) -> pa.RecordBatch:
 
 
 def _program() -> str:
-    """Find py-spy: beside this Python, or on the path.
+    """Find py-spy: in the folder of this Python, or on the path.
 
     Raises:
         OSError: it is at neither place.

@@ -94,7 +94,7 @@ def read_runs(path: Path, place: Callable[[str], str] = str) -> Iterator[Run]:
     `place` names the file of a frame.
 
     Raises:
-        ValueError: the file is none of these.
+        ValueError: the file has another format.
     """
     tracks: dict[tuple[int, int], _Track] = {}
     last_ns = 0

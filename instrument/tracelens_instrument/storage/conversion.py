@@ -172,7 +172,7 @@ class _Channel:
                 self._socket.shutdown(_NO_MORE)
 
     def broken_off(self, patience_ms: int) -> bool:
-        """Wait until the other end has gone, or for so long; return whether it has."""
+        """Wait until the other end has closed, at most that long; return True if it has."""
         import select  # noqa: PLC0415 - not before it is needed: recording must start quickly
 
         poller = select.poll()
@@ -202,7 +202,7 @@ def _await_end(line: _Channel, growing: Path) -> bool:
 
 
 def _show(text: str) -> None:
-    """Replace the last line of the terminal; nothing where standard error is none."""
+    """Replace the last line of the terminal; nothing if standard error is no terminal."""
     with Tolerated(Exception):  # it may be closed, or the training's own
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{text}\x1b[K")
@@ -274,7 +274,7 @@ def convert(place: Path) -> None:
 
 
 def _libraries_loaded() -> bool:
-    """Return True if all that it needs is there already, memory included."""
+    """Return True if all that it needs is loaded already, and memory suffices."""
     limited = any(resource.getrlimit(what)[0] != resource.RLIM_INFINITY for what in _MEMORY_LIMITS)
     return not limited and all(name in sys.modules for name in _LIBRARIES)
 

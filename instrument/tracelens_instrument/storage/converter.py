@@ -1,7 +1,7 @@
-"""The process beside a training that turns full segments into Arrow; `conversion` starts it.
+"""The process that turns a training's full segments into Arrow; `conversion` starts it.
 
 It hears from the training, through its standard input, how far segments are full, and sleeps between.
-When the training ends its recording, or ends by whatever means, it converts the rest and ends, too. It
+When the training ends its recording, or ends in any way, it converts the rest and ends, too. It
 is last in line for processor, disk and memory. Whatever fails here leaves the segments as they are.
 """
 

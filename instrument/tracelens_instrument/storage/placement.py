@@ -60,7 +60,7 @@ _TAKEN = (TRACE_SUFFIX, ELSEWHERE_SUFFIX, SEGMENTS_SUFFIX)
 
 @dataclass(frozen=True)
 class Mount:
-    """A row of the table of mounted file systems: device number, where, and of which type."""
+    """A row of the table of mounted file systems: device number, path, and type."""
 
     device: int
     path: str
@@ -103,7 +103,7 @@ def is_network(kind: str) -> bool:
 
 
 def read_mounts(table: Path = _MOUNTS) -> list[Mount]:
-    """Read the table of mounted file systems; empty if there is none."""
+    """Read the table of mounted file systems; empty if it cannot be read."""
     try:
         lines = table.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     except OSError:

@@ -106,7 +106,7 @@ class Storage:
             self._prepare()
 
     def pass_boundaries(self, ns: int) -> None:
-        """Let `at_step_boundary` not be called for so long, while steps are as they have been so far.
+        """Skip calls of `at_step_boundary` for some time, while steps stay as they were.
 
         Where only the last steps are kept, or a full segment waits for the end of a span, it is called.
         """
@@ -122,7 +122,7 @@ class Storage:
         return self.segment.path is None
 
     def freeze(self) -> None:
-        """Keep the steps that the ring holds now for good; may be called in a signal handler."""
+        """Keep the steps that the ring holds permanently; may be called in a signal handler."""
         self._freeze_wanted = True
 
     def close(self) -> None:

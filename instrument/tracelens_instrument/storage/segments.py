@@ -1,6 +1,6 @@
 """Segments: memory-mapped files that hold records until they become Arrow.
 
-Space is reserved when a segment is made: a full disk then says so at once, instead of killing the
+Space is reserved when a segment is made: a full disk is then an error right away, instead of killing the
 training by SIGBUS when a page is first touched. A killed process loses nothing, because its dirty
 pages belong to the kernel.
 """
@@ -176,7 +176,7 @@ def create_segment(path: Path, number: int, owner: OpenRecording) -> Segment:
 
 @cache
 def _zeros(size: int) -> bytes:
-    """Return zeros, of which no copy is made: nothing is ever written to them.
+    """Return zeros without a copy: nothing is ever written to them.
 
     Written to a new file they bring its pages into memory in large pieces, without the GIL: a third of
     what it takes to map them one by one (ext4 on Linux 6.18).

@@ -2,7 +2,7 @@
 
 Each asks the log of its communicator to begin a span, calls MPI's method once with what it was given,
 and ends the span. If the log fails nothing is recorded, and the call is made all the same. Logs are
-found by handle: all objects that stand for a communicator share its log.
+found by handle: all objects of a communicator share its log.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def attach(comm: MPI.Comm, *, record: bool = True) -> MPI.Comm:
 
     Args:
         comm: The communicator.
-        record: False: leave it, and those made from it, out of what is recorded.
+        record: False: do not record it, nor communicators made from it.
     """
     if not record:
         communicators.leave_out(comm)

@@ -98,7 +98,7 @@ def _count(given: Any) -> int | None:
 class Receipt:
     """A receive from anybody, or with any tag: sender, tag, number and size come with the status.
 
-    While it waits it stands in the trace without them.
+    While it waits, it is in the trace without them.
     """
 
     def __init__(self, log: Log, span: Span, track: int | None, token: Token) -> None:
@@ -127,7 +127,7 @@ class Receipt:
 
 
 class Flight:
-    """What one call has under way; ended once, by whoever first sees it complete.
+    """The open spans of one call; ended once, when it is first seen complete.
 
     `polled_ns` is when the program last tested for it, `polled_since` the begin of the tests that
     follow each other.
@@ -172,7 +172,7 @@ def _discard(tokens: list[Token], receipt: Receipt | None) -> None:
 
 
 class Notices:
-    """What a call is about for several ranks at once, ended with it."""
+    """The messages of a call to several ranks, ended with it."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self._tokens = tokens
@@ -198,7 +198,7 @@ class Claim(NamedTuple):
 def members(comm: MPI.Comm) -> tuple[list[int], list[int]]:
     """Return the global ranks of a communicator's members, and of those whom its messages are for.
 
-    These are others only if it is one between two groups.
+    They differ only for a communicator between two groups.
     """
     own_ranks = _of_own(comm.Get_group())
     if not isinstance(comm, MPI.Intercomm):
@@ -231,7 +231,7 @@ class Log:
     Args:
         name: What it is called.
         ranks: The global ranks of its members.
-        peers: Those of whom its messages are for, by their rank there.
+        peers: Global ranks of the receivers of its messages, by their rank there.
     """
 
     def __init__(self, name: str, ranks: list[int], peers: list[int]) -> None:

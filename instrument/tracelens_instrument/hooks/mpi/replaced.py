@@ -3,10 +3,10 @@
 mpi4py's classes are compiled, and Python refuses to assign to them. But their methods lie in a
 dictionary, as those of any class do, and what is replaced there is replaced for every object, however it
 was made, for subclasses and for calls by way of the class. Objects, types, handles and identities stay
-the program's own: nothing stands for a communicator or a request but itself.
+the program's own: communicators and requests are not wrapped.
 
 The dictionary is behind a view, so it is asked of the garbage collector; the interpreter is told
-that the class has changed, as whoever changes one in C does.
+that the class has changed, as code in C that changes a class does.
 """
 
 from __future__ import annotations

@@ -306,7 +306,7 @@ def _starting_all(_name: str, original: Function) -> Function:
 
 @guarded
 def _start(requests: Sequence[Any]) -> None:
-    """Begin what persistent requests stand for."""
+    """Begin the operations of persistent requests."""
     for request in requests:
         begin = STARTS.get(request)
         flight = None if begin is None else begin()

@@ -1,4 +1,4 @@
-"""MPI's methods that are recorded, as a table: to record one more is one more line.
+"""MPI's methods that are recorded, as a table: one more recorded method takes one more line.
 
 The names of the parameters stand here because mpi4py's methods are compiled and the values that a
 record holds (payload, root, peer, tag) may be given by position or by name. Methods whose name begins
@@ -37,7 +37,7 @@ _ROOTED: Final = ("sendbuf", "recvbuf", "root")
 class Collective:
     """A collective: its operation, its parameters, and which of them is this rank's payload.
 
-    Without an operation it is one in which ranks wait for some others, or for none: its time is
+    Without an operation, ranks wait for some others or for nobody: its time is
     communication, but no arrival follows from it, so its calls are not matched.
     With `IN_PLACE` (or None) as payload, `instead` holds it; the share of each rank, if `shared`.
     """

@@ -3,7 +3,7 @@
 A window has a group of its own, as a communicator has. `Fence` is a barrier of it, unless the program
 says that nothing came before, when MPI need not wait. Where only some ranks synchronize, `Start` waits
 for the `Post` of each target and `Wait` for the `Complete` of each origin: these are recorded as
-messages of the window, with the tags `POSTED` and `COMPLETED`. Who holds a lock MPI does not tell, so
+messages of the window, with the tags `POSTED` and `COMPLETED`. MPI does not say who holds a lock, so
 that `Lock` and the like are communication of the window without an operation.
 """
 

@@ -129,7 +129,7 @@ def write_plan(directory: Path, plan: Plan) -> None:
 
 
 def read_plan(directory: Path) -> Plan | None:
-    """Return the plan, as soon as there is one that is still to come."""
+    """Return the plan when one with a future window exists."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         raw = json.loads((directory / _FILE).read_text())
         for which in ("pulls", "pushes", "applied"):

@@ -52,7 +52,7 @@ def plan_of(graph: Any, wanted_s: float) -> Plan:
 
 
 def _pushes(updates: Iterable[tuple[Any, str, int]]) -> Iterator[tuple[str, Transfer]]:
-    """Yield the gradients that come from elsewhere; what many updates share is none (a rate)."""
+    """Yield gradients from workers; a tensor that many updates share is a rate and no gradient."""
     transfers_by_tensor: defaultdict[str, list[Transfer]] = defaultdict(list)
     for operation, variable, shard in updates:
         adds_up = _ADDS_UP.fullmatch(operation.type) is not None
@@ -73,7 +73,7 @@ def _pushes(updates: Iterable[tuple[Any, str, int]]) -> Iterator[tuple[str, Tran
 
 
 def _aliases(operation: Any) -> Iterator[str]:
-    """Yield the names of operations of which one hands over the tensor: TensorFlow leaves out others."""
+    """Yield the names of operations that may hand over the tensor: TensorFlow removes the others."""
     yield operation.name
     while operation.type in _LEFT_OUT and len(operation.inputs):
         operation = operation.inputs[0].op

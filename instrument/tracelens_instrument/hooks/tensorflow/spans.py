@@ -57,7 +57,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Seen:
-    """A span to record; `lane` counts requests that are in flight beside the code, else none."""
+    """A span to record; `lane` numbers requests in flight; None otherwise."""
 
     name: str
     kind: str
@@ -114,7 +114,7 @@ def spans_of(
 def _of_runs(
     worker_steps: list[_Step], runs: Sequence[Run], worker: int, plan: Plan
 ) -> Iterator[Seen]:
-    """Put what was profiled into the runs of which the begin was seen, too."""
+    """Assign profiled events to the runs whose begin was seen."""
     last_run: Run | None = None
     for step in worker_steps:
         first_ns = min([*step.begun.values(), *(start for start, _ in step.sent.values())])
@@ -292,7 +292,7 @@ def _served(step: _Step, shard: int, plan: Plan) -> Iterator[Seen]:
 
 
 def _applied(steps: list[_Step], shard: int, plan: Plan) -> Iterator[Seen]:
-    """Updates that a server makes of what it added up: each belongs to the last push before it."""
+    """Yield a server's updates from aggregated gradients: each belongs to the last push before it."""
     added: defaultdict[str, list[tuple[int, _Step, str]]] = defaultdict(list)
     for step in (step for step in steps if step.peer is not None):
         done = {event.name.partition(":")[0]: event.end_ns for event in step.computed}

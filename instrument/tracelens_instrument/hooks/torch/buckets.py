@@ -45,7 +45,7 @@ _running: Final[
 
 
 class _UserHook:
-    """State of our communication hook, where there is one of the user's to be called."""
+    """State of our communication hook, if the user has one that it must call."""
 
     def __init__(self, group: dist.ProcessGroup, hook: UserHook, state: Any) -> None:
         self.group = group

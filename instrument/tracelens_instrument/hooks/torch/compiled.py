@@ -1,4 +1,4 @@
-"""What sees gradient buckets in C++, where it was compiled for the PyTorch that is there.
+"""The library in C++ that sees gradient buckets, compiled for the installed PyTorch.
 
 PyTorch hands an operator that a kernel in Python sees to Python and back, which takes longer than to
 record it. `_buckets.cpp` is such a kernel without Python's dispatch. It fits one build of PyTorch
@@ -51,7 +51,7 @@ class Buckets(Protocol):
         next_bucket: array[int],
         /,
     ) -> None:
-        """Take what says whether, and of whom, a bucket is recorded."""
+        """Register the functions that decide if a bucket is recorded, and for which rank."""
 
     def remember(
         self,

@@ -166,7 +166,7 @@ def record_batches(loader: Any) -> None:
 
 
 class _Batches:
-    """The iterator of a recorded loader; whatever else the iterator can do, it can."""
+    """The iterator of a recorded loader; it forwards everything else to the original."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = batches

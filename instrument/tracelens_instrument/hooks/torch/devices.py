@@ -32,12 +32,12 @@ class Placed:
         self._on_device = DeviceSpan(span, row)
 
     def handle_for(self, tensor: Any) -> Span | DeviceSpan:
-        """Return the handle for work on this tensor, which stands for all that it works on."""
+        """Return the handle for work on the device of this tensor."""
         return self._on_device if on_device(tensor) else self.on_host
 
 
 class QueuedEnds:
-    """Ends the spans of what a process group has queued, on one stream of ours that waits for it.
+    """Ends the spans of a process group's queued operations, on one stream that waits for them.
 
     PyTorch would call back on a stream of its pool for each. A device has eight hardware queues
     for all streams (`CUDA_DEVICE_MAX_CONNECTIONS`): as many that wait hold up the training's own.

@@ -1,8 +1,8 @@
 """PyTorch: DistributedDataParallel, FSDP2 and plain modules, optimizers and data loaders.
 
-Of FSDP2 (`fully_shard`) the forward pass of what is sharded as a whole is recorded. Modules inside are
-sharded first, the model itself last, and nothing tells which one that is: so each takes over from those
-inside it. Collectives are seen in the dispatcher (`operations`), as all are.
+With FSDP2 (`fully_shard`), the forward pass of the outermost sharded module is recorded. Inner
+modules are sharded first and the model last, and nothing tells which one is the model. So each
+takes over from those inside it. Collectives are seen in the dispatcher (`operations`).
 """
 
 from __future__ import annotations

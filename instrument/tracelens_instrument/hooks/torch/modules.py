@@ -98,7 +98,7 @@ def _operator_spans(name: str) -> tuple[Span, Span]:
 
 
 class ModuleHook:
-    """Base of what is registered with a module; pickles as a function that does nothing."""
+    """Base of functions registered with a module; pickles as a function that does nothing."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return getattr, (nullcontext(), "__exit__")
@@ -114,7 +114,7 @@ class _BeginLayer(ModuleHook):
 
 
 class _RootSpan:
-    """The span of the whole model: on a device if its weights are there when it is first used."""
+    """The span of the whole model: on a device if its weights are on one at first use."""
 
     def __init__(self, placed: Placed, *, operators: bool) -> None:
         self._placed = placed

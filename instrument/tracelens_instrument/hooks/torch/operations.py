@@ -1,4 +1,4 @@
-"""Operations of torch.distributed, whoever issues them: collectives, messages, and waiting for them.
+"""Operations of torch.distributed, from all callers: collectives, messages, and waiting for them.
 
 They are seen where all of them pass, in PyTorch's dispatcher: each, whether Python,
 DistributedDataParallel's C++ or a compiled graph issues it, is an operator of the library ``c10d``. A
@@ -56,7 +56,7 @@ _WAIT: Final = recorder.span("wait for collectives", kind="wait")
 
 
 class Issue(Protocol):
-    """An operation that is about to be issued, by whoever wants to know its end."""
+    """An operation that is about to be issued, and a callback at its end."""
 
     def issued(self, result: Any) -> object:
         """Called with what the operator returned."""

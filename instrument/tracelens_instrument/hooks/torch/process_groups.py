@@ -30,7 +30,7 @@ _MOST_ENDED_BY_WAITING: Final = 256
 
 
 class Group:
-    """A process group: its communicator, the spans of what it does, and how many there were.
+    """A process group: its communicator, the spans of its operations, and their number.
 
     `ranks` are the global ranks of its members.
     """
@@ -47,12 +47,12 @@ class Group:
         self.numbers = MessageNumbers()
 
     def span_of(self, name: str, op: str, tensor: Any) -> Span | DeviceSpan:
-        """Return the handle for an operation on a tensor, which stands for all that it works on."""
+        """Return the handle for an operation on the device of a tensor."""
         span, placed = self._spans.get(name) or self._find_span(name, op)
         return span if placed is None else placed.handle_for(tensor)
 
     def span_on_host(self, name: str, op: str) -> Span:
-        """Return the handle for an operation whose end the host sees, whatever it works on."""
+        """Return the handle for an operation whose end the host sees, on any device."""
         return self._find_span(name, op)[0]
 
     def _find_span(self, name: str, op: str) -> tuple[Span, Placed | None]:

@@ -53,7 +53,7 @@ class ImplicitSteps:
     until the next batch is fetched, or trained on if that was fetched before. So what else is updated
     with this batch is part of it. Where no batch is fetched, the first message to or from another rank
     after the update begins a step, too: a stage of a pipeline is sent what it computes on. The last ends
-    with the last update; one in which nothing was computed is none.
+    with the last update; a step without computation does not count.
     """
 
     def __init__(self) -> None:

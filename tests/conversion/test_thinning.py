@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from tracelens.conversion.columns import depths
 from tracelens.conversion.definitions import meanings_of
-from tracelens.conversion.retention import Sampled, Sampling, Thinned, groups, phases, thin
+from tracelens.conversion.retention import (
+    SampledEvents,
+    Sampling,
+    ThinnedEvents,
+    groups,
+    phases,
+    thin,
+)
 from tracelens.schema.side import Definition
 
 if TYPE_CHECKING:
@@ -50,7 +57,7 @@ class Event(NamedTuple):
     waited: bool = False
 
 
-def thinned(events: Sequence[Event], **more: Any) -> Thinned:
+def thinned(events: Sequence[Event], **more: Any) -> ThinnedEvents:
     columns: dict[str, Any] = {
         name: np.array([getattr(event, name) for event in events], np.int64)
         for name in Event._fields
@@ -58,7 +65,7 @@ def thinned(events: Sequence[Event], **more: Any) -> Thinned:
     for name in ("span", "over", "waited"):
         columns[name] = columns[name].astype(np.bool_)
     depth = depths(columns["thread"], columns["start"], columns["end"])
-    return thin(Sampled(depth=depth, **columns), SAMPLING, IN_FLIGHT, **more)
+    return thin(SampledEvents(depth=depth, **columns), SAMPLING, IN_FLIGHT, **more)
 
 
 def kept(*events: Event, **more: Any) -> list[bool]:

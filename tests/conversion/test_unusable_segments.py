@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.runs.segments import PROCESS, Slot, header, newer, write_folder
 
-from tracelens.conversion.folder import PROGRESS_FILE, Held, Progress, load_progress, save_progress
+from tracelens.conversion.folder import (
+    PROGRESS_FILE,
+    HeldSlot,
+    Progress,
+    load_progress,
+    save_progress,
+)
 from tracelens.conversion.segments import decode
 from tracelens.errors import NewerVersion, NotATrace, TraceNotFound
 from tracelens.schema.record import BYTE_ORDER, RECORD_BYTES
@@ -243,7 +249,13 @@ def test_progress_that_cannot_be_opened(tmp_path: Path) -> None:
     [
         Progress(),
         Progress(
-            9, 3, (Held(1, 2, 3, 4), Held(0, 0, -1, 0)), {"a": 1}, {"user": 2}, 8, sorted=False
+            9,
+            3,
+            (HeldSlot(1, 2, 3, 4), HeldSlot(0, 0, -1, 0)),
+            {"a": 1},
+            {"user": 2},
+            8,
+            sorted=False,
         ),
     ],
 )

@@ -60,7 +60,7 @@ def test_a_time_without_an_end() -> None:
     choice = Choice.parse(time="30-")
     assert choice.time is not None
     assert choice.time[0] == 30 * S
-    assert choice.asked == "times from 30 s on"
+    assert choice.description == "times from 30 s on"
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_words() -> None:
     """Sentences and reports name what is chosen."""
     choice = Choice.parse("0-7,12", "200-", "10s-70s")
     assert choice.texts == {"ranks": "0-7,12", "steps": "200-", "time": "10-70"}
-    assert choice.asked == "ranks 0-7,12, steps 200- and times 10-70 s"
-    assert described(choice.texts) == choice.asked
+    assert choice.description == "ranks 0-7,12, steps 200- and times 10-70 s"
+    assert described(choice.texts) == choice.description
     assert EVERYTHING.is_all
-    assert EVERYTHING.asked == ""
+    assert EVERYTHING.description == ""
 
 
 def test_the_range_that_holds_nothing() -> None:

@@ -135,7 +135,7 @@ def within(trace: Trace) -> Trace:
     numbers = some["step"].unique().to_list()
     if steps.height and not numbers:
         raise InvalidArgument(
-            f"Nothing is selected: {replace(choice, ranks=None).asked} hold no step of this run, "
+            f"Nothing is selected: {replace(choice, ranks=None).description} hold no step of this run, "
             f"whose steps take {_length_s(steps):.6g} s."
         )
     if steps.height and len(numbers) == steps["step"].n_unique():
@@ -173,7 +173,7 @@ def _length_s(steps: pl.DataFrame) -> float:
 
 def _of_steps_sentence(asked: Choice, found: Choice, count: int) -> str:
     if not found.steps:
-        return f"As asked, only {replace(asked, ranks=None).asked} of the run were analyzed."
+        return f"As asked, only {replace(asked, ranks=None).description} of the run were analyzed."
     reaching = f", those that reach into {asked.texts['time']} s of the run" if asked.time else ""
     return (
         f"As asked, only steps {format_ranges(found.steps)} of {count} were analyzed{reaching}: job "

@@ -27,7 +27,7 @@ from tracelens.conversion.columns import (
 )
 from tracelens.conversion.definitions import TYPES, UNKNOWN, Meanings, meanings_of
 from tracelens.conversion.folder import Progress
-from tracelens.conversion.retention import Sampled, Sampling, groups, phases, thin
+from tracelens.conversion.retention import SampledEvents, Sampling, groups, phases, thin
 from tracelens.schema.rules import NEGATIVE
 from tracelens.schema.vocabulary import OUTLASTED
 
@@ -205,7 +205,7 @@ class Conversion:
             return np.ones(chunk_size, np.bool_), np.zeros(chunk_size, np.bool_)
         meanings, remembered_count = self._meanings, len(spans.start) - chunk_size
         is_over = np.append(spans.end[:remembered_count] != FOREVER, chunk.records["end_ns"] > 0)
-        events = Sampled(
+        events = SampledEvents(
             thread=spans.thread,
             start=spans.start,
             end=spans.end,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROGRESS_FILE",
     "SLOT_BITS",
-    "Held",
+    "HeldSlot",
     "Progress",
     "Segment",
     "SegmentFile",
@@ -110,7 +110,7 @@ def _check_header(name: str, header: bytes) -> None:
         raise NotATrace(f"{name} has records of {record_bytes} bytes, expected {RECORD_BYTES}")
 
 
-class Held(NamedTuple):
+class HeldSlot(NamedTuple):
     """A slot that is not in the Arrow file yet, because its event may still change.
 
     `depth` is that of its event, -1 without an event; such a slot waits since `since_ns`, monotonic.
@@ -132,7 +132,7 @@ class Progress:
 
     length: int = 0
     next: int = 0
-    held: tuple[Held, ...] = ()
+    held: tuple[HeldSlot, ...] = ()
     lost: dict[str, int] = field(default_factory=dict)
     thinned: dict[str, int] = field(default_factory=dict)
     latest_ns: int = -(2**63)
@@ -147,7 +147,7 @@ def load_progress(folder: Path) -> Progress:
     """
     try:
         row = loads(contents(folder / PROGRESS_FILE, "side"))
-        held = tuple(Held(*map(int, slot)) for slot in row.pop("held"))
+        held = tuple(HeldSlot(*map(int, slot)) for slot in row.pop("held"))
         return Progress(held=held, **row)
     except FileNotFoundError:
         return Progress()

@@ -18,7 +18,7 @@ from tracelens.conversion.batches import BATCH_ROWS, ChunkMode, Conversion
 from tracelens.conversion.columns import SLOT, UNKNOWN_DEPTH, RecordChunk, join, pick
 from tracelens.conversion.folder import (
     SLOT_BITS,
-    Held,
+    HeldSlot,
     Progress,
     load_progress,
     save_progress,
@@ -82,7 +82,7 @@ def with_counts(side: SideTables, conversion: Conversion) -> SideTables:
     )
 
 
-def held_in(segment: Segment, held_slots: Sequence[Held]) -> tuple[RecordChunk, list[Held]]:
+def held_in(segment: Segment, held_slots: Sequence[HeldSlot]) -> tuple[RecordChunk, list[HeldSlot]]:
     """Return the records now in held slots of a segment, and the slots that are still unused."""
     indices = np.array([slot.slot for slot in held_slots], np.intp)
     depths = np.array([slot.depth for slot in held_slots], np.int64)
@@ -218,13 +218,13 @@ class IncrementalConversion:
             ChunkMode(hold=True, released=released_origins),
         )
         held_slots = [
-            Held(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)
+            HeldSlot(origin >> SLOT_BITS, origin & _SLOT, depth, now_ns)
             for origin, depth in zip(
                 held_chunk.origin.tolist(), held_chunk.depth.tolist(), strict=True
             )
         ]
         free_slots = [
-            Held(segment.number, origin & _SLOT, UNKNOWN_DEPTH, now_ns)
+            HeldSlot(segment.number, origin & _SLOT, UNKNOWN_DEPTH, now_ns)
             for segment in chunk
             for origin in segment.free().tolist()
         ]
@@ -241,15 +241,15 @@ class IncrementalConversion:
         save_progress(self._folder, self._progress)
         self._remove_converted()
 
-    def _held_now(self, now_ns: int) -> tuple[RecordChunk, list[Held], Ints]:
+    def _held_now(self, now_ns: int) -> tuple[RecordChunk, list[HeldSlot], Ints]:
         """Return records of held slots, unused slots to wait for, and origins held no longer."""
         files = {file.number: file for file in segment_files(self._folder)}
-        by_segment: dict[int, list[Held]] = {}
+        by_segment: dict[int, list[HeldSlot]] = {}
         for slot in self._progress.held:
             by_segment.setdefault(slot.segment, []).append(slot)
         expired = _expired(by_segment)
         slot_chunks: list[RecordChunk] = []
-        waiting_slots: list[Held] = []
+        waiting_slots: list[HeldSlot] = []
         for number, held_slots in by_segment.items():
             if number in files:
                 used_slots, free_slots = held_in(files[number].read(), held_slots)
@@ -276,7 +276,7 @@ def _nonzero_counts(counter: Counter[str]) -> dict[str, int]:
     return {name: count for name, count in counter.items() if count}
 
 
-def _expired(held_by_segment: dict[int, list[Held]]) -> set[int]:
+def _expired(held_by_segment: dict[int, list[HeldSlot]]) -> set[int]:
     """Name the oldest segments, where more wait than there may be."""
     expired_segments: set[int] = set()
     slot_count = sum(map(len, held_by_segment.values()))

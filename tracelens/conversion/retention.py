@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from tracelens.schema.side import Definition, Kept
 
 __all__ = [
-    "Sampled",
+    "SampledEvents",
     "Sampling",
     "Stretch",
-    "Thinned",
+    "ThinnedEvents",
     "cut_to_last",
     "groups",
     "phases",
@@ -62,7 +62,7 @@ class Sampling(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class SampledEvents:
     """Events to choose from, as columns; `phase` and `group` are numbers for them, see below.
 
     `over` says that a span has ended well, `waited` that it stood over from an earlier choice.
@@ -80,7 +80,7 @@ class Sampled:
     waited: Flags
 
 
-class Thinned(NamedTuple):
+class ThinnedEvents(NamedTuple):
     """Which events are kept, and which a later choice decides."""
 
     kept: Flags
@@ -108,13 +108,13 @@ def groups(*columns: Array) -> Ints:
 
 
 def thin(
-    events: Sampled,
+    events: SampledEvents,
     sampling: Sampling,
     in_flight: Flags,
     *,
     continues: bool = False,
     last: bool = True,
-) -> Thinned:
+) -> ThinnedEvents:
     """Choose the events to keep; `in_flight` is a flag for each thread.
 
     Unless these are the `last` events, more may come of the steps that are in them; the recording may
@@ -138,10 +138,10 @@ def thin(
     is_kept[last_rows] = True
     is_undecided = np.zeros_like(is_kept)
     is_undecided[undecided_rows] = True
-    return Thinned(is_kept, is_undecided)
+    return ThinnedEvents(is_kept, is_undecided)
 
 
-def _outermost(events: Sampled, is_in_flight: Flags) -> Flags:
+def _outermost(events: SampledEvents, is_in_flight: Flags) -> Flags:
     """Return True for each span whose parent, if any, is of another phase."""
     is_outermost = np.zeros(len(events.start), np.bool_)
     for thread_rows in by_thread(events.thread, events.start, events.end):
@@ -151,7 +151,7 @@ def _outermost(events: Sampled, is_in_flight: Flags) -> Flags:
     return is_outermost
 
 
-def _outermost_of_thread(events: Sampled, rows: Indices) -> Flags:
+def _outermost_of_thread(events: SampledEvents, rows: Indices) -> Flags:
     start, end = events.start[rows], events.end[rows]
     depth, phase = events.depth[rows], events.phase[rows].copy()
     is_outermost = depth <= _DEEPEST
@@ -174,7 +174,7 @@ def _outermost_of_thread(events: Sampled, rows: Indices) -> Flags:
     return is_outermost
 
 
-def _last_in_flight(events: Sampled, candidates: Indices) -> tuple[Indices, Indices]:
+def _last_in_flight(events: SampledEvents, candidates: Indices) -> tuple[Indices, Indices]:
     """Return the last event of each thread, group and step; apart those that may not be the last yet."""
     keys = (events.step[candidates], events.group[candidates], events.thread[candidates])
     order = candidates[np.lexsort((events.start[candidates], *keys))]

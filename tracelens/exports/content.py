@@ -98,8 +98,8 @@ class Content:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is left out or changed as asked, a sentence each."""
-        choice_note = f"As asked, only {self.choice.asked} of the run are here." * bool(
-            self.choice.asked
+        choice_note = f"As asked, only {self.choice.description} of the run are here." * bool(
+            self.choice.description
         )
         kept_note = self.text(self.kept.sentence) if self.kept is not None else ""
         names_note = (
@@ -116,7 +116,7 @@ class Content:
 
     def nothing(self) -> InvalidArgument:
         """Return the error for a choice without any event."""
-        subject = self.choice.asked or "this run"
+        subject = self.choice.description or "this run"
         return InvalidArgument(
             f"Nothing is selected: {subject} hold no event that this format has; see what there is with "
             "'tracelens info'."

@@ -211,7 +211,7 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
     ) -> BlockColumn:
         return BlockColumn(int(offsets[-1]), dtype, partial(blocks.values, index), first_values)
 
-    start, end, code, step, word = _DTYPES
+    start, end, code, step, name_index = _DTYPES
     return Lanes(
         lanes=tuple(lanes),
         offsets=offsets,
@@ -219,6 +219,6 @@ def load_lanes(folder: Path, name: str, lanes: Sequence[Lane], words: Sequence[s
         ends=column(times, 1, end, first_ends),
         codes=column(times, 2, code),
         steps=column(labels, 0, step),
-        names=column(labels, 1, word),
+        names=column(labels, 1, name_index),
         words=tuple(words),
     )

@@ -198,15 +198,15 @@ def from_streams(process: int, rank: int, columns: Columns, names: Mapping[int, 
     return join_lanes(lanes_of_streams)
 
 
-def _used_words(words: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
+def _used_words(column: Words, rows: Indices) -> tuple[Int32s, tuple[str, ...]]:
     """Return the place of each row's word among those of some rows, in order, the first being none."""
     used_codes = np.flatnonzero(
-        np.bincount(words.codes[rows] + 1, minlength=len(words.known) + 1)[1:]
+        np.bincount(column.codes[rows] + 1, minlength=len(column.known) + 1)[1:]
     )
-    used_words = sorted((words.known[code], code) for code in used_codes.tolist())
-    indices = np.zeros(len(words.known) + 1, np.int32)  # the last one is for -1
+    used_words = sorted((column.known[code], code) for code in used_codes.tolist())
+    indices = np.zeros(len(column.known) + 1, np.int32)  # the last one is for -1
     indices[[code for _, code in used_words]] = np.arange(1, len(used_words) + 1, dtype=np.int32)
-    return indices[words.codes], ("", *(name for name, _ in used_words))
+    return indices[column.codes], ("", *(name for name, _ in used_words))
 
 
 def join_lanes(lane_parts: Sequence[Lanes]) -> Lanes:

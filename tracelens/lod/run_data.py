@@ -195,7 +195,7 @@ def _scene(
     steps = lanes.join_lanes(
         [residuals.step_lanes(rank_residuals, trace.steps, workers), *steps_of_others]
     )
-    run_window = _whole(trace)
+    run_window = _run_window(trace)
     median_step_ns = (windows["end_ns"] - windows["start_ns"]).median()
     step_ns = max(1, int(cast("float", median_step_ns))) if windows.height else run_window.width_ns
     peaks = pyramid.peaks(steps, run_window, step_ns)
@@ -212,7 +212,7 @@ def other_lanes(trace: Trace) -> list[Lanes]:
     return lanes_by_source
 
 
-def _whole(trace: Trace) -> Window:
+def _run_window(trace: Trace) -> Window:
     """From the first step's begin to the last one's end."""
     if trace.steps.is_empty():
         return Window(0, 1)

@@ -79,7 +79,7 @@ class Choice:
         }
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         """What is chosen, in words; empty for all."""
         return described(self.texts)
 

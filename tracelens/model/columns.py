@@ -62,10 +62,8 @@ class Words:
     def among(self, words: Iterable[str]) -> Array:
         """Return True for each row with one of some words."""
         is_among = np.zeros(len(self.codes), np.bool_)
-        for place in self.codes_of(
-            words
-        ):  # comparing small numbers is quicker than looking them up
-            is_among |= self.codes == place
+        for code in self.codes_of(words):  # comparing small numbers is quicker than looking them up
+            is_among |= self.codes == code
         return is_among
 
     def translated(self, numbers: Mapping[str, int], otherwise: int) -> Array:

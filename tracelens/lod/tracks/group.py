@@ -214,7 +214,7 @@ def _queued(spans: pl.DataFrame) -> pl.DataFrame:
     served = pl.col("op").is_in([op for op in SHARD_OPS if op != "receive"])
     received = pl.col("op") == "receive"
     worker = (pl.col("request").cast(pl.UInt64) // (1 << REQUEST_BITS)).cast(pl.String)
-    begun = (
+    arrivals = (
         spans.filter(pl.col("request").is_not_null(), ~pl.col("device"))
         .group_by("request")
         .agg(
@@ -224,7 +224,7 @@ def _queued(spans: pl.DataFrame) -> pl.DataFrame:
         )
         .filter(pl.col("start_ns") < pl.col("end_ns"))
     )
-    rows = begun.with_columns(
+    rows = arrivals.with_columns(
         row=pl.lit(None, spans.schema["row"]),
         thread=pl.lit(_QUEUE),
         depth=pl.lit(0, spans.schema["depth"]),

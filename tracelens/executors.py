@@ -13,16 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Executor
 
-__all__ = ["EXECUTORS", "USUAL_WORKERS", "opened"]
-
 EXECUTORS: Final = "threads, processes:N, mpi or dask://HOST:PORT"
-USUAL_WORKERS: Final = 8  # of an executor that does not say how many it has
-_PATIENCE_S: Final = 10
-_BETWEEN_LOOKS_S: Final = 1e-4  # for messages of MPI workers
+DEFAULT_WORKERS: Final = 8  # of an executor that does not say how many it has
+CONNECT_TIMEOUT_S: Final = 10
+POLL_INTERVAL_S: Final = 1e-4  # for messages of MPI workers
 
 
 @contextmanager
-def opened(spec: str | None) -> Iterator[Executor | None]:
+def open_executor(spec: str | None) -> Iterator[Executor | None]:
     """Yield the executor that a text names (`EXECUTORS`); None for threads of this process.
 
     Raises:
@@ -32,29 +30,29 @@ def opened(spec: str | None) -> Iterator[Executor | None]:
     if spec is None or spec == "threads":
         yield None
         return
-    kind, _, rest = spec.partition(":")
+    kind, _, address = spec.partition(":")
     if spec == "mpi":
-        pool: Any = _mpi()
-    elif kind == "processes" and (count := re.fullmatch(r"[1-9]\d{0,3}", rest)):
-        pool = _processes(int(count[0]))
-    elif kind == "dask" and rest.startswith("//"):
-        pool = _dask(rest.removeprefix("//"))
+        pool: Any = _connect_to_mpi()
+    elif kind == "processes" and (count := re.fullmatch(r"[1-9]\d{0,3}", address)):
+        pool = _start_processes(int(count[0]))
+    elif kind == "dask" and address.startswith("//"):
+        pool = _connect_to_dask(address.removeprefix("//"))
     else:
         raise InvalidArgument(f"--executor {spec}: expected one of {EXECUTORS}.")
     with pool as ready:
         yield ready
 
 
-def _processes(count: int) -> Executor:
+def _start_processes(count: int) -> Executor:
     from concurrent.futures import ProcessPoolExecutor  # noqa: PLC0415 - only where it is asked for
     from multiprocessing import get_context  # noqa: PLC0415 - likewise
 
     # Forked children of a process with threads, as those of polars, can hang.
-    return ProcessPoolExecutor(count, get_context("spawn"), _begin, (is_contained(),))
+    return ProcessPoolExecutor(count, get_context("spawn"), _begin_worker, (is_contained(),))
 
 
-def _begin(contained: bool) -> None:  # noqa: FBT001 - sent as it is
-    """Begin a worker: it ends when its parent does, and by what it reads if that may be so there."""
+def _begin_worker(contained: bool) -> None:  # noqa: FBT001 - sent as it is
+    """Begin a worker: it ends when its parent does; what it reads may end it if that is so there."""
     from threading import Thread  # noqa: PLC0415 - in a worker
 
     Thread(target=_end_with_parent, daemon=True).start()
@@ -73,7 +71,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _mpi() -> Executor:
+def _connect_to_mpi() -> Executor:
     """Return the ranks of this MPI job but this one as workers."""
     try:
         from mpi4py import MPI  # noqa: PLC0415 - an extra
@@ -86,24 +84,26 @@ def _mpi() -> Executor:
             "-n N python -m mpi4py.futures -m tracelens analyze ... --executor mpi', N at least 2."
         )
     # By default it looks for messages every millisecond; what is sent here takes several looks.
-    found: Executor = MPIPoolExecutor(backoff=_BETWEEN_LOOKS_S)
-    return found
+    pool: Executor = MPIPoolExecutor(backoff=POLL_INTERVAL_S)
+    return pool
 
 
 @contextmanager
-def _dask(address: str) -> Iterator[Executor]:
+def _connect_to_dask(address: str) -> Iterator[Executor]:
     try:
         import distributed  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise MissingExtra.naming("An executor of Dask workers", "cluster") from error
     try:
-        found: Any = distributed  # has no types
-        client = found.Client(f"tcp://{address}", timeout=_PATIENCE_S, set_as_default=False)
+        dask: Any = distributed  # has no types
+        client = dask.Client(f"tcp://{address}", timeout=CONNECT_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InvalidArgument(
             f"--executor dask://{address}: no Dask scheduler answers there ({error})."
         ) from error
     with client:
         pool = client.get_executor(pure=False)
-        pool.num_workers = sum(client.nthreads().values()) or USUAL_WORKERS  # those may come later
+        pool.num_workers = (
+            sum(client.nthreads().values()) or DEFAULT_WORKERS
+        )  # those may come later
         yield pool

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from tracelens.accounting.communication import call_costs, transfers
-from tracelens.accounting.communication.awaited_ranks import awaited_messages
+from tracelens.accounting.communication.awaited_ranks import find_awaited_messages
 from tracelens.accounting.compute_time import ComputeTime, measure_compute_time
-from tracelens.accounting.core_waits import core_wait_of_run
+from tracelens.accounting.core_waits import measure_core_wait_of_run
 from tracelens.accounting.early_ends import find_early_end
 from tracelens.accounting.efficiency import find_useful
 from tracelens.accounting.spent_time import SpentTime, measure_spent_time
@@ -65,12 +65,12 @@ class Facts:
 
         A row a call, `accounting.communication.transfers.CALL_COLUMNS` and `algorithm`.
         """
-        return transfers.with_algorithms(self.trace, transfers.collective_calls(self.trace))
+        return transfers.join_algorithms(self.trace, transfers.list_collective_calls(self.trace))
 
     @cached_property
     def messages(self) -> pl.DataFrame:
         """Every message between workers whose time on the link is known: a row a message."""
-        return transfers.point_to_point_messages(self.trace)
+        return transfers.list_messages(self.trace)
 
     @cached_property
     def call_costs(self) -> CallCosts:
@@ -82,12 +82,12 @@ class Facts:
     @cached_property
     def awaited_messages(self) -> pl.DataFrame:
         """The waits in messages that the clocks can tell, each of one rank for another alone."""
-        return awaited_messages(self.trace)
+        return find_awaited_messages(self.trace)
 
     @cached_property
     def core_wait(self) -> float | None:
         """For what share of the time of their steps ranks waited for a core; None where not read."""
-        return core_wait_of_run(self.trace)
+        return measure_core_wait_of_run(self.trace)
 
     @cached_property
     def replay(self) -> WindowedReplay:

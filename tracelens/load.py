@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +11,7 @@ import polars as pl
 
 from tracelens import containment, plugins
 from tracelens.align import DEFAULT_TRANSFORMS, devices, selection
+from tracelens.align.clocks.common import to_common_series
 from tracelens.errors import (
     EmptyTrace,
     InvalidArgument,
@@ -20,7 +23,7 @@ from tracelens.errors import (
 from tracelens.memory import give_back
 from tracelens.model import fmt
 from tracelens.model.choice import EVERYTHING, Choice
-from tracelens.model.events import Numbered, Source
+from tracelens.model.events import Renumbered, Source
 from tracelens.model.fmt import shown_name
 from tracelens.model.recognition import join_recognitions
 from tracelens.model.trace import OF_PROCESSES, Trace
@@ -36,14 +39,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
-    from tracelens.model.trace import Moved
+    from tracelens.model.clock_map import ClockMap
     from tracelens.readers.base import Progress, Reader
     from tracelens.readers.native.reader import NativeReader
     from tracelens.readers.table import TableReader
 
-_SHOWN: Final = 3  # names of files in a sentence
-_FOR_EVENTS: Final = 4  # one part of so many of the memory
-DEEPEST: Final = 3  # folders below one that is given: experiment, day, run
+MAX_FILES_NAMED: Final = 3
+SHARE_OF_MEMORY_FOR_EVENTS: Final = 4  # one of so many parts of it keeps events
+MAX_FOLDER_DEPTH: Final = 3  # folders below one that is given: experiment, day, run
 
 
 def open(  # noqa: A001 - reads as tracelens.open
@@ -86,11 +89,16 @@ def open(  # noqa: A001 - reads as tracelens.open
         InvalidArgument: `map` or `one_clock` for what is no table, or a `map` that says nothing; or the
             run has nothing of the ranks, steps or time.
     """
-    place = local(path, progress)
-    options = _options(map, rank_of, one_clock=one_clock)
-    with containment.leaving_out(containment.tried([place], options) if contained else {}):
+    source = local(path, progress)
+    # How a run is read, as the command line says it.
+    options = [
+        *(["--one-clock"] if one_clock else []),
+        *(f"--map={theirs}={ours}" for theirs, ours in (map or {}).items()),
+        *(f"--rank-of={file}={rank}" for file, rank in (rank_of or {}).items()),
+    ]
+    with containment.leaving_out(containment.tried([source], options) if contained else {}):
         return open_joined(
-            [place],
+            [source],
             progress,
             map=map,
             one_clock=one_clock,
@@ -99,20 +107,6 @@ def open(  # noqa: A001 - reads as tracelens.open
             memory=memory,
             choice=Choice.parse(ranks, steps, time),
         )
-
-
-def _options(
-    map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
-    rank_of: Mapping[str, int] | None,
-    *,
-    one_clock: bool,
-) -> list[str]:
-    """Return how a run is read, as the command line says it."""
-    return [
-        *(["--one-clock"] if one_clock else []),
-        *(f"--map={theirs}={ours}" for theirs, ours in (map or {}).items()),
-        *(f"--rank-of={file}={rank}" for file, rank in (rank_of or {}).items()),
-    ]
 
 
 def open_joined(
@@ -134,37 +128,40 @@ def open_joined(
         UnusableInput: nothing of one of them can be read.
         InvalidArgument: as above, or two of them hold the same rank.
     """
-    places, named = _wanted([local(path, progress) for path in paths], choice)
+    sources, file_ranks = _select_sources([local(path, progress) for path in paths], choice)
     # Workers elsewhere read events again, which takes less than sending them to and fro.
-    kept = 0 if executor else memory // _FOR_EVENTS // len(places)
-    how = Reading(progress, executor, kept, choice, rank_of or {})
+    kept_bytes = 0 if executor else memory // SHARE_OF_MEMORY_FOR_EVENTS // len(sources)
+    reading = Reading(progress, executor, kept_bytes, choice, rank_of or {})
+    tables = _table_reader(map, one_clock=one_clock)
+    only_tables = bool(map) or one_clock
     # What was read has no name here: alignment replaces the largest of it, which is then freed.
     return prepare(
-        selection.of_ranks(
-            _join([_read(place, how, map, one_clock=one_clock) for place in places]), choice, named
+        selection.select_ranks(
+            _join([_read(path, reading, tables, only_tables=only_tables) for path in sources]),
+            choice,
+            file_ranks,
         )
     )
 
 
-def _wanted(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Path], set[int]]:
-    """Return the places that may hold something of a choice, and the ranks that files are named after.
+def _select_sources(paths: Sequence[Path], choice: Choice) -> tuple[Sequence[Path], set[int]]:
+    """Return the paths that may hold something of a choice, and the ranks that files are named after.
 
     Raises:
         InvalidArgument: none of them is named after a rank that is wanted.
     """
     if choice.ranks is None:
         return paths, set()
-    from tracelens.readers.native.recordings import (
-        named_ranks,
-        recordings,
-        select_recordings,
-    )
+    from tracelens.readers.native.recordings import named_ranks, recordings, select_recordings
 
-    files = {path: recordings(path) for path in paths}
-    named = named_ranks(file for found in files.values() for file in found)
-    if named:
-        selection.check_ranks(choice, named)
-    return [p for p, found in files.items() if not found or select_recordings(found, choice)], named
+    files_of = {path: recordings(path) for path in paths}
+    file_ranks = named_ranks(file for files in files_of.values() for file in files)
+    if file_ranks:
+        selection.check_ranks(choice, file_ranks)
+    selected = [
+        path for path, files in files_of.items() if not files or select_recordings(files, choice)
+    ]
+    return selected, file_ranks
 
 
 def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Path:
@@ -180,83 +177,75 @@ def local(path: str | os.PathLike[str], progress: Progress | None = None) -> Pat
     return fetched(path, progress)
 
 
-def _read(
-    place: Path,
-    how: Reading,
-    map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
-    *,
-    one_clock: bool,
-) -> Trace:
-    if not place.exists():
+def _read(path: Path, reading: Reading, tables: TableReader, *, only_tables: bool) -> Trace:
+    if not path.exists():
         raise TraceNotFound(
-            f"There is no '{place}': expected a trace folder or a table of spans; "
+            f"There is no '{path}': expected a trace folder or a table of spans; "
             "record one with 'tracelens record -- COMMAND'."
         )
-    containment.begin(place)
+    containment.begin(path)
     with containment.watching():
-        return _recognised(place, how, map, one_clock=one_clock)
+        if only_tables:
+            return _read_table(path, reading, tables)
+        return _read_recognised(path, reading, tables)
 
 
-def _recognised(
-    place: Path,
-    how: Reading,
-    map: Mapping[str, str] | None,  # noqa: A002 - called what the command line calls it
-    *,
-    one_clock: bool,
-) -> Trace:
-    reader = _table_reader(map, one_clock=one_clock)
-    if map or one_clock:
-        tables = _tables_in(place, reader)
-        if not tables:
-            raise InvalidArgument(
-                f"'{place}' is no table of spans, so there is nothing for --map or --one-clock."
-            )
-        if len(tables) > 1:
-            raise _unknown(place, [], tables)
-        return reader.read(tables[0], how)
-    for known in READERS:
-        if known.sniff(place):
-            return known.read(place, how)
-    found = _read_by_plugin(place, how)
-    if found is not None:
-        return found
-    inner = runs_in(place) if place.is_dir() else []
-    if len(inner) == 1:  # as the folder that a profiler writes to holds one a profile
-        return _recognised(inner[0], how, None, one_clock=False)
-    tables = [] if inner else _tables_in(place, reader)
-    if len(tables) == 1:
-        return reader.read(tables[0], how)
-    raise _unknown(place, inner, tables)
+def _read_table(path: Path, reading: Reading, tables: TableReader) -> Trace:
+    files = _list_tables(path, tables)
+    if not files:
+        raise InvalidArgument(
+            f"'{path}' is no table of spans, so there is nothing for --map or --one-clock."
+        )
+    if len(files) > 1:
+        raise _unreadable(path, [], files)
+    return tables.read(files[0], reading)
 
 
-def _tables_in(place: Path, reader: TableReader) -> list[Path]:
+def _read_recognised(path: Path, reading: Reading, tables: TableReader) -> Trace:
+    """Read with the first reader that recognises a path; a folder may hold a single run or table."""
+    for reader in READERS:
+        if reader.sniff(path):
+            return reader.read(path, reading)
+    trace = _read_by_plugin(path, reading)
+    if trace is not None:
+        return trace
+    runs = runs_in(path) if path.is_dir() else []
+    if len(runs) == 1:  # as the folder that a profiler writes to holds one a profile
+        return _read_recognised(runs[0], reading, tables)
+    files = [] if runs else _list_tables(path, tables)
+    if len(files) == 1:
+        return tables.read(files[0], reading)
+    raise _unreadable(path, runs, files)
+
+
+def _list_tables(path: Path, tables: TableReader) -> list[Path]:
     """Return a file if it is a table, or the tables of a folder."""
-    entries = sorted(place.iterdir()) if place.is_dir() else [place]
-    files = inside((one for one in entries if one == place or one.name[0] != "."), place)
-    return [file for file in files if reader.sniff(file)]
+    entries = sorted(path.iterdir()) if path.is_dir() else [path]
+    files = inside((entry for entry in entries if entry == path or entry.name[0] != "."), path)
+    return [file for file in files if tables.sniff(file)]
 
 
-def _read_by_plugin(place: Path, how: Reading) -> Trace | None:
+def _read_by_plugin(path: Path, reading: Reading) -> Trace | None:
     """Ask the readers of other distributions, by name; None where none of them recognises it.
 
     Raises:
         UnusableInput: the one that does fails, or it would end this process.
     """
-    reason = containment.reason_of(place)
+    reason = containment.reason_of(path)
     if reason:
-        raise UnusableInput(f"'{place}' is not read: {reason}.")
+        raise UnusableInput(f"'{path}' is not read: {reason}.")
     for plugin in plugins.installed(plugins.READERS):
-        named = plugin.load()
+        loaded = plugin.load()
         try:
-            reader: Reader = named() if isinstance(named, type) else named
-            if reader.sniff(place):
-                return reader.read(place, how)
+            reader: Reader = loaded() if isinstance(loaded, type) else loaded
+            if reader.sniff(path):
+                return reader.read(path, reading)
         except TraceLensError:
             raise
         except Exception as error:  # code of others may raise anything
             reason = f"{type(error).__name__}: {error}".rstrip(".")
             raise UnusableInput(
-                f"The reader '{plugin.name}' of {plugin.distribution} failed with '{place}' ({reason}): "
+                f"The reader '{plugin.name}' of {plugin.distribution} failed with '{path}' ({reason}): "
                 "report it to whoever wrote that reader."
             ) from error
     return None
@@ -301,68 +290,66 @@ def prepare(trace: Trace) -> Trace:
     return trace
 
 
-def runs_in(place: Path) -> list[Path]:
-    """List the runs at a place: itself, or the trace folders in it, at most three folders deep."""
-    if not place.is_dir() or _holds_recordings(place):
-        return [place]
-    return [run for entry in sorted(place.iterdir()) for run in _within(entry, DEEPEST)]
+def runs_in(path: Path) -> list[Path]:
+    """List the runs at a path: itself, or the trace folders in it, at most three folders deep."""
+    if not path.is_dir() or _holds_recordings(path):
+        return [path]
+    entries = sorted(path.iterdir())
+    return [run for entry in entries for run in _list_runs_below(entry, MAX_FOLDER_DEPTH)]
 
 
-def _within(entry: Path, deep: int) -> list[Path]:
+def _list_runs_below(entry: Path, depth: int) -> list[Path]:
     """List the runs below; a link is not followed, as what it leads to may be listed already."""
     if entry.name.startswith(".") or entry.is_symlink() or not entry.is_dir():
         return []
     try:
         if _holds_recordings(entry):
             return [entry]
-        inner = sorted(entry.iterdir()) if deep > 1 else []
+        children = sorted(entry.iterdir()) if depth > 1 else []
     except OSError:  # not for us to look into, or gone since it was listed
         return []
-    return [run for child in inner for run in _within(child, deep - 1)]
+    return [run for child in children for run in _list_runs_below(child, depth - 1)]
 
 
-def events_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
+def events_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
     """Read the events of one process from its file, as they are in the whole trace.
 
     Args:
         path: The file of that process.
         process: Its row in the whole trace's processes.
-        moved: How its times came onto the common clock there; null = not at all.
+        clock_map: How its times came onto the common clock there; None = not at all.
 
     Raises:
         UnusableInput: the file cannot be read (any more).
     """
-    alone = devices.place(_native_reader().read(path))
-    events = alone.events.with_columns(process=pl.lit(process, pl.Int32)).collect()
-    if moved is None:
-        return events
-    times = ("start_ns", "end_ns", "device_start_ns")
-    return events.with_columns(
-        _moved(events[name], moved) for name in times if events[name].count()
-    )
+    events = devices.place_on_host(_native_reader().read(path)).events.collect()
+    return _in_whole_trace(events, process, clock_map)
 
 
-def samples_of(path: Path, process: int, moved: Moved | None) -> pl.DataFrame:
+def samples_of(path: Path, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
     """Read the samples of one process's stacks, as they are in the whole trace; arguments as above.
 
     Raises:
         UnusableInput: the file cannot be read (any more).
     """
-    samples = _native_reader().read(path).samples.with_columns(process=pl.lit(process, pl.Int32))
-    if moved is None or samples.is_empty():
-        return samples
-    return samples.with_columns(_moved(samples[name], moved) for name in ("start_ns", "end_ns"))
+    return _in_whole_trace(_native_reader().read(path).samples, process, clock_map)
+
+
+def _in_whole_trace(rows: pl.DataFrame, process: int, clock_map: ClockMap | None) -> pl.DataFrame:
+    """Give rows that were read alone their process number and common times."""
+    rows = rows.with_columns(process=pl.lit(process, pl.Int32))
+    if clock_map is None:
+        return rows
+    times = [name for name in ("start_ns", "end_ns", "device_start_ns") if name in rows.columns]
+    return rows.with_columns(
+        to_common_series(clock_map, rows[name]) for name in times if rows[name].count()
+    )
 
 
 def _native_reader() -> NativeReader:
     from tracelens.readers.native.reader import NativeReader
 
     return NativeReader()
-
-
-def _moved(column: pl.Series, moved: Moved) -> pl.Series:
-    common = pl.Series(column.name, moved.apply(column.fill_null(0).to_numpy()))
-    return pl.select(pl.when(column.is_not_null()).then(common)).to_series().alias(column.name)
 
 
 def _join(traces: Sequence[Trace]) -> Trace:
@@ -378,40 +365,46 @@ def _join(traces: Sequence[Trace]) -> Trace:
         return traces[0]
     _check_ranks(traces)
     if all(trace.recognition for trace in traces):
-        check_one_job(one for trace in traces for one in _files_of_ranks(trace))
-    offsets = [sum(t.processes.height for t in traces[:place]) for place in range(len(traces))]
-    numbered: dict[str, Any] = {
-        name: pl.concat([_after(getattr(t, name), n) for t, n in zip(traces, offsets, strict=True)])
+        check_one_job(file for trace in traces for file in _list_rank_files(trace))
+    # The first number of each trace's processes.
+    offsets = [0, *accumulate(trace.processes.height for trace in traces[:-1])]
+    numbered = list(zip(traces, offsets, strict=True))
+    tables: dict[str, Any] = {
+        name: pl.concat([_add_offset(getattr(trace, name), offset) for trace, offset in numbered])
         for name in OF_PROCESSES
     }
-    dropped: dict[str, int] = {}
+    dropped: Counter[str] = Counter()
     for trace in traces:
-        for reason, count in trace.dropped.items():
-            dropped[reason] = dropped.get(reason, 0) + count
-    parts = [
-        (process + n, Numbered(part, process + n), found)
-        for t, n in zip(traces, offsets, strict=True)
-        for process, part in t.source.parts.items()
-        for found in [t.outlines[process] if t.outlines else None]
-    ]
-    whole = all(found is not None for *_, found in parts)
-    kept = {
-        process + n: found
-        for t, n in zip(traces, offsets, strict=True)
-        for process, found in t.source.kept.items()
+        dropped.update(trace.dropped)
+    outlines = {
+        process + offset: (trace.outlines or {}).get(process)
+        for trace, offset in numbered
+        for process in trace.source.parts
     }
+    is_outlined = all(outline is not None for outline in outlines.values())
     return Trace.from_source(
-        Source({process: part for process, part, _ in parts}, kept=kept),
-        outlines={process: found for process, _, found in parts} if whole else None,
-        communicators=_joined_communicators(traces),
+        Source(
+            {
+                process + offset: Renumbered(part, process + offset)
+                for trace, offset in numbered
+                for process, part in trace.source.parts.items()
+            },
+            kept={
+                process + offset: columns
+                for trace, offset in numbered
+                for process, columns in trace.source.kept.items()
+            },
+        ),
+        outlines=outlines if is_outlined else None,
+        communicators=_join_communicators(traces),
         recognition=join_recognitions([trace.recognition for trace in traces]),
         notes=tuple(dict.fromkeys(note for trace in traces for note in trace.notes)),
-        dropped=dropped,
-        **numbered,
+        dropped=dict(dropped),
+        **tables,
     )
 
 
-def _after(table: pl.DataFrame, offset: int) -> pl.DataFrame:
+def _add_offset(table: pl.DataFrame, offset: int) -> pl.DataFrame:
     return table.with_columns((pl.col("process") + offset).cast(pl.Int32))
 
 
@@ -425,8 +418,8 @@ def _check_ranks(traces: Sequence[Trace]) -> None:
     if silent:
         verb = "does" if len(silent) == 1 else "do"
         raise UnusableInput(
-            f"Of {fmt.count(len(traces), 'input')}, {fmt.series(silent[:_SHOWN])} {verb} not say the "
-            f"rank: say it with --rank-of {silent[0]}=0, once for each."
+            f"Of {fmt.count(len(traces), 'input')}, {fmt.series(silent[:MAX_FILES_NAMED])} {verb} "
+            f"not say the rank: say it with --rank-of {silent[0]}=0, once for each."
         )
     owner: dict[tuple[str, int], Path | None] = {}
     for trace in traces:
@@ -441,7 +434,7 @@ def _check_ranks(traces: Sequence[Trace]) -> None:
             owner[role, rank] = trace.path
 
 
-def _files_of_ranks(trace: Trace) -> Iterator[RankFile]:
+def _list_rank_files(trace: Trace) -> Iterator[RankFile]:
     """Yield the file of each rank; a world no larger than its last rank is not known to be the job's."""
     last = trace.processes["rank"].max()
     columns = trace.processes.select("file", "rank", "world", "first_ns", "last_ns")
@@ -450,41 +443,41 @@ def _files_of_ranks(trace: Trace) -> Iterator[RankFile]:
         yield RankFile(file, rank, world if is_stated else 0, first_ns, last_ns)
 
 
-def _joined_communicators(traces: Sequence[Trace]) -> pl.DataFrame:
+def _join_communicators(traces: Sequence[Trace]) -> pl.DataFrame:
     """Return each communicator once, with all ranks that any of the traces names."""
-    every = pl.concat([trace.communicators for trace in traces])
-    merged = every.explode("ranks").group_by("communicator", maintain_order=True)
-    table = merged.agg(pl.col("name").first(), pl.col("ranks").drop_nulls().unique().sort())
-    return table.select(*every.columns).cast(every.schema)
+    rows = pl.concat([trace.communicators for trace in traces])
+    by_uid = rows.explode("ranks").group_by("communicator", maintain_order=True)
+    merged = by_uid.agg(pl.col("name").first(), pl.col("ranks").drop_nulls().unique().sort())
+    return merged.select(*rows.columns).cast(rows.schema)
 
 
-def _unknown(place: Path, inner: Sequence[Path], tables: Sequence[Path]) -> NotATrace | EmptyTrace:
-    if place.is_file():
+def _unreadable(path: Path, runs: Sequence[Path], tables: Sequence[Path]) -> NotATrace | EmptyTrace:
+    if path.is_file():
         return NotATrace(
-            f"'{place}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
+            f"'{path}' is not a trace that TraceLens reads: expected a trace folder, an .arrow "
             "file of one, a profile by torch.profiler (.json, .json.gz), or a table of spans (.arrow, "
             ".feather, .parquet, .csv)."
         )
-    if inner:
-        advice = f"it holds {len(inner)} trace folders, open one of them, for example '{inner[-1]}'"
+    if runs:
+        advice = f"it holds {len(runs)} trace folders, open one of them, for example '{runs[-1]}'"
     elif tables:
-        one = f"name one of them, for example '{tables[0]}', or all that are of one run"
-        advice = f"it holds {len(tables)} tables of spans, {one}"
-    elif outside := _link_out_of(place):
-        advice = f"'{shown_name(outside.name)}' is a link out of it: put the file itself there"
+        example = f"name one of them, for example '{tables[0]}', or all that are of one run"
+        advice = f"it holds {len(tables)} tables of spans, {example}"
+    elif link := _find_link_out_of(path):
+        advice = f"'{shown_name(link.name)}' is a link out of it: put the file itself there"
     else:
         advice = "record into it with 'tracelens record --out DIR -- COMMAND'"
     return EmptyTrace(
-        f"'{place}' holds no recorded process (expected files such as worker-00000-4242.arrow): "
+        f"'{path}' holds no recorded process (expected files such as worker-00000-4242.arrow): "
         f"{advice}."
     )
 
 
-def _link_out_of(place: Path) -> Path | None:
+def _find_link_out_of(path: Path) -> Path | None:
     """Return the first link of a folder that leads out of it, which is not followed."""
-    entries = sorted(place.iterdir()) if place.is_dir() else []
+    entries = sorted(path.iterdir()) if path.is_dir() else []
     files = (entry for entry in entries if entry.is_file())
-    return next((file for file in files if not inside([file], place)), None)
+    return next((file for file in files if not inside([file], path)), None)
 
 
 def _holds_recordings(entry: Path) -> bool:

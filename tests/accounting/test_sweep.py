@@ -12,7 +12,9 @@ from support.tiers import check_examples, few_or_many
 
 from tracelens.accounting import sweep
 from tracelens.accounting.categories import BLOCKED, CATEGORIES, COMMUNICATION, QUEUED, USER
-from tracelens.accounting.partition import Intervals, Spans, Surroundings, partition
+from tracelens.accounting.spans import Spans, Surroundings
+from tracelens.accounting.sweep import partition
+from tracelens.model.intervals import Intervals
 
 if TYPE_CHECKING:
     from tracelens.arrays import Array, Ints
@@ -69,7 +71,7 @@ def test_both_cut_alike(examples: int) -> None:
     def check(thread: Spans, around: Surroundings, steps: Ints) -> None:
         in_c = partition(thread, around, steps)
         in_numpy = partition(thread, around, steps, sweep.cut_in_numpy)
-        for name, found in vars(in_c).items():
+        for name, found in in_c._asdict().items():
             expected = getattr(in_numpy, name)
             assert found.dtype == expected.dtype, name
             np.testing.assert_array_equal(found, expected, err_msg=name)

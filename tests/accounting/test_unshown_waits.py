@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -13,12 +13,10 @@ from support.runs.traces import call, span, trace_of
 import tracelens as tl
 from tracelens import Trace
 from tracelens.accounting import phases
-from tracelens.accounting.partition import Intervals, Spans
+from tracelens.accounting.spans import Spans
 from tracelens.accounting.unshown_waits import find_unshown_waits
 from tracelens.load import prepare
-
-if TYPE_CHECKING:
-    from tracelens.arrays import Ints
+from tracelens.model.intervals import Intervals
 
 MS: Final = 10**6
 STEPS: Final = 60
@@ -88,7 +86,7 @@ def waits_of(gaps: list[tuple[int, int]], calls: list[tuple[int, int]]) -> list[
         np.zeros(len(gaps) + 1, np.int64),
     )
     flights = Intervals(*(np.array(side) for side in zip(*calls, strict=True)))
-    found = find_unshown_waits(spans, flights, np.array([0, ends[-1] + 1]))
+    found = find_unshown_waits(spans, flights, 0, int(ends[-1]) + 1)
     return list(zip(found.start.tolist(), found.end.tolist(), strict=True))
 
 
@@ -127,17 +125,3 @@ def test_a_wait_until_the_recording_ends_is_waiting() -> None:
     found = phases.run(prepare(trace_of([*steps, *rows], ranks=2))).segments
     mine = found.filter(pl.col("rank") == 0).select(pl.col("category").cast(pl.String), "end_ns")
     assert mine.rows()[-1] == ("wait", 100)
-
-
-def test_threads_are_judged_apart() -> None:
-    """Of two threads on one line the first goes on with its calls, the second before they end."""
-    first = [(100 * n, 100 * n + 50) for n in range(20)]
-    second = [(2_000 + 100 * n, 2_000 + 100 * n + 50) for n in range(20)]
-    edges: Ints = np.array([*first, *second])
-    spans = Spans(edges[:, 0], edges[:, 1], *np.zeros((2, 40), np.int64))
-    calls = Intervals(
-        edges[:, 0], np.where(edges[:, 0] < 2_000, edges[:, 0] + 100, edges[:, 0] + 130)
-    )
-    found = find_unshown_waits(spans, calls, np.array([0, 2_000, 4_000]))
-    assert found.end.max() <= 2_000
-    assert len(found.start) == 20

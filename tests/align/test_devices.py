@@ -62,7 +62,7 @@ def test_offset_and_drift_are_taken_out() -> None:
     """At the begin, in the middle, at the end: within a microsecond of the truth."""
     moments = [0, 5 * SECOND, 10 * SECOND]
     rows = [span(0, "forward", at, at + 10, **on_device(at + 100, at + 200)) for at in moments]
-    placed = devices.place(with_device(trace_of(rows)))
+    placed = devices.place_on_host(with_device(trace_of(rows)))
     found = placed.events.collect()
     assert found["device_start_ns"].to_list() == pytest.approx([at + 100 for at in moments], abs=50)
     assert found["start_ns"].to_list() == moments
@@ -79,7 +79,7 @@ def test_each_process_has_its_own_device() -> None:
         span(rank, "forward", SECOND, SECOND + 10, **on_device(SECOND + 100, SECOND + 200, rank))
         for rank in (0, 1)
     ]
-    placed = devices.place(with_device(trace_of(rows, ranks=2), ranks=2))
+    placed = devices.place_on_host(with_device(trace_of(rows, ranks=2), ranks=2))
     found = placed.events.collect()["device_start_ns"].to_list()
     assert found == pytest.approx([SECOND + 100] * 2, abs=50)
 
@@ -91,7 +91,7 @@ def test_a_reduction_in_flight_ends_when_the_device_says() -> None:
         for number, at in enumerate(range(0, 3 * SECOND, SECOND))
     ]
     rows.append(call(0, 3, 4 * SECOND, 4 * SECOND + 10))
-    found = devices.place(with_device(trace_of(rows))).events.collect()
+    found = devices.place_on_host(with_device(trace_of(rows))).events.collect()
     assert found["start_ns"].to_list() == pytest.approx(
         [SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND], abs=50
     )
@@ -107,7 +107,7 @@ def test_a_reduction_that_is_open_stays_so() -> None:
         call(0, 0, SECOND, SECOND + 10, **on_device(SECOND, SECOND + 500)),
         call(0, 1, 2 * SECOND, None),
     ]
-    found = devices.place(with_device(trace_of(rows))).events.collect()
+    found = devices.place_on_host(with_device(trace_of(rows))).events.collect()
     assert found["status"].to_list() == ["closed", "open"]
     assert found["end_ns"].to_list()[1] is None
 
@@ -115,14 +115,14 @@ def test_a_reduction_that_is_open_stays_so() -> None:
 def test_without_a_device_nothing_changes() -> None:
     """The trace is the same object."""
     trace = trace_of([call(0, 0, 0, 10)])
-    assert devices.place(trace) is trace
+    assert devices.place_on_host(trace) is trace
 
 
 def test_times_without_readings_stay() -> None:
     """A device's clock is set to the host's when it is first read: better than nothing."""
     trace = with_device(trace_of([span(0, "forward", 5, 9, **on_device(6, 8))]))
     bare = replace(trace, clocks=trace.clocks.clear())
-    found = devices.place(bare).events.collect()
+    found = devices.place_on_host(bare).events.collect()
     assert found["device_start_ns"].to_list() == [shown(6)]
 
 

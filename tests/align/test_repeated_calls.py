@@ -9,7 +9,7 @@ import pytest
 from support.runs.traces import call, span, trace_of
 
 from tracelens.align import steps
-from tracelens.align.repeated_calls import after_long
+from tracelens.align.repeated_calls import follows_long_gap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ def run_of(calls: Sequence[tuple[str, int, float]], ranks: int = 2) -> list[dict
 
 
 def divided(calls: Sequence[tuple[str, int, float]], ranks: int = 2) -> Trace:
-    return steps.divide(trace_of(run_of(calls, ranks), ranks=ranks))
+    return steps.divide_into_steps(trace_of(run_of(calls, ranks), ranks=ranks))
 
 
 def starts_ms(trace: Trace) -> list[float]:
@@ -102,7 +102,7 @@ def test_updates_go_before_calls() -> None:
                 span(rank, "update", at + 80, at + 90),
             ]
         rows.append(span(rank, "forward", 500, 530))
-    trace = steps.divide(trace_of(rows, ranks=2))
+    trace = steps.divide_into_steps(trace_of(rows, ranks=2))
     assert trace.steps.filter(rank=1)["start_ns"].to_list() == [0, 100, 200, 300, 400]
     assert "the updates that end them" in trace.notes[0].sentence
 
@@ -112,12 +112,18 @@ def test_ranks_that_update_unequally_often_are_divided_by_calls() -> None:
     rows = run_of([("allreduce", 8, 9)] * 8)
     rows += [span(rank, "update", at, at + 1) for rank in range(2) for at in range(4 + rank)]
     rows += [span(rank, "forward", 2 * MS, 3 * MS) for rank in range(2)]
-    trace = steps.divide(trace_of(rows, ranks=2))
+    trace = steps.divide_into_steps(trace_of(rows, ranks=2))
     assert trace.steps["step"].unique().to_list() == list(range(7))
 
 
 def test_few_times_are_of_one_sort() -> None:
     """Two messages of a pair of ranks have one time between them, which is neither long nor short."""
-    assert after_long(np.array([])).tolist() == [True]
-    assert after_long(np.array([5e6])).tolist() == [True, False]
-    assert after_long(np.array([1e3, 1e3, 5e6, 1e3])).tolist() == [True, False, False, True, False]
+    assert follows_long_gap(np.array([])).tolist() == [True]
+    assert follows_long_gap(np.array([5e6])).tolist() == [True, False]
+    assert follows_long_gap(np.array([1e3, 1e3, 5e6, 1e3])).tolist() == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]

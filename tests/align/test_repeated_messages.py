@@ -33,7 +33,7 @@ def divided(*ranks: Sequence[Message]) -> Trace:
                 )
             )  # fmt: skip
             at += MS
-    return steps.divide(trace_of(rows, ranks=len(ranks)))
+    return steps.divide_into_steps(trace_of(rows, ranks=len(ranks)))
 
 
 def starts_ms(trace: Trace, rank: int) -> list[float]:
@@ -122,6 +122,6 @@ def test_collectives_of_groups_repeat_as_messages_do() -> None:
                 rows.append(span(rank, "reduction", at, at + MS, **called, **where))
                 at += MS
                 count[group] += 1
-    trace = steps.divide(trace_of(rows, ranks=4))
+    trace = steps.divide_into_steps(trace_of(rows, ranks=4))
     assert [starts_ms(trace, rank) for rank in range(4)] == [[24.0 * n for n in range(1, 10)]] * 4
     assert "the collectives of groups that they repeat" in trace.notes[0].sentence

@@ -194,7 +194,7 @@ def test_ranks_of_a_table() -> None:
         }
     )
     whole = tracelens.Trace.from_table(rows)
-    part = selection.of_ranks(whole, Choice.parse(ranks="1-2"))
+    part = selection.select_ranks(whole, Choice.parse(ranks="1-2"))
     assert part.workers.select("process", "rank").rows() == [(0, 1), (1, 2)]
     assert {*part.events.select("process").collect()["process"]} == {0, 1}
 

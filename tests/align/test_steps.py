@@ -16,7 +16,7 @@ def step(rank: int, number: int, start: int, end: int | None) -> dict[str, objec
 
 
 def windows(trace_rows: list[dict[str, object]], ranks: int = 1) -> list[tuple[object, ...]]:
-    trace = steps.divide(trace_of(trace_rows, ranks=ranks))
+    trace = steps.divide_into_steps(trace_of(trace_rows, ranks=ranks))
     return trace.steps.select("rank", "step", "start_ns", "end_ns").rows()
 
 
@@ -43,7 +43,7 @@ def test_events_get_their_step() -> None:
         span(0, "data", 36, 38, thread=2),
         span(0, "user", 31, 32, step=7),
     ]
-    trace = steps.divide(trace_of(rows))
+    trace = steps.divide_into_steps(trace_of(rows))
     found = trace.events.filter(pl.col("kind") != "step").sort("start_ns").collect()
     assert found["step"].to_list() == [-1, 7, 7, 8, -1]
     assert trace.workers["training_thread"].to_list() == [0]
@@ -60,7 +60,7 @@ def test_who_updates_trains() -> None:
         rows += [
             span(0, "backprop", begin + at, begin + at + 5, thread=3) for at in range(30, 70, 5)
         ]
-    trace = steps.divide(trace_of(rows))
+    trace = steps.divide_into_steps(trace_of(rows))
     assert trace.workers["training_thread"].to_list() == [0]
     assert trace.steps["start_ns"].to_list() == [0, 100, 200]
 
@@ -72,7 +72,7 @@ def test_repeated_numbers_are_counted() -> None:
         *(step(1, number, 10 * number, 10 * number + 9) for number in range(3, 7)),
         span(0, "forward", 21, 25, step=0),
     ]
-    trace = steps.divide(trace_of(rows, ranks=2))
+    trace = steps.divide_into_steps(trace_of(rows, ranks=2))
     assert trace.steps["step"].to_list() == [0, 1, 2, 3, 0, 1, 2, 3]
     assert [note.kind for note in trace.notes] == ["renumbered"]
     forward = trace.events.filter(pl.col("kind") == "forward").collect()
@@ -96,7 +96,7 @@ def test_nested_step_spans() -> None:
 def test_overlapping_step_spans_are_steps() -> None:
     """Each ends where the next begins, and one note counts them; none swallows another."""
     rows = [step(rank, n, 100 * n, 100 * n + 101) for rank in (0, 1) for n in range(3)]
-    trace = steps.divide(trace_of(rows, ranks=2))
+    trace = steps.divide_into_steps(trace_of(rows, ranks=2))
     assert trace.steps.select("rank", "step", "start_ns", "end_ns").rows() == [
         (rank, n, 100 * n, end) for rank in (0, 1) for n, end in enumerate((100, 200, 301))
     ]
@@ -110,7 +110,9 @@ def test_overlapping_step_spans_are_steps() -> None:
 def test_one_overlap_among_processes_without() -> None:
     """Processes whose spans do not overlap are not counted."""
     rows = [step(0, 0, 0, 10), step(0, 1, 10, 21), step(0, 2, 20, 30)]
-    trace = steps.divide(trace_of([*rows, step(1, 0, 0, 10), step(1, 1, 10, 20)], ranks=2))
+    trace = steps.divide_into_steps(
+        trace_of([*rows, step(1, 0, 0, 10), step(1, 1, 10, 20)], ranks=2)
+    )
     assert [note.sentence for note in trace.notes] == [
         "1 of 3 step spans of 1 process overlaps the next: it is taken to end where the next begins."
     ]
@@ -132,7 +134,7 @@ def test_what_is_nested_by_definition(drawn: list[tuple[int, int]]) -> None:
     """A span is dropped if and only if another one that is kept holds it whole."""
     rows = sorted(((begin, begin + length) for begin, length in drawn), key=lambda r: (r[0], -r[1]))
     begins, ends = np.array(rows, np.int64).reshape(-1, 2).T
-    outer = steps.outermost(begins, ends)
+    outer = steps.find_outermost(begins, ends)
     for row, (begin, end) in enumerate(rows):
         holders = [
             other
@@ -145,7 +147,7 @@ def test_what_is_nested_by_definition(drawn: list[tuple[int, int]]) -> None:
 def test_no_step_spans() -> None:
     """Without step spans the numbers on other events divide the time, and a note says so."""
     rows = [span(0, "forward", 10, 20, step=0), span(0, "forward", 30, 40, step=1)]
-    trace = steps.divide(trace_of(rows))
+    trace = steps.divide_into_steps(trace_of(rows))
     assert trace.steps.select("step", "start_ns", "end_ns").rows() == [(0, 10, 30), (1, 30, 40)]
     assert "recorded no step spans" in trace.notes[0].sentence
 
@@ -155,13 +157,13 @@ def test_samples() -> None:
     counter = {"type": "counter", "name": "samples"}
     rows = [step(0, 0, 10, 20), step(0, 1, 30, 40)]
     rows += [span(0, "step", at, at, step=0, value=8.0, **counter) for at in (20, 21)]
-    trace = steps.divide(trace_of(rows))
+    trace = steps.divide_into_steps(trace_of(rows))
     assert trace.steps["samples"].to_list() == [16.0, None]
 
 
 def test_children_have_no_steps() -> None:
     """Processes that a rank forked do not count as workers."""
     rows = [step(0, 0, 10, 20), step(1, 0, 10, 20)]
-    trace = steps.divide(trace_of(rows, ranks=2, main=[True, False]))
+    trace = steps.divide_into_steps(trace_of(rows, ranks=2, main=[True, False]))
     assert trace.steps["process"].to_list() == [0]
     assert trace.processes["training_thread"].to_list() == [0, None]

@@ -8,7 +8,7 @@ import pytest
 from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
-from tracelens.accounting.jitter import ALONE_COLUMNS, Waits, in_few_steps
+from tracelens.accounting.jitter import ALONE_COLUMNS, Waits, find_few_outlying_steps
 from tracelens.load import prepare
 
 MS = 10**6
@@ -68,15 +68,15 @@ def test_who_is_named_is_not_asked() -> None:
 
 def test_a_run_of_one_step_has_no_jitter() -> None:
     """What the steps are is not known: nothing says that ranks wait for each other in turns."""
-    assert in_few_steps(np.ones(1)).all()
+    assert find_few_outlying_steps(np.ones(1)).all()
 
 
 @pytest.mark.parametrize("steps", [2, 4, 40, 400])
 def test_no_step_of_noise_is_rare(steps: int) -> None:
     """However few there are."""
     noise = np.abs(np.random.default_rng(steps).normal(size=steps))
-    assert not in_few_steps(noise).any()
-    assert not in_few_steps(np.zeros(steps)).any()
+    assert not find_few_outlying_steps(noise).any()
+    assert not find_few_outlying_steps(np.zeros(steps)).any()
 
 
 def test_a_run_whose_loss_is_in_few_steps_is_not_called_healthy() -> None:

@@ -15,8 +15,8 @@ import pytest
 from support.launch.mpi import MPIEXEC
 
 from tracelens.errors import InvalidArgument
-from tracelens.executors import opened
-from tracelens.parallel import mapped
+from tracelens.executors import open_executor
+from tracelens.parallel import map_in_order
 from tracelens.simulator.synthetic import Fault, Scenario, random_clocks, write
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def test_nobody_answers(run_of_six: Path) -> None:
 )
 def test_no_such_executor(spec: str) -> None:
     """An executor that there is not is a sentence with those that there are."""
-    with pytest.raises(InvalidArgument, match="processes:N"), opened(spec):
+    with pytest.raises(InvalidArgument, match="processes:N"), open_executor(spec):
         pass
 
 
@@ -146,15 +146,15 @@ class Doing:
 def test_a_worker_that_dies() -> None:
     """What a killed worker was to do is done again, and nothing is lost or out of order."""
     things = [Doing(number, os.getpid(), deadly=number == 7) for number in range(20)]
-    with opened("processes:2") as executor:
-        assert list(mapped(Doing.done, things, executor)) == list(range(20))
+    with open_executor("processes:2") as executor:
+        assert list(map_in_order(Doing.done, things, executor)) == list(range(20))
 
 
 @pytest.mark.slow
 def test_an_error_is_raised() -> None:
     """What fails for a reason of its own is not tried again, but told."""
-    with opened("processes:2") as executor, pytest.raises(ZeroDivisionError):
-        list(mapped(_inverse, [1, 0, 2], executor))
+    with open_executor("processes:2") as executor, pytest.raises(ZeroDivisionError):
+        list(map_in_order(_inverse, [1, 0, 2], executor))
 
 
 def _inverse(number: int) -> float:

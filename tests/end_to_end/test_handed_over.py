@@ -13,8 +13,8 @@ import pytest
 
 import tracelens as tl
 from tracelens import load, parallel
-from tracelens.executors import opened
-from tracelens.parallel import at_once, mapped
+from tracelens.executors import open_executor
+from tracelens.parallel import batch_size, map_in_order
 from tracelens.reports import to_json
 from tracelens.simulator.synthetic import Scenario, write
 
@@ -60,8 +60,8 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 def test_arrays_of_processes(temporary: Path) -> None:
     """They can be written to, as any, and no file is left."""
-    with opened("processes:2") as executor:
-        found = list(mapped(made, SOME, executor))
+    with open_executor("processes:2") as executor:
+        found = list(map_in_order(made, SOME, executor))
     equal(found)
     found[1]["numbers"] += 1
     assert list(temporary.iterdir()) == []
@@ -70,7 +70,7 @@ def test_arrays_of_processes(temporary: Path) -> None:
 def test_files_are_there_while_they_are_needed(temporary: Path) -> None:
     """Each is read once, and then it is gone."""
     with ThreadPoolExecutor(1) as executor:
-        for _ in mapped(made, [1000] * 50, executor):
+        for _ in map_in_order(made, [1000] * 50, executor):
             assert len([*temporary.glob("*/*")]) <= 2
     assert list(temporary.iterdir()) == []
 
@@ -78,7 +78,7 @@ def test_files_are_there_while_they_are_needed(temporary: Path) -> None:
 def test_a_worker_that_sees_no_file() -> None:
     """One on another machine sends everything."""
     elsewhere = Here(before=lambda work: rmtree(work.folder))
-    equal([one for count in SOME for one in mapped(made, [count], elsewhere)])
+    equal([one for count in SOME for one in map_in_order(made, [count], elsewhere)])
 
 
 def test_what_workers_are_given_is_left_in_files(temporary: Path) -> None:
@@ -86,7 +86,7 @@ def test_what_workers_are_given_is_left_in_files(temporary: Path) -> None:
     given = [np.arange(count) for count in SOME]
     seen: list[int] = []
     pool = Here(before=lambda _: seen.append(len([*temporary.glob("*/*")])))
-    np.testing.assert_equal([*mapped(np.negative, given, pool)], [-one for one in given])
+    np.testing.assert_equal([*map_in_order(np.negative, given, pool)], [-one for one in given])
     assert max(seen) >= 1
     assert list(temporary.iterdir()) == []
 
@@ -111,7 +111,7 @@ def test_workers_that_see_no_files_are_sent_everything() -> None:
     """Nothing more is left in files for them; what was under way is handed out anew."""
     given = [np.arange(100_000)] * 5
     pool = Elsewhere()
-    np.testing.assert_equal([*mapped(np.negative, given, pool)], [-one for one in given])
+    np.testing.assert_equal([*map_in_order(np.negative, given, pool)], [-one for one in given])
     assert pool.sent == [False] * 2 + [True] * 5
 
 
@@ -122,9 +122,9 @@ def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(parallel, "NamedTemporaryFile", full)
-    equal(list(mapped(made, SOME, Here())))
+    equal(list(map_in_order(made, SOME, Here())))
     given = [np.arange(count) for count in SOME]
-    np.testing.assert_equal([*mapped(np.negative, given, Here())], [-one for one in given])
+    np.testing.assert_equal([*map_in_order(np.negative, given, Here())], [-one for one in given])
 
 
 @pytest.mark.parametrize("damage", [Path.unlink, lambda file: file.write_bytes(b"")])
@@ -135,7 +135,7 @@ def test_a_file_that_is_damaged(damage: Callable[[Path], None]) -> None:
         for file in Path(work.folder).iterdir():
             damage(file)
 
-    equal(list(mapped(made, SOME, Here(after=spoil))))
+    equal(list(map_in_order(made, SOME, Here(after=spoil))))
 
 
 def test_several_small_files_at_once(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_several_small_files_at_once(tmp_path: Path) -> None:
     damaged = sorted(tmp_path.glob("*.arrow"))[3]
     damaged.write_bytes(b"")
     with ThreadPoolExecutor(1) as one:
-        assert at_once(MANY.ranks, one) == 2
+        assert batch_size(MANY.ranks, one) == 2
         trace = load.open(tmp_path, executor=one)
         report = to_json.render(tl.analyze(trace, executor=one))
     assert any(damaged.name in note.file for note in trace.notes)
@@ -154,5 +154,5 @@ def test_several_small_files_at_once(tmp_path: Path) -> None:
 def test_every_worker_has_several_turns() -> None:
     """Else some would be idle at the end, while others still have much to do."""
     with ThreadPoolExecutor(4) as four:
-        assert [at_once(count, four) for count in (1, 31, 64, 512, 10**6)] == [1, 1, 2, 16, 32]
-    assert at_once(512, None) == 1
+        assert [batch_size(count, four) for count in (1, 31, 64, 512, 10**6)] == [1, 1, 2, 16, 32]
+    assert batch_size(512, None) == 1

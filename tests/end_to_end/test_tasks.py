@@ -10,7 +10,7 @@ from support.launch.recording import recorded
 from support.turns import select_turn
 
 import tracelens as tl
-from tracelens.accounting.core_waits import MIN_WAIT_FOR_CORES_IF_BUSY, core_wait_of_run
+from tracelens.accounting.core_waits import MIN_WAIT_FOR_CORES_IF_BUSY, measure_core_wait_of_run
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -51,7 +51,7 @@ def test_no_worker_is_accused_without_a_fault(style: str, tmp_path: Path) -> Non
     """Though tasks differ, and ranks make unequally many; that rank 0 often waits is no fault."""
     trace = recorded(tmp_path / "t", [*launch(PROGRAM, RANKS), style, "none", str(MANY)])
     found = tl.analyze(trace)
-    busy = (core_wait_of_run(trace) or 0.0) >= MIN_WAIT_FOR_CORES_IF_BUSY
+    busy = (measure_core_wait_of_run(trace) or 0.0) >= MIN_WAIT_FOR_CORES_IF_BUSY
     headline = found.verdict.headline
     if busy:
         assert found.verdict.state == "inconclusive"

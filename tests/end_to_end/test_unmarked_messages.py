@@ -11,7 +11,7 @@ from support.launch.torchrun import torchrun_command
 from support.turns import select_turn
 
 import tracelens as tl
-from tracelens.accounting.core_waits import MIN_WAIT_FOR_CORES_IF_BUSY, core_wait_of_run
+from tracelens.accounting.core_waits import MIN_WAIT_FOR_CORES_IF_BUSY, measure_core_wait_of_run
 from tracelens.accounting.stages import find_stages
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -107,7 +107,7 @@ def test_stages_are_no_stragglers_by_what_they_are_given(fault: str, tmp_path: P
     assert named == ([(1,)] if fault == "uneven" else [])
     assert report.ledger
     assert any(loss.cause == "bubble" and loss.share > 0.05 for loss in report.ledger.losses)
-    waited = core_wait_of_run(trace) or 0.0
+    waited = measure_core_wait_of_run(trace) or 0.0
     assert (
         waited >= MIN_WAIT_FOR_CORES_IF_BUSY
         or ("stage imbalance" if fault == "uneven" else "uninstrumented") in report.verdict.headline

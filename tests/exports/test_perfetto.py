@@ -14,7 +14,7 @@ from support.runs.traces import call, span, trace_of
 from support.samples import sample_trace
 from support.web.stores import DEVICES, SHARDED, SLOW_RANK, traced
 
-from tracelens.align.selection import begin_of
+from tracelens.align.selection import find_begin
 from tracelens.exports import perfetto
 from tracelens.exports.content import of_trace
 from tracelens.model.choice import Choice
@@ -154,7 +154,7 @@ def test_what_was_open_begins_and_does_not_end() -> None:
 def test_only_what_was_chosen_is_written() -> None:
     """Ranks and a window narrow it; what reaches into the window is whole."""
     trace = traced(SLOW_RANK)
-    begin = begin_of(trace)
+    begin = find_begin(trace)
     start, end = trace.steps.filter(rank=2, step=30).select("start_ns", "end_ns").row(0)
     events = written(selected(trace, Choice(ranks=((2, 2),), time=(start - begin, end - begin))))
     names = [e["args"]["name"] for e in events if e["name"] == "process_name"]

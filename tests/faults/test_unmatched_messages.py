@@ -11,7 +11,7 @@ import pytest
 from support.tiers import mark_slow
 
 from tracelens import Trace, load
-from tracelens.accounting.communication.transfers import point_to_point_messages
+from tracelens.accounting.communication.transfers import list_messages
 from tracelens.verdicts.report import analyze
 from tracelens_dashboard.export import report as page
 from tracelens_dashboard.runs.store import Store
@@ -45,7 +45,7 @@ def test_a_tree_without_its_root(damage: Callable[[Path], Any], tmp_path: Path) 
     trace = load.open(tmp_path)
     report = analyze(trace)
     assert report.summary.ranks_seen >= 2
-    assert point_to_point_messages(trace).is_empty()
+    assert list_messages(trace).is_empty()
     assert_drawn(trace, report, tmp_path)
 
 
@@ -103,7 +103,7 @@ def test_pipelines_with_missing_ends(missing: str, one_host: bool, tmp_path: Pat
     trace = load.open(file)
     report = analyze(trace)
     assert report.summary.steps == STEPS
-    assert point_to_point_messages(trace).is_empty()
+    assert list_messages(trace).is_empty()
     assert_drawn(trace, report, tmp_path)
 
 
@@ -113,4 +113,4 @@ def test_whole_pipelines(one_host: bool) -> None:  # noqa: FBT001
     rows = pipeline(one_host=one_host)
     trace = Trace.from_table(pl.DataFrame(rows, infer_schema_length=None))
     analyze(trace)
-    assert point_to_point_messages(trace).height == trace.exchanged.height > 0
+    assert list_messages(trace).height == trace.exchanged.height > 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 
 import pytest
 
-from tracelens.accounting.phases import CATEGORIES
+from tracelens.accounting.categories import CATEGORIES
 from tracelens.model.finding_entries import Category, FindingKind, Group, fields_of
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import (

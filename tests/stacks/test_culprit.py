@@ -13,7 +13,7 @@ from support.runs.traces import call, span, trace_of
 
 import tracelens as tl
 from tracelens.accounting import phases, sampled_code
-from tracelens.accounting.sampled_code import code_sentences, differing_path
+from tracelens.accounting.sampled_code import describe_code, find_differing_path
 from tracelens.load import prepare
 from tracelens.model.trace import SAMPLE_COLUMNS
 
@@ -64,7 +64,7 @@ def _usual(rank: int, _: int = 0) -> int:
 
 def _culprit(trace: Trace, extra_ms: float) -> Culprit | None:
     steps = np.arange(STEPS)
-    return sampled_code.of_ranks(
+    return sampled_code.find_in_ranks(
         trace, phases.run(trace), (1,), (0, 2), "data", steps=steps, extra_ns=extra_ms * MS
     )
 
@@ -88,7 +88,7 @@ def test_the_path_begins_where_ranks_differ_and_ends_where_most_of_it_is() -> No
     assert abs(found.extra_ns - 20 * MS) < 0.2 * MS
     assert found.evidence()["path"] == [LOAD, DECODE, BICUBIC]
     assert found.evidence()["stack"] == [ROOT, TRAIN, LOAD, DECODE, BICUBIC]
-    assert code_sentences(found) == [
+    assert describe_code(found) == [
         "Stack samples show where: load > decode_image > resample_bicubic (c.py:12), called at a.py:7."
     ]
 
@@ -156,7 +156,7 @@ def test_a_line_of_what_calls_all_else() -> None:
     found = _culprit(trace, 20)
     assert found
     assert found.path == (waiting,)
-    assert code_sentences(found) == ["Stack samples show where: <module> (a.py:40)."]
+    assert describe_code(found) == ["Stack samples show where: <module> (a.py:40)."]
 
 
 def test_missed_samples_cost_no_time() -> None:
@@ -233,7 +233,7 @@ def test_other_threads_do_not_count() -> None:
     others: dict[Stack, float] = {(f"worker (w.py:{number})",): 100.0 for number in range(9)}
     peer: dict[Stack, float] = {(ROOT, TRAIN): 90.0, (ROOT, LOAD): 10.0, **others}
     late: dict[Stack, float] = {(ROOT, TRAIN): 90.0, (ROOT, LOAD): 40.0, **others}
-    found = differing_path([late], [peer], [late])
+    found = find_differing_path([late], [peer], [late])
     assert found
     assert (found.callers, found.path) == ((ROOT,), (LOAD,))
 
@@ -244,7 +244,7 @@ def test_a_long_path_is_shortened_in_its_middle(length: int) -> None:
     names = [f"f{number}" for number in range(length)]
     path = tuple(f"{name} (x.py:{at})" for at, name in enumerate(names))
     shown = " > ".join(names if length == 4 else ["f0", "…", *names[-3:]])
-    (sentence,) = code_sentences(sampled_code.Culprit(path, (), 1.0))
+    (sentence,) = describe_code(sampled_code.Culprit(path, (), 1.0))
     assert sentence == f"Stack samples show where: {shown} (x.py:{length - 1})."
 
 
@@ -259,7 +259,7 @@ def test_calls_of_the_recorder_are_not_the_programs() -> None:
     ours = "_around_next (tracelens_instrument/hooks/torch/data_loaders.py:202)"
     late = {(ROOT, ours, LOAD, ours): 30.0, (ROOT, FORWARD): 60.0}
     peer = {(ROOT, ours, LOAD, ours): 5.0, (ROOT, FORWARD): 60.0}
-    found = differing_path([late], [peer], [late])
+    found = find_differing_path([late], [peer], [late])
     assert found
     assert (found.callers, found.path) == ((ROOT,), (LOAD,))
 
@@ -270,7 +270,7 @@ def test_code_that_is_slower_alike_has_no_place() -> None:
         (ROOT, TRAIN, f"f{number} (x.py:{number})"): 10.0 for number in range(9)
     }
     slow = {stack: 1.3 * time for stack, time in shares.items()}
-    found = differing_path([slow], [shares], [slow])
+    found = find_differing_path([slow], [shares], [slow])
     assert found
     assert found.path == (TRAIN,)
 
@@ -288,7 +288,7 @@ def test_what_is_planted_is_found(
     delayed = (ROOT, *planted, "new (n.py:1)", "newer (n.py:2)")
     usual = {(ROOT, *stack): time for stack, time in usual.items()}
     slow = {**usual, delayed: more}
-    found = differing_path([slow], [usual, usual], [slow])
+    found = find_differing_path([slow], [usual, usual], [slow])
     assert found
     assert ROOT not in found.path
     assert found.path[-1] == delayed[-1]
@@ -302,9 +302,9 @@ def test_units_do_not_matter(
 ) -> None:
     """The same times in other units are reported alike."""
     slow = {**usual, planted: usual.get(planted, 0.0) + 30.0}
-    found = differing_path([slow], [usual], [slow])
+    found = find_differing_path([slow], [usual], [slow])
     scaled, plain = ({s: factor * t for s, t in one.items()} for one in (slow, usual))
-    again = differing_path([scaled], [plain], [scaled])
+    again = find_differing_path([scaled], [plain], [scaled])
     assert found
     assert again
     assert (again.path, again.callers) == (found.path, found.callers)
@@ -314,8 +314,8 @@ def test_units_do_not_matter(
 def test_without_an_excess_nothing_is_told(usual: dict[Stack, float]) -> None:
     """Ranks that do the same, or less, have no code to name."""
     less = {stack: time / 2 for stack, time in usual.items()}
-    assert differing_path([usual], [usual], [usual]) is None
-    assert differing_path([less], [usual], [less]) is None
+    assert find_differing_path([usual], [usual], [usual]) is None
+    assert find_differing_path([less], [usual], [less]) is None
 
 
 def _name(frame: str) -> str:
@@ -328,5 +328,5 @@ def test_stacks_come_in_the_order_of_samples() -> None:
     starts = np.arange(2000) * MS
     samples = pl.DataFrame({"start_ns": starts, "end_ns": starts + MS, "frames": frames})
     inside = pl.DataFrame({"start_ns": [0], "end_ns": [2000 * MS]})
-    found = sampled_code.by_stack(samples, inside)
+    found = sampled_code.sum_by_stack(samples, inside)
     assert [stack for (stack,) in found] == [frame for (frame,) in frames[:700]]

@@ -56,14 +56,14 @@ def test_the_code_of_a_slow_shard_is_in_its_finding() -> None:
 def test_a_shard_that_does_no_more_than_others_has_none() -> None:
     """Nor has one of which no stacks were sampled, nor one without others to compare with."""
     run = sampled(SLOW)
-    assert sampled_code.of_shards(run, (0,)) is None
-    assert sampled_code.of_shards(sampled(SLOW, (0, 2)), (1,)) is None
-    assert sampled_code.of_shards(sampled(SLOW, (1,)), (1, 2)) is not None
-    assert sampled_code.of_shards(trace(SLOW), (1,)) is None
+    assert sampled_code.find_in_shards(run, (0,)) is None
+    assert sampled_code.find_in_shards(sampled(SLOW, (0, 2)), (1,)) is None
+    assert sampled_code.find_in_shards(sampled(SLOW, (1,)), (1, 2)) is not None
+    assert sampled_code.find_in_shards(trace(SLOW), (1,)) is None
 
 
 def test_of_all_shards_it_is_what_serving_takes() -> None:
     """There are none to compare with."""
-    found = sampled_code.of_shards(sampled(SERVERS), (0, 1, 2))
+    found = sampled_code.find_in_shards(sampled(SERVERS), (0, 1, 2))
     assert found
     assert found.path == (SERVE, FRAMES["reply"][-1])

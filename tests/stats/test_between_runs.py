@@ -19,9 +19,10 @@ def error_rate(sigma: float, baselines: int, runs: int) -> float:
     random = np.random.default_rng(1)
     drawn = 100 * (1 + sigma * random.standard_normal((runs, baselines + 1)))
     changes = [
-        between_runs.change([level(v) for v in row[:-1]], level(row[-1]), 100.0) for row in drawn
+        between_runs.measure_change([level(v) for v in row[:-1]], level(row[-1]), 100.0)
+        for row in drawn
     ]
-    return float(np.mean([between_runs.rare(change.more) for change in changes]))
+    return float(np.mean([between_runs.is_rare(change.more) for change in changes]))
 
 
 runs = pytest.mark.parametrize("runs", few_or_many(300, 2000))
@@ -51,8 +52,10 @@ def test_one_baseline_is_judged_by_noise_within_runs() -> None:
     for seed in range(100):
         random = np.random.default_rng(seed)
         series = [factor * np.exp(0.05 * random.standard_normal(200)) for factor in (1.0, 1.02)]
-        old, new = (between_runs.level(one, mean=False, seed=k) for k, one in enumerate(series))
-        change = between_runs.change([old], new, 1.0)
+        old, new = (
+            between_runs.measure_level(one, mean=False, seed=k) for k, one in enumerate(series)
+        )
+        change = between_runs.measure_change([old], new, 1.0)
         assert change.low is not None
         assert change.high is not None
         covered += change.low <= 0.02 <= change.high
@@ -60,10 +63,10 @@ def test_one_baseline_is_judged_by_noise_within_runs() -> None:
 
 
 def test_few_steps_tell_nothing_with_one_baseline() -> None:
-    few = between_runs.level(np.arange(10.0), mean=False, seed=0)
-    change = between_runs.change([few], few, 1.0)
+    few = between_runs.measure_level(np.arange(10.0), mean=False, seed=0)
+    change = between_runs.measure_change([few], few, 1.0)
     assert (change.low, change.more, change.either) == (None, None, None)
-    assert not between_runs.rare(change.either)
+    assert not between_runs.is_rare(change.either)
 
 
 def test_correlated_steps_are_less_certain() -> None:
@@ -71,26 +74,30 @@ def test_correlated_steps_are_less_certain() -> None:
     random = np.random.default_rng(0)
     fresh = random.standard_normal(1000)
     lasting = np.repeat(random.standard_normal(100), 10)
-    variances = [between_runs.level(one, mean=True, seed=0).variance for one in (fresh, lasting)]
+    variances = [
+        between_runs.measure_level(one, mean=True, seed=0).variance for one in (fresh, lasting)
+    ]
     assert variances[1] > 3 * variances[0]
 
 
 def test_constant_runs() -> None:
     """No noise at all: the same is the same, and more is more."""
-    same, more = (between_runs.level(np.full(50, v), mean=False, seed=0) for v in (1.0, 1.1))
-    assert between_runs.change([same], same, 0.0).either == 1.0
-    assert between_runs.change([same], more, 0.0).more == 0.0
-    assert between_runs.change([same], more, 0.0).less == 1.0
+    same, more = (
+        between_runs.measure_level(np.full(50, v), mean=False, seed=0) for v in (1.0, 1.1)
+    )
+    assert between_runs.measure_change([same], same, 0.0).either == 1.0
+    assert between_runs.measure_change([same], more, 0.0).more == 0.0
+    assert between_runs.measure_change([same], more, 0.0).less == 1.0
 
 
 def test_probabilities_are_adjusted_as_by_hand() -> None:
     """Holm: the smallest of three counts three times, the next twice; none falls below one before."""
-    assert between_runs.adjusted([0.04, None, 0.01, 0.03]) == [0.06, None, 0.03, 0.06]
-    assert between_runs.adjusted([0.9, 0.8]) == [1.0, 1.0]
-    assert between_runs.adjusted([]) == []
+    assert between_runs.adjust_for_count([0.04, None, 0.01, 0.03]) == [0.06, None, 0.03, 0.06]
+    assert between_runs.adjust_for_count([0.9, 0.8]) == [1.0, 1.0]
+    assert between_runs.adjust_for_count([]) == []
 
 
 def test_no_value_is_negative() -> None:
     """Nor does an interval reach below nothing."""
-    change = between_runs.change([level(1.0), level(9.0)], level(2.0), 5.0)
+    change = between_runs.measure_change([level(1.0), level(9.0)], level(2.0), 5.0)
     assert change.low == -change.before

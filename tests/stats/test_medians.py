@@ -12,8 +12,8 @@ from tracelens.stats.robust import (
     block_edges,
     block_medians,
     bootstrap_interval,
-    deviation,
-    deviation_of_steps,
+    measure_deviation,
+    measure_step_deviation,
     medians,
 )
 
@@ -40,9 +40,9 @@ def test_medians_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_deviation_of_nothing_is_unknown() -> None:
     """So is that of values of which one is missing; a single step does not deviate from itself."""
-    assert np.isnan(deviation(np.array([])))
-    assert np.isnan(deviation(np.array([1.0, np.nan])))
-    assert deviation_of_steps(np.array([1.0])) == 0.0
+    assert np.isnan(measure_deviation(np.array([])))
+    assert np.isnan(measure_deviation(np.array([1.0, np.nan])))
+    assert measure_step_deviation(np.array([1.0])) == 0.0
     assert bootstrap_interval(np.array([]), 1.0) == (0.0, 0.0)
 
 

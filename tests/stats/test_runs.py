@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.stats.changepoint import best_runs, courses, runs_of
+from tracelens.stats.changepoint import find_best_runs, find_runs, fit_courses
 
 GAINS = st.lists(st.integers(-4, 4), min_size=1, max_size=9)
 
@@ -23,7 +23,7 @@ def worth(gains: list[int], inside: tuple[bool, ...], price: float) -> float:
 @given(gains=GAINS, price=st.sampled_from([0.0, 0.5, 2.0, 7.0]))
 def test_no_other_runs_are_worth_more(gains: list[int], price: float) -> None:
     """Of all ways to say of each row whether it is in one."""
-    found = best_runs(np.array(gains, float), price)
+    found = find_best_runs(np.array(gains, float), price)
     best = max(worth(gains, one, price) for one in product((False, True), repeat=len(gains)))
     assert worth(gains, tuple(found.tolist()), price) == best
 
@@ -32,14 +32,14 @@ def test_no_other_runs_are_worth_more(gains: list[int], price: float) -> None:
 def test_many_series_at_once_are_the_same(columns: list[list[int]]) -> None:
     """Each column as if it were alone."""
     matrix = np.array(columns, float).T
-    alone = [best_runs(column, 1.5) for column in matrix.T]
-    assert (best_runs(matrix, 1.5) == np.stack(alone, axis=1)).all()
+    alone = [find_best_runs(column, 1.5) for column in matrix.T]
+    assert (find_best_runs(matrix, 1.5) == np.stack(alone, axis=1)).all()
 
 
 def test_runs_are_first_and_last_rows() -> None:
     """Also at the begin and at the end."""
-    assert runs_of(np.array([1, 1, 0, 1, 0, 0, 1], bool)) == ((0, 1), (3, 3), (6, 6))
-    assert runs_of(np.zeros(3, bool)) == ()
+    assert find_runs(np.array([1, 1, 0, 1, 0, 0, 1], bool)) == ((0, 1), (3, 3), (6, 6))
+    assert find_runs(np.zeros(3, bool)) == ()
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -54,7 +54,7 @@ def test_on_and_off_is_followed_beyond_the_window_in_which_it_was_seen(seed: int
         row = last + int(draw.integers(5, 10))
     seen = np.zeros(200, bool)
     seen[100:150] = True
-    found = courses(0.4 * late + draw.normal(0.0, 0.05, 200), seen)
+    found = fit_courses(0.4 * late + draw.normal(0.0, 0.05, 200), seen)
     assert found.pattern == "intermittent"
     assert np.mean(found.inside == late) > 0.97
     assert found.level == pytest.approx(0.4, abs=0.03)
@@ -69,6 +69,6 @@ def test_one_late_stretch_is_not_cut_into_several(seed: int) -> None:
         noise[row] = 0.7 * noise[row - 1] + 0.7 * noise[row]
     late = np.zeros(200, bool)
     late[60:140] = True
-    found = courses(0.2 * late + noise, late)
+    found = fit_courses(0.2 * late + noise, late)
     assert found.pattern == "transient"
     assert np.mean(found.inside == late) > 0.9

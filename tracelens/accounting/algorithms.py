@@ -10,8 +10,6 @@ import polars as pl
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-__all__ = ["recorded_algorithms"]
-
 _READ: Final = ("type", "communicator", "seq", "algorithm")
 _COLUMNS: Final[dict[str, pl.DataType]] = {
     "communicator": pl.String(),
@@ -20,7 +18,7 @@ _COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def recorded_algorithms(trace: Trace) -> pl.DataFrame:
+def read_algorithms(trace: Trace) -> pl.DataFrame:
     """Return `algorithm` by `communicator` and `seq`, of calls of which a rank recorded it."""
     firsts: dict[int, list[str]] = {}
     for grid in trace.calls:

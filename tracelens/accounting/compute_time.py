@@ -177,7 +177,7 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
     missing = np.isnan(present) | grid.cut_short(steps, workers)
     cells = grid.cells(phases.pieces.steps)
     names = [n for n in COMPUTE_CATEGORIES if phases.spent[:, CATEGORIES.index(n)].any()]
-    if _matters(phases.by_worker(phases.of(CATEGORIES[UNINSTRUMENTED])), phases):
+    if _is_worth_reporting(phases.by_worker(phases.of(CATEGORIES[UNINSTRUMENTED])), phases):
         names.append(CATEGORIES[UNINSTRUMENTED])
     own = np.empty((len(names), *present.shape))
     for matrix, name in zip(own, names, strict=True):
@@ -193,14 +193,14 @@ def measure_compute_time(trace: Trace, phases: Phases, roles: Roles | None = Non
         own=own,
         length=present,
         wait=wait,
-        settled=_settled(own),
+        settled=_find_settled(own),
         parted=bool(trace.parted),
         stages=roles.stages,
         server=None if roles.server is None else ranks.index(roles.server),
     )
 
 
-def _matters(spent: Ints, phases: Phases) -> bool:
+def _is_worth_reporting(spent: Ints, phases: Phases) -> bool:
     """Return whether any worker spends enough of its time so that a finding could be worth it."""
     whole = phases.by_worker(phases.of(*CATEGORIES))
     return bool((spent >= LEAST_LOSS * whole)[whole > 0].any())
@@ -242,7 +242,7 @@ class _Grid:
         return matrix
 
 
-def _settled(own: Floats) -> Flags:
+def _find_settled(own: Floats) -> Flags:
     """Return which steps compare: half of the ranks there, after the warm-up, not extraordinary.
 
     `own` is [phase, step, rank]. Extraordinary is what no rank is spared: what the rank takes that takes
@@ -270,7 +270,7 @@ class Explanation:
     share: float
 
 
-def find_more_work(own: ComputeTime) -> Flags:
+def find_proportional_delays(own: ComputeTime) -> Flags:
     """Return where a rank's forward and backprop are longer in about one proportion, [step, rank].
 
     So it is where it has more to do, such as longer sequences. A phase that stalls does not keep that
@@ -321,7 +321,7 @@ def measure_more_work(given: Workload) -> Floats | None:
     return None
 
 
-def workload_ratios(
+def measure_workload_ratios(
     given: Workload, ranks: tuple[int, ...], others: Indices, rows: Indices
 ) -> dict[str, float]:
     """Return how many times the others' amounts some ranks (columns) have, in some steps (rows)."""
@@ -336,7 +336,7 @@ def workload_ratios(
     return found
 
 
-def workload_sentences(more: dict[str, float], *, several: bool) -> list[str]:
+def describe_workload(more: dict[str, float], *, several: bool) -> list[str]:
     """Return sentences on ranks that have more work than the others, if any."""
     name = max(more, key=lambda amount: more[amount], default=None)
     if name is None or more[name] < 1 + MIN_MORE_WORK_TO_REPORT:
@@ -345,7 +345,7 @@ def workload_sentences(more: dict[str, float], *, several: bool) -> list[str]:
     return [f"{subject} {fmt.percent(more[name] - 1)} more {name} than the others."]
 
 
-def explained_by_workload(given: Workload, own: ComputeTime) -> Explanation | None:
+def explain_by_workload(given: Workload, own: ComputeTime) -> Explanation | None:
     """Find the amount with which compute time varies over ranks and steps; None where all are equal.
 
     The share is the squared correlation of both, each relative to its step's median.
@@ -356,13 +356,13 @@ def explained_by_workload(given: Workload, own: ComputeTime) -> Explanation | No
         amount = values[own.settled]
         whole = ~(np.isnan(amount) | np.isnan(computing)).any(axis=1)
         if np.count_nonzero(whole) > 1:
-            x, y = _relative_to_median(amount[whole]), _relative_to_median(computing[whole])
+            x, y = _divide_by_median(amount[whole]), _divide_by_median(computing[whole])
             if x.std() > 0 and y.std() > 0:
                 found.append(Explanation(name, float(np.corrcoef(x, y)[0, 1]) ** 2))
     return max(found, key=lambda one: one.share, default=None)
 
 
-def _relative_to_median(values: Floats) -> Floats:
+def _divide_by_median(values: Floats) -> Floats:
     """Return how far ranks are from their step's median, as a share of it."""
     middle = np.median(values, axis=1, keepdims=True)
     return np.asarray((values / np.where(middle > 0, middle, np.nan) - 1)[middle[:, 0] > 0].ravel())

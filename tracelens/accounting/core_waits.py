@@ -22,16 +22,8 @@ if TYPE_CHECKING:
 
     from tracelens.accounting.compute_time import ComputeTime
     from tracelens.arrays import Indices, Ints
-    from tracelens.model.trace import Moved, Trace
-
-__all__ = [
-    "CoreWait",
-    "core_wait_of",
-    "core_wait_of_all",
-    "core_wait_of_run",
-    "is_busy",
-    "measure_ready_shares",
-]
+    from tracelens.model.clock_map import ClockMap
+    from tracelens.model.trace import Trace
 
 _MAIN: Final = "MainThread"  # the one whose times are read
 # share of a delay: waiting for a core is the cause if it explains as much [chosen]
@@ -105,7 +97,7 @@ class CoreWait:
         return asdict(self) | {"is_cause": self.is_cause}
 
 
-def core_wait_of(
+def measure_core_wait(
     trace: Trace, own: ComputeTime, ranks: tuple[int, ...], rows: slice
 ) -> CoreWait | None:
     """Return how long late ranks (columns), and their peers, waited for a core in some steps (rows).
@@ -113,7 +105,7 @@ def core_wait_of(
     None where that was not read.
     """
     columns = [*ranks, *own.compared_with(ranks).tolist()]
-    waited = _waited(trace, own, rows)
+    waited = _measure_waits(trace, own, rows)
     read = [waited.get(column) for column in columns]
     known = [one for one in read if one is not None]
     count = len(ranks)
@@ -134,7 +126,7 @@ def core_wait_of(
     )
 
 
-def core_wait_of_all(
+def measure_core_wait_of_all(
     trace: Trace, own: ComputeTime, rows: Indices, extra_ns: float
 ) -> CoreWait | None:
     """Return how long all ranks waited for a core in some steps (rows), beside the whole run.
@@ -143,13 +135,13 @@ def core_wait_of_all(
     over the run it is not known what was waited in them alone.
     """
     everywhere, span = slice(0, len(own.steps)), slice(int(rows[0]), int(rows[-1]) + 1)
-    inside, usual = (_waited(trace, own, some) for some in (span, everywhere))
+    inside, usual = (_measure_waits(trace, own, some) for some in (span, everywhere))
     known = [(*inside[column], *usual[column]) for column in sorted(inside.keys() & usual)]
     if not known or extra_ns <= 0:
         return None
     share, _, _, often, work, _ = np.median(np.array(known), axis=0)
     is_lasting = span.stop - span.start == len(rows)
-    if not is_lasting or not all(one.resolved for one in _readings(trace, own.steps[span])):
+    if not is_lasting or not all(one.resolved for one in _read_times(trace, own.steps[span])):
         return CoreWait(float(share), float(often), None, None)
     step = float(np.median(own.length[own.settled_rows]))
     longer = share * (step + extra_ns) - often * step
@@ -166,22 +158,24 @@ def is_busy(core_wait: float) -> bool:
     return core_wait >= MIN_WAIT_FOR_CORES_IF_BUSY
 
 
-def core_wait_of_run(trace: Trace) -> float | None:
+def measure_core_wait_of_run(trace: Trace) -> float | None:
     """Return for what share of the time of their steps ranks waited for a core, on average.
 
     None where that was not read of any, or there are no steps.
     """
-    shares = [one.queued / one.took for one in _readings(trace, trace.steps["step"].to_numpy())]
+    shares = [one.queued / one.took for one in _read_times(trace, trace.steps["step"].to_numpy())]
     return float(np.mean(shares)) if shares else None
 
 
 def measure_ready_shares(trace: Trace) -> dict[int, float]:
     """Return for what share of the time of its steps each rank ran or waited for a core, where read."""
-    readings = _readings(trace, trace.steps["step"].to_numpy())
+    readings = _read_times(trace, trace.steps["step"].to_numpy())
     return {one.rank: (one.ran + one.queued) / one.took for one in readings}
 
 
-def _waited(trace: Trace, own: ComputeTime, rows: slice) -> dict[int, tuple[float, float, float]]:
+def _measure_waits(
+    trace: Trace, own: ComputeTime, rows: slice
+) -> dict[int, tuple[float, float, float]]:
     """Return of ranks, by column, for what share of the time they waited for a core in some steps.
 
     Beside it is their work per step, nanoseconds, with and without that. A rank is left out where it
@@ -189,7 +183,7 @@ def _waited(trace: Trace, own: ComputeTime, rows: slice) -> dict[int, tuple[floa
     """
     column_of = {rank: column for column, rank in enumerate(own.ranks)}
     found = {}
-    for one in _readings(trace, own.steps[rows]):
+    for one in _read_times(trace, own.steps[rows]):
         column = column_of.get(one.rank)
         work = own.total[rows, column] if column is not None else np.empty(0)
         if column is None or one.ran <= 0 or np.isnan(work).all():
@@ -201,7 +195,7 @@ def _waited(trace: Trace, own: ComputeTime, rows: slice) -> dict[int, tuple[floa
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _TimesInSteps:
     """How long a rank's main thread ran and queued in some steps, which took `took`, nanoseconds.
 
     `around` is the time between the readings around them: all of it counts as if it were alike.
@@ -219,7 +213,7 @@ class _Reading:
         return self.took >= MIN_SHARE_OF_TIME_READ * self.around
 
 
-def _readings(trace: Trace, steps: Ints) -> Iterator[_Reading]:
+def _read_times(trace: Trace, steps: Ints) -> Iterator[_TimesInSteps]:
     """Yield what was read of ranks that train in their main thread, from the first to the last step."""
     read = trace.clocks.drop_nulls(["ran_ns", "queued_ns"])
     if read.is_empty() or not len(steps):
@@ -231,17 +225,19 @@ def _readings(trace: Trace, steps: Ints) -> Iterator[_Reading]:
     known = trace.workers.join(on_main, on=["process", "training_thread"]).join(times, on="process")
     for process, rank, *edges in known.select("process", "rank", "start_ns", "end_ns").iter_rows():
         if process in readings and readings[process].height > 1:
-            one = _reading(
-                rank, readings[process], trace.moved.get(process), np.array(edges, np.int64)
+            one = _interpolate(
+                rank, readings[process], trace.clock_maps.get(process), np.array(edges, np.int64)
             )
             if one.took > 0:
                 yield one
 
 
-def _reading(rank: int, read: pl.DataFrame, moved: Moved | None, edges: Ints) -> _Reading:
+def _interpolate(
+    rank: int, read: pl.DataFrame, clock_map: ClockMap | None, edges: Ints
+) -> _TimesInSteps:
     """Return what was read of a rank between two times, as far as it was read there."""
     at = read["monotonic_ns"].to_numpy()
-    at = moved.apply(at) if moved else at
+    at = clock_map.apply(at) if clock_map else at
     first, last = np.clip(edges, at[0], at[-1])
     ran, queued = (
         np.diff(np.interp((first, last), at, read[name].to_numpy().astype(np.float64)))
@@ -249,4 +245,4 @@ def _reading(rank: int, read: pl.DataFrame, moved: Moved | None, edges: Ints) ->
     )
     around = at[min(np.searchsorted(at, last), len(at) - 1)]
     around -= at[max(np.searchsorted(at, first, side="right") - 1, 0)]
-    return _Reading(rank, float(last - first), float(ran[0]), float(queued[0]), float(around))
+    return _TimesInSteps(rank, float(last - first), float(ran[0]), float(queued[0]), float(around))

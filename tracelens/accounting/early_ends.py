@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from tracelens.accounting.stages import Roles
     from tracelens.model.trace import Trace
 
-__all__ = ["EarlyEnd", "find_early_end"]
-
 
 @dataclass(frozen=True)
 class EarlyEnd:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
-from tracelens.accounting.device_time import undivided
+from tracelens.accounting.device_time import measure_undivided_share
 from tracelens.accounting.phases import job_ns
 from tracelens.accounting.spent_time import COPIES
 from tracelens.arrays import sum_exactly
@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
-
-__all__ = [
-    "CAUSES",
-    "SLOW_HOST",
-    "find_useful",
-    "measure",
-    "with_slow_hosts",
-]
 
 # The bars, in the order in which they are taken off; a category that is not useful names its cause.
 CAUSES: Final = {
@@ -79,7 +71,7 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
     lost = {cause: spent.lost[name] for name, cause in CAUSES.items() if name in spent.lost}
     outside = (total - achieved - sum(lost.values())) / total
     bars = [Share(cause, ns / total) for cause, ns in lost.items()]
-    at_most = undivided(trace) >= MOST_UNEXPLAINED or (
+    at_most = measure_undivided_share(trace) >= MOST_UNEXPLAINED or (
         trace.recognition is not None and trace.recognition.hides_waits
     )
     return Efficiency(
@@ -87,7 +79,7 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
         waterfall=(*bars, Share("outside", outside)),
         pop={}
         if at_most
-        else _pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
+        else _measure_pop(phases, spent.useful_ns, (ranks, job), parted=bool(trace.parted)),
         job_ns=job,
         uninstrumented=int(sum_exactly(phases.of(CATEGORIES[UNINSTRUMENTED]))) / total,
         at_most=at_most,
@@ -95,7 +87,7 @@ def measure(trace: Trace, phases: Phases, spent: SpentTime) -> Efficiency | None
     )
 
 
-def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficiency:
+def split_off_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficiency:
     """Split off the wait for slow hosts, as their findings give its cost, from that for stragglers."""
     cost = sum(finding.cost or 0.0 for finding in findings if KINDS[finding.kind].names_hosts)
     bars: list[Share] = []
@@ -108,7 +100,9 @@ def with_slow_hosts(found: Efficiency, findings: Iterable[Finding]) -> Efficienc
     return replace(found, waterfall=tuple(bars))
 
 
-def _pop(phases: Phases, useful: Ints, size: tuple[int, int], *, parted: bool) -> dict[str, float]:
+def _measure_pop(
+    phases: Phases, useful: Ints, size: tuple[int, int], *, parted: bool
+) -> dict[str, float]:
     """Split parallel efficiency into POP's factors, of which it is the product.
 
     `size` is the number of ranks and how long the job took, ns; `useful` is the time of each worker.

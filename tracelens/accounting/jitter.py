@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import measure_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tracelens.arrays import Flags, Floats, Ints
-
-__all__ = ["ALONE_COLUMNS", "Waits", "in_few_steps"]
 
 # steps: at most one of as many outweighs the others; more are not few [chosen]
 STEPS_PER_OUTLIER: Final = 16
@@ -67,7 +65,7 @@ class Waits:
         """
         mine = np.isin(self.alone["rank"].to_numpy(), list(named))
         rest, left = self.alone.filter(~mine), self._without(self.alone.filter(mine))
-        few = self.steps[in_few_steps(left)]
+        few = self.steps[find_few_outlying_steps(left)]
         often = rest.filter(~np.isin(rest["step"].to_numpy(), few))
         spread = 1.0 - float(left[np.isin(self.steps, few)].sum()) / max(float(left.sum()), 1.0)
         asked = np.array([rank not in named for rank in self.ranks], np.bool_)
@@ -76,7 +74,7 @@ class Waits:
             return spread if len(alone) else 0.0
         by_chance = float(np.sqrt(often["variance"].to_numpy().sum()))
         parts = np.array([part[rank] for rank in self.ranks])[asked]
-        in_turns = sum(_in_turns(alone[parts == one], by_chance) for one in np.unique(parts))
+        in_turns = sum(_sum_usual_waits(alone[parts == one], by_chance) for one in np.unique(parts))
         return spread * float(in_turns / alone.sum())
 
     def _sums(self, alone: pl.DataFrame, column: str) -> Floats:
@@ -92,7 +90,7 @@ class Waits:
         return np.maximum(self.waited_ns - (len(self.ranks) - 1) * caused, 0.0)
 
 
-def in_few_steps(waited_ns: Floats) -> Flags:
+def find_few_outlying_steps(waited_ns: Floats) -> Flags:
     """Return in which few steps so much was waited that each outweighs many of the others.
 
     Such a step has many times the mean wait of the others, and as much as a share of all their waits.
@@ -111,12 +109,12 @@ def in_few_steps(waited_ns: Floats) -> Flags:
     return few
 
 
-def _in_turns(alone: Floats, by_chance_ns: float) -> float:
+def _sum_usual_waits(alone: Floats, by_chance_ns: float) -> float:
     """Return for how long peers let others wait, of each no more than is usual."""
     if len(alone) < 2:
         return float(alone.sum())
     alone = np.sort(alone)
     usual = alone[(len(alone) - 1) // 2]
-    apart = deviation(alone - np.median(alone)) if len(alone) > 2 else 0.0
+    apart = measure_deviation(alone - np.median(alone)) if len(alone) > 2 else 0.0
     limit_ns = usual + Z_SCORE_TO_CLIP_WAITS_CAUSED * max(apart, by_chance_ns)
     return float(np.minimum(alone, limit_ns).sum())

@@ -8,11 +8,10 @@ take more memory than all else: those that are more than may be held are in a fi
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from tempfile import TemporaryFile
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Self, overload
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, Self
 from weakref import finalize
 
 import numpy as np
@@ -20,23 +19,13 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.caching import cached_property
+from tracelens.model.intervals import Intervals
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from tracelens.accounting.partition import Pieces
+    from tracelens.accounting.spans import Pieces
     from tracelens.arrays import Array, Flags, Floats, Indices, Int8s, Int32s, Ints
-
-__all__ = [
-    "SEGMENT_COLUMNS",
-    "JoinedPieces",
-    "PackedPieces",
-    "PieceStore",
-    "Segments",
-    "WorkerPieces",
-    "categories",
-    "spent_before",
-]
 
 # pieces of workers: no more are joined, so that they stay in a processor's cache [policy]
 MAX_JOINED_PIECES: Final = 1 << 16
@@ -54,21 +43,24 @@ SEGMENT_COLUMNS: Final[dict[str, pl.DataType]] = {
 
 @dataclass(frozen=True, eq=False)
 class PackedPieces:
-    """`Pieces` in little memory: lengths instead of boundaries, and where each step's pieces begin."""
+    """The pieces of one worker in little memory, [piece]: lengths instead of boundaries.
+
+    `of_step` is where each step's pieces begin, [step window + 1].
+    """
 
     first_ns: int
-    lengths: Array  # in the smallest type that holds them
-    of_step: Int32s  # [step window + 1]
+    lengths: Array  # ns, in the smallest type that holds them
+    of_step: Int32s
     category: Int8s
     name: Array
 
     @classmethod
-    def of(cls, pieces: Pieces, names: Int32s) -> Self:
+    def from_pieces(cls, pieces: Pieces, names: Int32s) -> Self:
         """Pack the pieces of a worker, with names that all workers share."""
-        lengths, windows = np.diff(pieces.bounds), len(pieces.hidden)
+        lengths, window_count = np.diff(pieces.bounds), len(pieces.hidden)
         small = np.uint32 if lengths.max(initial=0) < 1 << 32 else np.int64
         short = np.int16 if names.max(initial=0) < 1 << 15 else np.int32
-        of_step = np.searchsorted(pieces.step, np.arange(windows + 1, dtype=np.int32))
+        of_step = np.searchsorted(pieces.step, np.arange(window_count + 1, dtype=np.int32))
         return cls(
             int(pieces.bounds[0]),
             lengths.astype(small),
@@ -79,56 +71,72 @@ class PackedPieces:
 
     @property
     def end_ns(self) -> int:
-        """Return where the last piece ends."""
+        """When the last piece ends."""
         return self.first_ns + int(self.lengths.sum(dtype=np.int64))
 
-    @property
+    @cached_property
     def bounds(self) -> Ints:
-        """Return the boundaries, one more than pieces."""
+        """The boundaries, one more than pieces, ns."""
         bounds = np.empty(len(self.lengths) + 1, np.int64)
         bounds[0] = self.first_ns
         bounds[1:] = self.lengths
         return np.cumsum(bounds, out=bounds)
 
-    @property
+    @cached_property
     def step(self) -> Int32s:
-        """Return the index of each piece's step window."""
+        """The index of each piece's step window."""
         count = np.diff(self.of_step)
         return np.repeat(np.arange(len(count), dtype=np.int32), count)
 
-    def between(self, first: int, stop: int) -> PackedPieces:
-        """Return the pieces of the step windows from `first` to before `stop`."""
+
+@dataclass(frozen=True, eq=False)
+class WorkerPieces(PackedPieces):
+    """The pieces of one worker, unpacked when they are asked for; not kept longer than that.
+
+    `step` is a row of `Segments.steps` less `offset`, `name` an index of `Segments.words`, or below 0.
+    """
+
+    process: int
+    offset: int
+
+    def between(self, first: int, stop: int) -> WorkerPieces:
+        """Return those of its step windows from `first` to before `stop`."""
         begin, end = int(self.of_step[first]), int(self.of_step[stop])
-        before_ns = int(self.lengths[:begin].sum(dtype=np.int64))
-        return PackedPieces(
-            self.first_ns + before_ns,
-            self.lengths[begin:end],
-            self.of_step[first : stop + 1] - begin,
-            self.category[begin:end],
-            self.name[begin:end],
+        return replace(
+            self,
+            first_ns=self.first_ns + int(self.lengths[:begin].sum(dtype=np.int64)),
+            lengths=self.lengths[begin:end],
+            of_step=self.of_step[first : stop + 1] - begin,
+            category=self.category[begin:end],
+            name=self.name[begin:end],
+            offset=self.offset + first,
         )
+
+    def spent_before(self, is_counted: Flags, moments: Ints) -> Floats:
+        """Return how much of some categories (flags) had passed at each moment, ns."""
+        return _passed_before(self.bounds, is_counted[self.category], moments)
 
 
 class _Stored(NamedTuple):
     """Where in a file the arrays of a worker are, one after the other."""
 
     file: IO[bytes]
-    offset: int
+    offset: int  # bytes
     sizes: tuple[int, ...]  # bytes
-    kinds: tuple[np.dtype[Any], ...]
+    types: tuple[np.dtype[Any], ...]
     first_ns: int
 
     def read(self) -> PackedPieces:
         content = os.pread(self.file.fileno(), sum(self.sizes), self.offset)
         bounds = pairwise(accumulate(self.sizes, initial=0))
-        parts: Iterable[Any] = (
-            np.frombuffer(content[begin:end], kind)
-            for (begin, end), kind in zip(bounds, self.kinds, strict=True)
+        arrays: Iterable[Any] = (
+            np.frombuffer(content[begin:end], type_)
+            for (begin, end), type_ in zip(bounds, self.types, strict=True)
         )
-        return PackedPieces(self.first_ns, *parts)
+        return PackedPieces(self.first_ns, *arrays)
 
 
-class PieceStore(Sequence[PackedPieces]):
+class PieceStore:
     """The packed pieces of all workers: in memory up to so many bytes, the others in a file.
 
     The file has no name, so that it is gone with the process; it is where temporary files are (TMPDIR).
@@ -157,8 +165,8 @@ class PieceStore(Sequence[PackedPieces]):
         for array in arrays:
             self._file.write(array.tobytes())
         self._file.flush()
-        kinds = tuple(array.dtype for array in arrays)
-        self._entries.append(_Stored(self._file, offset, sizes, kinds, pieces.first_ns))
+        types = tuple(array.dtype for array in arrays)
+        self._entries.append(_Stored(self._file, offset, sizes, types, pieces.first_ns))
 
     @cached_property
     def _file(self) -> IO[bytes]:
@@ -169,55 +177,12 @@ class PieceStore(Sequence[PackedPieces]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    @overload
-    def __getitem__(self, place: int) -> PackedPieces: ...
-    @overload
-    def __getitem__(self, place: slice) -> list[PackedPieces]: ...
-    def __getitem__(self, place: int | slice) -> PackedPieces | list[PackedPieces]:
-        if isinstance(place, slice):
-            return [self[one] for one in range(len(self))[place]]
-        entry = self._entries[place]
+    def __iter__(self) -> Iterator[PackedPieces]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> PackedPieces:
+        entry = self._entries[index]
         return entry.read() if isinstance(entry, _Stored) else entry
-
-
-@dataclass(frozen=True, eq=False)
-class WorkerPieces:
-    """The pieces of one worker: boundaries (one more than pieces), and what each piece is.
-
-    `step` is a row of `Segments.steps` less `offset`, `name` a place in `Segments.words`, or below 0.
-    """
-
-    process: int
-    offset: int
-    packed: PackedPieces
-
-    def between(self, first: int, stop: int) -> WorkerPieces:
-        """Return those of its step windows from `first` to before `stop`."""
-        return WorkerPieces(self.process, self.offset + first, self.packed.between(first, stop))
-
-    @cached_property
-    def bounds(self) -> Ints:
-        """The boundaries, one more than pieces."""
-        return self.packed.bounds
-
-    @cached_property
-    def step(self) -> Int32s:
-        """The step window of each piece."""
-        return self.packed.step
-
-    @property
-    def category(self) -> Int8s:
-        """What each piece is."""
-        return self.packed.category
-
-    @property
-    def name(self) -> Array:
-        """What each piece is called."""
-        return self.packed.name
-
-    def spent_before(self, counts: Flags, moments: Ints) -> Floats:
-        """Return how much of some categories (flags) had passed at each moment."""
-        return _passed_before(self.bounds, counts[self.category], moments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,9 +193,9 @@ class JoinedPieces:
 
     Args:
         processes: Of each worker.
-        first_ns: When the pieces of each begin.
-        begins: Where they begin on the line, and after the last one where those end, nanoseconds.
-        bounds: The boundaries of all pieces on the line, one more than pieces.
+        first_ns: When the pieces of each begin, [worker].
+        begins: Where they begin on the line, and after the last one where those end, [worker + 1], ns.
+        bounds: The boundaries of all pieces on the line, one more than pieces, ns.
         category: What each piece is.
     """
 
@@ -241,33 +206,30 @@ class JoinedPieces:
     category: Int8s
 
     @classmethod
-    def of(cls, workers: Sequence[WorkerPieces]) -> Self:
-        """Join those of some workers, of which there is at least one."""
-        packed = [one.packed for one in workers]
-        places = np.cumsum([0, *(len(one.lengths) for one in packed)])
-        bounds = np.zeros(places[-1] + 1, np.int64)
-        np.cumsum(np.concatenate([one.lengths for one in packed]), out=bounds[1:])
+    def from_workers(cls, workers: Sequence[WorkerPieces]) -> Self:
+        """Join those of some workers; there is at least one."""
+        edges = np.cumsum([0, *(len(one.lengths) for one in workers)])
+        bounds = np.zeros(edges[-1] + 1, np.int64)
+        np.cumsum(np.concatenate([one.lengths for one in workers]), out=bounds[1:])
         return cls(
             tuple(one.process for one in workers),
-            np.array([one.first_ns for one in packed]),
-            bounds[places],
+            np.array([one.first_ns for one in workers]),
+            bounds[edges],
             bounds,
-            np.concatenate([one.category for one in packed]),
+            np.concatenate([one.category for one in workers]),
         )
 
-    def moved(self, moments: Ints, owner: Ints) -> Ints:
-        """Return where moments are on the line, those beyond a worker's time at its ends.
+    def to_line(self, moments: Ints, owner: Ints) -> Ints:
+        """Return where moments are on the line, those beyond a worker's time at its ends, ns.
 
-        `owner` is the place of the worker of each; broadcast against each other.
+        `owner` is the index of each one's worker; both are broadcast against each other.
         """
-        since = moments - self.first_ns[owner]
-        return np.asarray(
-            np.clip(since + self.begins[owner], self.begins[owner], self.begins[owner + 1])
-        )
+        position = moments - self.first_ns[owner] + self.begins[owner]
+        return np.asarray(np.clip(position, self.begins[owner], self.begins[owner + 1]))
 
-    def spent_before(self, counts: Flags, moments: Ints) -> Floats:
-        """Return how much of some categories (flags) had passed at each moment on the line."""
-        return _passed_before(self.bounds, counts[self.category], moments)
+    def spent_before(self, is_counted: Flags, moments: Ints) -> Floats:
+        """Return how much of some categories (flags) had passed at each moment on the line, ns."""
+        return _passed_before(self.bounds, is_counted[self.category], moments)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +239,7 @@ class Segments:
     `steps` holds process, rank and step of every window; `words` the names that pieces may have.
     """
 
-    packed: Sequence[PackedPieces]
+    packed: PieceStore
     begins: tuple[int, ...]
     steps: pl.DataFrame
     words: tuple[str, ...]
@@ -290,66 +252,70 @@ class Segments:
 
     @cached_property
     def processes(self) -> list[int]:
-        """Return the process of each worker, in order."""
+        """The process of each worker, in order."""
         return self._owners("process")
 
     @cached_property
     def ranks(self) -> list[int]:
-        """Return the rank of each worker, in order."""
+        """The rank of each worker, in order."""
         return self._owners("rank")
 
     def _owners(self, name: str) -> list[int]:
         return self.steps[name].gather(list(self.begins[: len(self.packed)])).to_list()
 
-    def joined(
-        self, places: Iterable[int], most_pieces: int = MAX_JOINED_PIECES
+    def of_worker(self, index: int) -> WorkerPieces:
+        """Return the pieces of a worker, by its index in order."""
+        packed = self.packed[index]
+        arrays = packed.first_ns, packed.lengths, packed.of_step, packed.category, packed.name
+        return WorkerPieces(*arrays, process=self.processes[index], offset=self.begins[index])
+
+    def join(
+        self, workers: Iterable[int], most_pieces: int = MAX_JOINED_PIECES
     ) -> Iterator[JoinedPieces]:
-        """Yield the pieces of workers, by their places, in that order, up to `most_pieces` at a time."""
+        """Yield the pieces of workers, by index, in that order, up to `most_pieces` at a time."""
         group: list[WorkerPieces] = []
         count = 0
-        for one in map(self.of_worker, places):
-            if group and count + len(one.category) > most_pieces:
-                yield JoinedPieces.of(group)
+        for pieces in map(self.of_worker, workers):
+            if group and count + len(pieces.category) > most_pieces:
+                yield JoinedPieces.from_workers(group)
                 group, count = [], 0
-            group.append(one)
-            count += len(one.category)
+            group.append(pieces)
+            count += len(pieces.category)
         if group:
-            yield JoinedPieces.of(group)
+            yield JoinedPieces.from_workers(group)
 
-    def of_worker(self, place: int) -> WorkerPieces:
-        """Unpack the pieces of a worker, by its place in order."""
-        return WorkerPieces(self.processes[place], self.begins[place], self.packed[place])
-
-    def frame(self) -> pl.DataFrame:
+    def to_frame(self) -> pl.DataFrame:
         """Return all pieces, by process and time, in `SEGMENT_COLUMNS`."""
-        return self._frame((one, np.arange(len(one.category))) for one in self)
+        return self._to_frame((one, np.arange(len(one.category))) for one in self)
 
-    def of(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
-        """Return the pieces of one category in some steps, of some ranks."""
-        wanted, code = self._of_steps(steps), CATEGORIES.index(category)
-        chosen = (self.of_worker(at) for at, rank in enumerate(self.ranks) if rank in ranks)
-        rows = ((one, np.flatnonzero(one.category == code)) for one in chosen)
-        return self._frame((one, mine[wanted[one.step[mine] + one.offset]]) for one, mine in rows)
+    def select(self, category: str, steps: Ints, ranks: Collection[int]) -> pl.DataFrame:
+        """Return the pieces of one category in some steps, of some ranks, in `SEGMENT_COLUMNS`."""
+        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
+        workers = (self.of_worker(index) for index, rank in enumerate(self.ranks) if rank in ranks)
+        rows = ((one, np.flatnonzero(one.category == code)) for one in workers)
+        return self._to_frame(
+            (one, mine[is_wanted[one.step[mine] + one.offset]]) for one, mine in rows
+        )
 
-    def by_name(self, category: str, steps: Ints) -> pl.DataFrame:
+    def sum_by_name(self, category: str, steps: Ints) -> pl.DataFrame:
         """Return how long each rank was in a category in some steps, by name: `rank`, `name`, `ns`."""
-        wanted, code = self._of_steps(steps), CATEGORIES.index(category)
-        found = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]
+        is_wanted, code = self._are_windows_of(steps), CATEGORIES.index(category)
+        sums = [(np.zeros(0, np.int32), *np.zeros((2, 0), np.int64))]
         for rank, packed, begin in zip(self.ranks, self.packed, self.begins, strict=False):
             count = np.diff(packed.of_step)
-            inside = np.repeat(wanted[begin : begin + len(count)], count)
-            rows = np.flatnonzero(inside & (packed.category == code))
+            in_steps = np.repeat(is_wanted[begin : begin + len(count)], count)
+            rows = np.flatnonzero(in_steps & (packed.category == code))
             name = np.maximum(packed.name[rows], -1) + 1
-            there = np.flatnonzero(np.bincount(name))
-            ns = np.bincount(name, packed.lengths[rows]).astype(np.int64)[there]
-            found.append((np.full(len(there), rank, np.int32), there - 1, ns))
-        ranks, names, lasted = map(np.concatenate, zip(*found, strict=True))
-        return pl.DataFrame({"rank": ranks, "name": self.names(names), "ns": lasted})
+            occurring = np.flatnonzero(np.bincount(name))
+            ns = np.bincount(name, packed.lengths[rows]).astype(np.int64)[occurring]
+            sums.append((np.full(len(occurring), rank, np.int32), occurring - 1, ns))
+        ranks, names, ns = map(np.concatenate, zip(*sums, strict=True))
+        return pl.DataFrame({"rank": ranks, "name": self.to_words(names), "ns": ns})
 
-    def _of_steps(self, steps: Ints) -> Flags:
+    def _are_windows_of(self, steps: Ints) -> Flags:
         return self.steps["step"].is_in(steps.tolist()).to_numpy()
 
-    def _frame(self, picked: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
+    def _to_frame(self, rows_of: Iterable[tuple[WorkerPieces, Indices]]) -> pl.DataFrame:
         parts = [
             (
                 one.step[rows] + one.offset,
@@ -358,48 +324,40 @@ class Segments:
                 one.category[rows],
                 one.name[rows],
             )
-            for one, rows in picked
+            for one, rows in rows_of
         ]
         if not parts:
             return pl.DataFrame(schema=SEGMENT_COLUMNS)
-        row, start, end, category, name = map(np.concatenate, zip(*parts, strict=True))
+        window, start, end, category, name = map(np.concatenate, zip(*parts, strict=True))
         return (
-            self.steps.select("process", "rank", "step")[row]
+            self.steps.select("process", "rank", "step")[window]
             .with_columns(
-                start_ns=start, end_ns=end, category=categories(category), name=self.names(name)
+                start_ns=start,
+                end_ns=end,
+                category=to_category_names(category),
+                name=self.to_words(name),
             )
             .select(*SEGMENT_COLUMNS)
         )
 
-    def names(self, codes: Array) -> pl.Series:
+    def to_words(self, codes: Array) -> pl.Series:
         """Turn name numbers back into words; below zero into null."""
         words = pl.Series([*self.words, None], dtype=pl.Categorical)
         return words.gather(np.where(codes < 0, len(self.words), codes))
 
 
-def categories(codes: Array) -> pl.Series:
+def to_category_names(codes: Array) -> pl.Series:
     """Turn numbers of `CATEGORIES` into words."""
     return pl.Series(CATEGORIES, dtype=pl.Enum(CATEGORIES)).gather(codes)
 
 
-def spent_before(inside: pl.DataFrame, moments: Ints) -> Floats:
-    """Return how much of some pieces' time is before each moment; pieces are sorted and disjoint."""
-    return covered_before(inside["start_ns"].to_numpy(), inside["end_ns"].to_numpy(), moments)
-
-
-def _passed_before(bounds: Ints, counted: Flags, moments: Ints) -> Floats:
-    """Return how much of touching pieces, of which some are counted, had passed at each moment."""
-    inside = np.concatenate([[False], counted, [False]])
+def _passed_before(bounds: Ints, is_counted: Flags, moments: Ints) -> Floats:
+    """Return how much of touching pieces, of which some are counted, had passed at each moment, ns."""
+    inside = np.concatenate([[False], is_counted, [False]])
     edges = bounds[np.flatnonzero(inside[1:] != inside[:-1])]  # begins and ends in turn
     return covered_before(edges[::2], edges[1::2], moments)
 
 
 def covered_before(begins: Ints, ends: Ints, moments: Ints) -> Floats:
-    """Return how much of some stretches of time is before each moment."""
-    if not len(begins):
-        return np.zeros(moments.shape)
-    edges, heights = np.empty((2, 2 * len(begins)))
-    edges[::2], edges[1::2] = begins - begins[0], ends - begins[0]
-    heights[0], heights[1::2] = 0, np.cumsum(ends - begins)
-    heights[2::2] = heights[1:-1:2]
-    return np.asarray(np.interp(moments - begins[0], edges, heights))
+    """Return how much of disjoint intervals, in order, is before each moment, ns."""
+    return Intervals(begins, ends).passed_before(moments).astype(np.float64)

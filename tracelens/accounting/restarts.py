@@ -9,10 +9,8 @@ import polars as pl
 if TYPE_CHECKING:
     from tracelens.model.trace import Trace
 
-__all__ = ["begun_again", "left_behind"]
 
-
-def left_behind(trace: Trace) -> list[int]:
+def find_left_behind(trace: Trace) -> list[int]:
     """Return the main processes of ranks without which the job began again."""
     workers = trace.workers.filter(pl.col("world") > 0)
     if workers["world"].n_unique() < 2:
@@ -23,7 +21,7 @@ def left_behind(trace: Trace) -> list[int]:
     return departed["process"].to_list()
 
 
-def begun_again(trace: Trace) -> list[int]:
+def find_restarted(trace: Trace) -> list[int]:
     """Return the main processes of ranks that an earlier life of the job had as well."""
     lives = trace.processes.filter(pl.col("role") == "worker")
     first = lives.group_by("rank").agg(born=pl.col("incarnation").min())

@@ -22,7 +22,7 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting.categories import OWN_CATEGORIES
-from tracelens.accounting.pieces import spent_before
+from tracelens.accounting.pieces import covered_before
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -31,21 +31,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Ints
     from tracelens.model.findings import Finding
     from tracelens.model.trace import Trace
-
-__all__ = [
-    "Culprit",
-    "Stack",
-    "by_stack",
-    "code_sentences",
-    "differing_path",
-    "of_always",
-    "of_ranks",
-    "of_shards",
-    "of_steps",
-    "path_text",
-    "tree",
-    "with_code",
-]
 
 MAX_CALLERS_SHOWN: Final = 8  # calls: no more that led to the path are in a report [policy]
 # functions: a sentence has the first one of a path, and no more of the last ones [policy]
@@ -62,8 +47,8 @@ MIN_RATIO_OF_INFORMEDNESS: Final = 0.5
 MIN_SHARE_OF_RESIDUAL_TO_FOLLOW: Final = 0.5
 RECORDER: Final = " (tracelens_instrument/"  # in the frames of its calls
 
-Stack: TypeAlias = "tuple[str, ...]"
-Spent: TypeAlias = "Mapping[Stack, float]"
+Stack: TypeAlias = "tuple[str, ...]"  # frames, outermost first
+TimeByStack: TypeAlias = "Mapping[Stack, float]"  # ns of a step
 
 
 @dataclass(frozen=True)
@@ -91,40 +76,41 @@ class Culprit:
         }
 
 
-def code_sentences(seen: Culprit | None) -> list[str]:
-    """Return where in the code the time was seen."""
-    if seen is None:
+def describe_code(culprit: Culprit | None) -> list[str]:
+    """Return a sentence on where in the code the time was seen, if it was."""
+    if culprit is None:
         return []
-    called = f", called at {_place(seen.callers[-1])}" if seen.callers else ""
-    return [f"Stack samples show where: {path_text(seen.path)}{called}."]
+    callers = culprit.callers
+    called = f", called at {_file_and_line(callers[-1])}" if callers else ""
+    return [f"Stack samples show where: {path_text(culprit.path)}{called}."]
 
 
 def path_text(path: Sequence[str]) -> str:
     """Return the functions of a path and where the last was, without repetition or, if long, middle."""
-    names = [name for name, _ in groupby(_named(frame).function for frame in path)]
+    names = [name for name, _ in groupby(_parse_frame(frame).function for frame in path)]
     if len(names) > 1 + MAX_LAST_FUNCTIONS_SHOWN:
         names = [names[0], "…", *names[-MAX_LAST_FUNCTIONS_SHOWN:]]
-    return f"{' > '.join(names)} ({_place(path[-1])})"
+    return f"{' > '.join(names)} ({_file_and_line(path[-1])})"
 
 
-def with_code(finding: Finding, seen: Culprit | None) -> Finding:
+def add_code(finding: Finding, culprit: Culprit | None) -> Finding:
     """Return the finding with where in the code its time was seen."""
-    if seen is None:
+    if culprit is None:
         return finding
     return replace(
         finding,
-        sentence=" ".join([finding.sentence, *code_sentences(seen)]),
-        function=seen.frame,
-        evidence={**finding.evidence, "samples": seen.evidence()},
+        sentence=" ".join([finding.sentence, *describe_code(culprit)]),
+        function=culprit.frame,
+        evidence={**finding.evidence, "samples": culprit.evidence()},
     )
 
 
-def _place(frame: str) -> str:
-    _, file, line = _named(frame)
+def _file_and_line(frame: str) -> str:
+    _, file, line = _parse_frame(frame)
     return f"{PurePath(file).name}:{line}"
 
 
-def of_ranks(
+def find_in_ranks(
     trace: Trace,
     phases: Phases,
     ranks: tuple[int, ...],
@@ -143,70 +129,80 @@ def of_ranks(
         peers: Those with which they are compared.
         phase: The phase that they are late in.
         steps: The steps in which they are.
-        extra_ns: How late a step, as own time tells.
+        extra_ns: How late a step, as compute time tells.
     """
-    if not _sampled(trace, steps):
+    if not _is_sampled(trace, steps):
         return None
-    spent = _by_rank(trace, phases, [phase], steps)
+    spent = _sum_by_rank(trace, phases, [phase], steps)
     slow = {rank: spent[rank] for rank in ranks if any(spent.get(rank, ()))}
-    usual = [spent[rank] for rank in peers if rank in spent]
-    if not slow or not usual:
-        return None
-    whole = _by_rank(trace, phases, OWN_CATEGORIES, steps)
-    return _enough(
-        differing_path(list(slow.values()), usual, [whole[rank] for rank in slow]), extra_ns
-    )
+    normal = [spent[rank] for rank in peers if rank in spent]
+    return _compare(trace, phases, slow, normal, steps=steps, extra_ns=extra_ns) if normal else None
 
 
-def of_steps(
+def find_in_steps(
     trace: Trace, phases: Phases, phase: str, *, steps: Ints, others: Ints, extra_ns: float
 ) -> Culprit | None:
     """Look for what all ranks do longer in some steps than in others, in a phase."""
-    if not _sampled(trace, steps) or not len(others):
+    if not _is_sampled(trace, steps) or not len(others):
         return None
-    slow, usual = (_by_rank(trace, phases, [phase], some) for some in (steps, others))
-    seen = [rank for rank, found in slow.items() if any(found) and rank in usual]
-    if not seen:
-        return None
-    whole = _by_rank(trace, phases, OWN_CATEGORIES, steps)
-    found = differing_path(
-        *([table[rank] for rank in seen] for table in (slow, usual, whole)),
+    slow, normal = (_sum_by_rank(trace, phases, [phase], some) for some in (steps, others))
+    slow = {rank: spent for rank, spent in slow.items() if any(spent) and rank in normal}
+    return _compare(
+        trace, phases, slow, [normal[rank] for rank in slow], steps=steps, extra_ns=extra_ns
     )
-    return _enough(found, extra_ns)
 
 
-def of_always(
+def find_in_phase(
     trace: Trace, phases: Phases, phase: str, *, steps: Ints, extra_ns: float
 ) -> Culprit | None:
     """Look for what takes the time of a phase that is long in all steps of all ranks."""
-    if not _sampled(trace, steps):
+    if not _is_sampled(trace, steps):
         return None
-    spent = {
-        rank: some for rank, some in _by_rank(trace, phases, [phase], steps).items() if any(some)
-    }
-    if not spent:
-        return None
-    whole = _by_rank(trace, phases, OWN_CATEGORIES, steps)
-    return _enough(
-        differing_path(list(spent.values()), [], [whole[rank] for rank in spent]), extra_ns
-    )
+    spent_of = _sum_by_rank(trace, phases, [phase], steps)
+    slow = {rank: spent for rank, spent in spent_of.items() if any(spent)}
+    return _compare(trace, phases, slow, [], steps=steps, extra_ns=extra_ns)
 
 
-def of_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
+def _compare(
+    trace: Trace,
+    phases: Phases,
+    slow: Mapping[int, TimeByStack],
+    normal: Sequence[TimeByStack],
+    *,
+    steps: Ints,
+    extra_ns: float,
+) -> Culprit | None:
+    """Find the path of the slow ranks, by rank; None if it holds too little of the delay, a step."""
+    if not slow:
+        return None
+    everything = _sum_by_rank(trace, phases, OWN_CATEGORIES, steps)
+    culprit = find_differing_path(list(slow.values()), normal, [everything[rank] for rank in slow])
+    least_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
+    return culprit if culprit and culprit.extra_ns >= least_ns else None
+
+
+def find_in_shards(trace: Trace, shards: Collection[int]) -> Culprit | None:
     """Look for what PS shards do longer than the others while they serve; at all, if they are all."""
     if trace.samples.is_empty() or not shards:
         return None
-    serving = _serving(trace)
-    steps = max(serving["step"].n_unique(), 1)
-    served, whole = (_by_shard(trace, some, steps) for some in (serving, _open(serving)))
+    serving = _find_serving(trace)
+    threads = serving.group_by("process", "thread")
+    # From when to when each thread served anything.
+    serving_times = threads.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    step_count = max(serving["step"].n_unique(), 1)
+    served, everything = (
+        _sum_by_shard(trace, times, step_count) for times in (serving, serving_times)
+    )
     slow = [shard for shard in shards if any(served.get(shard, ()))]
-    others = [found for shard, found in served.items() if shard not in shards]
+    others = [spent for shard, spent in served.items() if shard not in shards]
     if not slow or not (others or set(served) <= set(shards)):
         return None
-    return differing_path([served[one] for one in slow], others, [whole[one] for one in slow])
+    return find_differing_path(
+        [served[shard] for shard in slow], others, [everything[shard] for shard in slow]
+    )
 
 
-def _serving(trace: Trace) -> pl.DataFrame:
+def _find_serving(trace: Trace) -> pl.DataFrame:
     """Return when threads of shards served: disjoint pieces with process, thread and step."""
     running = trace.threads.filter(~pl.col("in_flight")).select("process", "thread")
     of_thread = ("process", "thread")
@@ -223,189 +219,184 @@ def _serving(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _open(served: pl.DataFrame) -> pl.DataFrame:
-    """Return from when to when each thread served anything."""
-    whole = served.group_by("process", "thread")
-    return whole.agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-
-
-def _by_shard(trace: Trace, inside: pl.DataFrame, steps: int) -> dict[int, dict[Stack, float]]:
+def _sum_by_shard(
+    trace: Trace, times: pl.DataFrame, step_count: int
+) -> dict[int, dict[Stack, float]]:
     """Return how much of a step each stack took in some pieces of the time of shards' threads, ns."""
-    found: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
-    numbers = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
+    spent: dict[int, dict[Stack, float]] = defaultdict(lambda: defaultdict(float))
+    shard_of = dict(trace.shards.select("process", pl.coalesce("shard", "rank")).iter_rows())
     of_thread = ("process", "thread")
-    samples = trace.samples.sort("start_ns").partition_by(of_thread, as_dict=True)
-    for thread, pieces in inside.partition_by(of_thread, as_dict=True).items():
-        seen = samples.get(thread)
-        for stack, time in by_stack(seen, pieces).items() if seen is not None else ():
-            found[numbers[thread[0]]][stack] += time / steps
-    return found
+    samples_of = trace.samples.sort("start_ns").partition_by(of_thread, as_dict=True)
+    for thread, pieces in times.partition_by(of_thread, as_dict=True).items():
+        samples = samples_of.get(thread)
+        for stack, ns in sum_by_stack(samples, pieces).items() if samples is not None else ():
+            spent[shard_of[thread[0]]][stack] += ns / step_count
+    return spent
 
 
-def _enough(found: Culprit | None, extra_ns: float) -> Culprit | None:
-    least_ns = MIN_SHARE_OF_DELAY_IN_SAMPLES * extra_ns
-    return found if found and found.extra_ns >= least_ns else None
-
-
-def _sampled(trace: Trace, steps: Ints) -> bool:
+def _is_sampled(trace: Trace, steps: Ints) -> bool:
     return bool(len(steps)) and not trace.samples.is_empty()
 
 
-def _by_rank(
+def _sum_by_rank(
     trace: Trace, phases: Phases, categories: Iterable[str], steps: Ints
 ) -> dict[int, dict[Stack, float]]:
     """Return how much of a step each stack of a rank's training thread took in some phases, ns."""
-    mine = trace.workers.select("process", "rank", thread="training_thread")
-    samples = trace.samples.join(mine, on=["process", "thread"]).sort("start_ns")
+    threads = trace.workers.select("process", "rank", thread="training_thread")
+    samples = trace.samples.join(threads, on=["process", "thread"]).sort("start_ns")
     ranks = set(samples["rank"])
-    pieces = pl.concat([phases.pieces.of(name, steps, ranks) for name in categories])
-    inside = pieces.sort("start_ns").partition_by("rank", as_dict=True)
-    found = {}
+    pieces = pl.concat([phases.pieces.select(name, steps, ranks) for name in categories])
+    pieces_of = pieces.sort("start_ns").partition_by("rank", as_dict=True)
+    spent = {}
     for (rank,), rows in samples.partition_by("rank", as_dict=True, maintain_order=True).items():
-        spent = by_stack(rows, inside.get((rank,), pieces.clear()))
-        found[int(rank)] = {stack: time / len(steps) for stack, time in spent.items()}
-    return found
+        by_stack = sum_by_stack(rows, pieces_of.get((rank,), pieces.clear()))
+        spent[int(rank)] = {stack: ns / len(steps) for stack, ns in by_stack.items()}
+    return spent
 
 
-def by_stack(samples: pl.DataFrame, inside: pl.DataFrame) -> dict[Stack, float]:
-    """Return how much of the pieces' time each stack took, ns; that of none if few were seen."""
-    seen = spent_before(inside, samples["end_ns"].to_numpy()) - spent_before(
-        inside, samples["start_ns"].to_numpy()
+def sum_by_stack(samples: pl.DataFrame, pieces: pl.DataFrame) -> dict[Stack, float]:
+    """Return how much of disjoint pieces' time each stack took, ns; that of none if few were seen."""
+    start, end = (pieces[name].to_numpy() for name in ("start_ns", "end_ns"))
+    before_start, before_end = (
+        covered_before(start, end, samples[name].to_numpy()) for name in ("start_ns", "end_ns")
     )
-    total = float((inside["end_ns"] - inside["start_ns"]).sum())
-    if seen.sum() < MIN_TIME_SAMPLED_NS:
-        return {(): total}
-    scale = total / seen.sum()
-    summed = samples.select("frames", time=pl.Series(seen * scale)).filter(pl.col("time") > 0)
+    seen_ns = before_end - before_start
+    total_ns = float((end - start).sum())
+    if seen_ns.sum() < MIN_TIME_SAMPLED_NS:
+        return {(): total_ns}
+    scaled_ns = pl.Series(seen_ns * (total_ns / seen_ns.sum()))
+    summed = samples.select("frames", ns=scaled_ns).filter(pl.col("ns") > 0)
     # In the order of samples, in which callers then add them up: floats differ by it in the last digit.
-    rows = summed.group_by("frames", maintain_order=True).agg(pl.col("time").sum()).iter_rows()
-    return {tuple(frames): time for frames, time in rows}
+    rows = summed.group_by("frames", maintain_order=True).agg(pl.col("ns").sum()).iter_rows()
+    return {tuple(frames): ns for frames, ns in rows}
 
 
-def tree(ranks: Sequence[Spent]) -> list[dict[Stack, float]]:
-    """Return for each rank how long was spent below every call, by the calls that led to it."""
-    trees = []
-    for spent in ranks:
-        below: dict[Stack, float] = {}
-        for stack, time in spent.items():
-            for depth in range(len(stack) + 1):
-                below[stack[:depth]] = below.get(stack[:depth], 0.0) + time
-        trees.append(below)
-    return trees
+def to_tree(spent: TimeByStack) -> dict[Stack, float]:
+    """Return how long was spent below every call, by the calls that led to it, ns."""
+    below: dict[Stack, float] = {}
+    for stack, ns in spent.items():
+        for depth in range(len(stack) + 1):
+            below[stack[:depth]] = below.get(stack[:depth], 0.0) + ns
+    return below
 
 
-def differing_path(
-    slow: Sequence[Spent], usual: Sequence[Spent], whole: Sequence[Spent]
+def find_differing_path(
+    slow: Sequence[TimeByStack], normal: Sequence[TimeByStack], everything: Sequence[TimeByStack]
 ) -> Culprit | None:
-    """Return the path of calls in which the slow spend more than usual.
+    """Return the path of calls in which the slow spend more than the normal.
 
     Args:
         slow: How much of a step each stack took, for each rank that is slow; and
-        usual: for each with which they are compared, the median of which counts. Without any, all that
+        normal: for each with which they are compared, the median of which counts. Without any, all that
             the slow ones spend is excess.
-        whole: The same of all that the slow do in these steps, whatever is slow.
+        everything: The same of all that the slow do in these steps, whatever is slow.
     """
-    slow, usual, whole = (list(map(_of_program, spent)) for spent in (slow, usual, whole))
-    trees = [tree(list(map(_by_function, spent))) for spent in (slow, usual, whole)]
-    residual = _residuals(trees[0], trees[1])
-    chain = _chain(residual) if residual[()] > 0 else []
+    slow, normal, everything = (
+        [_leave_out_recorder(spent) for spent in group] for group in (slow, normal, everything)
+    )
+    slow_trees, normal_trees, all_trees = (
+        [to_tree(_merge_lines(spent)) for spent in group] for group in (slow, normal, everything)
+    )
+    residual = _subtract_trees(slow_trees, normal_trees)
+    chain = _follow_residual(residual) if residual[()] > 0 else []
     if not chain:
         return None
-    all_of_it = _mean(trees[2], chain)
-    informed = [_informedness(call, chain[0], residual, all_of_it) for call in chain]
-    functions = tuple(frame for frame in chain[-1] if not _named(frame).line)
-    innermost = len(functions) - 1
-    begin = innermost
-    if max(informed) >= MIN_INFORMEDNESS_TO_LEAVE_CALLERS:
-        least_informedness = MIN_RATIO_OF_INFORMEDNESS * max(informed)
-        first = next(at for at, one in enumerate(informed) if one >= least_informedness)
-        begin = min(first, innermost)
-    frames = _lines(functions, slow, usual)
+    total = {call: _average(all_trees, call) for call in chain}
+    informedness = [_measure_informedness(call, chain[0], residual, total) for call in chain]
+    functions = tuple(frame for frame in chain[-1] if not _parse_frame(frame).line)
+    begin = len(functions) - 1
+    if max(informedness) >= MIN_INFORMEDNESS_TO_LEAVE_CALLERS:
+        least = MIN_RATIO_OF_INFORMEDNESS * max(informedness)
+        begin = min(next(i for i, one in enumerate(informedness) if one >= least), begin)
+    frames = _find_lines(functions, slow, normal)
     return Culprit(frames[begin:], frames[:begin], residual[chain[-1]])
 
 
-def _of_program(spent: Spent) -> dict[Stack, float]:
+def _leave_out_recorder(spent: TimeByStack) -> dict[Stack, float]:
     """Leave out the recorder's own calls, which stand between those of the program."""
-    found: dict[Stack, float] = defaultdict(float)
-    for stack, time in spent.items():
-        found[tuple(frame for frame in stack if RECORDER not in frame)] += time
-    return found
+    of_program: dict[Stack, float] = defaultdict(float)
+    for stack, ns in spent.items():
+        of_program[tuple(frame for frame in stack if RECORDER not in frame)] += ns
+    return of_program
 
 
-def _informedness(call: Stack, root: Stack, residual: Spent, whole: Spent) -> float:
-    """Return the call's share of the excess less its share of the usual time of its thread's `root`."""
-    usual = whole[root] - residual[root]
-    share = (whole[call] - residual[call]) / usual if usual > 0 else 0.0
+def _measure_informedness(
+    call: Stack, root: Stack, residual: TimeByStack, total: TimeByStack
+) -> float:
+    """Return the call's share of the excess less its share of the normal time of its thread's `root`."""
+    normal_ns = total[root] - residual[root]
+    share = (total[call] - residual[call]) / normal_ns if normal_ns > 0 else 0.0
     return min(residual[call] / residual[()], 1.0) - min(max(share, 0.0), 1.0)
 
 
-def _chain(residual: Spent) -> list[Stack]:
+def _follow_residual(residual: TimeByStack) -> list[Stack]:
     """Return the calls that hold most of the excess, each called by the one before."""
-    below: dict[Stack, list[Stack]] = defaultdict(list)
+    callees: dict[Stack, list[Stack]] = defaultdict(list)
     for call in residual:
         if call:
-            below[call[:-1]].append(call)
+            callees[call[:-1]].append(call)
     chain: list[Stack] = [()]
-    while below[chain[-1]]:
-        worst = max(below[chain[-1]], key=residual.__getitem__)
-        if residual[worst] <= MIN_SHARE_OF_RESIDUAL_TO_FOLLOW * residual[()]:
+    while callees[chain[-1]]:
+        largest = max(callees[chain[-1]], key=residual.__getitem__)
+        if residual[largest] <= MIN_SHARE_OF_RESIDUAL_TO_FOLLOW * residual[()]:
             break
-        chain.append(worst)
+        chain.append(largest)
     return chain[1:]
 
 
-def _residuals(
-    slow: list[dict[Stack, float]], usual: list[dict[Stack, float]]
+def _subtract_trees(
+    slow: list[dict[Stack, float]], normal: list[dict[Stack, float]]
 ) -> dict[Stack, float]:
-    """Return what was spent on average below each call of the slow, over the median of the usual."""
-    calls = {call for below in slow for call in below}
+    """Return the mean time below each call of the slow, less the median of the normal, ns."""
+    calls = {call for tree in slow for call in tree}
     return {
-        call: _mean(slow, [call])[call]
-        - (float(np.median([below.get(call, 0.0) for below in usual])) if usual else 0.0)
+        call: _average(slow, call)
+        - (float(np.median([tree.get(call, 0.0) for tree in normal])) if normal else 0.0)
         for call in calls
     }
 
 
-def _mean(trees: list[dict[Stack, float]], calls: Iterable[Stack]) -> dict[Stack, float]:
-    return {call: float(np.mean([below.get(call, 0.0) for below in trees])) for call in calls}
+def _average(trees: list[dict[Stack, float]], call: Stack) -> float:
+    return float(np.mean([tree.get(call, 0.0) for tree in trees]))
 
 
-class _Named(NamedTuple):
+class _Frame(NamedTuple):
     function: str
     file: str
     line: str  # empty for a function as a whole
 
 
 @cache
-def _named(frame: str) -> _Named:
+def _parse_frame(frame: str) -> _Frame:
     """Take apart ``function (file:line)``."""
-    function, place, where = frame.removesuffix(")").rpartition(" (")
-    file, _, line = where.rpartition(":")
-    return _Named(function, file, line) if place else _Named(frame, "", "")
+    function, separator, location = frame.removesuffix(")").rpartition(" (")
+    file, _, line = location.rpartition(":")
+    return _Frame(function, file, line) if separator else _Frame(frame, "", "")
 
 
-def _function(frame: str) -> str:
-    """Return the frame without its line."""
-    function, file, _ = _named(frame)
+def _drop_line(frame: str) -> str:
+    function, file, _ = _parse_frame(frame)
     return f"{function} ({file}:)"
 
 
-def _by_function(spent: Spent) -> dict[Stack, float]:
+def _merge_lines(spent: TimeByStack) -> dict[Stack, float]:
     """Merge the lines of each function, but for that in the innermost one, which is as its callee."""
-    found: dict[Stack, float] = defaultdict(float)
-    for stack, time in spent.items():
-        line = [frame for frame in stack[-1:] if _named(frame).line]
-        found[(*map(_function, stack), *line)] += time
-    return found
+    merged: dict[Stack, float] = defaultdict(float)
+    for stack, ns in spent.items():
+        innermost = [frame for frame in stack[-1:] if _parse_frame(frame).line]
+        merged[(*map(_drop_line, stack), *innermost)] += ns
+    return merged
 
 
-def _lines(functions: Stack, slow: Sequence[Spent], usual: Sequence[Spent]) -> Stack:
+def _find_lines(
+    functions: Stack, slow: Sequence[TimeByStack], normal: Sequence[TimeByStack]
+) -> Stack:
     """Return the functions of a stack, each at the line on which most of the excess was seen."""
-    seen: list[dict[str, float]] = [defaultdict(float) for _ in functions]
-    for sign, ranks in ((1, slow), (-1, usual)):
-        for spent in ranks:
-            for stack, time in spent.items():
-                if tuple(map(_function, stack[: len(functions)])) == functions:
-                    for lines, frame in zip(seen, stack, strict=False):
-                        lines[frame] += sign * time / len(ranks)
-    return tuple(max(lines, key=lines.__getitem__) for lines in seen)
+    excess_of: list[dict[str, float]] = [defaultdict(float) for _ in functions]
+    for sign, group in ((1, slow), (-1, normal)):
+        for spent in group:
+            for stack, ns in spent.items():
+                if tuple(map(_drop_line, stack[: len(functions)])) == functions:
+                    for excess, frame in zip(excess_of, stack, strict=False):
+                        excess[frame] += sign * ns / len(group)
+    return tuple(max(excess, key=excess.__getitem__) for excess in excess_of)

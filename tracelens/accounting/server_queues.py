@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Indices, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["server_queues"]
-
 _SAME: Final = ("shard", "step", "key")
 _ABOUT: Final = ("process", *_SAME)
 # One row a stretch of a request's queue.
@@ -41,7 +39,7 @@ _QUEUE_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def server_queues(trace: Trace) -> pl.DataFrame:
+def find_server_queues(trace: Trace) -> pl.DataFrame:
     """Return when a request of each worker was with a shard that did not serve it."""
     if trace.shards.is_empty() or trace.alignment.unaligned:
         return pl.DataFrame(schema=_QUEUE_COLUMNS)
@@ -50,14 +48,14 @@ def server_queues(trace: Trace) -> pl.DataFrame:
         for part in (trace.workers, trace.shards)
     )
     parted = not trace.choice.is_all
-    known = _joined(asked, served, parted=parted)
+    known = _join_requests(asked, served, parted=parted)
     pushes = known.filter(pl.col("op") == "push", pl.col("got").is_not_null())
-    queued = pl.concat([*_open(known, parted=parted), _barriers(pushes, served, asked)])
-    waiting = _with_pushes(queued.filter(pl.col("start_ns") < pl.col("end_ns")), pushes)
-    return _without_transfer(waiting, served)
+    queued = pl.concat([*_find_open(known, parted=parted), _find_barriers(pushes, served, asked)])
+    waiting = _join_last_pushes(queued.filter(pl.col("start_ns") < pl.col("end_ns")), pushes)
+    return _leave_out_transfer(waiting, served)
 
 
-def _joined(asked: pl.DataFrame, served: pl.DataFrame, *, parted: bool) -> pl.DataFrame:
+def _join_requests(asked: pl.DataFrame, served: pl.DataFrame, *, parted: bool) -> pl.DataFrame:
     """Return pushes and pulls with when their shards got, began, added and answered them.
 
     Of a part of a run, also such whose arrival was before it.
@@ -91,7 +89,7 @@ def _joined(asked: pl.DataFrame, served: pl.DataFrame, *, parted: bool) -> pl.Da
     )
 
 
-def _open(known: pl.DataFrame, *, parted: bool) -> list[pl.DataFrame]:
+def _find_open(known: pl.DataFrame, *, parted: bool) -> list[pl.DataFrame]:
     """Return when open requests were queued: before they are served, and before they are answered.
 
     A pull carries nothing until its reply: before that it is in the queue, also unseen by a shard that
@@ -120,7 +118,7 @@ def _open(known: pl.DataFrame, *, parted: bool) -> list[pl.DataFrame]:
     return [before, after]
 
 
-def _barriers(pushes: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+def _find_barriers(pushes: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
     """Return when a push was over, its update was not, and its worker had no request open.
 
     Only of updates that join pushes: where each makes one of its own, workers do not wait for others.
@@ -145,10 +143,12 @@ def _barriers(pushes: pl.DataFrame, served: pl.DataFrame, asked: pl.DataFrame) -
     )
     pending = pending.filter(pl.col("start_ns") < pl.col("end_ns"))
     ends = pl.col("end_ns").fill_null(FOREVER)
-    return _apart(pending, asked.select("process", "start_ns", ends), "process", inside=False)
+    return _cut_by_intervals(
+        pending, asked.select("process", "start_ns", ends), "process", inside=False
+    )
 
 
-def _with_pushes(queued: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
+def _join_last_pushes(queued: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
     """Add when the last push was sent that a stretch waits for, and when its shard had got all."""
     sent = pushes.sort("got").select(
         *_SAME, "got", at="got", sent_ns=pl.col("start_ns").cum_max().over(_SAME)
@@ -171,7 +171,7 @@ def _with_pushes(queued: pl.DataFrame, pushes: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _without_transfer(queued: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
+def _leave_out_transfer(queued: pl.DataFrame, served: pl.DataFrame) -> pl.DataFrame:
     """Leave out when the last push was on its way to a shard that did nothing meanwhile."""
     moved = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
     working = served.filter(moved, pl.col("end_ns").is_not_null()).select(
@@ -181,9 +181,13 @@ def _without_transfer(queued: pl.DataFrame, served: pl.DataFrame) -> pl.DataFram
     first = queued.with_columns(end_ns="sent_ns")
     on_way = queued.with_columns(start_ns="sent_ns", end_ns="got")
     last = queued.with_columns(start_ns="got", sent_ns="got")
-    idle = _apart(on_way, working, "shard", inside=False).with_columns(moves=pl.lit(value=True))
-    parts = [first, _apart(on_way, working, "shard", inside=True), idle, last]
-    each = _once(pl.concat(part for part in parts if part.height) if queued.height else queued)
+    idle = _cut_by_intervals(on_way, working, "shard", inside=False).with_columns(
+        moves=pl.lit(value=True)
+    )
+    parts = [first, _cut_by_intervals(on_way, working, "shard", inside=True), idle, last]
+    each = _keep_last_served(
+        pl.concat(part for part in parts if part.height) if queued.height else queued
+    )
     return (
         each.filter(~pl.col("moves"))
         .select(pl.col(name).cast(kind) for name, kind in _QUEUE_COLUMNS.items())
@@ -191,7 +195,7 @@ def _without_transfer(queued: pl.DataFrame, served: pl.DataFrame) -> pl.DataFram
     )
 
 
-def _once(stretches: pl.DataFrame) -> pl.DataFrame:
+def _keep_last_served(stretches: pl.DataFrame) -> pl.DataFrame:
     """Leave every moment of a worker to the request that is served last of those queued in it."""
     ordered = stretches.filter(pl.col("start_ns") < pl.col("end_ns")).sort(
         *("process", "served_ns", "shard", "key", "start_ns"),
@@ -205,12 +209,14 @@ def _once(stretches: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _apart(rows: pl.DataFrame, others: pl.DataFrame, of: str, *, inside: bool) -> pl.DataFrame:
+def _cut_by_intervals(
+    rows: pl.DataFrame, others: pl.DataFrame, of: str, *, inside: bool
+) -> pl.DataFrame:
     """Cut rows to what lies inside, or outside, all intervals of `others` with the same `of`."""
     found = [rows.clear()]
     cuts = {key: _union(part) for (key,), part in others.partition_by(of, as_dict=True).items()}
     for (key,), part in rows.partition_by(of, as_dict=True).items():
-        row, start, end = _cut(part, cuts.get(key, np.zeros(0, np.int64)), inside=inside)
+        row, start, end = _cut_at_edges(part, cuts.get(key, np.zeros(0, np.int64)), inside=inside)
         times = pl.Series(start, dtype=pl.Int64), pl.Series(end, dtype=pl.Int64)
         found.append(part[row].with_columns(start_ns=times[0], end_ns=times[1]))
     return pl.concat(found)
@@ -225,7 +231,7 @@ def _union(intervals: pl.DataFrame) -> Ints:
     return np.stack([start[new], reached[last]], axis=1).ravel()
 
 
-def _cut(rows: pl.DataFrame, edges: Ints, *, inside: bool) -> tuple[Indices, Ints, Ints]:
+def _cut_at_edges(rows: pl.DataFrame, edges: Ints, *, inside: bool) -> tuple[Indices, Ints, Ints]:
     """Return stretches of rows between some edges, of those after an even or odd number of them."""
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     first, after = np.searchsorted(edges, start, "right"), np.searchsorted(edges, end, "left")

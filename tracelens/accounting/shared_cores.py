@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["SharedCores", "find_shared_cores"]
-
 # number: a recording that names a higher core is damaged; Linux counts up to 8192 [policy]
 MAX_CORE_NUMBER: Final = 1 << 16
 

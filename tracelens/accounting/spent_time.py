@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES, TRANSFER, UNINSTRUMENTED, WAIT
-from tracelens.accounting.device_time import device_work
+from tracelens.accounting.device_time import find_device_work
 from tracelens.accounting.phases import job_ns
 from tracelens.arrays import sum_exactly
 from tracelens.distil.outline import outlined
@@ -23,13 +23,11 @@ from tracelens.model.result import DeviceShares
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tracelens.accounting.device_time import Work
+    from tracelens.accounting.device_time import DeviceWork
     from tracelens.accounting.phases import Phases
     from tracelens.accounting.pieces import WorkerPieces
     from tracelens.arrays import Array, Flags, Ints
     from tracelens.model.trace import Trace
-
-__all__ = ["COPIES", "SpentTime", "measure_spent_time"]
 
 # share of the time in which devices wait for launches: a span of less is not named [policy]
 MIN_SHARE_OF_GAPS_TO_NAME: Final = 0.1
@@ -62,15 +60,15 @@ def measure_spent_time(trace: Trace, phases: Phases, useful: tuple[str, ...]) ->
     host_ns = sum_exactly(phases.spent)
     useful_ns = phases.by_worker(phases.of(*useful))
     if any(outline.on_device for outline in outlined(trace).values()):
-        return _of_devices(trace, phases, is_useful, (host_ns, useful_ns))
-    return SpentTime(useful_ns, _lost(host_ns, is_useful))
+        return _correct_by_devices(trace, phases, is_useful, (host_ns, useful_ns))
+    return SpentTime(useful_ns, _to_losses(host_ns, is_useful))
 
 
-def _lost(spent: Ints, is_useful: Flags) -> dict[str, int]:
+def _to_losses(spent: Ints, is_useful: Flags) -> dict[str, int]:
     return {name: int(spent[at]) for at, name in enumerate(CATEGORIES) if not is_useful[at]}
 
 
-def _of_devices(
+def _correct_by_devices(
     trace: Trace, phases: Phases, is_useful: Flags, of_hosts: tuple[Ints, Ints]
 ) -> SpentTime:
     """Correct what hosts spent by what devices did meanwhile."""
@@ -81,26 +79,32 @@ def _of_devices(
         # a profile of one rank shows no peer that it waits for, whatever its host does unseen
         lets_wait = is_useful | (np.arange(len(CATEGORIES)) == UNINSTRUMENTED)
     on_devices = np.zeros((len(_STATES), len(CATEGORIES)), object)  # sums may exceed 64 bits
-    work = device_work(trace)
+    work = find_device_work(trace)
     workers = [at for at, process in enumerate(phases.pieces.processes) if process in work]
     for worker in workers:
         pieces = phases.pieces.of_worker(worker)
-        states = _states(pieces, work[pieces.process])
-        by_state = np.array([_by_category(pieces, state) for state in states])
+        states = _measure_states(pieces, work[pieces.process])
+        by_state = np.array([_sum_by_category(pieces, state) for state in states])
         useful_ns[worker] = by_state[_COMPUTES].sum()
         on_devices += by_state
         launching = states[_IS_IDLE] * lets_wait[pieces.category]
-        gap_ns_by_span += _before_gaps(pieces, work[pieces.process], launching, phases.pieces.words)
+        gap_ns_by_span += _find_spans_before_gaps(
+            pieces, work[pieces.process], launching, phases.pieces.words
+        )
     elsewhere = on_devices[_IS_EXPOSED] * ~_IS_COMMUNICATION
     host_ns = host_ns - on_devices[_COMPUTES] - on_devices[_COPIES] - elsewhere
     host_ns[TRANSFER] += elsewhere.sum()
     launching_ns = int(on_devices[_IS_IDLE, lets_wait].sum())
     host_ns = host_ns - on_devices[_IS_IDLE] * (lets_wait & ~is_useful)
-    lost = _lost(host_ns, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}
+    lost = _to_losses(host_ns, is_useful) | {COPIES: int(on_devices[_COPIES].sum())}
     lost["idle"] += launching_ns
     compute, exposed, copies, _ = (on_devices.sum(axis=1) / _whole_ns(trace, workers)).tolist()
     shares = DeviceShares(
-        compute, exposed, copies, launching_ns / _whole_ns(trace, workers), _largest(gap_ns_by_span)
+        compute,
+        exposed,
+        copies,
+        launching_ns / _whole_ns(trace, workers),
+        _find_largest(gap_ns_by_span),
     )
     return SpentTime(useful_ns, lost, launching_ns, shares if workers else None)
 
@@ -109,7 +113,7 @@ def _whole_ns(trace: Trace, workers: Sequence[int]) -> int:
     return max(len(workers) * job_ns(trace), 1)
 
 
-def _largest(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
+def _find_largest(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
     """Return the spans of the host after which devices waited longest, as shares of that time."""
     total_ns = sum(gap_ns_by_span.values())
     shares = {
@@ -120,22 +124,22 @@ def _largest(gap_ns_by_span: Mapping[str, int]) -> dict[str, float]:
     return dict(sorted(shares.items(), key=lambda entry: -entry[1])[:MAX_SPANS_BEFORE_GAPS])
 
 
-def _states(pieces: WorkerPieces, work: Work) -> Array:
+def _measure_states(pieces: WorkerPieces, work: DeviceWork) -> Array:
     """Return for how long a device did what in each piece: computing, exposed, copies, nothing."""
     compute, both, busy, profiled_ns = (
-        np.diff(part.passed(pieces.bounds))
+        np.diff(part.passed_before(pieces.bounds))
         for part in (work.compute, work.both, work.busy, work.windows)
     )
     state_ns = np.stack([compute, both - compute, busy - both, profiled_ns - busy])
     return np.where(profiled_ns > 0, state_ns, 0)
 
 
-def _by_category(pieces: WorkerPieces, ns: Ints) -> Ints:
+def _sum_by_category(pieces: WorkerPieces, ns: Ints) -> Ints:
     return np.bincount(pieces.category, ns, minlength=len(CATEGORIES)).astype(np.int64)
 
 
-def _before_gaps(
-    pieces: WorkerPieces, work: Work, launching: Ints, words: tuple[str, ...]
+def _find_spans_before_gaps(
+    pieces: WorkerPieces, work: DeviceWork, launching: Ints, words: tuple[str, ...]
 ) -> Counter[str]:
     """Return for how long a device waited for launches, by the host's span in which it ran dry."""
     gaps = work.busy.end[:-1], work.busy.start[1:]
@@ -148,11 +152,11 @@ def _before_gaps(
         np.searchsorted(pieces.bounds, gaps[0], "right") - 1, 0, len(launching) - 1
     )
     gap_ns_by_span: Counter[str] = Counter()
-    for name, ns in zip(*_summed(pieces.name[piece_rows], waited_ns), strict=True):
+    for name, ns in zip(*_sum_by_key(pieces.name[piece_rows], waited_ns), strict=True):
         gap_ns_by_span[words[name] if name >= 0 else ""] += int(ns)
     return gap_ns_by_span
 
 
-def _summed(keys: Array, values: Array) -> tuple[list[int], list[float]]:
+def _sum_by_key(keys: Array, values: Array) -> tuple[list[int], list[float]]:
     known, place = np.unique(keys, return_inverse=True)
     return known.tolist(), np.bincount(place, values, minlength=len(known)).tolist()

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Indices, Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Roles", "Stages", "find_roles", "find_server", "find_stages"]
-
 MIN_WORKERS_WITH_SERVER: Final = 3  # ranks: none of fewer ranks is a server of the others [chosen]
 # share of answers: a server gives as many to the rank that asked last [chosen]
 MIN_SHARE_OF_DIRECT_ANSWERS: Final = 0.9
@@ -74,14 +72,14 @@ def find_stages(trace: Trace) -> Stages | None:
     column = {rank: at for at, rank in enumerate(ranks)}
     pairs = sent.select("rank", "peer").unique().rows()
     edges = [(column[a], column[b]) for a, b in pairs if a in column and b in column]
-    chain = _components(len(ranks), edges)
-    depth = _depths(sent, column)
-    stage = _joined_by_communicators(trace, column, chain)
+    chain = _find_components(len(ranks), edges)
+    depth = _find_depths(sent, column)
+    stage = _join_by_communicators(trace, column, chain)
     if stage is None:
         if max(depth.values(), default=0) < MIN_DEPTH_OF_PIPELINE:
             return None
         stage = np.array([depth.get(at, 0) for at in range(len(ranks))], np.int64)
-    return Stages(_in_order(stage, depth), chain)
+    return Stages(_order_stages(stage, depth), chain)
 
 
 def find_server(trace: Trace) -> int | None:
@@ -112,20 +110,20 @@ def find_server(trace: Trace) -> int | None:
     )
 
 
-def _joined_by_communicators(trace: Trace, column: Mapping[int, int], chain: Ints) -> Ints | None:
+def _join_by_communicators(trace: Trace, column: Mapping[int, int], chain: Ints) -> Ints | None:
     """Join the ranks of each communicator that has one rank of a chain at most; None if none has."""
     edges: list[tuple[int, int]] = []
     for grid in trace.calls:
         mine = [column[rank] for rank in grid.ranks.tolist() if rank in column]
         if len(set(chain[mine].tolist())) == len(mine):
             edges += [(mine[0], other) for other in mine[1:]]
-    stage = _components(len(chain), edges)
+    stage = _find_components(len(chain), edges)
     parts = set(zip(stage.tolist(), chain.tolist(), strict=True))
     # What joins two ranks of a chain by a detour gives no stages.
     return stage if edges and len(parts) == len(chain) else None
 
 
-def _components(count: int, edges: Iterable[tuple[int, int]]) -> Ints:
+def _find_components(count: int, edges: Iterable[tuple[int, int]]) -> Ints:
     """Return for each of some nodes the number of what it hangs together with."""
     above = list(range(count))
 
@@ -140,7 +138,7 @@ def _components(count: int, edges: Iterable[tuple[int, int]]) -> Ints:
     return np.unique([root(node) for node in range(count)], return_inverse=True)[1]
 
 
-def _depths(sent: pl.DataFrame, column: Mapping[int, int]) -> dict[int, int]:
+def _find_depths(sent: pl.DataFrame, column: Mapping[int, int]) -> dict[int, int]:
     """Return how many messages, one after the other, come before a rank's first one in most steps."""
     end = pl.col("end_ns")
     some = sent["step"].unique().sort().head(MAX_STEPS_TO_FIND_DEPTH)
@@ -178,7 +176,7 @@ def _depths(sent: pl.DataFrame, column: Mapping[int, int]) -> dict[int, int]:
     return found
 
 
-def _in_order(stage: Ints, depth: Mapping[int, int]) -> Ints:
+def _order_stages(stage: Ints, depth: Mapping[int, int]) -> Ints:
     """Number stages in the order in which a step goes through them."""
     usual = {
         one: Counter(depth.get(at, 0) for at in np.flatnonzero(stage == one).tolist()).most_common(

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
-__all__ = ["OpenCall", "Root", "Standstill", "find_standstill"]
-
 
 @dataclass(frozen=True)
 class OpenCall:

@@ -1,15 +1,18 @@
-"""One pass over all moments at which anything of a thread changes: in C, or in numpy if it is not built.
+"""Cuts one thread's time into touching pieces, each with exactly one category.
 
-Between two neighbouring moments nothing changes. Spans get levels by how many others are open when they
-begin, and within a level the latest begun counts: so the deepest active level is the innermost span, and
-overlaps that should not exist still give each nanosecond to one span.
+Where a device did the work, its time counts first: the thread only queued it. Then comes the thread's
+other work, then communication, and last the queueing, which matters only while the device has nothing.
+
+One pass goes over all moments at which anything changes: in C, or in numpy if that is not built. Spans
+get levels by how many others are open when they begin, and within a level the latest begun counts: so
+the deepest active level is the innermost span, and overlaps that should not exist still give each
+nanosecond to one span.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -25,14 +28,15 @@ from tracelens.accounting.categories import (
     USER,
     WAIT,
 )
+from tracelens.accounting.spans import Pieces
 from tracelens.arrays import Array
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
-    from tracelens.arrays import Flags, Indices, Int8s, Int16s, Int32s, Ints
-
-__all__ = ["Covers", "Cut", "Edges", "Layers", "cut", "cut_in_numpy"]
+    from tracelens.accounting.spans import Spans, Surroundings
+    from tracelens.arrays import Flags, Indices, Int16s, Int32s, Ints
 
 _Code: TypeAlias = Array | int
 _REVISION: Final = 3  # number: of the interface to _sweep.c, which has the same [definition]
@@ -40,50 +44,7 @@ _HALF_BITS: Final = 31  # bits: of the lower half of a sum [definition]
 _HALF: Final = (1 << _HALF_BITS) - 1
 
 
-class Edges(NamedTuple):
-    """When intervals begin and when intervals end, each sorted for itself."""
-
-    begins: Ints
-    ends: Ints
-
-
-class Covers(NamedTuple):
-    """What may cover a moment, whatever the thread does: see `partition.Surroundings`."""
-
-    wait: Edges
-    queue: Edges
-    flying: Edges
-    stopped: Edges
-    cause: Edges
-
-
-@dataclass(frozen=True, eq=False)
-class Layers:
-    """Spans, outer ones before inner ones; `code` is a category, or one that stands beside them."""
-
-    start: Ints
-    end: Ints
-    code: Int16s
-    name: Int32s
-
-    @property
-    def edges(self) -> Edges:
-        """Begins, which are in order, and ends in order."""
-        return Edges(self.start, np.sort(self.end, kind="stable"))
-
-
-class Cut(NamedTuple):
-    """What a thread's time was cut into, and what that comes to: as in `partition.Pieces`."""
-
-    bounds: Ints
-    step: Int32s
-    category: Int8s
-    name: Int32s
-    spent: Ints
-    hidden: Ints
-
-
-def _native() -> ModuleType | None:
+def _load_native() -> ModuleType | None:
     if os.environ.get("TRACELENS_NATIVE") == "0":
         return None
     try:
@@ -93,27 +54,30 @@ def _native() -> ModuleType | None:
     return _sweep if _REVISION == _sweep.REVISION else None
 
 
-_NATIVE: Final = _native()
+_NATIVE: Final = _load_native()
 
 
-def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
+def cut(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
     """Cut the time from ``windows[0]`` to ``windows[-1]``, within which all else lies."""
     if _NATIVE is None:
-        return cut_in_numpy(windows, thread, covers, device)
-    edges = [side for cover in covers for side in cover]
-    parts = [(*part.edges, part.end, part.code, part.name) for part in (thread, device)]
-    most = sum(map(len, (windows, *edges, *parts[0][:2], *parts[1][:2])))
-    steps = len(windows) - 1
-    room = Cut(
+        return cut_in_numpy(windows, thread, around)
+    covers = [side for cover in around.covers for side in (cover.start, cover.end)]
+    spans = [
+        (one.start, np.sort(one.end, kind="stable"), one.end, one.code, one.name)
+        for one in (thread, around.device)
+    ]
+    most = len(windows) + sum(map(len, covers)) + sum(2 * len(one[0]) for one in spans)
+    step_count = len(windows) - 1
+    room = Pieces(
         bounds=np.empty(most + 1, np.int64),
         step=np.empty(most, np.int32),
         category=np.empty(most, np.int8),
         name=np.empty(most, np.int32),
-        spent=np.zeros((steps, len(CATEGORIES)), np.int64),
-        hidden=np.zeros(steps, np.int64),
+        spent=np.zeros((step_count, len(CATEGORIES)), np.int64),
+        hidden=np.zeros(step_count, np.int64),
     )
-    given = (windows, *parts[0], *parts[1], *edges)
-    count = _NATIVE.cut(tuple(map(np.ascontiguousarray, given)), tuple(room))
+    arrays = map(np.ascontiguousarray, (windows, *spans[0], *spans[1], *covers))
+    count = _NATIVE.cut(tuple(arrays), tuple(room))
     return room._replace(
         bounds=room.bounds[: count + 1],
         step=room.step[:count],
@@ -122,69 +86,78 @@ def cut(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
     )
 
 
-def cut_in_numpy(windows: Ints, thread: Layers, covers: Covers, device: Layers) -> Cut:
-    """Do the same without the part in C."""
-    sets = [(part.begins, part.ends) for part in covers]
-    spans = [(part.start, part.end) for part in (thread, device)]
-    bounds, places = _boundaries(windows, *spans, *sets)
-    of_steps, of_thread, of_device, *of_sets = places
-    wait, queue, flying, stopped, cause = (_covered(len(bounds), part) for part in of_sets)
-    code, user, name = _innermost(len(bounds), thread, of_thread)
-    split = _either(wait, WAIT, _either(queue, PS_QUEUE, TRANSFER))
-    idle = _either(cause, IDLE, UNINSTRUMENTED)
-    unrecorded = _either(user, USER, _either(flying & stopped, split, idle))
-    category = _either(code == NOTHING, unrecorded, _either(code == COMMUNICATION, split, code))
-    queued = code >= QUEUED
-    if queued.any():
-        category = _either(queued, _either(flying, split, code - QUEUED), category)
-        name = np.where(queued & flying, NOTHING, name)
-    if len(device.start):
-        works, works_for_user, work = _innermost(len(bounds), device, of_device)
-        works = _either((works == NOTHING) & works_for_user, USER, works)
-        category = _either(works != NOTHING, works, category)
-        name = np.where(works != NOTHING, work, name)
+def partition(
+    spans: Spans,
+    around: Surroundings,
+    windows: Ints,
+    sweep: Callable[[Ints, Spans, Surroundings], Pieces] = cut,
+) -> Pieces:
+    """Cut the time from ``windows[0]`` to ``windows[-1]``; `windows` are the bounds of the steps, ns."""
+    first, last = int(windows[0]), int(windows[-1])
+    around = around.clip(first, last)
+    thread = spans.clip(first, last).resolve_blocking(around.wait, around.queue, around.flying)
+    return sweep(windows, thread, around)
+
+
+def cut_in_numpy(windows: Ints, thread: Spans, around: Surroundings) -> Pieces:
+    """Do the same as `cut` without the part in C."""
+    sets = [(part.start, part.end) for part in (thread, around.device)]
+    sets += [(cover.start, cover.end) for cover in around.covers]
+    bounds, of_steps, (of_thread, of_device, *of_covers) = _find_boundaries(windows, sets)
+    wait, queue, flying, stopped, cause = (_covers(len(bounds), edges) for edges in of_covers)
+    code, is_user, name = _find_innermost(len(bounds), thread, of_thread)
+    split = _choose(wait, WAIT, _choose(queue, PS_QUEUE, TRANSFER))
+    idle = _choose(cause, IDLE, UNINSTRUMENTED)
+    unrecorded = _choose(is_user, USER, _choose(flying & stopped, split, idle))
+    category = _choose(code == NOTHING, unrecorded, _choose(code == COMMUNICATION, split, code))
+    is_queued = code >= QUEUED
+    if is_queued.any():
+        category = _choose(is_queued, _choose(flying, split, code - QUEUED), category)
+        name = np.where(is_queued & flying, NOTHING, name)
+    if len(around.device.start):
+        work, is_user_work, work_name = _find_innermost(len(bounds), around.device, of_device)
+        work = _choose((work == NOTHING) & is_user_work, USER, work)
+        category = _choose(work != NOTHING, work, category)
+        name = np.where(work != NOTHING, work_name, name)
     count = len(windows) - 1
     step = np.repeat(np.arange(count, dtype=np.int32), np.diff(of_steps))
-    own = (category <= USER) | (category == UNINSTRUMENTED)
-    beside = np.flatnonzero(flying & own)
-    hidden = _sums(step[beside], bounds[beside + 1] - bounds[beside], count)
-    kept = np.flatnonzero(_differs(step, category, name))
-    step, category = step[kept], category[kept]
-    bounds = np.append(bounds[kept], bounds[-1])
-    spent = _sums(step * len(CATEGORIES) + category, np.diff(bounds), count * len(CATEGORIES))
-    return Cut(
-        bounds=bounds,
-        step=step,
-        category=category.astype(np.int8),
-        name=name[kept],
-        spent=spent.reshape(count, len(CATEGORIES)),
-        hidden=hidden,
-    )
+    is_work = (category <= USER) | (category == UNINSTRUMENTED)
+    beside = np.flatnonzero(flying & is_work)
+    hidden = _sum_exactly(step[beside], bounds[beside + 1] - bounds[beside], count)
+    is_new = np.ones(len(step), np.bool_)
+    is_new[1:] = False
+    for values in (step, category, name):
+        is_new[1:] |= values[1:] != values[:-1]
+    rows = np.flatnonzero(is_new)
+    step, category, name = step[rows], category[rows], name[rows]
+    bounds = np.append(bounds[rows], bounds[-1])
+    cell = step * len(CATEGORIES) + category
+    spent = _sum_exactly(cell, np.diff(bounds), count * len(CATEGORIES))
+    spent = spent.reshape(count, len(CATEGORIES))
+    return Pieces(bounds, step, category.astype(np.int8), name, spent, hidden)
 
 
-def _boundaries(windows: Ints, *sets: tuple[Ints, Ints]) -> tuple[Ints, list[Array]]:
-    """Return all moments at which anything changes, and where among them each part's edges are.
+def _find_boundaries(
+    windows: Ints, sets: list[tuple[Ints, Ints]]
+) -> tuple[Ints, Array, list[Array]]:
+    """Return all moments at which anything changes, and the indices among them of all edges.
 
-    Of the windows that is one array; of each set [0] where it begins, [1] where it ends.
+    Those of the windows are one array; those of each set are [0] of begins, [1] of ends.
     """
-    edges = np.concatenate([windows, *(edge for part in sets for edge in part)])
+    edges = np.concatenate([windows, *(side for pair in sets for side in pair)])
     order = np.argsort(edges, kind="stable")  # made of sorted runs, which that merges
     ordered = edges[order]
-    new = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    places = np.empty(len(edges), np.int32)
-    places[order] = np.cumsum(new, dtype=np.int32) - 1
-    found: list[Array] = [places[: len(windows)]]
-    begin = len(windows)
-    for starts, _ in sets:
-        count = len(starts)
-        found.append(places[begin : begin + 2 * count].reshape(2, count))
-        begin += 2 * count
-    return ordered[new], found
+    is_new = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
+    index = np.empty(len(edges), np.int32)
+    index[order] = np.cumsum(is_new, dtype=np.int32) - 1
+    cuts = np.cumsum([len(windows), *(2 * len(begins) for begins, _ in sets)])
+    of_windows, *of_sets = np.split(index, cuts[:-1])
+    return ordered[is_new], of_windows, [part.reshape(2, -1) for part in of_sets]
 
 
-def _sums(where: Array, values: Ints, size: int) -> Ints:
-    """Add values up by place, exactly: as two halves, of which floating point loses nothing."""
+def _sum_exactly(where: Array, values: Ints, size: int) -> Ints:
+    """Add values up by index, exactly: as two halves, of which floating point loses nothing."""
     low = np.bincount(where, values & _HALF, minlength=size)
     if len(values) and int(values.max()) > _HALF:
         high = np.bincount(where, values >> _HALF_BITS, minlength=size)
@@ -192,57 +165,46 @@ def _sums(where: Array, values: Ints, size: int) -> Ints:
     return np.asarray(low.astype(np.int64))
 
 
-def _differs(*columns: Array) -> Flags:
-    """Return which rows differ from the one before."""
-    new = np.ones(len(columns[0]), np.bool_)
-    new[1:] = False
-    for values in columns:
-        new[1:] |= values[1:] != values[:-1]
-    return new
-
-
-def _either(where: Flags, this: _Code, that: _Code) -> Int16s:
+def _choose(where: Flags, this: _Code, that: _Code) -> Int16s:
     """Choose codes, in the smallest type that holds them."""
-    small = [np.asarray(code, np.int16) for code in (this, that)]
-    return np.where(where, *small)
+    return np.where(where, np.asarray(this, np.int16), np.asarray(that, np.int16))
 
 
-def _covered(bounds: int, places: Array) -> Flags:
-    """Return for each piece whether any interval covers it; `places` are those of begins and ends."""
-    if not places.shape[1]:
-        return np.zeros(bounds - 1, np.bool_)
-    opened, closed = (np.bincount(part, minlength=bounds) for part in places)
+def _covers(bound_count: int, edges: Array) -> Flags:
+    """Return which pieces any interval covers, by the indices of begins and ends, [piece]."""
+    if not edges.shape[1]:
+        return np.zeros(bound_count - 1, np.bool_)
+    opened, closed = (np.bincount(side, minlength=bound_count) for side in edges)
     return np.asarray(np.cumsum(opened - closed)[:-1] > 0)
 
 
-def _innermost(bounds: int, spans: Layers, places: Array) -> tuple[Int16s, Flags, Int32s]:
-    """Return for each piece the innermost phase's code, whether user code is open, and the name."""
-    size = bounds - 1
-    begin, end = places
-    meaning = np.append(spans.code, np.int16(NOTHING))
-    is_user, user = meaning == USER, np.zeros(size, np.bool_)
-    innermost = np.full(size, -1, np.int32)
-    of_phase = innermost.copy() if is_user.any() else innermost
-    over = np.cumsum(np.bincount(end, minlength=bounds))  # spans that have ended by each boundary
-    levels = np.arange(len(begin)) - over[begin]
+def _find_innermost(bound_count: int, spans: Spans, edges: Array) -> tuple[Int16s, Flags, Int32s]:
+    """Return of each piece the innermost phase's code, whether user code is open, and the name."""
+    count = bound_count - 1
+    begin, end = edges
+    code = np.append(spans.code, np.int16(NOTHING))
+    is_user, has_user = code == USER, np.zeros(count, np.bool_)
+    innermost = np.full(count, -1, np.int32)
+    phase = innermost.copy() if is_user.any() else innermost
+    ended = np.cumsum(np.bincount(end, minlength=bound_count))  # spans, by each boundary
+    levels = np.arange(len(begin)) - ended[begin]
     for level in range(int(levels.max(initial=-1)) + 1):
-        active = _laid_out(np.flatnonzero(levels == level), begin, end, size)
-        covered = active >= 0
-        np.copyto(innermost, active, where=covered)
-        if of_phase is not innermost:
-            of_user = is_user[active]
-            user |= of_user
-            np.copyto(of_phase, active, where=covered & ~of_user)
+        active = _lay_out(np.flatnonzero(levels == level), begin, end, count)
+        is_active = active >= 0
+        np.copyto(innermost, active, where=is_active)
+        if phase is not innermost:
+            has_user |= is_user[active]
+            np.copyto(phase, active, where=is_active & ~is_user[active])
     name = np.append(spans.name, np.int32(NOTHING))
-    return meaning[of_phase], user, name[innermost]
+    return code[phase], has_user, name[innermost]
 
 
-def _laid_out(spans: Indices, begin: Array, end: Array, size: int) -> Int32s:
-    """Return for each piece which of some spans is active, the latest begun one; -1 where none is."""
-    first = begin[spans]
-    over = np.minimum(end[spans], np.append(first[1:], size))
-    label, count = np.full(2 * len(spans) + 1, -1, np.int32), np.empty(2 * len(spans) + 1, np.int32)
-    label[1::2], count[1::2] = spans, over - first
-    count[:-1:2] = first - np.append(0, over[:-1])
-    count[-1] = size - over[-1]
-    return np.repeat(label, count)
+def _lay_out(rows: Indices, begin: Array, end: Array, count: int) -> Int32s:
+    """Return which of some spans is active in each piece, the latest begun one; -1 where none is."""
+    first = begin[rows]
+    last = np.minimum(end[rows], np.append(first[1:], count))
+    label, repeats = np.full((2, 2 * len(rows) + 1), -1, np.int32)
+    label[1::2], repeats[1::2] = rows, last - first
+    repeats[:-1:2] = first - np.append(0, last[:-1])
+    repeats[-1] = count - last[-1]
+    return np.repeat(label, repeats)

@@ -15,13 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.accounting.partition import Intervals
+from tracelens.model.intervals import Intervals
 
 if TYPE_CHECKING:
-    from tracelens.accounting.partition import Spans
+    from tracelens.accounting.spans import Spans
     from tracelens.arrays import Flags, Indices, Ints
-
-__all__ = ["find_unshown_waits"]
 
 # share of a stretch without a span: it ends with a call if no more lies between their
 # ends [chosen; one decision in _Stretches.find_waits, _find_stretches]
@@ -36,16 +34,15 @@ STANDARD_ERRORS_OF_SLOPE: Final = 2.0
 
 @dataclass(frozen=True, eq=False)
 class _Stretches:
-    """Stretches of threads without a span, in which calls are in flight.
+    """Stretches of a thread without a span, in which calls are in flight, [stretch], ns.
 
-    `kind` is the same for those of a thread that end with the same span. The last call that ends in a
-    stretch does so at `until`, which is `begin` if none does.
+    `next_name` is the name of the span that ends each. The last call that ends in a stretch does so at
+    `call_end`, which is `begin` if none does.
     """
 
-    thread: Ints
-    kind: Ints
+    next_name: Ints
     begin: Ints
-    until: Ints
+    call_end: Ints
     end: Ints
 
     @property
@@ -55,28 +52,28 @@ class _Stretches:
     @property
     def delay(self) -> Ints:
         """How long after their begin the last call is over."""
-        return self.until - self.begin
+        return self.call_end - self.begin
 
     def find_waits(self) -> Flags:
-        """Return in which of them threads may have waited for the calls."""
+        """Find the stretches in which the thread may have waited for the calls."""
         has_end = self.delay > 0
-        is_prompt = has_end & (self.end - self.until <= MAX_SHARE_AFTER_CALL * self.length)
+        is_prompt = has_end & (self.end - self.call_end <= MAX_SHARE_AFTER_CALL * self.length)
         waits = np.zeros(len(self.begin), np.bool_)
-        order, counts = np.argsort(self.kind, kind="stable"), np.bincount(self.kind)
-        for rows in np.split(order, np.cumsum(counts)[:-1]):
+        order = np.argsort(self.next_name, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(self.next_name[order])) + 1):
             ended = rows[has_end[rows]]
             before_end_ns = self.length[rows].sum() - self.length[ended].sum()
             if before_end_ns > MAX_SHARE_BEFORE_END * self.length[rows].sum():
                 continue
             follows_calls = is_prompt[ended].all() or self._follow_calls(ended)
             if follows_calls is None:
-                follows_calls = not is_prompt[self.thread == self.thread[rows[0]]].any()
+                follows_calls = not is_prompt.any()
             waits[ended] = follows_calls | is_prompt[ended]
         return waits
 
     def _follow_calls(self, rows: Indices) -> bool | None:
-        """Return whether some of them are longer where calls end later; None if that is not clear."""
-        delay, length = (of[rows] - of[rows].mean() for of in (self.delay, self.length))
+        """Return True if stretches are longer where calls end later; None if that is not clear."""
+        delay, length = (ns[rows] - ns[rows].mean() for ns in (self.delay, self.length))
         variance = float((delay**2).sum())
         if len(rows) < 3 or not variance:
             return None
@@ -87,39 +84,35 @@ class _Stretches:
         return slope > MIN_SLOPE_IF_WAITING if is_clear else None
 
 
-def find_unshown_waits(spans: Spans, flights: Intervals, bounds: Ints) -> Intervals:
-    """Return when threads may have waited for calls in flight in stretches without a span.
+def find_unshown_waits(spans: Spans, flights: Intervals, first: int, last: int) -> Intervals:
+    """Return when a thread may have waited for calls in flight in stretches without a span.
 
     Args:
-        spans: Those of threads, outer ones before inner ones.
+        spans: Those of the thread, outer ones before inner ones.
         flights: The calls whose waits no span shows.
-        bounds: Where the time of each thread begins, and where that of the last one ends.
+        first: When the thread's time begins, ns.
+        last: When it ends.
     """
     if not len(flights.start):
         return flights
-    stretches = _find_stretches(spans, flights, bounds)
+    stretches = _find_stretches(spans, flights.sort_edges(), np.array([first, last]))
     waits = stretches.find_waits()
-    return Intervals(stretches.begin[waits], stretches.until[waits])
+    return Intervals(stretches.begin[waits], stretches.call_end[waits])
 
 
-def _find_stretches(spans: Spans, flights: Intervals, bounds: Ints) -> _Stretches:
-    """Find the stretches without a span in which calls are in flight."""
-    call_begins, call_ends = flights.edges()
+def _find_stretches(spans: Spans, edges: Intervals, bounds: Ints) -> _Stretches:
+    """Find the stretches without a span in which calls are in flight, by the calls' sorted edges."""
     start, end = (np.concatenate([side, bounds]) for side in (spans.start, spans.end))
     name = np.append(spans.name, np.full(len(bounds), -1))
     order = np.argsort(start, kind="stable")
-    covered_until, follows = np.maximum.accumulate(end[order])[:-1], order[1:]
-    is_gap = covered_until < start[follows]
-    begin_ns, follows = covered_until[is_gap], follows[is_gap]
-    end = start[follows]
+    covered_until, next_span = np.maximum.accumulate(end[order])[:-1], order[1:]
+    is_gap = covered_until < start[next_span]
+    begin, next_span = covered_until[is_gap], next_span[is_gap]
+    end = start[next_span]
     # Another thread may note the end of a call when the waiting one has gone on already.
-    noted = end + (MAX_SHARE_AFTER_CALL * (end - begin_ns)).astype(np.int64)
-    call = np.searchsorted(call_ends, noted, side="right") - 1
-    until_ns = np.where(call >= 0, np.clip(call_ends[call], begin_ns, end), begin_ns)
-    calls_begun, calls_over = (np.searchsorted(edges, end) for edges in (call_begins, call_ends))
-    has_call = (until_ns > begin_ns) | (calls_begun > calls_over)
-    thread = np.searchsorted(bounds, begin_ns, side="right")
-    _, kind = np.unique(np.stack([thread, name[follows]])[:, has_call], axis=1, return_inverse=True)
-    return _Stretches(
-        thread[has_call], kind.ravel(), begin_ns[has_call], until_ns[has_call], end[has_call]
-    )
+    latest_end = end + (MAX_SHARE_AFTER_CALL * (end - begin)).astype(np.int64)
+    call = np.searchsorted(edges.end, latest_end, side="right") - 1
+    call_end = np.where(call >= 0, np.clip(edges.end[call], begin, end), begin)
+    in_flight = np.searchsorted(edges.start, end) > np.searchsorted(edges.end, end)
+    rows = np.flatnonzero((call_end > begin) | in_flight)
+    return _Stretches(name[next_span[rows]], begin[rows], call_end[rows], end[rows])

@@ -19,22 +19,13 @@ from tracelens.model.columns import FOREVER, NULL
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from tracelens.accounting.thread_activity import ThreadActivity
     from tracelens.arrays import Array, Indices
     from tracelens.memory import BoundedCache
     from tracelens.model.columns import Columns
     from tracelens.model.trace import Trace
 
-__all__ = [
-    "GAP_COLUMNS",
-    "UPDATE_COLUMNS",
-    "USED_COLUMNS",
-    "Updates",
-    "WeightUpdates",
-    "followed",
-    "sharing",
-]
-
-WORKERS_AT_ONCE: Final = 32  # workers: as many are followed at once [policy]
+WORKERS_PER_TABLE: Final = 32  # workers: gaps of as many are put into a table at once [policy]
 # calls: only every n-th step of a longer run is followed [policy]
 MAX_CALLS_FOLLOWED: Final = 250_000
 GAP_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -58,8 +49,8 @@ USED_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def followed(trace: Trace) -> int:
-    """Return of how many steps one is followed from its gradients to their use."""
+def find_follow_interval(trace: Trace) -> int:
+    """Return n where every n-th step is followed from its gradients to their use."""
     calls = sum(int(grid.arrived.sum()) for grid in trace.calls)
     return max(calls // MAX_CALLS_FOLLOWED, 1)
 
@@ -73,100 +64,91 @@ class Updates:
     used: tuple[Array, ...]
 
     @classmethod
-    def of(
-        cls,
-        columns: Columns,
-        updates: Indices,
-        forward: Indices,
-        passes: Indices,
-        *,
-        every: int,
-        cache: BoundedCache,
+    def from_activity(
+        cls, columns: Columns, activity: ThreadActivity, *, every: int, cache: BoundedCache
     ) -> Self:
-        """Take the rows of a worker's updates, its forward passes, and of forward and backprop.
+        """Read when a worker updated weights, and used them.
 
-        Updates are those of the training thread, and so are `passes`. `cache` is that of the pass over
-        all workers, most of which update in the same order.
+        `cache` is that of the pass over all workers, most of which update in the same order.
         """
-        open_ = columns.number("end_ns")[updates] == FOREVER
-        updates = updates[~open_] if open_.any() else updates
+        updates = activity.updates
+        is_open = columns.number("end_ns")[updates] == FOREVER
+        updates = updates[~is_open] if is_open.any() else updates
         return cls(
-            _gaps(columns, updates, passes),
-            _by_bucket(columns, updates, every, cache),
-            _used(columns, forward, every, cache),
+            _read_gaps(columns, updates, activity.passes),
+            _read_by_bucket(columns, updates, every, cache),
+            _read_uses(columns, activity.forward, every, cache),
         )
 
 
-def _gaps(columns: Columns, rows: Indices, passes: Indices) -> tuple[Array, ...]:
-    """Return what lies between each update and the next one.
+def _read_gaps(columns: Columns, rows: Indices, passes: Indices) -> tuple[Array, ...]:
+    """Return what lies between each update and the next one, in `GAP_COLUMNS` but the rank.
 
     Between two updates of one step that forward or backprop lie between is no gap, but a further pass:
     of another optimizer, or of more samples.
     """
     start, end, step = (columns.number(name).take(rows) for name in ("start_ns", "end_ns", "step"))
-    over = np.maximum.accumulate(end)[:-1]  # an update may lie within another
-    apart = np.flatnonzero(start[1:] > over)
-    inside = apart[step[:-1][apart] == step[1:][apart]]
-    passed = inside[_holds_pass(columns, passes, over[inside], start[1:][inside])]
-    if len(passed):
-        apart = np.setdiff1d(apart, passed, assume_unique=True)
-    within, gap = step[:-1] == step[1:], (start[1:] - over)[apart]
-    small = np.uint32 if gap.max(initial=0) < 1 << 32 else np.int64
-    return step[:-1][apart], over[apart], gap.astype(small), within[apart]
+    reached = np.maximum.accumulate(end)[:-1]  # an update may lie within another
+    gaps = np.flatnonzero(start[1:] > reached)
+    is_within = step[:-1] == step[1:]
+    candidates = gaps[is_within[gaps]]
+    if len(candidates) and len(passes):
+        pass_start, pass_end = (
+            columns.number(name).take(passes) for name in ("start_ns", "end_ns")
+        )
+        begun_count = np.searchsorted(pass_start, start[1:][candidates])
+        last_end = np.maximum.accumulate(pass_end)[begun_count - 1]
+        has_pass = (begun_count > 0) & (last_end > reached[candidates])
+        if has_pass.any():
+            gaps = np.setdiff1d(gaps, candidates[has_pass], assume_unique=True)
+    gap_ns = (start[1:] - reached)[gaps]
+    small = np.uint32 if gap_ns.max(initial=0) < 1 << 32 else np.int64
+    return step[:-1][gaps], reached[gaps], gap_ns.astype(small), is_within[gaps]
 
 
-def _holds_pass(columns: Columns, passes: Indices, begin: Array, end: Array) -> Array:
-    """Return in which stretches of time there is forward or backprop."""
-    if not len(begin) or not len(passes):
-        return np.zeros(len(begin), np.bool_)
-    starts, ends = (columns.number(name).take(passes) for name in ("start_ns", "end_ns"))
-    until = np.maximum.accumulate(ends)
-    before = np.searchsorted(starts, end)  # so many begin earlier than the stretch ends
-    return np.asarray((before > 0) & (until[before - 1] > begin))
-
-
-def _by_bucket(
+def _read_by_bucket(
     columns: Columns, rows: Indices, every: int, cache: BoundedCache
 ) -> tuple[Array, ...]:
     """Return when each step's weights are updated, by bucket where updates carry one."""
     steps, buckets = columns.number("step"), columns.number("bucket")
-    step, bucket, rows, new = cache.get_or_make(
+    step, bucket, rows, firsts = cache.get_or_make(
         "order of updates",
         (rows, steps, buckets),
-        partial(_ordered, rows, steps, buckets, every),
+        partial(_sort_by_bucket, rows, steps, buckets, every),
         every,
     )
     start, end = (columns.number(name).take(rows) for name in ("start_ns", "end_ns"))
-    if not len(new):
+    if not len(firsts):
         return step, bucket, start, end
-    return step, bucket, np.minimum.reduceat(start, new), np.maximum.reduceat(end, new)
+    return step, bucket, np.minimum.reduceat(start, firsts), np.maximum.reduceat(end, firsts)
 
 
-def _ordered(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[Array, ...]:
+def _sort_by_bucket(rows: Indices, steps: Array, buckets: Array, every: int) -> tuple[Array, ...]:
     """Return each step and bucket of updates, their rows by these, and where among them each begins."""
     rows = rows[steps[rows] % every == 0]
     rows = rows[np.lexsort((buckets[rows], steps[rows]))]
     step, bucket = steps[rows], buckets[rows]
-    is_new = np.ones(len(rows), np.bool_)
-    is_new[1:] = (step[1:] != step[:-1]) | (bucket[1:] != bucket[:-1])
-    new = np.flatnonzero(is_new)
-    return step[new], bucket[new], rows, new
+    is_first = np.ones(len(rows), np.bool_)
+    is_first[1:] = (step[1:] != step[:-1]) | (bucket[1:] != bucket[:-1])
+    firsts = np.flatnonzero(is_first)
+    return step[firsts], bucket[firsts], rows, firsts
 
 
-def _used(columns: Columns, rows: Indices, every: int, cache: BoundedCache) -> tuple[Array, ...]:
-    """Return when the weights that a step leaves are first used."""
+def _read_uses(
+    columns: Columns, forward: Indices, every: int, cache: BoundedCache
+) -> tuple[Array, ...]:
+    """Return steps that leave weights, and when these are first used; forward passes are by begin."""
+
+    def find_first_uses() -> tuple[Array, ...]:
+        rows = forward[(steps[forward] - 1) % every == 0]
+        step, first = np.unique(steps[rows], return_index=True)
+        return step - 1, rows[first]
+
     steps = columns.number("step")
-    step, first = cache.get_or_make(
-        "first use of weights", (rows, steps), partial(_first, rows, steps, every), every
+    step, first_rows = cache.get_or_make(
+        "first use of weights", (forward, steps), find_first_uses, every
     )
-    return step, columns.number("start_ns")[first]
-
-
-def _first(rows: Indices, steps: Array, every: int) -> tuple[Array, ...]:
-    """Return steps that leave weights, and the rows in which these are first used; rows are by begin."""
-    rows = rows[(steps[rows] - 1) % every == 0]
-    step, first = np.unique(steps[rows], return_index=True)
-    return step - 1, rows[first]
+    return step, columns.number("start_ns")[first_rows]
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,35 +170,35 @@ class WeightUpdates:
 
     def some_gaps(self) -> Iterator[pl.DataFrame]:
         """Yield all gaps, those of some workers at a time, in `GAP_COLUMNS`."""
-        for first in range(0, max(len(self.ranks), 1), WORKERS_AT_ONCE):
-            some = slice(first, first + WORKERS_AT_ONCE)
-            yield _table(GAP_COLUMNS, self.ranks[some], self.gaps_of_workers[some])
+        for first in range(0, max(len(self.ranks), 1), WORKERS_PER_TABLE):
+            workers = slice(first, first + WORKERS_PER_TABLE)
+            yield _to_table(GAP_COLUMNS, self.ranks[workers], self.gaps_of_workers[workers])
 
     @classmethod
-    def of(cls, owners: Sequence[tuple[int, int]], found: Sequence[Updates]) -> Self:
+    def from_workers(cls, owners: Sequence[tuple[int, int]], updates_of: Sequence[Updates]) -> Self:
         """Put the workers' together; `owners` are their processes and ranks."""
         processes = [process for process, _ in owners]
-        updates = _table(UPDATE_COLUMNS, processes, [one.updates for one in found])
+        updates = _to_table(UPDATE_COLUMNS, processes, [one.updates for one in updates_of])
         return cls(
             ranks=tuple(rank for _, rank in owners),
-            gaps_of_workers=tuple(accumulate((one.gaps for one in found), sharing)),
+            gaps_of_workers=tuple(accumulate((one.gaps for one in updates_of), _share_equal)),
             updates=updates.with_columns(pl.when(pl.col("bucket") != NULL).then("bucket")),
-            used=_table(USED_COLUMNS, processes, [one.used for one in found]),
+            used=_to_table(USED_COLUMNS, processes, [one.used for one in updates_of]),
         )
 
 
-def sharing(like: tuple[Array, ...], mine: tuple[Array, ...]) -> tuple[Array, ...]:
-    """Return arrays of a worker, those of another one where they are equal, so that one is kept."""
-    pairs = zip(mine, like, strict=True)
-    return tuple(other if np.array_equal(own, other) else own for own, other in pairs)
+def _share_equal(before: tuple[Array, ...], arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Return arrays of a worker, those of the one before where they are equal, so that one is kept."""
+    pairs = zip(before, arrays, strict=True)
+    return tuple(shared if np.array_equal(array, shared) else array for shared, array in pairs)
 
 
-def _table(
-    columns: dict[str, pl.DataType], owners: Sequence[int], found: Sequence[tuple[Array, ...]]
+def _to_table(
+    columns: dict[str, pl.DataType], owners: Sequence[int], arrays_of: Sequence[tuple[Array, ...]]
 ) -> pl.DataFrame:
-    if not found:
+    if not arrays_of:
         return pl.DataFrame(schema=columns)
-    first = np.repeat(np.array(owners, np.int32), [len(part[0]) for part in found])
-    others = [np.concatenate(part) for part in zip(*found, strict=True)]
-    series = zip(columns.items(), [first, *others], strict=True)
-    return pl.DataFrame([pl.Series(name, part).cast(kind) for (name, kind), part in series])
+    owner = np.repeat(np.array(owners, np.int32), [len(arrays[0]) for arrays in arrays_of])
+    values = [owner, *map(np.concatenate, zip(*arrays_of, strict=True))]
+    series = zip(columns.items(), values, strict=True)
+    return pl.DataFrame([pl.Series(name, column).cast(kind) for (name, kind), column in series])

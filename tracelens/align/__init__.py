@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 # In order: each relies on what those before it filled in.
 DEFAULT_TRANSFORMS: Final[tuple[Callable[[Trace], Trace], ...]] = (
-    devices.place,
+    devices.place_on_host,
     collectives.gather,
     common.align,
-    steps.divide,
+    steps.divide_into_steps,
     collectives.match,
-    selection.within,
+    selection.select_steps,
 )

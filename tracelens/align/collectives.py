@@ -8,8 +8,9 @@ that a reader concluded from an order accuse nobody: there the note says that th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import fields, replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -22,168 +23,160 @@ from tracelens.model.trace import Note
 from tracelens.schema.vocabulary import COLLECTIVES, STATUSES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tracelens.arrays import Array, Flags, Indices, Int32s, Ints
     from tracelens.model.outline import CallRows
     from tracelens.model.trace import Trace
 
 _ESTIMATED: Final = STATUSES.index("estimated")
-RARE: Final = 0.01  # completion may be noted late, in another thread
-_FACTS: Final = ("op", "step", "bucket", "nbytes", "thread", "peer", "status")
-_OPS: Final = {word: place for place, word in enumerate(COLLECTIVES)}
-_STATUSES: Final = {word: place for place, word in enumerate(STATUSES)}
+MAX_SHARE_OF_IMPOSSIBLE_CALLS: Final = 0.01  # completion may be noted late, in another thread
+MAX_RANKS_NAMED: Final = 8
+_ABSENT: Final = {  # what stands in a grid for a call that a process did not make
+    **dict.fromkeys(("op", "step", "nbytes", "thread", "status"), -1),
+    **dict.fromkeys(("bucket", "peer"), NULL),
+    **dict.fromkeys(("start_ns", "end_ns"), NEVER),
+}
+_Call: TypeAlias = "dict[str, Array]"  # the calls of one process: `CallFacts` by name, by number
 
 
 def gather(trace: Trace) -> Trace:
     """Fill `calls` with those of the workers' main processes, on their own clocks, not yet matched."""
     outlines = outlined(trace)
-    ranks = dict(trace.workers.select("process", "rank").sort("process").iter_rows())
-    found: dict[str, list[_Column]] = {}
-    for process, rank in ranks.items():
+    calls_of: dict[str, dict[tuple[int, int], _Call]] = {}
+    workers = trace.workers.select("process", "rank").sort("process")
+    for process, rank in workers.iter_rows():
         if process in outlines:
-            for uid, column in _columns(process, rank, outlines[process].calls):
-                found.setdefault(uid, []).append(column)
-    calls = tuple(_grid(uid, found.pop(uid)) for uid in sorted(found))
-    known = {process: replace(one, calls=NO_CALLS) for process, one in outlines.items()}
-    return trace.with_(calls=calls, outlines=known)  # the grids hold them from here on
+            for uid, calls in _split_by_communicator(outlines[process].calls):
+                calls_of.setdefault(uid, {})[process, rank] = calls
+    grids = tuple(_to_grid(uid, calls_of.pop(uid)) for uid in sorted(calls_of))
+    # The grids hold the calls from here on.
+    emptied = {process: replace(one, calls=NO_CALLS) for process, one in outlines.items()}
+    return trace.with_(calls=grids, outlines=emptied)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Column(CallFacts):
-    """The calls of one process in one communicator, each number once, by number."""
-
-    process: int
-    rank: int
-
-
-def _columns(process: int, rank: int, rows: CallRows) -> Iterator[tuple[str, _Column]]:
-    """Yield the calls of each communicator of a process."""
-    every: dict[str, Array] = {field.name: getattr(rows, field.name) for field in fields(CallFacts)}
-    every["op"] = _numbered(rows.ops, rows.op, _OPS)
-    every["status"] = _numbered(rows.statuses, rows.status, _STATUSES)
+def _split_by_communicator(rows: CallRows) -> Iterator[tuple[str, _Call]]:
+    """Yield the calls of each communicator of a process, each number once, by number."""
+    facts: _Call = {field.name: getattr(rows, field.name) for field in fields(CallFacts)}
+    facts["op"] = _recode(rows.ops, rows.op, COLLECTIVES)
+    facts["status"] = _recode(rows.statuses, rows.status, STATUSES)
     for number in np.unique(rows.communicator).tolist():
-        mine = np.flatnonzero(rows.communicator == number)
-        falls = np.any(np.diff(rows.seq[mine]) <= 0)
-        if falls:
-            order = np.lexsort((rows.start_ns[mine], rows.seq[mine]))
-            mine = mine[order[np.diff(rows.seq[mine][order], prepend=-1) > 0]]
-        # Arrays that are taken whole stay those that processes share.
-        whole = not falls and len(mine) == len(rows.seq)
-        found: dict[str, Any] = {name: a if whole else a[mine] for name, a in every.items()}
-        yield rows.uids[number], _Column(process=process, rank=rank, **found)
+        chosen = np.flatnonzero(rows.communicator == number)
+        seq = rows.seq[chosen]
+        if np.any(np.diff(seq) <= 0):
+            order = np.lexsort((rows.start_ns[chosen], seq))
+            chosen = chosen[order[np.diff(seq[order], prepend=-1) > 0]]
+        elif len(chosen) == len(rows.seq):  # arrays stay those that processes share
+            yield rows.uids[number], facts
+            continue
+        yield rows.uids[number], {name: values[chosen] for name, values in facts.items()}
 
 
-def _numbered(words: Sequence[str], codes: Array, numbers: dict[str, int]) -> Array:
-    """Return numbers instead of a file's codes for words; no copy where they are the same."""
-    known = np.array([*(numbers.get(word, -1) for word in words), -1], np.int8)
-    if np.array_equal(known[:-1], np.arange(len(words))):
+def _recode(words: Sequence[str], codes: Array, vocabulary: Sequence[str]) -> Array:
+    """Turn a file's codes for words into those of a vocabulary; no copy where they are the same."""
+    number = {word: code for code, word in enumerate(vocabulary)}
+    new_codes = np.array([*(number.get(word, -1) for word in words), -1], np.int8)
+    if np.array_equal(new_codes[:-1], np.arange(len(words))):
         return codes
-    found = known[codes]
-    return codes if np.array_equal(found, codes) else found
+    recoded = new_codes[codes]
+    return codes if np.array_equal(recoded, codes) else recoded
 
 
-def _grid(uid: str, columns: list[_Column]) -> CallGrid:
-    """Put the calls of a communicator side by side."""
-    seq = columns[0].seq
-    whole = all(np.array_equal(seq, column.seq) for column in columns)
-    places: list[Indices | None] = [None] * len(columns)
-    if not whole:
-        seq = np.unique(np.concatenate([column.seq for column in columns]))
-        places = [np.searchsorted(seq, column.seq) for column in columns]
-    count = len(seq)
-
-    def cells(name: str, absent: int) -> Array:
-        return uniform(
-            [
-                _spread(getattr(column, name), place, count, absent)
-                for column, place in zip(columns, places, strict=True)
-            ]
-        )
-
-    missing = {"bucket": NULL, "peer": NULL}
-    facts = {name: cells(name, missing.get(name, -1)) for name in _FACTS}
+def _to_grid(uid: str, calls_of: Mapping[tuple[int, int], _Call]) -> CallGrid:
+    """Put the calls of a communicator side by side, a column for each process and rank."""
+    calls = [*calls_of.values()]
+    seq = calls[0]["seq"]
+    is_whole = all(np.array_equal(seq, one["seq"]) for one in calls)
+    if not is_whole:
+        seq = np.unique(np.concatenate([one["seq"] for one in calls]))
+        calls = [_spread(one, seq) for one in calls]
+    cells = {name: uniform([one[name] for one in calls]) for name in _ABSENT}
+    for name in ("start_ns", "end_ns"):
+        cells[name] = np.asfortranarray(cells[name])
+    processes, ranks = map(np.array, zip(*calls_of, strict=True))
     return CallGrid(
         uid=uid,
-        processes=np.array([column.process for column in columns]),
-        ranks=np.array([column.rank for column in columns]),
+        processes=processes,
+        ranks=ranks,
         seq=seq,
-        start_ns=np.asfortranarray(cells("start_ns", NEVER)),
-        end_ns=np.asfortranarray(cells("end_ns", NEVER)),
-        whole=whole,
-        last_ns=np.broadcast_to(np.int64(NEVER), count),
-        last_rank=np.broadcast_to(np.int32(NULL), count),
-        expected=np.broadcast_to(np.int32(0), count),
-        **facts,
+        whole=is_whole,
+        last_ns=np.broadcast_to(np.int64(NEVER), len(seq)),
+        last_rank=np.broadcast_to(np.int32(NULL), len(seq)),
+        expected=np.broadcast_to(np.int32(0), len(seq)),
+        **cells,
     )
 
 
-def _spread(values: Array, place: Indices | None, count: int, absent: int) -> Array:
-    if place is None:
-        return values
-    spread = np.full(count, absent, values.dtype)
-    spread[place] = values
-    return spread
+def _spread(calls: _Call, seq: Ints) -> _Call:
+    """Put the calls of a process at their numbers among all."""
+    rows = np.searchsorted(seq, calls["seq"])
+    columns = {}
+    for name, absent in _ABSENT.items():
+        columns[name] = np.full(len(seq), absent, calls[name].dtype)
+        columns[name][rows] = calls[name]
+    return columns
 
 
 def match(trace: Trace) -> Trace:
     """Fill in who came last to each call, and when; note desynchronised communicators."""
     trace = trace if trace.calls else gather(trace)
-    whole = _whole_ranks(trace)
-    members = dict(_members(trace))
-    done = [_matched(grid, members.get(grid.uid), whole, trace) for grid in trace.calls]
-    notes = [note for _, note in sorted((n for _, n in done if n), key=lambda row: row[0])]
-    calls = tuple(grid for grid, _ in done)
+    recorded = _fully_recorded_ranks(trace)
+    named = trace.communicators.unique("communicator", keep="first", maintain_order=True)
+    members = dict(named.select(pl.col("communicator").cast(pl.String), "ranks").rows())
+    matched = [_match_grid(grid, members.get(grid.uid), recorded, trace) for grid in trace.calls]
+    desyncs = sorted((found for _, found in matched if found), key=itemgetter(0))
+    notes = [note for _, note in desyncs]
+    calls = tuple(grid for grid, _ in matched)
     if not trace.is_snapshot:  # else the ends of calls may be unknown, and waits are not told
-        notes += _impossible(calls, trace.uncertainty_ns)
+        notes += _note_impossible(calls, trace.uncertainty_ns)
     return trace.with_(calls=calls, notes=(*trace.notes, *notes))
 
 
-def _whole_ranks(trace: Trace) -> frozenset[int]:
-    """Return the ranks whose whole recording is here."""
-    cut = [note.file for note in trace.notes if note.kind == "truncated"]
-    return frozenset(trace.workers.filter(~pl.col("file").is_in(cut))["rank"])
+def _fully_recorded_ranks(trace: Trace) -> frozenset[int]:
+    cut_files = [note.file for note in trace.notes if note.kind == "truncated"]
+    return frozenset(trace.workers.filter(~pl.col("file").is_in(cut_files))["rank"])
 
 
-def _members(trace: Trace) -> list[tuple[str, list[int]]]:
-    named = trace.communicators.unique("communicator", keep="first", maintain_order=True)
-    return named.select(pl.col("communicator").cast(pl.String), "ranks").rows()
-
-
-def _matched(
-    grid: CallGrid, members: list[int] | None, whole: frozenset[int], trace: Trace
+def _match_grid(
+    grid: CallGrid, members: list[int] | None, recorded: frozenset[int], trace: Trace
 ) -> tuple[CallGrid, tuple[int, Note] | None]:
-    """Match the calls of one communicator; `members` are its ranks, where they are known."""
-    there = grid.there
-    latest = np.zeros(grid.height, np.intp)
-    for calls, some in grid.blocks():
-        latest[calls] = some.start_ns.argmax(axis=1)
-    last = grid.start_ns[np.arange(grid.height), latest]
-    finished = grid.completed.any(axis=1)
-    expected = grid.arrived if members is None else np.full(grid.height, len(members), np.int32)
-    absent = _absent(grid, np.flatnonzero(~finished), members, whole)
-    outside = members is not None and (there & ~np.isin(grid.ranks, members)).any(axis=1)
-    unequal = _vary_in_bytes(grid, trace.equal_bytes)
-    apart = _vary_in_kind(grid) | outside
-    first = grid.seq[apart | unequal].min(initial=FOREVER)
-    lost = grid.seq >= grid.seq[apart].min(initial=FOREVER)
-    known = ~lost & ~unequal
+    """Match the calls of one communicator; `members` are its ranks, where they are known.
+
+    Also return where its ranks lost step with each other, and a note on that.
+    """
+    latest_column = np.zeros(grid.height, np.intp)
+    for calls, block in grid.blocks():
+        latest_column[calls] = block.start_ns.argmax(axis=1)
+    last_ns = grid.start_ns[np.arange(grid.height), latest_column]
+    unfinished = np.flatnonzero(~grid.completed.any(axis=1))
+    absent_rank = _find_absent(grid, unfinished, members, recorded)
+    expected, has_strangers = grid.arrived, np.zeros(grid.height, np.bool_)
+    if members is not None:
+        expected = np.full(grid.height, len(members), np.int32)
+        has_strangers = np.asarray((grid.there & ~np.isin(grid.ranks, members)).any(axis=1))
+    differs_in_bytes = _vary_in_bytes(grid, trace.equal_bytes)
+    differs_in_kind = _vary_in_kind(grid) | has_strangers
+    desync_seq = grid.seq[differs_in_kind | differs_in_bytes].min(initial=FOREVER)
+    is_lost = grid.seq >= grid.seq[differs_in_kind].min(initial=FOREVER)
+    is_known = ~is_lost & ~differs_in_bytes
     # Who came last is not known where ranks were left out, or clocks are not tied to each other.
-    timed = _timed(grid, trace) if grid.uid not in trace.parted else np.False_
-    complete = known & (absent == NULL) & timed
-    latest_rank = np.where(timed, grid.ranks[latest], NULL)
-    last_rank = np.where(known, np.where(absent != NULL, absent, latest_rank), NULL)
-    found = replace(
+    is_timed = grid.uid not in trace.parted and _share_clock(grid, trace)
+    latest_rank = grid.ranks[latest_column] if is_timed else NULL
+    last_rank = np.where(absent_rank != NULL, absent_rank, latest_rank)
+    is_complete = is_known & (absent_rank == NULL) & is_timed
+    matched = replace(
         grid,
-        last_ns=np.where(complete, last, NEVER),
-        last_rank=last_rank.astype(np.int32),
+        last_ns=np.where(is_complete, last_ns, NEVER),
+        last_rank=np.where(is_known, last_rank, NULL).astype(np.int32),
         expected=expected.astype(np.int32),
     )
-    return found, None if first == FOREVER else (int(first), _desync(grid, int(first), trace))
+    if desync_seq == FOREVER:
+        return matched, None
+    return matched, (int(desync_seq), _note_desync(grid, int(desync_seq), trace))
 
 
 def find_mismatched(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
-    """Return in which calls ranks differ in operation, in bucket, or in `equal_bytes`, [call]."""
+    """Find the calls in which ranks differ in operation, in bucket, or in `equal_bytes`, [call]."""
     return _vary_in_kind(grid) | _vary_in_bytes(grid, equal_bytes)
 
 
@@ -194,57 +187,56 @@ def _vary_in_kind(grid: CallGrid) -> Flags:
 def _vary_in_bytes(grid: CallGrid, equal_bytes: Sequence[str]) -> Flags:
     if is_uniform(grid.nbytes):
         return np.zeros(grid.height, np.bool_)
-    equal = np.isin(grid.op, [COLLECTIVES.index(op) for op in equal_bytes])
-    return replace(grid, nbytes=np.where(equal, grid.nbytes, -1)).varies("nbytes", -1)
+    is_equal = np.isin(grid.op, [COLLECTIVES.index(op) for op in equal_bytes])
+    return replace(grid, nbytes=np.where(is_equal, grid.nbytes, -1)).varies("nbytes", -1)
 
 
-def _absent(
-    grid: CallGrid, unfinished: Indices, members: list[int] | None, whole: frozenset[int]
+def _find_absent(
+    grid: CallGrid, unfinished: Indices, members: list[int] | None, recorded: frozenset[int]
 ) -> Int32s:
     """Return for each call that no rank finished the first rank that never entered it, else `NULL`."""
-    found = np.full(grid.height, NULL, np.int32)
+    absent_rank = np.full(grid.height, NULL, np.int32)
     if members is None:
-        return found
-    expected = sorted(whole & set(members))
+        return absent_rank
+    expected = sorted(recorded & set(members))
     for call in unfinished.tolist():
         entered = set(grid.ranks[grid.there[call]].tolist())
-        found[call] = next((rank for rank in expected if rank not in entered), NULL)
-    return found
+        absent_rank[call] = next((rank for rank in expected if rank not in entered), NULL)
+    return absent_rank
 
 
-def _timed(grid: CallGrid, trace: Trace) -> Flags | np.bool_ | bool:
-    """Return whether the ranks' clocks are tied to each other."""
-    unaligned = trace.alignment.unaligned
+def _share_clock(grid: CallGrid, trace: Trace) -> bool:
+    """Return True if the ranks' clocks are tied to each other."""
+    unaligned = {*trace.alignment.unaligned}
     if not unaligned:
         return True
     domain = dict(trace.processes.select("process", "clock_domain").iter_rows())
-    mine = {domain.get(process) for process in grid.processes.tolist()}
-    return len(mine) < 2 or not mine & set(unaligned)
+    domains = {domain.get(process) for process in grid.processes.tolist()}
+    return len(domains) < 2 or domains.isdisjoint(unaligned)
 
 
 def split_by_variant(
     grid: CallGrid, call: int, equal_bytes: Sequence[str]
 ) -> list[tuple[str, list[int]]]:
-    """Return what ranks made of a call, and which ranks did so; what most of them made is the last.
+    """Return each variant of a call, in words, and its ranks; the one of most ranks comes last.
 
-    Sizes are told of the operations that have `equal_bytes`.
+    Sizes are named of the operations that have `equal_bytes`.
     """
-    variants_of: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for column in np.flatnonzero(grid.there[call]).tolist():
         nbytes, bucket = int(grid.nbytes[call, column]), int(grid.bucket[call, column])
         op = COLLECTIVES[grid.op[call, column]]
         size = f" of {nbytes} bytes" if nbytes >= 0 and op in equal_bytes else ""
-        part = f" (bucket {bucket})" if bucket != NULL else ""
-        text = f"{op}{size}{part}"
-        variants_of.setdefault(text, []).append(int(grid.ranks[column]))
-    return sorted(variants_of.items(), key=lambda item: (len(item[1]), item[0]))
+        of_bucket = f" (bucket {bucket})" if bucket != NULL else ""
+        ranks_of.setdefault(f"{op}{size}{of_bucket}", []).append(int(grid.ranks[column]))
+    return sorted(ranks_of.items(), key=lambda item: (len(item[1]), item[0]))
 
 
-def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
-    """Return a note on which ranks made which call where they differ first."""
-    call = int(np.searchsorted(grid.seq, first))
+def _note_desync(grid: CallGrid, seq: int, trace: Trace) -> Note:
+    """Note which ranks made which call where they differ first."""
+    call = int(np.searchsorted(grid.seq, seq))
     variants = split_by_variant(grid, call, trace.equal_bytes)
-    parts = [f"{text} on ranks {_ranks(sorted(ranks))}" for text, ranks in variants]
+    parties = [f"{text} on ranks {_list_ranks(sorted(ranks))}" for text, ranks in variants]
     names = dict(trace.communicators.select(pl.col("communicator").cast(pl.String), "name").rows())
     name = f"communicator '{names.get(grid.uid, grid.uid)}'"
     status = np.broadcast_to(grid.status, grid.there.shape)[call]
@@ -255,7 +247,7 @@ def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
         else f"Ranks lost step in {name}"
     )
     sentence = (
-        f"{what} at call {first}: {', but '.join(parts)}; its waits are unknown from there on."
+        f"{what} at call {seq}: {', but '.join(parties)}; its waits are unknown from there on."
     )
     kind = "table" if is_concluded else "desync"
     return Note("", sentence, kind, tuple(find_minority([ranks for _, ranks in variants])))
@@ -263,33 +255,36 @@ def _desync(grid: CallGrid, first: int, trace: Trace) -> Note:
 
 def find_minority(parties: Sequence[Sequence[int]]) -> list[int]:
     """Return the ranks that are not in the largest party, the last one; none if another is as large."""
-    *others, most = parties
-    is_decided = not others or len(others[-1]) < len(most)
+    *others, largest = parties
+    is_decided = not others or len(others[-1]) < len(largest)
     return sorted(rank for ranks in others for rank in ranks) if is_decided else []
 
 
-def _impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Note]:
+def _note_impossible(calls: Sequence[CallGrid], uncertainty_ns: int) -> list[Note]:
     """Note full collectives left by a rank before the last had entered: clocks or matches are wrong."""
-    early = np.concatenate([np.zeros(0, np.int64), *(_left_early(grid) for grid in calls)])
-    worst = early[early > 3 * uncertainty_ns]
-    if len(worst) <= RARE * len(early):
+    early_ns = np.concatenate([np.zeros(0, np.int64), *map(_measure_early_exits, calls)])
+    wrong_ns = early_ns[early_ns > 3 * uncertainty_ns]
+    if len(wrong_ns) <= MAX_SHARE_OF_IMPOSSIBLE_CALLS * len(early_ns):
         return []
     sentence = (
-        f"In {len(worst)} of {len(early)} collectives a rank left before the last had come, by "
-        f"up to {worst.max()} ns, which cannot be: the clocks are aligned worse than "
+        f"In {len(wrong_ns)} of {len(early_ns)} collectives a rank left before the last had come, by "
+        f"up to {wrong_ns.max()} ns, which cannot be: the clocks are aligned worse than "
         "believed, or a rank skipped a call; do not trust waits."
     )
     return [Note(file="", sentence=sentence, kind="clock")]
 
 
-def _left_early(grid: CallGrid) -> Ints:
-    """Return by how much the first rank left each full call before the last had come."""
-    full = grid.taken(np.flatnonzero(grid.is_full & (grid.last_ns != NEVER)))
-    ends = full.end_ns
-    first = ends.min(axis=1) if grid.whole else np.where(ends == NEVER, FOREVER, ends).min(axis=1)
-    return np.where(first == FOREVER, NEVER, full.last_ns - first)
+def _measure_early_exits(grid: CallGrid) -> Ints:
+    """Return by how much the first rank left each full call before the last had come, [call], ns."""
+    full_calls = grid.taken(np.flatnonzero(grid.is_full & (grid.last_ns != NEVER)))
+    ends = full_calls.end_ns
+    if not grid.whole:
+        ends = np.where(ends == NEVER, FOREVER, ends)
+    first_exit = ends.min(axis=1)
+    return np.where(first_exit == FOREVER, NEVER, full_calls.last_ns - first_exit)
 
 
-def _ranks(ranks: list[int], shown: int = 8) -> str:
-    text = ", ".join(str(rank) for rank in ranks[:shown])
-    return text if len(ranks) <= shown else f"{text} and {len(ranks) - shown} more"
+def _list_ranks(ranks: list[int]) -> str:
+    text = ", ".join(str(rank) for rank in ranks[:MAX_RANKS_NAMED])
+    unnamed_count = len(ranks) - MAX_RANKS_NAMED
+    return f"{text} and {unnamed_count} more" if unnamed_count > 0 else text

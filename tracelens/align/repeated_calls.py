@@ -28,142 +28,140 @@ if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats, Indices, Ints
     from tracelens.model.calls import CallGrid
 
-__all__ = ["FEWEST_TIMES", "REGULAR", "Repeated", "after_long", "calls_of_groups", "find"]
-
-FEWEST_TIMES: Final = 4  # that a call comes back: less is no loop
-REGULAR: Final = 0.9  # of the times, equally many calls lie between
-SHARE_OF_CALLS_IN_ROUNDS: Final = 0.6  # of all calls: with fewer a call is of a part of the run
-MOST_LOOKED_AT: Final = 32  # ranks, which all make the same calls
+MIN_REPEATS: Final = 4  # that a call comes back: less is no loop
+MIN_SHARE_OF_EQUAL_DISTANCES: Final = 0.9  # of the times, equally many calls lie between
+MIN_SHARE_OF_CALLS_IN_ROUNDS: Final = 0.6  # with fewer of all calls, one is of a part of the run
+MAX_RANKS_COMPARED: Final = 32  # all make the same calls
 
 
 @dataclass(frozen=True, eq=False)
-class Repeated:
-    """Where the steps of each process begin, the end of the last one, and what says so."""
+class Loop:
+    """Where the steps of each process begin, and the last one ends, and by what that is known."""
 
     begins_ns: Mapping[int, Ints]
-    last_ns: Mapping[int, int]
-    what: str
+    last_ends_ns: Mapping[int, int]
+    description: str
 
     @property
-    def often(self) -> int:
-        """How many steps there are."""
+    def step_count(self) -> int:
+        """How many steps every process has."""
         return min(map(len, self.begins_ns.values()), default=0)
 
 
-def find(calls: Sequence[CallGrid], processes: Collection[int]) -> Repeated | None:
+def find_in_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> Loop | None:
     """Look for a loop in the calls that all of some processes make; None without one."""
     joint = [grid for grid in calls if set(processes) <= set(grid.processes.tolist())]
     if not joint:
         return None
-    grid = max(joint, key=lambda one: one.height)
-    rows = np.flatnonzero((grid.there & (grid.end_ns < FOREVER)).all(axis=1))
-    whole = grid.taken(rows)
-    begins = _begins(whole)
-    if begins is None:
+    longest = max(joint, key=lambda grid: grid.height)
+    is_whole = (longest.there & (longest.end_ns < FOREVER)).all(axis=1)
+    grid = longest.taken(np.flatnonzero(is_whole))
+    first_calls = _find_first_calls(grid)
+    if first_calls is None:
         return None
-    again = int(np.median(np.diff(begins)))
-    last = min(int(begins[-1]) + again, whole.height) - 1
-    found: dict[int, Ints] = {}
-    ends: dict[int, int] = {}
-    for process, _, end in whole.by_process():
+    distance = int(np.median(np.diff(first_calls)))
+    last_call = min(int(first_calls[-1]) + distance, grid.height) - 1
+    begins_ns: dict[int, Ints] = {}
+    last_ends_ns: dict[int, int] = {}
+    for process, _, end_ns in grid.by_process():
         if process in processes:
-            until = np.maximum.accumulate(end)
-            found[process], ends[process] = until[begins[1:] - 1], int(until[last])
-    return Repeated(
-        found, ends, f"the collectives that they repeat ({_named(whole, int(begins[0]))})"
-    )
+            reached_ns = np.maximum.accumulate(end_ns)
+            begins_ns[process] = reached_ns[first_calls[1:] - 1]
+            last_ends_ns[process] = int(reached_ns[last_call])
+    name = _name_call(grid, int(first_calls[0]))
+    return Loop(begins_ns, last_ends_ns, f"the collectives that they repeat ({name})")
 
 
-def calls_of_groups(calls: Sequence[CallGrid], processes: Collection[int]) -> pl.DataFrame:
-    """Return what each process calls as if they were messages, which `repeated_messages` looks through.
+def list_group_calls(calls: Sequence[CallGrid], processes: Collection[int]) -> pl.DataFrame:
+    """List what each process calls as if these were messages, as `repeated_messages` reads them.
 
     `key` is the operation and the communicator, by the order in which a process first calls them:
     ranks of one program do so alike, though their groups differ. Nothing where all calls are of all.
     """
     if all(set(processes) <= set(grid.processes.tolist()) for grid in calls):
         return pl.DataFrame()
-    first_call = [int(grid.start_ns[grid.there].min(initial=FOREVER)) for grid in calls]
+    first_begin_ns = [int(grid.start_ns[grid.there].min(initial=FOREVER)) for grid in calls]
     parts: list[pl.DataFrame] = []
-    known = Counter[int]()
-    for place in np.argsort(first_call, kind="stable").tolist():
-        grid = calls[place]
-        facts = {"key": grid.first("op").astype(np.int64), "bytes": grid.first("nbytes")}
+    group_count = Counter[int]()
+    for index in np.argsort(first_begin_ns, kind="stable").tolist():
+        grid = calls[index]
+        op, nbytes = (grid.first(name).astype(np.int64) for name in ("op", "nbytes"))
         for column, process in enumerate(grid.processes.tolist()):
             rows = np.flatnonzero(grid.there[:, column])
-            if process not in processes or not len(rows):
-                continue
-            times = {name: getattr(grid, name)[rows, column] for name in ("start_ns", "end_ns")}
-            values = times | {name: fact[rows].astype(np.int64) for name, fact in facts.items()}
-            values["key"] += len(COLLECTIVES) * known[process]
-            known[process] += 1
-            parts.append(
-                pl.DataFrame(values).with_columns(
-                    process=pl.lit(process, pl.Int32), peer=len(grid.processes), op=pl.lit("")
+            if process in processes and len(rows):
+                values = {
+                    "start_ns": grid.start_ns[rows, column],
+                    "end_ns": grid.end_ns[rows, column],
+                    "key": op[rows] + len(COLLECTIVES) * group_count[process],
+                    "bytes": nbytes[rows],
+                }
+                group_count[process] += 1
+                parts.append(
+                    pl.DataFrame(values).with_columns(
+                        process=pl.lit(process, pl.Int32), peer=len(grid.processes), op=pl.lit("")
+                    )
                 )
-            )
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
-def _begins(grid: CallGrid) -> Indices | None:
-    """Return which calls are the first ones of a step."""
-    if grid.height < FEWEST_TIMES:
+def _find_first_calls(grid: CallGrid) -> Indices | None:
+    """Return the calls that are the first ones of a step; None if there is no loop."""
+    if grid.height < MIN_REPEATS:
         return None
-    start, end = (times[:, :MOST_LOOKED_AT] for times in (grid.start_ns, grid.end_ns))
-    kinds = np.stack([grid.first("op").astype(np.int64), grid.first("nbytes")])
-    _, kind = np.unique(kinds, axis=1, return_inverse=True)
-    kind = kind.ravel()
-    context = kind * (int(kind.max()) + 1) + np.roll(kind, 1)
-    apart = np.median(start[1:] - end[:-1], axis=1)
-    work = np.maximum(
-        np.append(np.median(apart), apart), 1.0
-    )  # before the first call it is not known
-    for long in (after_long(apart), np.True_):
-        every = (
-            np.flatnonzero((calls == one) & long)
-            for calls in (kind, context)
-            for one in np.unique(calls)
+    start, end = (times[:, :MAX_RANKS_COMPARED] for times in (grid.start_ns, grid.end_ns))
+    facts = np.stack([grid.first("op").astype(np.int64), grid.first("nbytes")])
+    kind = np.unique(facts, axis=1, return_inverse=True)[1].ravel()
+    kind_and_before = kind * (int(kind.max()) + 1) + np.roll(kind, 1)
+    gaps_ns = np.median(start[1:] - end[:-1], axis=1)
+    # The work before the first call is not known.
+    work_ns = np.maximum(np.append(np.median(gaps_ns), gaps_ns), 1.0)
+    for is_candidate in (follows_long_gap(gaps_ns), np.True_):
+        repeats = (
+            np.flatnonzero((kinds == value) & is_candidate)
+            for kinds in (kind, kind_and_before)
+            for value in np.unique(kinds)
         )
-        regular = [places for places in every if _is_regular(places, len(kind))]
+        regular = [calls for calls in repeats if _is_regular(calls, len(kind))]
         if regular:
             return max(
-                regular, key=lambda places: len(places) * float(np.sqrt(np.median(work[places])))
+                regular, key=lambda calls: len(calls) * float(np.sqrt(np.median(work_ns[calls])))
             )
     return None
 
 
-def after_long(apart: Floats) -> Flags:
-    """Return which calls come after a long time without one, if times are of two sorts.
+def follows_long_gap(gaps_ns: Floats) -> Flags:
+    """Find the calls that come after a long time without one, [call], if times are of two sorts.
 
-    That is where their logarithms are best divided in two (N. Otsu, A threshold selection method from
-    gray-level histograms, 1979): buckets of one pass follow each other sooner than the next pass.
-    A single time is of one sort.
+    `gaps_ns` lie between neighbouring calls. They are divided where their logarithms are best divided
+    in two (N. Otsu, A threshold selection method from gray-level histograms, 1979): buckets of one pass
+    follow each other sooner than the next pass. A single gap is of one sort.
     """
-    if len(apart) < 2:
-        return np.array([True, *(False for _ in apart)])
-    length = np.log(np.maximum(apart, 1.0))
+    if len(gaps_ns) < 2:
+        return np.array([True, *(False for _ in gaps_ns)])
+    length = np.log(np.maximum(gaps_ns, 1.0))
     ordered = np.sort(length)
     count = np.arange(1, len(ordered))
-    below = np.cumsum(ordered)[:-1]
-    above = ordered.sum() - below
-    contrast = count * count[::-1] * (below / count - above / count[::-1]) ** 2
+    sum_of_short = np.cumsum(ordered)[:-1]
+    sum_of_long = ordered.sum() - sum_of_short
+    contrast = count * count[::-1] * (sum_of_short / count - sum_of_long / count[::-1]) ** 2
     return np.append(True, length > ordered[int(contrast.argmax())])
 
 
-def _is_regular(places: Indices, count: int) -> bool:
-    """Return whether a call comes back with equally many calls between, nearly always.
+def _is_regular(calls: Indices, count: int) -> bool:
+    """Return True if calls nearly always come back with equally many others between.
 
-    Of all `count` calls, nearly all must lie in such rounds: in a stretch of slow steps every call comes
-    after a long time, and is no loop of its own.
+    Of all `count` calls, nearly all must lie in such rounds: in a stretch of slow steps every call
+    comes after a long time, and is no loop of its own.
     """
-    if len(places) < FEWEST_TIMES:
+    if len(calls) < MIN_REPEATS:
         return False
-    between, often = np.unique(np.diff(places), return_counts=True)
-    round_size = int(between[often.argmax()])
-    is_whole = len(places) * round_size >= SHARE_OF_CALLS_IN_ROUNDS * count
-    return bool(is_whole and often.max() >= REGULAR * (len(places) - 1))
+    distances, counts = np.unique(np.diff(calls), return_counts=True)
+    round_size = int(distances[counts.argmax()])
+    covers_run = len(calls) * round_size >= MIN_SHARE_OF_CALLS_IN_ROUNDS * count
+    return bool(covers_run and counts.max() >= MIN_SHARE_OF_EQUAL_DISTANCES * (len(calls) - 1))
 
 
-def _named(grid: CallGrid, call: int) -> str:
+def _name_call(grid: CallGrid, call: int) -> str:
     nbytes = int(grid.first("nbytes")[call])
     op = COLLECTIVES[int(grid.first("op")[call])]
     return f"{op} of {fmt.size(nbytes)}" if nbytes >= 0 else op

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.align.repeated_calls import FEWEST_TIMES, REGULAR, Repeated, after_long
+from tracelens.align.repeated_calls import (
+    MIN_REPEATS,
+    MIN_SHARE_OF_EQUAL_DISTANCES,
+    Loop,
+    follows_long_gap,
+)
 from tracelens.model.columns import FOREVER
 
 if TYPE_CHECKING:
@@ -24,41 +29,43 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Array, Indices, Ints
 
-__all__ = ["find", "find_calls"]
-
-MOST_LOOKED_AT: Final = 1 << 14  # messages of a rank, to see how they repeat
-LONGEST: Final = 1 << 10  # messages of a step
-_SORTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())  # the first that fits is taken
+MAX_MESSAGES_COMPARED: Final = 1 << 14  # of a rank, to see how they repeat
+MAX_MESSAGES_OF_STEP: Final = 1 << 10
+# What equal messages have in common beside peer, tag and direction; the first set that fits is taken.
+_FACTS: Final = (("bytes", "long"), ("long",), ("bytes",), ())
 
 
 @dataclass(frozen=True, eq=False)
 class _Sent:
-    """The messages of a process in order of their begins; `sort` numbers those that are equal.
+    """The messages of a process in order of their begins, [message]; `kind` numbers equal ones.
 
-    `plain` does so whatever time was before them; `peers` is with how many ranks they are.
+    `plain_kind` does so whatever time was before them; `peers` is with how many ranks they are.
     """
 
     start_ns: Ints
     end_ns: Ints
-    sort: Ints
-    plain: Ints
+    kind: Ints
+    plain_kind: Ints
     peers: int
 
 
-def find(messages: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
+def find_in_messages(messages: pl.DataFrame, processes: Collection[int]) -> Loop | None:
     """Look for a loop in the messages of all of some processes; None without one."""
-    return _found(messages, processes, _SORTS, "the messages that they repeat")
+    return _find(messages, processes, _FACTS, "the messages that they repeat")
 
 
-def find_calls(calls: pl.DataFrame, processes: Collection[int]) -> Repeated | None:
+def find_in_group_calls(calls: pl.DataFrame, processes: Collection[int]) -> Loop | None:
     """Look for a loop in collectives, given as messages; those of other sizes are other ones."""
-    sized = [sort for sort in _SORTS if "bytes" in sort]
-    return _found(calls, processes, sized, "the collectives of groups that they repeat")
+    sized = [facts for facts in _FACTS if "bytes" in facts]
+    return _find(calls, processes, sized, "the collectives of groups that they repeat")
 
 
-def _found(
-    messages: pl.DataFrame, processes: Collection[int], sorts: Sequence[tuple[str, ...]], what: str
-) -> Repeated | None:
+def _find(
+    messages: pl.DataFrame,
+    processes: Collection[int],
+    fact_sets: Sequence[tuple[str, ...]],
+    description: str,
+) -> Loop | None:
     if messages.is_empty():
         return None
     closed = messages.filter(
@@ -69,115 +76,116 @@ def _found(
     }
     if set(by_process) != set(processes):
         return None
-    for sort in sorts:
-        sent = {process: _sent(rows, sort) for process, rows in by_process.items()}
-        begins = _begins(sent)
-        if begins:
-            return _repeated(sent, begins, what)
+    for facts in fact_sets:
+        sent = {process: _read_sent(rows, facts) for process, rows in by_process.items()}
+        first_messages = _find_first_messages(sent)
+        if first_messages:
+            return _to_loop(sent, first_messages, description)
     return None
 
 
-def _sent(rows: pl.DataFrame, sort: tuple[str, ...]) -> _Sent:
+def _read_sent(rows: pl.DataFrame, facts: tuple[str, ...]) -> _Sent:
     start, end = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    facts = [
+    columns: list[Array] = [
         rows[name].cast(pl.Int64).fill_null(-1).to_numpy()
-        for name in ("peer", "key", *(["bytes"] if "bytes" in sort else []))
+        for name in ("peer", "key", *(["bytes"] if "bytes" in facts else []))
     ]
-    facts.append(rows["op"].cast(pl.String).eq("send").to_numpy())
-    plain = number = _numbered(facts)
-    if "long" in sort:
-        until = np.maximum.accumulate(end)
-        number = _numbered([*facts, after_long(start[1:] - until[:-1])])
-    return _Sent(start, end, number, plain, rows["peer"].n_unique())
+    columns.append(rows["op"].cast(pl.String).eq("send").to_numpy())
+    kind = plain_kind = _number_rows(columns)
+    if "long" in facts:
+        gaps_ns = start[1:] - np.maximum.accumulate(end)[:-1]
+        kind = _number_rows([*columns, follows_long_gap(gaps_ns)])
+    return _Sent(start, end, kind, plain_kind, rows["peer"].n_unique())
 
 
-def _numbered(facts: list[Array]) -> Ints:
-    """Return the number of each row of facts among all that are different."""
-    _, number = np.unique(np.stack(facts).astype(np.int64), axis=1, return_inverse=True)
+def _number_rows(columns: list[Array]) -> Ints:
+    """Number the rows of some columns; equal ones have the same number."""
+    _, number = np.unique(np.stack(columns).astype(np.int64), axis=1, return_inverse=True)
     return np.asarray(number.ravel(), np.int64)
 
 
-def _begins(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
+def _find_first_messages(sent: dict[int, _Sent]) -> dict[int, Indices] | None:
     """Return the first messages of each process's steps; None if processes repeat unequally often."""
-    found = {process: _of_period(one) for process, one in sent.items()}
-    often = {len(places) for places in found.values() if len(places)}
-    if not often or min(often) < FEWEST_TIMES:
+    first = {process: _find_periods(one) for process, one in sent.items()}
+    counts = {len(rows) for rows in first.values() if len(rows)}
+    if not counts or min(counts) < MIN_REPEATS:
         return None
-    unordered = [process for process, places in found.items() if not len(places)]
-    own_pace = max(often) - min(often) > 1
-    if own_pace and not unordered:
-        unordered = _centre(sent)
-        often = {len(places) for process, places in found.items() if process not in unordered}
-    if own_pace and not unordered:
-        return None
-    for process in found:
+    unordered = [process for process, rows in first.items() if not len(rows)]
+    differ = max(counts) - min(counts) > 1
+    if differ and not unordered:
+        unordered = _find_centre(sent)
+        counts = {len(rows) for process, rows in first.items() if process not in unordered}
+        if not unordered:
+            return None
+    for process, rows in first.items():
         if process in unordered:
-            found[process] = _so_often(sent[process].sort, max(often) if own_pace else min(often))
-        elif not own_pace:
-            found[process] = found[process][: min(often)]
-    return found if all(map(len, found.values())) else None
+            count = max(counts) if differ else min(counts)
+            first[process] = _find_message_that_comes(sent[process].kind, count)
+        elif not differ:
+            first[process] = rows[: min(counts)]
+    return first if all(map(len, first.values())) else None
 
 
-def _centre(sent: dict[int, _Sent]) -> list[int]:
+def _find_centre(sent: dict[int, _Sent]) -> list[int]:
     """Return the one process with which alone all others exchange messages; nothing if none is it."""
-    several = [process for process, one in sent.items() if one.peers > 1]
-    return several if len(several) == 1 else []
+    central = [process for process, one in sent.items() if one.peers > 1]
+    return central if len(central) == 1 else []
 
 
-def _of_period(sent: _Sent) -> Indices:
+def _find_periods(sent: _Sent) -> Indices:
     """Return where each period begins; nothing if there is none.
 
     Where it is the same without times, these do not count: at first all takes longer.
     """
-    period = _period(sent.sort)
+    period = _find_period(sent.kind)
     if not period:
         return np.zeros(0, np.intp)
-    sort = sent.plain if _period(sent.plain) == period else sent.sort
-    looked_at = sort[:MOST_LOOKED_AT]
-    equal = looked_at[period:] == looked_at[:-period]
-    equal[0] = True  # what was before the first message is not known
-    first = _first_run(np.flatnonzero(~equal), len(equal), period)
-    again = looked_at[first + period : first + 2 * period]
-    alike = np.count_nonzero(again == again[0])  # of a period; they are no begins of others
-    places = np.flatnonzero(sort == again[0])
-    second = int(np.searchsorted(places, first + period))
-    return np.concatenate([[first], places[second::alike]])
+    kind = sent.plain_kind if _find_period(sent.plain_kind) == period else sent.kind
+    compared = kind[:MAX_MESSAGES_COMPARED]
+    is_equal = compared[period:] == compared[:-period]
+    is_equal[0] = True  # what was before the first message is not known
+    first = _find_first_run(np.flatnonzero(~is_equal), len(is_equal), period)
+    second_period = compared[first + period : first + 2 * period]
+    equal_count = np.count_nonzero(second_period == second_period[0])  # they begin no other periods
+    rows = np.flatnonzero(kind == second_period[0])
+    second = int(np.searchsorted(rows, first + period))
+    return np.concatenate([[first], rows[second::equal_count]])
 
 
-def _period(sort: Ints) -> int:
-    """Return the shortest period with which messages repeat; 0 without one."""
-    looked_at = sort[:MOST_LOOKED_AT]
-    for period in range(1, min(len(looked_at) // FEWEST_TIMES, LONGEST) + 1):
-        equal = looked_at[period:] == looked_at[:-period]
-        if np.count_nonzero(equal) >= REGULAR * len(equal):
+def _find_period(kind: Ints) -> int:
+    """Return the shortest period, in messages, with which they repeat; 0 without one."""
+    compared = kind[:MAX_MESSAGES_COMPARED]
+    for period in range(1, min(len(compared) // MIN_REPEATS, MAX_MESSAGES_OF_STEP) + 1):
+        is_equal = compared[period:] == compared[:-period]
+        if np.count_nonzero(is_equal) >= MIN_SHARE_OF_EQUAL_DISTANCES * len(is_equal):
             return period
     return 0
 
 
-def _first_run(apart: Indices, count: int, period: int) -> int:
-    """Return from where on a whole period is repeated."""
-    edges = np.concatenate([[-1], apart, [count]])
+def _find_first_run(different: Indices, count: int, period: int) -> int:
+    """Return the message from which on a whole period is repeated."""
+    edges = np.concatenate([[-1], different, [count]])
     long = np.flatnonzero(np.diff(edges) > period)
     return int(edges[long[0]] + 1) if len(long) else 0
 
 
-def _so_often(sort: Ints, times: int) -> Indices:
-    """Return where the first message is that comes so often; nothing if none does."""
-    number, first, count = np.unique(sort, return_index=True, return_counts=True)
+def _find_message_that_comes(kind: Ints, times: int) -> Indices:
+    """Return the rows of the first message that comes so many times; nothing if none does."""
+    number, first, count = np.unique(kind, return_index=True, return_counts=True)
     fitting = np.flatnonzero(count == times)
     if not len(fitting):
         return np.zeros(0, np.intp)
-    return np.flatnonzero(sort == number[fitting[np.argmin(first[fitting])]])
+    return np.flatnonzero(kind == number[fitting[np.argmin(first[fitting])]])
 
 
-def _repeated(sent: dict[int, _Sent], begins: dict[int, Indices], what: str) -> Repeated:
+def _to_loop(sent: dict[int, _Sent], first_messages: dict[int, Indices], description: str) -> Loop:
     """Return where steps begin; the last one ends with its last message."""
-    found: dict[int, Ints] = {}
-    ends: dict[int, int] = {}
-    for process, places in begins.items():
-        one = sent[process]
-        until = np.maximum.accumulate(one.end_ns)
-        found[process] = np.minimum(until[places[1:] - 1], one.start_ns[places[1:]])
-        last = min(int(places[-1] + np.median(np.diff(places))), len(until)) - 1
-        ends[process] = max(int(until[last]), int(found[process][-1]))
-    return Repeated(found, ends, what)
+    begins_ns: dict[int, Ints] = {}
+    last_ends_ns: dict[int, int] = {}
+    for process, rows in first_messages.items():
+        messages = sent[process]
+        reached_ns = np.maximum.accumulate(messages.end_ns)
+        begins_ns[process] = np.minimum(reached_ns[rows[1:] - 1], messages.start_ns[rows[1:]])
+        last = min(int(rows[-1] + np.median(np.diff(rows))), len(reached_ns)) - 1
+        last_ends_ns[process] = max(int(reached_ns[last]), int(begins_ns[process][-1]))
+    return Loop(begins_ns, last_ends_ns, description)

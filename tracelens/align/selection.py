@@ -1,9 +1,9 @@
-"""A part of a run (`tracelens.model.choice`): its ranks, and the time of the steps that are wanted.
+"""Selects a part of a run (`tracelens.model.choice`): some ranks, and the time of some steps.
 
-Files of other ranks are not read. Steps and times are windows: the first pass, which finds when they
-were, goes over the whole run, so that clocks are tied and steps are numbered as without a choice; what
-lies outside of the windows is not read again. A step is here as a whole, with whatever reaches into it
-from others; such events and calls count as being in no step.
+Files of other ranks are not read. Steps and times are windows of time. The first pass finds them in the
+whole run, so that clocks are tied and steps are numbered as without a choice; the second one reads no
+more than the windows. A selected step is complete. Events and calls that reach into it from other steps
+are kept, and count as being in no step.
 """
 
 from __future__ import annotations
@@ -17,83 +17,82 @@ import polars as pl
 from tracelens.errors import InvalidArgument
 from tracelens.model.calls import NEVER, is_uniform
 from tracelens.model.choice import find_empty_range, format_ranges, ranges_of
-from tracelens.model.events import Numbered, Source
+from tracelens.model.events import Renumbered, Source
+from tracelens.model.intervals import Intervals
 from tracelens.model.trace import OF_PROCESSES, Note, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from tracelens.arrays import Array, Flags, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.choice import Choice
+    from tracelens.model.clock_map import ClockMap
     from tracelens.model.columns import Columns
-    from tracelens.model.trace import Moved
 
-__all__ = ["Within", "begin_of", "check_ranks", "cut", "of_ranks", "window_of", "within"]
-
-_SAMPLED: Final = 64  # moments at which a clock is compared with the common one
-_MARGIN_NS: Final = 1_000_000
+SAMPLED_TIMES: Final = 64  # at which a clock is compared with the common one
+MARGIN_NS: Final = 1_000_000  # that is read around windows
 _NO_STEP: Final = -1
-_ALWAYS: Final = (-(1 << 62), 1 << 62)
+_ALL_TIME_NS: Final = (-(1 << 62), 1 << 62)
 
 
-def check_ranks(choice: Choice, there: Collection[int]) -> None:
+def check_ranks(choice: Choice, present: Collection[int]) -> None:
     """Refuse ranks that the run does not have.
 
     Raises:
-        InvalidArgument: one of the ranges holds none of the ranks that are there.
+        InvalidArgument: one of the ranges holds none of the ranks that are `present`.
     """
-    missing = None if choice.ranks is None else find_empty_range(choice.ranks, there)
+    missing = None if choice.ranks is None else find_empty_range(choice.ranks, present)
     if missing is not None:
-        present = f"it has ranks {format_ranges(ranges_of(there))}" if there else "it has none"
-        raise InvalidArgument(
-            f"--ranks {missing}: none of them is a worker of this run; {present}."
-        )
+        has = f"it has ranks {format_ranges(ranges_of(present))}" if present else "it has none"
+        raise InvalidArgument(f"--ranks {missing}: none of them is a worker of this run; {has}.")
 
 
-def of_ranks(trace: Trace, choice: Choice, named: Collection[int] = ()) -> Trace:
+def select_ranks(trace: Trace, choice: Choice, file_ranks: Collection[int] = ()) -> Trace:
     """Leave out the other ranks, of a trace as it was read; servers stay.
 
     Args:
-        trace: Of which files of other ranks may not have been read.
+        trace: Files of other ranks may not have been read.
         choice: Stands in the result, without ranks where no rank is left out.
-        named: Ranks of the run that need not be in the trace.
+        file_ranks: Ranks that files are named after; they need not be in the trace.
 
     Raises:
         InvalidArgument: ranks are wanted that the run does not have.
     """
     if choice.ranks is None:
         return trace.with_(choice=choice)
-    ranks = trace.processes.filter(pl.col("role") == "worker")
-    there = {*named, *ranks["rank"]}
-    check_ranks(choice, there)
-    expected = {*there, *range(trace.expected_ranks - trace.shards.height)}
+    workers = trace.processes.filter(pl.col("role") == "worker")
+    present = {*file_ranks, *workers["rank"]}
+    check_ranks(choice, present)
+    expected = {*present, *range(trace.expected_ranks - trace.shards.height)}
     if all(map(choice.has_rank, expected)):
         return trace.with_(choice=replace(choice, ranks=None))
-    others = {rank for rank in ranks["rank"].unique() if not choice.has_rank(rank)}
-    left_out = ranks.filter(pl.col("rank").is_in(others))["process"]
-    found = _without(trace, left_out) if len(left_out) else trace
-    sentence = _of_ranks_sentence(choice, len(expected), servers=trace.shards.height > 0)
-    note = Note("", sentence, "chosen")
-    return found.with_(choice=choice, notes=(*found.notes, note))
+    others = {rank for rank in workers["rank"].unique() if not choice.has_rank(rank)}
+    left_out = workers.filter(pl.col("rank").is_in(others))["process"]
+    part = _leave_out(trace, left_out) if len(left_out) else trace
+    limits = " What limits the parameter servers is not judged." if trace.shards.height else ""
+    sentence = (
+        f"As asked, only ranks {format_ranges(choice.ranks)} of {len(expected)} were read: who of the "
+        "others came late to a collective is not known, so waits for them count as exposed "
+        f"communication, and savings are upper bounds: ranks that were left out may be as late.{limits}"
+    )
+    return part.with_(choice=choice, notes=(*part.notes, Note("", sentence, "chosen")))
 
 
-def _without(trace: Trace, processes: pl.Series) -> Trace:
+def _leave_out(trace: Trace, processes: pl.Series) -> Trace:
     """Leave out some processes; the others are numbered anew."""
-    kept = trace.processes.filter(~pl.col("process").is_in(processes.implode()))[
-        "process"
-    ].to_list()
-    number = {process: place for place, process in enumerate(kept)}
-    tables: dict[str, Any] = {
-        name: _renumbered(getattr(trace, name), number) for name in OF_PROCESSES
-    }
+    others = trace.processes.filter(~pl.col("process").is_in(processes.implode()))["process"]
+    number = {process: index for index, process in enumerate(others.to_list())}
     source, outlines = trace.source, trace.outlines
+    tables: dict[str, Any] = {
+        name: _renumber(getattr(trace, name), number) for name in OF_PROCESSES
+    }
+    parts = {
+        new: Renumbered(source.parts[p], new) for p, new in number.items() if p in source.parts
+    }
     return Trace.from_source(
-        Source(
-            {number[p]: Numbered(source.parts[p], number[p]) for p in kept if p in source.parts},
-            kept={number[p]: source.kept[p] for p in kept if p in source.kept},
-        ),
-        outlines={number[p]: outlines[p] for p in kept} if outlines else None,
+        Source(parts, kept={new: source.kept[p] for p, new in number.items() if p in source.kept}),
+        outlines={new: outlines[p] for p, new in number.items()} if outlines else None,
         communicators=trace.communicators,
         notes=trace.notes,
         dropped=trace.dropped,
@@ -103,63 +102,44 @@ def _without(trace: Trace, processes: pl.Series) -> Trace:
     )
 
 
-def _renumbered(table: pl.DataFrame, number: Mapping[int, int]) -> pl.DataFrame:
-    kept = table.filter(pl.col("process").is_in([*number]))
+def _renumber(table: pl.DataFrame, number: Mapping[int, int]) -> pl.DataFrame:
     process = pl.col("process").replace_strict(number, return_dtype=pl.Int32)
-    return kept.with_columns(process)
+    return table.filter(pl.col("process").is_in([*number])).with_columns(process)
 
 
-def _of_ranks_sentence(choice: Choice, expected: int, *, servers: bool) -> str:
-    limits = " What limits the parameter servers is not judged." if servers else ""
-    return (
-        f"As asked, only ranks {format_ranges(choice.ranks or ())} of {expected} were read: who of the "
-        "others came late to a collective is not known, so waits for them count as exposed "
-        f"communication, and savings are upper bounds: ranks that were left out may be as late.{limits}"
-    )
-
-
-def within(trace: Trace) -> Trace:
+def select_steps(trace: Trace) -> Trace:
     """Leave out other steps and times, of a prepared run; as it is if all are wanted.
 
     Raises:
         InvalidArgument: the run has nothing of it.
     """
-    choice = trace.choice
+    choice, steps = trace.choice, trace.steps
     if choice.steps is None and choice.time is None:
         return trace
-    window = window_of(trace, choice)
-    steps = trace.steps
-    wanted = pl.Series(choice.of_steps(steps["step"].to_numpy()), dtype=pl.Boolean)
-    touching = (pl.col("start_ns") < window[1]) & (pl.col("end_ns") > window[0])
-    some = steps.filter(wanted).filter(touching)
-    numbers = some["step"].unique().to_list()
+    begin_ns, end_ns = resolve_window(trace, choice)
+    is_wanted = pl.Series(choice.of_steps(steps["step"].to_numpy()), dtype=pl.Boolean)
+    is_inside = (pl.col("start_ns") < end_ns) & (pl.col("end_ns") > begin_ns)
+    numbers = steps.filter(is_wanted).filter(is_inside)["step"].unique().to_list()
+    count = steps["step"].n_unique()
     if steps.height and not numbers:
         raise InvalidArgument(
             f"Nothing is selected: {replace(choice, ranks=None).description} hold no step of this run, "
             f"whose steps take {_length_s(steps):.6g} s."
         )
-    if steps.height and len(numbers) == steps["step"].n_unique():
+    if steps.height and len(numbers) == count:
         return trace.with_(choice=replace(choice, steps=None, time=None))
     resolved = replace(choice, steps=ranges_of(numbers)) if numbers else choice
-    kept = steps.filter(pl.col("step").is_in(numbers))
-    common = _joined(kept.sort("start_ns")) if kept.height else np.array([window])
-    change = Within(
-        windows={
-            process: _joined(part)
-            for (process,), part in kept.sort("start_ns")
-            .partition_by("process", as_dict=True)
-            .items()
-        },
-        otherwise=common,
-        choice=resolved,
-    )
-    note = Note("", _of_steps_sentence(choice, resolved, steps["step"].n_unique()), "chosen")
+    selected = steps.filter(pl.col("step").is_in(numbers))
+    windows = {process: _merge_windows(part) for process, part in _by_process(selected)}
+    any_window = _merge_windows(selected) if selected.height else np.array([(begin_ns, end_ns)])
+    change = WindowSelection(windows, any_window, resolved)
+    note = Note("", _describe_selection(choice, resolved, count), "chosen")
     last = steps["step"].max() if steps.height else None
     return _read_less(trace, change).changed(
         change,
-        calls=tuple(change.calls(grid) for grid in trace.calls),
-        steps=kept,
-        samples=change.samples(trace.samples),
+        calls=tuple(change.select_calls(grid) for grid in trace.calls),
+        steps=selected,
+        samples=change.select_samples(trace.samples),
         choice=resolved,
         cut_short=last not in numbers,
         notes=(*trace.notes, note),
@@ -171,17 +151,17 @@ def _length_s(steps: pl.DataFrame) -> float:
     return float(last - first) / 1e9
 
 
-def _of_steps_sentence(asked: Choice, found: Choice, count: int) -> str:
-    if not found.steps:
+def _describe_selection(asked: Choice, resolved: Choice, count: int) -> str:
+    if not resolved.steps:
         return f"As asked, only {replace(asked, ranks=None).description} of the run were analyzed."
     reaching = f", those that reach into {asked.texts['time']} s of the run" if asked.time else ""
     return (
-        f"As asked, only steps {format_ranges(found.steps)} of {count} were analyzed{reaching}: job "
+        f"As asked, only steps {format_ranges(resolved.steps)} of {count} were analyzed{reaching}: job "
         "time and shares are of these steps."
     )
 
 
-def cut(trace: Trace, choice: Choice) -> Trace:
+def cut_to_choice(trace: Trace, choice: Choice) -> Trace:
     """Leave out events and samples of other steps and times, to the nanosecond; tables stay.
 
     Raises:
@@ -189,52 +169,52 @@ def cut(trace: Trace, choice: Choice) -> Trace:
     """
     if choice.steps is None and choice.time is None:
         return trace
-    begin, end = window_of(trace, choice)
+    begin_ns, end_ns = resolve_window(trace, choice)
     if choice.steps is not None:
-        inside = trace.steps.filter(pl.Series(choice.of_steps(trace.steps["step"].to_numpy())))
-        first, last = inside.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-        begin, end = max(begin, first), min(end, last)
-    change = Within({}, np.array([(begin, end)]), choice, strict=True)
-    return _read_less(trace, change).changed(change, samples=change.samples(trace.samples))
+        chosen = trace.steps.filter(pl.Series(choice.of_steps(trace.steps["step"].to_numpy())))
+        first_ns, last_ns = chosen.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+        begin_ns, end_ns = max(begin_ns, first_ns), min(end_ns, last_ns)
+    change = WindowSelection({}, np.array([(begin_ns, end_ns)]), choice, strict=True)
+    return _read_less(trace, change).changed(change, samples=change.select_samples(trace.samples))
 
 
-def begin_of(trace: Trace) -> int:
-    """Where time begins: with the first step, as on every page; without one, with the first event."""
-    starts = (trace.steps["start_ns"], trace.processes["first_ns"])
-    found = (times.min() for times in starts if times.count())
-    first = next(found, 0)
-    return first if isinstance(first, int) else 0
+def find_begin(trace: Trace) -> int:
+    """Return when time begins, ns: with the first step, as on every page, or with the first event."""
+    columns = (trace.steps["start_ns"], trace.processes["first_ns"])
+    first_ns = next((times.min() for times in columns if times.count()), 0)
+    return first_ns if isinstance(first_ns, int) else 0
 
 
-def window_of(trace: Trace, choice: Choice) -> tuple[int, int]:
-    """Return the wanted time on the common clock; very long without one.
+def resolve_window(trace: Trace, choice: Choice) -> tuple[int, int]:
+    """Return begin and end of the wanted time on the common clock; very long without one.
 
     Raises:
         InvalidArgument: the run has none of some steps that are wanted.
     """
-    there = trace.steps["step"].unique().sort().to_list()
-    missing = None if choice.steps is None else find_empty_range(choice.steps, there)
+    present = trace.steps["step"].unique().sort().to_list()
+    missing = None if choice.steps is None else find_empty_range(choice.steps, present)
     if missing is not None:
         first, dash, last = missing.partition("-")
         asked = f"{first} on" if dash and not last else f"{first} to {last or first}"
-        present = f"it has steps {there[0]} to {there[-1]}" if there else "it has none"
-        raise InvalidArgument(f"--steps: this run has no step from {asked}; {present}.")
+        has = f"it has steps {present[0]} to {present[-1]}" if present else "it has none"
+        raise InvalidArgument(f"--steps: this run has no step from {asked}; {has}.")
     if choice.time is None:
-        return _ALWAYS
-    begin = begin_of(trace)
-    return begin + choice.time[0], begin + choice.time[1]
+        return _ALL_TIME_NS
+    begin_ns = find_begin(trace)
+    return begin_ns + choice.time[0], begin_ns + choice.time[1]
 
 
 @dataclass(frozen=True, eq=False)
-class Within:
-    """Keeps the events that touch windows of time, of each process or of all others.
+class WindowSelection:
+    """Keeps the events that touch windows of time.
 
-    Windows are begins and ends, [window, 2], in order. An event of another step that reaches into one is
-    in no step, or, if `strict`, left out.
+    `windows` are those of each process, `other_windows` those of any other one: begins and ends in
+    order, [window, 2], ns. An event of another step that reaches into a window is in no step, or, if
+    `strict`, left out.
     """
 
     windows: Mapping[int, Ints]
-    otherwise: Ints
+    other_windows: Ints
     choice: Choice
     strict: bool = False
     needs: tuple[str, ...] = (
@@ -244,103 +224,103 @@ class Within:
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with fewer rows."""
         start, end = columns.number("start_ns"), columns.number("end_ns")
-        length = columns.number("device_duration_ns")
-        if np.any(length >= 0):  # a device may do the work long after it was queued
-            begun = columns.number("device_start_ns")
-            start = np.where(length >= 0, np.minimum(start, begun), start)
-            end = np.where(length >= 0, np.maximum(end, begun + length), end)
-        rows = np.flatnonzero(self.touched(process, start, end))
+        device_ns = columns.number("device_duration_ns")
+        is_timed = device_ns >= 0
+        if is_timed.any():  # a device may do the work long after it was queued
+            device_start = columns.number("device_start_ns")
+            start = np.where(is_timed, np.minimum(start, device_start), start)
+            end = np.where(is_timed, np.maximum(end, device_start + device_ns), end)
+        rows = np.flatnonzero(self.touches(process, start, end))
         step = columns.number("step")[rows]
-        others = (step >= 0) & ~self.choice.of_steps(step)
-        if self.strict and others.any():
-            rows, step, others = rows[~others], step[~others], others[~others]
-        found = columns.taken(rows)
-        return found.replaced(step=np.where(others, _NO_STEP, step)) if others.any() else found
+        is_other = (step >= 0) & ~self.choice.of_steps(step)
+        if self.strict:
+            return columns.taken(rows[~is_other])
+        selected = columns.taken(rows)
+        if not is_other.any():
+            return selected
+        return selected.replaced(step=np.where(is_other, _NO_STEP, step))
 
-    def only(self, process: int) -> Within:
+    def only(self, process: int) -> WindowSelection:
         """Return the windows of one process."""
         windows = {process: self.windows[process]} if process in self.windows else {}
         return replace(self, windows=windows)
 
-    def of(self, process: int) -> Ints:
-        """Return the windows of a process."""
-        return self.windows.get(process, self.otherwise)
+    def windows_of(self, process: int) -> Ints:
+        """Return the windows of a process, [window, 2], ns."""
+        return self.windows.get(process, self.other_windows)
 
-    def touched(self, process: int, start: Ints, end: Ints) -> Flags:
-        """Return what touches a window; what has no length touches it from its begin on."""
-        begins, ends = self.of(process).T
-        place = np.searchsorted(ends, start, side="right")
-        there = place < len(ends)
-        begin = begins[np.minimum(place, len(ends) - 1)]
-        return np.asarray(there & ((begin < end) | (begin <= start)))
+    def touches(self, process: int, start: Ints, end: Ints) -> Flags:
+        """Return which events touch a window; one without a length does so from the begin on."""
+        begins, ends = self.windows_of(process).T
+        row = np.searchsorted(ends, start, side="right")
+        begin = begins[np.minimum(row, len(ends) - 1)]
+        return np.asarray((row < len(ends)) & ((begin < end) | (begin <= start)))
 
-    def calls(self, grid: CallGrid) -> CallGrid:
+    def select_calls(self, grid: CallGrid) -> CallGrid:
         """Return the calls that any of their ranks made in its windows."""
-        kept = np.zeros(grid.height, np.bool_)
+        is_inside = np.zeros(grid.height, np.bool_)
         for column, process in enumerate(grid.processes.tolist()):
             start, end = grid.start_ns[:, column], grid.end_ns[:, column]
-            kept |= (start != NEVER) & self.touched(process, start, end)
-        found = grid.taken(np.flatnonzero(kept))
-        return replace(found, step=self._steps(found.step))
-
-    def _steps(self, step: Array) -> Array:
+            is_inside |= (start != NEVER) & self.touches(process, start, end)
+        selected = grid.taken(np.flatnonzero(is_inside))
+        step = selected.step
         if is_uniform(step) and step.shape[1]:
-            return np.broadcast_to(self._numbered(step[:, 0])[:, None], step.shape)
-        return self._numbered(step)
+            uniform_step = self._renumber_steps(step[:, 0])[:, None]
+            return replace(selected, step=np.broadcast_to(uniform_step, step.shape))
+        return replace(selected, step=self._renumber_steps(step))
 
-    def _numbered(self, step: Array) -> Array:
+    def _renumber_steps(self, step: Array) -> Array:
         return np.where(self.choice.of_steps(step), step, np.int32(_NO_STEP))
 
-    def samples(self, samples: pl.DataFrame) -> pl.DataFrame:
+    def select_samples(self, samples: pl.DataFrame) -> pl.DataFrame:
         """Return the samples of stacks that touch the windows."""
-        parts = samples.partition_by("process", as_dict=True, maintain_order=True)
-        kept = [
-            part.filter(
-                pl.Series(
-                    self.touched(process, part["start_ns"].to_numpy(), part["end_ns"].to_numpy()),
-                    dtype=pl.Boolean,
-                )
-            )
-            for (process,), part in parts.items()
+        parts = [
+            part.filter(pl.Series(self.touches(process, *_times(part)), dtype=pl.Boolean))
+            for process, part in _by_process(samples)
         ]
-        return pl.concat([samples.clear(), *kept])
+        return pl.concat([samples.clear(), *parts])
 
 
-def _joined(steps: pl.DataFrame) -> Ints:
-    """Return the windows of some steps, in order of begin; those that touch are one."""
-    start = steps["start_ns"].to_numpy()
-    end = np.maximum.accumulate(steps["end_ns"].to_numpy())
-    new = np.append(True, start[1:] > end[:-1])
-    last = np.append(np.flatnonzero(new)[1:] - 1, len(start) - 1)
-    return np.stack([start[new], end[last]], axis=1)
+def _by_process(table: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+    parts = table.partition_by("process", as_dict=True, maintain_order=True)
+    return ((int(process), part) for (process,), part in parts.items())
 
 
-def _read_less(trace: Trace, change: Within) -> Trace:
+def _times(table: pl.DataFrame) -> tuple[Ints, Ints]:
+    return table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
+
+
+def _merge_windows(steps: pl.DataFrame) -> Ints:
+    """Return the windows of some steps in order, [window, 2], ns; those that touch are one."""
+    merged = Intervals.merge(*_times(steps))
+    return np.stack([merged.start, merged.end], axis=1)
+
+
+def _read_less(trace: Trace, change: WindowSelection) -> Trace:
     """Have recordings read only around the windows; what a device did may lie anywhere."""
     if trace.outlines is None or trace.device_clocks.height:
         return trace
     parts = {
-        process: part.trim_to(*_own_times(change.of(process), trace, process))
+        process: part.trim_to(*_to_own_times(change.windows_of(process), trace, process))
         for process, part in trace.source.parts.items()
     }
-    source = replace(trace.source, parts=parts)
-    return trace.with_(parts=source)
+    return trace.with_(parts=replace(trace.source, parts=parts))
 
 
-def _own_times(windows: Ints, trace: Trace, process: int) -> tuple[int, int]:
-    """Return a time on a process's own clock in which all of its windows surely lie."""
-    first, last = int(windows[0, 0]), int(windows[-1, 1])
+def _to_own_times(windows: Ints, trace: Trace, process: int) -> tuple[int, int]:
+    """Return begin and end of a time on a process's own clock in which its windows surely lie, ns."""
     assert trace.outlines is not None
-    outline, moved = trace.outlines[process], trace.moved.get(process)
-    low, high = _ahead(moved, outline.first_ns or 0, outline.last_ns or 0)
-    return first - high - _MARGIN_NS, last - low + _MARGIN_NS
+    outline = trace.outlines[process]
+    extent_ns = outline.first_ns or 0, outline.last_ns or 0
+    low_ns, high_ns = _bound_lead(trace.clock_maps.get(process), *extent_ns)
+    return int(windows[0, 0]) - high_ns - MARGIN_NS, int(windows[-1, 1]) - low_ns + MARGIN_NS
 
 
-def _ahead(moved: Moved | None, first: int, last: int) -> tuple[int, int]:
-    """Return by how much the common clock is ahead of a process's own, at least and at most."""
-    if moved is None:
+def _bound_lead(clock_map: ClockMap | None, first_ns: int, last_ns: int) -> tuple[int, int]:
+    """Return by how much the common clock is ahead of a process's own, at least and at most, ns."""
+    if clock_map is None:
         return 0, 0
-    own = np.linspace(first, last, _SAMPLED).astype(np.int64)
-    ahead = moved.apply(own) - own
-    low, high = int(ahead.min()), int(ahead.max())
-    return low - (high - low), high + (high - low)
+    times_ns = np.linspace(first_ns, last_ns, SAMPLED_TIMES).astype(np.int64)
+    lead_ns = clock_map.apply(times_ns) - times_ns
+    low_ns, high_ns = int(lead_ns.min()), int(lead_ns.max())
+    return low_ns - (high_ns - low_ns), high_ns + (high_ns - low_ns)

@@ -106,7 +106,7 @@ def run(facts: Facts) -> Communication:
         ),
         slowest=classes.select(*_BY, ready_ns="slowest_ready_ns", wire_ns="slowest_wire_ns"),
         lines=_table(costs.fitted, costs.latency_shares),
-        choices=call_costs.choices(costs.fitted),
+        choices=call_costs.find_fastest(costs.fitted),
         findings=tuple(_find_small_messages(facts)),
     )
 

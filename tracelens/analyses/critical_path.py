@@ -20,7 +20,7 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.phases import after_steps, job_ns
-from tracelens.accounting.pieces import categories, covered_before
+from tracelens.accounting.pieces import covered_before, to_category_names
 from tracelens.model.display import DisplayMixin
 from tracelens.replay.path import PATH_COLUMNS, Lanes, walk_path
 from tracelens.replay.slack import measure_slack
@@ -206,8 +206,8 @@ def path_segments(path_pieces: _PathPieces, pieces: Segments) -> pl.DataFrame:
     columns = {
         "rank": rank[first],
         "step": step[first],
-        "category": categories(category[first]).cast(pl.String),
-        "name": pieces.names(path_pieces.name[order][longest]).cast(pl.String),
+        "category": to_category_names(category[first]).cast(pl.String),
+        "name": pieces.to_words(path_pieces.name[order][longest]).cast(pl.String),
         "start_ns": start_ns[first],
         "end_ns": end_ns[np.append(first[1:], len(end_ns))[: len(first)] - 1],
     }

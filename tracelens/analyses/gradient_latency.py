@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.weight_updates import followed
+from tracelens.accounting.weight_updates import find_follow_interval
 from tracelens.model.calls import NEVER, distinct
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.display import DisplayMixin
@@ -116,7 +116,7 @@ def run(facts: Facts) -> GradientLatency:
 
 def _follow_gradients(trace: Trace, phases: Phases) -> pl.DataFrame:
     """Return one row a rank, step and bucket or shard: `of`, `number`, `ready` and the stages, ns."""
-    buckets = _follow_buckets(trace, phases.updates.updates, followed(trace))
+    buckets = _follow_buckets(trace, phases.updates.updates, find_follow_interval(trace))
     used = pl.when(pl.col("used").is_not_null()).then(pl.max_horizontal("used", "back"))
     return (
         pl.concat((buckets, _follow_pushes(trace)), how="vertical_relaxed")

@@ -22,7 +22,7 @@ from tracelens.accounting.compute_time import (
     EXPLAINS_HARDLY,
     EXPLAINS_MOST,
     Explanation,
-    explained_by_workload,
+    explain_by_workload,
     measure_workload,
 )
 from tracelens.accounting.phases import job_ns
@@ -31,7 +31,7 @@ from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
-from tracelens.stats.robust import deviation, lower_medians
+from tracelens.stats.robust import lower_medians, measure_deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -107,7 +107,7 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Fin
     shares = slowest[slowest > 0]
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * steps)
     entropy = min(entropy / float(np.log(min(ranks, steps))), 1.0)
-    width = deviation(total_ns - median_ns[:, None]) / step_ns
+    width = measure_deviation(total_ns - median_ns[:, None]) / step_ns
     is_shared = entropy > MIN_ENTROPY_OF_SLOWEST_RANK and width > MIN_WIDTH_OF_RANKS
     if excess <= MIN_RESIDUAL_OF_SLOWEST_RANK or not is_shared:
         return []
@@ -117,7 +117,7 @@ def _report_varying_work(facts: Facts, rows: Flags, slowest: Floats) -> list[Fin
     price = price_less_work(facts.replay, fix, job_ns(facts.trace), times.total)
     if price.saving < MIN_SAVING_OF_BALANCE:
         return []
-    reason = explained_by_workload(measure_workload(facts.phases, times), times)
+    reason = explain_by_workload(measure_workload(facts.phases, times), times)
     return [
         Finding.of(
             "load_imbalance",
@@ -183,7 +183,7 @@ def _measure_relative_work(forward_ns: Floats, backprop_ns: Floats) -> Floats:
     """Return how much work each rank had, as a multiple of the median rank's, [step, rank]."""
     forward, backprop = _divide_by_median(forward_ns), _divide_by_median(backprop_ns)
     difference = forward - backprop
-    is_disturbed = np.abs(difference) > MIN_Z_SCORE_IF_DISTURBED * deviation(difference)
+    is_disturbed = np.abs(difference) > MIN_Z_SCORE_IF_DISTURBED * measure_deviation(difference)
     both = _divide_by_median(forward_ns + backprop_ns)
     return np.where(is_disturbed, np.minimum(forward, backprop), both)
 
@@ -195,7 +195,7 @@ def _measure_noise(phases_ns: dict[str, Floats], forward: Floats, backprop: Floa
     """
     lengths_ns = np.array([np.median(phases_ns[phase]) for phase in _WORK])
     squares = float((lengths_ns**2).sum() / lengths_ns.sum() ** 2)
-    of_one = deviation(forward - backprop) ** 2 / 2 * squares
+    of_one = measure_deviation(forward - backprop) ** 2 / 2 * squares
     if "update" not in phases_ns:
         return of_one
     update = _clip_deviation(phases_ns["update"])
@@ -211,6 +211,6 @@ def _divide_by_median(spent_ns: Floats) -> Floats:
 def _clip_deviation(spent_ns: Floats) -> Floats:
     """Return each rank's relative deviation from the step's median, without its tails."""
     difference = _divide_by_median(spent_ns) - 1
-    limit = Z_SCORE_TO_CLIP_DEVIATION * deviation(difference)
+    limit = Z_SCORE_TO_CLIP_DEVIATION * measure_deviation(difference)
     clipped = np.clip(difference, -limit, limit)
     return np.asarray(clipped - clipped.mean())

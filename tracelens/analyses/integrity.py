@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.accounting.restarts import left_behind
+from tracelens.accounting.restarts import find_left_behind
 from tracelens.accounting.standstill import find_standstill
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
@@ -111,7 +111,7 @@ def _report_cut_off(
         pl.col("main")
         & ~pl.col("complete")
         & ~pl.col("file").is_in(explained)
-        & ~pl.col("process").is_in(left_behind(trace))
+        & ~pl.col("process").is_in(find_left_behind(trace))
     )
     if cut_off.is_empty():
         return []

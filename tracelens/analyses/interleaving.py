@@ -318,7 +318,7 @@ def _add_calls(buckets: dict[int, _Bucket], grid: CallGrid, pieces: Segments) ->
     longest: list[tuple[int, ...]] = [(-1, 0)] * len(numbers)
     columns = np.flatnonzero(is_counted.any(axis=0))
     indices = (index_of[process] for process in grid.processes[columns].tolist())
-    for joined in pieces.joined(indices):
+    for joined in pieces.join(indices):
         of_joined, columns = np.split(columns, [len(joined.processes)])
         owner, call = np.nonzero(is_counted.T[of_joined])
         cells = call, of_joined[owner]
@@ -359,7 +359,7 @@ def _divide_calls(
 ) -> tuple[Ints, Ints, Ints]:
     """Return how long calls, each of a worker, were hidden, waited and transferred, ns."""
     arrived_ns = np.clip(last_ns, start_ns, end_ns)
-    moments_ns = pieces.moved(np.stack([start_ns, arrived_ns, end_ns]), owner)
+    moments_ns = pieces.to_line(np.stack([start_ns, arrived_ns, end_ns]), owner)
     compute_ns = pieces.spent_before(IS_COMPUTE, moments_ns)
     in_wait_ns, in_transfer_ns = np.rint(np.diff(compute_ns, axis=0)).astype(np.int64)
     wait_ns, transfer_ns = arrived_ns - start_ns - in_wait_ns, end_ns - arrived_ns - in_transfer_ns

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.accounting.restarts import begun_again, left_behind
+from tracelens.accounting.restarts import find_left_behind, find_restarted
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
@@ -104,7 +104,7 @@ def _find_presence(trace: Trace, server: int | None) -> pl.DataFrame:
     if server is not None:  # a worker that has taken its last work is still there
         begins_later = ends_earlier = pl.lit(value=False)
     is_again, is_behind = (
-        pl.col("process").is_in(find(trace)) for find in (begun_again, left_behind)
+        pl.col("process").is_in(find(trace)) for find in (find_restarted, find_left_behind)
     )
     has_joined = begins_later & is_whole & ~is_again
     has_left = ends_earlier & (is_whole | is_behind)

@@ -121,10 +121,10 @@ def _find_kept_report(
 def _explain(
     arguments: argparse.Namespace, paths: Sequence[Path], choice: Choice
 ) -> tuple[Trace, Report]:
-    from tracelens.executors import opened
+    from tracelens.executors import open_executor
 
     memory = runs.parse_memory(arguments)
-    with opened(arguments.executor) as executor:
+    with open_executor(arguments.executor) as executor:
         trace = runs.open_joined(arguments, paths, executor, choice, memory)
         from tracelens.verdicts.report import analyze
 

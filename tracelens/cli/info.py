@@ -155,10 +155,10 @@ def _list_device_clocks(files: list[FileFacts]) -> list[dict[str, Any]]:
         return []
     import polars as pl
 
-    from tracelens.align.devices import clocks_of
+    from tracelens.align.devices import describe_device_clocks
     from tracelens.model.trace import CLOCK_COLUMNS
 
-    return clocks_of(pl.DataFrame(rows, schema=CLOCK_COLUMNS)).to_dicts()
+    return describe_device_clocks(pl.DataFrame(rows, schema=CLOCK_COLUMNS)).to_dicts()
 
 
 def describe(trace: Trace) -> dict[str, Any]:
@@ -193,16 +193,16 @@ def _describe_recognition(trace: Trace) -> dict[str, Any] | None:
     """Describe how a trace of another program was recognised; None for a recording of TraceLens."""
     if trace.recognition is None:
         return None
-    from tracelens.verdicts.recognised import facts_of, gaps_of
+    from tracelens.verdicts.recognised import find_gaps, list_facts
 
     return {
         "format": trace.recognition.format,
-        "found": [{"what": what, "there": there} for what, there in facts_of(trace)],
+        "found": [{"what": what, "there": there} for what, there in list_facts(trace)],
         "left_out": [{"what": what, "events": count} for what, count in trace.recognition.left_out],
         "not_known": [
             {"missing": gap.missing, "unknown": gap.unknown, "decisive": gap.decisive}
             | {"advice": gap.advice}
-            for gap in gaps_of(trace)
+            for gap in find_gaps(trace)
         ],
     }
 

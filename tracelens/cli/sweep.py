@@ -54,7 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Simulate all, measure, and print."""
     runs.import_libraries()
-    from tracelens.executors import opened
+    from tracelens.executors import open_executor
     from tracelens.scaling import heat_maps
     from tracelens.scaling.sweep import cells_of, parsed, swept
 
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_outputs(arguments)
     where = arguments.executor or f"processes:{min(len(cells), os.cpu_count() or 1)}"
     finished_cells: list[Cell] = []
-    with opened(where) as executor, runs.show_progress("simulating") as on_progress:
+    with open_executor(where) as executor, runs.show_progress("simulating") as on_progress:
         for cell in swept(cells, executor):
             finished_cells.append(cell)
             on_progress(len(finished_cells), len(cells))

@@ -38,7 +38,7 @@ class Metric:
     @property
     def clear(self) -> bool:
         """Whether equal runs would rarely differ so far."""
-        return between_runs.rare(self.probability)
+        return between_runs.is_rare(self.probability)
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,15 @@ def _compare_metrics(baselines: Sequence[Steps], new: Steps) -> tuple[Metric, ..
             not np.median(values) and values.any() for values in series
         )
         levels = [
-            between_runs.level(values, mean=use_mean, seed=k) for k, values in enumerate(series)
+            between_runs.measure_level(values, mean=use_mean, seed=k)
+            for k, values in enumerate(series)
         ]
         share = float(np.mean([values.value for values in levels])) / max(step_ns, 1.0)
         unit = 1.0 if name == EFFICIENCY else step_ns * float(np.sqrt(min(max(share, 0.0), 1.0)))
-        change = between_runs.change(levels[:-1], levels[-1], unit)
+        change = between_runs.measure_change(levels[:-1], levels[-1], unit)
         measured_changes.append((name, "mean" if use_mean else "median", change))
     probabilities = [change.either for name, _, change in measured_changes if name != STEP_TIME]
-    adjusted_probabilities = iter(between_runs.adjusted(probabilities))
+    adjusted_probabilities = iter(between_runs.adjust_for_count(probabilities))
     return tuple(
         Metric(
             name,

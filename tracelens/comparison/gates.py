@@ -120,7 +120,9 @@ def judge(gates: Sequence[Gate], comparison: Comparison) -> list[Outcome]:
     """
     metric_gates = [gate for gate in gates if not gate.of_findings]
     changes = [_find_change(gate, comparison) for gate in metric_gates]
-    adjusted_probabilities = between_runs.adjusted([one.either if one else None for one in changes])
+    adjusted_probabilities = between_runs.adjust_for_count(
+        [one.either if one else None for one in changes]
+    )
     judged = {
         gate: _judge_metric(gate, change, probability)
         for gate, change, probability in zip(
@@ -156,7 +158,7 @@ def _judge_metric(gate: Gate, change: Change | None, probability: float | None) 
     if difference is None:  # nothing before: any share is exceeded
         difference = float("inf") if change.delta > 0 else 0.0
     is_exceeded = difference < limit if gate.decrease else difference > limit
-    failed = is_exceeded and between_runs.rare(probability)
+    failed = is_exceeded and between_runs.is_rare(probability)
     reason = f"{signed(change, relative=gate.relative)}, {_write_chance(probability)}"
     if is_exceeded and not failed:
         reason += ": equal runs may differ so far"

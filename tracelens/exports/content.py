@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from tracelens.align.selection import check_ranks, cut
+from tracelens.align.selection import check_ranks, cut_to_choice
 from tracelens.caching import cached_property
 from tracelens.errors import InvalidArgument
 from tracelens.exports.anonymous import Replacements, texts_of
@@ -154,7 +154,7 @@ def of_trace(
     check_ranks(choice, trace.workers["rank"])
     paths = tuple(sources) or ((trace.path,) if trace.path else ())
     return Content(
-        trace=cut(trace, choice),
+        trace=cut_to_choice(trace, choice),
         name=ANONYMOUS if anonymous or not paths else shown_name(paths[0].resolve().name),
         choice=choice,
         kept=kept,

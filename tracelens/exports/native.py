@@ -196,7 +196,7 @@ def _find_readings(content: Content, row: Mapping[str, Any]) -> tuple[ClockReadi
 
 def _to_common_ns(content: Content, process: int, at_ns: int) -> int:
     """Return a time of a process on the common clock."""
-    clock_map = content.trace.moved.get(process)
+    clock_map = content.trace.clock_maps.get(process)
     return int(clock_map.apply(np.array([at_ns]))[0]) if clock_map else at_ns
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.align.selection import begin_of
+from tracelens.align.selection import find_begin
 from tracelens.exports.output import new_file
 from tracelens.schema.vocabulary import EXCHANGE_KINDS, FACTS
 
@@ -79,7 +79,7 @@ def unix_offset_ns(trace: Trace) -> int | None:
     for process, monotonic_ns, wall_ns in readings.select(
         "process", "monotonic_ns", "wall_ns"
     ).rows():
-        clock_map = trace.moved.get(process)
+        clock_map = trace.clock_maps.get(process)
         common_ns = int(clock_map.apply(np.array([monotonic_ns]))[0]) if clock_map else monotonic_ns
         offsets_ns.append(wall_ns - common_ns)
     return sorted(offsets_ns)[len(offsets_ns) // 2] if offsets_ns else None
@@ -224,7 +224,7 @@ def _run_attributes(content: Content, offset_ns: int, *, is_first: bool) -> dict
 
 def _make_trace_id(content: Content, offset_ns: int) -> str:
     """Return the same for all processes of a run, and another one for a run of that name later."""
-    begin = f"{content.name} {begin_of(content.trace) + offset_ns}"
+    begin = f"{content.name} {find_begin(content.trace) + offset_ns}"
     return sha256(begin.encode()).hexdigest()[:32]
 
 

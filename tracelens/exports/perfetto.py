@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from tracelens.align.selection import begin_of
+from tracelens.align.selection import find_begin
 from tracelens.exports.flows import NO_POINTS, survey
 from tracelens.exports.otlp import unix_offset_ns
 from tracelens.exports.output import new_file
@@ -74,7 +74,7 @@ def selection_of(content: Content) -> Selection:
         owners=tuple(Owner(*row) for row in main_processes.select(_OWNER).iter_rows()),
         start_ns=-(1 << 62),
         end_ns=1 << 62,
-        origin_ns=begin_of(content.trace),
+        origin_ns=find_begin(content.trace),
         threads=threads.select("process", "thread", "name", "device"),
         events_of=content.events,
         samples_of=content.samples,

@@ -159,7 +159,7 @@ def _read_times(path: Path) -> tuple[int, str | None] | None:
 
 def _measure_shift(trace: Trace, process: dict[str, Any]) -> tuple[int, int]:
     """Measure the shift by alignment in the middle of a process, ns, and its variation, ns."""
-    clock_map = trace.moved.get(process["process"])
+    clock_map = trace.clock_maps.get(process["process"])
     if clock_map is None:
         return 0, 0
     common_ns = np.array([process["first_ns"] or 0, process["last_ns"] or 0], np.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelens.align.selection import begin_of
+from tracelens.align.selection import find_begin
 from tracelens.errors import InvalidArgument
 from tracelens.exports.content import Saved
 from tracelens.exports.output import new_file, size_of
@@ -59,7 +59,7 @@ def save(content: Content, target: Path) -> Saved:
 
 
 def _make_profiles(content: Content, frames: dict[str, int]) -> Iterator[dict[str, Any]]:
-    origin_ns = begin_of(content.trace)
+    origin_ns = find_begin(content.trace)
     for owner in content.processes.filter("main").iter_rows(named=True):
         rank = f"{'PS' if owner['role'] == 'ps' else 'rank'} {owner['rank']}"
         samples = content.samples(owner["process"]).sort("start_ns")

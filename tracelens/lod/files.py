@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.lod.lanes import Lanes
-    from tracelens.model.trace import Moved
+    from tracelens.model.clock_map import ClockMap
 
     OnProgress = Callable[[int, int], None]
 
@@ -87,7 +87,7 @@ def save_run(run: Run, parts: Iterable[Lanes], folder: Path, on_progress: OnProg
         },
     }
     _save_calls(run.calls, folder / _CALLS)
-    (folder / _MOVED).write_text(json.dumps(_describe_clock_maps(run.moved)))
+    (folder / _MOVED).write_text(json.dumps(_describe_clock_maps(run.clock_maps)))
     (folder / _FACTS).write_text(json.dumps(facts))
 
 
@@ -119,7 +119,7 @@ def load_run(folder: Path) -> Run:
         times=times,
         measured=lambda: residuals.restore(times, peers_ns, ceiling_ns, stage),
         scene=scene,
-        moved=_ClockMaps(folder / _MOVED),
+        clock_maps=_ClockMaps(folder / _MOVED),
         calls=pl.scan_parquet(folder / _CALLS),
         **tables,
     )
@@ -159,11 +159,9 @@ def _table(folder: Path, name: str) -> Path:
     return folder / f"table-{name}.arrow"
 
 
-def _describe_clock_maps(clock_maps: Mapping[int, Moved]) -> dict[str, Any]:
+def _describe_clock_maps(clock_maps: Mapping[int, ClockMap]) -> dict[str, Any]:
     """Describe the clock maps of processes, of which many share one."""
-    from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
-
-    distinct = {id(clock): clock for clock in clock_maps.values() if isinstance(clock, ClockMap)}
+    distinct = {id(clock): clock for clock in clock_maps.values()}
     index_of_map = {key: index for index, key in enumerate(distinct)}
     rows = [clock.row for clock in distinct.values()]
     return {
@@ -172,7 +170,7 @@ def _describe_clock_maps(clock_maps: Mapping[int, Moved]) -> dict[str, Any]:
     }
 
 
-class _ClockMaps(Mapping[int, "Moved"]):
+class _ClockMaps(Mapping[int, "ClockMap"]):
     """The clock map of each process, read when the spans of a process are first shown."""
 
     def __init__(self, file: Path) -> None:
@@ -185,18 +183,18 @@ class _ClockMaps(Mapping[int, "Moved"]):
         self._file = file
 
     @cached_property
-    def _maps_by_process(self) -> dict[int, Moved]:
-        from tracelens.align.clocks.maps import ClockMap  # noqa: PLC0415 - an index opens without it
+    def _maps_by_process(self) -> dict[int, ClockMap]:
+        from tracelens.model.clock_map import ClockMap  # noqa: PLC0415 - an index opens without it
         from tracelens.readers.native.recordings import vanished  # noqa: PLC0415 - as above
 
         try:
             facts = loads(self._file.read_text())
         except FileNotFoundError as missing:  # the index went with its trace
             raise vanished(self._file.parents[2]) from missing
-        maps = [ClockMap.of(row) for row in facts["clocks"]]
+        maps = [ClockMap.from_row(row) for row in facts["clocks"]]
         return {process: maps[clock] for process, clock in facts["processes"]}
 
-    def __getitem__(self, process: int) -> Moved:
+    def __getitem__(self, process: int) -> ClockMap:
         return self._maps_by_process[process]
 
     def __iter__(self) -> Iterator[int]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import CATEGORIES
+from tracelens.accounting.categories import CATEGORIES
 from tracelens.lod.block_columns import BlockColumn, first_at_least
 from tracelens.schema.vocabulary import OWN_KINDS
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import OWN_CATEGORIES
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.caching import cached_property
 from tracelens.lod.lanes import BLANK, FIRST_LEVEL, LEVELS, Lane, Lanes
 

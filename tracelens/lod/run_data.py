@@ -39,8 +39,9 @@ if TYPE_CHECKING:
     from tracelens.analyses.servers.shards import Shards
     from tracelens.lod.lanes import Lanes
     from tracelens.lod.residuals import Residuals
+    from tracelens.model.clock_map import ClockMap
     from tracelens.model.result import Report
-    from tracelens.model.trace import Moved, Trace
+    from tracelens.model.trace import Trace
     from tracelens.model.verdict import State
 
 
@@ -94,7 +95,7 @@ class Run:
     `workers` and `shards` list process, rank, host and file of the main processes, in order, and workers
     their training thread and stage; `threads` names threads and devices' streams (process, thread,
     name, device); `windows` each step's usual window (step, start_ns, end_ns); `loads` and `traffic` are
-    as in `analyses.shards`, `moved` as in `Trace`. `tables` are results of analyses, by name
+    as in `analyses.shards`, `clock_maps` as in `Trace`. `tables` are results of analyses, by name
     (`tracelens.lod.run_data`).
     """
 
@@ -110,7 +111,7 @@ class Run:
     traffic: pl.DataFrame
     tables: Mapping[str, pl.DataFrame]
     scene: Scene
-    moved: Mapping[int, Moved]
+    clock_maps: Mapping[int, ClockMap]
     calls: pl.LazyFrame  # as `tracelens.lod.search` wants them
 
     @cached_property
@@ -157,7 +158,7 @@ def outlined(trace: Trace, report: Report) -> tuple[Run, Iterator[Lanes]]:
             [Lane(p, "worker", r) for p, r in workers],
             shard_and_stream_lanes,
         ),
-        moved=trace.moved,
+        clock_maps=trace.clock_maps,
         calls=search.calls_of(trace),
     )
     is_whole_run = trace.choice.steps is None and trace.choice.time is None

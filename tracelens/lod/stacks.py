@@ -56,9 +56,9 @@ def pieces(lanes: Lanes, lane: int, window: Window, category: str | None) -> pl.
 
 def time_by_stack(samples: pl.DataFrame, lane_pieces: pl.DataFrame) -> Mapping[Stack, float]:
     """Divide the time of some pieces among the sampled stacks, ns; empty if too little was sampled."""
-    from tracelens.accounting.sampled_code import by_stack  # noqa: PLC0415 - few runs have any
+    from tracelens.accounting.sampled_code import sum_by_stack  # noqa: PLC0415 - few runs have any
 
-    ns_by_stack = by_stack(samples, lane_pieces)
+    ns_by_stack = sum_by_stack(samples, lane_pieces)
     return {} if set(ns_by_stack) <= {()} else ns_by_stack
 
 
@@ -66,13 +66,11 @@ def calls(
     ns_by_stack: Mapping[Stack, float], ns_by_stack_of_peers: Sequence[Mapping[Stack, float]]
 ) -> pl.DataFrame:
     """Return the calls that took longest, callers before callees, in `CALL_COLUMNS`."""
-    from tracelens.accounting.sampled_code import tree  # noqa: PLC0415 - few runs have any
+    from tracelens.accounting.sampled_code import to_tree  # noqa: PLC0415 - few runs have any
 
     if not ns_by_stack:
         return pl.DataFrame(schema=CALL_COLUMNS)
-    (ns_by_call, *peer_ns_by_call) = tree(
-        [dict(ns_by_stack), *(dict(peer) for peer in ns_by_stack_of_peers)]
-    )
+    ns_by_call, *peer_ns_by_call = map(to_tree, (ns_by_stack, *ns_by_stack_of_peers))
     longest_calls = sorted(ns_by_call, key=lambda call: (-ns_by_call[call], len(call)))[:MOST_CALLS]
     number_of_call = {call: call_number for call_number, call in enumerate(longest_calls)}
     rows = [

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tracelens.accounting.phases import CATEGORIES
+from tracelens.accounting.categories import CATEGORIES
 from tracelens.caching import cached_property
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tracelens.arrays import Array, Indices
     from tracelens.model.packed_columns import PackedColumns
 
-__all__ = ["Change", "FramePart", "Numbered", "Part", "Source", "lazily"]
+__all__ = ["Change", "FramePart", "Part", "Renumbered", "Source", "lazily"]
 
 _ROW: Final = "row"
 _CHANGEABLE: Final = ("start_ns", "end_ns", "step", "device_start_ns", "device_duration_ns")
@@ -195,7 +195,7 @@ class FramePart:
 
 
 @dataclass(frozen=True)
-class Numbered:
+class Renumbered:
     """A part under another process number, as in a run that several traces make up."""
 
     part: Part
@@ -211,11 +211,11 @@ class Numbered:
 
     def alone(self) -> Part:
         """Return it without what it shares with other processes."""
-        return Numbered(self.part.alone(), self.process)
+        return Renumbered(self.part.alone(), self.process)
 
     def trim_to(self, first_ns: int, last_ns: int) -> Part:
         """Return it without what is surely outside of a time."""
-        return Numbered(self.part.trim_to(first_ns, last_ns), self.process)
+        return Renumbered(self.part.trim_to(first_ns, last_ns), self.process)
 
 
 @dataclass(frozen=True, eq=False)

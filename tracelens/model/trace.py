@@ -8,7 +8,7 @@ clock, that of the first host, and every worker's time is divided into steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import polars as pl
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tracelens.arrays import Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.choice import Choice
+    from tracelens.model.clock_map import ClockMap
     from tracelens.model.events import Change
     from tracelens.model.outline import Outline
     from tracelens.model.recognition import Recognition
@@ -195,23 +195,16 @@ class Alignment:
         return tuple(host.clock_domain for host in self.hosts if host.uncertainty_ns is None)
 
 
-class Moved(Protocol):
-    """How times of a process become common ones."""
-
-    def apply(self, t: Ints) -> Ints:
-        """Return common times."""
-
-
 @dataclass(frozen=True, eq=False)
 class Trace:
     """A run. Frames are documented by the column tables of this module.
 
     `events` is read when it is collected, process by process (`source`), so that a run of any size can
     be asked about. `expected_ranks` is the world size that the processes report. `steps` and `calls`
-    are empty until alignment filled them in; `arrivals` are the calls as a frame. `moved` is how the
-    times of each process were mapped to the common clock; those of a process that it lacks stayed as
-    they were. `choice` says what of the run is here, where a part was asked for, and `cut_short` that
-    the run went on after that.
+    are empty until alignment filled them in; `arrivals` are the calls as a frame. `clock_maps`
+    map the times of each process to the common clock; those of a process that it lacks stayed as they
+    were. `choice` says what of the run is here, where a part was asked for, and `cut_short` that the
+    run went on after that.
     """
 
     events: pl.LazyFrame
@@ -230,7 +223,7 @@ class Trace:
     alignment: Alignment = field(default_factory=lambda: Alignment("same_clock"))
     notes: tuple[Note, ...] = ()
     dropped: dict[str, int] = field(default_factory=dict)
-    moved: Mapping[int, Moved] = field(default_factory=dict)
+    clock_maps: Mapping[int, ClockMap] = field(default_factory=dict)
     path: Path | None = None
     recognition: Recognition | None = None  # null = TraceLens recorded it, or a table of spans
     choice: Choice = EVERYTHING

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.algorithms import recorded_algorithms
+from tracelens.accounting.algorithms import read_algorithms
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.phases import in_process_order
 from tracelens.caching import cached_property
@@ -213,7 +213,7 @@ class EventGraph:
     @cached_property
     def algorithms(self) -> dict[int, frozenset[str]]:
         """The recorded algorithms of collectives, by their number of ranks."""
-        table = recorded_algorithms(self.trace).group_by("communicator").agg("algorithm")
+        table = read_algorithms(self.trace).group_by("communicator").agg("algorithm")
         recorded, algorithms = dict(table.iter_rows()), dict[int, frozenset[str]]()
         for grid in self.trace.calls:
             words = frozenset(recorded.get(grid.uid, ())) - {PICKLE}

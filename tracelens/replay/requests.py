@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.service import sum_work_until
 from tracelens.caching import cached_property
+from tracelens.model.intervals import Intervals
 from tracelens.replay.edges import UNEXPLAINED, CostLine, EdgeReason
 from tracelens.replay.occupancy import INCOMING, OUTGOING, Occupancy, find_ends_on_links
 from tracelens.replay.threads import Sides
@@ -137,10 +137,12 @@ class Requests:
         pushes = pushes.join(servers, on="request_row")
         hidden_ns = 0.0
         for (server,), of_server in pushes.partition_by("server", as_dict=True).items():
-            services = self.services.filter(pl.col("server") == server).sort("start_ns")
-            work_until = sum_work_until(*(services[at].to_numpy() for at in ("start_ns", "end_ns")))
+            services = self.services.filter(pl.col("server") == server)
+            busy = Intervals.merge(*(services[at].to_numpy() for at in ("start_ns", "end_ns")))
             sent_ns, served_ns = (of_server[at].to_numpy() for at in ("start_ns", "service_ns"))
-            idle_ns = served_ns - sent_ns - (work_until(served_ns) - work_until(sent_ns))
+            idle_ns = (
+                served_ns - sent_ns - (busy.passed_before(served_ns) - busy.passed_before(sent_ns))
+            )
             hidden_ns += float(np.maximum(idle_ns, 0.0).sum())
         total_ns = (pushes["end_ns"] - pushes["start_ns"]).sum()
         return hidden_ns / max(float(total_ns), 1.0)

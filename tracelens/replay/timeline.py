@@ -85,7 +85,7 @@ class Timeline:
     @cached_property
     def window(self) -> Ints:
         """The step window of each piece, counted over all workers, [bound]."""
-        counts = [len(worker.packed.of_step) - 1 for worker in self.pieces]
+        counts = [len(worker.of_step) - 1 for worker in self.pieces]
         windows_before = np.cumsum([0, *counts[:-1]])
         windows = [
             worker.step + before for worker, before in zip(self.pieces, windows_before, strict=True)

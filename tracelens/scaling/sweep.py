@@ -13,7 +13,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.errors import InvalidArgument
-from tracelens.parallel import mapped
+from tracelens.parallel import map_in_order
 from tracelens.scaling.points import FACTORS, Point
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def swept(
     cells: Sequence[tuple[tuple[str, ...], Scenario]], executor: Executor | None = None
 ) -> Iterator[Cell]:
     """Simulate and measure each, in order; `executor` says where."""
-    return mapped(_measured, cells, executor)
+    return map_in_order(_measured, cells, executor)
 
 
 def _measured(cell: tuple[tuple[str, ...], Scenario]) -> Cell:

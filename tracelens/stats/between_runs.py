@@ -78,7 +78,7 @@ class Change:
         return None if value is None or not self.before else value / self.before
 
 
-def level(series: Floats, *, mean: bool, seed: int) -> Level:
+def measure_level(series: Floats, *, mean: bool, seed: int) -> Level:
     """Return the median of a run's steps, or their mean, and resamples of it.
 
     Blocks of neighbouring steps are resampled, as steps are correlated (Künsch 1989). Of a long run
@@ -89,10 +89,10 @@ def level(series: Floats, *, mean: bool, seed: int) -> Level:
     value = float(middle(taken)) if len(taken) else 0.0
     if len(taken) < MIN_STEPS_TO_RESAMPLE_RUN:
         return Level(value, np.zeros(0))
-    return Level(value, _resampled(taken, middle, seed))
+    return Level(value, _resample(taken, middle, seed))
 
 
-def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
+def measure_change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
     """Compare a run with baselines.
 
     The variance of a run is that of the baselines, moderated by what is known beforehand: a standard
@@ -109,7 +109,7 @@ def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
     before, count = float(values.mean()), len(values)
     within = float(np.mean([one.variance for one in baselines]))
     if count == 1:
-        return _within_runs(baselines[0], new)
+        return _compare_two(baselines[0], new)
     between = float(values.var(ddof=1))
     prior = (USUAL_DEVIATION_OF_RUNS * unit) ** 2 + within
     freedom, variance = count - 1, between
@@ -124,7 +124,7 @@ def change(baselines: Sequence[Level], new: Level, unit: float) -> Change:
     return Change(before, new.value, low, delta + reach, more, less, float(np.sqrt(between)))
 
 
-def adjusted(probabilities: Sequence[float | None]) -> list[float | None]:
+def adjust_for_count(probabilities: Sequence[float | None]) -> list[float | None]:
     """Adjust probabilities for how many there are (Holm 1979); those that are null do not count."""
     known = sorted((p, place) for place, p in enumerate(probabilities) if p is not None)
     found: list[float | None] = [None] * len(probabilities)
@@ -135,12 +135,12 @@ def adjusted(probabilities: Sequence[float | None]) -> list[float | None]:
     return found
 
 
-def rare(probability: float | None) -> bool:
+def is_rare(probability: float | None) -> bool:
     """Return whether equal runs would rarely differ so far; not where that is not known."""
     return probability is not None and probability < MAX_P_VALUE_OF_CHANGE
 
 
-def _within_runs(old: Level, new: Level) -> Change:
+def _compare_two(old: Level, new: Level) -> Change:
     if not len(old.samples) or not len(new.samples):
         return Change(old.value, new.value, None, None, None, None, None)
     low, high = np.percentile(new.samples - old.samples, (2.5, 97.5))
@@ -162,7 +162,7 @@ def _quantile(freedom: float) -> float:
     return float(special.stdtrit(freedom, 0.975))
 
 
-def _resampled(series: Floats, middle: Any, seed: int) -> Floats:
+def _resample(series: Floats, middle: Any, seed: int) -> Floats:
     count = len(series)
     block = max(round(count ** (1 / 3)), 1)
     random = np.random.default_rng(seed)

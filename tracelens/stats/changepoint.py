@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.stats.robust import block_edges, block_medians, deviation, deviation_of_steps
+from tracelens.stats.robust import (
+    block_edges,
+    block_medians,
+    measure_deviation,
+    measure_step_deviation,
+)
 
 if TYPE_CHECKING:
     from tracelens.arrays import Flags, Floats
@@ -65,7 +70,7 @@ class Course:
     @property
     def inside(self) -> Flags:
         """Which rows are at the upper level."""
-        return within(self.runs, len(self.effect))
+        return mark_runs(self.runs, len(self.effect))
 
     @property
     def stalls(self) -> bool:
@@ -81,7 +86,7 @@ class Course:
         return float(self.effect[self.inside].mean())
 
 
-def within(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
+def mark_runs(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
     """Return which of `count` rows runs hold."""
     inside = np.zeros(count, np.bool_)
     for first, last in runs:
@@ -89,41 +94,43 @@ def within(runs: tuple[tuple[int, int], ...], count: int) -> Flags:
     return inside
 
 
-def course(residuals: Floats, first: int, last: int, better: float) -> Course:
+def fit_course(residuals: Floats, first: int, last: int, better: float) -> Course:
     """Follow one rank's excess from a window found in it to the edges and shape of one run.
 
     It rises if a line leaves less than `better` times the misfit of two levels.
     """
-    inside = within(((first, last),), len(residuals))
-    return _or_rising(residuals, _two_levels(residuals, inside), better)
+    inside = mark_runs(((first, last),), len(residuals))
+    return _prefer_rising(residuals, _fit_two_levels(residuals, inside), better)
 
 
-def courses(residuals: Floats, inside: Flags, *, scattered: bool = False) -> Course:
+def fit_courses(residuals: Floats, inside: Flags, *, scattered: bool = False) -> Course:
     """Follow one rank's excess from rows in which it was found to all runs at about that level.
 
     `scattered` rows may be short runs; where most of the excess lasts for a block of rows or more, what
     is shorter is noise.
     """
     if scattered:
-        short = _two_levels(residuals, inside, shortest=0)
+        short = _fit_two_levels(residuals, inside, shortest=0)
         if short.stalls:
             return short
-    found = _or_rising(residuals, _two_levels(residuals, inside), MAX_DEVIATION_RATIO_IF_DRIFTING)
+    found = _prefer_rising(
+        residuals, _fit_two_levels(residuals, inside), MAX_DEVIATION_RATIO_IF_DRIFTING
+    )
     if found.pattern != "drifting":
-        several = _two_levels(residuals, found.inside, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
+        several = _fit_two_levels(residuals, found.inside, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
         found = several if len(several.runs) > 1 else found
-    above = _upper_rows(residuals)
+    above = _find_upper_rows(residuals)
     if above.all() or not above.any():
         return found
     # Where a rank is on and off for about as long, no window shows both levels.
-    on_and_off = _two_levels(residuals, above, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
+    on_and_off = _fit_two_levels(residuals, above, shortest=MIN_STEPS_OF_RUN_OF_SEVERAL)
     better = (
         len(on_and_off.runs) > 1 and on_and_off.cost < MAX_COST_RATIO_IF_ON_AND_OFF * found.cost
     )
     return on_and_off if better else found
 
 
-def _upper_rows(residuals: Floats) -> Flags:
+def _find_upper_rows(residuals: Floats) -> Flags:
     """Return which rows are nearer to the upper one of two levels (two means, from their quartiles)."""
     lower, upper = np.quantile(
         residuals, [QUANTILE_TO_START_TWO_MEANS, 1 - QUANTILE_TO_START_TWO_MEANS]
@@ -136,52 +143,52 @@ def _upper_rows(residuals: Floats) -> Flags:
     return above
 
 
-def _or_rising(residuals: Floats, flat: Course, better: float) -> Course:
-    rising = _rising(residuals, flat.last)
+def _prefer_rising(residuals: Floats, flat: Course, better: float) -> Course:
+    rising = _fit_rise(residuals, flat.last)
     if rising is not None and _deviation(residuals, rising) < better * _deviation(residuals, flat):
         return rising
     return flat
 
 
-def _two_levels(residuals: Floats, inside: Flags, shortest: int | None = None) -> Course:
+def _fit_two_levels(residuals: Floats, inside: Flags, shortest: int | None = None) -> Course:
     """Fit two levels: rows closer to the upper one form the runs; one run if nothing says how short."""
-    tail = DEVIATIONS_BEYOND_LEVEL_TO_CLIP * deviation_of_steps(residuals)
+    tail = DEVIATIONS_BEYOND_LEVEL_TO_CLIP * measure_step_deviation(residuals)
     for _ in range(ROUNDS_OF_TWO_LEVELS):
-        lower, upper = _levels(residuals, inside)
+        lower, upper = _measure_levels(residuals, inside)
         level = upper - lower
         gains = np.clip(residuals, lower - tail, upper + tail) - (lower + upper) / 2
         if shortest is None:
-            runs: tuple[tuple[int, int], ...] = (greatest_run(gains),)
+            runs: tuple[tuple[int, int], ...] = (find_greatest_run(gains),)
         else:
-            price = max(_price(residuals, inside), shortest * level / 4)
-            runs = runs_of(best_runs(gains, price)) or (greatest_run(gains),)
-        inside = within(runs, len(residuals))
+            price = max(_price_of_edge(residuals, inside), shortest * level / 4)
+            runs = find_runs(find_best_runs(gains, price)) or (find_greatest_run(gains),)
+        inside = mark_runs(runs, len(residuals))
     if shortest is None and level > 0:
-        runs = (_to_the_ends(gains, *runs[0], _price(residuals, inside)),)
-        inside = within(runs, len(residuals))
-    lower, upper = _levels(residuals, inside)
+        runs = (_extend_to_ends(gains, *runs[0], _price_of_edge(residuals, inside)),)
+        inside = mark_runs(runs, len(residuals))
+    lower, upper = _measure_levels(residuals, inside)
     level = upper - lower
     effect = np.where(inside, level, 0.0)
     left = float(((residuals - effect - lower) ** 2).sum())
-    edges = _edges(runs, len(gains)) * _price(residuals, inside) * 2 * level
-    return Course(runs, effect, _pattern(runs, inside), left + edges)
+    edges = _count_edges(runs, len(gains)) * _price_of_edge(residuals, inside) * 2 * level
+    return Course(runs, effect, _name_pattern(runs, inside), left + edges)
 
 
-def _price(residuals: Floats, inside: Flags) -> float:
+def _price_of_edge(residuals: Floats, inside: Flags) -> float:
     """Return what gains an edge must be worth: two levels are so many times likelier by them."""
-    lower, upper = _levels(residuals, inside)
+    lower, upper = _measure_levels(residuals, inside)
     if upper <= lower:
         return 0.0
-    noise = _variance(residuals - np.where(inside, upper, lower))
+    noise = _long_run_variance(residuals - np.where(inside, upper, lower))
     return float(noise / (upper - lower) * np.log(len(residuals)))
 
 
-def _edges(runs: tuple[tuple[int, int], ...], count: int) -> int:
+def _count_edges(runs: tuple[tuple[int, int], ...], count: int) -> int:
     """Return how many edges runs have within the series."""
     return 2 * len(runs) - (runs[0][0] == 0) - (runs[-1][1] == count - 1)
 
 
-def _levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
+def _measure_levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
     """Return the lower and the upper level."""
     upper = float(np.median(residuals[inside]))
     rest = residuals[~inside]
@@ -191,13 +198,13 @@ def _levels(residuals: Floats, inside: Flags) -> tuple[float, float]:
     return min(max(lower, least), upper / 2), upper
 
 
-def _pattern(runs: tuple[tuple[int, int], ...], inside: Flags) -> Pattern:
+def _name_pattern(runs: tuple[tuple[int, int], ...], inside: Flags) -> Pattern:
     if len(runs) > 1:
         return "intermittent"
     return "persistent" if np.mean(inside) >= MIN_SHARE_OF_STEPS_IF_PERSISTENT else "transient"
 
 
-def _to_the_ends(gains: Floats, first: int, last: int, price: float) -> tuple[int, int]:
+def _extend_to_ends(gains: Floats, first: int, last: int, price: float) -> tuple[int, int]:
     """Extend a run to the begin, or to the end, unless the steps beyond are worth an edge."""
     if gains[:first].sum() > -price:
         first = 0
@@ -206,14 +213,14 @@ def _to_the_ends(gains: Floats, first: int, last: int, price: float) -> tuple[in
     return first, last
 
 
-def _variance(noise: Floats) -> float:
+def _long_run_variance(noise: Floats) -> float:
     """Return the long-run variance of a row: that of blocks, for neighbours are alike."""
     blocks = block_medians(noise[:, None], block_edges(len(noise)))[:, 0]
-    lasting = deviation(blocks - np.median(blocks))
-    return max(lasting**2 * len(noise) / len(blocks), deviation_of_steps(noise) ** 2)
+    lasting = measure_deviation(blocks - np.median(blocks))
+    return max(lasting**2 * len(noise) / len(blocks), measure_step_deviation(noise) ** 2)
 
 
-def greatest_run(gains: Floats) -> tuple[int, int]:
+def find_greatest_run(gains: Floats) -> tuple[int, int]:
     """Return the run of rows with the greatest sum (Kadane)."""
     sums = np.concatenate([[0.0], np.cumsum(gains)])
     lowest = np.minimum.accumulate(sums)
@@ -221,14 +228,14 @@ def greatest_run(gains: Floats) -> tuple[int, int]:
     return int(np.argmin(sums[: last + 1])), last
 
 
-def best_runs(gains: Floats, price: float) -> Flags:
+def find_best_runs(gains: Floats, price: float) -> Flags:
     """Return which rows are in the runs whose sum, less `price` for each edge, is greatest.
 
     The begin and the end of the series are no edges. Of each column for itself, [row] or [row, column]
     (Viterbi 1967, of two states).
     """
     if gains.ndim == 1:
-        return _best_runs_of_one(gains.tolist(), price)
+        return _find_best_runs_of_one(gains.tolist(), price)
     lower, upper = np.zeros(gains.shape[1]), np.zeros(gains.shape[1])
     ended = np.zeros(gains.shape, np.bool_)  # who is at the lower level came from the upper one,
     stayed = np.zeros(gains.shape, np.bool_)  # and who is at the upper one was there before, too
@@ -244,7 +251,7 @@ def best_runs(gains: Floats, price: float) -> Flags:
     return inside
 
 
-def _best_runs_of_one(gains: list[float], price: float) -> Flags:
+def _find_best_runs_of_one(gains: list[float], price: float) -> Flags:
     """Return the same of one series: numbers of Python are quicker one by one."""
     lower = upper = edge = 0.0
     before: list[tuple[bool, bool]] = []  # whether it was at the upper level then, by where it is
@@ -261,13 +268,13 @@ def _best_runs_of_one(gains: list[float], price: float) -> Flags:
     return inside
 
 
-def runs_of(inside: Flags) -> tuple[tuple[int, int], ...]:
+def find_runs(inside: Flags) -> tuple[tuple[int, int], ...]:
     """Return the first and the last row of each run."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], inside, [False]]).astype(np.int8)))
     return tuple(zip(edges[::2].tolist(), (edges[1::2] - 1).tolist(), strict=True))
 
 
-def _rising(residuals: Floats, last: int) -> Course | None:
+def _fit_rise(residuals: Floats, last: int) -> Course | None:
     """Fit a line that rises from 0 to row `last`, over all rows where it may begin."""
     edges = block_edges(len(residuals))
     blocks = block_medians(residuals[:, None], edges)[:, 0]

@@ -16,8 +16,6 @@ import numpy as np
 if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
 
-__all__ = ["CostModel", "fit_cost_model"]
-
 MIN_CALLS_FOR_COST_MODEL: Final = 16  # calls: a line through fewer tells nothing [calibrate]
 # sizes: neighbours are joined if there are more [calibrate]
 MAX_SIZES_FITTED_ONE_BY_ONE: Final = 64

@@ -26,7 +26,7 @@ def log_histogram(
     edge = 10.0 ** (pl.col("bin") / BINS_PER_DECADE)
     longest = pl.col("most").arg_max()
     return (
-        pl.concat([_counted(rows, value, by, kept) for rows in parts])
+        pl.concat([_count(rows, value, by, kept) for rows in parts])
         .group_by(by, "bin")
         .agg(pl.col("count").sum(), *(pl.col(name).get(longest) for name in kept))
         .with_columns(from_ns=edge, to_ns=edge * 10.0 ** (1 / BINS_PER_DECADE))
@@ -35,7 +35,7 @@ def log_histogram(
     )
 
 
-def _counted(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
+def _count(rows: pl.DataFrame, value: str, by: str, kept: Sequence[str]) -> pl.DataFrame:
     power = (
         pl.col(value).clip(lower_bound=1).log10().mul(BINS_PER_DECADE).add(ROUNDING_OF_BINS).floor()
     )

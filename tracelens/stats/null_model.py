@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import measure_deviation
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats
@@ -121,13 +121,13 @@ class NullModel:
 
 def _variance(values: Floats) -> float:
     """Return the variance of values around 0, some of which may be far out."""
-    limit = Z_SCORE_TO_CLIP_MEANS * deviation(values)
+    limit = Z_SCORE_TO_CLIP_MEANS * measure_deviation(values)
     clipped = float(np.mean(np.clip(values, -limit, limit) ** 2))
-    return clipped / _left_of_normal(Z_SCORE_TO_CLIP_MEANS)
+    return clipped / _clipped_variance(Z_SCORE_TO_CLIP_MEANS)
 
 
 @cache
-def _left_of_normal(limit: float) -> float:
+def _clipped_variance(limit: float) -> float:
     """Return what is left of the variance of normal numbers that are cut at `limit` deviations."""
     normal = NormalDist()
     inside, beyond = 1 - 2 * normal.cdf(-limit), 2 * normal.cdf(-limit)
@@ -161,7 +161,7 @@ class Noise:
         levels are taken from the same few blocks.
         """
         centred = blocks - np.median(blocks, axis=0)
-        limit = Z_SCORE_TO_CLIP_NOISE * deviation(centred)
+        limit = Z_SCORE_TO_CLIP_NOISE * measure_deviation(centred)
         centred = np.clip(centred, -limit, limit)
         alone = float(np.median((centred**2).mean(axis=0)))
         pairs = centred[1:] * centred[:-1]

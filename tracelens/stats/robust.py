@@ -29,7 +29,7 @@ BOOTSTRAP_SAMPLES_OF_LOSS: Final = 400
 MAX_NUMBERS_SORTED_AT_ONCE: Final = 1 << 18  # numbers: no more are in memory for medians [policy]
 
 
-def deviation(values: Floats) -> float:
+def measure_deviation(values: Floats) -> float:
     """Return the deviation of values from zero; nan of none, and where one is nan."""
     distances = np.abs(values).ravel()
     if not len(distances):
@@ -41,9 +41,9 @@ def deviation(values: Floats) -> float:
     return _DEVIATIONS_PER_MEDIAN_DEVIATION * float((distances[low] + distances[high]) / 2)
 
 
-def deviation_of_steps(values: Floats) -> float:
+def measure_step_deviation(values: Floats) -> float:
     """Return the deviation of a row from step to step, whatever lasts."""
-    return deviation(np.diff(values)) / 2**0.5 if len(values) > 1 else 0.0
+    return measure_deviation(np.diff(values)) / 2**0.5 if len(values) > 1 else 0.0
 
 
 def block_edges(steps: int) -> Ints:
@@ -92,7 +92,7 @@ def _medians_of_rows(values: Floats) -> Floats:
 
 def block_medians(values: Floats, edges: Ints) -> Floats:
     """Condense each block of rows to its median."""
-    return _by_block(values, edges, medians)
+    return _condense_blocks(values, edges, medians)
 
 
 def block_levels(values: Floats, edges: Ints) -> Floats:
@@ -104,11 +104,13 @@ def block_levels(values: Floats, edges: Ints) -> Floats:
     middles = block_medians(values, edges)
     rest = np.repeat(middles, np.diff(edges), axis=0)
     np.subtract(values, rest, out=rest)
-    limit = Z_SCORE_TO_CLIP_STEPS_OF_BLOCK * deviation(rest)
-    return middles + _by_block(np.clip(rest, -limit, limit, out=rest), edges, np.mean)
+    limit = Z_SCORE_TO_CLIP_STEPS_OF_BLOCK * measure_deviation(rest)
+    return middles + _condense_blocks(np.clip(rest, -limit, limit, out=rest), edges, np.mean)
 
 
-def _by_block(values: Floats, edges: Ints, condense: Callable[[Floats, int], Floats]) -> Floats:
+def _condense_blocks(
+    values: Floats, edges: Ints, condense: Callable[[Floats, int], Floats]
+) -> Floats:
     """Condense blocks of rows along an axis: all but the last are equally long, and so go together."""
     last = int(edges[-2])
     parts = [condense(values[last:], 0)[None]]

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats, Ints
 
-__all__ = ["binomial_tail", "rank_sum_tail", "student_tail"]
-
 _log_gamma: Final = np.frompyfunc(math.lgamma, 1, 1)
 _ROUNDING: Final = 16 * np.finfo(float).eps
 _complementary_error: Final = np.frompyfunc(math.erfc, 1, 1)

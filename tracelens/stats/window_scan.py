@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from tracelens.caching import cached_property
-from tracelens.stats.changepoint import course
+from tracelens.stats.changepoint import fit_course
 from tracelens.stats.null_model import NullModel, median_of_others
 from tracelens.stats.robust import (
     block_edges,
     block_levels,
-    deviation,
-    deviation_of_steps,
+    measure_deviation,
+    measure_step_deviation,
     medians,
 )
 from tracelens.stats.tails import binomial_tail, student_tail
@@ -106,7 +106,7 @@ class Scan:
     last: Ints
 
 
-def peer_residuals(own: Floats, step_ns: float) -> Floats:
+def measure_peer_residuals(own: Floats, step_ns: float) -> Floats:
     """Return each rank's own time beyond the step's median rank, as a share of `step_ns`, 1 at least.
 
     Both are [step, rank]; where a rank lacks a step (nan) it counts as the median.
@@ -126,7 +126,7 @@ def _peer_residuals(own: Floats, step_ns: float) -> Floats:
     return residuals if np.isfinite(residuals).all() else np.nan_to_num(residuals, nan=0.0)
 
 
-def least_effect(ranks: int) -> float:
+def min_effect(ranks: int) -> float:
     """Return the smallest excess worth reporting, as a share of the step: more for few ranks."""
     more_of_pair = MIN_DELAY_OF_TWO_RANKS - MIN_DELAY_AMONG_MANY_RANKS
     return MIN_DELAY_AMONG_MANY_RANKS + more_of_pair * (2 / ranks) ** 2
@@ -141,7 +141,7 @@ def scan_ranks(residuals: Floats, known: Flags | None = None) -> Scan:
     peers = np.ones(len(ranks), np.bool_) if known is None else ~known
     windows = _windows(residuals, peers)
     steps = _Steps(residuals, peers)
-    chosen = [_least_likely(steps, windows, rank) for rank in range(len(ranks))]
+    chosen = [_find_least_likely(steps, windows, rank) for rank in range(len(ranks))]
     rows = np.array([row for row, _ in chosen])
     return Scan(
         p=np.array([p for _, p in chosen]),
@@ -158,26 +158,31 @@ def _windows(residuals: Floats, peers: Flags) -> Windows:
     blocks = block_levels(residuals, edges)
     ranks = np.arange(residuals.shape[1])
     if len(ranks) > MAX_RANKS_JUDGED_ONE_BY_ONE:
-        return _judged(edges, blocks, blocks[:, peers])
-    each = [_judged(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)]) for rank in ranks]
-    return Windows(each[0].first, each[0].last, *_joined(each, _BY_RANK, axis=1))
+        return _judge_by_peers(edges, blocks, blocks[:, peers])
+    each = [
+        _judge_by_peers(edges, blocks[:, [rank]], blocks[:, peers & (ranks != rank)])
+        for rank in ranks
+    ]
+    return Windows(each[0].first, each[0].last, *_concatenate(each, _BY_RANK, axis=1))
 
 
-def _joined(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any]:
+def _concatenate(parts: list[Windows], names: tuple[str, ...], axis: int) -> list[Any]:
     return [np.concatenate([getattr(part, name) for part in parts], axis=axis) for name in names]
 
 
-def _judged(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
+def _judge_by_peers(edges: Ints, blocks: Floats, peers: Floats) -> Windows:
     """Try windows of all lengths (2, 3, 4, 6, 8 ... blocks, and everything) at every quarter length."""
     normal = NullModel.of(peers - median_of_others(peers))
     middle = medians(peers, axis=1)[:, None]
     sums = _Sums.of(blocks - middle), _Sums.of(peers - median_of_others(peers)), _Sums.of(middle)
-    lengths = _lengths(len(blocks))
-    parts = [_of_length(edges, sums, normal, length, len(lengths)) for length in lengths]
-    return Windows(*_joined(parts, ("first", "last"), axis=0), *_joined(parts, _BY_RANK, axis=0))
+    lengths = _list_lengths(len(blocks))
+    parts = [_judge_length(edges, sums, normal, length, len(lengths)) for length in lengths]
+    return Windows(
+        *_concatenate(parts, ("first", "last"), axis=0), *_concatenate(parts, _BY_RANK, axis=0)
+    )
 
 
-def _of_length(
+def _judge_length(
     edges: Ints, sums: tuple[_Sums, _Sums, _Sums], normal: NullModel, length: int, lengths: int
 ) -> Windows:
     """Judge the windows of one length: `sums` are of ranks, of their peers, and of the peers' median."""
@@ -222,7 +227,7 @@ class _Sums:
         return np.asarray(means - lasting * (self.upto[-1] - means * length) / blocks_outside)
 
 
-def _lengths(count: int) -> list[int]:
+def _list_lengths(count: int) -> list[int]:
     """Return lengths of windows in blocks: each about the root of two times the one before."""
     half_powers = {round(2 ** (half / 2)) for half in range(2, 2 * count.bit_length())}
     return [*sorted(length for length in half_powers if length < count), count]
@@ -247,7 +252,7 @@ class _Steps:
         return int(count), self.pooled.size - len(own)
 
 
-def _least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
+def _find_least_likely(steps: _Steps, windows: Windows, rank: int) -> tuple[np.intp, float]:
     """Return a rank's window with the smallest p-value that its steps confirm one by one."""
     p = windows.p[:, rank]
     if p.min() >= MAX_P_VALUE_OF_WINDOW:
@@ -280,7 +285,7 @@ def _sign_tail(steps: _Steps, rank: int, window: slice, level: float) -> float:
     return float(binomial_tail(above / alike, len(inside) / alike, rate))
 
 
-def discoveries(p: Floats, rate: float) -> Flags:
+def find_discoveries(p: Floats, rate: float) -> Flags:
     """Return which p-values hold if the chance that any of them is wrong may be `rate` (Holm 1979)."""
     order = np.argsort(p, kind="stable")
     fails = np.flatnonzero(p[order] * np.arange(p.size, 0, -1) > rate)
@@ -296,13 +301,13 @@ def scan_pair(difference: Floats, seed: int = 0) -> Scan:
     """
     sides = [_scan_second_of_pair(sign * difference, seed) for sign in (-1.0, 1.0)]
     p, mean, first, last = (np.array(column) for column in zip(*sides, strict=True))
-    spread = deviation_of_steps(difference)
-    steps_alike = _steps_alike(CORRELATION_OF_STEPS_OF_PAIR)
+    spread = measure_step_deviation(difference)
+    steps_alike = _count_alike_steps(CORRELATION_OF_STEPS_OF_PAIR)
     scale = spread * np.sqrt(steps_alike / (last - first + 1))
     return Scan(p, mean, np.maximum(scale, MIN_SCALE_OF_PAIR), first, last)
 
 
-def least_window_of_pair(steps: int) -> int:
+def min_window_of_pair(steps: int) -> int:
     """Return how long two ranks must differ; shorter, any third program may be the cause."""
     share = int(MIN_SHARE_OF_RUN_OF_WINDOW_OF_PAIR * steps)
     return min(MIN_STEPS_OF_WINDOW_OF_PAIR, max(share, 1))
@@ -311,16 +316,16 @@ def least_window_of_pair(steps: int) -> int:
 def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, int, int]:
     """Return p-value, effect and window (first and last row) in which the second rank is latest."""
     whole = (0, len(difference) - 1)
-    fitted = course(difference, *whole, better=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
-    residual = _without_spikes(difference - fitted.effect)
+    fitted = fit_course(difference, *whole, better=MAX_DEVIATION_RATIO_IF_PAIR_DRIFTS)
+    residual = _clip_spikes(difference - fitted.effect)
     difference = fitted.effect + residual
     size = max(_correlation_length(residual), len(difference) // MAX_BLOCKS_OF_PAIR)
-    first, last = _windows_of_pair(
-        len(difference) // size, -(-least_window_of_pair(len(difference)) // size)
+    first, last = _list_windows_of_pair(
+        len(difference) // size, -(-min_window_of_pair(len(difference)) // size)
     )
     if not len(first):
         return 1.0, 0.0, *whole
-    scores = _scores(_block_means(difference, size)[None, :], first, last)[0]
+    scores = _score(_block_means(difference, size)[None, :], first, last)[0]
     row = int(np.argmax(scores))
     edges = int(first[row]) * size, int(last[row] + 1) * size - 1
     inside = difference[edges[0] : edges[1] + 1]
@@ -332,25 +337,25 @@ def _scan_second_of_pair(difference: Floats, seed: int) -> tuple[float, float, i
     return (1 + np.count_nonzero(null >= scores[row])) / (1 + len(null)), effect, *edges
 
 
-def _without_spikes(residual: Floats) -> Floats:
+def _clip_spikes(residual: Floats) -> Floats:
     """Cut what is far out: a few stalls of the machine must not hide what lasts."""
     middle = np.median(residual)
-    limit = Z_SCORE_TO_CLIP_SPIKES_OF_PAIR * deviation(residual - middle)
+    limit = Z_SCORE_TO_CLIP_SPIKES_OF_PAIR * measure_deviation(residual - middle)
     return np.clip(residual, middle - limit, middle + limit)
 
 
 def _correlation_length(residual: Floats) -> int:
     """Return after how many steps the difference has forgotten, from its lag-1 correlation."""
     centred = residual - np.median(residual)
-    limit = Z_SCORE_TO_CLIP_FOR_CORRELATION * deviation(centred)
+    limit = Z_SCORE_TO_CLIP_FOR_CORRELATION * measure_deviation(centred)
     centred = np.clip(centred, -limit, limit)
     power = float(centred @ centred)
     rho = float(centred[1:] @ centred[:-1]) / power if power else 0.0
     rho = max(rho + (1 + 4 * rho) / len(residual), 0.0)  # Kendall's correction
-    return max(MIN_STEPS_EXCHANGED, _steps_alike(min(rho, MAX_CORRELATION_OF_STEPS)))
+    return max(MIN_STEPS_EXCHANGED, _count_alike_steps(min(rho, MAX_CORRELATION_OF_STEPS)))
 
 
-def _steps_alike(rho: float) -> int:
+def _count_alike_steps(rho: float) -> int:
     """Return how many neighbours count as one if they are so correlated."""
     return round((1 + rho) / (1 - rho))
 
@@ -360,7 +365,7 @@ def _block_means(values: Floats, size: int) -> Floats:
     return np.asarray(values[: count * size].reshape(count, size).mean(axis=1))
 
 
-def _windows_of_pair(count: int, least: int) -> tuple[Ints, Ints]:
+def _list_windows_of_pair(count: int, least: int) -> tuple[Ints, Ints]:
     """Return windows of blocks, inclusive: lengths grow by the root of 2, at quarter lengths."""
     lengths = {round(least * 2 ** (half / 2)) for half in range(2 * count.bit_length())} | {count}
     pairs = [
@@ -373,7 +378,7 @@ def _windows_of_pair(count: int, least: int) -> tuple[Ints, Ints]:
     return table[:, 0], table[:, 1]
 
 
-def _scores(blocks: Floats, first: Ints, last: Ints) -> Floats:
+def _score(blocks: Floats, first: Ints, last: Ints) -> Floats:
     """Return sum / sqrt(length) of every window, [sample, window]."""
     sums = np.concatenate([np.zeros((len(blocks), 1)), np.cumsum(blocks, axis=1)], axis=1)
     return np.asarray((sums[:, last + 1] - sums[:, first]) / np.sqrt(last - first + 1))
@@ -384,4 +389,4 @@ def _null_scores(blocks: Floats, first: Ints, last: Ints, seed: int) -> Floats:
     signs = np.random.default_rng(seed).choice((-1.0, 1.0), (EXCHANGES_OF_PAIR, len(blocks)))
     part_count = 1 + EXCHANGES_OF_PAIR * len(first) // MAX_SCORES_AT_ONCE
     parts = np.array_split(signs * blocks, part_count)
-    return np.concatenate([np.abs(_scores(part, first, last)).max(axis=1) for part in parts])
+    return np.concatenate([np.abs(_score(part, first, last)).max(axis=1) for part in parts])

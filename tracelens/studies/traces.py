@@ -9,7 +9,8 @@ import numpy as np
 import polars as pl
 
 from tracelens.accounting import phases
-from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
+from tracelens.accounting.categories import OWN_CATEGORIES
+from tracelens.accounting.phases import job_ns
 from tracelens.analyses.servers.utilisation import served_requests
 from tracelens.errors import UnusableInput
 

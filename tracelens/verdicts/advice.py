@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from tracelens.model.findings import Finding
 
-__all__ = ["advise"]
-
 # times the work of peers: a rank with less has not clearly more [policy]
 MIN_WORK_RATIO_IF_UNEVEN: Final = 1.1
 MIN_SHARE_OF_DELAY_EXPLAINED: Final = 0.5  # of a delay: less is no reason to act on [policy]

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tracelens.model.findings import Finding
     from tracelens.model.verdict import Ledger, Loss
 
-__all__ = ["MIN_SHARE_OF_BOTTLENECK", "Bottleneck", "describe_share", "find_bottleneck"]
-
 # of ranks x job time, or of the job for a saving: a smaller one does not limit a run [policy]
 MIN_SHARE_OF_BOTTLENECK: Final = 0.1
 MIN_USEFUL_IF_HEALTHY: Final = 0.87  # of ranks x job time: less is not healthy [policy]

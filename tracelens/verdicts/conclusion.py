@@ -21,13 +21,13 @@ from tracelens.model.finding_kinds import KINDS
 from tracelens.model.findings import first_sentence, rate_severity, subject
 from tracelens.model.verdict import MOST_UNEXPLAINED, Verdict
 from tracelens.verdicts.advice import advise
-from tracelens.verdicts.awaited import awaited_text
+from tracelens.verdicts.awaited import describe_awaited_rank
 from tracelens.verdicts.causes import (
     MIN_SHARE_OF_BOTTLENECK,
     describe_share,
     find_bottleneck,
 )
-from tracelens.verdicts.recognised import gaps_of
+from tracelens.verdicts.recognised import find_gaps
 from tracelens.verdicts.tasks import measure_tasks
 
 if TYPE_CHECKING:
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tracelens.model.verdict import Ledger, Loss
     from tracelens.verdicts.causes import Bottleneck
     from tracelens.verdicts.tasks import Tasks
-
-__all__ = ["conclude"]
 
 # of the job: a fault that costs less is a finding, and no headline [policy]
 MIN_SAVING_OF_FAULT_IN_HEADLINE: Final = 0.01
@@ -95,7 +93,7 @@ def conclude(
 ) -> Verdict:
     """Return the verdict that findings and losses lead to."""
     trace = facts.trace
-    every = gaps_of(trace)
+    every = find_gaps(trace)
     scope = _scope(facts, summary, ledger, notes, every)
     faults = [finding for finding in findings if finding.category == "fault"]
     gaps = [gap for gap in every if gap.decisive]
@@ -206,7 +204,7 @@ def _unknown(
         return _uncovered(facts, ledger, uncovered)
     return (
         f"INCONCLUSIVE: {fmt.percent(unexplained)} of the time is lost, and nothing recorded says why",
-        _unexplained(ledger, tasks or awaited_text(facts, ledger)),
+        _unexplained(ledger, tasks or describe_awaited_rank(facts, ledger)),
         _RECORD_TASKS if tasks else _RECORD[_largest_unexplained(ledger).category],
     )
 
@@ -216,12 +214,12 @@ def _uncovered(facts: Facts, ledger: Ledger, share: float) -> tuple[str, str, st
     phases = facts.phases
     place = find_gap(phases, tuple(phases.pieces.ranks), (), phases.steps)
     where = f", {fmt.percent(place.share)} of it {place.text}" if place else ""
-    code = sampled_code.of_always(
+    code = sampled_code.find_in_phase(
         facts.trace, phases, CATEGORIES[UNINSTRUMENTED], steps=phases.steps, extra_ns=0.0
     )
     why = [describe_share(facts, "Code that no span covers", share)]
     if ledger.unexplained >= MOST_UNEXPLAINED:
-        why.append(_unexplained(ledger, awaited_text(facts, ledger)))
+        why.append(_unexplained(ledger, describe_awaited_rank(facts, ledger)))
     if code:
         why.append(f"Most samples there: {path_text(code.path)}.")
     between = place.text if place else "of all ranks"
@@ -259,7 +257,7 @@ def _busy(facts: Facts, ledger: Ledger) -> tuple[str, str, str] | None:
     if waited is None:
         return None
     headline = f"INCONCLUSIVE: the machine was busy: ranks waited for a core {waited} of the time"
-    awaited = awaited_text(facts, ledger)
+    awaited = describe_awaited_rank(facts, ledger)
     certain = f" Waits between ranks are as recorded: {awaited}." if awaited else ""
     return headline, f"{_BUSY_MACHINE}{certain}", _RECORD_ALONE
 

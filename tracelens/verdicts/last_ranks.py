@@ -19,8 +19,6 @@ from tracelens.stats.robust import lower_medians
 if TYPE_CHECKING:
     from tracelens.facts import Facts
 
-__all__ = ["LastRanks", "find_last_ranks"]
-
 # share of what last ranks take longer: a rank with less is not named [policy]
 MIN_SHARE_OF_DELAY_OF_RANK_NAMED: Final = 0.1
 

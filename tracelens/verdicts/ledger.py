@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.model.verdict import Cause
 
-__all__ = ["measure"]
-
 # steps: time in which shards work is no known loss in a shorter run, since it was not judged
 # (`servers/bottleneck.py`) [chosen]
 MIN_STEPS_IF_SHARDS_ARE_JUDGED: Final = 20
@@ -81,9 +79,11 @@ def measure(
     if trace.steps.is_empty():
         return None
     total = trace.steps["process"].n_unique() * max(job_ns(trace), 1)
-    part = _parts_of_ranks(trace, roles)
+    part = _find_peer_groups(trace, roles)
     beyond: dict[str, dict[int, float]] = {
-        name: dict(zip(phases.pieces.ranks, _beyond_peers(phases, name, part) / total, strict=True))
+        name: dict(
+            zip(phases.pieces.ranks, _measure_beyond_peers(phases, name, part) / total, strict=True)
+        )
         for name in CATEGORIES
         if name in _OWN_LOSSES and name in spent.lost
     }
@@ -93,15 +93,15 @@ def measure(
     left[_OUTSIDE] = 1.0 - useful_share - sum(left.values())
     account = _Account(left, [], uncovered)
     account.book("idle", spent.launching_ns / total, "launching")
-    queues = _queues(results)
+    queues = _find_queues(results)
     at_shards = {
         kind: {shard: ns / total for shard, ns in spent.items()}
         for kind, spent in (("", queues.at_work_ns), ("ps_uninstrumented", queues.held_ns))
     }
     account.claim(findings, beyond, at_shards)
-    account.book("wait", _bubble_ns(results) / total, "bubble")
-    account.book("wait", _unasked_ns(phases, roles.server) / total, "known")
-    last, pushed = _at_calls(results, phases), _at_servers(queues, phases)
+    account.book("wait", _find_bubble_ns(results) / total, "bubble")
+    account.book("wait", _measure_unasked_ns(phases, roles.server) / total, "known")
+    last, pushed = _find_waits_at_calls(results, phases), _find_waits_at_servers(queues, phases)
     named = {rank for finding in findings if finding.category == "fault" for rank in finding.ranks}
     delayed = max(queues.missing_ns / total - account.claimed_by_ranks(findings), 0.0)
     for name, waits, awaited in (("wait", last, 1.0), ("ps_queue", pushed, delayed)):
@@ -111,11 +111,11 @@ def measure(
         account.book("ps_queue", sum(at_shards[""].values()), "known")
     account.close()
     of_pushes = queues.missing_ns > sum_exactly(phases.of("ps_queue")) / 2
-    rank, awaited_share = _most_awaited(last or (pushed if of_pushes else None))
+    rank, awaited_share = _find_most_awaited(last or (pushed if of_pushes else None))
     return Ledger(
         useful=useful_share,
         losses=tuple(loss for loss in account.losses if abs(loss.share) > MAX_LOSS_BY_ROUNDING),
-        startup_ns=_startup_ns(trace),
+        startup_ns=_measure_startup_ns(trace),
         awaited_rank=rank,
         awaited_share=awaited_share,
     )
@@ -154,7 +154,7 @@ class _Account:
             mine = float(sum(own.get(rank, 0.0) for rank in finding.ranks))
             if own and own.keys() <= {*finding.ranks}:  # no peers are left to compare with
                 mine = max(mine, finding.saving or 0.0)
-            for name in _explained_by(finding):
+            for name in _list_explained_losses(finding):
                 is_own = bool(own) and name == finding.phase
                 most = rest
                 if name == "ps_queue" and finding.shards:
@@ -188,12 +188,12 @@ class _Account:
         )
 
 
-def _bubble_ns(results: Mapping[str, Result]) -> float:
+def _find_bubble_ns(results: Mapping[str, Result]) -> float:
     staged = results.get("stages")
     return staged.bubble_ns if isinstance(staged, StageImbalance) else 0.0
 
 
-def _unasked_ns(phases: Phases, server: int | None) -> float:
+def _measure_unasked_ns(phases: Phases, server: int | None) -> float:
     """Return for how long a rank that serves the others waited for what they ask."""
     if server is None:
         return 0.0
@@ -201,7 +201,7 @@ def _unasked_ns(phases: Phases, server: int | None) -> float:
     return float(waited[list(phases.pieces.ranks).index(server)])
 
 
-def _parts_of_ranks(trace: Trace, roles: Roles) -> dict[int, int]:
+def _find_peer_groups(trace: Trace, roles: Roles) -> dict[int, int]:
     """Return which part each rank plays: its stage, or the same one for all who have no peer.
 
     A rank that serves the others is none of theirs.
@@ -214,7 +214,7 @@ def _parts_of_ranks(trace: Trace, roles: Roles) -> dict[int, int]:
     return dict(zip(ranks, parts, strict=True))
 
 
-def _beyond_peers(phases: Phases, category: str, part: Mapping[int, int]) -> Floats:
+def _measure_beyond_peers(phases: Phases, category: str, part: Mapping[int, int]) -> Floats:
     """Return each rank's time in a category beyond what is usual for its part, ns."""
     spent = phases.by_worker(phases.of(category))
     parts = np.array([part[rank] for rank in phases.pieces.ranks])
@@ -225,7 +225,7 @@ def _beyond_peers(phases: Phases, category: str, part: Mapping[int, int]) -> Flo
     return beyond
 
 
-def _explained_by(finding: Finding) -> tuple[str, ...]:
+def _list_explained_losses(finding: Finding) -> tuple[str, ...]:
     """Return which losses a finding can be the reason of, first the likeliest."""
     if finding.phase in _OWN_LOSSES:
         return (finding.phase, *_EXPLAINED["ranks"])
@@ -234,32 +234,32 @@ def _explained_by(finding: Finding) -> tuple[str, ...]:
     return _EXPLAINED.get("servers" if finding.shards else KINDS[finding.kind].group, ())
 
 
-def _queues(results: Mapping[str, Result]) -> Queues:
+def _find_queues(results: Mapping[str, Result]) -> Queues:
     found = results.get("shards")
     return found.queues if isinstance(found, Shards) else NO_QUEUES
 
 
-def _at_calls(results: Mapping[str, Result], phases: Phases) -> Waits | None:
+def _find_waits_at_calls(results: Mapping[str, Result], phases: Phases) -> Waits | None:
     """Return how long all waited for each rank alone, where ranks came together."""
     found = results.get("arrivals")
     if not isinstance(found, Arrivals) or found.last.height < 2:
         return None
-    return _waits(found.last["rank"], found.alone, phases, "wait")
+    return _to_waits(found.last["rank"], found.alone, phases, "wait")
 
 
-def _at_servers(queues: Queues, phases: Phases) -> Waits | None:
+def _find_waits_at_servers(queues: Queues, phases: Phases) -> Waits | None:
     """Return how long each rank's push was the only one that was missing."""
     if len(queues.ranks) < 2:
         return None
-    return _waits(queues.ranks, queues.alone, phases, "ps_queue")
+    return _to_waits(queues.ranks, queues.alone, phases, "ps_queue")
 
 
-def _waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
+def _to_waits(ranks: Iterable[int], alone: pl.DataFrame, phases: Phases, category: str) -> Waits:
     waited = phases.by_step(phases.of(category)).astype(np.float64)
     return Waits(tuple(ranks), alone, phases.steps, waited)
 
 
-def _most_awaited(found: Waits | None) -> tuple[int | None, float | None]:
+def _find_most_awaited(found: Waits | None) -> tuple[int | None, float | None]:
     """Return for which rank all others waited longest, and for what share of all such time."""
     alone = found.by_rank if found else np.zeros(0)
     if found is None or not alone.any():
@@ -268,7 +268,7 @@ def _most_awaited(found: Waits | None) -> tuple[int | None, float | None]:
     return found.ranks[most], float(alone[most] / alone.sum())
 
 
-def _startup_ns(trace: Trace) -> int | None:
+def _measure_startup_ns(trace: Trace) -> int | None:
     """Return the time from the first record of a worker to the first step."""
     if not trace.choice.is_all:
         return None

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from tracelens.accounting.device_time import DeviceTime, device_time, timed_spans, undivided
+from tracelens.accounting.device_time import (
+    DeviceTime,
+    measure_device_time,
+    measure_undivided_share,
+    select_timed_spans,
+)
 from tracelens.model import fmt
 from tracelens.model.recognition import Gap
 from tracelens.model.verdict import MOST_UNEXPLAINED
@@ -21,13 +26,11 @@ if TYPE_CHECKING:
 
     from tracelens.model.trace import Trace
 
-__all__ = ["facts_of", "gaps_of"]
 
-
-def facts_of(trace: Trace) -> list[tuple[str, str]]:
+def list_facts(trace: Trace) -> list[tuple[str, str]]:
     """Return what was recognised, as pairs of a subject and what there is of it."""
     found = trace.recognition.found if trace.recognition else ()
-    counts, timed = _count_spans(trace), timed_spans(trace)
+    counts, timed = _count_spans(trace), select_timed_spans(trace)
     return [
         *found,
         ("ranks", _ranks(trace)),
@@ -40,7 +43,7 @@ def facts_of(trace: Trace) -> list[tuple[str, str]]:
     ]
 
 
-def gaps_of(trace: Trace) -> tuple[Gap, ...]:
+def find_gaps(trace: Trace) -> tuple[Gap, ...]:
     """Return what is missing, as the reader and the trace itself say."""
     if not trace.recognition:
         return tuple(_undivided_phases(trace))
@@ -60,7 +63,7 @@ def _missing_ranks(trace: Trace) -> Iterator[Gap]:
 
 
 def _undivided_phases(trace: Trace) -> Iterator[Gap]:
-    share = undivided(trace)
+    share = measure_undivided_share(trace)
     if share >= MOST_UNEXPLAINED:
         yield Gap(
             f"within phases of devices, communication is in flight {fmt.percent(share)} of the time",
@@ -148,13 +151,15 @@ def _streams(trace: Trace, timed: pl.DataFrame) -> str:
 
 def _devices(trace: Trace, timed: pl.DataFrame) -> list[str]:
     """Return how busy devices were: of each rank, or of the least and the most busy one."""
-    every = sorted(device_time(trace, timed), key=lambda one: one.busy_ns / max(one.whole_ns, 1))
+    every = sorted(
+        measure_device_time(trace, timed), key=lambda one: one.busy_ns / max(one.job_ns, 1)
+    )
     chosen = every if len(every) < 3 else [every[0], every[-1]]
     return [_device(one) for one in chosen]
 
 
 def _device(one: DeviceTime) -> str:
-    text = f"rank {one.rank}: {one.shares.text} of {fmt.duration(one.whole_ns)}"
+    text = f"rank {one.rank}: {one.shares.text} of {fmt.duration(one.job_ns)}"
     if one.overlap is None:
         return text
     return f"{text}; {fmt.percent(one.overlap)} of communication beside computation"

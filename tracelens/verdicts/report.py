@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from tracelens.accounting.phases import Phases
     from tracelens.model.trace import Trace
 
-__all__ = ["analyze", "ranked"]
-
-
 PARTS_OF_MEMORY: Final = 32  # parts: pieces of workers' time take one of the memory [policy]
 
 
@@ -66,14 +63,14 @@ def analyze(
             facts.drop(fact)
         give_back()
         on_progress(half + half * done // len(ANALYSES), 100)
-    added, failed = _added(trace, parts)
+    added, failed = _run_plugins(trace, parts)
     results |= added
     found = (finding for result in results.values() for finding in result.findings)
     parted = trace.choice.ranks is not None
-    findings = ranked(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
+    findings = rank_findings(f for f in found if not (parted and KINDS[f.kind].needs_all_ranks))
     spent = efficiency.measure(trace, parts, facts.spent)
-    summary = _summary(trace, parts)
-    notes = (*trace.notes, *(() if trace.is_snapshot else _unjudged(results)), *failed)
+    summary = _summarise(trace, parts)
+    notes = (*trace.notes, *(() if trace.is_snapshot else _note_unjudged(results)), *failed)
     losses = ledger.measure(facts, findings, results)
     return Report(
         verdict=conclusion.conclude(
@@ -81,7 +78,7 @@ def analyze(
         ),
         summary=summary,
         clock=trace.alignment,
-        efficiency=efficiency.with_slow_hosts(spent, findings) if spent else None,
+        efficiency=efficiency.split_off_slow_hosts(spent, findings) if spent else None,
         ledger=losses,
         findings=findings,
         notes=notes,
@@ -89,7 +86,7 @@ def analyze(
     )
 
 
-def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def rank_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Order findings: what limits the trace, then faults, then opportunities, each by saving.
 
     What other findings explain is left out (`KINDS`).
@@ -107,7 +104,7 @@ def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted((f for f in kept if not suppressed(f, kept)), key=place))
 
 
-def _added(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[Note]]:
+def _run_plugins(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[Note]]:
     """Run the analyses of other distributions: their results, and what failed.
 
     Results are called as the entry points are, which name a function as `Analysis.run`.
@@ -131,7 +128,7 @@ def _added(trace: Trace, parts: Phases) -> tuple[dict[str, Result], list[Note]]:
     return results, failed
 
 
-def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
+def _note_unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
     """Return what could not be judged, as notes of the report."""
     ranks, servers = results["stragglers"], results["shards"]
     statements = {
@@ -141,16 +138,16 @@ def _unjudged(results: Mapping[str, Result]) -> tuple[Note, ...]:
     return tuple(Note("", sentence, kind) for kind, sentence in statements.items() if sentence)
 
 
-def _spans(trace: Trace, process: int) -> int:
+def _count_spans(trace: Trace, process: int) -> int:
     """Count the spans of a process that are here."""
     if trace.choice.steps is None and trace.choice.time is None:
         return outlined(trace)[process].spans
     return int(np.count_nonzero(trace.source.columns(process, ("type",)).is_span))
 
 
-def _summary(trace: Trace, parts: Phases) -> Summary:
+def _summarise(trace: Trace, parts: Phases) -> Summary:
     spans = sum(
-        parts.spans[p] if p in parts.spans else _spans(trace, p) for p in trace.source.parts
+        parts.spans[p] if p in parts.spans else _count_spans(trace, p) for p in trace.source.parts
     )
     shards = trace.shards.height
     return Summary(

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Ints
     from tracelens.model.trace import Trace
 
-__all__ = ["Tasks", "measure_tasks"]
-
-
 # times the others' usual task: a rank whose usual task takes less is not slow [chosen]
 MIN_RATIO_OF_SLOW_TASKS: Final = 1.5
 # probability: a slow rank may be so by chance if that is likelier, over all ranks [chosen]
@@ -94,7 +91,7 @@ def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | N
         return None
     sent = trace.sent.filter(pl.col("peer") == server).with_columns(pl.col("op").cast(pl.String))
     held = {
-        int(rank): _held_ns(trace, rows)
+        int(rank): _measure_held_ns(trace, rows)
         for (rank,), rows in sent.sort("start_ns").group_by("rank", maintain_order=True)
     }
     held = {rank: ns for rank, ns in sorted(held.items()) if len(ns)}
@@ -105,7 +102,7 @@ def measure_tasks(trace: Trace, phases: Phases, server: int | None) -> Tasks | N
     return Tasks(server, waited / max(job_ns(trace), 1), held)
 
 
-def _held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
+def _measure_held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
     """Return for how long one rank held each task, of its messages with the server."""
     sends = pl.col("op") == "send"
     at = pl.when(sends).then("start_ns").otherwise("end_ns")
@@ -115,12 +112,12 @@ def _held_ns(trace: Trace, messages: pl.DataFrame) -> Ints:
     when, is_send = moments["at"].to_numpy(), moments["sends"].to_numpy()
     returned = np.flatnonzero(is_send[1:] & ~is_send[:-1])
     got, given = when[returned], when[returned + 1]
-    called = _calls_of(trace, int(moments["process"][0]))
+    called = _list_call_begins(trace, int(moments["process"][0]))
     alone = np.searchsorted(called, got) == np.searchsorted(called, given)
     return np.asarray((given - got)[alone], np.int64)
 
 
-def _calls_of(trace: Trace, process: int) -> Ints:
+def _list_call_begins(trace: Trace, process: int) -> Ints:
     """Return when a process began collectives, ascending."""
     begins = [
         grid.start_ns[grid.there[:, column], column]

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from tracelens.model.trace import Trace
     from tracelens.replay.whatif import WhatIf
 
-__all__ = ["replay_with_fixes", "whatif"]
-
 
 def whatif(trace: Trace, *edits: str, phases: Phases | None = None) -> WhatIf:
     """Answer edits that are made together; with ``all``, every single one that is known.

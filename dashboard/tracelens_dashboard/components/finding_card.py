@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from tracelens.accounting.phases import OWN_CATEGORIES
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.model import fmt
 from tracelens.model.finding_kinds import KINDS
 from tracelens.model.inert import clean

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from plotly import graph_objects as go
 
-from tracelens.accounting.phases import OWN_CATEGORIES
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens_dashboard import text
 from tracelens_dashboard.figures import axes
 from tracelens_dashboard.figures.axes import MOST_COLUMNS, MOST_ROWS, rank_label, ranks_and_steps

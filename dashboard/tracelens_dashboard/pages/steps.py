@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import dash_mantine_components as dmc
 from dash import Input, State, dcc, html
 
-from tracelens.accounting.phases import OWN_CATEGORIES
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens.lod import regimes
 from tracelens.lod.step_times import StepGrid
 from tracelens_dashboard.components import chart, fields, finding_card, heading, live

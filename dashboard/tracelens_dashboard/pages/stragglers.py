@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dash import Input, dcc, html
 
-from tracelens.accounting.phases import OWN_CATEGORIES
+from tracelens.accounting.categories import OWN_CATEGORIES
 from tracelens_dashboard.components import chart, fields, finding_card, heading
 from tracelens_dashboard.components.chart import ChartCard, fit_rows, rank_count
 from tracelens_dashboard.figures import axes, stragglers

@@ -9,8 +9,8 @@ import pytest
 
 from tracelens import Trace
 from tracelens.align.clocks.bounds import order_by_certainty
-from tracelens.align.clocks.maps import ClockMap
 from tracelens.align.clocks.requests import EXCHANGE_COLUMNS
+from tracelens.model.clock_map import ClockMap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

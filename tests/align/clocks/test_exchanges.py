@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.align.clocks.maps import ClockMap
 from tracelens.align.clocks.readings import Readings
 from tracelens.align.clocks.requests import (
     EXCHANGE_COLUMNS,
-    PEERS,
-    causality_violations,
-    from_requests,
+    MAX_PEERS_COMBINED,
+    map_by_requests,
+    note_causality_violations,
 )
+from tracelens.model.clock_map import ClockMap
 
 MS = 1_000_000
 LEAD = 123 * MS  # of the clock that is to be tied
@@ -54,7 +54,7 @@ def test_either_side_may_be_tied(clock: int, ways: list[tuple[int, int]]) -> Non
     """To within half of what the narrowest window leaves, and what is known of the other."""
     rows = [exchange(n * MS, there, back) for n, (there, back) in enumerate(ways)]
     maps = {1 - clock: MAPPED}
-    found = from_requests(table(*(as_shown(row, clock) for row in rows)), clock, maps, None)
+    found = map_by_requests(table(*(as_shown(row, clock) for row in rows)), clock, maps, None)
     narrowest = min(there + back for there, back in ways)
     assert found is not None
     assert found.uncertainty_ns <= max(sum(way) for way in ways) / 2 + 10 + 200 * len(ways)
@@ -68,37 +68,37 @@ def test_clocks_drift_while_a_server_works() -> None:
     served = 100 * MS
     row = exchange(0)
     longer = row | {name: row[name] + served for name in ("returned", "answered")}
-    found = from_requests(table(as_shown(longer, 1)), 1, {0: MAPPED}, None)
+    found = map_by_requests(table(as_shown(longer, 1)), 1, {0: MAPPED}, None)
     assert found is not None
     assert found.uncertainty_ns == pytest.approx(100 + 10 + served // 10_000, abs=2)
 
 
 def test_only_mapped_clocks_tie() -> None:
     rows = table(as_shown(exchange(0), 1))
-    assert from_requests(rows, 1, {}, None) is None
-    assert from_requests(rows, 1, {2: MAPPED}, None) is None
-    assert from_requests(rows, 3, {0: MAPPED}, None) is None
-    assert from_requests(table(), 1, {0: MAPPED}, None) is None
+    assert map_by_requests(rows, 1, {}, None) is None
+    assert map_by_requests(rows, 1, {2: MAPPED}, None) is None
+    assert map_by_requests(rows, 3, {0: MAPPED}, None) is None
+    assert map_by_requests(table(), 1, {0: MAPPED}, None) is None
 
 
 def test_the_narrowest_speak() -> None:
     """So many of the other clocks; one with a wider window is not heard, though it contradicts."""
-    good = [as_shown(exchange(n * MS, peer=n + 2), 1) for n in range(PEERS)]
+    good = [as_shown(exchange(n * MS, peer=n + 2), 1) for n in range(MAX_PEERS_COMBINED)]
     liar = as_shown(exchange(0, 500, 500, peer=9), 1, LEAD + MS)
-    maps = dict.fromkeys((*range(2, 2 + PEERS), 9), MAPPED)
-    found = from_requests(table(liar, *good), 1, maps, None)
+    maps = dict.fromkeys((*range(2, 2 + MAX_PEERS_COMBINED), 9), MAPPED)
+    found = map_by_requests(table(liar, *good), 1, maps, None)
     assert off(found, 0) <= 110
-    assert from_requests(table(liar, *good[1:]), 1, maps, None) is None
+    assert map_by_requests(table(liar, *good[1:]), 1, maps, None) is None
 
 
 def test_pushes_without_a_reply() -> None:
     """They count, unless that cannot be; then requests that were replied to count alone."""
     sound = as_shown(exchange(0, 4000, 4000), 1)
     push = as_shown(exchange(MS, 10, 10, replied=False), 1)
-    found = from_requests(table(sound, push), 1, {0: MAPPED}, None)
+    found = map_by_requests(table(sound, push), 1, {0: MAPPED}, None)
     assert off(found, 0) <= 600
     early = push | {"answered": push["answered"] - 9 * MS, "sent": push["sent"] - 9 * MS}
-    found = from_requests(table(sound, early), 1, {0: MAPPED}, None)
+    found = map_by_requests(table(sound, early), 1, {0: MAPPED}, None)
     assert found is not None
     assert off(found, 0) <= 1
     assert found.uncertainty_ns == 4010
@@ -109,14 +109,14 @@ def test_wall_clocks_beside_requests(*, wrong: bool) -> None:
     """They make it sharper, and are left out where they contradict."""
     rows = table(as_shown(exchange(0, 9000, 1000), 1))
     here = Readings(np.array([0]), np.array([200]), np.array([-LEAD + MS * wrong]))
-    found = from_requests(rows, 1, {0: MAPPED}, here)
+    found = map_by_requests(rows, 1, {0: MAPPED}, here)
     assert found is not None
     assert (found.uncertainty_ns, off(found, 0)) == ((5010, 4000) if wrong else (100, 0))
 
 
 def sentences(rows: list[dict[str, Any]], uncertainty_ns: int = 10) -> list[str]:
     maps = {0: ClockMap(uncertainty_ns=uncertainty_ns), 1: ClockMap(uncertainty_ns=1)}
-    return [note.sentence for note in causality_violations(table(*rows), maps)]
+    return [note.sentence for note in note_causality_violations(table(*rows), maps)]
 
 
 def test_what_came_before_it_was_sent() -> None:

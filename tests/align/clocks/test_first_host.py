@@ -36,7 +36,7 @@ def test_wander_of_the_first() -> None:
     corrections = fit_exits(exits)
     assert corrections is not None
     for correction in corrections[1:]:
-        apart = correction.at(t) + swing
+        apart = correction.evaluate(t) + swing
         assert np.median(np.abs(apart)) < 1_000
         assert np.quantile(np.abs(apart), 0.99) < 3_000
-    assert corrections[0].at(t) == pytest.approx(0.0, abs=1e-9)
+    assert corrections[0].evaluate(t) == pytest.approx(0.0, abs=1e-9)

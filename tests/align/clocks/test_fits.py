@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tracelens.align.clocks.exits import Lags, fit_exits, shifted, spread_of
-from tracelens.align.clocks.maps import BLOCKS, ClockMap, Correction
+from tracelens.align.clocks.exits import Lags, fit_exits, measure_scatter, shift_map
+from tracelens.align.clocks.lines import BLOCK_COUNT
+from tracelens.model.clock_map import ClockMap, Correction
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,12 +68,12 @@ def test_corrections_are_the_truth(name: str, count: int, loose: float) -> None:
     ahead = truth.ahead(t)
     away = np.abs(t[:, None] - [at for at, _ in truth.jumps or ((-1e12, 0.0),)]).min(axis=1)
     sure = away > AROUND
-    off = np.abs(found[2].at(t + ahead) - ahead)[sure]
+    off = np.abs(found[2].evaluate(t + ahead) - ahead)[sure]
     assert np.quantile(off, 0.9) < truth.near
     for clock in (0, 1, 3):
-        assert np.quantile(np.abs(found[clock].at(exits[:, clock])), 0.9) < 1.25 * NOISE
+        assert np.quantile(np.abs(found[clock].evaluate(exits[:, clock])), 0.9) < 1.25 * NOISE
         assert found[clock].jumps == ()
-    assert not found[0].at(t).any()
+    assert not found[0].evaluate(t).any()
     assert [height for _, height in found[2].jumps] == pytest.approx(
         [height for _, height in truth.jumps], abs=2 * NOISE
     )
@@ -86,9 +87,9 @@ def test_scatter_and_doubt(name: str, count: int) -> None:
     """Exits scatter by what was drawn; of a block's level less is unsure, the less the more it holds."""
     _, _, found = fitted(TRUTHS[name], count)
     for correction in found:
-        assert 0.4 * NOISE < correction.spread < 2.5 * NOISE
-        doubt = correction.spread / np.sqrt(count / min(64, count))
-        assert doubt < correction.sigma < 1.5 * doubt
+        assert 0.4 * NOISE < correction.scatter_ns < 2.5 * NOISE
+        doubt = correction.scatter_ns / np.sqrt(count / min(64, count))
+        assert doubt < correction.sigma_ns < 1.5 * doubt
 
 
 def test_a_jump_within_a_block_of_collectives() -> None:
@@ -97,9 +98,9 @@ def test_a_jump_within_a_block_of_collectives() -> None:
     Of so many clocks one that jumps is no reason to leave a collective out.
     """
     each, clocks = 10, 24
-    index = np.arange(BLOCKS * each)
+    index = np.arange(BLOCK_COUNT * each)
     t = index * SPACING
-    after = BLOCKS // 4 * each + each // 2  # in the middle of a block
+    after = BLOCK_COUNT // 4 * each + each // 2  # in the middle of a block
     ahead = np.where(index >= after, HEIGHT, 0.0) + np.where(index >= 60 * each, 2_000.0, 0.0)
     exits = np.repeat(t[:, None], clocks, axis=1)
     exits[:, 2] += ahead
@@ -108,7 +109,9 @@ def test_a_jump_within_a_block_of_collectives() -> None:
     ((at, height),) = found[2].jumps
     assert exits[after - 1, 2] < at < exits[after, 2]
     assert height == pytest.approx(HEIGHT, abs=2_000)
-    assert np.abs(found[2].at(exits[:, 2]) - ahead)[: 60 * each] == pytest.approx(0.0, abs=100)
+    assert np.abs(found[2].evaluate(exits[:, 2]) - ahead)[: 60 * each] == pytest.approx(
+        0.0, abs=100
+    )
 
 
 def test_a_drift_is_found_beside_a_jump_that_few_collectives_surround() -> None:
@@ -117,7 +120,7 @@ def test_a_drift_is_found_beside_a_jump_that_few_collectives_surround() -> None:
     ahead = 1e-5 * t + np.where(t > 7.5 * SPACING, 1e9, 0.0)
     found = fit_exits(np.stack([t, t, t + ahead, t], axis=1))
     assert found is not None
-    at = found[2].at(np.array([0.0, SPACING]))
+    at = found[2].evaluate(np.array([0.0, SPACING]))
     assert at[1] - at[0] == pytest.approx(1e-5 * SPACING, rel=0.01)
 
 
@@ -141,21 +144,21 @@ def test_three_collectives_tie_clocks(count: int, *, enough: bool) -> None:
     found = fit_exits(exits)
     assert (found is not None) is enough
     for correction, ahead in zip(found or (), [0.0, 500.0, -300.0], strict=False):
-        assert correction.at(exits[:, 0]) == pytest.approx(ahead)
+        assert correction.evaluate(exits[:, 0]) == pytest.approx(ahead)
 
 
 def test_a_clock_that_runs_wild_is_no_clock() -> None:
     """What drifts by a thousandth and more is no drift; the other clocks are right all the same."""
     t, exits, found = fitted(Truth(lambda t: 1e-2 * t), 400)
-    assert np.quantile(np.abs(found[1].at(exits[:, 1])), 0.9) < 1.25 * NOISE
-    assert np.isfinite(found[2].at(t)).all()
+    assert np.quantile(np.abs(found[1].evaluate(exits[:, 1])), 0.9) < 1.25 * NOISE
+    assert np.isfinite(found[2].evaluate(t)).all()
 
 
 def test_a_known_lag_widens_by_three_errors() -> None:
     """What is certain is stated with its doubt; an unknown one is nearly the worst."""
     lag = np.array([1_000.0, 1_050.0, 4_000.0, 11_000.0, np.nan])
     error = np.array([30.0, 40.0, 40.0, 40.0, np.nan])
-    found = Lags(lag, error).uncertainty()
+    found = Lags(lag, error).bound_errors()
     assert found[:2].tolist() == [0.0, 0.0]  # no more apart than chance makes them
     assert found[2:4] == pytest.approx([3_000 + 3 * 50, 10_000 + 3 * 50])
     assert 9_000 < found[4] < 10_000
@@ -163,13 +166,13 @@ def test_a_known_lag_widens_by_three_errors() -> None:
 
 def test_a_sharper_measurement_shifts() -> None:
     """By its bias; of the clock that is the common one there is nothing to shift."""
-    correction = Correction(np.array([0.0, 10.0]), np.array([5.0, 25.0]), spread=7.0)
+    correction = Correction(np.array([0.0, 10.0]), np.array([5.0, 25.0]), scatter_ns=7.0)
     one = ClockMap(3, 4, correction, uncertainty_ns=99)
-    found = shifted(one, 100.0, 8.6)
+    found = shift_map(one, 100.0, 8.6)
     times = np.array([3, 8, 13])
     assert (one.apply(times) - found.apply(times)).tolist() == [100, 100, 100]
     assert found.uncertainty_ns == 9
-    assert spread_of(found) == 7.0
+    assert measure_scatter(found) == 7.0
     common = ClockMap(3, 4)
-    assert shifted(common, 100.0, 8.6) == common
-    assert spread_of(common) == 0.0
+    assert shift_map(common, 100.0, 8.6) == common
+    assert measure_scatter(common) == 0.0

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tracelens.align.clocks.readings import WANDER, Readings, map_if_consistent, map_through
 
 if TYPE_CHECKING:
-    from tracelens.align.clocks.maps import ClockMap
+    from tracelens.model.clock_map import ClockMap
 
 SECOND = 10**9
 START = 10**12
@@ -93,7 +93,7 @@ def test_uncertainty_covers_the_error(
     rounding = 300 * len(readings)
     # The last moment is the middle of a window, up to half of which the clock went on by itself.
     beyond = abs(drift) * 1e-6 * max(windows) / 2
-    worst = error(truth, found, int(found_in.known[0]), int(found_in.known[-1]))
+    worst = error(truth, found, int(found_in.common[0]), int(found_in.common[-1]))
     assert worst <= found.uncertainty_ns + rounding + beyond
 
 
@@ -106,7 +106,7 @@ def test_sharp_windows_make_a_sharp_map() -> None:
     found_in = measured(truth, [5.0] * 200, windows.tolist(), draw.uniform(0, 1, 200).tolist())
     found = map_through(found_in)
     assert found.uncertainty_ns < 20_000
-    assert error(truth, found, int(found_in.known[0]), int(found_in.known[-1])) < 10_000
+    assert error(truth, found, int(found_in.common[0]), int(found_in.common[-1])) < 10_000
 
 
 def test_all_windows_together_are_sharper_than_each() -> None:

@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracelens.align.clocks.maps import PLAUSIBLE_DRIFT, ClockMap
+from tracelens.align.clocks.lines import PLAUSIBLE_DRIFT
 from tracelens.align.clocks.readings import (
     WALL_UNCERTAINTY_NS,
     WANDER,
     Readings,
-    bias,
-    from_ping_pong,
-    from_wall,
+    map_by_ping_pong,
+    map_by_wall,
     map_if_consistent,
+    measure_bias,
     wall_windows,
 )
+from tracelens.model.clock_map import ClockMap
 
 SECOND = 10**9
 LEAD, OTHER_LEAD, WALL = 7 * SECOND + 13, -3 * SECOND, 10**18
@@ -65,7 +66,7 @@ def test_ping_pong(ways: str, drift_ppm: int) -> None:
     """Whoever read it; with its drift, also beyond the readings."""
     there = [forward(true, drift_ppm=drift_ppm) for true in TRUE[:9] if ways != "back"]
     back = [backward(true, drift_ppm=drift_ppm) for true in TRUE[4:] if ways != "there"]
-    found = from_ping_pong(table(there), table(back), OTHER)
+    found = map_by_ping_pong(table(there), table(back), OTHER)
     assert wrong_by(found, drift_ppm) <= 2
     assert found is not None
     assert found.uncertainty_ns == 500 + 40
@@ -74,9 +75,9 @@ def test_ping_pong(ways: str, drift_ppm: int) -> None:
 def test_the_sharpest_ping_pongs_count() -> None:
     """Up to half as wide again as the best."""
     sharp = [forward(TRUE[0], 1000), forward(TRUE[1], 1500)]
-    found = from_ping_pong(table([*sharp, forward(TRUE[2], 1501, off=9000)]), table([]), OTHER)
+    found = map_by_ping_pong(table([*sharp, forward(TRUE[2], 1501, off=9000)]), table([]), OTHER)
     assert wrong_by(found) <= 1
-    used = from_ping_pong(table([sharp[0], forward(TRUE[1], 1500, off=900)]), table([]), OTHER)
+    used = map_by_ping_pong(table([sharp[0], forward(TRUE[1], 1500, off=900)]), table([]), OTHER)
     assert wrong_by(used, times=TRUE[:1]) <= 1
     assert wrong_by(used, times=TRUE[1:2]) == 900
 
@@ -84,7 +85,7 @@ def test_the_sharpest_ping_pongs_count() -> None:
 def test_readings_that_cannot_show_a_drift() -> None:
     """They are too close for how wide they are: then all times are moved alike."""
     close = [forward(SECOND + n * 1000, 10_000, off=n * 100) for n in range(5)]
-    found = from_ping_pong(table(close), table([]), OTHER)
+    found = map_by_ping_pong(table(close), table([]), OTHER)
     assert found is not None
     moved = found.apply(np.array([ours(true) for true in TRUE])) - np.array(TRUE)
     assert len({*moved.tolist()}) == 1
@@ -92,8 +93,8 @@ def test_readings_that_cannot_show_a_drift() -> None:
 
 
 def test_no_ping_pong() -> None:
-    assert from_ping_pong(table([]), table([]), OTHER) is None
-    assert bias(table([]), OTHER, OTHER) is None
+    assert map_by_ping_pong(table([]), table([]), OTHER) is None
+    assert measure_bias(table([]), OTHER, OTHER) is None
 
 
 @pytest.mark.parametrize("off", [0, 70, -70])
@@ -101,7 +102,7 @@ def test_bias(off: int) -> None:
     """By how much a map shows later times than ping-pong, and how sure that is."""
     mapped = ClockMap(target=off - LEAD)
     rows = [forward(true, window) for true, window in zip(TRUE, range(800, 1600, 40), strict=True)]
-    found = bias(table([*rows, forward(TRUE[3], 1201, off=9000)]), mapped, OTHER)
+    found = measure_bias(table([*rows, forward(TRUE[3], 1201, off=9000)]), mapped, OTHER)
     assert found == (off, 400.0)
 
 
@@ -121,12 +122,12 @@ def test_wall_clocks(drift_ppm: int) -> None:
     mine += [wall(ours(TRUE[5], drift_ppm), TRUE[5], window=301, off=SECOND)]
     mine += [wall(1, 1) | {"wall_ns": None}, wall(1, 1) | {"method": "device"}]
     theirs = [wall(true + OTHER_LEAD, true) for true in TRUE]
-    found = from_wall(table(mine), table(theirs), OTHER)
+    found = map_by_wall(table(mine), table(theirs), OTHER)
     assert wrong_by(found, drift_ppm) <= 1000
     assert found is not None
     assert found.uncertainty_ns == WALL_UNCERTAINTY_NS + 40
-    assert from_wall(table(mine), table([]), OTHER) is None
-    assert from_wall(table(mine[-2:]), table(theirs), OTHER) is None
+    assert map_by_wall(table(mine), table([]), OTHER) is None
+    assert map_by_wall(table(mine[-2:]), table(theirs), OTHER) is None
 
 
 def test_a_wall_clock_that_is_slewed() -> None:
@@ -134,14 +135,14 @@ def test_a_wall_clock_that_is_slewed() -> None:
     slew = [true * 20 // 10**6 for true in TRUE]
     mine = [wall(ours(true), true, off=off) for true, off in zip(TRUE, slew, strict=True)]
     theirs = [wall(true + OTHER_LEAD, true, off=off) for true, off in zip(TRUE, slew, strict=True)]
-    assert wrong_by(from_wall(table(mine), table(theirs), OTHER)) <= 1000
+    assert wrong_by(map_by_wall(table(mine), table(theirs), OTHER)) <= 1000
 
 
 def test_wall_clocks_as_windows() -> None:
     """As wide as they are unsure, on both sides."""
     mine = [wall(ours(true), true) for true in TRUE]
     found = wall_windows(table(mine), ClockMap(target=-LEAD, uncertainty_ns=250))
-    assert found.known.tolist() == TRUE
+    assert found.common.tolist() == TRUE
     assert found.window.tolist() == [500] * len(TRUE)
     assert found.offset.tolist() == [-LEAD] * len(TRUE)
 

@@ -33,7 +33,7 @@ def test_calls_are_moved_process_by_process(aligned: Trace) -> None:
     for before, after in grids:
         assert before.whole
         for column, process in enumerate(before.processes.tolist()):
-            moved = aligned.moved[process]
+            moved = aligned.clock_maps[process]
             assert (after.start_ns[:, column] == moved.apply(before.start_ns[:, column])).all()
             assert (after.end_ns[:, column] == moved.apply(before.end_ns[:, column])).all()
 
@@ -63,7 +63,7 @@ def test_calls_that_are_open_or_lacking_stay_so(aligned: Trace) -> None:
 
 def test_processes_are_moved_as_their_events_are(aligned: Trace) -> None:
     """Also in a table that is in no order."""
-    maps = aligned.moved
+    maps = aligned.clock_maps
     shuffled = generate(HOSTS)
     order = [3, 0, 5, 1, 4, 2]
     again = common.align(shuffled.with_(processes=shuffled.processes[order]))

@@ -8,7 +8,7 @@ import pytest
 from support.runs.traces import WORLD, span, trace_of
 
 from tracelens.accounting.communication import transfers
-from tracelens.align.steps import divide
+from tracelens.align.steps import divide_into_steps
 
 
 def _end(op: str, rank: int, start_ns: int, end_ns: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def _taken(sent: tuple[int, int], received: tuple[int, int]) -> list[int]:
     """Return how long a message from rank 0 to rank 1 took, by the begin and end of its two calls."""
     steps = [span(rank, "step", 0, 10**6, step=0) for rank in range(2)]
     rows = [*steps, _end("send", 0, *sent), _end("recv", 1, *received)]
-    return transfers.point_to_point_messages(divide(trace_of(rows, 2)))["ns"].to_list()
+    return transfers.list_messages(divide_into_steps(trace_of(rows, 2)))["ns"].to_list()
 
 
 @pytest.mark.parametrize(

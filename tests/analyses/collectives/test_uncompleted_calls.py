@@ -38,13 +38,13 @@ def run(ranks: int, last: dict[str, Any]) -> Trace:
 )
 def test_a_collective_that_did_not_complete(ranks: int, last: dict[str, Any]) -> None:
     """Whether it failed on a rank, is open there, or was made by no other rank."""
-    found = transfers.collective_calls(run(ranks, last))
+    found = transfers.list_collective_calls(run(ranks, last))
     assert found["wire_ns"].to_list() == [100] * (CALLS - 1)
 
 
 @pytest.mark.parametrize("status", ["closed", "estimated"])
 def test_a_collective_that_completed(status: str) -> None:
-    assert transfers.collective_calls(run(2, {"status": status})).height == CALLS
+    assert transfers.list_collective_calls(run(2, {"status": status})).height == CALLS
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -58,5 +58,5 @@ def test_a_message_that_failed(fails: bool) -> None:  # noqa: FBT001 - drawn
         over = {"status": "exception" if fails and number else "closed"}
         rows.append(span(0, "reduction", begin, end, op="send", peer=1, seq=number, **at))
         rows.append(span(1, "reduction", begin, end, op="recv", peer=0, seq=number, **at | over))
-    found = transfers.point_to_point_messages(prepare(trace_of(rows, ranks=2)))
+    found = transfers.list_messages(prepare(trace_of(rows, ranks=2)))
     assert sorted(found["ns"]) == ([MS // 10] if fails else [MS // 10, 9 * MS])

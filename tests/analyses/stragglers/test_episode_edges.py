@@ -7,7 +7,7 @@ import pytest
 from support.runs.matrices import healthy, own_time
 
 from tracelens.analyses.stragglers import detection
-from tracelens.stats.changepoint import MAX_DEVIATION_RATIO_IF_DRIFTING, course
+from tracelens.stats.changepoint import MAX_DEVIATION_RATIO_IF_DRIFTING, fit_course
 
 STEPS = 200
 
@@ -16,7 +16,7 @@ STEPS = 200
 def test_what_lasts_from_begin_to_end_has_no_edges(seed: int) -> None:
     """Noise that remembers looks like an edge for some steps, but does not pay for one."""
     excess = healthy(seed, 2, STEPS, noise=0.06, memory=0.8)[2][:, 1] - 0.6 + 0.06
-    fitted = course(excess, 60, 140, MAX_DEVIATION_RATIO_IF_DRIFTING)
+    fitted = fit_course(excess, 60, 140, MAX_DEVIATION_RATIO_IF_DRIFTING)
     assert (fitted.first, fitted.last, fitted.pattern) == (0, STEPS - 1, "persistent")
 
 
@@ -25,7 +25,7 @@ def test_a_clear_edge_stays_near_the_begin(first: int) -> None:
     """Some steps suffice where the lateness is far above noise."""
     excess = healthy(0, 2, STEPS)[2][:, 1] - 0.6
     excess[first:] += 0.3
-    assert course(excess, first + 10, STEPS - 1, MAX_DEVIATION_RATIO_IF_DRIFTING).first == first
+    assert fit_course(excess, first + 10, STEPS - 1, MAX_DEVIATION_RATIO_IF_DRIFTING).first == first
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -9,7 +9,7 @@ from support.tiers import few_or_many
 
 from tracelens.analyses.stragglers import detection
 from tracelens.analyses.stragglers.evidence import find_stalls
-from tracelens.stats.window_scan import discoveries
+from tracelens.stats.window_scan import find_discoveries
 
 RATE = 0.0002
 
@@ -18,7 +18,7 @@ def test_many_certain_findings_make_no_room_for_a_doubtful_one() -> None:
     """What is doubtful alone stays so beside ranks that are late for sure."""
     certain, doubtful = np.full(8, 1e-20), np.array([1.5e-3])
     innocent = np.full(7, 0.5)
-    holds = discoveries(np.concatenate([certain, doubtful, innocent]), 0.003)
+    holds = find_discoveries(np.concatenate([certain, doubtful, innocent]), 0.003)
     assert holds[:8].all()
     assert not holds[8:].any()
 

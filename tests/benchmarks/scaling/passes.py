@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tracelens import load
 from tracelens.accounting import phases
-from tracelens.executors import opened
+from tracelens.executors import open_executor
 from tracelens.memory import keep_room
 from tracelens.readers.base import Reading
 from tracelens.readers.native.reader import NativeReader
@@ -25,7 +25,7 @@ from tracelens.readers.native.reader import NativeReader
 def main(trace: str, executor: str) -> None:
     keep_room()
     spent = []
-    with opened(executor) as workers:
+    with open_executor(executor) as workers:
         for _ in range(2):
             begun = time.perf_counter()
             read = NativeReader().read(Path(trace), Reading(executor=workers))

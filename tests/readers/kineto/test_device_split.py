@@ -17,7 +17,7 @@ from support.profiles import BEGIN_US, about_job, event, write_ranks
 import tracelens as tl
 from tracelens.readers.xplane import space
 from tracelens.reports.messages import lines_of
-from tracelens.verdicts.recognised import facts_of
+from tracelens.verdicts.recognised import list_facts
 
 FILES: Final = (
     "kineto/hta_nccl_data.json.gz",
@@ -114,7 +114,7 @@ def test_info_and_verdict_say_what_the_raw_file_does(name: str) -> None:
     )
     assert report.efficiency.achieved == pytest.approx(shares.compute)
     assert report.ledger.useful == pytest.approx(shares.compute)
-    (info,) = (text for subject, text in facts_of(trace) if subject == "device")
+    (info,) = (text for subject, text in list_facts(trace) if subject == "device")
     assert shares.text in info
     assert dict(lines_of(report))["Devices"].startswith(f"{shares.text} of the time")
 

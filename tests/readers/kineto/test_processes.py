@@ -10,7 +10,7 @@ import pytest
 from support.profiles import gpu_profile, write_ranks
 
 import tracelens as tl
-from tracelens.accounting.device_time import device_time
+from tracelens.accounting.device_time import measure_device_time
 from tracelens.cli import main
 from tracelens.readers.words import rank_in_name
 
@@ -53,7 +53,7 @@ def named(content: dict[str, Any], names: dict[int, str]) -> dict[str, Any]:
 
 def busy(trace: tl.Trace) -> list[int]:
     """Return how long the device of each rank computed."""
-    return [one.compute_ns for one in sorted(device_time(trace), key=lambda one: one.rank)]
+    return [one.compute_ns for one in sorted(measure_device_time(trace), key=lambda one: one.rank)]
 
 
 def opened(folder: Path, content: dict[str, Any]) -> tl.Trace:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import CATEGORIES, SEGMENT_COLUMNS, TIME_COLUMNS, Pieces, Segments
-from tracelens.accounting.pieces import PackedPieces
+from tracelens.accounting.categories import CATEGORIES
+from tracelens.accounting.phases import TIME_COLUMNS
+from tracelens.accounting.pieces import SEGMENT_COLUMNS, PackedPieces, PieceStore, Segments
+from tracelens.accounting.spans import Pieces
 from tracelens.lod import lanes, residuals
 from tracelens.lod.query import Scene
 from tracelens.lod.step_times import Times
@@ -75,7 +77,7 @@ def run_of(
 
 def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
     """Cut every rank's time as `phases.run` would."""
-    cut = []
+    store = PieceStore()
     for mine in table.partition_by("process", maintain_order=True):
         pieces = Pieces(
             bounds=np.append(mine["start_ns"].to_numpy(), mine["end_ns"][-1]),
@@ -85,9 +87,9 @@ def _pieces(table: pl.DataFrame, stepped: pl.DataFrame, steps: int) -> Segments:
             spent=np.zeros((steps, len(CATEGORIES)), np.int64),
             hidden=np.zeros(steps, np.int64),
         )
-        cut.append(PackedPieces.of(pieces, pieces.name))
-    begins = tuple(range(0, (len(cut) + 1) * steps, steps))
-    return Segments(tuple(cut), begins, stepped.select("process", "rank", "step"), ())
+        store.append(PackedPieces.from_pieces(pieces, pieces.name))
+    begins = tuple(range(0, (len(store) + 1) * steps, steps))
+    return Segments(store, begins, stepped.select("process", "rank", "step"), ())
 
 
 def scene_of(

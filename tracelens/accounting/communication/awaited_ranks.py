@@ -16,7 +16,7 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.model.calls import NEVER
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import measure_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,21 +26,12 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
-__all__ = [
-    "awaited_messages",
-    "blocked_by",
-    "complete_calls",
-    "last_share",
-    "measure_caused_waits",
-    "sum_by_rank",
-]
-
 # times the uncertainty of clocks: a wait for a message that is no longer is left out [chosen]
 CLOCK_UNCERTAINTIES_OF_WAIT: Final = 3
 _IS_WAIT: Final = np.array(CATEGORIES) == "wait"
 
 
-def awaited_messages(trace: Trace) -> pl.DataFrame:
+def find_awaited_messages(trace: Trace) -> pl.DataFrame:
     """Return the waits in messages that the clocks can tell, each of one rank for another alone."""
     lasted = pl.col("end_ns") - pl.col("start_ns")
     least_ns = CLOCK_UNCERTAINTIES_OF_WAIT * trace.uncertainty_ns
@@ -64,7 +55,7 @@ def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
         calls: A row a call: `last_rank`, when it arrived (`last_ns`), and after how long (`alone_ns`).
         phases: Where ranks themselves waited.
     """
-    caused = _once(calls)
+    caused = _remove_overlaps(calls)
     times = caused.select("start_ns", "end_ns").to_numpy()
     alone_ns = np.diff(times, axis=1)[:, 0].astype(np.float64)
     place = {rank: at for at, rank in enumerate(phases.pieces.ranks)}
@@ -78,7 +69,7 @@ def measure_caused_waits(calls: pl.DataFrame, phases: Phases) -> pl.DataFrame:
     return caused.select("rank", "step", alone_ns=pl.Series(alone_ns))
 
 
-def _once(calls: pl.DataFrame) -> pl.DataFrame:
+def _remove_overlaps(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the times in which a rank was waited for alone, apart from each other."""
     reached = pl.col("end_ns").cum_max().shift(1).over("rank")
     return (
@@ -95,7 +86,7 @@ def _once(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
+def select_complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
     """Return the collectives of some steps that every rank came to."""
     found = (
         grid.taken(np.flatnonzero((grid.last_ns != NEVER) & np.isin(grid.first("step"), steps)))
@@ -104,7 +95,7 @@ def complete_calls(trace: Trace, steps: Ints) -> tuple[CallGrid, ...]:
     return tuple(grid for grid in found if grid.height)
 
 
-def last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
+def measure_last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | None:
     """Return in what share of collectives one of `ranks` came last; null without any."""
     if not calls:
         return None
@@ -112,7 +103,9 @@ def last_share(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> float | Non
     return float(np.mean(np.isin(last, ranks)))
 
 
-def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float, float] | None:
+def measure_blocking(
+    calls: Sequence[CallGrid], ranks: tuple[int, ...]
+) -> tuple[float, float] | None:
     """Return how long collectives had to wait for `ranks` alone, beyond what they do for any rank.
 
     That is the time between the last arrival of the others and that of `ranks`, less what a typical
@@ -131,16 +124,16 @@ def blocked_by(calls: Sequence[CallGrid], ranks: tuple[int, ...]) -> tuple[float
                 both = (mine != NEVER) & (others != NEVER)
                 alone += int(np.maximum(mine - others, 0)[both].sum())
         if len(named) > 1:
-            sums = _sums_by_last(grid.last_rank, grid.alone_ns)
+            sums = _sum_by_rank(grid.last_rank, grid.alone_ns)
             held |= {rank: held.get(rank, 0) + ns for rank, ns in sums.items()}
     theirs = np.array([ns for rank, ns in held.items() if rank not in ranks], np.float64)
     if not len(theirs):
         return float(alone), 0.0
     typical = float(np.median(theirs))
-    return float(alone) - typical, deviation(theirs - typical)
+    return float(alone) - typical, measure_deviation(theirs - typical)
 
 
-def _sums_by_last(ranks: Int32s, values: Ints) -> dict[int, int]:
+def _sum_by_rank(ranks: Int32s, values: Ints) -> dict[int, int]:
     known, place = np.unique(ranks, return_inverse=True)
     sums = np.bincount(place, values).astype(np.int64)
     return dict(zip(known.tolist(), sums.tolist(), strict=True))

@@ -28,16 +28,6 @@ if TYPE_CHECKING:
 
     from tracelens.arrays import Floats, Ints
 
-__all__ = [
-    "BY",
-    "CHOICE_COLUMNS",
-    "CallCosts",
-    "bounds",
-    "choices",
-    "fits",
-    "measure_call_costs",
-]
-
 # share of messages: the best bandwidth of a link is this quantile [calibrate]
 QUANTILE_OF_BEST_LINK: Final = 0.9
 MIN_CALLS_TO_BOUND_LATENCY: Final = 16  # calls: fewer do not bound the latency [calibrate]
@@ -59,16 +49,16 @@ Costs = dict[Key, "CostModel"]
 BY: Final = ("op", "ranks", "algorithm")
 
 
-def _parts(calls: pl.DataFrame) -> Iterator[tuple[Key, pl.DataFrame]]:
+def _split_by_kind(calls: pl.DataFrame) -> Iterator[tuple[Key, pl.DataFrame]]:
     for (op, ranks, algorithm), part in calls.partition_by(*BY, as_dict=True).items():
         yield (str(op), int(ranks), algorithm), part
 
 
-def fits(calls: pl.DataFrame) -> Costs:
+def fit_costs(calls: pl.DataFrame) -> Costs:
     """Fit the model to calls with bytes, `BY` what makes them alike, where sizes differ."""
     fitted = (
         (key, fit_cost_model(part["bytes"].to_numpy(), part["wire_ns"].to_numpy()))
-        for key, part in _parts(calls)
+        for key, part in _split_by_kind(calls)
     )
     return {key: line for key, line in fitted if line}
 
@@ -106,12 +96,12 @@ def measure_call_costs(
     fast_ns = pl.col("wire_ns").quantile(SHARE_OF_FAST_CALLS).over(*BY, "bytes").cast(pl.Int64)
     fast = timed.with_columns(wire_ns=fast_ns)
     fast_sized = fast.filter(pl.col("bytes") > 0)
-    fitted = fits(sized)
-    bounded = bounds(find_messages, members, timed, fitted)
-    costs = fits(fast_sized) | bounded
+    fitted = fit_costs(sized)
+    bound_cost = bound_costs(find_messages, members, timed, fitted)
+    costs = fit_costs(fast_sized) | bound_cost
     shares = {
         key: _measure_shares(costs[key], part["wire_ns"].to_numpy())
-        for key, part in _parts(fast_sized)
+        for key, part in _split_by_kind(fast_sized)
         if key in costs
     }
     known = [
@@ -124,7 +114,7 @@ def measure_call_costs(
     return CallCosts(
         sized=sized,
         fitted=fitted,
-        costs=fitted | bounded,
+        costs=fitted | bound_cost,
         latency_shares={key: low for key, (low, *_) in shares.items()},
         latency_share=latency_ns / known_ns if is_most_known else None,
     )
@@ -140,7 +130,7 @@ def _measure_shares(cost: CostModel, wire_ns: Ints) -> tuple[float, float, float
     return low, high, total_ns
 
 
-def bounds(
+def bound_costs(
     find_messages: Callable[[], pl.DataFrame],
     members: Mapping[str, frozenset[int]],
     timed: pl.DataFrame,
@@ -155,11 +145,13 @@ def bounds(
         lines: What was fitted.
     """
     left = {
-        key: part for key, part in _parts(timed.filter(pl.col("bytes") > 0)) if key not in lines
+        key: part
+        for key, part in _split_by_kind(timed.filter(pl.col("bytes") > 0))
+        if key not in lines
     }
     if not left:
         return {}
-    link, found = _best_link(find_messages()), {}
+    link, found = _measure_best_link(find_messages()), {}
     reached, barriers_ns = _measure_bandwidths(timed), _measure_barriers(timed)
     for key, part in left.items():
         carried = part["bytes"].to_numpy() * transfers.bus_factor(*key[:2])
@@ -168,18 +160,18 @@ def bounds(
             more = (
                 bandwidth
                 for other, nbytes, bandwidth in reached
-                if nbytes > largest and _covers(members, other, uid)
+                if nbytes > largest and _has_all_ranks(members, other, uid)
             )
             best = min(best, max(more, default=0.0))
-            inner = (ns for other, ns in barriers_ns if _covers(members, uid, other))
+            inner = (ns for other, ns in barriers_ns if _has_all_ranks(members, uid, other))
             barrier_ns = min(barrier_ns, max(inner, default=0.0))
-        cost = bounded(carried, part["wire_ns"].to_numpy(), max(best, link), barrier_ns)
+        cost = bound_cost(carried, part["wire_ns"].to_numpy(), max(best, link), barrier_ns)
         if cost:
             found[key] = cost
     return found
 
 
-def _covers(members: Mapping[str, frozenset[int]], uid: str, other: str) -> bool:
+def _has_all_ranks(members: Mapping[str, frozenset[int]], uid: str, other: str) -> bool:
     """Return True if a communicator has all ranks of another one."""
     return uid == other or members.get(uid, frozenset()) >= members.get(other, _UNKNOWN)
 
@@ -207,14 +199,14 @@ def _measure_barriers(timed: pl.DataFrame) -> list[tuple[str, float]]:
     return fast.filter(pl.col("len") >= MIN_BARRIERS_TO_BOUND_LATENCY).drop("len").rows()
 
 
-def _best_link(messages: pl.DataFrame) -> float:
+def _measure_best_link(messages: pl.DataFrame) -> float:
     """Return the best bandwidth of messages between ranks, bytes / ns; 0 without any."""
     hops = messages.filter(pl.col("ns") > 0)
     best = (hops["bytes"] / hops["ns"]).quantile(QUANTILE_OF_BEST_LINK)
     return best or 0.0
 
 
-def bounded(carried: Floats, ns: Ints, best: float, barrier_ns: float = 0.0) -> CostModel | None:
+def bound_cost(carried: Floats, ns: Ints, best: float, barrier_ns: float = 0.0) -> CostModel | None:
     """Bound the latency of calls that take `ns` and carry so many bytes over each link.
 
     What is not known to be latency is taken for what bytes need.
@@ -255,7 +247,7 @@ CHOICE_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def choices(lines: Mapping[Key, CostModel]) -> pl.DataFrame:
+def find_fastest(lines: Mapping[Key, CostModel]) -> pl.DataFrame:
     """Return which algorithm is fastest from which size on, by the lines, where there are several.
 
     Calls whose algorithm was not recorded count as one: the library's own choice. Only sizes that all
@@ -268,12 +260,12 @@ def choices(lines: Mapping[Key, CostModel]) -> pl.DataFrame:
         (op, ranks, size, name, models[name].latency_ns, models[name].ns_per_byte)
         for (op, ranks), models in sorted(several.items())
         if len(models) > 1
-        for size, name in _fastest(models)
+        for size, name in _find_crossings(models)
     ]
     return pl.DataFrame(rows, schema=CHOICE_COLUMNS, orient="row")
 
 
-def _fastest(models: Mapping[str | None, CostModel]) -> Iterator[tuple[float, str | None]]:
+def _find_crossings(models: Mapping[str | None, CostModel]) -> Iterator[tuple[float, str | None]]:
     """Yield from which size on which line is lowest."""
     low = max(line.smallest for line in models.values())
     high = min(line.largest for line in models.values())

@@ -10,8 +10,6 @@ import polars as pl
 from tracelens.model import fmt
 from tracelens.schema.vocabulary import PICKLE
 
-__all__ = ["PickledCalls", "find_pickled_calls"]
-
 # share of the time of collectives: pickled ones that take less are not reported [policy]
 MIN_SHARE_TO_REPORT_PICKLED_CALLS: Final = 0.1
 # The methods of mpi4py whose names are not those of their operations.

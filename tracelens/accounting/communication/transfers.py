@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.algorithms import recorded_algorithms
+from tracelens.accounting.algorithms import read_algorithms
 from tracelens.accounting.thread_activity import training_threads
 from tracelens.model.calls import NEVER
 from tracelens.model.messages import IS_COMPLETED, with_waits
@@ -32,16 +32,6 @@ if TYPE_CHECKING:
     from tracelens.arrays import Floats, Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
-
-__all__ = [
-    "CALL_COLUMNS",
-    "MESSAGE_COLUMNS",
-    "bus_factor",
-    "collective_calls",
-    "point_to_point_messages",
-    "wire_of_steps",
-    "with_algorithms",
-]
 
 # ns: a call that goes on so soon after a message may have waited for it [chosen]
 MIN_UNCERTAINTY_OF_ENDS_NS: Final = 10_000
@@ -81,16 +71,16 @@ def bus_factor(op: str, ranks: int) -> float:
     return factors.get(op, 1.0)
 
 
-def collective_calls(trace: Trace) -> pl.DataFrame:
+def list_collective_calls(trace: Trace) -> pl.DataFrame:
     """Return every collective that all its ranks made and completed, by communicator and number."""
     training = training_threads(trace)
-    parts = [_of_communicator(grid, training) for grid in trace.calls]
+    parts = [_list_calls_of(grid, training) for grid in trace.calls]
     return pl.concat([pl.DataFrame(schema=CALL_COLUMNS), *parts])
 
 
-def with_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
+def join_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     """Add how each call was carried out (`algorithm`), as one of its ranks recorded it; else null."""
-    known = recorded_algorithms(trace)
+    known = read_algorithms(trace)
     keys = [pl.col(name).cast(known.schema[name]) for name in ("communicator", "seq")]
     return (
         calls.with_columns(keys)
@@ -99,14 +89,14 @@ def with_algorithms(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def wire_of_steps(calls: pl.DataFrame, steps: Ints) -> Floats:
+def measure_wire_time(calls: pl.DataFrame, steps: Ints) -> Floats:
     """Return how long the calls of each of some steps held the wire, ns, [step]."""
     wire = calls.group_by("step").agg(pl.col("wire_ns").sum())
     known = dict(wire.iter_rows())
     return np.array([known.get(step, 0) for step in steps.tolist()], np.float64)
 
 
-def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
+def _list_calls_of(whole: CallGrid, training: Ints) -> pl.DataFrame:
     """Measure the calls of one communicator."""
     is_complete = whole.completed.sum(axis=1) == whole.expected
     grid = whole.taken(np.flatnonzero(is_complete & ~whole.follows_mismatch)).of_same_members()
@@ -121,7 +111,7 @@ def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
         "step": grid.first("step"),
         "bytes": sizes.select(pl.when(pl.col("bytes") >= 0).then("bytes")).to_series(),
         "ready_ns": grid.start_ns.max(axis=1),
-        "wire_ns": _wire(grid),
+        "wire_ns": _measure_wire(grid),
         "blocking": (grid.thread == training[grid.processes]).any(axis=1),
     }
     return pl.DataFrame(
@@ -129,7 +119,7 @@ def _of_communicator(whole: CallGrid, training: Ints) -> pl.DataFrame:
     )
 
 
-def _wire(grid: CallGrid) -> Ints:
+def _measure_wire(grid: CallGrid) -> Ints:
     """Return how long each call held the wire, [call]."""
     wire = np.empty(grid.height, np.int64)
     before = grid.start_ns[:1]
@@ -156,7 +146,7 @@ MESSAGE_COLUMNS: Final[dict[str, pl.DataType]] = {
 }
 
 
-def point_to_point_messages(trace: Trace) -> pl.DataFrame:
+def list_messages(trace: Trace) -> pl.DataFrame:
     """Return every message of the workers whose time on the link is known."""
     over = IS_COMPLETED & (pl.col("peer") >= 0) & (pl.col("step") >= 0)
     mine = trace.workers.lazy().select("process")

@@ -3,68 +3,75 @@
 Processes that share a monotonic clock need nothing. Else hosts are tied together by the exits of the
 collectives in which they all took part (see `tracelens.align.clocks.exits`); a host without any by
 ping-pong with another, by requests to parameter servers, or at last by its wall clock. How sure each
-is stands in `Trace.alignment`.
+is stands in `Trace.alignment`. Clocks are numbered, 0 is the first host's.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from operator import or_
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
 
 from tracelens.align.clocks.bounds import find_bounds, order_by_certainty
-from tracelens.align.clocks.exits import from_exits, shifted, spread_of
-from tracelens.align.clocks.maps import ClockMap
-from tracelens.align.clocks.readings import bias, from_ping_pong, from_wall, wall_windows
-from tracelens.align.clocks.requests import causality_violations, exchanges, from_requests
+from tracelens.align.clocks.exits import map_by_exits, measure_scatter, shift_map
+from tracelens.align.clocks.readings import (
+    map_by_ping_pong,
+    map_by_wall,
+    measure_bias,
+    wall_windows,
+)
+from tracelens.align.clocks.requests import (
+    find_exchanges,
+    map_by_requests,
+    note_causality_violations,
+)
 from tracelens.align.collectives import gather
 from tracelens.memory import give_back
 from tracelens.model.calls import NEVER
+from tracelens.model.clock_map import ClockMap
 from tracelens.model.columns import FOREVER, NULL
 from tracelens.model.trace import ALIGNMENT_METHODS, Alignment, HostClock, Note
 
-__all__ = ["ClockMap", "Moving", "align", "moved_times"]
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from tracelens.arrays import Indices, Ints
+    from tracelens.arrays import Ints
     from tracelens.model.calls import CallGrid
     from tracelens.model.columns import Columns
-    from tracelens.model.trace import Moved, Trace
+    from tracelens.model.trace import Trace
 
-_Rows: TypeAlias = "slice | Indices"
-_SHOWN: Final = 8
+MAX_HOSTS_NAMED: Final = 8
 _TIMES: Final = ("start_ns", "end_ns", "device_start_ns", "first_ns", "last_ns")
 
 
 def align(trace: Trace) -> Trace:
     """Map all times onto one clock and report how; a trace with one clock is returned as it is."""
     trace = trace if trace.calls else gather(trace)
-    clocks = _clocks(trace.processes)
+    clocks = _number_clocks(trace.processes)
     names = clocks.unique("clock", keep="first", maintain_order=True).sort("clock")
     if names.height < 2:
-        return trace.with_(alignment=Alignment("same_clock", _unmoved(names, trace.clocks)))
-    maps, method, notes, alone = _maps(trace, clocks, names)
-    moved = {process: maps[clock] for process, clock in clocks.select("process", "clock").rows()}
+        return trace.with_(alignment=Alignment("same_clock", _describe_one(names, trace.clocks)))
+    maps, method, notes, untied = _map_clocks(trace, clocks, names)
+    clock_maps = {process: maps[clock] for process, clock in clocks["process", "clock"].rows()}
     give_back()  # what fitting left: memory is at its most while all calls are there twice
     return trace.changed(
-        Moving(moved),
-        calls=tuple(_moved_calls(grid, moved) for grid in trace.calls),
-        processes=_moved(trace.processes, clocks, maps),
-        samples=_moved(trace.samples, clocks, maps),
-        alignment=Alignment(method, _described(clocks, maps, alone)),
+        ClockChange(clock_maps),
+        calls=tuple(_move_calls(grid, clock_maps) for grid in trace.calls),
+        processes=_move_frame(trace.processes, clock_maps),
+        samples=_move_frame(trace.samples, clock_maps),
+        alignment=Alignment(method, _describe_hosts(clocks, maps, untied)),
         notes=(*trace.notes, *notes),
-        moved=moved,
+        clock_maps=clock_maps,
     )
 
 
 @dataclass(frozen=True, eq=False)
-class Moving:
+class ClockChange:
     """Puts the events of each process onto the common clock."""
 
     maps: Mapping[int, ClockMap]
@@ -72,65 +79,68 @@ class Moving:
 
     def __call__(self, process: int, columns: Columns) -> Columns:
         """Return the columns with common times, in order."""
-        found = self.maps.get(process)
-        if found is None:
+        clock_map = self.maps.get(process)
+        if clock_map is None:
             return columns
-        present = {"end_ns": FOREVER, "start_ns": NULL, "device_start_ns": NULL}
+        missing_marks = {"end_ns": FOREVER, "start_ns": NULL, "device_start_ns": NULL}
         times = {
-            name: moved_times(found, columns.number(name), missing)
-            for name, missing in present.items()
+            name: to_common_times(clock_map, columns.number(name), missing)
+            for name, missing in missing_marks.items()
             if name in columns
         }
         return columns.replaced(**times).in_order()
 
-    def only(self, process: int) -> Moving:
+    def only(self, process: int) -> ClockChange:
         """Return the map of one process."""
-        return Moving({process: self.maps[process]} if process in self.maps else {})
+        return ClockChange({process: self.maps[process]} if process in self.maps else {})
 
 
-def moved_times(found: Moved, times: Ints, *missing: int) -> Ints:
-    """Return common times; what is `missing` stays so."""
-    if not missing:
-        return found.apply(times)
-    unknown = times == missing[0]
-    for one in missing[1:]:
-        unknown |= times == one
-    if not unknown.any():
-        return found.apply(times)
-    return np.where(unknown, times, found.apply(np.where(unknown, 0, times)))
+def to_common_times(clock_map: ClockMap, times_ns: Ints, *missing: int) -> Ints:
+    """Return common times; values that are `missing` stay as they are."""
+    is_missing = reduce(or_, (times_ns == mark for mark in missing), np.False_)
+    if not is_missing.any():
+        return clock_map.apply(times_ns)
+    return np.where(is_missing, times_ns, clock_map.apply(np.where(is_missing, 0, times_ns)))
 
 
-def _moved_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
+def to_common_series(clock_map: ClockMap, times: pl.Series) -> pl.Series:
+    """Return common times, null where there is no time."""
+    return _with_nulls_of(times, clock_map.apply(times.fill_null(0).to_numpy()))
+
+
+def _with_nulls_of(column: pl.Series, values: Ints) -> pl.Series:
+    series = pl.Series(column.name, values)
+    if not column.null_count():
+        return series
+    return pl.select(pl.when(column.is_not_null()).then(series).alias(column.name)).to_series()
+
+
+def _move_calls(grid: CallGrid, maps: Mapping[int, ClockMap]) -> CallGrid:
     """Put calls onto the common clock; neighbours that share one go together."""
     start, end = np.empty_like(grid.start_ns), np.empty_like(grid.end_ns)
-    found = [maps[process] for process in grid.processes.tolist()]
+    map_of_column = [maps[process] for process in grid.processes.tolist()]
     absent = () if grid.whole else (NEVER,)
-    open_ = () if grid.is_closed else (FOREVER,)
-    for _, same in groupby(range(len(found)), key=lambda column: id(found[column])):
-        first, *others = same
-        columns = slice(first, first + len(others) + 1)
-        start.T[columns] = moved_times(found[first], grid.start_ns.T[columns], *absent)
-        end.T[columns] = moved_times(found[first], grid.end_ns.T[columns], *absent, *open_)
+    open_end = () if grid.is_closed else (FOREVER,)
+    for _, neighbours in groupby(range(len(map_of_column)), key=lambda at: id(map_of_column[at])):
+        first, *others = neighbours
+        columns, clock_map = slice(first, first + len(others) + 1), map_of_column[first]
+        start.T[columns] = to_common_times(clock_map, grid.start_ns.T[columns], *absent)
+        end.T[columns] = to_common_times(clock_map, grid.end_ns.T[columns], *absent, *open_end)
     return replace(grid, start_ns=start, end_ns=end)
 
 
-def _clocks(processes: pl.DataFrame) -> pl.DataFrame:
+def _number_clocks(processes: pl.DataFrame) -> pl.DataFrame:
     """Number the clocks: by the first main worker that has each, then the rest."""
     order = processes.sort(~pl.col("main"), pl.col("role") != "worker", "rank", "process")
-    number = {
-        name: index for index, name in enumerate(order["clock_domain"].unique(maintain_order=True))
-    }
+    domains = order["clock_domain"].unique(maintain_order=True)
+    number = {domain: index for index, domain in enumerate(domains)}
     return order.select(
-        "process",
-        "host",
-        "clock_domain",
-        "first_ns",
-        "last_ns",
+        *("process", "host", "clock_domain", "first_ns", "last_ns"),
         clock=pl.col("clock_domain").replace_strict(number, return_dtype=pl.Int32),
     )
 
 
-def _unmoved(names: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ...]:
+def _describe_one(names: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ...]:
     """Describe the one clock; a conversion that brought other clocks onto it left how sure that is."""
     window = readings.filter(pl.col("method") == "common")["window_ns"].max()
     uncertainty_ns = window // 2 if isinstance(window, int) else 0
@@ -138,62 +148,80 @@ def _unmoved(names: pl.DataFrame, readings: pl.DataFrame) -> tuple[HostClock, ..
     return tuple(HostClock(host, domain, 0, 0.0, uncertainty_ns) for host, domain in rows)
 
 
-def _maps(
+def _map_clocks(
     trace: Trace, clocks: pl.DataFrame, names: pl.DataFrame
 ) -> tuple[dict[int, ClockMap], str, list[Note], list[int]]:
     """Map each clock to the common one, by the best method that it allows.
 
-    Clocks that nothing ties to the others are reported last.
+    Return the maps, the best method that was used, notes, and the clocks that nothing ties to others.
     """
-    readings = _readings(trace, clocks)
-    maps = _sharpened(from_exits(trace, clocks), readings)
-    used = dict.fromkeys(maps, "collective_exits")
-    if not maps:
-        maps = {0: ClockMap()}
+    readings = _read_clocks(trace, clocks)
+    maps = _sharpen(map_by_exits(trace, clocks), readings)
+    method_of = dict.fromkeys(maps, "collective_exits")
+    maps = maps or {0: ClockMap()}
     origin = min(maps)
-    read = _named_in(readings, "clock", "peer_clock")
-    used |= _add_by("ping_pong", maps, read, partial(_by_ping_pong, maps=maps, readings=readings))
-    asked = exchanges(trace, clocks)
-    by_asked = partial(_by_requests, maps=maps, readings=readings, origin=origin)
-    asking = _named_in(asked, "clock", "peer")
-    used |= _add_by("requests", maps, asking, partial(by_asked, asked=asked))
+    read_clocks = _list_clocks(readings, "clock", "peer_clock")
+    exchanges = find_exchanges(trace, clocks)
+
+    def tie_by_wall(clock: int) -> ClockMap | None:
+        return map_by_wall(_read_by(readings, clock), _read_by(readings, origin), maps[origin])
+
+    def tie_by_exchanges(rows: pl.DataFrame, clock: int) -> ClockMap | None:
+        by_wall = tie_by_wall(clock)
+        windows = wall_windows(_read_by(readings, clock), by_wall) if by_wall else None
+        return map_by_requests(rows, clock, maps, windows)
+
+    def add(method: str, clocks: Sequence[int], tie: Callable[[int], ClockMap | None]) -> None:
+        """Tie clocks to mapped ones, and others to those, until nothing is left to tie."""
+        while tied := {
+            clock: clock_map
+            for clock in clocks
+            if clock not in maps and (clock_map := tie(clock)) is not None
+        }:
+            maps.update(tied)
+            method_of.update(dict.fromkeys(tied, method))
+
+    add("ping_pong", read_clocks, partial(_tie_by_ping_pong, maps, readings))
+    asking_clocks = _list_clocks(exchanges, "clock", "peer")
+    add("requests", asking_clocks, partial(tie_by_exchanges, exchanges))
     if len(maps) < names.height:
-        asked = pl.concat([asked, find_bounds(trace, clocks, maps)])
-        for clock in order_by_certainty(asked, maps):
-            if found := by_asked(clock, asked=asked):
-                maps[clock], used[clock] = found, "messages"
-    by_wall = partial(_by_wall, maps=maps, readings=readings, origin=origin)
-    used |= _add_by("wall", maps, read, by_wall)
-    notes = causality_violations(asked, maps)
-    alone = names.filter(~pl.col("clock").is_in(list(maps)))
-    maps |= _untied(maps[origin], origin, clocks, alone["clock"].to_list())
-    method = next((name for name in ALIGNMENT_METHODS if name in used.values()), "unaligned")
-    notes = _method_notes(names, used, method) + _unaligned(alone) + notes
-    return maps, method, notes, alone["clock"].to_list()
+        exchanges = pl.concat([exchanges, find_bounds(trace, clocks, maps)])
+        for clock in order_by_certainty(exchanges, maps):
+            if by_messages := tie_by_exchanges(exchanges, clock):
+                maps[clock], method_of[clock] = by_messages, "messages"
+    add("wall", read_clocks, tie_by_wall)
+    notes = note_causality_violations(exchanges, maps)
+    untied = names.filter(~pl.col("clock").is_in(list(maps)))
+    maps |= _map_untied(maps[origin], origin, clocks, untied["clock"].to_list())
+    methods = (name for name in ALIGNMENT_METHODS if name in method_of.values())
+    method = next(methods, "unaligned")
+    notes = _note_methods(names, method_of, method) + _note_untied(untied) + notes
+    return maps, method, notes, untied["clock"].to_list()
 
 
-def _untied(
-    common: ClockMap, origin: int, clocks: pl.DataFrame, alone: list[int]
+def _extents_ns(clocks: pl.DataFrame) -> dict[int, tuple[int, int]]:
+    """Return the first and the last time of each clock, on that clock."""
+    times = clocks.group_by("clock").agg(pl.col("first_ns").min(), pl.col("last_ns").max())
+    return {clock: (first or 0, last or 0) for clock, first, last in times.iter_rows()}
+
+
+def _map_untied(
+    common: ClockMap, origin: int, clocks: pl.DataFrame, untied: list[int]
 ) -> dict[int, ClockMap]:
     """Keep the times of clocks that nothing ties, unless nothing overlaps then.
 
     A clock that was never near the origin's (another boot) is moved so that both begin together.
     """
-    extents = {
-        clock: (first or 0, last or 0)
-        for clock, first, last in clocks.group_by("clock")
-        .agg(pl.col("first_ns").min(), pl.col("last_ns").max())
-        .iter_rows()
-    }
-    begin, end = common.apply(np.array(extents[origin])).tolist()
+    extents_ns = _extents_ns(clocks)
+    begin_ns, end_ns = common.apply(np.array(extents_ns[origin])).tolist()
     return {
-        clock: ClockMap(first, first if first <= end and begin <= last else begin)
-        for clock, (first, last) in extents.items()
-        if clock in alone
+        clock: ClockMap(first, first if first <= end_ns and begin_ns <= last else begin_ns)
+        for clock, (first, last) in extents_ns.items()
+        if clock in untied
     }
 
 
-def _readings(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
+def _read_clocks(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
     """Return the clock records with the clock of each and of its peer."""
     clock_of = clocks.select("process", "clock")
     peers = trace.workers.select("process", peer="rank").join(clock_of, on="process")
@@ -202,78 +230,44 @@ def _readings(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _between(readings: pl.DataFrame, clock: int, peer: int) -> pl.DataFrame:
-    return readings.filter(
-        pl.col("method") == "ping_pong", pl.col("clock") == clock, pl.col("peer_clock") == peer
-    )
-
-
-def _sharpened(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, ClockMap]:
+def _sharpen(maps: dict[int, ClockMap], readings: pl.DataFrame) -> dict[int, ClockMap]:
     """Remove a lasting lag from fitted clocks where ping-pong is more precise than exits scatter."""
-    if not maps:
-        return {}
-    better, first = dict(maps), min(maps)
+    sharpened, first = dict(maps), min(maps, default=0)
     pings = readings.filter(pl.col("method") == "ping_pong", pl.col("peer_clock") == first)
     for clock in maps.keys() & {*pings["clock"]}:
-        found = maps[clock]
-        measured = bias(pings.filter(pl.col("clock") == clock), found, maps[first])
-        if measured and measured[1] < spread_of(found):
-            better[clock] = shifted(found, *measured)
-    return better
+        bias = measure_bias(_read_by(pings, clock), maps[clock], maps[first])
+        if bias and bias[1] < measure_scatter(maps[clock]):
+            sharpened[clock] = shift_map(maps[clock], *bias)
+    return sharpened
 
 
-def _named_in(frame: pl.DataFrame, *columns: str) -> list[int]:
+def _list_clocks(frame: pl.DataFrame, *columns: str) -> list[int]:
     """Return the clocks that some columns name, in order."""
-    return sorted(
-        {clock for name in columns for clock in frame[name].unique() if clock is not None}
-    )
+    return sorted({clock for name in columns for clock in frame[name].drop_nulls().unique()})
 
 
-def _add_by(
-    method: str,
-    maps: dict[int, ClockMap],
-    clocks: Sequence[int],
-    tie: Callable[[int], ClockMap | None],
-) -> dict[int, str]:
-    """Tie clocks to mapped ones, and others to those, until nothing is left to tie."""
-    before = set(maps)
-    while True:
-        found = {clock: tied for clock in clocks if clock not in maps and (tied := tie(clock))}
-        if not found:
-            return dict.fromkeys(maps.keys() - before, method)
-        maps |= found
-
-
-def _by_ping_pong(clock: int, maps: dict[int, ClockMap], readings: pl.DataFrame) -> ClockMap | None:
+def _tie_by_ping_pong(
+    maps: dict[int, ClockMap], readings: pl.DataFrame, clock: int
+) -> ClockMap | None:
+    pings = readings.filter(pl.col("method") == "ping_pong")
     candidates = [
-        from_ping_pong(_between(readings, clock, other), _between(readings, other, clock), mapped)
-        for other, mapped in maps.items()
+        map_by_ping_pong(
+            _read_by(pings, clock).filter(pl.col("peer_clock") == other),
+            _read_by(pings, other).filter(pl.col("peer_clock") == clock),
+            clock_map,
+        )
+        for other, clock_map in maps.items()
     ]
-    found = [candidate for candidate in candidates if candidate]
-    return min(found, key=lambda candidate: candidate.uncertainty_ns, default=None)
-
-
-def _by_wall(
-    clock: int, maps: dict[int, ClockMap], readings: pl.DataFrame, origin: int
-) -> ClockMap | None:
-    of = partial(_read_by, readings)
-    return from_wall(of(clock), of(origin), maps[origin])
-
-
-def _by_requests(
-    clock: int, maps: dict[int, ClockMap], readings: pl.DataFrame, origin: int, asked: pl.DataFrame
-) -> ClockMap | None:
-    wall = _by_wall(clock, maps, readings, origin)
-    seen = wall_windows(_read_by(readings, clock), wall) if wall else None
-    return from_requests(asked, clock, maps, seen)
+    tied = filter(None, candidates)
+    return min(tied, key=lambda candidate: candidate.uncertainty_ns, default=None)
 
 
 def _read_by(readings: pl.DataFrame, clock: int) -> pl.DataFrame:
     return readings.filter(pl.col("clock") == clock)
 
 
-def _method_notes(names: pl.DataFrame, used: dict[int, str], method: str) -> list[Note]:
-    """Return which hosts had to be aligned by a worse method than the others."""
+def _note_methods(names: pl.DataFrame, method_of: dict[int, str], method: str) -> list[Note]:
+    """Note which hosts had to be aligned by a worse method than the others."""
     words = {
         "ping_pong": "messages between processes",
         "requests": "requests to parameter servers",
@@ -284,81 +278,57 @@ def _method_notes(names: pl.DataFrame, used: dict[int, str], method: str) -> lis
         Note(
             file="",
             sentence=f"Host '{row['host']}' took part in no common collective: its clock is aligned "
-            f"by {words[used[row['clock']]]}.",
+            f"by {words[method_of[row['clock']]]}.",
             kind="clock",
         )
         for row in names.iter_rows(named=True)
-        if used.get(row["clock"], method) != method
+        if method_of.get(row["clock"], method) != method
     ]
 
 
-def _unaligned(alone: pl.DataFrame) -> list[Note]:
-    if alone.is_empty():
+def _note_untied(untied: pl.DataFrame) -> list[Note]:
+    if untied.is_empty():
         return []
-    hosts = [f"'{host}'" for host in alone["host"].head(_SHOWN)]
-    more = f" and {alone.height - _SHOWN} more" if alone.height > _SHOWN else ""
+    hosts = ", ".join(f"'{host}'" for host in untied["host"].head(MAX_HOSTS_NAMED))
+    unnamed_count = untied.height - MAX_HOSTS_NAMED
+    more = f" and {unnamed_count} more" if unnamed_count > 0 else ""
     sentence = (
-        f"Host {', '.join(hosts)}{more} cannot be aligned with the others (no common collective, "
+        f"Host {hosts}{more} cannot be aligned with the others (no common collective, "
         "ping-pong or wall clock was recorded): only durations within it are meaningful, and waits "
         "of hosts for each other are unknown."
     )
     return [Note(file="", sentence=sentence, kind="clock")]
 
 
-def _described(
-    clocks: pl.DataFrame, maps: dict[int, ClockMap], alone: list[int]
+def _describe_hosts(
+    clocks: pl.DataFrame, maps: dict[int, ClockMap], untied: list[int]
 ) -> tuple[HostClock, ...]:
-    extents = clocks.group_by("clock").agg(
-        pl.col("host", "clock_domain").first(), pl.col("first_ns").min(), pl.col("last_ns").max()
-    )
-    described = [_describe(row, maps[row["clock"]]) for row in extents.sort("clock").to_dicts()]
+    hosts = clocks.group_by("clock").agg(pl.col("host", "clock_domain").first()).sort("clock")
+    extents_ns = _extents_ns(clocks)
     return tuple(
-        replace(host, uncertainty_ns=None) if clock in alone else host
-        for clock, host in enumerate(described)
+        HostClock(
+            host=host,
+            clock_domain=domain,
+            offset_ns=int(maps[clock].offset_at(np.array([extents_ns[clock][0]]))[0]),
+            drift_ppm=maps[clock].drift_ppm(*extents_ns[clock]),
+            uncertainty_ns=None if clock in untied else maps[clock].uncertainty_ns,
+            jumps=maps[clock].jumps,
+        )
+        for clock, host, domain in hosts.iter_rows()
     )
 
 
-def _describe(row: dict[str, Any], found: ClockMap) -> HostClock:
-    first, last = row["first_ns"] or 0, row["last_ns"] or 0
-    return HostClock(
-        host=row["host"],
-        clock_domain=row["clock_domain"],
-        offset_ns=int(found.offset_at(np.array([first]))[0]),
-        drift_ppm=found.drift_ppm(first, last),
-        uncertainty_ns=found.uncertainty_ns,
-        jumps=found.jumps,
-    )
-
-
-def _moved(frame: pl.DataFrame, clocks: pl.DataFrame, maps: dict[int, ClockMap]) -> pl.DataFrame:
+def _move_frame(frame: pl.DataFrame, maps: Mapping[int, ClockMap]) -> pl.DataFrame:
     """Put the times of a frame with a process column onto the common clock."""
-    rows = list(_rows_of(frame["process"], clocks))
-    present = [name for name in _TIMES if name in frame.columns and frame[name].count()]
-    return frame.with_columns(_moved_column(frame[name], rows, maps) for name in present)
-
-
-def _rows_of(process: pl.Series, clocks: pl.DataFrame) -> Iterator[tuple[int, _Rows]]:
-    """Yield each process's clock and its rows: a stretch, where a frame is in order of processes."""
-    numbers = process.to_numpy()
-    stretches = process.is_sorted()
-    order = np.arange(0) if stretches else np.argsort(numbers, kind="stable")
-    every = clocks["process"].to_numpy()
-    firsts, lasts = (
-        np.searchsorted(numbers, every, side, sorter=None if stretches else order)
-        for side in ("left", "right")
-    )
-    for clock, first, last in zip(clocks["clock"], firsts, lasts, strict=True):
-        yield clock, slice(first, last) if stretches else order[first:last]
-
-
-def _moved_column(
-    column: pl.Series, rows: list[tuple[int, _Rows]], maps: dict[int, ClockMap]
-) -> pl.Series:
-    times = column.fill_null(0).to_numpy()
-    moved = np.empty_like(times)
-    for clock, part in rows:
-        moved[part] = maps[clock].apply(times[part])
-    found = pl.Series(column.name, moved)
-    if not column.null_count():
-        return found
-    return pl.select(pl.when(column.is_not_null()).then(found)).to_series().alias(column.name)
+    process = frame["process"].to_numpy()
+    order = np.argsort(process, kind="stable")
+    rows_by_process = np.split(order, np.flatnonzero(np.diff(process[order])) + 1)
+    moved = []
+    for column in (frame[name] for name in _TIMES if name in frame.columns):
+        if column.count():
+            times_ns = column.fill_null(0).to_numpy()
+            common_ns = np.empty_like(times_ns)
+            for rows in rows_by_process:
+                common_ns[rows] = maps[int(process[rows[0]])].apply(times_ns[rows])
+            moved.append(_with_nulls_of(column, common_ns))
+    return frame.with_columns(moved)

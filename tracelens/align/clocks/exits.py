@@ -9,27 +9,28 @@ Exits take a lasting lag of a host for an offset. Yet of a collective into which
 the rest is transfer and its own lag, both on its own clock: compared over the collectives of one
 size, that tells the lags of hosts apart. It only widens the uncertainty, since a slow link would
 look the same.
+
+Times are nanoseconds, each clock's since its first exit; matrices are [collective, clock].
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from tracelens.align.clocks.maps import (
-    BLOCKS,
-    FAR,
-    MIN_FOR_SLOPE,
-    MOST_DRIFT,
+from tracelens.align.clocks.lines import (
+    BLOCK_COUNT,
+    FAR_NS,
+    MAX_DRIFT,
+    MIN_POINTS_FOR_SLOPE,
     PLAUSIBLE_DRIFT,
-    ClockMap,
-    Correction,
     Line,
-    theil_sen,
+    fit_theil_sen,
 )
 from tracelens.model.calls import NEVER, distinct, stretch
+from tracelens.model.clock_map import ClockMap, Correction
 from tracelens.model.columns import FOREVER
 from tracelens.schema.vocabulary import STATUSES
 
@@ -40,400 +41,386 @@ if TYPE_CHECKING:
     from tracelens.model.calls import CallGrid
     from tracelens.model.trace import Trace
 
-ROUNDS: Final = 3
-GATE: Final = 3.0
-GATE_BLOCK: Final = 8  # collectives that say what a clock shows for a while
-MAD_TO_SIGMA: Final = 1.4826
-SMALLEST_PIECE_NS: Final = 1_000.0
-FAR_EXIT: Final = 0.9  # quantile of how far single exits are from the lines beside a jump
+FIT_ROUNDS: Final = 3
 MIN_EXITS_BESIDE_JUMP: Final = 8  # collectives: fewer on a side may be ranks that left late
-CLEAR_JUMP: Final = 3.0  # times as high as that is a jump
 MIN_COLLECTIVES: Final = 3
-VISIBLE: Final = 5.0
-CLEARLY_LAST_NS: Final = 100_000.0  # more than lags can be
-FEWEST: Final = 8  # collectives into which a host came last
-CERTAIN: Final = 3.0  # standard errors
-UNKNOWN_QUANTILE: Final = 0.95  # of the known lags: what is assumed where nothing is known
-_MEDIAN: Final = 1.25 * 1.4826
-SMALLEST_NS: Final = 1_000.0  # no fit is more certain than this
+MAX_RATIO_TO_MEDIAN_SPREAD: Final = 3.0  # exits that are further apart did not synchronise
+COLLECTIVES_PER_GATE_BLOCK: Final = 8  # show how far a clock is ahead for a while
+MAD_TO_SIGMA: Final = 1.4826
+MEDIAN_ERROR_RATIO: Final = 1.25  # a median's standard error over that of a mean
+MIN_RATIO_OF_VISIBLE_DRIFT: Final = 5.0  # times the noise of a block
+MIN_PIECE_NS: Final = 1_000.0  # a clock that leaves its line by less follows it
+QUANTILE_OF_FAR_EXITS: Final = 0.9  # of how far single exits are from the lines beside a jump
+MIN_RATIO_OF_CLEAR_JUMP: Final = 3.0  # times that distance
+MIN_CLEARLY_LAST_NS: Final = 100_000.0  # more than lags can be
+MIN_CALLS_FOR_LAG: Final = 8  # into which a host came last
+STANDARD_ERRORS_OF_CERTAIN_LAG: Final = 3.0
+QUANTILE_FOR_UNKNOWN_LAG: Final = 0.95  # of the known lags: assumed where nothing is known
+MIN_UNCERTAINTY_NS: Final = 1_000.0  # no fit is more certain than this
 
 
-def fit_exits(exits: Floats) -> list[Correction] | None:
-    """Fit each clock against the first; `exits` is [collective, clock], in order of time.
+def fit_exits(exits_ns: Floats) -> list[Correction] | None:
+    """Fit each clock against the first, by exits in order of time.
 
-    Null where too few collectives remain.
+    Return a correction for each clock, or None where too few collectives synchronise.
     """
-    aligned = exits.copy()
-    lines = [Line()] * exits.shape[1]
-    for _ in range(ROUNDS):
-        reference = _reference(aligned)
-        kept = _gate(aligned, reference)
-        if len(kept) < MIN_COLLECTIVES:
+    aligned_ns = exits_ns.copy()
+    lines = [Line()] * exits_ns.shape[1]
+    for _ in range(FIT_ROUNDS):
+        synchronised = _Synchronised.from_exits(aligned_ns)
+        if len(synchronised.aligned_ns) < MIN_COLLECTIVES:
             return None
-        x, y, _ = _blocks(aligned[kept], reference[kept])
-        found = _lines(x, y)
-        aligned = np.stack(
-            [aligned[:, clock] - line.at(aligned[:, clock]) for clock, line in enumerate(found)], 1
+        fitted = _fit_lines(synchronised)
+        aligned_ns = np.stack(
+            [
+                times - line.evaluate(times)
+                for times, line in zip(aligned_ns.T, fitted, strict=True)
+            ],
+            axis=1,
         )
-        lines = [line.corrected_by(more) for line, more in zip(lines, found, strict=True)]
-    reference = _reference(aligned)
-    kept = _gate(aligned, reference)
-    synchronised = _Synchronised.of(aligned[kept], reference[kept])
-    left = [_residual_of(synchronised, clock) for clock in range(exits.shape[1])]
-    return [_against_first(lines, left, clock) for clock in range(exits.shape[1])]
+        lines = [line.then_corrected_by(more) for line, more in zip(lines, fitted, strict=True)]
+    synchronised = _Synchronised.from_exits(aligned_ns)
+    residuals = [_follow_residual(synchronised, clock) for clock in range(exits_ns.shape[1])]
+    return [_correct_to_first(lines, residuals, clock) for clock in range(exits_ns.shape[1])]
 
 
-def _lines(x: Floats, y: Floats) -> list[Line]:
-    """Fit a line to each column; level ones where the run is too short for a drift to stand out."""
-    noise = np.zeros(y.shape[1])
-    if len(y) > 1:
-        noise = MAD_TO_SIGMA * np.median(np.abs(np.diff(y, axis=0)), axis=0) / np.sqrt(2)
-    visible = np.ptp(x) * PLAUSIBLE_DRIFT > VISIBLE * noise
-    level = np.median(y, axis=0)
-    return [
-        _line(x, y[:, clock]) if visible[clock] else Line(float(level[clock]))
-        for clock in range(y.shape[1])
-    ]
+class _Synchronised(NamedTuple):
+    """Exits of the collectives that did synchronise.
+
+    By block, `blocks` are their rows, `times_ns` the median exits of the reference [block], and
+    `leads_ns` the medians of how far clocks are ahead of the reference [block, clock].
+    """
+
+    aligned_ns: Floats
+    reference_ns: Floats
+    blocks: list[Indices]
+    times_ns: Floats
+    leads_ns: Floats
+
+    @classmethod
+    def from_exits(cls, exits_ns: Floats) -> _Synchronised:
+        """Take the median clock as the reference; of two the first, as neither is known to be right."""
+        several = exits_ns.shape[1] > 2
+        reference = np.asarray(np.median(exits_ns, axis=1) if several else exits_ns[:, 0])
+        rows = _find_synchronising(exits_ns, reference)
+        aligned, reference = exits_ns[rows], reference[rows]
+        blocks = _split_into_blocks(len(aligned))
+        times = np.array([np.median(reference[block]) for block in blocks])
+        leads = [np.median(aligned[block] - reference[block, None], axis=0) for block in blocks]
+        return cls(aligned, reference, blocks, times, np.array(leads))
 
 
-def _line(x: Floats, y: Floats) -> Line:
-    """Fit a line; where no clock drifts so fast, one jumps, of which few neighbours know."""
-    line = theil_sen(x, y)
-    if abs(line.slope) <= MOST_DRIFT:
-        return line
-    apart = np.diff(x) > 0
-    slope = float(np.median(np.diff(y)[apart] / np.diff(x)[apart])) if apart.any() else 0.0
-    slope = slope if abs(slope) <= MOST_DRIFT else 0.0
-    return Line(float(np.median(y - slope * x)), slope)
+def _split_into_blocks(count: int) -> list[Indices]:
+    return np.array_split(np.arange(count), max(min(BLOCK_COUNT, count), 1))
 
 
-def _reference(aligned: Floats) -> Floats:
-    """Return the virtual clock: the median one; of two, the first, as neither is known to be right."""
-    return np.asarray(np.median(aligned, axis=1) if aligned.shape[1] > 2 else aligned[:, 0])
-
-
-def _gate(aligned: Floats, reference: Floats) -> Indices:
+def _find_synchronising(aligned_ns: Floats, reference_ns: Floats) -> Indices:
     """Choose collectives that did synchronise: their exits are as close together as in others.
 
     What a clock lastingly shows more than the reference is taken off by blocks first, so that a jump
     or a wandering clock is not mistaken for collectives that let ranks leave early.
     """
-    rest = aligned - reference[:, None]
-    blocks = min(max(len(rest) // GATE_BLOCK, 1), BLOCKS)
-    for part in np.array_split(np.arange(len(rest)), blocks):
-        rest[part] -= np.median(rest[part], axis=0)
-    low, high = np.quantile(rest, [0.1, 0.9], axis=1)
-    spread = high - low
-    return np.flatnonzero(spread <= GATE * np.median(spread))
+    leads_ns = aligned_ns - reference_ns[:, None]
+    block_count = min(max(len(leads_ns) // COLLECTIVES_PER_GATE_BLOCK, 1), BLOCK_COUNT)
+    for block in np.array_split(np.arange(len(leads_ns)), block_count):
+        leads_ns[block] -= np.median(leads_ns[block], axis=0)
+    low, high = np.quantile(leads_ns, [0.1, 0.9], axis=1)
+    return np.flatnonzero(high - low <= MAX_RATIO_TO_MEDIAN_SPREAD * np.median(high - low))
 
 
-def _blocks(aligned: Floats, reference: Floats) -> tuple[Floats, Floats, list[Indices]]:
-    """Return each block's median time and the clocks' median differences, and its collectives."""
-    parts = np.array_split(np.arange(len(aligned)), min(BLOCKS, len(aligned)))
-    x = np.array([np.median(reference[part]) for part in parts])
-    y = np.array([np.median(aligned[part] - reference[part, None], axis=0) for part in parts])
-    return x, y, parts
+def _fit_lines(exits: _Synchronised) -> list[Line]:
+    """Fit a line to each clock; level ones where the run is too short for a drift to stand out."""
+    times, leads = exits.times_ns, exits.leads_ns
+    noise = np.zeros(leads.shape[1])
+    if len(leads) > 1:
+        noise = MAD_TO_SIGMA * np.median(np.abs(np.diff(leads, axis=0)), axis=0) / np.sqrt(2)
+    is_visible = np.ptp(times) * PLAUSIBLE_DRIFT > MIN_RATIO_OF_VISIBLE_DRIFT * noise
+    levels = np.median(leads, axis=0)
+    return [
+        _fit_line(times, leads[:, clock]) if is_visible[clock] else Line(float(levels[clock]))
+        for clock in range(leads.shape[1])
+    ]
 
 
-@dataclass(frozen=True, eq=False)
-class _Residual:
-    """What a clock's line leaves, at aligned times; jumps are (time, height)."""
-
-    knots_s: Floats
-    knots: Floats
-    sigma: float
-    spread: float
-    jumps: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, eq=False)
-class _Synchronised:
-    """Exits of collectives that did synchronise, [collective, clock].
-
-    By block, `levels` are the medians of what clocks show more than the reference, `middles` of exits.
-    """
-
-    aligned: Floats
-    reference: Floats
-    levels: Floats
-    middles: Floats
-    parts: list[Indices]
-
-    @classmethod
-    def of(cls, aligned: Floats, reference: Floats) -> _Synchronised:
-        _, levels, parts = _blocks(aligned, reference)
-        middles = np.array([np.median(aligned[part], axis=0) for part in parts])
-        return cls(aligned, reference, levels, middles, parts)
+def _fit_line(times_ns: Floats, leads_ns: Floats) -> Line:
+    """Fit a line; where its slope is too steep for a clock, one that a few neighbours of a jump miss."""
+    line = fit_theil_sen(times_ns, leads_ns)
+    if abs(line.slope) <= MAX_DRIFT:
+        return line
+    steps_ns = np.diff(times_ns)
+    slopes = np.diff(leads_ns)[steps_ns > 0] / steps_ns[steps_ns > 0]
+    slope = float(np.median(slopes)) if len(slopes) else 0.0
+    slope = slope if abs(slope) <= MAX_DRIFT else 0.0
+    return Line(float(np.median(leads_ns - slope * times_ns)), slope)
 
 
-def _residual_of(kept: _Synchronised, clock: int) -> _Residual:
+def _follow_residual(exits: _Synchronised, clock: int) -> Correction:
     """Follow what a clock's line leaves against the reference: nothing, a jump, or wander."""
-    rest = kept.aligned[:, clock] - kept.reference
-    own, parts = kept.levels[:, clock], kept.parts
-    spread = _scatter(rest, own, parts)
-    sigma = 1.25 * spread / float(np.sqrt(len(rest) / len(parts)))
-    knots_s, knots = np.array([-FAR, FAR]), np.zeros(2)
-    jumps: tuple[tuple[float, float], ...] = ()
-    if len(own) >= MIN_FOR_SLOPE and np.ptp(own) > max(6 * sigma, SMALLEST_PIECE_NS):
-        knots_s, knots, jumps = _pieces(
-            kept.aligned[:, clock], kept.middles[:, clock], rest, own, parts
+    times_ns = exits.aligned_ns[:, clock]
+    leads_ns = times_ns - exits.reference_ns
+    levels, blocks = exits.leads_ns[:, clock], exits.blocks
+    centred_ns = leads_ns - np.median(leads_ns)
+    if len(leads_ns) >= 4 * len(blocks):
+        centred_ns = leads_ns - np.repeat(levels, [len(block) for block in blocks])
+    scatter_ns = MAD_TO_SIGMA * float(np.median(np.abs(centred_ns)))
+    sigma_ns = MEDIAN_ERROR_RATIO * scatter_ns / float(np.sqrt(len(leads_ns) / len(blocks)))
+    if len(levels) < MIN_POINTS_FOR_SLOPE or np.ptp(levels) <= max(6 * sigma_ns, MIN_PIECE_NS):
+        return Correction(np.array([-FAR_NS, FAR_NS]), np.zeros(2), sigma_ns, scatter_ns)
+    near = _find_blocks_near_jump(levels)
+    pieces = _fit_jump(times_ns, leads_ns, np.concatenate(blocks[near])) if near else None
+    if pieces is None:
+        middles = [np.median(times_ns[block]) for block in blocks]
+        pieces = Correction(
+            np.concatenate([[-FAR_NS], middles, [FAR_NS]]),
+            np.concatenate([levels[:1], levels, levels[-1:]]),
         )
-    return _Residual(knots_s, knots, sigma, spread, jumps)
+    return replace(pieces, sigma_ns=sigma_ns, scatter_ns=scatter_ns)
 
 
-def _against_first(lines: list[Line], left: list[_Residual], clock: int) -> Correction:
+def _correct_to_first(lines: list[Line], residuals: list[Correction], clock: int) -> Correction:
     """Return what to take off a clock to make it the first one, which may jump and wander itself."""
-    line, first = lines[clock], lines[0]
-    own, firsts = left[clock], left[0]
-    knots_s = np.unique(np.concatenate([own.knots_s, firsts.knots_s]))
-    apart = np.interp(knots_s, own.knots_s, own.knots) - np.interp(
-        knots_s, firsts.knots_s, firsts.knots
+    line, first_line = lines[clock], lines[0]
+    residual, first_residual = residuals[clock], residuals[0]
+    knots_ns = np.unique(np.concatenate([residual.knot_times_ns, first_residual.knot_times_ns]))
+    beyond_first_ns = residual.evaluate(knots_ns) - first_residual.evaluate(knots_ns)
+    times_ns = (knots_ns + line.intercept) / (1 - line.slope)
+    total_ns = line.evaluate(times_ns) + beyond_first_ns - first_line.evaluate(times_ns)
+    total_ns = total_ns / (1 - first_line.slope) if clock else np.zeros_like(times_ns)
+    jumps = tuple(
+        ((time_ns + line.intercept) / (1 - line.slope), height_ns)
+        for time_ns, height_ns in residual.jumps
     )
-    t = (knots_s + line.intercept) / (1 - line.slope)
-    total = (line.at(t) + apart - first.at(t)) / (1 - first.slope)
-    if clock == 0:
-        total = np.zeros_like(t)
-    found = tuple(((at + line.intercept) / (1 - line.slope), height) for at, height in own.jumps)
-    return Correction(t, total, own.sigma, own.spread, found)
+    return replace(residual, knot_times_ns=times_ns, knot_values_ns=total_ns, jumps=jumps)
 
 
-def _scatter(rest: Floats, levels: Floats, parts: list[Indices]) -> float:
-    """Return how far single exits are from their block's level, as a standard deviation."""
-    if len(rest) < 4 * len(parts):
-        return MAD_TO_SIGMA * float(np.median(np.abs(rest - np.median(rest))))
-    within = np.concatenate([rest[part] - level for part, level in zip(parts, levels, strict=True)])
-    return MAD_TO_SIGMA * float(np.median(np.abs(within)))
+def _find_blocks_near_jump(levels_ns: Floats) -> slice | None:
+    """Return the blocks around the one jump that explains most of how levels differ; None without one.
+
+    A jump within a block is half before its level, half after it.
+    """
+    steps = np.abs(np.diff(levels_ns))
+    pairs = steps[:-1] + steps[1:]
+    step, pair = int(steps.argmax()), int(pairs.argmax())
+    if steps[step] > np.ptp(levels_ns) / 2 and steps[step] > 8 * np.median(steps):
+        return slice(max(step - 1, 0), step + 3)
+    if pairs[pair] > 0.9 * np.ptp(levels_ns) and pairs[pair] > 16 * np.median(steps):
+        return slice(max(pair - 1, 0), pair + 4)
+    return None
 
 
-def _pieces(
-    t: Floats, middle: Floats, rest: Floats, levels: Floats, parts: list[Indices]
-) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]]:
-    """Return knots for what is left of a clock: one jump, if it is one, else wander."""
-    steps = np.abs(np.diff(levels))
-    at = int(steps.argmax())
-    both = steps[:-1] + steps[1:]  # a jump within a block is half before its level, half after it
-    around = int(both.argmax())
-    jump = None
-    if steps[at] > np.ptp(levels) / 2 and steps[at] > 8 * np.median(steps):
-        jump = _jump(t, rest, np.concatenate(parts[max(at - 1, 0) : at + 3]))
-    elif both[around] > 0.9 * np.ptp(levels) and both[around] > 16 * np.median(steps):
-        jump = _jump(t, rest, np.concatenate(parts[max(around - 1, 0) : around + 4]))
-    return jump or (
-        np.concatenate([[-FAR], middle, [FAR]]),
-        np.concatenate([levels[:1], levels, levels[-1:]]),
-        (),
-    )
-
-
-def _split(rest: Floats, near: Indices) -> int:
+def _find_jump(leads_ns: Floats, near: Indices) -> int:
     """Return the first collective after the jump: where two levels fit best, by absolute deviation."""
-    part = rest[near]
-    side = max(len(part) // 4, 1)
-    low, high = np.median(part[:side]), np.median(part[-side:])
-    before = np.concatenate([[0.0], np.cumsum(np.abs(part - low))])
-    after = np.concatenate([[0.0], np.cumsum(np.abs(part - high))])
-    return int(near[0] + np.argmin(before + after[-1] - after))
+    leads = leads_ns[near]
+    quarter = max(len(leads) // 4, 1)
+    low, high = np.median(leads[:quarter]), np.median(leads[-quarter:])
+    misfit_before = np.concatenate([[0.0], np.cumsum(np.abs(leads - low))])
+    misfit_after = np.concatenate([[0.0], np.cumsum(np.abs(leads - high))])
+    return int(near[0] + np.argmin(misfit_before + misfit_after[-1] - misfit_after))
 
 
-def _jump(
-    t: Floats, rest: Floats, near: Indices
-) -> tuple[Floats, Floats, tuple[tuple[float, float], ...]] | None:
+def _fit_jump(times_ns: Floats, leads_ns: Floats, near: Indices) -> Correction | None:
     """Fit a line on each side; the jump itself lies between two of the collectives `near` it.
 
     None where it is not clearly higher than single exits scatter around these lines, or where a side has
     too few collectives to show a level.
     """
-    split = min(max(_split(rest, near), 1), len(t) - 1)
-    if min(split, len(t) - split) < MIN_EXITS_BESIDE_JUMP:
+    split = min(max(_find_jump(leads_ns, near), 1), len(times_ns) - 1)
+    if min(split, len(times_ns) - split) < MIN_EXITS_BESIDE_JUMP:
         return None
-    left, right = _line_of_side(t[:split], rest[:split]), _line_of_side(t[split:], rest[split:])
-    at = (t[split - 1] + t[split]) / 2
-    knots_s = np.array([-FAR, at - 0.5, at + 0.5, FAR])  # within a nanosecond
-    knots = np.concatenate([left.at(knots_s[:2]), right.at(knots_s[2:])])
-    height = float(knots[2] - knots[1])
-    apart = np.concatenate([rest[:split] - left.at(t[:split]), rest[split:] - right.at(t[split:])])
-    scatter = float(np.quantile(np.abs(apart), FAR_EXIT))
-    if abs(height) < max(CLEAR_JUMP * scatter, SMALLEST_PIECE_NS):
+    sides = slice(None, split), slice(split, None)
+    before, after = (_fit_side(times_ns[side], leads_ns[side]) for side in sides)
+    jump_ns = (times_ns[split - 1] + times_ns[split]) / 2
+    knots_ns = np.array([-FAR_NS, jump_ns - 0.5, jump_ns + 0.5, FAR_NS])  # within a nanosecond
+    values_ns = np.concatenate([before.evaluate(knots_ns[:2]), after.evaluate(knots_ns[2:])])
+    height_ns = float(values_ns[2] - values_ns[1])
+    distances_ns = [
+        leads_ns[side] - line.evaluate(times_ns[side])
+        for side, line in zip(sides, (before, after), strict=True)
+    ]
+    scatter_ns = float(np.quantile(np.abs(np.concatenate(distances_ns)), QUANTILE_OF_FAR_EXITS))
+    if abs(height_ns) < max(MIN_RATIO_OF_CLEAR_JUMP * scatter_ns, MIN_PIECE_NS):
         return None
-    return knots_s, knots, ((float(at), height),)
+    return Correction(knots_ns, values_ns, jumps=((float(jump_ns), height_ns),))
 
 
-def _line_of_side(t: Floats, rest: Floats) -> Line:
-    parts = np.array_split(np.arange(len(t)), min(BLOCKS, len(t)))
-    x = np.array([np.median(t[part]) for part in parts])
-    return theil_sen(x, np.array([np.median(rest[part]) for part in parts]))
+def _fit_side(times_ns: Floats, leads_ns: Floats) -> Line:
+    blocks = _split_into_blocks(len(times_ns))
+    times = np.array([np.median(times_ns[block]) for block in blocks])
+    return fit_theil_sen(times, np.array([np.median(leads_ns[block]) for block in blocks]))
 
 
 @dataclass(frozen=True, eq=False)
 class Lags:
-    """Lag of each host beyond the usual one, and its standard error; nan where unknown."""
+    """Lag of each host beyond the usual one, and its standard error, [host], ns; nan where unknown."""
 
-    lag: Floats
-    error: Floats
+    lag_ns: Floats
+    error_ns: Floats
 
-    def uncertainty(self) -> Floats:
-        """Return how far each clock may be off against the first because of lags, nanoseconds."""
-        apart = np.abs(self.lag - self.lag[0])
-        error = np.hypot(self.error, self.error[0])
-        certain = apart > CERTAIN * error
-        if not certain.any():
-            return np.zeros_like(apart)
-        usual = float(np.quantile(apart[certain], UNKNOWN_QUANTILE))
-        return np.where(np.isnan(apart), usual, np.where(certain, apart + CERTAIN * error, 0.0))
+    def bound_errors(self) -> Floats:
+        """Return how far each clock may be off against the first because of lags, [host], ns."""
+        lag_ns = np.abs(self.lag_ns - self.lag_ns[0])
+        margin_ns = STANDARD_ERRORS_OF_CERTAIN_LAG * np.hypot(self.error_ns, self.error_ns[0])
+        is_certain = lag_ns > margin_ns
+        if not is_certain.any():
+            return np.zeros_like(lag_ns)
+        assumed_ns = float(np.quantile(lag_ns[is_certain], QUANTILE_FOR_UNKNOWN_LAG))
+        known_ns = np.where(is_certain, lag_ns + margin_ns, 0.0)
+        return np.where(np.isnan(lag_ns), assumed_ns, known_ns)
 
 
-def lags(lasted: Floats, sizes: Ints) -> Lags:
+def measure_lags(durations_ns: Floats, sizes: Ints) -> Lags:
     """Measure lags.
 
     Args:
-        lasted: From a host's last arrival to its exit on its own clock, [collective, host].
-        sizes: Of each collective: only equal ones are compared.
+        durations_ns: From a host's last arrival to its exit on its own clock, [collective, host].
+        sizes: Bytes of each collective: only equal ones are compared.
     """
-    hosts = lasted.shape[1]
-    shortest = np.partition(lasted, 1, axis=1)[:, :2]
-    clear = shortest[:, 1] - shortest[:, 0] > CLEARLY_LAST_NS
-    last, rest = lasted.argmin(axis=1)[clear], shortest[clear, 0]
-    for size in np.unique(sizes[clear]):
-        same = sizes[clear] == size
-        rest[same] -= np.median(rest[same])
-    lag, error = np.full((2, hosts), np.nan)
-    for host in range(hosts):
-        mine = rest[last == host]
-        if len(mine) >= FEWEST:
-            lag[host] = np.median(mine)
-            error[host] = _MEDIAN * np.median(np.abs(mine - lag[host])) / np.sqrt(len(mine))
-    return Lags(lag, error)
+    host_count = durations_ns.shape[1]
+    shortest = np.partition(durations_ns, 1, axis=1)[:, :2]
+    is_clear = shortest[:, 1] - shortest[:, 0] > MIN_CLEARLY_LAST_NS
+    last_host, rest_ns = durations_ns.argmin(axis=1)[is_clear], shortest[is_clear, 0]
+    for size in np.unique(sizes[is_clear]):
+        has_size = sizes[is_clear] == size
+        rest_ns[has_size] -= np.median(rest_ns[has_size])
+    lag_ns, error_ns = np.full((2, host_count), np.nan)
+    for host in range(host_count):
+        values = rest_ns[last_host == host]
+        if len(values) >= MIN_CALLS_FOR_LAG:
+            lag_ns[host] = np.median(values)
+            mad_ns = np.median(np.abs(values - lag_ns[host]))
+            error_ns[host] = MEDIAN_ERROR_RATIO * MAD_TO_SIGMA * mad_ns / np.sqrt(len(values))
+    return Lags(lag_ns, error_ns)
 
 
-def from_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
+def map_by_exits(trace: Trace, clocks: pl.DataFrame) -> dict[int, ClockMap]:
     """Fit the clocks of the communicator that spans most of them; empty where none can be fitted.
 
     `clocks` says for each process which clock it has. The first clock is the common one.
     """
-    found = _exits(trace, clocks)
-    if found is None:
+    common = _gather_exits(trace, clocks)
+    corrections = fit_exits(common.exits_ns) if common else None
+    if common is None or corrections is None:
         return {}
-    corrections = fit_exits(found.exits)
-    if corrections is None:
-        return {}
-    members, bases = found.members, found.bases
-    uncertainty = lags(found.lasted, found.sizes).uncertainty() if len(members) > 1 else np.zeros(1)
+    bases_ns = common.bases_ns.tolist()
+    lag_errors_ns = measure_lags(common.durations_ns, common.sizes).bound_errors()
     jumps = Correction(np.zeros(1), np.zeros(1), jumps=corrections[0].jumps)
-    maps = {members[0]: ClockMap(int(bases[0]), int(bases[0]), jumps if jumps.jumps else None)}
-    fitted = list(zip(members, bases, corrections, uncertainty, strict=True))
-    for member, base, correction, lag in fitted[1:]:
+    first = ClockMap(bases_ns[0], bases_ns[0], jumps if jumps.jumps else None)
+    maps = {common.clocks[0]: first}
+    fits = zip(common.clocks, bases_ns, corrections, lag_errors_ns, strict=True)
+    for clock, base_ns, correction, lag_ns in list(fits)[1:]:
         # Exits take a lasting lag of a host for an offset: what is known of it bounds the error.
-        uncertainty_ns = round(max(correction.sigma, correction.spread, lag, SMALLEST_NS))
-        maps[member] = ClockMap(int(base), int(bases[0]), correction, uncertainty_ns)
+        errors_ns = (correction.sigma_ns, correction.scatter_ns, lag_ns, MIN_UNCERTAINTY_NS)
+        maps[clock] = ClockMap(base_ns, bases_ns[0], correction, round(max(errors_ns)))
     return maps
 
 
-def spread_of(found: ClockMap) -> float:
-    """Return how far single exits scatter around the fit."""
-    return found.correction.spread if found.correction else 0.0
+def measure_scatter(clock_map: ClockMap) -> float:
+    """Return how far single exits scatter around the fit, ns."""
+    return clock_map.correction.scatter_ns if clock_map.correction else 0.0
 
 
-def shifted(found: ClockMap, by: float, uncertainty: float) -> ClockMap:
-    """Move a clock by a bias that a sharper measurement found."""
-    if found.correction is None:
-        return found
-    correction = replace(found.correction, knots=found.correction.knots + by)
-    return replace(found, correction=correction, uncertainty_ns=round(uncertainty))
+def shift_map(clock_map: ClockMap, bias_ns: float, uncertainty_ns: float) -> ClockMap:
+    """Take off a bias that a sharper measurement found."""
+    line = clock_map.correction
+    if line is None:
+        return clock_map
+    correction = replace(line, knot_values_ns=line.knot_values_ns + bias_ns)
+    return replace(clock_map, correction=correction, uncertainty_ns=round(uncertainty_ns))
 
 
-@dataclass(frozen=True, eq=False)
-class _Exits:
-    """Clocks, where each begins to count, exits and time since the last entry, [collective, clock]."""
+class _CommonExits(NamedTuple):
+    """Clocks, each one's first exit, exits since then and time since the last entry, and sizes."""
 
-    members: list[int]
-    bases: Ints
-    exits: Floats
-    lasted: Floats
-    sizes: Ints
+    clocks: list[int]
+    bases_ns: Ints
+    exits_ns: Floats
+    durations_ns: Floats
+    sizes: Ints  # bytes, [collective]
 
 
-@dataclass(frozen=True, eq=False)
-class _Ends:
-    """The full calls of a communicator by clock: [call, clock], nanoseconds; `there` says which are."""
+class _Exits(NamedTuple):
+    """The full calls of a communicator by clock, all [call, clock]; `is_there`: the clock took part."""
 
-    uid: str
-    seq: Ints
-    there: Flags
-    ends: Ints  # the median of a clock's processes, rounded down
-    fraction: Floats  # what was rounded off
-    entered: Ints
+    is_there: Flags
+    exit_ns: Ints  # the median of a clock's processes, rounded down
+    fraction_ns: Floats  # what was rounded off
+    entry_ns: Ints  # the last one of a clock's processes
     nbytes: Ints
 
 
-def _exits(trace: Trace, clocks: pl.DataFrame) -> _Exits | None:
+def _gather_exits(trace: Trace, clocks: pl.DataFrame) -> _CommonExits | None:
     """Return the time at which each common collective was left, by each clock."""
     clock_of = dict(clocks.select("process", "clock").iter_rows())
-    count = int(clocks["clock"].n_unique())
-    found = _ends(trace, clock_of, count, "closed")
-    if not found:  # calls matched by their order still tell, by how little they scatter
-        found = _ends(trace, clock_of, count, "estimated")
-    members = _widest(found)
+    clock_count = int(clocks["clock"].n_unique())
+    grids: list[_Exits] = []
+    for status in ("closed", "estimated"):  # calls matched by their order scatter, but still tell
+        code = STATUSES.index(status)
+        grids = [_read_exits(grid, clock_of, clock_count, code) for grid in trace.calls]
+        grids = [grid for grid in grids if grid.is_there.any()]
+        if grids:
+            break
+    members = _find_widest(grids)
     if len(members) < 2:
         return None
     columns = stretch(np.array(members))
-    parts = [(ends, stretch(np.flatnonzero(ends.there[:, columns].all(axis=1)))) for ends in found]
+    rows = [stretch(np.flatnonzero(grid.is_there[:, columns].all(axis=1))) for grid in grids]
+    exit_ns, fraction_ns, entry_ns, nbytes = (
+        np.concatenate(
+            [cells[part][:, columns] for cells, part in zip(matrices, rows, strict=True)]
+        )
+        for matrices in list(zip(*grids, strict=True))[1:]
+    )
+    order = np.argsort(exit_ns[:, 0])
+    bases_ns = exit_ns.min(axis=0)
+    return _CommonExits(
+        members,
+        bases_ns,
+        ((exit_ns - bases_ns) + fraction_ns)[order],
+        (exit_ns - entry_ns)[order].astype(float),
+        nbytes[order, 0],
+    )
 
-    def cells(name: str) -> Ints:
-        return np.concatenate([getattr(ends, name)[rows][:, columns] for ends, rows in parts])
 
-    times, entered, sizes, fraction = map(cells, ("ends", "entered", "nbytes", "fraction"))
-    order = np.argsort(times[:, 0])
-    bases = times.min(axis=0)
-    exits = ((times - bases) + fraction)[order]
-    return _Exits(members, bases, exits, (times - entered)[order].astype(float), sizes[order, 0])
-
-
-def _widest(found: list[_Ends]) -> list[int]:
+def _find_widest(grids: list[_Exits]) -> list[int]:
     """Return the clocks of the collective that most clocks took part in; of several the first."""
-    width, members = 0, []
-    for ends in found:
-        widths = ends.there.sum(axis=1)
-        first = int(widths.argmax())
-        if widths[first] > width:
-            width, members = int(widths[first]), np.flatnonzero(ends.there[first]).tolist()
-    return members
+    widest = [grid.is_there[int(grid.is_there.sum(axis=1).argmax())] for grid in grids]
+    return np.flatnonzero(max(widest, key=np.count_nonzero)).tolist() if widest else []
 
 
-def _ends(trace: Trace, clock_of: dict[int, int], count: int, status: str) -> list[_Ends]:
-    """Return the full collectives of a status by clock: their last entries and median exits."""
-    found = [_by_clock(grid, clock_of, count, STATUSES.index(status)) for grid in trace.calls]
-    return [ends for ends in found if ends.there.any()]
-
-
-def _by_clock(grid: CallGrid, clock_of: dict[int, int], count: int, status: int) -> _Ends:
+def _read_exits(grid: CallGrid, clock_of: dict[int, int], clock_count: int, status: int) -> _Exits:
     full = grid.taken(np.flatnonzero(grid.is_full))
-    shape = (full.height, count)
-    there, fraction = np.zeros(shape, np.bool_), np.zeros(shape)
-    ends, entered, nbytes = np.zeros((3, *shape), np.int64)
-    clocks = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])
-    known, sizes = np.unique(clocks[clocks >= 0], return_counts=True)
-    for size in np.unique(sizes).tolist():  # clocks of equally many processes go together
-        alike = known[sizes == size]
-        columns = np.array([np.flatnonzero(clocks == clock) for clock in alike.tolist()])
-        for calls, some in full.blocks():
-            closed = some.there & (some.end_ns != FOREVER) & (distinct(some.status) == status)
-            closed = closed[:, columns]
-            first, later = _median_exit(np.where(closed, some.end_ns[:, columns], FOREVER), closed)
+    shape = (full.height, clock_count)
+    is_there, fraction_ns = np.zeros(shape, np.bool_), np.zeros(shape)
+    exit_ns, entry_ns, nbytes = np.zeros((3, *shape), np.int64)
+    clock = np.array([clock_of.get(process, -1) for process in grid.processes.tolist()])
+    present, process_counts = np.unique(clock[clock >= 0], return_counts=True)
+    for count in np.unique(process_counts).tolist():  # clocks of equally many processes go together
+        clocks = present[process_counts == count]
+        columns = np.array([np.flatnonzero(clock == one) for one in clocks.tolist()])
+        for calls, block in full.blocks():
+            is_over = block.there & (block.end_ns != FOREVER) & (distinct(block.status) == status)
+            is_over = is_over[:, columns]
+            ends_ns = np.where(is_over, block.end_ns[:, columns], FOREVER)
+            first_ns, later_ns = _find_median_exits(ends_ns, is_over)
             # Differences from the first exit are small, so that their median is exact.
-            down = np.floor(later)
-            cells = calls, alike
-            there[cells] = closed.any(axis=-1)
-            ends[cells], fraction[cells] = first + down.astype(np.int64), later - down
-            entered[cells] = np.where(closed, some.start_ns[:, columns], NEVER).max(axis=-1)
-            nbytes[cells] = np.where(closed, some.nbytes[:, columns], 0).max(axis=-1, initial=0)
-    return _Ends(grid.uid, full.seq, there, ends, fraction, entered, nbytes)
+            whole_ns = np.floor(later_ns)
+            cells = calls, clocks
+            is_there[cells] = is_over.any(axis=-1)
+            exit_ns[cells] = first_ns + whole_ns.astype(np.int64)
+            fraction_ns[cells] = later_ns - whole_ns
+            entry_ns[cells] = np.where(is_over, block.start_ns[:, columns], NEVER).max(axis=-1)
+            nbytes[cells] = np.where(is_over, block.nbytes[:, columns], 0).max(axis=-1, initial=0)
+    return _Exits(is_there, exit_ns, fraction_ns, entry_ns, nbytes)
 
 
-def _median_exit(ends: Ints, closed: Flags) -> tuple[Ints, Floats]:
-    """Return the first exit of each clock, and by how much the median one is later, [call, clock]."""
-    ordered, count = np.sort(ends, axis=-1), closed.sum(axis=-1)[..., None]
+def _find_median_exits(ends_ns: Ints, is_over: Flags) -> tuple[Ints, Floats]:
+    """Return each clock's first exit, and by how much the median one is later, [call, clock].
+
+    Both arguments are [call, clock, process of the clock].
+    """
+    ordered, count = np.sort(ends_ns, axis=-1), is_over.sum(axis=-1)[..., None]
     low, high = (
-        np.take_along_axis(ordered, place, -1) - ordered[..., :1]
-        for place in (np.maximum(count - 1, 0) // 2, count // 2)
+        np.take_along_axis(ordered, index, -1) - ordered[..., :1]
+        for index in (np.maximum(count - 1, 0) // 2, count // 2)
     )
     return ordered[..., 0], ((low + high) / 2)[..., 0]

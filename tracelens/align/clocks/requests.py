@@ -8,21 +8,20 @@ are combined.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from tracelens.align.clocks.maps import BLOCKS, PLAUSIBLE_DRIFT
+from tracelens.align.clocks.lines import BLOCK_COUNT, PLAUSIBLE_DRIFT
 from tracelens.align.clocks.readings import Readings, map_if_consistent
 from tracelens.model.trace import Note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from tracelens.align.clocks.maps import ClockMap
     from tracelens.arrays import Ints
+    from tracelens.model.clock_map import ClockMap
     from tracelens.model.trace import Trace
 
 EXCHANGE_COLUMNS: Final[dict[str, pl.DataType]] = {
@@ -34,168 +33,159 @@ EXCHANGE_COLUMNS: Final[dict[str, pl.DataType]] = {
     "arrived": pl.Int64(),  # at the server
     "returned": pl.Int64(),
 }
-PEERS: Final = 4  # as many of the other clocks as speak for one
-RARE: Final = 0.01  # requests may be matched wrongly
+MAX_PEERS_COMBINED: Final = 4  # clocks with the narrowest windows speak for one
+MAX_SHARE_OF_VIOLATIONS: Final = 0.01  # requests may be matched wrongly
 _PAIR: Final = ("clock", "peer", "replied")
+_TIMES: Final = ("sent", "answered", "arrived", "returned")
 
 
-def exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
-    """Return the tightest requests between clocks; `clocks` holds the clock of each process."""
-    of = clocks.lazy().select("process", "clock")
-    spans = (
-        trace.requests.lazy()
-        .filter(
-            pl.col("kind") == "ps", pl.col("request").is_not_null(), pl.col("status") == "closed"
-        )
-        .select(
-            "process", "request", "shard", "start_ns", "end_ns", op=pl.col("op").cast(pl.String)
-        )
+def find_exchanges(trace: Trace, clocks: pl.DataFrame) -> pl.DataFrame:
+    """Return the tightest requests between clocks, in `EXCHANGE_COLUMNS`.
+
+    `clocks` holds the `clock` of each `process`.
+    """
+    clock_of = clocks.lazy().select("process", "clock")
+    is_closed = pl.col("request").is_not_null() & (pl.col("status") == "closed")
+    spans = trace.requests.lazy().filter((pl.col("kind") == "ps") & is_closed)
+    spans = spans.select(
+        "process", "request", "shard", "start_ns", "end_ns", op=pl.col("op").cast(pl.String)
     )
     asked = (
         spans.filter(pl.col("op").is_in(("push", "pull")))
         .join(trace.workers.lazy().select("process"), on="process", how="semi")
-        .join(of, on="process")
+        .join(clock_of, on="process")
         .select("request", "clock", "shard", sent="start_ns", answered="end_ns")
     )
-    joined = asked.join(_served(spans, trace.shards.lazy(), of), on="request").filter(
+    served = _find_service(spans, trace.shards.lazy(), clock_of)
+    exchanges = asked.join(served, on="request").filter(
         pl.col("shard").is_null() | (pl.col("shard") == pl.col("held")),
         pl.col("clock") != pl.col("peer"),
     )
-    return select_tightest(joined.select(*EXCHANGE_COLUMNS)).collect()
+    return select_tightest(exchanges.select(*EXCHANGE_COLUMNS)).collect()
 
 
-def _served(spans: pl.LazyFrame, shards: pl.LazyFrame, of: pl.LazyFrame) -> pl.LazyFrame:
+def _find_service(
+    spans: pl.LazyFrame, shards: pl.LazyFrame, clock_of: pl.LazyFrame
+) -> pl.LazyFrame:
     """Return when each request had surely arrived at a server, and was surely not yet answered."""
-    reply, receive = pl.col("op") == "reply", pl.col("op") == "receive"
+    is_reply, is_receive = pl.col("op") == "reply", pl.col("op") == "receive"
     held = shards.select("process", held=pl.coalesce("shard", "rank"))
-    there = spans.join(held, on="process").join(of.rename({"clock": "peer"}), on="process")
-    return (
-        there.filter(receive | reply)
-        .group_by("request", "held", "peer")
-        .agg(
-            arrived=pl.when(receive).then("end_ns").otherwise("start_ns").min(),
-            returned=pl.when(receive).then("end_ns").otherwise("start_ns").max(),
-            replied=reply.any(),
-        )
+    at_server = spans.join(held, on="process").join(
+        clock_of.rename({"clock": "peer"}), on="process"
     )
+    moment = pl.when(is_receive).then("end_ns").otherwise("start_ns")
+    requests = at_server.filter(is_receive | is_reply).group_by("request", "held", "peer")
+    return requests.agg(arrived=moment.min(), returned=moment.max(), replied=is_reply.any())
 
 
-def select_tightest(found: pl.LazyFrame) -> pl.LazyFrame:
+def select_tightest(exchanges: pl.LazyFrame) -> pl.LazyFrame:
     """Keep, of each stretch of time of two clocks, the requests that leave the least."""
     there, back = pl.col("arrived") - pl.col("sent"), pl.col("answered") - pl.col("returned")
     since = pl.col("sent") - pl.col("sent").min().over(_PAIR)
-    part = since * BLOCKS // (since.max().over(_PAIR) + 1)
+    stretch = since * BLOCK_COUNT // (since.max().over(_PAIR) + 1)
     # Joined rows come in any order; of several that leave as little the first is taken.
-    ordered = found.with_columns(part=part).sort(*EXCHANGE_COLUMNS)
-    parts = ordered.group_by(*_PAIR, "part")
-    values = pl.col("sent", "answered", "arrived", "returned")
+    ordered = exchanges.with_columns(stretch=stretch).sort(*EXCHANGE_COLUMNS)
+    stretches = ordered.group_by(*_PAIR, "stretch")
     # The difference of the clocks adds to the way there what it takes off the way back.
-    best = (there + back, there, back)
-    kept = pl.concat([parts.agg(values.get(amount.arg_min())) for amount in best])
-    return kept.select(*EXCHANGE_COLUMNS).unique().sort(*EXCHANGE_COLUMNS)
+    tightest = [
+        stretches.agg(pl.col(*_TIMES).get(amount.arg_min()))
+        for amount in (there + back, there, back)
+    ]
+    return pl.concat(tightest).select(*EXCHANGE_COLUMNS).unique().sort(*EXCHANGE_COLUMNS)
 
 
-def from_requests(
-    found: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap], wall: Readings | None
+def map_by_requests(
+    exchanges: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap], by_wall: Readings | None
 ) -> ClockMap | None:
     """Tie a clock to those that are mapped; None without requests, or if no clock fits them.
 
-    `wall` is what wall clocks say of it, and left out if that cannot be. So are pushes without a
+    `by_wall` is what wall clocks say of it, and left out if that cannot be. So are pushes without a
     reply: a worker may not have waited until they were there.
     """
-    every = [*_with_mapped(found, clock, maps)]
-    for chosen in (every, [one for one in every if one.replied]):
-        if chosen:
-            readings = _combined(chosen)
-            with_wall = [_concatenated([readings, wall])] if wall else []
-            for candidate in (*with_wall, readings):
-                if mapped := map_if_consistent(candidate):
-                    return mapped
+    windows = [*_find_windows(exchanges, clock, maps)]
+    for candidates in (windows, [one for one in windows if one.is_replied]):
+        if not candidates:
+            continue
+        readings = _combine(candidates)
+        if by_wall and (clock_map := map_if_consistent(_concatenate(readings, by_wall))):
+            return clock_map
+        if clock_map := map_if_consistent(readings):
+            return clock_map
     return None
 
 
-@dataclass(frozen=True, eq=False)
-class _Windows:
-    """Windows by requests to one mapped clock: our times, and the bounds of its lead."""
+class _Windows(NamedTuple):
+    """Windows by requests to one mapped clock: our times, and bounds of its lead, [request], ns."""
 
-    replied: bool
-    ours: Ints
-    low: Ints
-    high: Ints
-
-    @property
-    def narrowest(self) -> int:
-        return int((self.high - self.low).min())
+    is_replied: bool
+    times_ns: Ints
+    low_ns: Ints
+    high_ns: Ints
 
 
-def _with_mapped(
-    found: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap]
+def _find_windows(
+    exchanges: pl.DataFrame, clock: int, maps: Mapping[int, ClockMap]
 ) -> Iterator[_Windows]:
-    ours = found.filter((pl.col("clock") == clock) | (pl.col("peer") == clock))
-    for (worker, server, replied), rows in ours.partition_by(*_PAIR, as_dict=True).items():
-        other = server if worker == clock else worker
-        if other in maps:
-            times = {
-                name: rows[name].to_numpy() for name in ("sent", "answered", "arrived", "returned")
-            }
-            yield _windows(times, maps[other], replied=replied, asks=worker == clock)
+    concerned = exchanges.filter((pl.col("clock") == clock) | (pl.col("peer") == clock))
+    for (worker, server, replied), rows in concerned.partition_by(*_PAIR, as_dict=True).items():
+        other = maps.get(server if worker == clock else worker)
+        if other is None:
+            continue
+        sent, answered, arrived, returned = (rows[name].to_numpy() for name in _TIMES)
+        # Both bounds hold at times of their own, between which the clocks drift.
+        drift_ns = np.rint(np.abs(returned - arrived) * PLAUSIBLE_DRIFT).astype(np.int64)
+        if worker == clock:
+            times = sent
+            low, high = other.apply(returned) - answered, other.apply(arrived) - sent
+        else:
+            times = arrived
+            low, high = other.apply(sent) - arrived, other.apply(answered) - returned
+        uncertainty_ns = other.uncertainty_ns + drift_ns
+        yield _Windows(replied, times, low - uncertainty_ns, high + uncertainty_ns)
 
 
-def _windows(times: dict[str, Ints], other: ClockMap, *, replied: bool, asks: bool) -> _Windows:
-    sent, answered, arrived, returned = times.values()
-    # Both bounds hold at times of their own, between which the clocks drift.
-    apart = np.abs(returned - arrived)
-    uncertainty = other.uncertainty_ns + np.rint(apart * PLAUSIBLE_DRIFT).astype(np.int64)
-    if asks:
-        low, high = other.apply(returned) - answered, other.apply(arrived) - sent
-    else:
-        low, high = other.apply(sent) - arrived, other.apply(answered) - returned
-    return _Windows(replied, sent if asks else arrived, low - uncertainty, high + uncertainty)
-
-
-def _combined(windows: Iterable[_Windows]) -> Readings:
+def _combine(windows: Iterable[_Windows]) -> Readings:
     """Combine the clocks with the narrowest windows."""
-    best = sorted(windows, key=lambda one: one.narrowest)[:PEERS]
-    ours, low, high = (
-        np.concatenate([getattr(one, name) for one in best]) for name in ("ours", "low", "high")
-    )
-    offset = low + (high - low) // 2
-    return Readings(ours + offset, high - low, offset)
+    ordered = sorted(windows, key=lambda one: int((one.high_ns - one.low_ns).min()))
+    _, *columns = zip(*ordered[:MAX_PEERS_COMBINED], strict=True)
+    times_ns, low_ns, high_ns = map(np.concatenate, columns)
+    offset_ns = low_ns + (high_ns - low_ns) // 2
+    return Readings(times_ns + offset_ns, high_ns - low_ns, offset_ns)
 
 
-def _concatenated(readings: Iterable[Readings]) -> Readings:
-    names = ("known", "window", "offset")
+def _concatenate(*readings: Readings) -> Readings:
+    names = ("common", "window", "offset")
     return Readings(*(np.concatenate([getattr(one, name) for one in readings]) for name in names))
 
 
-def causality_violations(found: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[Note]:
+def note_causality_violations(exchanges: pl.DataFrame, maps: Mapping[int, ClockMap]) -> list[Note]:
     """Note messages that arrived before they were sent, on the common clock: clocks are wrong then."""
-    early = [
-        amount
-        for (worker, server, replied), rows in found.partition_by(*_PAIR, as_dict=True).items()
+    early_ns = [
+        early
+        for (worker, server, replied), rows in exchanges.partition_by(*_PAIR, as_dict=True).items()
         if worker in maps and server in maps
-        for amount in _early(rows, maps[worker], maps[server], replied=replied)
+        for early in _measure_early(rows, maps[worker], maps[server], replied=replied)
     ]
-    amounts = np.concatenate([*early, np.zeros(0, np.int64)])
-    wrong = amounts[amounts > 0]
-    if len(wrong) <= RARE * len(amounts):
+    amounts_ns = np.concatenate([*early_ns, np.zeros(0, np.int64)])
+    wrong_ns = amounts_ns[amounts_ns > 0]
+    if len(wrong_ns) <= MAX_SHARE_OF_VIOLATIONS * len(amounts_ns):
         return []
     sentence = (
-        f"{len(wrong)} of {len(amounts)} messages between hosts that were looked at arrived before they "
-        f"were sent, by up to {wrong.max()} ns more than the clocks' uncertainty, "
+        f"{len(wrong_ns)} of {len(amounts_ns)} messages between hosts that were looked at arrived "
+        f"before they were sent, by up to {wrong_ns.max()} ns more than the clocks' uncertainty, "
         "which cannot be: the clocks are aligned worse than believed; do not trust times between hosts."
     )
     return [Note(file="", sentence=sentence, kind="clock")]
 
 
-def _early(
+def _measure_early(
     rows: pl.DataFrame, worker: ClockMap, server: ClockMap, *, replied: bool
 ) -> Iterator[Ints]:
-    """Yield by how much messages arrived too early, beyond the clocks' uncertainty."""
-    uncertainty = 3 * max(worker.uncertainty_ns, server.uncertainty_ns)
+    """Yield by how much messages arrived too early, beyond the clocks' uncertainty, ns."""
+    uncertainty_ns = 3 * max(worker.uncertainty_ns, server.uncertainty_ns)
     ways = [("sent", worker, "arrived", server)]
     if replied:
         ways.append(("returned", server, "answered", worker))
-    for begun, at_begin, over, at_end in ways:
-        sent, arrived = at_begin.apply(rows[begun].to_numpy()), at_end.apply(rows[over].to_numpy())
-        yield sent - arrived - uncertainty
+    for begin, sender, end, receiver in ways:
+        sent, arrived = sender.apply(rows[begin].to_numpy()), receiver.apply(rows[end].to_numpy())
+        yield sent - arrived - uncertainty_ns

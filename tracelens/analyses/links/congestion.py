@@ -22,8 +22,8 @@ from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
-from tracelens.stats.changepoint import greatest_run, within
-from tracelens.stats.robust import deviation, join_intervals, medians
+from tracelens.stats.changepoint import find_greatest_run, mark_runs
+from tracelens.stats.robust import join_intervals, measure_deviation, medians
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -136,7 +136,7 @@ def _price(
     lost_ns = np.zeros(len(steps))
     for communicator, share in shares.items():
         of_communicator = calls.filter(pl.col("communicator").cast(pl.String) == communicator)
-        lost_ns += transfers.wire_of_steps(of_communicator, steps) * (1 - share)
+        lost_ns += transfers.measure_wire_time(of_communicator, steps) * (1 - share)
     return price_faster_calls(replay, TransferFix(steps, shares), lost_ns)
 
 
@@ -181,7 +181,7 @@ def _find_episodes(ratio: Floats) -> _SlowSteps | None:
     is_slow = ratio > lowest + least_rise / 2
     is_slow[:WARM_UP] = False
     episodes = _join_slow_steps(is_slow)
-    inside = within(episodes, len(ratio))
+    inside = mark_runs(episodes, len(ratio))
     outside = ~inside
     outside[:WARM_UP] = False
     if not episodes or outside.sum() < MIN_STEPS_OUTSIDE_EPISODES:
@@ -191,7 +191,7 @@ def _find_episodes(ratio: Floats) -> _SlowSteps | None:
         return None
     usual = float(np.median(ratio[outside]))
     independent_steps = outside.sum() / CORRELATED_STEPS_OUTSIDE_EPISODES
-    error = deviation(ratio[outside] - usual) / usual / np.sqrt(independent_steps)
+    error = measure_deviation(ratio[outside] - usual) / usual / np.sqrt(independent_steps)
     return _SlowSteps(inside, float(np.median(ratio[inside])) / usual, episodes, float(error))
 
 
@@ -217,7 +217,7 @@ def _find_lowest_level(ratio: Floats) -> tuple[float, float]:
         ordered = ordered[:lower]
     ratios = np.exp(ordered)
     level = float(np.median(ratios))
-    return level, deviation(ratios - level)
+    return level, measure_deviation(ratios - level)
 
 
 def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
@@ -226,7 +226,7 @@ def _join_slow_steps(is_slow: Flags) -> tuple[tuple[int, int], ...]:
     gains = np.where(is_slow, 1 - cost, -cost)
     episodes: list[tuple[int, int]] = []
     while True:
-        first, last = greatest_run(gains)
+        first, last = find_greatest_run(gains)
         if last - first + 1 < MIN_STEPS_OF_EPISODE or not is_slow[first]:
             return tuple(sorted(episodes))
         episodes.append((first, last))

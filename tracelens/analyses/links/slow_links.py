@@ -33,7 +33,7 @@ from tracelens.replay.edits.fixes import TransferFix
 from tracelens.replay.pricing import TransferPrice, price_faster_calls
 from tracelens.schema.vocabulary import USEFUL_KINDS
 from tracelens.stats import window_scan
-from tracelens.stats.changepoint import course
+from tracelens.stats.changepoint import fit_course
 from tracelens.stats.robust import medians
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _price(
 ) -> TransferPrice:
     """Price links whose messages take no longer than others, and the collectives over them."""
     main = group[0]
-    collectives_ns = transfers.wire_of_steps(calls, main.steps)
+    collectives_ns = transfers.measure_wire_time(calls, main.steps)
     if is_of_collectives and collectives_ns.any():
         share = _measure_share_of_collectives(main, collectives_ns)
         of_all = dict.fromkeys(calls["communicator"].cast(pl.String).unique(), share)
@@ -286,7 +286,7 @@ def _search(table: _LinkTimes, step_ns: float, uncertainty_ns: int) -> list[_Slo
     if count > 2:
         windows += _scan_links(table, step_ns)
     p_values = np.array([window.p_value for window in windows])
-    is_found = window_scan.discoveries(p_values, MAX_ERROR_RATE_OF_LINKS)
+    is_found = window_scan.find_discoveries(p_values, MAX_ERROR_RATE_OF_LINKS)
     found: dict[tuple[int, int], _SlowLink] = {}
     for row in np.flatnonzero(is_found).tolist():
         window = windows[row]
@@ -439,7 +439,7 @@ def _follow(
     """Follow a link from edge to edge; None if messages lose too little, or less than clocks may err."""
     delays_ns = table.measure_delays(~window.group)[:, link]
     residual = _compare_with_step(delays_ns, step_ns)
-    shape = course(
+    shape = fit_course(
         residual[WARM_UP:],
         window.first - WARM_UP,
         window.last - WARM_UP,

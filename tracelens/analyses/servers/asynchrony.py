@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import polars as pl
 
-from tracelens.accounting.phases import OWN_CATEGORIES, job_ns
+from tracelens.accounting.categories import OWN_CATEGORIES
+from tracelens.accounting.phases import job_ns
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding

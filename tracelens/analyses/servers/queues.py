@@ -15,10 +15,10 @@ import polars as pl
 
 from tracelens.accounting.categories import CATEGORIES
 from tracelens.accounting.jitter import ALONE_COLUMNS
-from tracelens.accounting.server_queues import server_queues
-from tracelens.accounting.service import sum_work_until
+from tracelens.accounting.server_queues import find_server_queues
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
+from tracelens.model.intervals import Intervals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +64,7 @@ def measure_queues(
         asked: The requests as workers recorded them, with their shards.
         served: What shards recorded of them.
     """
-    queued = server_queues(trace)
+    queued = find_server_queues(trace)
     if queued.is_empty():
         return NO_QUEUES
     arrived = served.filter(pl.col("op").is_in(["receive", "aggregate"]))
@@ -106,9 +106,8 @@ def _measure_share_at_work(queued: pl.DataFrame, served: pl.DataFrame) -> Floats
     moves_bytes = (pl.col("op") != "receive") | (pl.col("bytes").fill_null(1) > 0)
     for (number,), work in served.filter(moves_bytes).partition_by("shard", as_dict=True).items():
         rows = np.flatnonzero(shard == number)
-        ordered = work.sort("start_ns")
-        sum_until = sum_work_until(ordered["start_ns"].to_numpy(), ordered["end_ns"].to_numpy())
-        worked_ns = sum_until(end_ns[rows]) - sum_until(sent_ns[rows])
+        busy = Intervals.merge(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())
+        worked_ns = busy.passed_before(end_ns[rows]) - busy.passed_before(sent_ns[rows])
         share[rows] = worked_ns / np.maximum(end_ns[rows] - sent_ns[rows], 1)
     return np.clip(share, 0.0, 1.0)
 

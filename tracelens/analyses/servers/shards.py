@@ -189,9 +189,9 @@ def _sum_traffic(asked: pl.DataFrame) -> pl.DataFrame:
 
 def _add_clues(finding: Finding, trace: Trace, served: pl.DataFrame) -> Finding:
     """Add what busy processors are at work with, and the sampled code of the shards."""
-    culprit = sampled_code.of_shards(trace, finding.shards)
+    culprit = sampled_code.find_in_shards(trace, finding.shards)
     if finding.kind != "ps_cpu_bound":
-        return sampled_code.with_code(finding, culprit)
+        return sampled_code.add_code(finding, culprit)
     is_work = pl.col("shard").is_in(finding.shards) & pl.col("op").is_in(PROCESSOR_OPS)
     spent_ns = dict(served.filter(is_work).group_by("op").agg(pl.col("ns").sum()).iter_rows())
     share = spent_ns.get("apply", 0) / max(sum(spent_ns.values()), 1)
@@ -201,7 +201,7 @@ def _add_clues(finding: Finding, trace: Trace, served: pl.DataFrame) -> Finding:
         sentence=f"{finding.sentence} {fmt.percent(mostly[0])} of that work is {mostly[1]}.",
         evidence={**finding.evidence, "apply_share": share},
     )
-    return sampled_code.with_code(detailed, culprit)
+    return sampled_code.add_code(detailed, culprit)
 
 
 def _is_sized(requests: pl.DataFrame) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelens.accounting import compute_time, sampled_code
 from tracelens.accounting.compute_time import WARM_UP
-from tracelens.accounting.core_waits import core_wait_of_all
+from tracelens.accounting.core_waits import measure_core_wait_of_all
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stalls.pace import COMPUTED, price_slowdown, warms_up
 from tracelens.model import fmt
@@ -23,8 +23,8 @@ from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import Finding
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
-from tracelens.stats.changepoint import course, greatest_run
-from tracelens.stats.robust import deviation
+from tracelens.stats.changepoint import find_greatest_run, fit_course
+from tracelens.stats.robust import measure_deviation
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -102,13 +102,19 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
     finding, rows, extra_ns = stall.finding, stall.rows, stall.extra_ns
     phase = finding.phase or ""
     if rows is None:
-        culprit = sampled_code.of_always(trace, phases, phase, steps=times.steps, extra_ns=extra_ns)
-        return sampled_code.with_code(finding, culprit)
+        culprit = sampled_code.find_in_phase(
+            trace, phases, phase, steps=times.steps, extra_ns=extra_ns
+        )
+        return sampled_code.add_code(finding, culprit)
     others = times.steps[np.setdiff1d(np.arange(WARM_UP, len(times.steps)), rows)]
-    culprit = sampled_code.of_steps(
+    culprit = sampled_code.find_in_steps(
         trace, phases, phase, steps=times.steps[rows], others=others, extra_ns=extra_ns
     )
-    wait = core_wait_of_all(trace, times, rows, extra_ns) if finding.kind == "slow_all" else None
+    wait = (
+        measure_core_wait_of_all(trace, times, rows, extra_ns)
+        if finding.kind == "slow_all"
+        else None
+    )
     if wait is not None:
         sentences = wait.sentences("all ranks", "in the whole run")
         finding = replace(
@@ -117,7 +123,7 @@ def _add_clues(facts: Facts, stall: _Stall) -> Finding:
             sentence=" ".join([finding.sentence, *sentences]),
             evidence={**finding.evidence, "core_wait": wait.evidence()},
         )
-    return sampled_code.with_code(finding, culprit)
+    return sampled_code.add_code(finding, culprit)
 
 
 def _find_least(spent_ns: Floats) -> Floats:
@@ -132,7 +138,7 @@ def _find_steps_with_more_work(times: ComputeTime, more_work: Floats | None) -> 
     that `more_work`, [step, rank], recorded.
     """
     shortest = np.nan_to_num(times.total, nan=np.inf).argmin(axis=1)
-    has_more_work = compute_time.find_more_work(times)
+    has_more_work = compute_time.find_proportional_delays(times)
     if more_work is not None:
         longer = times.total / np.nanmedian(times.total, axis=0) - 1
         has_more_work |= compute_time.is_in_proportion(more_work, longer)
@@ -166,7 +172,7 @@ def find_slow_steps(
     residual = least - np.median(least)
     usual = times.usual_ns / times.step_ns
     least_delay = MIN_DELAY_OF_DATA if phase == "data" else MIN_DELAY_OF_OTHER_PHASES
-    level = max(least_delay * usual, MIN_Z_SCORE_OF_SLOW_STEP * deviation(residual))
+    level = max(least_delay * usual, MIN_Z_SCORE_OF_SLOW_STEP * measure_deviation(residual))
     is_slow = residual > level
     if phase in compute_time.COMPUTING:
         is_slow &= ~has_more_work[rows]
@@ -192,8 +198,10 @@ def find_slow_steps(
 def _choose_steps(residual: Floats, level: float, is_slow: Flags) -> tuple[Indices, Pattern]:
     """Return the interval in which most is lost, or else all slow steps, as scattered ones."""
     scattered = np.flatnonzero(is_slow)
-    shape = course(
-        residual, *greatest_run(residual - level / 2), better=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS
+    shape = fit_course(
+        residual,
+        *find_greatest_run(residual - level / 2),
+        better=MAX_DEVIATION_RATIO_IF_STALL_DRIFTS,
     )
     interval = np.arange(shape.first, shape.last + 1)
     max_steps = MAX_SHARE_OF_STEPS_OF_LASTING_STALL * len(residual)

@@ -18,7 +18,7 @@ from tracelens.model import fmt
 from tracelens.model.findings import TWO_SIDED, Finding
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.replay.pricing import price_less_work
-from tracelens.stats.changepoint import course, greatest_run
+from tracelens.stats.changepoint import find_greatest_run, fit_course
 from tracelens.stats.robust import block_edges, block_medians, medians
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def _find_two_levels(computed: Floats, rows: Indices) -> Slowdown | None:
     """Find the interval of steps at the upper one of two levels, [row, rank] as shares of a step."""
     median = medians(computed, axis=1)
     low, high = np.quantile(median, [1 - QUANTILE_OF_UPPER_LEVEL, QUANTILE_OF_UPPER_LEVEL])
-    run = greatest_run(median - (low + high) / 2)
-    shape = course(median - low, *run, better=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
+    run = find_greatest_run(median - (low + high) / 2)
+    shape = fit_course(median - low, *run, better=MAX_DEVIATION_RATIO_IF_RUN_DRIFTS)
     inside = shape.inside
     if min(np.count_nonzero(inside), np.count_nonzero(~inside)) < MIN_STEPS_OF_LEVEL:
         return None

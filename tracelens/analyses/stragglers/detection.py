@@ -18,8 +18,8 @@ import numpy as np
 from tracelens.analyses.stragglers.evidence import find_evidence
 from tracelens.caching import cached_property
 from tracelens.stats import window_scan
-from tracelens.stats.changepoint import Course, best_runs, courses
-from tracelens.stats.robust import block_edges, block_medians, deviation, medians
+from tracelens.stats.changepoint import Course, find_best_runs, fit_courses
+from tracelens.stats.robust import block_edges, block_medians, measure_deviation, medians
 from tracelens.stats.tails import student_tail
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def find_episodes(times: ComputeTime) -> list[Episode]:
 def _measure_residuals(times: ComputeTime, spent_ns: Floats) -> Floats:
     """Measure each rank's time beyond its peers in every step, [step, rank] as shares of a step."""
     if len(times.ranks) > 2:
-        return window_scan.peer_residuals(spent_ns, times.step_ns)
+        return window_scan.measure_peer_residuals(spent_ns, times.step_ns)
     difference = np.nan_to_num(spent_ns[:, 1] - spent_ns[:, 0], nan=0.0) / times.step_ns
     return np.stack([-difference, difference], axis=1)
 
@@ -167,7 +167,7 @@ class _RankDelays:
         phases = [self.times.phases.index(name) for name in longest.phases]
         residual = self.unexplained[phases].sum(axis=0)[self.rows]
         level = float(np.median(residual))
-        is_slower = level >= window_scan.least_effect(len(self.times.ranks))
+        is_slower = level >= window_scan.min_effect(len(self.times.ranks))
         if not is_slower or np.mean(residual > level / 2) < MIN_SHARE_OF_STEPS_AT_LOWER_LEVEL:
             return episodes
         delay_ns = longest.delay_ns.copy()
@@ -229,7 +229,7 @@ class _RankDelays:
             return any(item.stalls for item in evidence)
         least = MIN_STEPS_OF_LASTING_DELAY
         if len(self.times.ranks) == 2:
-            least = window_scan.least_window_of_pair(len(self.rows))
+            least = window_scan.min_window_of_pair(len(self.rows))
         return steps >= least and not all(item.stalls for item in evidence)
 
     def _extend(self, course: Course, warm_up: Floats) -> Floats:
@@ -276,7 +276,7 @@ def _best_course(residual: Floats, evidence: list[Evidence]) -> Course:
     for item in evidence:
         inside = np.zeros(len(residual), np.bool_)
         inside[item.rows] = True
-        found.append(courses(residual, inside, scattered=item.stalls))
+        found.append(fit_courses(residual, inside, scattered=item.stalls))
     return min(found, key=lambda course: course.cost)
 
 
@@ -313,7 +313,7 @@ def _clear_heights(residuals: Floats, course: Course, certain: list[int]) -> Flo
 def _least_clear_delay(residual: Floats, inside: Flags) -> float:
     """Return the delay, as a share of a step, that a phase must exceed to be clearly longer."""
     edges = block_edges(len(residual))
-    noise = deviation(np.diff(block_medians(residual[:, None], edges)[:, 0])) / np.sqrt(2)
+    noise = measure_deviation(np.diff(block_medians(residual[:, None], edges)[:, 0])) / np.sqrt(2)
     steps_of_block = len(residual) / (len(edges) - 1)
     steps, has_baseline = np.count_nonzero(inside), _has_baseline(inside)
     per_step = 1 / steps + (1 / (len(residual) - steps) if has_baseline else 0.0)
@@ -336,7 +336,7 @@ def find_migrating(
     stretches = block_medians(settled, _edges(len(settled)))
     is_there = stretches != 0
     deviations = (stretches - medians(stretches, axis=0))[is_there]
-    spread = max(deviation(deviations) if deviations.size else 0.0, MIN_SPREAD_OF_STRETCHES)
+    spread = max(measure_deviation(deviations) if deviations.size else 0.0, MIN_SPREAD_OF_STRETCHES)
     # Nearly always some rank is late: of many, noise has dozens as late as a short delay.
     latest = stretches.max(axis=1)
     clear = latest[latest > max(MIN_MIGRATING_DELAY, MIN_Z_SCORE_OF_STRETCH * spread)]
@@ -345,7 +345,7 @@ def find_migrating(
     level = float(np.median(clear))
     for _ in range(ROUNDS_OF_MIGRATING_LEVEL):
         gains = np.minimum(settled, level + spread) - level / 2
-        is_late = best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
+        is_late = find_best_runs(gains, MIN_STEPS_OF_STRETCH * level / 4)
         if not _migrates(is_late):
             return None
         level = float(np.median(settled[is_late]))

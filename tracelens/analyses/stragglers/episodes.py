@@ -23,7 +23,7 @@ from tracelens.replay.delays import Price, price_delay
 from tracelens.replay.edits.fixes import WorkFix
 from tracelens.stats.null_model import Noise
 from tracelens.stats.robust import block_edges, block_levels, lower_medians, medians
-from tracelens.stats.window_scan import peer_residuals
+from tracelens.stats.window_scan import measure_peer_residuals
 
 if TYPE_CHECKING:
     from tracelens.accounting.compute_time import ComputeTime
@@ -160,7 +160,7 @@ def _measure_levels(times: ComputeTime, host: Episode, ranks: list[int]) -> tupl
     """Return what each rank loses in a host's late steps, as a share of the step, and its error."""
     rows = np.flatnonzero(times.settled)
     phases = [times.phases.index(name) for name in host.phases]
-    residuals = peer_residuals(times.own[phases].sum(axis=0), times.step_ns)[rows][:, ranks]
+    residuals = measure_peer_residuals(times.own[phases].sum(axis=0), times.step_ns)[rows][:, ranks]
     inside = (rows >= host.rows[0]) & (rows <= host.rows[-1])
     blocks = block_levels(residuals[inside], block_edges(int(inside.sum())))
     levels = blocks.mean(axis=0)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from tracelens.stats import window_scan
-from tracelens.stats.changepoint import greatest_run
+from tracelens.stats.changepoint import find_greatest_run
 from tracelens.stats.robust import medians
 from tracelens.stats.tails import binomial_tail
 
@@ -124,9 +124,9 @@ def _judge_by_peers(residuals: list[Floats], late_ranks: Flags) -> tuple[list[Sc
     searches = np.array([[2.0 * phases]] * phases + [[2.0]]) if phases else np.ones((1, 1))
     p_values = np.minimum(np.stack([scan.p for scan in scans]) * searches, 1.0)
     means = np.stack([scan.mean for scan in scans])
-    is_large = means >= window_scan.least_effect(means.shape[1])
+    is_large = means >= window_scan.min_effect(means.shape[1])
     least_p_values = np.where(is_large, p_values, 1.0).min(axis=0)
-    is_late = window_scan.discoveries(least_p_values, MAX_P_VALUE_AMONG_MANY_RANKS)
+    is_late = window_scan.find_discoveries(least_p_values, MAX_P_VALUE_AMONG_MANY_RANKS)
     max_p_value = least_p_values[is_late].max(initial=0.0)
     return scans, p_values, is_large & is_late & (p_values <= max_p_value)
 
@@ -135,7 +135,7 @@ def _judge_pair(residuals: list[Floats]) -> tuple[list[Scan], Floats, Flags]:
     """Judge two ranks, as `_judge_many_ranks` does more."""
     scans = [window_scan.scan_pair(values[:, 1]) for values in residuals]
     p_values = np.minimum(np.stack([scan.p for scan in scans]) * len(scans), 1.0)
-    is_large = np.stack([scan.mean for scan in scans]) >= window_scan.least_effect(2)
+    is_large = np.stack([scan.mean for scan in scans]) >= window_scan.min_effect(2)
     return scans, p_values, (p_values < MAX_P_VALUE_OF_PAIR) & is_large
 
 
@@ -230,7 +230,7 @@ def _find_dense_stretch(
     dense_rate = count / (length + 2)  # never certain
     gains = np.full(int(rows[-1]) + 1, np.log((1 - dense_rate) / (1 - rate)))
     gains[rows] = np.log(dense_rate / rate)
-    begin, end = greatest_run(gains)
+    begin, end = find_greatest_run(gains)
     return rows[(rows >= begin) & (rows <= end)], p_value
 
 

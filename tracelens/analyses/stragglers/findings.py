@@ -18,19 +18,19 @@ import polars as pl
 from tracelens.accounting import sampled_code
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
 from tracelens.accounting.communication.awaited_ranks import (
-    blocked_by,
-    complete_calls,
-    last_share,
+    measure_blocking,
     measure_caused_waits,
+    measure_last_share,
+    select_complete_calls,
     sum_by_rank,
 )
 from tracelens.accounting.compute_time import (
     WARM_UP,
+    describe_workload,
     measure_workload,
-    workload_ratios,
-    workload_sentences,
+    measure_workload_ratios,
 )
-from tracelens.accounting.core_waits import core_wait_of
+from tracelens.accounting.core_waits import measure_core_wait
 from tracelens.accounting.phases import job_ns
 from tracelens.analyses.stragglers.episodes import build_fix, group_ranks_by_host, price_episodes
 from tracelens.analyses.stragglers.location import compare_sections, describe_gap, find_gap
@@ -38,7 +38,7 @@ from tracelens.analyses.stragglers.turns import find_turns
 from tracelens.model import fmt
 from tracelens.model.display import DisplayMixin
 from tracelens.model.findings import TWO_SIDED, Finding
-from tracelens.stats.robust import deviation
+from tracelens.stats.robust import measure_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -177,7 +177,7 @@ def _delays_others(facts: Facts, episode: Episode, *, lost_ns: float) -> bool:
         extra_ns = _measure_extra_waits(caused_ns, ranks, peers)
         if extra_ns >= MIN_SHARE_OF_LOSS_AWAITED * lost_ns:
             return True
-    blocked = blocked_by(complete_calls(trace, times.steps[rows]), ranks)
+    blocked = measure_blocking(select_complete_calls(trace, times.steps[rows]), ranks)
     if blocked is None:
         return not messages.height
     wait_ns, error_ns = blocked
@@ -193,7 +193,7 @@ def _measure_extra_waits(
     if not len(of_peers_ns):
         return float(of_ranks_ns)
     usual_ns = float(np.median(of_peers_ns))
-    margin_ns = Z_SCORE_OF_WAIT_FOR_MESSAGES * deviation(of_peers_ns - usual_ns)
+    margin_ns = Z_SCORE_OF_WAIT_FOR_MESSAGES * measure_deviation(of_peers_ns - usual_ns)
     return of_ranks_ns - len(ranks) * usual_ns + margin_ns
 
 
@@ -275,13 +275,13 @@ def _examine(
         is_majority=is_majority,
         phase_ns=phase_ns,
         peers_phase_ns=peers_phase_ns,
-        workload=workload_ratios(workload, episode.ranks, others, rows),
+        workload=measure_workload_ratios(workload, episode.ranks, others, rows),
         sections=compare_sections(phases, ranks, peers, phase, steps),
         gap=find_gap(phases, ranks, peers, steps) if phase == _UNCOVERED else None,
-        culprit=sampled_code.of_ranks(
+        culprit=sampled_code.find_in_ranks(
             trace, phases, ranks, peers, phase, steps=steps, extra_ns=episode.mean_delay_ns
         ),
-        core_wait=core_wait_of(trace, times, episode.ranks, slice(rows[0], rows[-1] + 1)),
+        core_wait=measure_core_wait(trace, times, episode.ranks, slice(rows[0], rows[-1] + 1)),
     )
 
 
@@ -332,13 +332,13 @@ def _list_evidence(trace: Trace, straggler: _Straggler) -> dict[str, Any]:
     error_ns = TWO_SIDED * episode.relative_error * extra_ns
     interval_ns = [round(extra_ns - error_ns), round(extra_ns + error_ns)] if error_ns else None
     phase_ns, peers_phase_ns = straggler.phase_ns, straggler.peers_phase_ns
-    calls = complete_calls(trace, straggler.times.steps[episode.rows])
+    calls = select_complete_calls(trace, straggler.times.steps[episode.rows])
     return {
         "extra_ns": round(extra_ns),
         "extra_interval_ns": interval_ns,
         "share_of_step": straggler.share_of_step,
         "steps_late": len(episode.rows),
-        "last_share": last_share(calls, straggler.ranks),
+        "last_share": measure_last_share(calls, straggler.ranks),
         "ranks_waiting": None if straggler.times.parted else price.waiting,
         "absorbed": price.absorbed,
         "absorbed_in_flight": price.in_flight,
@@ -363,10 +363,10 @@ def _add_sentences(straggler: _Straggler) -> list[str]:
     return [
         *([_NO_BASELINE] if straggler.is_majority else []),
         *(core_wait.sentences(subject, "the others") if core_wait else []),
-        *workload_sentences(straggler.workload, several=len(straggler.ranks) > 1),
+        *describe_workload(straggler.workload, several=len(straggler.ranks) > 1),
         *_describe_layers(phase, straggler.sections),
         *([describe_gap(straggler.gap, culprit)] if phase == _UNCOVERED else []),
-        *sampled_code.code_sentences(culprit),
+        *sampled_code.describe_code(culprit),
     ]
 
 

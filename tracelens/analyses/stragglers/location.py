@@ -90,7 +90,7 @@ def compare_sections(
     phases: Phases, ranks: tuple[int, ...], peers: tuple[int, ...], phase: str, steps: Ints
 ) -> Sections | None:
     """Compare the late ranks' spans within a phase with their peers'; None if they are not longer."""
-    spans = phases.pieces.by_name(phase, steps).filter(pl.col("rank").is_in([*ranks, *peers]))
+    spans = phases.pieces.sum_by_name(phase, steps).filter(pl.col("rank").is_in([*ranks, *peers]))
     is_late = pl.col("rank").is_in(list(ranks))
     late_ranks, all_ranks = spans.select(
         late=pl.col("rank").filter(is_late).n_unique(), all=pl.col("rank").n_unique()

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from tracelens.accounting.categories import CATEGORIES, UNINSTRUMENTED
-from tracelens.accounting.compute_time import COMPUTING, find_more_work
+from tracelens.accounting.compute_time import COMPUTING, find_proportional_delays
 from tracelens.accounting.core_waits import is_busy
-from tracelens.accounting.sampled_code import code_sentences, of_ranks
+from tracelens.accounting.sampled_code import describe_code, find_in_ranks
 from tracelens.analyses.stragglers.location import describe_gap, find_gap
 from tracelens.caching import cached_property
 from tracelens.model import fmt
 from tracelens.model.findings import Finding
 from tracelens.replay.delays import price_delay
 from tracelens.replay.edits.fixes import WorkFix
-from tracelens.stats.robust import deviation, lower_medians
+from tracelens.stats.robust import lower_medians, measure_deviation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ def find_turns(
         explained: Where ranks are stragglers in a phase, [step, rank]: no delay there counts.
     """
     levelled = times.levelled
-    has_more_work = find_more_work(levelled)
+    has_more_work = find_proportional_delays(levelled)
     findings = []
     for phase, phase_ns in zip(times.phases, levelled.own, strict=True):
         spent_ns = np.nan_to_num(phase_ns, nan=0.0)
@@ -86,7 +86,9 @@ def find_turns(
 def _find_delays(spent_ns: Floats, step_ns: float) -> Floats:
     """Return by how much longer each rank took in the steps in which it is late, [step, rank]."""
     extra_ns = spent_ns - lower_medians(spent_ns)[:, None]
-    noise_ns = deviation(np.diff(extra_ns, axis=0)) / np.sqrt(2) if len(extra_ns) > 1 else 0.0
+    noise_ns = (
+        measure_deviation(np.diff(extra_ns, axis=0)) / np.sqrt(2) if len(extra_ns) > 1 else 0.0
+    )
     least_ns = max(MIN_LENGTH_OF_DELAY * step_ns, MIN_Z_SCORE_OF_DELAY * noise_ns)
     # How equal ranks differ throughout is no delay; what is clearly more belongs to it.
     usual_ns = np.quantile(extra_ns, QUANTILE_OF_STEPS_IN_TIME, axis=0)
@@ -208,12 +210,14 @@ def _find_clues(facts: Facts | None, delays: _Delays) -> tuple[list[str], dict[s
     gap = find_gap(phases, ranks, peers, steps) if is_uncovered else None
     extra_ns = delays.length_ns
     culprit = (
-        of_ranks(facts.trace, phases, ranks, peers, delays.phase, steps=steps, extra_ns=extra_ns)
+        find_in_ranks(
+            facts.trace, phases, ranks, peers, delays.phase, steps=steps, extra_ns=extra_ns
+        )
         if peers
         else None
     )
     sentences = [describe_gap(gap, culprit)] if gap else []
-    return [*sentences, *code_sentences(culprit)], {
+    return [*sentences, *describe_code(culprit)], {
         "place": asdict(gap) if gap else None,
         "samples": culprit.evidence() if culprit else None,
     }

@@ -79,7 +79,7 @@ class RecordedSpans:
 
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
-            return events_of(file, process, self._run.moved.get(process))
+            return events_of(file, process, self._run.clock_maps.get(process))
         return self._source.events_of(process)
 
     def samples_of(self, process: int) -> pl.DataFrame:
@@ -95,7 +95,7 @@ class RecordedSpans:
 
         if isinstance(self._source, Path):
             file = self._file(self._source, process)
-            return samples_of(file, process, self._run.moved.get(process)).sort("start_ns")
+            return samples_of(file, process, self._run.clock_maps.get(process)).sort("start_ns")
         return self._source.samples.filter(pl.col("process") == process).sort("start_ns")
 
     def _file(self, folder: Path, process: int) -> Path:

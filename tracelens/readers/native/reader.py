@@ -24,7 +24,7 @@ from tracelens.memory import BoundedCache
 from tracelens.model.fmt import shown_name
 from tracelens.model.packed_columns import PackedColumns
 from tracelens.model.trace import SAMPLE_COLUMNS, Note
-from tracelens.parallel import at_once, mapped
+from tracelens.parallel import batch_size, batched, map_in_order
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.links import check_inside, check_no_links
 from tracelens.readers.native.arrow_file import Recording
@@ -111,11 +111,10 @@ def _read_all(
     problems: list[_Problem] = []
     free_bytes = options.kept_bytes
     are_small = _mean_bytes(files[:MAX_FILES_MEASURED]) < MAX_BYTES_OF_SMALL_FILE
-    count = at_once(len(files), options.executor) if are_small else 1
-    groups = (files[first : first + count] for first in range(0, len(files), count))
+    groups = batched(files, batch_size(len(files), options.executor) if are_small else 1)
     tasks = ((group, free_bytes > 0) for group in groups)
     work = partial(_try_group, trace=root, cache=BoundedCache())
-    read = chain.from_iterable(mapped(work, tasks, options.executor, brief=are_small))
+    read = chain.from_iterable(map_in_order(work, tasks, options.executor, brief=are_small))
     for done, (file, result) in enumerate(zip(files, read, strict=True), 1):
         if isinstance(result, Part):
             fitting, free_bytes = result.fitting(

@@ -1,0 +1,118 @@
+"""What a thread's time is cut by, spans and whatever goes on beside them, and what it is cut into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+from tracelens.accounting.categories import BLOCKED, COMMUNICATION, NOTHING, UNINSTRUMENTED, WAIT
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Array, Indices, Int8s, Int32s, Ints
+    from tracelens.model.intervals import Intervals
+
+
+@dataclass(frozen=True, eq=False)
+class Spans:
+    """A thread's spans, [span]: begin and end, ns, what each means, and a number for its name.
+
+    `code` is a category, or one of the codes that stand beside them (`categories`).
+    """
+
+    start: Ints
+    end: Ints
+    code: Array
+    name: Array
+
+    @classmethod
+    def empty(cls) -> Self:
+        """Return no spans."""
+        return cls(*np.empty((4, 0), np.int64))
+
+    def clip(self, first: int, last: int) -> Spans:
+        """Cut to a window and sort: outer spans before the inner ones."""
+        start, end = np.maximum(self.start, first), np.minimum(self.end, last)
+        clipped = Spans(start, end, self.code, self.name)
+        lasts = start < end
+        if not lasts.all():
+            clipped = clipped.taken(np.flatnonzero(lasts))
+        later, longer = np.diff(clipped.start), np.diff(clipped.end)
+        if not np.all((later > 0) | ((later == 0) & (longer <= 0))):
+            clipped = clipped.taken(np.lexsort((-clipped.end, clipped.start)))
+        return clipped
+
+    def taken(self, rows: Indices) -> Spans:
+        """Return some of them."""
+        return Spans(self.start[rows], self.end[rows], self.code[rows], self.name[rows])
+
+    def resolve_blocking(self, *busy: Intervals) -> Spans:
+        """Make blocking spans communication if any is recorded in them (`busy`), else waiting.
+
+        Codes become 16 bits, names 32, as the sweep expects them.
+        """
+        code = self.code.astype(np.int16)
+        blocked = np.flatnonzero(code == BLOCKED)
+        if len(blocked):
+            start, end = self.start[blocked], self.end[blocked]
+            begun = sum(np.searchsorted(part.start, end) for part in busy)
+            ended = sum(np.searchsorted(part.end, start, "right") for part in busy)
+            code[blocked] = np.where(begun == ended, WAIT, COMMUNICATION)
+        return Spans(self.start, self.end, code, self.name.astype(np.int32))
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """Concurrent activity of the rank: waits, shard queues, communication, other causes.
+
+    `stopped`: when communication in flight stops the rank where no span covers its time. `device` is the
+    own work that was timed on a device.
+    """
+
+    wait: Intervals
+    queue: Intervals
+    flying: Intervals
+    stopped: Intervals
+    cause: Intervals
+    device: Spans = field(default_factory=Spans.empty)
+
+    @property
+    def covers(self) -> tuple[Intervals, ...]:
+        """What may cover a moment, whatever the thread does."""
+        return self.wait, self.queue, self.flying, self.stopped, self.cause
+
+    def clip(self, first: int, last: int) -> Surroundings:
+        """Cut to a window; begins and ends are in order, and blocking spans of the device resolved."""
+        covers = (cover.clip(first, last).sort_edges() for cover in self.covers)
+        wait, queue, flying, stopped, cause = covers
+        device = self.device.clip(first, last).resolve_blocking(flying)
+        return Surroundings(wait, queue, flying, stopped, cause, device)
+
+
+class Pieces(NamedTuple):
+    """Touching pieces of time: boundaries (one more than pieces), and what each piece is, [piece]."""
+
+    bounds: Ints
+    step: Int32s  # index of the step window
+    category: Int8s
+    name: Int32s
+    spent: Ints  # nanoseconds, [step window, category]
+    hidden: Ints  # nanoseconds of communication under own work, [step window]
+
+    def without_gaps(self, gaps: Ints) -> Pieces:
+        """Give windows that are gaps to the ones before, as time in which nothing was recorded."""
+        if not len(gaps):
+            return self
+        is_step = np.ones(len(self.hidden), np.bool_)
+        is_step[gaps] = False
+        window = np.cumsum(is_step, dtype=np.int32) - 1
+        spent, in_step = self.spent[is_step], is_step[self.step]
+        spent[window[gaps], UNINSTRUMENTED] += self.spent[gaps].sum(axis=1)
+        return self._replace(
+            step=window[self.step],
+            category=np.where(in_step, self.category, np.int8(UNINSTRUMENTED)),
+            name=np.where(in_step, self.name, np.int32(NOTHING)),
+            spent=spent,
+            hidden=self.hidden[is_step],
+        )

@@ -1,0 +1,91 @@
+"""How the times of one clock become times of the common clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from tracelens.arrays import Floats, Ints
+
+_TIMES_AT_ONCE: Final = 1 << 14  # so that intermediate arrays stay in a processor's cache
+
+
+@dataclass(frozen=True, eq=False)
+class ClockMap:
+    """Common time = t - base + target - correction(t - base), in nanoseconds.
+
+    Whole nanoseconds carry the large part, so that rounding loses nothing however far apart two clocks
+    are. `correction` is None for the clock that is the common one.
+    """
+
+    base: int = 0
+    target: int = 0
+    correction: Correction | None = None
+    uncertainty_ns: int = 0
+
+    def apply(self, times_ns: Ints) -> Ints:
+        """Return common times, in the shape of `times_ns`."""
+        if self.correction is None:
+            return np.asarray(times_ns - self.base + self.target)
+        common_ns = np.empty(times_ns.shape, np.int64)
+        row_count = max(_TIMES_AT_ONCE // max(times_ns[:1].size, 1), 1)
+        for row in range(0, len(times_ns), row_count):
+            since_base_ns = times_ns[row : row + row_count] - self.base
+            correction_ns = self.correction.evaluate(since_base_ns.astype(np.float64))
+            since_base_ns += self.target
+            since_base_ns -= np.rint(correction_ns, out=correction_ns).astype(np.int64)
+            common_ns[row : row + row_count] = since_base_ns
+        return common_ns
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """What `apply` needs, in plain values."""
+        line = self.correction
+        knots = [line.knot_times_ns.tolist(), line.knot_values_ns.tolist()] if line else None
+        return {"base": self.base, "target": self.target, "knots": knots}
+
+    @classmethod
+    def from_row(cls, row: dict[str, Any]) -> Self:
+        """Rebuild a map from its `row`, without its uncertainty."""
+        knots = row["knots"]
+        correction = Correction(np.array(knots[0]), np.array(knots[1])) if knots else None
+        return cls(row["base"], row["target"], correction)
+
+    def offset_at(self, times_ns: Ints) -> Ints:
+        """Return by how much this clock is ahead of the common one at its own times, ns."""
+        return np.asarray(times_ns - self.apply(times_ns))
+
+    def drift_ppm(self, first_ns: int, last_ns: int) -> float:
+        """Return how much faster this clock runs than the common one, jumps left out."""
+        offsets_ns = self.offset_at(np.array([first_ns, max(last_ns, first_ns + 1)]))
+        jumped_ns = sum(height for _, height in self.correction.jumps) if self.correction else 0.0
+        drifted_ns = float(offsets_ns[1] - offsets_ns[0] - jumped_ns)
+        return drifted_ns / max(last_ns - first_ns, 1) * 1e6
+
+    @property
+    def jumps(self) -> tuple[int, ...]:
+        """The common times at which this clock jumped, ns."""
+        jumps = self.correction.jumps if self.correction else ()
+        return tuple(int(self.apply(np.array([round(time) + self.base]))[0]) for time, _ in jumps)
+
+
+@dataclass(frozen=True, eq=False)
+class Correction:
+    """By how much a clock is ahead at its own times, beyond a constant: a line through knots, ns.
+
+    Two knots a nanosecond apart are a jump. `sigma_ns` is the uncertainty of the line, `scatter_ns` how
+    far single exits are from it, and `jumps` are pairs of time and height.
+    """
+
+    knot_times_ns: Floats
+    knot_values_ns: Floats
+    sigma_ns: float = 0.0
+    scatter_ns: float = 0.0
+    jumps: tuple[tuple[float, float], ...] = ()
+
+    def evaluate(self, times_ns: Floats) -> Floats:
+        """Return the correction at times of this clock."""
+        return np.interp(times_ns, self.knot_times_ns, self.knot_values_ns)

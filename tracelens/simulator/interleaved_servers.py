@@ -10,14 +10,13 @@ pushes do not slow down pulls; the workers' own links are taken for fast.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tracelens.simulator import durations
 from tracelens.simulator.allreduce import draw_compute_times, only, record_step, span_columns
-from tracelens.simulator.parameter_server import on_shard, queue, received, request_ids, used_shards
-from tracelens.simulator.scenario import MILLISECOND, ORIGIN_NS
+from tracelens.simulator.parameter_server import Exchange
+from tracelens.simulator.scenario import ORIGIN_NS
 
 if TYPE_CHECKING:
     from tracelens.arrays import Floats, Indices, Ints
@@ -25,132 +24,10 @@ if TYPE_CHECKING:
     from tracelens.simulator.scenario import Scenario
     from tracelens.simulator.sheet import Sheet
 
-_REQUEST_TIMES: Final = (
-    *("pull", "asked", "reply", "replied", "pull_end"),
-    *("push", "arrive", "received", "serve", "served", "depth"),
-)
-
-
-class _Exchange:
-    """The requests of a whole run: when each stage of each was, [step, rank, piece]."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        shape = (scenario.steps, scenario.ranks, len(scenario.pieces))
-        self.times = {name: np.zeros(shape, np.int64) for name in _REQUEST_TIMES}
-        self.applied = np.zeros((scenario.steps, scenario.shards, 2), np.int64)
-        self._held = {shard: scenario.pieces_of(shard) for shard in used_shards(scenario)}
-        self._latency = round(scenario.latency_us * 1_000)
-        self._service, self._per_byte = durations.services(scenario), durations.wires(scenario)
-        self._free = dict.fromkeys(
-            self._held, np.int64(ORIGIN_NS)
-        )  # from when on a shard can add up
-
-    def pull(self, step: int, now_ns: Ints) -> Ints:
-        """Ask for everything at `now_ns`, [rank]; return when each piece is here, [rank, piece]."""
-        times = self._times_of_step(step)
-        times["pull"][:], times["asked"][:] = now_ns[:, None], now_ns[:, None] + self._latency
-        for shard, (columns, sizes) in self._held.items():
-            asked_ns, wire_ns = times["asked"][:, columns], self._wire_ns(step, shard, sizes)
-            if self.scenario.shared_links:
-                reply_ns, replied_ns = self._share_link(asked_ns, wire_ns)
-            else:
-                reply_ns, replied_ns, _ = queue(asked_ns, wire_ns, np.int64(0))
-            times["reply"][:, columns], times["replied"][:, columns] = reply_ns, replied_ns
-        times["pull_end"][:] = times["replied"] + self._latency
-        return times["pull_end"]
-
-    def _share_link(self, asked_ns: Ints, wire_ns: Ints) -> tuple[Ints, Ints]:
-        """Return begin and end of the answers, ns, [rank, piece], on a link that workers share evenly.
-
-        All ask at once, as a token starts all of them; each has its pieces in forward order.
-        """
-        others = self.scenario.ranks - 1
-        done_ns = np.rint(np.cumsum(wire_ns) * ((1 + others) * (1 + self.scenario.incast * others)))
-        end_ns = asked_ns + done_ns.astype(np.int64)
-        return np.concatenate([asked_ns[:, :1], end_ns[:, :-1]], axis=1), end_ns
-
-    def push(self, step: int, ready_ns: Ints) -> np.int64:
-        """Push pieces when they are ready, [rank, piece]; return when all are known as applied."""
-        scenario, times = self.scenario, self._times_of_step(step)
-        times["push"][:], times["arrive"][:] = ready_ns, ready_ns + self._latency
-        for shard, (columns, sizes) in self._held.items():
-            wire_ns = self._wire_ns(step, shard, sizes)
-            work_ns = np.rint(self._service[step, shard] * sizes / max(int(sizes.sum()), 1))
-            received_ns = received(scenario, times["arrive"][:, columns], wire_ns)
-            queue_times = queue(received_ns, work_ns.astype(np.int64), self._free[shard])
-            times["received"][:, columns] = received_ns
-            for name, values in zip(("serve", "served", "depth"), queue_times, strict=True):
-                times[name][:, columns] = values
-            applied_ns = queue_times[1].max() + round(scenario.apply_ms * MILLISECOND)
-            self.applied[step, shard] = queue_times[1].max(), applied_ns
-            self._free[shard] = applied_ns
-        return np.int64(self.applied[step, :, 1].max() + self._latency)
-
-    def _times_of_step(self, step: int) -> dict[str, Ints]:
-        return {name: array[step] for name, array in self.times.items()}
-
-    def _wire_ns(self, step: int, shard: int, sizes: Ints) -> Ints:
-        each = self.scenario.message_ms * MILLISECOND
-        return np.asarray(np.rint(each + sizes * self._per_byte[step, shard]).astype(np.int64))
-
-    def record(self, sheet: Sheet) -> None:
-        """Add both sides of all requests."""
-        self._record_workers(sheet)
-        for shard in self._held:
-            self._record_shard(sheet, shard)
-
-    def _record_workers(self, sheet: Sheet) -> None:
-        scenario, times = self.scenario, self.times
-        shard = np.array([piece.shard for piece in scenario.pieces])
-        columns = _request_columns(scenario) | {
-            "thread": 1 + shard,
-            "depth": 0,
-            "shard": shard,
-            "peer": shard,
-            "bytes": np.array([piece.nbytes for piece in scenario.pieces]),
-            "key": np.array([piece.variable for piece in scenario.pieces]),
-        }
-        for op, end in (
-            ("pull", times["pull_end"]),
-            ("push", times["served"] + self._latency),
-        ):
-            ids = request_ids(scenario, pull=op == "pull")
-            sheet.spans(times[op], end, name=op, kind="ps", op=op, request=ids, **columns)
-
-    def _record_shard(self, sheet: Sheet, shard: int) -> None:
-        scenario = self.scenario
-        piece_rows, sizes = self._held[shard]
-        times = {name: array[..., piece_rows] for name, array in self.times.items()}
-        keys = np.array([scenario.pieces[column].variable for column in piece_rows])
-        columns: dict[str, Any] = on_shard(scenario, shard) | {"key": keys}
-        columns |= {"step": np.arange(scenario.steps)[:, None, None]}
-        columns |= {"peer": np.arange(scenario.ranks)[:, None]}
-        push_columns = columns | {
-            "request": request_ids(scenario, pull=False)[..., piece_rows],
-            "bytes": sizes,
-        }
-        pull_columns = columns | {"request": request_ids(scenario, pull=True)[..., piece_rows]}
-        receive_columns = {"thread": 1, "op": "receive", "name": "receive"}
-        sheet.spans(times["arrive"], times["received"], **(push_columns | receive_columns))
-        sheet.spans(
-            times["asked"], times["asked"], **(pull_columns | receive_columns | {"bytes": 0})
-        )
-        aggregate_columns = {"queue_depth": times["depth"], "op": "aggregate", "name": "aggregate"}
-        sheet.spans(times["serve"], times["served"], **(push_columns | aggregate_columns))
-        reply_columns = pull_columns | {"op": "reply", "name": "reply", "bytes": sizes}
-        sheet.spans(times["reply"], times["replied"], **reply_columns)
-        begin_ns, end_ns = self.applied[:, shard].T
-        apply_columns = on_shard(scenario, shard) | {
-            "step": np.arange(scenario.steps),
-            "peer": None,
-        }
-        sheet.spans(begin_ns, end_ns, **(apply_columns | {"op": "apply", "name": "apply"}))
-
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the events of workers and shards of a whole run to `sheet`, in true time."""
-    compute_times, exchange = draw_compute_times(scenario), _Exchange(scenario)
+    compute_times, exchange = draw_compute_times(scenario), Exchange(scenario)
     shape = (scenario.steps, scenario.ranks)
     start_ns, forward_end, backprop_end, end_ns = (np.zeros(shape, np.int64) for _ in range(4))
     shares, first_pieces, of_piece = _list_variables(scenario)
@@ -197,12 +74,6 @@ def _run_forward(
     end_ns = able_ns + done_ns
     free_ns = np.concatenate([begin_ns[:, None], end_ns[:, :-1]], axis=1)
     return np.stack([free_ns, able_ns + before_ns]), end_ns[:, -1]
-
-
-def _request_columns(scenario: Scenario) -> dict[str, Any]:
-    rank = np.arange(scenario.ranks)[:, None]
-    step = np.arange(scenario.steps)[:, None, None]
-    return span_columns(scenario) | {"process": rank, "rank": rank, "step": step}
 
 
 def _record_phases(

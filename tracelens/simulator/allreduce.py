@@ -105,25 +105,20 @@ def draw_compute_times(scenario: Scenario) -> ComputeTimes:
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the workers' events of a whole run to `sheet`, in true time."""
-    compute_times = draw_compute_times(scenario)
+    compute = draw_compute_times(scenario)
     shape = (scenario.steps, scenario.ranks)
     start, ready, backprop_end, done, end = (np.zeros(shape, np.int64) for _ in range(5))
     enter, leave = (np.zeros((*shape, scenario.buckets), np.int64) for _ in range(2))
     transfer_ns, skew_ns = durations.transfers(scenario), durations.exit_skews(scenario)
     now_ns = np.full(scenario.ranks, ORIGIN_NS, np.int64)
     hops = Ring(scenario) if scenario.hops else None
-    reduce = (
-        partial(_reduce_overlapped, shares=_backprop_shares(scenario))
-        if scenario.overlap
-        else _reduce_blocking
-    )
+    overlapped = partial(_reduce_overlapped, shares=_backprop_shares(scenario))
+    reduce = overlapped if scenario.overlap else _reduce_blocking
     pauses = durations.pauses(scenario)
     for step in range(scenario.steps):
         start[step] = now_ns
-        ready[step] = (
-            now_ns + compute_times.data[step] + compute_times.forward[step] + compute_times.gc[step]
-        )
-        backprop_end[step] = ready[step] + compute_times.backprop[step]
+        ready[step] = now_ns + compute.data[step] + compute.forward[step] + compute.gc[step]
+        backprop_end[step] = ready[step] + compute.backprop[step]
         step_pauses = [(share, pause_ns[step]) for share, pause_ns in pauses]
         enter[step], leave[step] = reduce(
             ready[step], backprop_end[step], step_pauses, transfer_ns[step], skew_ns[step]
@@ -133,14 +128,9 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
             if not scenario.overlap:
                 enter[step, :, 1:] = leave[step, :, :-1]
         done[step] = np.maximum(leave[step].max(axis=-1), backprop_end[step])
-        end[step] = (
-            done[step]
-            + compute_times.update[step]
-            + compute_times.checkpoint[step]
-            + _update_gaps_ns(scenario)
-        )
-        now_ns = end[step]
-    record_compute(scenario, sheet, compute_times, start, done)
+        own_ns = compute.update[step] + compute.checkpoint[step] + _update_gaps_ns(scenario)
+        now_ns = end[step] = done[step] + own_ns
+    record_compute(scenario, sheet, compute, start, done)
     record_step(scenario, sheet, start, end)
     _record_reductions(scenario, sheet, enter, leave)
     if hops:
@@ -221,30 +211,28 @@ def record_step(scenario: Scenario, sheet: Sheet, start_ns: Ints, end_ns: Ints) 
 def record_compute(
     scenario: Scenario,
     sheet: Sheet,
-    compute_times: ComputeTimes,
+    compute: ComputeTimes,
     start_ns: Ints,
     update_ns: Ints | None,
 ) -> None:
     """Add the spans of own work; `update_ns` is null where the parameter servers update."""
     columns = span_columns(scenario)
-    data_end = start_ns + compute_times.data
-    forward_end = data_end + compute_times.forward + compute_times.gc
-    backprop_end = forward_end + compute_times.backprop
+    data_end = start_ns + compute.data
+    forward_end = data_end + compute.forward + compute.gc
+    backprop_end = forward_end + compute.backprop
     sheet.spans(start_ns, data_end, name="next_batch", kind="data", **columns)
     sheet.spans(data_end, forward_end, name="forward", kind="forward", **columns)
     sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **columns)
-    only(sheet, data_end, compute_times.gc, name="gc", kind="gc", **span_columns(scenario, 2))
+    only(sheet, data_end, compute.gc, name="gc", kind="gc", **span_columns(scenario, 2))
     if scenario.layers > 1:
-        _record_layers(
-            scenario, sheet, data_end + compute_times.gc, compute_times.forward, "forward"
-        )
-        _record_layers(scenario, sheet, forward_end, compute_times.backprop, "backprop")
+        _record_layers(scenario, sheet, data_end + compute.gc, compute.forward, "forward")
+        _record_layers(scenario, sheet, forward_end, compute.backprop, "backprop")
     if update_ns is None:
         return
     gap_ns = round(scenario.update_gap_ms * MILLISECOND)
     for layer in range(scenario.layers):
-        begin_ns = update_ns + compute_times.update * layer // scenario.layers
-        end_ns = update_ns + compute_times.update * (layer + 1) // scenario.layers
+        begin_ns = update_ns + compute.update * layer // scenario.layers
+        end_ns = update_ns + compute.update * (layer + 1) // scenario.layers
         name = f"update.{layer}" if scenario.layers > 1 else "update"
         bucket = layer if scenario.layers > 1 else None
         gap_sum_ns = gap_ns * layer
@@ -256,10 +244,8 @@ def record_compute(
             bucket=bucket,
             **columns,
         )
-    update_end = update_ns + compute_times.update + _update_gaps_ns(scenario)
-    only(
-        sheet, update_end, compute_times.checkpoint, name="checkpoint", kind="checkpoint", **columns
-    )
+    update_end = update_ns + compute.update + _update_gaps_ns(scenario)
+    only(sheet, update_end, compute.checkpoint, name="checkpoint", kind="checkpoint", **columns)
 
 
 def _record_layers(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def simulate(scenario: Scenario, sheet: Sheet) -> None:
     """Add the events of workers and shards of a whole run to `sheet`, in true time."""
-    compute_times, exchange = draw_compute_times(scenario), Exchange(scenario)
+    compute, exchange = draw_compute_times(scenario), Exchange(scenario)
     shape = (scenario.steps, scenario.ranks)
     start_ns, forward_end, backprop_end, end_ns = (np.zeros(shape, np.int64) for _ in range(4))
     shares, first_pieces, of_piece = _list_variables(scenario)
@@ -37,17 +37,17 @@ def simulate(scenario: Scenario, sheet: Sheet) -> None:
     for step in range(scenario.steps):
         start_ns[step] = now_ns
         arrived_ns = np.maximum.reduceat(exchange.pull(step, now_ns), first_pieces, axis=1)
-        begin_ns = now_ns + compute_times.data[step] + compute_times.gc[step]
+        begin_ns = now_ns + compute.data[step] + compute.gc[step]
         waits_ns[:, step], forward_end[step] = _run_forward(
-            begin_ns, arrived_ns, compute_times.forward[step], shares
+            begin_ns, arrived_ns, compute.forward[step], shares
         )
         ready_ns = forward_end[step][:, None] + np.rint(
-            compute_times.backprop[step][:, None] * done_share
+            compute.backprop[step][:, None] * done_share
         )
-        backprop_end[step] = forward_end[step] + compute_times.backprop[step]
+        backprop_end[step] = forward_end[step] + compute.backprop[step]
         token_ns = exchange.push(step, ready_ns.astype(np.int64)[:, of_piece])
         now_ns = end_ns[step] = np.maximum(backprop_end[step], token_ns)
-    _record_phases(scenario, sheet, compute_times, (start_ns, forward_end, backprop_end, end_ns))
+    _record_phases(scenario, sheet, compute, (start_ns, forward_end, backprop_end, end_ns))
     _record_waits(sheet, scenario, waits_ns)
     record_step(scenario, sheet, start_ns, end_ns)
     exchange.record(sheet)
@@ -79,16 +79,16 @@ def _run_forward(
 def _record_phases(
     scenario: Scenario,
     sheet: Sheet,
-    compute_times: ComputeTimes,
+    compute: ComputeTimes,
     step_times_ns: tuple[Ints, Ints, Ints, Ints],
 ) -> None:
     """Add the workers' phases."""
     start_ns, forward_end, backprop_end, end_ns = step_times_ns
     columns = span_columns(scenario)
-    data_end = start_ns + compute_times.data
+    data_end = start_ns + compute.data
     sheet.spans(start_ns, data_end, name="next_batch", kind="data", **columns)
-    only(sheet, data_end, compute_times.gc, name="gc", kind="gc", **columns)
-    sheet.spans(data_end + compute_times.gc, forward_end, name="forward", kind="forward", **columns)
+    only(sheet, data_end, compute.gc, name="gc", kind="gc", **columns)
+    sheet.spans(data_end + compute.gc, forward_end, name="forward", kind="forward", **columns)
     sheet.spans(forward_end, backprop_end, name="backprop", kind="backprop", **columns)
     sheet.spans(backprop_end, end_ns, name="wait_token", kind="wait", **columns)
 

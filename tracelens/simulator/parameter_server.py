@@ -253,6 +253,4 @@ def _shard_columns(scenario: Scenario, shard: int) -> dict[str, Any]:
         "role": "ps",
         "shard": shard,
         "kind": "ps",
-        "step": np.arange(scenario.steps)[:, None],
-        "peer": np.arange(scenario.ranks),
     }

@@ -1,4 +1,4 @@
-"""The command `tracelens`: runs a verb, in a child process if it reads what somebody else may have made.
+"""The command `tracelens`: runs a verb, in a child process unless it reads recordings of this user.
 
 Libraries in C and Rust read files, and a bug of theirs ends a process at once. Recordings of the user
 are read in this process. For all other input (and with `--contained`) this process forks and waits. If

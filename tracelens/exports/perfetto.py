@@ -255,7 +255,7 @@ class _ProcessWriter:
     def _own_members(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the members that TraceLens alone reads: the thread, and the times on a device.
 
-        A span that is written once more on its device's track is marked as `again`.
+        A span that is written again on its device's track is marked as `again`.
         """
         members = {name: row[name] for name in _BESIDE if row[name] is not None}
         if row["device_start_ns"] is not None:

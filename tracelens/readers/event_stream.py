@@ -214,11 +214,11 @@ class EventStream:
         if ended is not None:
             self._ended = True
             return events or [], text[ended:]
-        ends = [found.end() for found in _BOUNDARY.finditer(text)]
+        ends = [whole_events.end() for whole_events in _BOUNDARY.finditer(text)]
         before = ends[-1] if ends else 0
-        found = self._one_by_one(text[:before]) if before else []
+        whole_events = self._one_by_one(text[:before]) if before else []
         events, behind = self._parse_last_event(text[before:])
-        return found + events, behind
+        return whole_events + events, behind
 
     def _parse_last_event(self, text: bytes) -> tuple[list[Event], bytes]:
         """Return the last event, and what stands behind the end of the list if that is there."""
@@ -252,21 +252,21 @@ class EventStream:
 
     def _one_by_one(self, text: bytes) -> list[Event]:
         """Return the events of a text that orjson refuses as a whole; count those beyond repair."""
-        edges = [0, *(found.end() for found in _BOUNDARY.finditer(text)), len(text)]
-        found: list[Event] = []
+        edges = [0, *(parsed_events.end() for parsed_events in _BOUNDARY.finditer(text)), len(text)]
+        parsed_events: list[Event] = []
         edge, last = 0, len(edges) - 1
         while edge < last:
             for next_edge in range(edge + 1, min(edge + _JOINED, last) + 1):
                 part = text[edges[edge] : edges[next_edge]]
                 events = _parsed_list(part)[0] or _repair(part)
                 if events is not None:
-                    found += events
+                    parsed_events += events
                     edge = next_edge
                     break
             else:
                 self._lose("some of it is not JSON", text[edges[edge] : edges[edge + 1]])
                 edge += 1
-        return found
+        return parsed_events
 
     def _lose(self, reason: str, text: bytes) -> None:
         """Count the events in a text that cannot be parsed, of which each has a phase."""

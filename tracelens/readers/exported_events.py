@@ -50,7 +50,7 @@ class Exported(ExportedFile):
 
 
 def is_exported(path: Path) -> bool:
-    """Return whether a file begins as our export does."""
+    """Return True if a file begins as our export does."""
     return _MARK.match(begin_of_events(path)) is not None
 
 
@@ -185,8 +185,8 @@ def _frame(columns: dict[str, list[Any]], export: Exported, facts: dict[str, Any
         },
         orient="row",
     )  # fmt: skip
-    known = owners.filter(pl.col("role").is_in(ROLES), pl.col("rank") < MOST_RANKS)
-    joined = rows.join(known, on="pid", how="inner", maintain_order="left")
+    usable_owners = owners.filter(pl.col("role").is_in(ROLES), pl.col("rank") < MOST_RANKS)
+    joined = rows.join(usable_owners, on="pid", how="inner", maintain_order="left")
     usable = joined.filter(pl.col("kind").is_in(KINDS))
     export.unusable += rows.height - usable.height
     origin = _origin_ns(facts)

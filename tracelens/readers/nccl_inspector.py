@@ -79,7 +79,7 @@ class Calls(ReadFile):
 
 
 def is_inspector(path: Path) -> bool:
-    """Return whether a file begins with a line of the plugin."""
+    """Return True if a file begins with a line of the plugin."""
     line, _, _ = begin_of_events(path).partition(b"\n")
     try:
         record = orjson.loads(line)

@@ -264,7 +264,7 @@ class _Process:
                 self.found.left_out["calls of HIP"] += 1
 
     def _operation(self, record: dict[str, Any]) -> str:
-        """Return what a record is, by the numbers of its kind and its operation."""
+        """Return the operation of a record, by the numbers of its kind and its operation."""
         kind, operation = _count(record.get("kind")), _count(record.get("operation"))
         if kind is None or operation is None or kind >= len(self.kinds):
             return ""

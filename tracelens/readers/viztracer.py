@@ -114,7 +114,7 @@ def _name(event: Event, calls: Calls, thread: _Place) -> None:
 
 
 def _translate(key: tuple[bool, str]) -> SpanMeaning:
-    """Return what a call is; an event that the program logged may be called as a step is."""
+    """Translate a call; an event that the program logged may be called as a step is."""
     is_function, name = key
     call = _CALL.match(name) if is_function else None
     if call:

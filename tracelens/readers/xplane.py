@@ -247,7 +247,7 @@ def _of_device(name: str) -> tuple[str, str | None]:
 
 
 def _step(event: Any, step_stat: int, name: str) -> int | None:
-    """Return which step an annotation of the host is: what it says, or what its name does."""
+    """Return the step of an annotation of the host, by its stat or its name; None without."""
     value = _stat(event, step_stat)
     return step_number(name) if value is None else _number(str(value))
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["PackedColumns"]
 
-_SMALL: Final = tuple((kind, int(np.iinfo(kind).max)) for kind in (np.uint8, np.uint16, np.uint32))
 _OPEN: Final = -1  # ns: the length of a span that was open at the end [definition]
 
 
@@ -131,14 +130,14 @@ def _join_fractions(rows: Array, given: Floats, height: int) -> Floats:
 
 
 def _small(values: Array) -> tuple[int, Array]:
-    """Return whole numbers less the least of them, in the smallest type that holds them."""
+    """Return whole numbers less the lowest of them, in the smallest type that holds them."""
     if not len(values):
         return 0, values
-    lowest, most = int(values.min()), int(values.max())
-    for small_type, max_span in _SMALL:
-        if most - lowest <= max_span:
-            return lowest, _share_writability(values, (values - lowest).astype(small_type))
-    return 0, values
+    lowest = int(values.min())
+    small_type = np.min_scalar_type(int(values.max()) - lowest)
+    if small_type.itemsize == 8:
+        return 0, values
+    return lowest, _share_writability(values, (values - lowest).astype(small_type))
 
 
 def _widen(packed: Array, least: int, kind: np.dtype[np.generic]) -> Array:

@@ -1,4 +1,4 @@
-"""Facts of a run that our own exports say beside its events, and that their readers have in common."""
+"""Facts of a run that our own exports hold with its events, and that their readers have in common."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_THREADS: Final = 2**16 - 1  # the highest number of a thread [definition]
 
 @dataclass(eq=False)
 class ExportedFile(ReadFile):
-    """What an export holds beside its rows.
+    """An export: its rows, and facts of the run.
 
     `threads` are names by role, rank and number, `sentences` the notes. Times of ranks compare to
     within `window_ns`; dates are `offset_ns` later than times of the run.

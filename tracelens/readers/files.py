@@ -149,7 +149,7 @@ class FilesReader(Generic[Content]):
         return ()
 
     def gaps(self, run: FileSet[Content]) -> Iterable[Gap]:  # noqa: ARG002
-        """Return what the files of a run do not hold."""
+        """Return the gaps of a run: facts that its files do not hold."""
         return ()
 
     def complete(self, trace: Trace, run: FileSet[Content]) -> Trace:  # noqa: ARG002
@@ -292,7 +292,7 @@ def recognize(
     gaps: Iterable[Gap],
     facts: Iterable[tuple[str, str]],
 ) -> Recognition:
-    """Return what was made of files: events by sort, facts, what is in no row, what is missing."""
+    """Describe the content of files: events by sort, facts, what has no row, gaps."""
     sorts, left_out = Counter[str](), Counter[str]()
     for file in contents.values():
         sorts += file.sorts
@@ -332,7 +332,7 @@ def assign_ranks(
 
 
 def check_one_file_per_rank(ranks: Mapping[str, int]) -> None:
-    """Refuse ranks by file of which two are equal.
+    """Refuse ranks by file if two are equal.
 
     Raises:
         UnusableInput: two are.

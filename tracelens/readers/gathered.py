@@ -28,7 +28,7 @@ class SpanMeaning(NamedTuple):
 class SpanBuffer(Generic[Key, Thread]):
     """Spans of a file; a `Key` is their meaning in its words, a `Thread` where they ran.
 
-    Numbers are in arrays, and each word is there once.
+    Numbers are in arrays, and each word is held once.
 
     `keys` and `threads` are numbered in order of appearance; `key_of_row` and `thread_of_row` are these
     numbers, one a span.

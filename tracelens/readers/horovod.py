@@ -257,7 +257,7 @@ def _waits(calls: list[_Call]) -> Iterator[tuple[Any, ...]]:
 
 
 def _waits_for_each(calls: list[_Call], calls_of_ranks: Iterable[list[_RankCall]]) -> bool:
-    """Return True if ranks go on only after each operation: at once, however late one of them was."""
+    """Return True if ranks go on only after each operation, without a pause, however late one was."""
     pauses_us = []
     for rank_calls in calls_of_ranks:
         pairs = [pair for pair in pairwise(sorted(rank_calls)) if pair[0].step == pair[1].step]

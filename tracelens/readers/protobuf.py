@@ -73,7 +73,7 @@ def whole(what: str) -> Iterator[None]:
 
 
 def varint(content: bytes, position: int) -> tuple[int | None, int]:
-    """Return the number at a position, and where it ends; None where there is none."""
+    """Return the number at a position, and its end; None for no number."""
     number = 0
     for count, byte in enumerate(content[position : position + _MAX_VARINT_BYTES]):
         number |= (byte & 0x7F) << 7 * count

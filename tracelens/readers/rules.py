@@ -84,7 +84,7 @@ def held_to_range(dtypes: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
 
 
 def _cells_that_break(name: str, rule: Rule, dtype: pl.DataType) -> pl.Expr | None:
-    """Return which cells break a rule; None if no value of this type can."""
+    """Return a test for cells that break a rule; None if no value of this type can."""
     if rule.drops or not dtype.is_numeric():
         return None
     if rule.finite:

@@ -164,7 +164,7 @@ def last_schema(content: pa.Buffer) -> pa.Schema | None:
 
 
 def checked_footer(content: pa.Buffer) -> Footer | None:
-    """Return the positions of messages; None unless all are there and every checksum is right.
+    """Return the positions of messages; None unless all exist and every checksum is right.
 
     Raises:
         NotATrace: it would grow out of proportion.
@@ -274,7 +274,7 @@ def _count_sound_batches(view: memoryview) -> tuple[int, bool]:
 
 
 def _options(columns: list[int]) -> dict[str, Any]:
-    """Return how to decode columns: files are read side by side, so each needs one thread."""
+    """Return options to decode columns: files are read side by side, so each needs one thread."""
     return {
         "options": pa.ipc.IpcReadOptions(included_fields=sorted(columns), use_threads=False),
         "memory_pool": pa.system_memory_pool(),  # Arrow's own keeps what it is given back

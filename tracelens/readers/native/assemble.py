@@ -75,7 +75,7 @@ class Part:
     def fitting(self, free_bytes: int, neighbour: Part | None) -> tuple[Part, int]:
         """Return it with what it shares with another part, and how many bytes that leaves free.
 
-        Events for which there are none are not kept.
+        Events for which too few bytes are free are not kept.
         """
         shared_part = self.sharing(neighbour)
         if shared_part.kept is None:

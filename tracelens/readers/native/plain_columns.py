@@ -188,7 +188,7 @@ def _check_layouts(layouts: Sequence[Layout]) -> None:
     """Refuse batches that are not laid out as recorders do it.
 
     Raises:
-        ValueError: one is not, or there is none.
+        ValueError: one is not, or a file has no batch.
     """
     if not layouts:
         raise ValueError("there is no batch")

@@ -28,7 +28,7 @@ def choose_main(rows: Sequence[dict[str, Any]]) -> list[Note]:
     """Mark in rows of processes the main one of each rank; return notes on ranks that had several.
 
     It is the latest with steps, of equally old ones that with more events; never a child of a rank. Each
-    row has `stepped` and `child` beside the columns of `Trace.processes`.
+    row has `stepped` and `child` and the columns of `Trace.processes`.
     """
     rows_of_rank: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:

@@ -94,7 +94,7 @@ def vanished(path: Path) -> TraceNotFound:
 
 
 def refusal(path: Path, problems: list[tuple[Path, Exception]]) -> TraceLensError:
-    """Build the error for a path of which nothing can be read."""
+    """Build the error for a path without any readable recording."""
     newer = next((error for _, error in problems if isinstance(error, NewerVersion)), None)
     file, error = problems[0]
     first_problem = left_out(file, newer or error).removesuffix(".")

@@ -107,7 +107,7 @@ def _summaries(path: Path, progress: Progress | None) -> tuple[list[FileFacts], 
 
 
 def main_flags(files: list[FileFacts]) -> tuple[list[bool], list[Note]]:
-    """Return True for processes that stand for their rank, and notes on ranks that had several."""
+    """Return True for the main process of each rank, and notes on ranks that had several."""
     rows: list[dict[str, Any]] = [
         {
             **{n: getattr(facts.side.process, n) for n in ("role", "rank", "pid", "incarnation")},

@@ -49,7 +49,7 @@ def archive_of(anchor: Path) -> Archive:
 
     Raises:
         MissingExtra: that is not installed.
-        NotATrace: the archive is damaged, or a file of it is none that may be opened.
+        NotATrace: the archive is damaged, or a file of it may not be opened.
     """
     no_library = MissingExtra.naming(f"Reading '{anchor.name}', a trace in OTF2,", "otf2")
     if find_spec("otf2") is None:
@@ -102,7 +102,7 @@ def _admitted(anchor: Path) -> Iterator[Path]:
 
 
 def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
-    """Return what the library said; its own messages begin with the line of its source."""
+    """Return the error of OTF2's library; its messages begin with the line of its source."""
     if done.returncode < 0:
         return "it ended OTF2's library, or took too much memory or time"
     text = " ".join(done.stdout.decode("utf-8", "replace").split())

@@ -198,7 +198,7 @@ def _requests_in_flight(operations: pl.DataFrame) -> list[pl.DataFrame]:
 def _join_requests(
     operations: pl.DataFrame, begin_code: int, end_code: int, described_by: str, op: pl.Expr
 ) -> pl.DataFrame:
-    """Join begins and ends of requests, of which one, "begin" or "end", describes the operation."""
+    """Join begins and ends of requests; one of them, "begin" or "end", describes the operation."""
     key = ["location", "request", "turn"]
     begins, ends = (_turns(operations, code) for code in (begin_code, end_code))
     described, other_events = (begins, ends) if described_by == "begin" else (ends, begins)

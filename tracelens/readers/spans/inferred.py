@@ -9,7 +9,7 @@ Steps without a number are counted by step rows.
 
 Messages without a number are counted between each two ranks, if both record equally many.
 Calls of different ranks are matched by number (`seq`). Where numbers restart in each step,
-step and number together are the number. Where there are none, calls are put together by their order
+step and number together are the number. Without numbers, calls are put together by their order
 within communicator, name and step, and only if all ranks make equally many of each: such calls have
 the status ``estimated``. Anything else stays unmatched.
 """
@@ -285,7 +285,7 @@ def number_messages(frame: pl.DataFrame) -> pl.DataFrame:
 def communicator_table(frame: pl.DataFrame, members: Mapping[str, Sequence[int]]) -> pl.DataFrame:
     """Return the communicators that collectives name, with the ranks that call them.
 
-    And with `members`, by communicator, even those of which there is no row.
+    And with `members`, by communicator, even those without a row.
     """
     member_table = pl.DataFrame(
         {"name": list(members), "ranks": [list(ranks) for ranks in members.values()]},
@@ -337,7 +337,7 @@ def _repeats(calls: pl.DataFrame, *key: str) -> bool:
 
 
 def _uneven(calls: pl.DataFrame) -> str:
-    """Return where ranks make different numbers of calls; empty if nowhere."""
+    """Name the first call that ranks make different numbers of; empty without one."""
     ranks = calls["process"].n_unique()
     counts = (
         calls.group_by("name", "step", "process", maintain_order=True)

@@ -2,7 +2,7 @@
 
 polars decodes both faster, but ends a damaged file by a panic, which prints where in polars it happened.
 Arrow's library returns an error, and `validate` finds lengths, offsets and indexes that lead outside of
-what is there before anything follows them. What polars gets are columns of simple types under names that
+the file before anything follows them. What polars gets are columns of simple types under names that
 are text; of any other type there are nulls, as nothing would be read from it.
 """
 

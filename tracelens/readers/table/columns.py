@@ -52,7 +52,7 @@ def distinct_words(column: pl.Series) -> list[str]:
 
 
 def mapped(column: pl.Series, translations: Mapping[str, str | None]) -> pl.Series:
-    """Replace every word of a categorical column by another, null where there is none."""
+    """Replace every word of a categorical column by another, or by null."""
     different = column.drop_nulls().unique()
     targets = [translations.get(word) for word in different.cast(pl.String)]
     codes = different.to_physical().to_numpy()
@@ -147,7 +147,7 @@ class Column:
 
 
 def describe(our_name: str, source: Source, dtype: pl.DataType, *, iso: bool) -> Column:
-    """Return how to read one column of a type; `iso`: its text is dates."""
+    """Return the readings of one column of a type; `iso`: its text is dates."""
     if our_name in TIMES:
         return _time(our_name, source, dtype, iso=iso)
     if our_name in _WORDS:

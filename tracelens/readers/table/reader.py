@@ -25,6 +25,7 @@ from tracelens.model.trace import Note, Trace
 from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading, quoted
 from tracelens.readers.exported import common_clock
+from tracelens.readers.json_values import as_count, as_object
 from tracelens.readers.spans import Origin
 from tracelens.readers.table.arrow_rows import scan_arrow, scan_parquet
 from tracelens.readers.table.cells import gather
@@ -60,7 +61,7 @@ _DAMAGE: Final = (
 
 
 def is_table(path: Path) -> bool:
-    """Return whether a file is a table: by its name, or an Arrow or Parquet file that is not ours."""
+    """Return True if a file is a table: by its name, or an Arrow or Parquet file that is not ours."""
     if not path.is_file():
         return False
     if path.suffix.casefold() in _NAMED:
@@ -211,7 +212,7 @@ def _csv(path: Path) -> pl.LazyFrame:
 
 
 def _source(path: Path) -> Path | io.BytesIO:
-    """Return what polars opens: a path where it is UTF-8, else the content."""
+    """Return a path for polars, or the content of a file whose path is not UTF-8."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -233,7 +234,7 @@ def _footer(path: Path) -> pq.FileMetaData:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether an Arrow file is one process of a native trace, or too damaged to tell."""
+    """Return True if an Arrow file is one process of a native trace, or too damaged to tell."""
     try:
         with pa.ipc.open_file(mapped(path)) as reader:
             return METADATA_KEY in (reader.schema.metadata or {})
@@ -303,14 +304,14 @@ def _with_facts(trace: Trace, path: Path) -> Trace:
     if not _begin(path).startswith(_PARQUET):
         return trace
     try:
-        facts = loads((_footer(path).metadata or {}).get(CONVERSION_KEY, b"{}"))
+        facts = as_object(loads((_footer(path).metadata or {}).get(CONVERSION_KEY, b"{}")))
     except (OSError, ValueError, pa.ArrowException):
         return trace
-    if not isinstance(facts, dict):
-        return trace
-    sentences = facts.get("notes") if isinstance(facts.get("notes"), list) else []
+    sentences = facts.get("notes") if isinstance(facts.get("notes"), list) else ()
     notes = [Note("", " ".join(s.split()), "chosen") for s in sentences or () if isinstance(s, str)]
-    window_ns, summed_up = (_count(facts.get(name)) for name in ("window_ns", "summed_up"))
+    window_ns, summed_up = (
+        as_count(facts.get(name), LONGEST_NS) or 0 for name in ("window_ns", "summed_up")
+    )
     return trace.with_(
         clocks=pl.concat([trace.clocks, common_clock(window_ns)]),
         notes=(*trace.notes, *notes),
@@ -318,13 +319,9 @@ def _with_facts(trace: Trace, path: Path) -> Trace:
     )
 
 
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and 0 < value < LONGEST_NS else 0
-
-
 @contextmanager
 def _damage_named(path: Path) -> Iterator[None]:
-    """Turn what a damaged file makes polars raise, while its rows are read, into a sentence."""
+    """Turn errors of polars, while the rows of a damaged file are read, into a sentence."""
     try:
         yield
     except NotATrace as error:

@@ -48,8 +48,7 @@ _LOADER: Final = re.compile(r"(?i)loader|dataset")
 def function_meaning(qualified_name: str, file: str) -> Meaning:
     """Return the kind of a function, and its operation where it communicates.
 
-    `qualified_name` may have its class in front (``Model.forward``); `file` is empty for functions written
-    in C.
+    `qualified_name` may have its class in front (``Model.forward``); `file` is empty for functions in C.
     """
     owner, _, name = qualified_name.rpartition(".")
     path = file.replace("\\", "/")

@@ -23,7 +23,6 @@ from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.gathered import SpanBuffer, SpanMeaning, words_by_number
 from tracelens.readers.json_values import MOST_US, as_object, as_signed_number, as_text, unquoted
 from tracelens.readers.words import meaning_of_name
-from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,12 +85,8 @@ class DFTracerReader(FilesReader[FileEvents]):
             raise NotATrace("it does not begin with an event of DFTracer on a line of its own")
         events, spans = FileEvents(), _Spans()
         host_of_hash: dict[str, str] = {}
-        stream = EventStream(file, lines=True)
-        for piece in stream.pieces():
-            for event in piece:
-                _add_event(event, events, spans, host_of_hash)
-            refuse_beyond("rows", len(spans))
-        events.take_damage(stream)
+        for event in events.read_events(EventStream(file, lines=True), spans.__len__):
+            _add_event(event, events, spans, host_of_hash)
         events.rows = _rows(spans, host_of_hash)
         return events
 
@@ -138,11 +133,8 @@ class DFTracerReader(FilesReader[FileEvents]):
 
 
 def _add_event(
-    event: object, events: FileEvents, spans: _Spans, host_of_hash: dict[str, str]
+    event: dict[str, Any], events: FileEvents, spans: _Spans, host_of_hash: dict[str, str]
 ) -> None:
-    if not isinstance(event, dict):
-        events.unusable += 1
-        return
     phase, args = event.get("ph"), as_object(event.get("args"))
     if phase != "X":
         if event.get("name") == "HH":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import polars as pl
 
@@ -21,6 +21,7 @@ from tracelens.readers import spans
 from tracelens.readers.base import SIMPLY, Reading
 from tracelens.readers.links import check_inside, inside
 from tracelens.readers.spans import Origin
+from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.rules import missing_reason
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tracelens.model.trace import Trace
+    from tracelens.readers.event_stream import EventStream
 
 RANK_UNKNOWN: Final = Gap(
     "the file does not say of which rank it is",
@@ -77,6 +79,23 @@ class ReadFile:
     def process_count(self) -> int:
         """Number of processes that recorded the file, as far as it says so."""
         return 1
+
+    def read_events(
+        self, stream: EventStream, row_count: Callable[[], int]
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the events of a stream, and count entries that are no objects.
+
+        Raises:
+            NotATrace: there is no list of events, it is no regular file, or larger than it may be.
+        """
+        for entries in stream.pieces():
+            for entry in entries:
+                if isinstance(entry, dict):
+                    yield entry
+                else:
+                    self.unusable += 1
+            refuse_beyond("rows", row_count())
+        self.take_damage(stream)
 
     def take_damage(self, source: Damaged) -> None:
         """Take what could not be read of a source that was read to its end."""

@@ -25,7 +25,6 @@ from tracelens.readers.event_stream import EventStream, begin_of_events
 from tracelens.readers.files import FileSet, FilesReader, ReadFile
 from tracelens.readers.json_values import MOST_NS, MOST_US, as_number, as_object, as_text
 from tracelens.readers.words import meaning
-from tracelens.schema.gate import refuse_beyond
 from tracelens.schema.vocabulary import MOST_RANKS
 
 if TYPE_CHECKING:
@@ -108,11 +107,8 @@ class Timeline(ReadFile):
     ranks: set[int] = field(default_factory=set)
     unmarked: int = 0
 
-    def take(self, event: object) -> None:
+    def take(self, event: dict[str, Any]) -> None:
         """Take an event."""
-        if not isinstance(event, dict):
-            self.unusable += 1
-            return
         phase, name, now_us = (
             event.get("ph"),
             event.get("name"),
@@ -293,12 +289,9 @@ class HorovodReader(FilesReader[Timeline]):
 
     def read_file(self, file: Path) -> Timeline:
         """Read one file, as `FilesReader.read_file` says."""
-        timeline, stream = Timeline(says_ranks=True), EventStream(file)
-        for piece in stream.pieces():
-            for event in piece:
-                timeline.take(event)
-            refuse_beyond("rows", len(timeline.calls))
-        timeline.take_damage(stream)
+        timeline = Timeline(says_ranks=True)
+        for event in timeline.read_events(EventStream(file), timeline.calls.__len__):
+            timeline.take(event)
         return timeline.with_rows()
 
     def facts(self, run: FileSet[Timeline]) -> Iterator[tuple[str, str]]:

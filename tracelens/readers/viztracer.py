@@ -19,7 +19,6 @@ from tracelens.readers.gathered import SpanBuffer, SpanMeaning
 from tracelens.readers.json_values import as_number, us_as_ns
 from tracelens.readers.processes import FileOfProcesses, process_column, rank_processes
 from tracelens.readers.words import step_number
-from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,11 +66,8 @@ def calls_of(path: Path) -> Calls:
     """
     calls, spans = Calls(), _Spans()
     stream = EventStream(path)
-    for piece in stream.pieces():
-        for event in piece:
-            _take(event, calls, spans)
-        refuse_beyond("rows", len(spans))
-    calls.take_damage(stream)
+    for event in calls.read_events(stream, spans.__len__):
+        _take(event, calls, spans)
     metadata = stream.facts.get("viztracer_metadata")
     calls.overflow = isinstance(metadata, dict) and metadata.get("overflow") is True
     calls.processes = {pid: calls.processes.get(pid, "") for pid, _ in spans.threads}
@@ -81,10 +77,7 @@ def calls_of(path: Path) -> Calls:
     return calls
 
 
-def _take(event: Event | object, calls: Calls, spans: _Spans) -> None:
-    if not isinstance(event, dict):
-        calls.unusable += 1
-        return
+def _take(event: Event, calls: Calls, spans: _Spans) -> None:
     phase = event.get("ph")
     pid, tid = (as_number(event.get(key)) or 0 for key in ("pid", "tid"))
     if phase == "M":

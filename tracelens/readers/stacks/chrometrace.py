@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tracelens.readers.event_stream import EventStream, begin_of_events
 from tracelens.readers.json_values import MOST_US, as_number, as_object
 from tracelens.readers.stacks.runs import MAX_FRAMES, Frame, Run, Stacks, Thread
-from tracelens.schema.gate import refuse_beyond
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,14 +42,14 @@ def read_stacks(path: Path) -> Stacks:
         NotATrace: there is no list of events, it is no regular file, or larger than it may be.
         OSError: it cannot be read.
     """
-    stacks, stream = Stacks(), EventStream(path)
+    stacks = Stacks()
     threads: dict[tuple[int, int], _OpenFrames] = defaultdict(_OpenFrames)  # by pid and tid
-    run_count = 0
-    for piece in stream.pieces():
-        for event in piece:
-            run_count += _take_event(event, stacks, threads)
-        refuse_beyond("rows", run_count)
-    stacks.take_damage(stream)
+
+    def count_runs() -> int:
+        return sum(len(thread.runs) for thread in threads.values())
+
+    for event in stacks.read_events(EventStream(path), count_runs):
+        _take_event(event, stacks, threads)
     unended = sum(len(thread.frames) for thread in threads.values())
     if unended:
         stacks.left_out["frames that do not end"] = unended
@@ -60,24 +59,21 @@ def read_stacks(path: Path) -> Stacks:
     return stacks.with_rows()
 
 
-def _take_event(event: object, stacks: Stacks, threads: dict[tuple[int, int], _OpenFrames]) -> int:
-    """Take an event; return the number of runs that it ends, 0 or 1."""
-    if not isinstance(event, dict):
-        stacks.unusable += 1
-        return 0
+def _take_event(
+    event: dict[str, Any], stacks: Stacks, threads: dict[tuple[int, int], _OpenFrames]
+) -> None:
     phase, name = event.get("ph"), event.get("name")
     pid, tid, time_us = (as_number(event.get(key), MOST_US) for key in ("pid", "tid", "ts"))
     if phase not in ("B", "E"):
         stacks.left_out["events that neither begin nor end a frame"] += 1
-        return 0
+        return
     if not isinstance(name, str) or not name or pid is None or tid is None or time_us is None:
         stacks.unusable += 1
-        return 0
+        return
     stacks.sorts["begins and ends of frames"] += 1
     thread = threads[pid, tid]
     now_ns = time_us * 1_000
-    has_run = bool(thread.frames) and now_ns > thread.since_ns
-    if has_run:
+    if thread.frames and now_ns > thread.since_ns:
         stack = stacks.number(tuple(thread.frames))
         thread.runs.append(Run(thread.since_ns, now_ns, stack))
     thread.since_ns = max(thread.since_ns, now_ns)
@@ -89,4 +85,3 @@ def _take_event(event: object, stacks: Stacks, threads: dict[tuple[int, int], _O
         thread.frames.pop()
     else:
         stacks.unusable += 1
-    return int(has_run)

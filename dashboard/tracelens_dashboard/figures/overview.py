@@ -86,8 +86,11 @@ def waterfall(efficiency: Efficiency | None, theme: Theme) -> Drawing:
     return Drawing(plot, f"{achieved} parallel efficiency{largest}.", table)
 
 
-def step_parts(times: Times, theme: Theme) -> Drawing:
-    """Draw an area a category; neighbouring steps that share a point are its mean."""
+def step_parts(times: Times, theme: Theme, *, of_hosts: bool = False) -> Drawing:
+    """Draw an area a category; neighbouring steps that share a point are its mean.
+
+    `of_hosts`: devices did the work, and `times` are those of the threads that feed them.
+    """
     if not times.steps:
         return empty(theme, "No steps recorded.")
     mean_ns = times.mean
@@ -112,7 +115,8 @@ def step_parts(times: Times, theme: Theme) -> Drawing:
     time_axis = axes.durations(high_ns) | {"range": [0, high_ns]}
     layout: dict[str, Any] = {"hovermode": "x unified"} | axes.LEGEND
     plot = figure(theme, *traces, xaxis=axes.STEPS, yaxis=time_axis, **layout)
-    summary = parts_summary(times.categories, mean_ns)
+    note = "These are host threads, not devices. " if of_hosts else ""
+    summary = f"{note}{parts_summary(times.categories, mean_ns)}"
     return Drawing(plot, summary, partial(_longest_steps, times, mean_ns))
 
 
@@ -139,8 +143,18 @@ def _longest_steps(times: Times, mean_ns: Floats) -> Rows:
     ]
 
 
-def strip(times: Times, windows: pl.DataFrame, run_window: Window, theme: Theme) -> Drawing:
-    """Stack the categories' shares over time; `windows` are the steps' (step, start, end)."""
+def strip(
+    times: Times,
+    windows: pl.DataFrame,
+    run_window: Window,
+    theme: Theme,
+    *,
+    of_hosts: bool = False,
+) -> Drawing:
+    """Stack the categories' shares over time; `windows` are the steps' (step, start, end).
+
+    `of_hosts`: devices did the work, and `times` are those of the threads that feed them.
+    """
     if not windows.height:
         return empty(theme, "No steps recorded.")
     column = np.searchsorted(times.steps, windows["step"].to_numpy())
@@ -171,8 +185,7 @@ def strip(times: Times, windows: pl.DataFrame, run_window: Window, theme: Theme)
         hovermode="x unified",
     )
     largest = max(shares, key=lambda category: float(shares[category].mean()))
-    return Drawing(
-        plot,
-        f"Largest category over the run: {name_of(largest)}, "
-        f"{text.percent(float(shares[largest].mean()))} of rank time.",
-    )
+    percent = text.percent(float(shares[largest].mean()))
+    owner = "host thread" if of_hosts else "rank"
+    summary = f"Largest category over the run: {name_of(largest)}, {percent} of {owner} time."
+    return Drawing(plot, summary)

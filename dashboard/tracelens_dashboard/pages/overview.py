@@ -48,7 +48,7 @@ def _draw_map(store: Store, theme: Theme) -> Drawing:
 
 
 def _draw_steps(store: Store, theme: Theme) -> Drawing:
-    return overview.step_parts(store.times, theme)
+    return overview.step_parts(store.times, theme, of_hosts=store.uses_devices)
 
 
 def _fit_map(store: Store) -> int:

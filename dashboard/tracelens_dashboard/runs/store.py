@@ -205,6 +205,12 @@ class Store:
         """How many parameter-server shards there are."""
         return self.run.shards.height
 
+    @property
+    def uses_devices(self) -> bool:
+        """Whether devices decide how the time of ranks is accounted for."""
+        efficiency = self.report.efficiency
+        return efficiency is not None and efficiency.devices is not None
+
     @cached_property
     def flagged(self) -> frozenset[int]:
         """The ranks that faults name."""

@@ -28,3 +28,13 @@ def test_thousands_of_steps_become_a_few_hundred_points() -> None:
     whole = slow_rank().whole
     drawing = overview.strip(times_of(run.times, [0]), windows, whole, LIGHT)
     assert {len(area.x) for area in drawing.figure.data} == {overview.MOST_STRIP_POINTS}
+
+
+def test_where_devices_work_the_times_are_those_of_hosts() -> None:
+    """The waterfall is of devices then; what threads did must not read as its shares."""
+    store = slow_rank()
+    windows, whole = store.windows, store.whole
+    strip = overview.strip(store.times, windows, whole, LIGHT, of_hosts=True)
+    assert strip.summary.endswith("of host thread time.")
+    steps = overview.step_parts(store.times, LIGHT, of_hosts=True)
+    assert steps.summary.startswith("These are host threads, not devices. Mean step ")

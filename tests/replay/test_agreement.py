@@ -69,10 +69,10 @@ def test_fixes_are_replayed_together() -> None:
     """Two fixes save more than the larger one, and at most their sum."""
     late, small = "fix:1", "fix:2"
     replay = replay_with_fixes(sample_trace("mpi-late-rank"))
-    both, first, second = (
+    joint_saving, straggler_saving, second = (
         replay.answer(*edits).answers[0].saving for edits in ((late, small), (late,), (small,))
     )
-    assert max(first, second) < both <= first + second
+    assert max(straggler_saving, second) < joint_saving <= straggler_saving + second
 
 
 def test_a_fix_that_is_not_there_is_refused() -> None:

@@ -49,9 +49,9 @@ def price(total: Floats, effect: Floats, wait: Floats, job_ns: float) -> Price:
 def test_saving_is_that_of_the_run_without(name: str, ranks: int) -> None:
     """To a tenth of the saving, or half a point of the job: all random numbers are the same."""
     scenario = Scenario(ranks=ranks, steps=100, noise=0.04, faults=(FAULTS[name],))
-    (found,) = faults(report(scenario))
+    (finding,) = faults(report(scenario))
     truth = saved(scenario, replace(scenario, faults=()))
-    assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
+    assert finding.saving == pytest.approx(truth, rel=0.1, abs=0.005)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -59,9 +59,9 @@ def test_few_ranks_are_priced_as_well(ranks: int) -> None:
     """The price needs no statistics, so two ranks have one."""
     fault = Fault("backprop", (1,), steps=(30, 59), extra_ms=9)
     scenario = Scenario(ranks=ranks, steps=80, faults=(fault,))
-    (found,) = faults(report(scenario))
+    (finding,) = faults(report(scenario))
     truth = saved(scenario, replace(scenario, faults=()))
-    assert found.saving == pytest.approx(truth, rel=0.05, abs=0.005)
+    assert finding.saving == pytest.approx(truth, rel=0.05, abs=0.005)
 
 
 @pytest.mark.parametrize("name", SHARES)
@@ -73,9 +73,9 @@ def test_even_shards_save_what_is_said(name: str, link: float) -> None:
     scenario = Scenario(
         ranks=4, steps=40, shards=len(sizes), shard_bytes=sizes, link_gbytes_per_s=link
     )
-    (found,) = faults(report(scenario))
+    (finding,) = faults(report(scenario))
     truth = saved(scenario, replace(scenario, shard_bytes=even))
-    assert found.saving == pytest.approx(truth, rel=0.1)
+    assert finding.saving == pytest.approx(truth, rel=0.1)
 
 
 @pytest.mark.parametrize("link", mark_slow([0.05, 0.5], quick=[0.5]))
@@ -90,9 +90,9 @@ def test_a_late_worker_of_servers_is_priced_with_the_exchange(link: float) -> No
         link_gbytes_per_s=link,
         faults=(Fault("backprop", (2,), factor=2.5),),
     )
-    (found,) = (one for one in faults(report(scenario)) if one.kind == "straggler")
+    (finding,) = (one for one in faults(report(scenario)) if one.kind == "straggler")
     truth = saved(scenario, replace(scenario, faults=()))
-    assert found.saving == pytest.approx(truth, rel=0.05, abs=0.005)
+    assert finding.saving == pytest.approx(truth, rel=0.05, abs=0.005)
 
 
 @pytest.mark.slow
@@ -100,11 +100,11 @@ def test_a_checkpoint_delays_the_next_meeting() -> None:
     """So its price is held against the others' work in the step after, however noisy that is."""
     often = Fault("checkpoint", (0,), steps=(10, 99), extra_ms=20, every=10)
     scenario = Scenario(ranks=16, steps=100, noise=0.2, faults=(often,))
-    (found,) = (one for one in report(scenario).findings if one.kind == "checkpoint_stall")
+    (finding,) = (one for one in report(scenario).findings if one.kind == "checkpoint_stall")
     truth = saved(scenario, replace(scenario, faults=()))
-    assert found.saving == pytest.approx(truth, rel=0.02)
-    assert found.interval is not None
-    assert found.interval[0] < truth < found.interval[1]
+    assert finding.saving == pytest.approx(truth, rel=0.02)
+    assert finding.interval is not None
+    assert finding.interval[0] < truth < finding.interval[1]
 
 
 def test_without_waiting_only_the_end_moves() -> None:
@@ -126,11 +126,11 @@ def test_cost_is_what_the_others_waited() -> None:
     effect[10:20, 1] = 4.0
     wait = (total + effect).max(axis=1, keepdims=True) - (total + effect)
     wait[:, 3] = 0.0
-    found = price(total + effect, effect, wait, 540.0)
-    assert found.saving == pytest.approx(40 / 540)
-    assert found.waiting == 2
-    assert found.cost == pytest.approx(2 * 40 / (4 * 540))
-    assert found.interval[0] <= found.saving <= found.interval[1]
+    delay_price = price(total + effect, effect, wait, 540.0)
+    assert delay_price.saving == pytest.approx(40 / 540)
+    assert delay_price.waiting == 2
+    assert delay_price.cost == pytest.approx(2 * 40 / (4 * 540))
+    assert delay_price.interval[0] <= delay_price.saving <= delay_price.interval[1]
 
 
 def test_what_cost_nothing_may_still_cost_something() -> None:
@@ -139,9 +139,9 @@ def test_what_cost_nothing_may_still_cost_something() -> None:
     total[:, 3] = 20.0
     effect = np.zeros_like(total)
     effect[:, 1] = 4.0
-    found = price(total + effect, effect, 20.0 - total, 2000.0)
-    assert found.saving == found.interval[0] == 0.0
-    assert found.interval[1] == pytest.approx(3 * 4.0 / 2000.0)
+    delay_price = price(total + effect, effect, 20.0 - total, 2000.0)
+    assert delay_price.saving == delay_price.interval[0] == 0.0
+    assert delay_price.interval[1] == pytest.approx(3 * 4.0 / 2000.0)
 
 
 def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited() -> None:
@@ -152,6 +152,6 @@ def test_a_late_rank_that_waits_in_the_next_step_is_not_one_of_those_that_waited
     wait = np.zeros_like(total)
     wait[10:20, [0, 2]] = 4.0
     wait[20, 1] = 40.0
-    found = price(total + effect, effect, wait, 540.0)
-    assert found.waiting == 2
-    assert found.cost == pytest.approx(2 * 40 / (3 * 540))
+    delay_price = price(total + effect, effect, wait, 540.0)
+    assert delay_price.waiting == 2
+    assert delay_price.cost == pytest.approx(2 * 40 / (3 * 540))

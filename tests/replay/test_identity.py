@@ -51,8 +51,8 @@ def test_blocked_time_is_replayed_from_its_causes() -> None:
     mine = np.flatnonzero(graph.threads.owners == late)
     lag = graph.edges.lag_ns.copy()
     lag[mine] /= 2
-    before = graph.measure_blocked_ns(graph.baseline_ns, graph.edges.lag_ns)
-    after = graph.measure_blocked_ns(graph.replay(lag), lag)
+    blocked_ns = graph.measure_blocked_ns(graph.baseline_ns, graph.edges.lag_ns)
+    replayed_ns = graph.measure_blocked_ns(graph.replay(lag), lag)
     others = [rank for rank in range(len(graph.ranks)) if rank != late]
-    assert (after[others] < before[others]).all()
-    assert after[late] > before[late]
+    assert (replayed_ns[others] < blocked_ns[others]).all()
+    assert replayed_ns[late] > blocked_ns[late]

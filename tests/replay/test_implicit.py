@@ -42,15 +42,15 @@ def steps(
     All ranks meet in an all-reduce at the end of each step. With `message`, each rank has a message in
     flight while it waits.
     """
-    begin = 0.0
+    begin_ns = 0.0
     for step, lasted in enumerate(work):
-        ready = begin + lasted
+        ready = begin_ns + lasted
         first = np.arange(RANKS) // together * together
         ended = np.array([ready[at : at + together].max() for at in first]) + UPDATE
         over = ended.max() + MS
         for rank in range(RANKS):
-            yield span(rank, begin, over, kind="step", step=step)
-            yield span(rank, begin, ready[rank], kind="forward")
+            yield span(rank, begin_ns, over, kind="step", step=step)
+            yield span(rank, begin_ns, ready[rank], kind="forward")
             if covered:
                 yield span(rank, ready[rank], ended[rank], kind="update")
             if message:
@@ -63,7 +63,7 @@ def steps(
                 end = over - MS / 2 if name == "world" else over
                 if name == "world" or size < RANKS:
                     yield span(rank, start, end, **shared)
-        begin = over
+        begin_ns = over
 
 
 def read(rows: Iterator[dict[str, Any]]) -> Trace:
@@ -85,10 +85,10 @@ def test_a_hidden_wait_is_none_without_the_slow_rank(together: int, *, covered: 
     trace = read(steps(slow, together=together, covered=covered))
     first = range(0, RANKS, together)
     assert implicit_groups(trace) == {tuple(range(at, at + together)) for at in first}
-    found = whatif(trace, f"rank:{SLOW},phase:forward/1.5")
-    assert found.identity.reliable
+    result = whatif(trace, f"rank:{SLOW},phase:forward/1.5")
+    assert result.identity.reliable
     lengths = [np.sum(work.max(axis=1) + UPDATE + MS) for work in (slow, alike)]
-    assert found.answers[0].saving == pytest.approx(1 - lengths[1] / lengths[0], abs=0.005)
+    assert result.answers[0].saving == pytest.approx(1 - lengths[1] / lengths[0], abs=0.005)
 
 
 def test_ranks_that_end_apart_do_not_wait() -> None:
@@ -101,19 +101,19 @@ def test_ranks_that_end_apart_do_not_wait() -> None:
 def test_a_rank_with_less_left_to_do_waits_for_nobody(seed: int) -> None:
     """Rank 0 has longer forward passes and as much shorter backprop: it ends with the others."""
     random = np.random.default_rng(seed)
-    rows, begin = [], 0.0
+    rows, begin_ns = [], 0.0
     for step in range(STEPS):
         forward = random.normal([2.0, 1.0], 0.03) * FORWARD
-        ready = begin + forward + random.normal([0.5, 1.5], 0.03) * FORWARD
+        ready = begin_ns + forward + random.normal([0.5, 1.5], 0.03) * FORWARD
         for rank in range(2):
             shared = {"kind": "reduction", "op": "allreduce", "communicator": "world", "seq": step}
             rows += [
-                span(rank, begin, ready.max() + MS, kind="step", step=step),
-                span(rank, begin, begin + forward[rank], kind="forward"),
-                span(rank, begin + forward[rank], ready[rank], kind="backprop"),
+                span(rank, begin_ns, ready.max() + MS, kind="step", step=step),
+                span(rank, begin_ns, begin_ns + forward[rank], kind="forward"),
+                span(rank, begin_ns + forward[rank], ready[rank], kind="backprop"),
                 span(rank, ready[rank], ready.max() + MS, **shared),
             ]
-        begin = ready.max() + MS
+        begin_ns = ready.max() + MS
     trace = read(iter(rows))
     assert implicit_groups(trace) == set()
     assert whatif(trace, "rank:0,phase:forward/2").answers[0].saving < 0.05

@@ -32,11 +32,11 @@ SETTING = Setting(8, 80, 2, "harsh", "lognormal", 5)
 def played(trace: Trace) -> tuple[EventGraph, Floats]:
     """Return the replay, and compute time [step, rank]."""
     spent = phases.run(trace)
-    own = measure_compute_time(trace, spent)
-    found = EventGraph.from_trace(trace, spent)
-    assert found
-    assert found.steps.tolist() == own.steps.tolist()
-    return found, np.nan_to_num(own.total)
+    compute_time = measure_compute_time(trace, spent)
+    graph = EventGraph.from_trace(trace, spent)
+    assert graph
+    assert graph.steps.tolist() == compute_time.steps.tolist()
+    return graph, np.nan_to_num(compute_time.total)
 
 
 def test_moments_follow_the_last_that_they_wait_for() -> None:
@@ -64,11 +64,11 @@ def test_moments_that_follow_nothing_any_more_come_as_they_did() -> None:
 def test_the_unchanged_replay_is_the_run() -> None:
     """To the nanosecond, clocks that were aligned included."""
     trace = prepare(kinds_of_pipelines.staged(kinds_of_ranks.nothing)(SETTING).recording.trace())
-    found, total = played(trace)
-    assert found.layered_graph.replay(found.layered_graph.lag_ns) == pytest.approx(
-        found.layered_graph.recorded_ns, abs=1
+    graph, total = played(trace)
+    assert graph.layered_graph.replay(graph.layered_graph.lag_ns) == pytest.approx(
+        graph.layered_graph.recorded_ns, abs=1
     )
-    unchanged = Variant(found)
+    unchanged = Variant(graph)
     unchanged.reduce_work(("forward", "backprop"), np.zeros_like(total))
     assert not unchanged.measure_savings_ns().any()
 
@@ -91,42 +91,44 @@ def handed_on(*, at_once: bool = False) -> Trace:
     """
     rows = []
     for step in range(2):
-        begin = 100 * step * MS
-        at: dict[str, Any] = {"step": step, "depth": 1}
-        one = at | {"seq": step}
+        begin_ns = 100 * step * MS
+        fields: dict[str, Any] = {"step": step, "depth": 1}
+        message = fields | {"seq": step}
         rows += [
-            *(span(rank, "step", begin, begin + 100 * MS, step=step) for rank in range(2)),
-            span(0, "backprop", begin, begin + 60 * MS, **at),
-            span(0, "reduction", begin + 60 * MS, begin + 61 * MS, op="send", peer=1, **one),
-            span(1, "backprop", begin, begin + 20 * MS, **at),
-            span(1, "backprop", begin + 65 * MS, begin + 95 * MS, **at),
+            *(span(rank, "step", begin_ns, begin_ns + 100 * MS, step=step) for rank in range(2)),
+            span(0, "backprop", begin_ns, begin_ns + 60 * MS, **fields),
+            span(
+                0, "reduction", begin_ns + 60 * MS, begin_ns + 61 * MS, op="send", peer=1, **message
+            ),
+            span(1, "backprop", begin_ns, begin_ns + 20 * MS, **fields),
+            span(1, "backprop", begin_ns + 65 * MS, begin_ns + 95 * MS, **fields),
         ]
-        receive = {"op": "recv", "peer": 0, **one}
+        receive = {"op": "recv", "peer": 0, **message}
         if at_once:
-            rows.append(span(1, "wait", begin + 20 * MS, begin + 65 * MS, **at))
+            rows.append(span(1, "wait", begin_ns + 20 * MS, begin_ns + 65 * MS, **fields))
             rows.append(
-                span(1, "reduction", begin + MS, begin + 65 * MS, **receive | {"thread": 1})
+                span(1, "reduction", begin_ns + MS, begin_ns + 65 * MS, **receive | {"thread": 1})
             )
         else:
-            rows.append(span(1, "reduction", begin + 20 * MS, begin + 65 * MS, **receive))
+            rows.append(span(1, "reduction", begin_ns + 20 * MS, begin_ns + 65 * MS, **receive))
     return prepare(trace_of(rows, ranks=2))
 
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_receive_waits_for_its_message_and_no_longer(*, at_once: bool) -> None:
     """Rank 1 gains what rank 0 does not work, until it has itself to do; in flight as well."""
-    found, total = played(handed_on(at_once=at_once))
-    for less, gained in ((10.0, 10.0), (50.0, 45.0)):
+    graph, total = played(handed_on(at_once=at_once))
+    for less_ms, gained_ms in ((10.0, 10.0), (50.0, 45.0)):
         effect = np.zeros_like(total)
-        effect[0, 0] = less * MS
-        ends = found.layered_graph.replay(_less(found, effect))[found.step_ends[0]]
-        assert (100 * MS - ends).tolist() == [less * MS, gained * MS]
+        effect[0, 0] = less_ms * MS
+        ends = graph.layered_graph.replay(_less(graph, effect))[graph.step_ends[0]]
+        assert (100 * MS - ends).tolist() == [less_ms * MS, gained_ms * MS]
 
 
-def _less(found: EventGraph, effect: Floats) -> Floats:
+def _less(graph: EventGraph, effect: Floats) -> Floats:
     """Return the lags if the first step's work of rank 0 takes less."""
-    lag = found.layered_graph.lag_ns.copy()
-    is_begin = found.threads.event_times_ns[1 : found.threads.first_events[1]] == 60 * MS
+    lag = graph.layered_graph.lag_ns.copy()
+    is_begin = graph.threads.event_times_ns[1 : graph.threads.first_events[1]] == 60 * MS
     (first,) = np.flatnonzero(is_begin)
     lag[first] -= effect[0, 0]
     return lag
@@ -137,32 +139,32 @@ def exchanged_at_once() -> Trace:
     rows = []
     for step in range(2):
         for rank in range(3):
-            begin = 100 * step * MS
-            begun = begin + (50 if rank == 1 else 10) * MS + rank * 1000
-            over = begin + 52 * MS + rank * 1000
-            at: dict[str, Any] = {"step": step, "depth": 1}
+            begin_ns = 100 * step * MS
+            work_end_ns = begin_ns + (50 if rank == 1 else 10) * MS + rank * 1000
+            over = begin_ns + 52 * MS + rank * 1000
+            fields: dict[str, Any] = {"step": step, "depth": 1}
             rows += [
-                span(rank, "step", begin, begin + 100 * MS, step=step),
-                span(rank, "backprop", begin, begun, **at),
-                span(rank, "wait", begun + 9000, over + 9000, op="request_wait", **at),
+                span(rank, "step", begin_ns, begin_ns + 100 * MS, step=step),
+                span(rank, "backprop", begin_ns, work_end_ns, **fields),
+                span(rank, "wait", work_end_ns + 9000, over + 9000, op="request_wait", **fields),
             ]
             others = [other for other in range(3) if other != rank]
-            for place, (op, peer) in enumerate((op, p) for op in ("send", "recv") for p in others):
-                flight: dict[str, Any] = {"op": op, "peer": peer, "seq": step, "thread": 1} | at
-                first = begun + 2000 * place
-                rows.append(span(rank, "reduction", first, over + 2000 * place, **flight))
+            for number, (op, peer) in enumerate((op, p) for op in ("send", "recv") for p in others):
+                flight: dict[str, Any] = {"op": op, "peer": peer, "seq": step, "thread": 1} | fields
+                first = work_end_ns + 2000 * number
+                rows.append(span(rank, "reduction", first, over + 2000 * number, **flight))
     return prepare(trace_of(rows, ranks=3))
 
 
 def test_a_call_that_waits_for_several_is_held_by_the_last() -> None:
     """The others' messages, noted with it, were there before: no call waits for them."""
-    found, total = played(exchanged_at_once())
-    assert found.layered_graph.replay(found.layered_graph.lag_ns) == pytest.approx(
-        found.layered_graph.recorded_ns, abs=1
+    graph, total = played(exchanged_at_once())
+    assert graph.layered_graph.replay(graph.layered_graph.lag_ns) == pytest.approx(
+        graph.layered_graph.recorded_ns, abs=1
     )
     effect = np.zeros_like(total)
     effect[:, 1] = 30 * MS
-    variant = Variant(found)
+    variant = Variant(graph)
     variant.reduce_work(("backprop",), effect)
     assert variant.measure_savings_ns() == pytest.approx(30 * MS, abs=0.1 * MS)
 
@@ -171,30 +173,43 @@ def noted_late() -> Trace:
     """Two steps of 100 ms: rank 0 sends to rank 1, receives from rank 2 until 60 ms, and waits then."""
     rows = []
     for step in range(2):
-        begin = 100 * step * MS
-        at: dict[str, Any] = {"step": step, "depth": 1}
-        one: dict[str, Any] = {"seq": step, **at}
+        begin_ns = 100 * step * MS
+        fields: dict[str, Any] = {"step": step, "depth": 1}
+        message: dict[str, Any] = {"seq": step, **fields}
         rows += [
-            *(span(rank, "step", begin, begin + 100 * MS, step=step) for rank in range(3)),
-            *(span(rank, "backprop", begin, begin + 5 * MS, **at) for rank in range(2)),
-            span(2, "backprop", begin, begin + 59 * MS, **at),
+            *(span(rank, "step", begin_ns, begin_ns + 100 * MS, step=step) for rank in range(3)),
+            *(span(rank, "backprop", begin_ns, begin_ns + 5 * MS, **fields) for rank in range(2)),
+            span(2, "backprop", begin_ns, begin_ns + 59 * MS, **fields),
             span(
-                0, "reduction", begin + 5 * MS, begin + 62 * MS, op="send", peer=1, thread=1, **one
+                0,
+                "reduction",
+                begin_ns + 5 * MS,
+                begin_ns + 62 * MS,
+                op="send",
+                peer=1,
+                thread=1,
+                **message,
             ),
-            span(1, "reduction", begin + 6 * MS, begin + 7 * MS, op="recv", peer=0, **one),
-            span(2, "reduction", begin + 59 * MS, begin + 60 * MS, op="send", peer=0, **one),
-            span(0, "reduction", begin + 8 * MS, begin + 60 * MS, op="recv", peer=2, **one),
-            span(0, "wait", begin + 61 * MS, begin + 62 * MS, op="request_wait", **at),
-            span(0, "update", begin + 62 * MS, begin + 100 * MS, **at),
+            span(
+                1, "reduction", begin_ns + 6 * MS, begin_ns + 7 * MS, op="recv", peer=0, **message
+            ),
+            span(
+                2, "reduction", begin_ns + 59 * MS, begin_ns + 60 * MS, op="send", peer=0, **message
+            ),
+            span(
+                0, "reduction", begin_ns + 8 * MS, begin_ns + 60 * MS, op="recv", peer=2, **message
+            ),
+            span(0, "wait", begin_ns + 61 * MS, begin_ns + 62 * MS, op="request_wait", **fields),
+            span(0, "update", begin_ns + 62 * MS, begin_ns + 100 * MS, **fields),
         ]
     return prepare(trace_of(rows, ranks=3))
 
 
 def test_a_send_that_was_over_before_anybody_waited_for_it_holds_nobody() -> None:
-    found, total = played(noted_late())
+    graph, total = played(noted_late())
     effect = np.zeros_like(total)
     effect[0, 2] = 20 * MS
-    variant = Variant(found)
+    variant = Variant(graph)
     variant.reduce_work(("backprop",), effect)
-    ends = variant.replay()[found.step_ends[0]]
+    ends = variant.replay()[graph.step_ends[0]]
     assert 100 * MS - ends[0] == pytest.approx(20 * MS, abs=1.1 * MS)

@@ -26,8 +26,8 @@ def test_saving_is_that_of_the_run_without(name: str, transfer_ms: float) -> Non
     """From reductions that are hidden to ones that take three times as long as backprop."""
     scenario = replace(RUN, transfer_ms=transfer_ms, faults=(FAULTS[name],))
     truth = 1 - duration_ns(replace(scenario, faults=())) / duration_ns(scenario)
-    (found,) = (one for one in report(scenario).findings if one.kind == "straggler")
-    assert found.saving == pytest.approx(truth, rel=0.1, abs=0.005)
+    (finding,) = (one for one in report(scenario).findings if one.kind == "straggler")
+    assert finding.saving == pytest.approx(truth, rel=0.1, abs=0.005)
 
 
 @pytest.mark.slow
@@ -45,6 +45,6 @@ def test_what_is_absorbed_is_said() -> None:
 def test_nothing_is_absorbed_without_a_backlog(transfer_ms: float, *, overlap: bool) -> None:
     """Nor where the training thread itself waits for every reduction."""
     scenario = replace(RUN, faults=(FAULTS["lasting"],), transfer_ms=transfer_ms, overlap=overlap)
-    (found,) = (one for one in report(scenario).findings if one.kind == "straggler")
-    assert found.evidence["absorbed_in_flight"] < 0.02
-    assert found.evidence["absorbed"] < 0.1
+    (finding,) = (one for one in report(scenario).findings if one.kind == "straggler")
+    assert finding.evidence["absorbed_in_flight"] < 0.02
+    assert finding.evidence["absorbed"] < 0.1

@@ -67,8 +67,8 @@ SMALL = replace(
 
 def find(trace: Trace, kind: str) -> Finding:
     """Return the finding of a kind."""
-    (found,) = (finding for finding in analyze(trace).findings if finding.kind == kind)
-    return found
+    (finding,) = (finding for finding in analyze(trace).findings if finding.kind == kind)
+    return finding
 
 
 def join(scenario: Scenario, nbytes: int) -> Scenario:
@@ -88,10 +88,10 @@ def test_calls_that_queued_cost_what_they_do(name: str) -> None:
     healthy, fault, kind = FAULTS[name]
     slow = replace(healthy, faults=(*healthy.faults, fault))
     truth = 1 - duration_ns(healthy) / duration_ns(slow)
-    found = find(prepare_stream_run(slow), kind)
-    assert found.saving == pytest.approx(truth, rel=0.08)
-    assert found.interval is not None
-    assert found.interval[0] <= truth <= found.interval[1]
+    finding = find(prepare_stream_run(slow), kind)
+    assert finding.saving == pytest.approx(truth, rel=0.08)
+    assert finding.interval is not None
+    assert finding.interval[0] <= truth <= finding.interval[1]
 
 
 @pytest.mark.parametrize(
@@ -103,12 +103,12 @@ def test_calls_that_queued_cost_what_they_do(name: str) -> None:
 def test_small_messages_save_what_the_edit_says(scenario: Scenario) -> None:
     """A finding names the size; `buckets=` of that size saves the same, and so does the real run."""
     trace = prepare_stream_run(scenario) if scenario.overlap else run(scenario)
-    found = find(trace, "small_messages")
-    nbytes = found.evidence["bucket_bytes"]
+    finding = find(trace, "small_messages")
+    nbytes = finding.evidence["bucket_bytes"]
     (answer,) = whatif(trace, f"buckets={nbytes}B").answers
     truth = 1 - duration_ns(join(scenario, nbytes)) / duration_ns(scenario)
-    assert found.saving == pytest.approx(answer.saving, rel=0.001)
-    assert found.saving == pytest.approx(truth, rel=0.06)
+    assert finding.saving == pytest.approx(answer.saving, rel=0.001)
+    assert finding.saving == pytest.approx(truth, rel=0.06)
 
 
 def count_replays(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -130,14 +130,14 @@ def test_of_a_long_run_a_window_of_steps_is_priced(monkeypatch: pytest.MonkeyPat
     slow = replace(BASE, steps=160, faults=(replace(CROWDED, steps=(30, 139)),))
     truth = 1 - duration_ns(replace(slow, faults=())) / duration_ns(slow)
     trace = run(slow)
-    whole = find(trace, "congestion")
+    whole_finding = find(trace, "congestion")
     replayed = count_replays(monkeypatch)
     facts = Facts(trace, phases.run(trace))
     facts.__dict__["replay"] = WindowedReplay(trace, facts.phases, max_pieces=100)
-    (part,) = slow_links.run(facts).findings
+    (window_finding,) = slow_links.run(facts).findings
     assert replayed == [windows.MIN_STEPS_OF_WINDOW]
-    assert part.saving == pytest.approx(whole.saving, rel=0.02)
-    assert part.saving == pytest.approx(truth, rel=0.02)
+    assert window_finding.saving == pytest.approx(whole_finding.saving, rel=0.02)
+    assert window_finding.saving == pytest.approx(truth, rel=0.02)
 
 
 def test_the_event_graph_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,19 +163,19 @@ def waits_for_each(op: str, work: str) -> Trace:
     """Twenty steps with four calls in flight, each waited for before some work of its layer."""
     rows = []
     for step in range(20):
-        begin = 100 * step * MS
+        begin_ns = 100 * step * MS
         for rank in range(2):
-            at: dict[str, Any] = {"step": step, "depth": 1}
-            rows.append(span(rank, "step", begin, begin + 90 * MS, step=step))
+            fields: dict[str, Any] = {"step": step, "depth": 1}
+            rows.append(span(rank, "step", begin_ns, begin_ns + 90 * MS, step=step))
             for layer in range(4):
-                asked = begin + 20 * layer * MS
+                asked = begin_ns + 20 * layer * MS
                 nbytes = 1000 if layer % 2 else 4000
                 there = asked + (4 + layer % 2) * MS
                 calls = {"op": op, "bytes": nbytes}
                 rows += [
-                    call(rank, 4 * step + layer, asked, there, **calls, **at),
-                    span(rank, "wait", asked, there, **at),
-                    span(rank, work, there, asked + 20 * MS, **at),
+                    call(rank, 4 * step + layer, asked, there, **calls, **fields),
+                    span(rank, "wait", asked, there, **fields),
+                    span(rank, work, there, asked + 20 * MS, **fields),
                 ]
     return prepare(trace_of(rows, ranks=2))
 
@@ -199,7 +199,7 @@ def test_overlap_saves_at_most_what_fits() -> None:
     """The price of overlap is that of the run which overlaps."""
     blocking = replace(BASE, overlap=False, transfer_ms=1.0)
     truth = 1 - duration_ns(replace(blocking, overlap=True)) / duration_ns(blocking)
-    (found,) = (
+    (finding,) = (
         finding for finding in report(blocking).findings if finding.kind == "exposed_communication"
     )
-    assert found.saving == pytest.approx(truth, rel=0.05)
+    assert finding.saving == pytest.approx(truth, rel=0.05)

@@ -9,9 +9,9 @@ from tracelens.accounting.service import measure_link_time
 from tracelens.replay.resources import Tasks, replay_events
 
 
-def play(come: list[float], work: list[float], crowding: float = 0.0) -> list[float]:
+def play(arrivals: list[float], work: list[float], crowding: float = 0.0) -> list[float]:
     """Return when messages are through that come to one link at some moments."""
-    count = len(come)
+    count = len(arrivals)
     numbers, zeros = np.arange(count), np.zeros(count, np.int64)
     tasks = Tasks(
         edge=numbers,
@@ -25,7 +25,7 @@ def play(come: list[float], work: list[float], crowding: float = 0.0) -> list[fl
         leads=np.ones(count, np.bool_),
         crowding=np.array([crowding]),
     )
-    recorded = np.array([*come, *([0.0] * count)])
+    recorded = np.array([*arrivals, *([0.0] * count)])
     none = np.zeros(0, np.int64)
     times = replay_events(
         recorded,

@@ -28,19 +28,22 @@ def two_stages(thread: str, noted_later_ns: int) -> Iterator[dict[str, Any]]:
     Receives are on a `thread`, and are noted as over so much after the training thread went on.
     """
     for step in range(STEPS):
-        begin = step * STEP
-        sent = begin + FORWARD
+        begin_ns = step * STEP
+        sent = begin_ns + FORWARD
         answered = sent + WAY + FORWARD + BACKPROP
         for rank in (0, 1):
-            yield span(rank, begin, begin + STEP, kind="step", step=step, thread="main")
-        yield span(0, begin, sent, kind="forward", thread="main")
+            yield span(rank, begin_ns, begin_ns + STEP, kind="step", step=step, thread="main")
+        yield span(0, begin_ns, sent, kind="forward", thread="main")
         yield span(1, sent + WAY, sent + WAY + FORWARD, kind="forward", thread="main")
         yield span(1, sent + WAY + FORWARD, answered, kind="backprop", thread="main")
-        yield span(0, answered + WAY, begin + STEP, kind="backprop", thread="main")
-        for sender, receiver, at, waits_since in ((0, 1, sent, begin), (1, 0, answered, sent)):
+        yield span(0, answered + WAY, begin_ns + STEP, kind="backprop", thread="main")
+        for sender, receiver, fields, waits_since in (
+            (0, 1, sent, begin_ns),
+            (1, 0, answered, sent),
+        ):
             shared = {"kind": "reduction", "communicator": "pipe", "seq": step}
-            yield span(sender, at, at, op="send", peer=receiver, thread="main", **shared)
-            end = at + WAY + noted_later_ns
+            yield span(sender, fields, fields, op="send", peer=receiver, thread="main", **shared)
+            end = fields + WAY + noted_later_ns
             yield span(receiver, waits_since, end, op="recv", peer=sender, thread=thread, **shared)
 
 
@@ -50,9 +53,9 @@ def two_stages(thread: str, noted_later_ns: int) -> Iterator[dict[str, Any]]:
 def test_a_faster_stage_shortens_the_steps(thread: str, noted_later_ns: int) -> None:
     """By half of what it computes: while it does, the other one waits."""
     rows = pl.DataFrame(list(two_stages(thread, noted_later_ns)), infer_schema_length=None)
-    found = whatif(Trace.from_table(rows, one_clock=True), "rank:1/2")
-    assert found.identity.reliable
-    saved = found.answers[0].saving * STEP
+    result = whatif(Trace.from_table(rows, one_clock=True), "rank:1/2")
+    assert result.identity.reliable
+    saved = result.answers[0].saving * STEP
     assert saved == pytest.approx((FORWARD + BACKPROP) / 2, rel=0.02)
 
 
@@ -65,14 +68,14 @@ def two_ranks(noted_later_ns: int) -> Iterator[dict[str, Any]]:
     In every third step the end of rank 0's reduction is noted so much after the thread went on.
     """
     for step in range(STEPS):
-        begin = step * STEP
-        over = begin + BACKPROP + LATE + MS
+        begin_ns = step * STEP
+        over = begin_ns + BACKPROP + LATE + MS
         shared = {"kind": "reduction", "op": "allreduce", "communicator": "all", "seq": step}
         for rank in (0, 1):
-            computed = begin + BACKPROP + rank * LATE
+            computed = begin_ns + BACKPROP + rank * LATE
             noted = over + (noted_later_ns if rank == 0 and step % 3 == 1 else 0)
-            yield span(rank, begin, over + 2 * MS, kind="step", step=step, thread="main")
-            yield span(rank, begin, computed, kind="backprop", thread="main")
+            yield span(rank, begin_ns, over + 2 * MS, kind="step", step=step, thread="main")
+            yield span(rank, begin_ns, computed, kind="backprop", thread="main")
             yield span(rank, computed, noted, thread="reductions", **shared)
             yield span(rank, computed + 1000, over, kind="wait", thread="main")
             yield span(rank, over + 300_000, over + 2 * MS, kind="update", thread="main")
@@ -82,6 +85,6 @@ def two_ranks(noted_later_ns: int) -> Iterator[dict[str, Any]]:
 def test_a_late_callback_holds_nobody_up(noted_later_ns: int) -> None:
     """The wait ended when the call was over, though another thread noted that later."""
     rows = pl.DataFrame(list(two_ranks(noted_later_ns)), infer_schema_length=None)
-    found = whatif(Trace.from_table(rows, one_clock=True), "rank:1=median")
-    (answer,) = found.answers
+    result = whatif(Trace.from_table(rows, one_clock=True), "rank:1=median")
+    (answer,) = result.answers
     assert answer.before_ns - answer.after_ns == pytest.approx(LATE, rel=0.02)

@@ -49,10 +49,10 @@ def test_stretches_of_all_steps_are_the_threads(name: str) -> None:
 def test_a_step_ends_when_its_last_rank_does() -> None:
     """Which is its length, from when the step before was over."""
     graph = replay(SAMPLE).graph
-    before, after = replay(SAMPLE).replay_step(40, "rank:1=median")
-    assert before.end_ns.max() == pytest.approx(graph.measure_steps_ns(graph.baseline_ns)[40])
+    baseline, edited = replay(SAMPLE).replay_step(40, "rank:1=median")
+    assert baseline.end_ns.max() == pytest.approx(graph.measure_steps_ns(graph.baseline_ns)[40])
     saved = replay(SAMPLE).measure_savings_ns("rank:1=median")[40]
-    assert before.end_ns.max() - after.end_ns.max() == pytest.approx(saved)
+    assert baseline.end_ns.max() - edited.end_ns.max() == pytest.approx(saved)
     assert saved > 40e6
 
 

@@ -45,12 +45,12 @@ def wait_before_meeting() -> Trace:
     """Rank 0 works while rank 1 is blocked by what nothing tells; then both meet."""
     rows = []
     for step in range(STEPS):
-        begin, end = 30 * step * MS, (30 * step + 22) * MS
+        begin_ns, end = 30 * step * MS, (30 * step + 22) * MS
         for rank, (kind, lasts_ms) in enumerate((("backprop", 20), ("wait", 15))):
-            over = begin + lasts_ms * MS
+            over = begin_ns + lasts_ms * MS
             rows += [
-                span(rank, "step", begin, end, step=step),
-                span(rank, kind, begin, over, step=step, depth=1),
+                span(rank, "step", begin_ns, end, step=step),
+                span(rank, kind, begin_ns, over, step=step, depth=1),
                 call(rank, step, over, end, step=step, depth=1, thread=0),
             ]
     return in_order(rows, 2)
@@ -60,21 +60,21 @@ def wait_beside_calls() -> Trace:
     """Two ranks make 8 calls in 20 ms; another is blocked for 10 ms by what nothing tells; all meet."""
     rows = []
     for step in range(STEPS):
-        begin, met = 25 * step * MS, (25 * step + 20) * MS
+        begin_ns, met = 25 * step * MS, (25 * step + 20) * MS
         for rank in range(3):
-            at: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
-            arrived = met if rank < 2 else begin + 10 * MS
+            fields: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
+            arrived = met if rank < 2 else begin_ns + 10 * MS
             rows += [
-                span(rank, "step", begin, met + 2 * MS, step=step),
-                call(rank, step, arrived, met + 2 * MS, **at),
+                span(rank, "step", begin_ns, met + 2 * MS, step=step),
+                call(rank, step, arrived, met + 2 * MS, **fields),
             ]
             if rank == 2:
-                rows.append(span(rank, "wait", begin, arrived, **at))
+                rows.append(span(rank, "wait", begin_ns, arrived, **fields))
                 continue
             for number in range(8):
-                start, end = (begin + (number + of) * 5 * MS // 2 for of in (0, 1))
+                start, end = (begin_ns + (number + of) * 5 * MS // 2 for of in (0, 1))
                 of_pair: dict[str, Any] = {"communicator": PAIR, "bytes": 1000}
-                rows.append(call(rank, 8 * step + number, start, end, **of_pair, **at))
+                rows.append(call(rank, 8 * step + number, start, end, **of_pair, **fields))
     return in_order(rows, 3, pair=(0, 1))
 
 
@@ -85,22 +85,22 @@ def stages_with_a_wait() -> Trace:
     for step in range(STEPS):
         received = 0
         for rank, (own_ms, wait_ms) in enumerate(((8, 7), (22, 0), (6, 0))):
-            begin = free[rank]
-            work = max(begin, received)
+            begin_ns = free[rank]
+            work = max(begin_ns, received)
             worked = work + own_ms * MS
             over = free[rank] = received = worked + wait_ms * MS
-            at: dict[str, Any] = {"step": step, "depth": 1}
+            fields: dict[str, Any] = {"step": step, "depth": 1}
             message: dict[str, Any] = {"seq": step, "bytes": 8, "communicator": WORLD}
-            rows.append(span(rank, "step", begin, over, step=step))
+            rows.append(span(rank, "step", begin_ns, over, step=step))
             if rank:
                 part: dict[str, Any] = {"op": "recv", "peer": rank - 1}
-                rows.append(span(rank, "reduction", begin, work, **part, **message, **at))
-            rows.append(span(rank, "backprop", work, worked, **at))
+                rows.append(span(rank, "reduction", begin_ns, work, **part, **message, **fields))
+            rows.append(span(rank, "backprop", work, worked, **fields))
             if wait_ms:
-                rows.append(span(rank, "wait", worked, over, **at))
+                rows.append(span(rank, "wait", worked, over, **fields))
             if rank < 2:
                 part = {"op": "send", "peer": rank + 1}
-                rows.append(span(rank, "reduction", over - 1000, over, **part, **message, **at))
+                rows.append(span(rank, "reduction", over - 1000, over, **part, **message, **fields))
     return in_order(rows, 3)
 
 
@@ -117,11 +117,11 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
     step_ms, rows = 10 + wait_ms, []
     for rank in range(2):
         for step in range(30):
-            begin = step * step_ms
-            middle, end = (begin + 10) * MS, (begin + step_ms) * MS
+            begin_ns = step * step_ms
+            middle, end = (begin_ns + 10) * MS, (begin_ns + step_ms) * MS
             rows += [
-                span(rank, "step", begin * MS, end, step=step),
-                span(rank, "backprop", begin * MS, middle, step=step, depth=1),
+                span(rank, "step", begin_ns * MS, end, step=step),
+                span(rank, "backprop", begin_ns * MS, middle, step=step, depth=1),
                 span(rank, "wait", middle, end, step=step, depth=1),
             ]
     rows.sort(key=lambda row: (row["process"], row["start_ns"], -row["end_ns"]))
@@ -138,12 +138,12 @@ def test_waits_without_a_reason_make_a_replay_rigid(wait_ms: int) -> None:
 
 def test_an_edit_after_which_unknown_waits_are_critical_is_doubted() -> None:
     trace = wait_before_meeting()
-    found = whatif(trace, "phase:backprop=0")
-    assert found.identity.reliable
-    assert found.answers[0].doubt is not None
+    result = whatif(trace, "phase:backprop=0")
+    assert result.identity.reliable
+    assert result.answers[0].doubt is not None
     price = price_edits(windows_of(trace), "phase:backprop=0")
     assert price.saving is None
-    assert price.refusal == found.answers[0].doubt
+    assert price.refusal == result.answers[0].doubt
 
 
 @pytest.mark.parametrize(("takes", "is_replayed"), [(0.9, True), (0.3, False)])
@@ -175,9 +175,11 @@ def test_stages_that_unknown_waits_make_unequal_are_not_priced() -> None:
     """With as much work as others the first stage would be the longest one, for it waits as well."""
     trace = stages_with_a_wait()
     assert windows_of(trace)
-    found = stage_imbalance.run(Facts(trace, phases.run(trace)))
-    assert found.stages["own_ns"].to_list() == pytest.approx([8 * MS, 22 * MS, 6 * MS], rel=1e-3)
-    assert not found.findings
+    imbalance = stage_imbalance.run(Facts(trace, phases.run(trace)))
+    assert imbalance.stages["own_ns"].to_list() == pytest.approx(
+        [8 * MS, 22 * MS, 6 * MS], rel=1e-3
+    )
+    assert not imbalance.findings
 
 
 def test_the_interval_holds_what_rigid_time_may_save() -> None:

@@ -21,11 +21,12 @@ def many_small_calls(ranks: int, *, on_a_track: bool) -> Trace:
     """Small reductions one after the other, on the training thread or on a track with its waits."""
     rows, now, number = [], 1_000_000 * US, 0
     for step in range(STEPS):
-        at: dict[str, Any] = {"host": "a", "step": step, "thread": "main"}
+        fields: dict[str, Any] = {"host": "a", "step": step, "thread": "main"}
         for rank in range(ranks):
             rows += [
-                at | {"rank": rank, "kind": kind, "start_ns": now + begin, "end_ns": now + end}
-                for kind, begin, end in (
+                fields
+                | {"rank": rank, "kind": kind, "start_ns": now + begin_ns, "end_ns": now + end}
+                for kind, begin_ns, end in (
                     ("forward", 0, 1_000 * US),
                     ("backprop", 1_000 * US, 2_000 * US),
                 )
@@ -37,14 +38,14 @@ def many_small_calls(ranks: int, *, on_a_track: bool) -> Trace:
             about = {"op": "allreduce", "seq": number, "bytes": nbytes, "communicator": "w"}
             for rank in range(ranks):
                 thread = "collectives" if on_a_track else "main"
-                row = at | {"rank": rank, "start_ns": now, "end_ns": end}
+                row = fields | {"rank": rank, "start_ns": now, "end_ns": end}
                 rows.append(row | about | {"kind": "reduction", "thread": thread})
                 if on_a_track:
                     rows.append(row | {"kind": "wait"})
             now = end + OWN_US * US
             number += 1
         rows += [
-            at | {"rank": rank, "kind": "update", "start_ns": now, "end_ns": now + 200 * US}
+            fields | {"rank": rank, "kind": "update", "start_ns": now, "end_ns": now + 200 * US}
             for rank in range(ranks)
         ]
         now += 210 * US
@@ -54,14 +55,14 @@ def many_small_calls(ranks: int, *, on_a_track: bool) -> Trace:
 @pytest.mark.parametrize("ranks", [2, 3, 8])
 def test_where_a_call_stands_changes_nothing(ranks: int) -> None:
     """Small messages with one saving; what ranks do between the calls stays."""
-    found = []
+    savings = []
     for on_a_track in (False, True):
         trace = many_small_calls(ranks, on_a_track=on_a_track)
         (small,) = tl.analyze(trace).findings
         assert (small.kind, small.evidence["messages_per_step"]) == ("small_messages", 1)
-        found.append((small.saving, whatif(trace, "overlap=on").answers[0].saving))
+        savings.append((small.saving, whatif(trace, "overlap=on").answers[0].saving))
     calls_us = CALLS * (300 + 3 * (256 + 16_384) / 2 / 1_000)
     step_us = 2_000 + calls_us + CALLS * OWN_US + 210
     truth = (CALLS - 1) * 300 / step_us
-    assert found[0] == pytest.approx(found[1], rel=0.01)
-    assert found[0][0] == pytest.approx(truth, rel=0.01)
+    assert savings[0] == pytest.approx(savings[1], rel=0.01)
+    assert savings[0][0] == pytest.approx(truth, rel=0.01)

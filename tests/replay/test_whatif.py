@@ -149,9 +149,9 @@ def test_saving_is_the_true_one(case: str) -> None:
     before, after, edits = CASES[case]
     recorded = run(before)
     truth = 1 - duration_ns(after) / duration_ns(before)
-    found = whatif(recorded, *edits)
-    (answer,) = found.answers
-    assert found.identity.reliable
+    result = whatif(recorded, *edits)
+    (answer,) = result.answers
+    assert result.identity.reliable
     assert answer.saving == pytest.approx(truth, rel=CLOSE, abs=NOISE)
     assert answer.interval[0] <= answer.saving <= answer.interval[1]
 
@@ -167,13 +167,13 @@ def test_what_is_absorbed_saves_nothing() -> None:
 
 def test_all_ranks_single_edits() -> None:
     """With ``all``, every edit has an answer or a reason, the largest saving first."""
-    found = whatif(run(faulty(BASE, "forward", factor=2.0)), "all")
-    savings = [answer.saving for answer in found.answers]
+    result = whatif(run(faulty(BASE, "forward", factor=2.0)), "all")
+    savings = [answer.saving for answer in result.answers]
     assert savings == sorted(savings, reverse=True)
     assert {"rank:2=median", "bandwidth*2", "phase:data=0"} <= {
-        answer.edits[0] for answer in found.answers
+        answer.edits[0] for answer in result.answers
     }
-    assert dict(found.refused)["message_cost/2"].startswith("this needs services")
+    assert dict(result.refused)["message_cost/2"].startswith("this needs services")
 
 
 @pytest.mark.parametrize(
@@ -208,20 +208,20 @@ def blocking_steps(kind_of_work: str) -> Trace:
     work = [("forward", 2, 12), (kind_of_work, 12, 50)]
     rows = []
     for step in range(12):
-        begin = step * 100 * MS
+        begin_ns = step * 100 * MS
         for rank in range(2):
             of_rank: dict[str, Any] = {"rank": rank, "thread": "main"}
-            rows.append(of_rank | {"kind": "step", "step": step} | between(begin, 0, 90))
-            rows += [of_rank | {"kind": kind} | between(begin, *times) for kind, *times in work]
+            rows.append(of_rank | {"kind": "step", "step": step} | between(begin_ns, 0, 90))
+            rows += [of_rank | {"kind": kind} | between(begin_ns, *times) for kind, *times in work]
             for number, times in enumerate([(0, 2), (50, 60), (60, 70)]):
                 reduction = {"kind": "reduction", "op": "allreduce", "communicator": "world"}
                 sized = {"seq": 3 * step + number, "bytes": 1 << 20}
-                rows.append(of_rank | reduction | sized | between(begin, *times))
+                rows.append(of_rank | reduction | sized | between(begin_ns, *times))
     return tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
 
 
-def between(begin: int, first_ms: int, last_ms: int) -> dict[str, int]:
-    return {"start_ns": begin + first_ms * MS, "end_ns": begin + last_ms * MS}
+def between(begin_ns: int, first_ms: int, last_ms: int) -> dict[str, int]:
+    return {"start_ns": begin_ns + first_ms * MS, "end_ns": begin_ns + last_ms * MS}
 
 
 def test_a_loss_that_is_averaged_first_stays_where_it_is() -> None:
@@ -240,19 +240,19 @@ def reduced_steps(*reductions_ms: tuple[int, int, int], thread: str) -> Trace:
     """
     rows = []
     for step in range(12):
-        begin = step * 100 * MS
+        begin_ns = step * 100 * MS
         over_ms = max(end_ms for _, _, end_ms in reductions_ms)
         for rank in range(2):
             of_rank: dict[str, Any] = {"rank": rank, "thread": "main"}
-            rows.append(of_rank | {"kind": "step", "step": step} | between(begin, 0, 98))
-            rows.append(of_rank | {"kind": "update"} | between(begin, over_ms, 98))
+            rows.append(of_rank | {"kind": "step", "step": step} | between(begin_ns, 0, 98))
+            rows.append(of_rank | {"kind": "update"} | between(begin_ns, over_ms, 98))
             for number, (first_ms, begin_ms, end_ms) in enumerate(reductions_ms):
                 if first_ms < begin_ms:
-                    work = {"kind": "backprop"} | between(begin, first_ms, begin_ms)
+                    work = {"kind": "backprop"} | between(begin_ns, first_ms, begin_ms)
                     rows.append(of_rank | work)
                 sized = {"communicator": "world", "seq": 2 * step + number, "bytes": 1 << 20}
                 reduction = {"kind": "reduction", "op": "allreduce", "thread": thread} | sized
-                rows.append(of_rank | reduction | between(begin, begin_ms, end_ms))
+                rows.append(of_rank | reduction | between(begin_ns, begin_ms, end_ms))
     return tl.Trace.from_table(pl.DataFrame(rows, infer_schema_length=None), one_clock=True)
 
 
@@ -330,25 +330,27 @@ def test_a_background_write_costs_what_has_no_room_between_steps() -> None:
     grid = trace.calls[0]
     first, last = grid.start_ns.max(axis=1)[:: BASE.buckets], grid.end_ns.min(axis=1)
     room = float((first[1:] - last[BASE.buckets - 1 :: BASE.buckets][:-1]).mean())
-    before, after = (whatif(trace, f"background={mib}MiB").answers[0] for mib in (1, 64))
-    assert before.saving == pytest.approx(0.0, abs=1e-4)
-    found = re.search(r"64.0 MiB a step take ([\d.]+) ms of a link", after.notes[0])
-    assert found
-    longer = float(found[1]) * 1e6 - room
+    small_write, large_write = (whatif(trace, f"background={mib}MiB").answers[0] for mib in (1, 64))
+    assert small_write.saving == pytest.approx(0.0, abs=1e-4)
+    match = re.search(r"64.0 MiB a step take ([\d.]+) ms of a link", large_write.notes[0])
+    assert match
+    longer = float(match[1]) * 1e6 - room
     steps = BASE.steps
-    assert after.after_ns - after.before_ns == pytest.approx(longer * (steps - 1) / steps, rel=0.02)
+    assert large_write.after_ns - large_write.before_ns == pytest.approx(
+        longer * (steps - 1) / steps, rel=0.02
+    )
 
 
 def test_the_recorded_algorithm_is_what_is_changed() -> None:
     """Of a run that recorded a tree, a tree changes nothing, and nothing is assumed."""
     trace = sample_trace("mpi-tree")
-    (same,), (other,) = (
+    (tree_answer,), (doubling_answer,) = (
         whatif(trace, f"algorithm={name}").answers for name in ("tree", "recursive-doubling")
     )
-    assert same.saving == pytest.approx(0.0, abs=1e-9)
-    assert other.saving > 0.05
-    assert not same.notes
-    assert not other.notes
+    assert tree_answer.saving == pytest.approx(0.0, abs=1e-9)
+    assert doubling_answer.saving > 0.05
+    assert not tree_answer.notes
+    assert not doubling_answer.notes
     with pytest.raises(InvalidArgument, match="one line does not fit all"):
         whatif(sample_trace("mpi-sweep"), "algorithm=ring")
 
@@ -402,16 +404,16 @@ def seen_late(noted_ms: float) -> Trace:
     rows = []
     for step in range(20):
         for rank, worked_ms in enumerate((80, 30)):
-            begin = 90 * step * MS
-            at: dict[str, Any] = {"step": step, "depth": 1}
-            waits = begin + worked_ms * MS
-            first = waits + int(noted_ms * MS) if rank == 0 else begin + 10 * MS
+            begin_ns = 90 * step * MS
+            fields: dict[str, Any] = {"step": step, "depth": 1}
+            waits = begin_ns + worked_ms * MS
+            first_end_ns = waits + int(noted_ms * MS) if rank == 0 else begin_ns + 10 * MS
             rows += [
-                span(rank, "step", begin, begin + 90 * MS, step=step),
-                span(rank, "backprop", begin, waits, **at),
-                call(rank, 2 * step, begin + 5 * MS, first, **at),
-                call(rank, 2 * step + 1, waits - MS, begin + 88 * MS, **at),
-                span(rank, "wait", waits, begin + 88 * MS, **at),
+                span(rank, "step", begin_ns, begin_ns + 90 * MS, step=step),
+                span(rank, "backprop", begin_ns, waits, **fields),
+                call(rank, 2 * step, begin_ns + 5 * MS, first_end_ns, **fields),
+                call(rank, 2 * step + 1, waits - MS, begin_ns + 88 * MS, **fields),
+                span(rank, "wait", waits, begin_ns + 88 * MS, **fields),
             ]
     return prepare(trace_of(rows, ranks=2))
 
@@ -431,13 +433,20 @@ def left_one_by_one() -> Trace:
     rows = []
     for step in range(20):
         for rank, (first, second) in enumerate(((12, 17), (14, 19))):
-            begin = 20 * step
-            at: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
+            begin_ns = 20 * step
+            fields: dict[str, Any] = {"step": step, "depth": 1, "thread": 0}
             rows += [
-                span(rank, "step", begin * MS, (begin + 20) * MS, step=step),
-                span(rank, "backprop", begin * MS, (begin + 10) * MS, step=step, depth=1),
+                span(rank, "step", begin_ns * MS, (begin_ns + 20) * MS, step=step),
+                span(rank, "backprop", begin_ns * MS, (begin_ns + 10) * MS, step=step, depth=1),
                 *(
-                    call(rank, seq, (begin + came) * MS, (begin + left) * MS, bytes=nbytes, **at)
+                    call(
+                        rank,
+                        seq,
+                        (begin_ns + came) * MS,
+                        (begin_ns + left) * MS,
+                        bytes=nbytes,
+                        **fields,
+                    )
                     for seq, came, left, nbytes in (
                         (2 * step, 10, first, 100),
                         (2 * step + 1, first, second, 200),

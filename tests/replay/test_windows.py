@@ -34,16 +34,16 @@ def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
     """Return what each step saves without a fault, and the fault itself, ns."""
     scenario = Scenario(**{**vars(LONG), "faults": (fault,)})
     trace = run(scenario)
-    parts = phases.run(trace)
-    own = measure_compute_time(trace, parts)
-    own_backprop = own.own[own.phases.index("backprop")]
-    effect = np.zeros(own.total.shape)
-    first, last = fault.steps or (0, scenario.steps - 1)
-    touched = np.arange(first, last + 1, fault.every)
+    partition = phases.run(trace)
+    compute_time = measure_compute_time(trace, partition)
+    own_backprop = compute_time.own[compute_time.phases.index("backprop")]
+    effect = np.zeros(compute_time.total.shape)
+    first_step, last_step = fault.steps or (0, scenario.steps - 1)
+    touched = np.arange(first_step, last_step + 1, fault.every)
     others = np.median(np.delete(own_backprop, 2, axis=1), axis=1)
     effect[touched, 2] = np.maximum(own_backprop[:, 2] - others, 0.0)[touched]
-    measured = WindowedReplay(trace, parts, max_pieces).measure_savings(
-        WorkFix(own.steps, ((("backprop",), effect),))
+    measured = WindowedReplay(trace, partition, max_pieces).measure_savings(
+        WorkFix(compute_time.steps, ((("backprop",), effect),))
     )
     assert measured is not None
     assert measured.in_flight
@@ -53,11 +53,11 @@ def measure(fault: Fault, max_pieces: int) -> tuple[Floats, Floats]:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_windows_save_about_what_the_whole_run_does(name: str) -> None:
-    whole, late = measure(FAULTS[name], 10**9)
-    windows, _ = measure(FAULTS[name], 10_000)
-    assert 0 < whole.sum() < 0.8 * late.sum()  # reductions absorb a part of it
-    assert windows.sum() == pytest.approx(whole.sum(), rel=0.15)
-    assert not windows[late == 0].any()
+    whole_ns, late = measure(FAULTS[name], 10**9)
+    windows_ns, _ = measure(FAULTS[name], 10_000)
+    assert 0 < whole_ns.sum() < 0.8 * late.sum()  # reductions absorb a part of it
+    assert windows_ns.sum() == pytest.approx(whole_ns.sum(), rel=0.15)
+    assert not windows_ns[late == 0].any()
 
 
 def test_a_run_whose_waits_have_no_reason_is_not_replayed() -> None:

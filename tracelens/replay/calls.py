@@ -269,7 +269,7 @@ def end_by_waits(
     noted = timeline.locate(sides.worker, sides.end_ns)
     message_ends = [timeline.locate(side.worker, side.end_ns) for side in messages]
     known_ends = np.sort(np.concatenate([noted, *message_ends]))
-    wait_begins, wait_ends = timeline.waits
+    wait_begins, wait_ends = timeline.wait_stretches
     ended_before, ended_after = (
         np.searchsorted(known_ends, positions, side="right")
         for positions in (wait_begins, timeline.blocked_until(wait_ends))

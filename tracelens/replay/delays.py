@@ -54,7 +54,7 @@ class Price:
 
 
 def price_delay(
-    own: ComputeTime,
+    compute_time: ComputeTime,
     fix: WorkFix,
     job_ns: float,
     replay: WindowedReplay | None = None,
@@ -69,7 +69,7 @@ def price_delay(
     to meet in every step, and the saving is one at best.
 
     Args:
-        own: Compute time of all workers.
+        compute_time: Compute time of all workers.
         fix: One change of their work.
         job_ns: How long the job took.
         replay: Of the run; or None.
@@ -77,18 +77,18 @@ def price_delay(
         relative_error: Standard error of the delay, as a share of it.
     """
     ((_, effect_ns),) = fix.changes
-    total_ns = np.nan_to_num(own.total if total is None else total, nan=0.0)
+    total_ns = np.nan_to_num(compute_time.total if total is None else total, nan=0.0)
     replayed = None if replay is None else replay.measure_savings(fix)
     if replayed is None or not replayed.identity.reliable:
         replayed = replay = None
     side_by_side_ns = measure_side_by_side(total_ns, effect_ns)
     lost_ns = side_by_side_ns if replayed is None else replayed.saved_ns
     limits_ns = _measure_limits(total_ns, fix, relative_error, replay)
-    waited_ns = np.minimum(_measure_waits(own.wait, effect_ns), max(lost_ns.sum(), 0.0))
+    waited_ns = np.minimum(_measure_waits(compute_time.wait, effect_ns), max(lost_ns.sum(), 0.0))
     waiting = int(np.count_nonzero(waited_ns > MIN_SHARE_OF_DELAY_IN_WAITS * lost_ns.sum()))
     communicating = 0
-    if replayed is None and not own.parted and not waiting and lost_ns.any():
-        length_ns = np.nan_to_num(own.length, nan=0.0)
+    if replayed is None and not compute_time.parted and not waiting and lost_ns.any():
+        length_ns = np.nan_to_num(compute_time.length, nan=0.0)
         beside_ns = _measure_longer_than_late(length_ns - total_ns, effect_ns > 0)
         min_ns = MIN_SHARE_OF_DELAY_IN_TRANSFERS * lost_ns.sum()
         communicating = int(np.count_nonzero(beside_ns > min_ns))
@@ -101,7 +101,7 @@ def price_delay(
     beside_others = _measure_absorbed(side_by_side_ns, effect_ns)
     return Price(
         saving=max(float(lost_ns.sum()) / job_ns, 0.0),
-        interval=(0.0 if own.parted else low, max(high, 0.0)),
+        interval=(0.0 if compute_time.parted else low, max(high, 0.0)),
         cost=float(waited_ns.sum() / (total_ns.shape[1] * job_ns)),
         waiting=waiting,
         absorbed=absorbed,

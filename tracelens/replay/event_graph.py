@@ -472,12 +472,10 @@ class EventGraph:
         cell, rest_ns = self.cells[rows], work_ns[rows]
         worker, step = np.divmod(cell, len(self.steps))
         columns = {"cell": cell, "worker": worker, "step": step, "work": rest_ns}
-        work, of_cell = (
-            pl.col("work"),
-            [pl.int_range(pl.len()).alias("position"), pl.len().alias("count")],
+        table = pl.DataFrame(columns | {"is_peer": effect_ns[cell] == 0}).with_columns(
+            position=pl.int_range(pl.len()).over("cell"), count=pl.len().over("cell")
         )
-        table = pl.DataFrame(columns | {"is_peer": effect_ns[cell] == 0})
-        table = table.with_columns(column.over("cell") for column in of_cell)
+        work = pl.col("work")
         of_peers = work.filter("is_peer").quantile(0.5, "lower").over("step", "position", "count")
         is_usual = pl.len() >= MIN_STEPS_OF_USUAL_STRETCH
         of_worker = pl.when(is_usual).then(work.median()).over("worker", "position", "count")

@@ -50,7 +50,9 @@ def find_needs(sent: pl.DataFrame, timeline: Timeline, steps: Sequence[pl.DataFr
         window = np.searchsorted(bounds_ns[:, 0], begin_ns, "right") - 1
         pieces = timeline.pieces[worker]
         forward = pieces.bounds, pieces.spent_before(_IS_FORWARD, pieces.bounds)
-        is_awaited = np.isin(timeline.locate(np.full(1, worker), end_ns), timeline.blocked[1])
+        is_awaited = np.isin(
+            timeline.locate(np.full(1, worker), end_ns), timeline.blocked_stretches[1]
+        )
         for index in np.unique(window[window >= 0]).tolist():
             pulls = np.flatnonzero(window == index)
             if len(pulls) > 1:

@@ -48,16 +48,18 @@ def find_queued_cells(calls: Sequence[Calls], timeline: Timeline) -> pl.DataFram
     A cell is a `call` on a rank, a row and a `column` of the `Calls` with index `group`; `begin_ns` is
     when it had the stream. `previous_group` and `previous_call` are those of the call before.
     """
-    parts = [pl.DataFrame(schema=dict.fromkeys(_CELL, pl.Int64))]
+    group_cells = [pl.DataFrame(schema=dict.fromkeys(_CELL, pl.Int64))]
     for group, of_group in enumerate(calls):
         column, call = np.nonzero(~of_group.is_blocking.T)
         ids = np.full(len(call), group), call, column, of_group.worker[column]
         matrices = (of_group.thread, of_group.begin_ns, of_group.end_ns)
         values = *ids, *(matrix[call, column] for matrix in matrices)
-        parts.append(pl.DataFrame(dict(zip(_CELL, values, strict=True)), schema=parts[0].schema))
+        group_cells.append(
+            pl.DataFrame(dict(zip(_CELL, values, strict=True)), schema=group_cells[0].schema)
+        )
     stream = ("worker", "thread")
     previous = pl.col("group", "call", "end_ns").shift().over(*stream)
-    cells = pl.concat(parts).sort(*stream, "begin_ns", maintain_order=True)
+    cells = pl.concat(group_cells).sort(*stream, "begin_ns", maintain_order=True)
     cells = cells.with_columns(previous.name.prefix("previous_"))
     gap_ns = pl.col("begin_ns") - pl.col("previous_end_ns")
     overlaps = (gap_ns < -MAX_QUEUE_GAP_NS).sum().over(*stream)

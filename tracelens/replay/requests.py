@@ -230,7 +230,7 @@ class Requests:
         That is the update's end, if none of the `others` ended for the worker after it. If one did, but
         the worker waited on until as long after the update as usual, it is the end of the wait.
         """
-        wait_begins, wait_ends = timeline.blocked
+        wait_begins, wait_ends = timeline.blocked_stretches
         worker = timeline.to_workers(wait_ends)
         begin_ns, end_ns = timeline.to_times_ns(wait_begins), timeline.to_times_ns(wait_ends)
         arrivals = Sides.join(others)

@@ -108,19 +108,19 @@ class Timeline:
         return edges[::2], edges[1::2]
 
     @cached_property
-    def waits(self) -> tuple[Ints, Ints]:
+    def wait_stretches(self) -> tuple[Ints, Ints]:
         """Begins and ends (positions) of the stretches in which threads were blocked in a span."""
         return self.find_stretches(self.is_in(IS_BLOCKED) & (self.name >= 0))
 
     @cached_property
-    def blocked(self) -> tuple[Ints, Ints]:
+    def blocked_stretches(self) -> tuple[Ints, Ints]:
         """Begins and ends (positions) of the stretches in which threads were blocked."""
         return self.find_stretches(self.is_in(IS_BLOCKED))
 
     @cached_property
     def _padded_blocked(self) -> tuple[Ints, Ints]:
         """The same behind a stretch before the line: one begins before each position."""
-        begins, ends = self.blocked
+        begins, ends = self.blocked_stretches
         return np.append(-2, begins), np.append(-1, ends)
 
     def spent_before(self, categories: Flags, positions: Ints) -> Floats:
@@ -168,7 +168,7 @@ class Timeline:
 
     def has_resumed(self, worker: Ints, over_ns: Ints, until_ns: Ints) -> Flags:
         """Return True for threads that waited in a span until `over_ns`, and resumed by `until_ns`."""
-        begins, ends = (np.append(-1, edges) for edges in self.waits)
+        begins, ends = (np.append(-1, edges) for edges in self.wait_stretches)
         over, until = self.locate(worker, over_ns), self.locate(worker, until_ns)
         row = np.searchsorted(ends, until, side="right") - 1
         early_ns = over - ends[row]

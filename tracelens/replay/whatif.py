@@ -84,12 +84,12 @@ class WhatIf:
             f"Without edits the replay of {self.steps} steps differs from the run by "
             f"{percent(abs(identity.whole), 1)} (usual step: {percent(identity.median_step, 1)})"
         )
-        kept = (
+        unexplained = (
             f"; {percent(identity.kept, 1)} of the ranks' time is blocked for a reason that the trace "
             "does not tell, and stays as it was."
         )
         doubt = f" Not reliable: {identity.doubt}." if identity.doubt else ""
-        return f"{error}{kept}{doubt}"
+        return f"{error}{unexplained}{doubt}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values, for JSON."""

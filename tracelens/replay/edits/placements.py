@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tracelens.replay.edits.variant import Variant
     from tracelens.replay.event_graph import EventGraph
 
-__all__ = ["arrange", "check_received", "parse_size", "place", "spread"]
+__all__ = ["arrange", "check_received", "parse_size", "place_variables", "spread_bytes"]
 
 # share of all bytes: shards hold the same before and after if no load differs more [policy]
 MAX_DIFFERENCE_OF_EQUAL_LOADS: Final = 1e-3
@@ -51,7 +51,7 @@ def parse_size(text: str) -> int:
         raise InvalidArgument(f"{error}.") from None
 
 
-def place(variant: Variant, strategy: str, chunk: str | None) -> None:
+def place_variables(variant: Variant, strategy: str, chunk: str | None) -> None:
     """Place the variables of all shards by a strategy."""
     names = (*STRATEGIES, f"chunked:{CHUNK_BYTES // 1024}KiB")
     if strategy not in STRATEGIES or (chunk is not None and strategy != "chunked"):
@@ -77,7 +77,7 @@ def place(variant: Variant, strategy: str, chunk: str | None) -> None:
     )
 
 
-def spread(variant: Variant, count: str) -> None:
+def spread_bytes(variant: Variant, count: str) -> None:
     """Deal all bytes out evenly to `count` shards."""
     held_bytes, variables = _measure_loads(variant.graph), variant.graph.variable_bytes
     shards = int(count)
@@ -100,7 +100,7 @@ def arrange(variant: Variant, form: str) -> None:
             "a replay of this trace cannot answer that: which links a worker and a server on its "
             "machine would share is not recorded; arrangement=central and arrangement=sharded can be."
         )
-    spread(variant, "1" if form == "central" else str(len(variant.graph.ranks)))
+    spread_bytes(variant, "1" if form == "central" else str(len(variant.graph.ranks)))
 
 
 def check_received(graph: EventGraph) -> None:

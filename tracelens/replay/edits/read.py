@@ -14,7 +14,7 @@ from tracelens.replay.edits.algorithms import carry_out_by, join_up_to, scale_ra
 from tracelens.replay.edits.costs import Costs
 from tracelens.replay.edits.fixes import EditFix, WorkFix
 from tracelens.replay.edits.overlap import overlap_backprop, prevent_overlap, write_in_background
-from tracelens.replay.edits.placements import arrange, check_received, place, spread
+from tracelens.replay.edits.placements import arrange, check_received, place_variables, spread_bytes
 from tracelens.replay.edits.servers import apply_at_once, remove_incast, send_fewer, speed_up
 from tracelens.replay.edits.variant import Variant
 from tracelens.replay.edits.work import change_work, parse_factor
@@ -156,8 +156,8 @@ _EDITS: Final[tuple[tuple[re.Pattern[str], Callable[..., None]], ...]] = tuple(
         (r"overlap=off", prevent_overlap),
         (r"overlap=on", overlap_backprop),
         (r"background=(?P<nbytes>.+)", write_in_background),
-        (r"placement=(?P<strategy>\w+)(?::(?P<chunk>.+))?", place),
-        (r"shards=(?P<count>\d+)", spread),
+        (r"placement=(?P<strategy>\w+)(?::(?P<chunk>.+))?", place_variables),
+        (r"shards=(?P<count>\d+)", spread_bytes),
         (r"algorithm=(?P<algorithm>.+)", carry_out_by),
         (r"ranks=(?P<count>\d+)", scale_ranks),
         (rf"(?:shard:(?P<shard>\d+),)?(?P<resource>processor|link){_PACE}", speed_up),

@@ -66,7 +66,7 @@ class GrowingFile:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
         self._fresh = length == 0
         self._tally = Tally()
-        self._none_of_last: pa.RecordBatch | None = None  # no row, but all words
+        self._empty_batch: pa.RecordBatch | None = None  # no row, but all words
         self._version = SCHEMA_VERSION
         try:
             os.ftruncate(self._descriptor, length)
@@ -75,7 +75,7 @@ class GrowingFile:
             if self._fresh:
                 self._append(LEAD)
             else:
-                self._take_up(path)
+                self._resume(path)
         except (OSError, NotATrace):
             self.close()
             raise
@@ -96,7 +96,7 @@ class GrowingFile:
         Raises:
             OSError: there is no room.
         """
-        self._see(batch)
+        self._count(batch)
         if self._version == _FIRST_VERSION:
             self._writer.write_batch(batch)
             self._flush(checksum=False)
@@ -122,11 +122,11 @@ class GrowingFile:
         """
         side = self._labelled(side)
         renamed = (side.process.role, side.process.rank) != (self._process.role, self._process.rank)
-        if renamed and self._none_of_last is not None:
+        if renamed and self._empty_batch is not None:
             self._process = side.process
-            self.append(self._none_of_last)
+            self.append(self._empty_batch)
         self._writer.close()
-        if self._none_of_last is None:
+        if self._empty_batch is None:
             self._append(self._written.getvalue()[: -len(END)])
         # Unmapped when nothing points into it any more: of an error, its frames do.
         content = mmap.mmap(self._descriptor, self.length, prot=mmap.PROT_READ)
@@ -150,18 +150,18 @@ class GrowingFile:
         """Return side tables that tell the version of the file, not that of the recorder."""
         return replace(side, process=replace(side.process, schema=self._version))
 
-    def _see(self, batch: pa.RecordBatch) -> None:
+    def _count(self, batch: pa.RecordBatch) -> None:
         self._tally.add(batch)
-        self._none_of_last = batch.slice(0, 0)
+        self._empty_batch = batch.slice(0, 0)
 
-    def _take_up(self, path: Path) -> None:
+    def _resume(self, path: Path) -> None:
         """Find out the version of the file's begin, and count its events."""
         content = mapped(path).slice(len(LEAD))
         try:
             if set(FILE_SCHEMA.names) - set(pa.ipc.read_schema(content).names):
                 self._version = _FIRST_VERSION
             for batch in _read_stream(content):
-                self._see(batch)
+                self._count(batch)
         except (pa.ArrowException, OSError, ValueError, LookupError) as error:
             raise NotATrace(f"{path.name} is damaged ({error})") from error
 

@@ -138,7 +138,7 @@ class Conversion:
         """
         events, on_device = self._events(chunk, ahead)
         pool = RecordChunk.concatenated([self._waiting, events]).sorted()
-        count = self._turn(pool.records["start_ns"], ahead, mode)
+        count = self._ready_count(pool.records["start_ns"], ahead, mode)
         self._waiting = pool.slice_rows(count, None)
         ready_chunk = pool.slice_rows(0, count)
         return self._convert(ready_chunk, on_device, mode) if count else ready_chunk
@@ -162,7 +162,7 @@ class Conversion:
         device_records = [*self._device, pick(ahead, np.flatnonzero(is_device_time))]
         return events, OnDevice.from_records(join(device_records))
 
-    def _turn(self, starts: Ints, ahead: Records, mode: ChunkMode) -> int:
+    def _ready_count(self, starts: Ints, ahead: Records, mode: ChunkMode) -> int:
         """Return the number of sorted records to convert now."""
         if mode.hold or mode.last or len(starts) > self._max_waiting or not len(ahead):
             return len(starts)

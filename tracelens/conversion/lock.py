@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["locked"]
 
 _TRY_EVERY_S: Final = 0.02
-_TAKEN: Final = (errno.EWOULDBLOCK, errno.EACCES)
+_LOCKED_ERRORS: Final = (errno.EWOULDBLOCK, errno.EACCES)
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def locked(file: Path, patience_s: float = 0.0) -> Iterator[None]:
     """
     descriptor = _open(file)
     try:
-        _take(descriptor, file, time.monotonic() + patience_s)
+        _lock(descriptor, file, time.monotonic() + patience_s)
         if not _is_still(file, descriptor):
             raise _missing(file)
         yield
@@ -60,7 +60,7 @@ def _is_still(file: Path, descriptor: int) -> bool:
         return False
 
 
-def _take(descriptor: int, file: Path, until: float) -> None:
+def _lock(descriptor: int, file: Path, deadline_s: float) -> None:
     try:
         import fcntl  # noqa: PLC0415 - there is none outside of Unix, where traces are only read
     except ImportError:
@@ -69,9 +69,9 @@ def _take(descriptor: int, file: Path, until: float) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            if error.errno not in _TAKEN:
+            if error.errno not in _LOCKED_ERRORS:
                 return
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline_s:
                 raise BlockingIOError(error.errno, f"another process converts {file}") from error
         else:
             return

@@ -133,12 +133,12 @@ def _find_timeless(columns: Columns, in_flight: tuple[int, ...], cache: BoundedC
     return cache.get_or_make(
         "outline",
         tuple(arrays.values()),
-        lambda: _look(columns, in_flight),
+        lambda: _outline_without_times(columns, in_flight),
         *(columns.height, in_flight, columns.uids, texts, tuple(arrays)),
     )
 
 
-def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
+def _outline_without_times(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
     is_span, kind = columns.is_span, columns.word("kind")
     thread, is_step = columns.number("thread"), kind.among(("step",))
     is_update = kind.among(("update",))
@@ -152,7 +152,9 @@ def _look(columns: Columns, in_flight: tuple[int, ...]) -> _Timeless:
         columns.number("seq")[collective] >= 0
     )
     steps = np.flatnonzero(is_step & is_span)
-    implied_steps, implied = _implied(columns, np.flatnonzero(is_on_training & is_span), is_step)
+    implied_steps, implied = _implied_steps(
+        columns, np.flatnonzero(is_on_training & is_span), is_step
+    )
     return _Timeless(
         counts={
             "spans": int(np.count_nonzero(is_span)),
@@ -202,7 +204,7 @@ def _with_op(columns: Columns, rows: Indices, ops: tuple[str, ...]) -> Indices:
     return rows[columns.word("op").taken(rows).among(ops)]
 
 
-def _implied(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Indices]:
+def _implied_steps(columns: Columns, rows: Indices, of_step: Flags) -> tuple[Int32s, Indices]:
     """Return each step number on the training thread, and the row that it begins with.
 
     Where rows carry no numbers, steps are counted by the updates that end them, and all is step 0 where

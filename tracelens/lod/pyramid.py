@@ -71,8 +71,8 @@ def build_levels(starts: Ints, ends: Ints, codes: Bytes, ladder: list[Bins]) -> 
     present, sums = busy_time(starts, ends, codes, ladder[0])
     for rung in ladder:
         if rung is not ladder[0]:
-            sums = _halved(sums)
-        yield _coded(present, sums, rung.width_ns)
+            sums = _add_neighbours(sums)
+        yield _dominant_codes(present, sums, rung.width_ns)
 
 
 def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes, Floats]:
@@ -84,38 +84,40 @@ def busy_time(starts: Ints, ends: Ints, codes: Bytes, bins: Bins) -> tuple[Bytes
     row = np.zeros(SHADE, np.int64)
     row[present] = bins.count * np.arange(len(present))
     row_begins, size = row[codes], bins.count * len(present)
-    start, end = starts - bins.origin_ns, ends - bins.origin_ns
-    width = bins.width_ns
-    first_bins, last_bins = start // width, (end - 1) // width
-    head_ns = np.minimum(end, (first_bins + 1) * width) - start
-    flat: Floats = np.bincount(first_bins + row_begins, head_ns, size).astype(np.float64)
+    begins_ns, ends_ns = starts - bins.origin_ns, ends - bins.origin_ns  # since the first bin
+    width_ns = bins.width_ns
+    first_bins, last_bins = begins_ns // width_ns, (ends_ns - 1) // width_ns
+    head_ns = np.minimum(ends_ns, (first_bins + 1) * width_ns) - begins_ns
+    flat_sums_ns: Floats = np.bincount(first_bins + row_begins, head_ns, size).astype(np.float64)
     wide = np.flatnonzero(last_bins > first_bins)
     first_bins, last_bins, row_begins = first_bins[wide], last_bins[wide], row_begins[wide]
-    tail_ns = end[wide] - last_bins * width
-    flat += np.bincount(last_bins + row_begins, tail_ns, size)
-    sums = flat.reshape(len(present), bins.count)
+    tail_ns = ends_ns[wide] - last_bins * width_ns
+    flat_sums_ns += np.bincount(last_bins + row_begins, tail_ns, size)
+    sums_ns = flat_sums_ns.reshape(len(present), bins.count)
     long_items = np.flatnonzero(last_bins > first_bins + 1)
     for code_row in np.unique(row_begins[long_items]) // bins.count if len(long_items) else ():
         items_of_code = long_items[row_begins[long_items] == code_row * bins.count]
-        sums[code_row] += _middles(first_bins[items_of_code] + 1, last_bins[items_of_code], bins)
-    return present, sums
+        sums_ns[code_row] += _sum_whole_bins(
+            first_bins[items_of_code] + 1, last_bins[items_of_code], bins
+        )
+    return present, sums_ns
 
 
-def _middles(begin: Ints, end: Ints, bins: Bins) -> Floats:
-    """Sum up whole bins: those from `begin` up to, not including, `end`."""
-    opened = np.bincount(begin, minlength=bins.count)
-    closed = np.bincount(end, minlength=bins.count)
-    return np.asarray(np.cumsum(opened - closed) * float(bins.width_ns))
+def _sum_whole_bins(first_bins: Ints, end_bins: Ints, bins: Bins) -> Floats:
+    """Sum up whole bins: those from `first_bins` up to, not including, `end_bins`."""
+    bins_begun = np.bincount(first_bins, minlength=bins.count)
+    bins_ended = np.bincount(end_bins, minlength=bins.count)
+    return np.asarray(np.cumsum(bins_begun - bins_ended) * float(bins.width_ns))
 
 
-def _halved(sums: Floats) -> Floats:
+def _add_neighbours(sums: Floats) -> Floats:
     """Add neighbouring bins up."""
     if sums.shape[1] % 2:
         sums = np.pad(sums, ((0, 0), (0, 1)))
     return np.asarray(sums[:, 0::2] + sums[:, 1::2])
 
 
-def _coded(present: Bytes, sums: Floats, width_ns: int) -> Bytes:
+def _dominant_codes(present: Bytes, sums: Floats, width_ns: int) -> Bytes:
     """Choose the code with the most time; of equals the first."""
     if not len(present):
         return np.full(sums.shape[1], BLANK, np.uint8)

@@ -54,7 +54,7 @@ def sample(
         & (items.starts < window.end_ns)
         & (items.ends > window.start_ns)
     )
-    pixels = _painted(items, first_columns, end_columns, (len(chosen_lanes), grid.columns))
+    pixels = _fill_columns(items, first_columns, end_columns, (len(chosen_lanes), grid.columns))
     return pixels, int(np.count_nonzero(hidden))
 
 
@@ -66,7 +66,9 @@ def highest(lanes: Lanes, chosen_lanes: Sequence[int], grid: Grid) -> Bytes:
     """
     items = _items(lanes, chosen_lanes, grid)
     first_columns, last_columns = _column(items.starts, grid), _column(items.ends - 1, grid)
-    pixels = _painted(items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.columns))
+    pixels = _fill_columns(
+        items, first_columns + 1, last_columns + 1, (len(chosen_lanes), grid.columns)
+    )
     if len(first_columns):
         first_pixels = items.first + first_columns
         group_begins = np.flatnonzero(np.diff(first_pixels, prepend=-1))
@@ -102,7 +104,7 @@ def _column(times: Ints, grid: Grid, least: int = 0) -> Ints:
     return np.asarray(np.clip(column, least, grid.columns - 1))
 
 
-def _painted(
+def _fill_columns(
     items: _Items, first_columns: Ints, end_columns: Ints, shape: tuple[int, int]
 ) -> Bytes:
     """Fill columns `first_columns` up to `end_columns` of each item; no two items share a column."""

@@ -77,18 +77,18 @@ def _cuts(series: Floats) -> list[int]:
     prefix_sums, prefix_squares = (
         np.concatenate([[0.0], np.cumsum(part)]) for part in (series, series**2)
     )
-    price = PENALTY * max(_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
-    shortest = max(SHORTEST, count // OF_ALL)
+    cut_cost = PENALTY * max(_noise(series), LEAST / 10) ** 2 * np.log(max(count, 2))
+    min_length = max(SHORTEST, count // OF_ALL)
     best_costs, best_begins = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64)
     best_costs[0] = 0.0
     for end in range(1, count + 1):
-        begins = np.arange(max(end - shortest + 1, 1))
+        begins = np.arange(max(end - min_length + 1, 1))
         deviation = (
             prefix_squares[end]
             - prefix_squares[begins]
             - (prefix_sums[end] - prefix_sums[begins]) ** 2 / (end - begins)
         )
-        costs = best_costs[begins] + deviation + price
+        costs = best_costs[begins] + deviation + cut_cost
         best_begins[end] = int(costs.argmin())
         best_costs[end] = costs[best_begins[end]]
     cuts = [count]

@@ -109,9 +109,11 @@ def step_lanes(residuals: Residuals, steps: pl.DataFrame, lanes: Sequence[Lane])
         [row_of.get(one, -1) for one in range(int(process.max(initial=-1)) + 1)], np.intp
     )
     owner = row[process]
-    known = np.flatnonzero((owner >= 0) & np.isin(step, residuals.steps))
-    known = known[np.lexsort((steps["start_ns"].to_numpy()[known], owner[known]))]
-    table, owner, step = steps[known], owner[known], step[known]
+    known_rows = np.flatnonzero((owner >= 0) & np.isin(step, residuals.steps))
+    known_rows = known_rows[
+        np.lexsort((steps["start_ns"].to_numpy()[known_rows], owner[known_rows]))
+    ]
+    table, owner, step = steps[known_rows], owner[known_rows], step[known_rows]
     return Lanes(
         lanes=tuple(lanes),
         offsets=np.searchsorted(owner, np.arange(len(lanes) + 1)),

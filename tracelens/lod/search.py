@@ -54,9 +54,9 @@ def time_by_category(lanes: Lanes, window: Window) -> dict[str, int]:
     workers = [i for i, lane in enumerate(lanes.lanes) if lane.role == "worker"]
     ns_by_code = np.zeros(SHADE)
     for items in item_ranges_in(lanes, window, workers):
-        start = np.maximum(lanes.starts[items], window.start_ns)
-        end = np.minimum(lanes.ends[items], window.end_ns)
-        ns_by_code += np.bincount(lanes.codes[items], end - start, minlength=SHADE)
+        starts_ns = np.maximum(lanes.starts[items], window.start_ns)
+        ends_ns = np.minimum(lanes.ends[items], window.end_ns)
+        ns_by_code += np.bincount(lanes.codes[items], ends_ns - starts_ns, minlength=SHADE)
     order = np.argsort(-ns_by_code, kind="stable")
     return {label_of(int(code)): int(ns_by_code[code]) for code in order if ns_by_code[code]}
 

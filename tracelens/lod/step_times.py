@@ -179,11 +179,11 @@ class StepGrid:
         cls, times: Times, categories: Iterable[str], most_rows: int, most_columns: int
     ) -> StepGrid:
         """Divide the block."""
-        rows, columns = (
+        rank_slices, step_slices = (
             split_evenly(len(times.ranks), most_rows),
             split_evenly(len(times.steps), most_columns),
         )
-        return cls(times, tuple(categories), rows, columns)
+        return cls(times, tuple(categories), rank_slices, step_slices)
 
     @cached_property
     def cells_ns(self) -> Floats:

@@ -214,41 +214,41 @@ class _Stack:
         self._opened = opened
         self._row_px = row_px
 
-    def add(self, section: Section, lanes: list[int], room: int) -> None:
+    def add(self, section: Section, lanes: list[int], room_px: int) -> None:
         """Append one section's bands."""
         if not lanes:
             return
         self._begin()
-        tallest = PINNED_PX if section == "pinned" else TALLEST_PX
-        pitch, max_rows = self._pitch(len(lanes), room, tallest)
-        self._rows(section, lanes, pitch, max_rows)
+        tallest_px = PINNED_PX if section == "pinned" else TALLEST_PX
+        pitch_px, max_rows = self._pitch(len(lanes), room_px, tallest_px)
+        self._rows(section, lanes, pitch_px, max_rows)
 
-    def gather(self, groups: Sequence[RowGroup], room: int) -> None:
+    def gather(self, groups: Sequence[RowGroup], room_px: int) -> None:
         """Append a band for each group, and below that of an opened one those of its workers."""
         self._begin()
         count = sum(1 + len(group.lanes) * group.opened for group in groups)
-        pitch, max_rows = self._pitch(count, room, TALLEST_PX)
+        pitch_px, max_rows = self._pitch(count, room_px, TALLEST_PX)
         for group in groups:
             section: Section = "groups" if group.opened else "workers"
-            group_pitch = max(pitch, TRACK_PX) if group.opened else pitch
-            self._append(section, group.lanes, group_pitch, group)
+            group_pitch_px = max(pitch_px, TRACK_PX) if group.opened else pitch_px
+            self._append(section, group.lanes, group_pitch_px, group)
             if group.opened:
-                self._rows("workers", list(group.lanes), pitch, max_rows)
+                self._rows("workers", list(group.lanes), pitch_px, max_rows)
 
     def _begin(self) -> None:
         self.top += BETWEEN_SECTIONS_PX if self.bands else 0
 
-    def _pitch(self, count: int, room: int, tallest: int) -> tuple[int, int]:
+    def _pitch(self, count: int, room_px: int, tallest_px: int) -> tuple[int, int]:
         """Return the height of each of `count` rows, pixels, and the most rows that fit."""
         if self._row_px:
-            return self._row_px, max(room, TALLEST_PLAN_PX) // self._row_px
-        pitch = max(1, min(tallest, room // count))
-        return pitch, max(1, room // pitch)
+            return self._row_px, max(room_px, TALLEST_PLAN_PX) // self._row_px
+        pitch_px = max(1, min(tallest_px, room_px // count))
+        return pitch_px, max(1, room_px // pitch_px)
 
-    def _rows(self, section: Section, lanes: list[int], pitch: int, max_rows: int) -> None:
+    def _rows(self, section: Section, lanes: list[int], pitch_px: int, max_rows: int) -> None:
         for lanes_of_row in np.array_split(np.array(lanes), min(len(lanes), max_rows)):
             for band in self._parted(lanes_of_row.tolist()):
-                self._band(section, band, pitch)
+                self._band(section, band, pitch_px)
 
     def _parted(self, group: list[int]) -> Iterator[tuple[int, ...]]:
         """Give each opened lane a band of its own."""
@@ -264,20 +264,22 @@ class _Stack:
         if closed:
             yield tuple(closed)
 
-    def _band(self, section: Section, lanes: tuple[int, ...], pitch: int) -> None:
+    def _band(self, section: Section, lanes: tuple[int, ...], pitch_px: int) -> None:
         opened = len(lanes) == 1 and lanes[0] in self._opened and lanes[0] not in self.slots
-        pitch = min(max(pitch, TRACK_PX), max(OPENED_PX, self._row_px or 0)) if opened else pitch
-        self._append(section, lanes, pitch)
+        pitch_px = (
+            min(max(pitch_px, TRACK_PX), max(OPENED_PX, self._row_px or 0)) if opened else pitch_px
+        )
+        self._append(section, lanes, pitch_px)
         if opened:
             self.slots[lanes[0]] = self.top
             self.top += self._opened[lanes[0]]
 
     def _append(
-        self, section: Section, lanes: tuple[int, ...], pitch: int, group: RowGroup | None = None
+        self, section: Section, lanes: tuple[int, ...], pitch_px: int, group: RowGroup | None = None
     ) -> None:
-        gap = GAP_PX if pitch >= GAP_FROM_PX else 0
-        self.bands.append(Band(section, self.top, pitch - gap, lanes, group))
-        self.top += pitch
+        gap_px = GAP_PX if pitch_px >= GAP_FROM_PX else 0
+        self.bands.append(Band(section, self.top, pitch_px - gap_px, lanes, group))
+        self.top += pitch_px
 
 
 def most_severe_lanes(groups: Sequence[tuple[int, ...]], severity: Ints) -> list[int]:
